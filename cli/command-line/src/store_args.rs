@@ -4,7 +4,7 @@ use crate::terminal;
 use clap::Args;
 use headstart_block::rate::ByteRate;
 use headstart_block::{Error, Result};
-use headstart_store::{Mirror, ProxyUrl, RateLimit, Settings};
+use headstart_store::{Mirror, ProxyUrl, RateLimit, StoreSettings};
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
@@ -91,19 +91,19 @@ impl StoreArgs {
     ///
     /// # Errors
     /// If a file that they name is not there.
-    pub fn settings(&self) -> Result<Settings> {
-        Ok(Settings { stop: terminal::stop(), ..self.settings_to_serve()? })
+    pub fn settings(&self) -> Result<StoreSettings> {
+        Ok(StoreSettings { stop: terminal::stop(), ..self.settings_to_serve()? })
     }
 
     /// The settings of these options, for a command that serves: its requests end with its servers.
     ///
     /// # Errors
     /// If a file that they name is not there.
-    pub fn settings_to_serve(&self) -> Result<Settings> {
+    pub fn settings_to_serve(&self) -> Result<StoreSettings> {
         for path in &self.ca_file {
             path.metadata().map_err(|e| Error::io("cannot read", e).about(path.display()))?;
         }
-        Ok(Settings {
+        Ok(StoreSettings {
             ca_files: self.ca_file.clone(),
             plain_http: self.plain_http.clone(),
             mirrors: self.mirror.iter().map(|mirror| mirror.0.clone()).collect(),
@@ -113,7 +113,7 @@ impl StoreArgs {
             allow_redirect: self.allow_redirect.clone(),
             allow_token_server: self.allow_token_server.clone(),
             warn_of_silence: !terminal::is_quiet(),
-            ..Settings::default()
+            ..StoreSettings::default()
         })
     }
 }

@@ -5,7 +5,7 @@ use headstart_block::Result;
 use headstart_command_line::images::on_remote;
 use headstart_diskd::layer_map::of_open;
 use headstart_image::open_image::OpenImage;
-use headstart_plan::knowledge::ImageKey;
+use headstart_plan::knowledge::RecordedImage;
 use headstart_plan::layers::LayerMap;
 use headstart_store::Reference;
 
@@ -13,7 +13,7 @@ use headstart_store::Reference;
 ///
 /// # Errors
 /// Errors of opening the image.
-pub(crate) fn of_image(image: &Reference, stores: &StoreArgs) -> Result<(ImageKey, LayerMap)> {
+pub(crate) fn of_image(image: &Reference, stores: &StoreArgs) -> Result<(RecordedImage, LayerMap)> {
     if image.location.is_remote() {
         on_remote(image, stores, |remote| of_open(&OpenImage::open_remote(remote)?))
     } else {

@@ -11,7 +11,7 @@ use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_image::reference::{Location, Reference, Selector};
 use headstart_image::store::{ImageStore, seen};
 use headstart_store::Bucket;
-use headstart_store::layout::{Holder, JudgedLease, Lease, Seen, Standing};
+use headstart_store::layout::{JudgedLease, Lease, LeaseFacts, LeaseHolder, Standing};
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -137,7 +137,7 @@ pub(crate) fn until_stopped<T>(work: impl Future<Output = Result<T>>) -> Result<
 }
 
 /// The facts about a lease of an object store: there are no locks, and all hosts have the same facts.
-pub(crate) fn look(lease: &Lease) -> Seen {
+pub(crate) fn look(lease: &Lease) -> LeaseFacts {
     seen(lease, false, false)
 }
 
@@ -206,8 +206,8 @@ impl Release {
             return self.id.is_some() && by_id;
         };
         let dir = match &lease.holder {
-            Holder::Writable { dir, .. } => Some(dir),
-            Holder::Attach { .. } => None,
+            LeaseHolder::Writable { dir, .. } => Some(dir),
+            LeaseHolder::Attach { .. } => None,
         };
         // The path as it was typed counts, too: the directory may be one of another host.
         let is_named = |writable: &PathBuf| {
@@ -264,8 +264,8 @@ impl Shown {
     fn of(judged: &JudgedLease) -> Self {
         let lease = judged.found.lease.as_ref().ok();
         let (kind, directory) = match lease.map(|lease| &lease.holder) {
-            Some(Holder::Attach { .. }) => (Some("attach"), None),
-            Some(Holder::Writable { dir, .. }) => (Some("writable"), Some(dir.display().to_string())),
+            Some(LeaseHolder::Attach { .. }) => (Some("attach"), None),
+            Some(LeaseHolder::Writable { dir, .. }) => (Some("writable"), Some(dir.display().to_string())),
             None => (None, None),
         };
         let problem = || judged.found.lease.as_ref().err().map(ToString::to_string).unwrap_or_default();

@@ -8,7 +8,7 @@ use headstart_image::manifest::Manifest;
 use headstart_image::plan_artifact::{self, About, FoundPlan};
 use headstart_image::reference::{Location, Reference};
 use headstart_plan::artifact::PlanFile;
-use headstart_plan::knowledge::{ImageKey, Knowledge};
+use headstart_plan::knowledge::{Knowledge, RecordedImage};
 use headstart_plan::train::Plans;
 use headstart_store::Store;
 use serde::Serialize;
@@ -98,7 +98,7 @@ impl<'a> Publication<'a> {
     }
 
     /// The key of its boots: of a disk of its size, otherwise of the size with the most boots.
-    pub(crate) fn key(&self, knowledge: &Knowledge) -> Result<ImageKey> {
+    pub(crate) fn key(&self, knowledge: &Knowledge) -> Result<RecordedImage> {
         let named = knowledge.images().filter(|(key, image)| key.image == self.name && image.traces() > 0);
         let best = named.max_by_key(|(key, image)| {
             (Some(key.size) == self.size, image.traces(), std::cmp::Reverse(key.size))
@@ -114,7 +114,7 @@ impl<'a> Publication<'a> {
         stores: &StoreArgs,
     ) -> Result<PublishedReport> {
         let key = self.key(knowledge)?;
-        let name = ImageKey { image: self.known_as.to_string(), size: self.size.unwrap_or(key.size) };
+        let name = RecordedImage { image: self.known_as.to_string(), size: self.size.unwrap_or(key.size) };
         let only = knowledge.image(&key).and_then(|image| plans.only(&key, image, name));
         let only = only.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "there is no plan of it: its boots are too few or all outliers")

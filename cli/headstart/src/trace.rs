@@ -76,7 +76,7 @@ fn import(dir: &Path, output: &Path, progress: &dyn Progress) -> Result<ImportRe
     let imported = fast26::import(dir, &ReadLimits::default(), |trace| {
         cancelled(progress)?;
         directory.save(&trace, false)?;
-        progress.advance((trace.records.len() * size_of::<npy::Row>()) as u64);
+        progress.advance((trace.records.len() * size_of::<npy::NpyRow>()) as u64);
         Ok(())
     })?;
     Ok(ImportReport { imported, output: output.display().to_string() })

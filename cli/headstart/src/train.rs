@@ -14,10 +14,10 @@ use headstart_command_line::training::{ObjectiveName, with_bar};
 use headstart_diskd::NamedImage;
 use headstart_image::export::OutputFile;
 use headstart_image::progress::Progress;
-use headstart_plan::knowledge::{ImageKey, ImageKnowledge, Knowledge, Learned, Settings};
+use headstart_plan::knowledge::{ImageKnowledge, Knowledge, KnowledgeSettings, Learned, RecordedImage};
 use headstart_plan::train::{self, Plans, TrainConfig};
 use headstart_plan::{Bandwidth, Bin, GroupPlans};
-use headstart_trace::data_set::{DataSet, Limits, Skipped};
+use headstart_trace::data_set::{DataSet, DataSetLimits, Skipped};
 use serde::Serialize;
 use std::fmt;
 use std::os::unix::fs::FileTypeExt;
@@ -147,7 +147,7 @@ impl Train {
     /// Learns from recorded boots.
     fn learn_traces(&self, knowledge: &mut Knowledge, progress: &dyn Progress) -> Result<(Learned, Skipped)> {
         let Some(traces) = &self.traces else { return Ok((Learned::default(), Skipped::default())) };
-        let set = DataSet::open(traces, &Limits::default())?;
+        let set = DataSet::open(traces, &DataSetLimits::default())?;
         let mut skipped = set.skipped().clone();
         let learned = with_bar(progress, "reading traces", |each| knowledge.learn(&set, 0, each))?;
         skipped.add(&learned.skipped);
@@ -220,7 +220,7 @@ impl Train {
 
     /// The earlier knowledge.
     fn knowledge(&self) -> Result<Knowledge> {
-        let settings = Settings { faster: self.faster, ..Settings::default() };
+        let settings = KnowledgeSettings { faster: self.faster, ..KnowledgeSettings::default() };
         match &self.learned {
             Some(path) if path.exists() => {
                 let knowledge =
@@ -319,7 +319,7 @@ struct PlanReport {
 }
 
 impl ImageReport {
-    fn of(key: &ImageKey, image: &ImageKnowledge, plans: &Plans) -> Self {
+    fn of(key: &RecordedImage, image: &ImageKnowledge, plans: &Plans) -> Self {
         let dropped = image.dropped();
         let chosen = plans.choose(key, &image.metadata());
         Self {

@@ -195,7 +195,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let location = headstart_store::Location::Directory(dir.path().join("store"));
-        let store = headstart_store::open(&location, &headstart_store::Settings::default()).unwrap();
+        let store = headstart_store::open(&location, &headstart_store::StoreSettings::default()).unwrap();
         let read = |bytes: Vec<u8>, size: u64| {
             let digest = Digest::of(&bytes);
             let descriptor = json!({

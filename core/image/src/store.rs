@@ -49,7 +49,7 @@ pub use staging::{BlobWriter, StagedBlob, Staging};
 use crate::manifest::{Config, INDEX_DOCKER, INDEX_OCI, Layer, MANIFEST_OCI, Manifest, Tree};
 use crate::reference::{Location, Reference, Selector, Tag};
 use headstart_block::{Digest, Error, ErrorKind, FileSource, ReadAt, Result};
-use headstart_store::layout::{Entry, Index, LayoutDir, MAX_DEPTH, is_referrers_tag};
+use headstart_store::layout::{LayoutDir, LayoutEntry, LayoutIndex, MAX_DEPTH, is_referrers_tag};
 use std::path::{Path, PathBuf};
 
 /// An image as found in a store.
@@ -158,7 +158,7 @@ impl ImageStore {
     /// The image whose manifest, or index of manifests, is `digest`.
     fn image(&self, digest: Digest, depth: usize) -> Result<Image> {
         let bytes = self.read_document(&digest)?;
-        let index = Index::parse(&bytes).ok().filter(Index::is_index);
+        let index = LayoutIndex::parse(&bytes).ok().filter(LayoutIndex::is_index);
         let Some(index) = index else {
             return Ok(Image { digest, manifest: Manifest::parse(&bytes)? });
         };
@@ -177,7 +177,7 @@ impl ImageStore {
     /// Errors of reading the index; the error of a single image is in its entry.
     pub fn list(&self) -> Result<Vec<ListEntry>> {
         let index = self.layout.index()?;
-        let listed = |entry: Entry<'_>| {
+        let listed = |entry: LayoutEntry<'_>| {
             let digest = entry.digest?;
             let image = match entry.media_type {
                 None | Some(MANIFEST_OCI | crate::manifest::MANIFEST_DOCKER | INDEX_OCI | INDEX_DOCKER) => {
@@ -253,7 +253,7 @@ impl ImageStore {
     pub fn tag(&self, digest: &Digest, tag: &Tag) -> Result<()> {
         let _lock = self.layout.lock()?;
         let bytes = self.read_document(digest)?;
-        let document = Index::parse(&bytes).map_err(|e| self.layout.about_blob(e, digest))?;
+        let document = LayoutIndex::parse(&bytes).map_err(|e| self.layout.about_blob(e, digest))?;
         let default = if document.is_index() { INDEX_OCI } else { MANIFEST_OCI };
         let before = self.layout.index()?;
         let mut index = before.clone();

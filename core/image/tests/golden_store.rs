@@ -121,7 +121,7 @@ fn it_can_be_laid_out_anew() {
     lay_out(&golden, dir.path());
     let image = |tag: &str| format!("file://{}:{tag}", dir.path().display()).parse::<Reference>().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let settings = headstart_store::Settings::default();
+    let settings = headstart_store::StoreSettings::default();
     let stores = Stores { settings: &settings, runtime: runtime.handle() };
     let plan: Vec<_> = [300, 0, 1, 64, 2].map(|block| PlanItem { block, mask: 0x0f0f_ffff }).into();
     let (target, packing) = (image("fast"), Packing::default());

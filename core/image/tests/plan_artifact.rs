@@ -17,7 +17,7 @@ use headstart_image::reference::{Location, Reference, Selector, Tag};
 use headstart_image::store::{ImageStore, PruneOptions};
 use headstart_image::transfer::{PlanFate, TransferReport, transfer};
 use headstart_image::verify::{Depth, verify};
-use headstart_store::{Copied, Counters, Referrer, RetrySettings, Settings, Store, Urgency, open};
+use headstart_store::{Copied, Referrer, RetrySettings, Store, StoreCounters, StoreSettings, Urgency, open};
 use headstart_testkit::memory_registry::{Manners, MemoryRegistry};
 use serde_json::{Value, json};
 use std::fs;
@@ -43,14 +43,14 @@ fn import(dir: &Path) -> Reference {
 }
 
 fn at(path: &Path) -> Arc<dyn Store> {
-    open(&Location::Directory(path.to_owned()), &Settings::default()).unwrap()
+    open(&Location::Directory(path.to_owned()), &StoreSettings::default()).unwrap()
 }
 
 fn in_registry(registry: &MemoryRegistry) -> Arc<dyn Store> {
-    let settings = Settings {
+    let settings = StoreSettings {
         plain_http: vec![registry.host()],
         docker_config: Some(Path::new("/nonexistent").to_owned()),
-        ..Settings::default()
+        ..StoreSettings::default()
     };
     let location = Location::Registry { host: registry.host(), repository: "vm/disk".to_owned() };
     open(&location, &settings).unwrap()
@@ -134,7 +134,7 @@ impl Store for Announced {
         self.store.put_referrer(subject, media_type, bytes, replaced).await
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> StoreCounters {
         self.store.counters()
     }
 }

@@ -14,7 +14,7 @@ use headstart_image::progress::Silent;
 use headstart_image::reference::{Reference, Selector, Tag};
 use headstart_image::remote::RemoteImage;
 use headstart_image::verify::{Depth, Verdict, verify, verify_remote};
-use headstart_store::{Copied, Counters, RetrySettings, Settings, Store, Urgency, open};
+use headstart_store::{Copied, RetrySettings, Store, StoreCounters, StoreSettings, Urgency, open};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -104,8 +104,8 @@ impl Store for Front {
         Ok(Vec::new())
     }
 
-    fn counters(&self) -> Counters {
-        Counters::default()
+    fn counters(&self) -> StoreCounters {
+        StoreCounters::default()
     }
 }
 
@@ -133,7 +133,7 @@ impl Scene {
         import_disk(&DiskFile::at(disk), Some(&base), &image("top"), &Packing::default(), &Silent).unwrap();
         let image = image("top");
         let front = Arc::new(Front {
-            store: open(&image.location, &Settings::default()).unwrap(),
+            store: open(&image.location, &StoreSettings::default()).unwrap(),
             changed: Mutex::default(),
             reads: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -260,7 +260,7 @@ fn an_image_in_a_directory_that_is_no_store_is_not_there() {
     let scene = Scene::new();
     let nowhere = Path::new("/nonexistent");
     let reference: Reference = format!("file://{}/x:y", nowhere.display()).parse().unwrap();
-    let store = open(&reference.location, &Settings::default()).unwrap();
+    let store = open(&reference.location, &StoreSettings::default()).unwrap();
     let handle = scene.runtime.handle().clone();
     let error = RemoteImage::open(store, &reference, RetrySettings::default(), handle).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");

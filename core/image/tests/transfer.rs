@@ -17,7 +17,7 @@ use headstart_image::store::{ImageStore, PruneOptions};
 use headstart_image::transfer::{HASH_TREES, TransferReport, list_remote, transfer};
 use headstart_image::verify::{Depth, verify};
 use headstart_lsmt::Layer;
-use headstart_store::{Copied, Counters, RetrySettings, Settings, Store, Urgency, open};
+use headstart_store::{Copied, RetrySettings, Store, StoreCounters, StoreSettings, Urgency, open};
 use headstart_zfile::{Codec, ZFileOptions};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ fn import(dir: &Path, packing: &Packing) -> Reference {
 }
 
 fn at(path: &Path) -> Arc<dyn Store> {
-    open(&Location::Directory(path.to_owned()), &Settings::default()).unwrap()
+    open(&Location::Directory(path.to_owned()), &StoreSettings::default()).unwrap()
 }
 
 fn tag() -> Tag {
@@ -61,7 +61,7 @@ fn tag() -> Tag {
 }
 
 async fn copy(source: &Reference, target: &Arc<dyn Store>) -> Result<TransferReport> {
-    let from = open(&source.location, &Settings::default()).unwrap();
+    let from = open(&source.location, &StoreSettings::default()).unwrap();
     transfer(&from, &source.selector, target, &tag(), RetrySettings::default(), &Silent).await
 }
 
@@ -132,8 +132,8 @@ impl Store for Registry {
         Ok(Digest::of(&bytes))
     }
 
-    fn counters(&self) -> Counters {
-        Counters::default()
+    fn counters(&self) -> StoreCounters {
+        StoreCounters::default()
     }
 }
 
@@ -324,7 +324,7 @@ async fn it_can_be_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let source = import(dir.path(), &Packing::Plain);
     let target = at(&dir.path().join("target"));
-    let from = open(&source.location, &Settings::default()).unwrap();
+    let from = open(&source.location, &StoreSettings::default()).unwrap();
     let progress = Impatient::default();
     let stopped =
         transfer(&from, &source.selector, &target, &tag(), RetrySettings::default(), &progress).await;
@@ -344,7 +344,7 @@ async fn it_can_be_stopped() {
 async fn a_list_has_also_what_is_no_image_of_ours() {
     let dir = tempfile::tempdir().unwrap();
     let source = import(dir.path(), &Packing::default());
-    let store = open(&source.location, &Settings::default()).unwrap();
+    let store = open(&source.location, &StoreSettings::default()).unwrap();
     let other = serde_json::json!({"schemaVersion": 2, "mediaType": INDEX_OCI, "manifests": []});
     let other_tag: Tag = "arm".parse().unwrap();
     store.put_manifest(INDEX_OCI, other.to_string().into(), Some(&other_tag)).await.unwrap();
@@ -379,7 +379,7 @@ async fn what_was_found_stays_while_the_rest_is_copied() {
     let root = dir.path().join("target");
     copy(&source, &at(&root)).await.unwrap();
     ImageStore::open(&root).unwrap().remove(&Selector::Tag(tag())).unwrap();
-    let from = open(&source.location, &Settings::default()).unwrap();
+    let from = open(&source.location, &StoreSettings::default()).unwrap();
     let (target, pruner) = (at(&root), Pruner(root.clone()));
     let again =
         transfer(&from, &source.selector, &target, &tag(), RetrySettings::default(), &pruner).await.unwrap();
@@ -425,8 +425,8 @@ impl Store for Deaf {
         std::future::pending().await
     }
 
-    fn counters(&self) -> Counters {
-        Counters::default()
+    fn counters(&self) -> StoreCounters {
+        StoreCounters::default()
     }
 }
 

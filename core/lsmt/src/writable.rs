@@ -114,7 +114,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use uuid::Uuid;
 
-pub use collect::{Collected, Usage};
+pub use collect::{Collected, WritableUsage};
 pub use gate::SpaceStatus;
 pub use noted::Repaired;
 pub use policy::{Limits, Load};

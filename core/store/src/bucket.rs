@@ -30,17 +30,17 @@ pub use leases::{LEASE_LASTS, LEAST_AGE, PRUNING_LASTS};
 pub use prune::{BucketPruneOptions, BucketPruneReport, BucketRemoval, Look};
 
 use crate::MAX_MANIFEST_SIZE;
-use crate::counters::{Counters, Meter};
+use crate::counters::{Meter, StoreCounters};
 use crate::http;
 use crate::layout::{
-    self, INDEX_FILE, Index, LAYOUT, LAYOUT_FILE, Lease, MAX_INDEX_SIZE, blob_name, check_document,
+    self, INDEX_FILE, LAYOUT, LAYOUT_FILE, LayoutIndex, Lease, MAX_INDEX_SIZE, blob_name, check_document,
     check_layout, follow, select,
 };
 use crate::link::{Answer, Link, told_about};
 use crate::media_type::INDEX_OCI;
 use crate::reference::{BucketScheme, Location, Selector, Tag};
 use crate::referrers::{Change, Referrer, listed};
-use crate::settings::{Settings, authority};
+use crate::settings::{StoreSettings, authority};
 use crate::store::{Copied, Store, Urgency};
 use crate::upload::{PART, Upload};
 use async_trait::async_trait;
@@ -94,19 +94,18 @@ pub(crate) struct BucketStore {
 
 /// The result of reading the index: the index and its version, if there is one.
 struct Versioned {
-    index: Index,
+    index: LayoutIndex,
     version: Option<UpdateVersion>,
 }
 
 impl BucketStore {
-    pub(crate) fn new(scheme: BucketScheme, bucket: &str, path: &str, settings: &Settings) -> Result<Self> {
-        let location = |bucket| Location::Bucket { scheme, bucket, path: path.to_owned() }.to_string();
-        let connected =
-            connect(scheme, bucket, settings).map_err(|e| e.about(location(bucket.to_owned())))?;
+    pub(crate) fn new(scheme: BucketScheme, name: &str, top: &str, settings: &StoreSettings) -> Result<Self> {
+        let location = |bucket| Location::Bucket { scheme, bucket, path: top.to_owned() }.to_string();
+        let connected = connect(scheme, name, settings).map_err(|e| e.about(location(name.to_owned())))?;
         let at = connected.endpoint.as_deref().map(at_endpoint).unwrap_or_default();
-        let store = Self::with(connected.objects, location(bucket.to_owned()), path, settings)?;
+        let store = Self::with(connected.objects, location(name.to_owned()), top, settings)?;
         let shown = at.strip_prefix('@').map(|at| format!(" (at {at})")).unwrap_or_default();
-        Ok(Self { identity: location(format!("{bucket}{at}")), at: shown, ..store })
+        Ok(Self { identity: location(format!("{name}{at}")), at: shown, ..store })
     }
 
     /// Makes a store over any implementation of object stores.
@@ -114,7 +113,7 @@ impl BucketStore {
         objects: Arc<dyn ObjectStore>,
         location: String,
         path: &str,
-        settings: &Settings,
+        settings: &StoreSettings,
     ) -> Result<Self> {
         let top = Path::parse(path).map_err(|e| {
             Error::invalid("has a path that no object can have").caused_by(e).about(&location)
@@ -173,11 +172,11 @@ impl BucketStore {
     async fn index(&self) -> Result<Versioned> {
         match self.object(INDEX_FILE, MAX_INDEX_SIZE).await {
             Ok((bytes, version)) => {
-                let index = Index::parse(&bytes).map_err(|e| e.about(self.thing(INDEX_FILE)))?;
+                let index = LayoutIndex::parse(&bytes).map_err(|e| e.about(self.thing(INDEX_FILE)))?;
                 Ok(Versioned { index, version: Some(version) })
             }
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                Ok(Versioned { index: Index::empty(), version: None })
+                Ok(Versioned { index: LayoutIndex::empty(), version: None })
             }
             Err(e) => Err(e),
         }
@@ -313,10 +312,10 @@ impl BucketStore {
     async fn change_index(
         &self,
         tag: Option<&Tag>,
-        change: impl Fn(&mut Index) + Send + Sync,
+        change: impl Fn(&mut LayoutIndex) + Send + Sync,
         digest: Digest,
     ) -> Result<()> {
-        let entry = |index: &Index| tag.and_then(|tag| index.find(tag)).map(|entry| entry.digest);
+        let entry = |index: &LayoutIndex| tag.and_then(|tag| index.find(tag)).map(|entry| entry.digest);
         let mut before = None;
         for _ in 0..MOST_RACES {
             let Versioned { mut index, version } = self.index().await?;
@@ -351,7 +350,7 @@ struct Connected {
     endpoint: Option<String>,
 }
 
-fn connect(scheme: BucketScheme, bucket: &str, settings: &Settings) -> Result<Connected> {
+fn connect(scheme: BucketScheme, bucket: &str, settings: &StoreSettings) -> Result<Connected> {
     // Our own wrappers try again, and know when not to.
     let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
     match scheme {
@@ -372,7 +371,7 @@ fn connect(scheme: BucketScheme, bucket: &str, settings: &Settings) -> Result<Co
     }
 }
 
-fn connect_s3(builder: AmazonS3Builder, settings: &Settings) -> Result<Connected> {
+fn connect_s3(builder: AmazonS3Builder, settings: &StoreSettings) -> Result<Connected> {
     // In the library's order.
     let keys = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint];
     let endpoint = keys.iter().find_map(|key| builder.get_config_value(key));
@@ -382,7 +381,7 @@ fn connect_s3(builder: AmazonS3Builder, settings: &Settings) -> Result<Connected
     Ok(Connected { objects, endpoint })
 }
 
-fn connect_azure(builder: MicrosoftAzureBuilder, settings: &Settings) -> Result<Connected> {
+fn connect_azure(builder: MicrosoftAzureBuilder, settings: &StoreSettings) -> Result<Connected> {
     let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
     let allowed = builder.get_config_value(&AzureConfigKey::Client(ClientConfigKey::AllowHttp));
     let options = allow_plain(client_options(settings)?, endpoint.as_deref(), allowed.as_deref(), settings)?;
@@ -405,7 +404,7 @@ fn at_endpoint(endpoint: &str) -> String {
     format!("@{}{port}{path}", url.host_str().unwrap_or_default())
 }
 
-fn client_options(settings: &Settings) -> Result<ClientOptions> {
+fn client_options(settings: &StoreSettings) -> Result<ClientOptions> {
     // Its time-out is for whole requests, however large: ours are for each step.
     let mut options = ClientOptions::new()
         .with_timeout_disabled()
@@ -429,7 +428,7 @@ fn allow_plain(
     options: ClientOptions,
     endpoint: Option<&str>,
     allowed: Option<&str>,
-    settings: &Settings,
+    settings: &StoreSettings,
 ) -> Result<ClientOptions> {
     let Some(endpoint) = endpoint.and_then(|text| Url::parse(text).ok()).filter(|url| url.scheme() == "http")
     else {
@@ -659,7 +658,7 @@ impl Store for BucketStore {
         self.put(&blob_name(&digest), bytes, PutMode::Overwrite).await?;
         self.mark_as_layout().await?;
         self.require_conditions().await?;
-        let change = |index: &mut Index| match tag {
+        let change = |index: &mut LayoutIndex| match tag {
             Some(tag) => index.set(tag, media_type, &digest, size),
             None => index.keep(media_type, &digest, size),
         };
@@ -694,7 +693,7 @@ impl Store for BucketStore {
         Ok(digest)
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> StoreCounters {
         self.link.counters()
     }
 }

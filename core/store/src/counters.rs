@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The work of a store since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counters {
+pub struct StoreCounters {
     /// Requests sent, hedges and retries included.
     pub requests: u64,
     /// Bytes of blobs received, also those of answers that were given up.
@@ -23,7 +23,7 @@ pub struct Counters {
     pub waiting: u64,
 }
 
-impl Counters {
+impl StoreCounters {
     /// The sums of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
@@ -77,9 +77,9 @@ impl Meter {
         Waiting(&self.waiting)
     }
 
-    pub(crate) fn read(&self) -> Counters {
+    pub(crate) fn read(&self) -> StoreCounters {
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counters {
+        StoreCounters {
             requests: value(&self.requests),
             bytes: value(&self.bytes),
             retries: value(&self.retries),

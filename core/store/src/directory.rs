@@ -8,15 +8,15 @@
 //! writer that works like this lives, prune keeps all blobs; the manifest goes into the index last, under the layout's
 //! lock, and only if all blobs that it has are there.
 
-use crate::counters::Counters;
+use crate::counters::StoreCounters;
 use crate::layout::{
-    self, INDEX_FILE, Index, LayoutDir, StagingDir, Unfinished, follow, named_blobs, select,
+    self, INDEX_FILE, LayoutDir, LayoutIndex, StagingDir, Unfinished, follow, named_blobs, select,
 };
 use crate::link::{Answer, Link, told_about};
 use crate::media_type::INDEX_OCI;
 use crate::reference::{Location, Selector, Tag};
 use crate::referrers::{Change, Referrer, listed};
-use crate::settings::Settings;
+use crate::settings::StoreSettings;
 use crate::store::{Copied, Store, Urgency};
 use crate::upload::{Upload, stopped};
 use async_trait::async_trait;
@@ -42,7 +42,7 @@ pub(crate) struct DirectoryStore {
 }
 
 impl DirectoryStore {
-    pub(crate) fn new(root: &Path, settings: &Settings) -> Self {
+    pub(crate) fn new(root: &Path, settings: &StoreSettings) -> Self {
         Self {
             layout: LayoutDir::at(root),
             // A second read of the same disk is no faster than the first.
@@ -122,7 +122,7 @@ impl DirectoryStore {
     async fn publish(
         &self,
         bytes: Bytes,
-        change: impl FnOnce(&mut Index, &LayoutDir, Digest) -> Result<()> + Send + 'static,
+        change: impl FnOnce(&mut LayoutIndex, &LayoutDir, Digest) -> Result<()> + Send + 'static,
     ) -> Result<Digest> {
         let staging = self.writable().await?;
         self.blocking(move |layout| {
@@ -169,7 +169,11 @@ fn put_document(layout: &LayoutDir, staging: &StagingDir, bytes: &[u8]) -> Resul
 }
 
 /// The list of a manifest's artifacts, if there is one.
-fn referrers_of(layout: &LayoutDir, index: &Index, subject: &Digest) -> Result<Option<(Digest, Vec<u8>)>> {
+fn referrers_of(
+    layout: &LayoutDir,
+    index: &LayoutIndex,
+    subject: &Digest,
+) -> Result<Option<(Digest, Vec<u8>)>> {
     let list = layout::referrers_list(index, subject)?;
     list.map(|list| Ok((list, layout.read_document(&list)?))).transpose()
 }
@@ -299,7 +303,7 @@ impl Store for DirectoryStore {
 
     async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest> {
         let (media_type, tag, size) = (media_type.to_owned(), tag.cloned(), bytes.len() as u64);
-        let change = move |index: &mut Index, _: &LayoutDir, digest: Digest| {
+        let change = move |index: &mut LayoutIndex, _: &LayoutDir, digest: Digest| {
             match tag {
                 Some(tag) => index.set(&tag, &media_type, &digest, size),
                 None => index.keep(&media_type, &digest, size),
@@ -340,7 +344,7 @@ impl Store for DirectoryStore {
         .await
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> StoreCounters {
         self.link.counters()
     }
 }

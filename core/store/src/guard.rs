@@ -23,7 +23,7 @@
 //! A proxy resolves names itself: then its own rules about its connections apply, and this host only refuses
 //! addresses that are written in the URL.
 
-use crate::settings::{Settings, authority};
+use crate::settings::{StoreSettings, authority};
 use headstart_block::{Error, ErrorKind};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use std::env;
@@ -149,7 +149,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// The guard of a store whose server is at `base`.
-    pub(crate) fn new(base: &Url, settings: &Settings) -> Arc<Self> {
+    pub(crate) fn new(base: &Url, settings: &StoreSettings) -> Arc<Self> {
         let outermost = literal(base).map_or(0, |address| Scope::of(address) as u8);
         let named = settings.allow_redirect.iter().chain(&settings.allow_token_server);
         let proxy = settings.proxy.as_ref().map(|proxy| proxy.reveal().to_owned());
@@ -296,7 +296,7 @@ mod tests {
 
     fn guard(base: &str, allowed: &[&str]) -> Arc<Guard> {
         let allow_redirect = allowed.iter().map(|text| (*text).to_owned()).collect();
-        let settings = Settings { allow_redirect, ..Settings::default() };
+        let settings = StoreSettings { allow_redirect, ..StoreSettings::default() };
         Guard::new(&Url::parse(base).unwrap(), &settings)
     }
 
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn one_origin_is_one_origin() {
-        let settings = Settings { one_origin: true, ..Settings::default() };
+        let settings = StoreSettings { one_origin: true, ..StoreSettings::default() };
         let guard = Guard::new(&Url::parse("https://store.example/images").unwrap(), &settings);
         assert!(follows(&guard, "https://store.example/else"));
         for other in ["http://store.example/", "https://store.example:8443/", "https://cdn.example/"] {

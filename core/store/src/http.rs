@@ -8,7 +8,7 @@ use crate::guard::{self, Guard, Resolver};
 use crate::link::Answer;
 use crate::link::pace::Pace;
 pub(crate) use crate::redact::redact;
-use crate::settings::Settings;
+use crate::settings::StoreSettings;
 use bytes::{Bytes, BytesMut};
 use chrono::DateTime;
 use futures::stream::{Stream, StreamExt};
@@ -48,7 +48,7 @@ pub enum Redirects {
 /// # Errors
 /// An error if a file of certificates or the proxy in the settings is not usable.
 pub(crate) fn client(
-    settings: &Settings,
+    settings: &StoreSettings,
     redirects: Redirects,
     guard: Option<&Arc<Guard>>,
 ) -> Result<Client> {
@@ -81,14 +81,14 @@ pub(crate) fn client(
 }
 
 /// The proxy of the settings. The error does not repeat it: it may have a password.
-pub(crate) fn proxy(settings: &Settings) -> Result<Option<reqwest::Proxy>> {
+pub(crate) fn proxy(settings: &StoreSettings) -> Result<Option<reqwest::Proxy>> {
     let proxy = settings.proxy.as_ref().map(|proxy| reqwest::Proxy::all(proxy.reveal())).transpose();
     proxy.map_err(|e| Error::invalid("the proxy is not a URL").caused_by(cause(e)))
 }
 
 /// A policy that follows a few redirects, but none from TLS to a host without, unless the settings allow that one,
 /// and none that `guard` refuses.
-fn followed(settings: Settings, guard: Option<Arc<Guard>>) -> reqwest::redirect::Policy {
+fn followed(settings: StoreSettings, guard: Option<Arc<Guard>>) -> reqwest::redirect::Policy {
     reqwest::redirect::Policy::custom(move |attempt| {
         let downgraded =
             attempt.previous().last().is_some_and(|from| settings.is_downgrade(from, attempt.url()));
@@ -107,7 +107,7 @@ fn followed(settings: Settings, guard: Option<Arc<Guard>>) -> reqwest::redirect:
 }
 
 /// The certificate files of the settings, read.
-pub(crate) fn ca_files(settings: &Settings) -> Result<Vec<(PathBuf, Vec<u8>)>> {
+pub(crate) fn ca_files(settings: &StoreSettings) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     let read = |path: &PathBuf| {
         let pem = fs::read(path).map_err(|e| Error::io("cannot read", e).about(path.display()))?;
         Ok((path.clone(), pem))
@@ -399,13 +399,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ca.pem");
         fs::write(&path, "no certificate").unwrap();
-        let with = |settings: Settings| client(&settings, Redirects::Follow, None).map(drop).unwrap_err();
-        let error = with(Settings { ca_files: vec![path.clone()], ..Settings::default() });
+        let with =
+            |settings: StoreSettings| client(&settings, Redirects::Follow, None).map(drop).unwrap_err();
+        let error = with(StoreSettings { ca_files: vec![path.clone()], ..StoreSettings::default() });
         assert!(error.to_string().contains("ca.pem"), "{error}");
         fs::remove_file(&path).unwrap();
-        let error = with(Settings { ca_files: vec![path], ..Settings::default() });
+        let error = with(StoreSettings { ca_files: vec![path], ..StoreSettings::default() });
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        let error = with(Settings { proxy: Some("http://user:secret@[".into()), ..Settings::default() });
+        let error =
+            with(StoreSettings { proxy: Some("http://user:secret@[".into()), ..StoreSettings::default() });
         assert!(error.to_string().contains("proxy") && !error.to_string().contains("secret"), "{error}");
     }
 }

@@ -18,14 +18,14 @@ mod untagged;
 
 pub use directory::{ATTACH_LOCK_LIMIT, LayoutDir, LayoutLock, Prepared, sync_dir};
 pub use graph::{collect_digests, image_document, leads_further};
-pub use index::{Entry, Index};
+pub use index::{LayoutEntry, LayoutIndex};
 pub(crate) use lease::too_long;
 pub use lease::{
-    ATTACH, DirectorySeen, FoundLease, HeldLease, Holder, HostId, JudgedLease, LEASE_MAX, Lease, RecordSeen,
-    Root, Seen, Standing, undecided,
+    ATTACH, DirectorySeen, FoundLease, HeldLease, HostId, JudgedLease, LEASE_MAX, Lease, LeaseFacts,
+    LeaseHolder, RecordSeen, Root, Standing, undecided,
 };
 pub use prune_plan::{
-    Need, PruneDecision, PruneInput, PrunePlan, PruneRules, StoredBlob, UntaggedImage, Walk, Wanted,
+    DocumentNeed, PruneDecision, PruneInput, PrunePlan, PruneRules, StoredBlob, UntaggedImage, Walk, Wanted,
     holders_of,
 };
 pub use staging::{Living, StagingDir, StalePolicy, remove_stale};
@@ -98,7 +98,7 @@ pub fn referrers_subject(tag: &str) -> Option<Digest> {
 }
 
 /// The digest of the list of a manifest's artifacts, if the index has one.
-pub(crate) fn referrers_list(index: &Index, subject: &Digest) -> Result<Option<Digest>> {
+pub(crate) fn referrers_list(index: &LayoutIndex, subject: &Digest) -> Result<Option<Digest>> {
     let entry = index.find(&referrers_of(subject)?);
     entry
         .map(|entry| entry.digest.ok_or_else(|| Error::unsupported("its digest is not a sha256")))
@@ -115,7 +115,7 @@ pub(crate) fn no_such_image() -> Error {
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] where there is no such tag.
-pub(crate) fn select(index: &Index, tag: &Tag) -> Result<Digest> {
+pub(crate) fn select(index: &LayoutIndex, tag: &Tag) -> Result<Digest> {
     let entry = index.find(tag).ok_or_else(no_such_image)?;
     entry.digest.ok_or_else(|| Error::unsupported("its digest is not a sha256"))
 }
@@ -139,7 +139,7 @@ where
     Fut: Future<Output = Result<Bytes>>,
 {
     for _ in 0..=MAX_DEPTH {
-        let Some(index) = Index::parse(&bytes).ok().filter(Index::is_index) else {
+        let Some(index) = LayoutIndex::parse(&bytes).ok().filter(LayoutIndex::is_index) else {
             return Ok((digest, bytes));
         };
         let ours = index.for_this_platform().and_then(|entry| entry.digest);

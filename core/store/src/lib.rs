@@ -56,7 +56,7 @@ mod upload;
 mod web;
 
 pub use bucket::Bucket;
-pub use counters::Counters;
+pub use counters::StoreCounters;
 pub use guard::is_host_with_port;
 pub use http::Redirects;
 pub use limit::RateLimit;
@@ -64,7 +64,7 @@ pub use limit::shared::set_shared_rate;
 pub use prefix::StorePrefix;
 pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
 pub use referrers::Referrer;
-pub use settings::{HedgeSettings, Mirror, ProxyUrl, RetrySettings, Settings};
+pub use settings::{HedgeSettings, Mirror, ProxyUrl, RetrySettings, StoreSettings};
 pub use stop::{Stop, StopSender, say_if_nothing_comes, say_if_silent};
 pub use store::{Copied, Store, Urgency};
 
@@ -79,7 +79,7 @@ pub const MAX_MANIFEST_SIZE: u64 = 4 << 20;
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Invalid`] where the settings make no sense.
-pub fn http_client(settings: &Settings, redirects: Redirects) -> Result<reqwest::Client> {
+pub fn http_client(settings: &StoreSettings, redirects: Redirects) -> Result<reqwest::Client> {
     http::client(settings, redirects, None)
 }
 
@@ -87,7 +87,7 @@ pub fn http_client(settings: &Settings, redirects: Redirects) -> Result<reqwest:
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Invalid`] where the settings make no sense (a file of certificates that is none).
-pub fn open(location: &Location, settings: &Settings) -> Result<Arc<dyn Store>> {
+pub fn open(location: &Location, settings: &StoreSettings) -> Result<Arc<dyn Store>> {
     let store: Arc<dyn Store> = match location {
         Location::Directory(root) => Arc::new(directory::DirectoryStore::new(root, settings)),
         Location::Http(base) => Arc::new(web::WebStore::new(base, settings)?),

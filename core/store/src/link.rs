@@ -25,9 +25,9 @@ mod rest;
 #[cfg(test)]
 mod tests;
 
-use crate::counters::{Counters, Meter};
+use crate::counters::{Meter, StoreCounters};
 use crate::limit::RateLimits;
-use crate::settings::Settings;
+use crate::settings::StoreSettings;
 use crate::store::Urgency;
 use bytes::{Bytes, BytesMut};
 use futures::stream::{BoxStream, StreamExt};
@@ -62,7 +62,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(settings: &StoreSettings) -> Self {
         let places = |number: usize| Semaphore::new(number.clamp(1, Semaphore::MAX_PERMITS));
         Self {
             demand: places(settings.demand_in_flight),
@@ -82,7 +82,7 @@ impl Link {
         self
     }
 
-    pub(crate) fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> StoreCounters {
         self.meter.read()
     }
 

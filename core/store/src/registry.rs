@@ -50,14 +50,14 @@ mod token;
 mod upload;
 
 use crate::MAX_MANIFEST_SIZE;
-use crate::counters::{Counters, Meter};
+use crate::counters::{Meter, StoreCounters};
 use crate::http;
 use crate::layout::{self, is_referrers_tag};
 use crate::link::{Answer, Link, told_about};
 use crate::media_type::{INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI};
 use crate::reference::{Selector, Tag};
 use crate::referrers::{Change, Referrer};
-use crate::settings::Settings;
+use crate::settings::StoreSettings;
 use crate::store::{Copied, Store, Urgency};
 use async_trait::async_trait;
 use auth::Access;
@@ -98,7 +98,7 @@ const CHECKED: &str = "manifests/latest";
 const SAID_MAX: usize = 200;
 
 /// Opens a repository of a registry. No I/O, but reading the files of the settings.
-pub(crate) fn open(host: &str, repository: &str, settings: &Settings) -> Result<Arc<dyn Store>> {
+pub(crate) fn open(host: &str, repository: &str, settings: &StoreSettings) -> Result<Arc<dyn Store>> {
     let link = Link::new(settings);
     let shared = Shared {
         settings: Arc::new(settings.clone()),
@@ -441,7 +441,7 @@ impl Store for Registry {
         Ok(digest)
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> StoreCounters {
         self.link.counters()
     }
 }

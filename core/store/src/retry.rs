@@ -19,7 +19,7 @@
 //!   missing it is [`ErrorKind::NotFound`], which is not tried again. For lengths and manifests, absence is an
 //!   answer like others, at once: a mistyped tag, or a blob that is yet to be pushed.
 
-use crate::counters::{Counters, Meter};
+use crate::counters::{Meter, StoreCounters};
 use crate::layout::Lease;
 use crate::reference::{Selector, Tag};
 use crate::referrers::Referrer;
@@ -293,7 +293,7 @@ impl Store for Retrying {
         self.run(|| self.store.put_referrer(subject, media_type, bytes.clone(), replaced)).await
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> StoreCounters {
         self.store.counters().plus(self.meter.read())
     }
 }
@@ -470,8 +470,8 @@ mod tests {
             Ok(Vec::new())
         }
 
-        fn counters(&self) -> Counters {
-            Counters::default()
+        fn counters(&self) -> StoreCounters {
+            StoreCounters::default()
         }
     }
 

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 use url::Url;
 
-/// The settings of access to stores. [`Settings::default`] suits a data centre as well as a slow link.
+/// The settings of access to stores. [`StoreSettings::default`] suits a data centre as well as a slow link.
 ///
 /// A clone shares the [rate limit](Settings::limit_rate): give the stores of one process clones of one value.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct StoreSettings {
     /// The time that making a connection may take, TLS included.
     pub connect_timeout: Duration,
     /// The time that a server may take to begin its answer.
@@ -53,7 +53,7 @@ pub struct Settings {
     pub warn_of_silence: bool,
 }
 
-impl Default for Settings {
+impl Default for StoreSettings {
     fn default() -> Self {
         Self {
             connect_timeout: Duration::from_secs(5),
@@ -79,7 +79,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl StoreSettings {
     /// The same settings for a store that is written to: the content of a mirror need not be in the store itself.
     #[must_use]
     pub fn without_mirrors(&self) -> Self {
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn a_proxy_is_printed_without_its_password() {
         for url in ["http://user:secret@proxy.lan:3128/?secret", "user:secret@proxy.lan:3128", "secret@["] {
-            let settings = Settings { proxy: Some(url.into()), ..Settings::default() };
+            let settings = StoreSettings { proxy: Some(url.into()), ..StoreSettings::default() };
             assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
         }
         assert_eq!(format!("{:?}", ProxyUrl::from("http://u:p@proxy.lan:3128")), "http://proxy.lan:3128/");
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn tls_is_left_only_for_hosts_that_are_named() {
-        let settings = Settings { plain_http: vec!["lan:81".to_owned()], ..Settings::default() };
+        let settings = StoreSettings { plain_http: vec!["lan:81".to_owned()], ..StoreSettings::default() };
         let left = |from: &str, to: &str| {
             settings.is_downgrade(&Url::parse(from).unwrap(), &Url::parse(to).unwrap())
         };

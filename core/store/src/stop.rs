@@ -6,7 +6,7 @@
 //! afterwards the caller would not know if they took effect: those that write a manifest. Stores of disks that are
 //! being served have no [`Stop`] in their settings: their requests end with the disk.
 
-use crate::counters::Counters;
+use crate::counters::StoreCounters;
 use crate::layout::Lease;
 use crate::reference::{Selector, Tag};
 use crate::referrers::Referrer;
@@ -279,7 +279,7 @@ impl Store for Stoppable {
         say_if_silent(&*self.store, self.limit, put).await
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> StoreCounters {
         self.store.counters()
     }
 }
@@ -287,7 +287,7 @@ impl Store for Stoppable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Location, Settings};
+    use crate::{Location, StoreSettings};
 
     #[tokio::test]
     async fn calls_end_when_it_is_asked_and_not_before() {
@@ -310,7 +310,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let location = Location::Directory(dir.path().join("store"));
         let (sender, stop) = Stop::new();
-        let open = |stop| crate::open(&location, &Settings { stop: Some(stop), ..Settings::default() });
+        let open =
+            |stop| crate::open(&location, &StoreSettings { stop: Some(stop), ..StoreSettings::default() });
         drop(sender);
         let store = open(stop).unwrap();
         let digest = Digest::of(b"blob");

@@ -1,6 +1,6 @@
 //! [`Store`]: the one interface over all kinds of stores.
 
-use crate::counters::Counters;
+use crate::counters::StoreCounters;
 use crate::layout::Lease;
 use crate::reference::{Selector, Tag};
 use crate::referrers::Referrer;
@@ -170,5 +170,5 @@ pub trait Store: Send + Sync {
     }
 
     /// The counters of the work so far.
-    fn counters(&self) -> Counters;
+    fn counters(&self) -> StoreCounters;
 }

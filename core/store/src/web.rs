@@ -5,18 +5,18 @@
 //! few), as a content delivery network may need, to addresses that [`guard`](crate::guard) allows.
 
 use crate::MAX_MANIFEST_SIZE;
-use crate::counters::{Counters, Meter};
+use crate::counters::{Meter, StoreCounters};
 use crate::guard::Guard;
 use crate::http::{self, Redirects};
 use crate::layout::{
-    self, INDEX_FILE, Index, LAYOUT_FILE, MAX_INDEX_SIZE, blob_name, check_document, check_layout, follow,
-    select,
+    self, INDEX_FILE, LAYOUT_FILE, LayoutIndex, MAX_INDEX_SIZE, blob_name, check_document, check_layout,
+    follow, select,
 };
 use crate::link::{Answer, Link, told_about};
 use crate::reference::{Selector, Tag};
 use crate::referrers::{Referrer, listed};
 use crate::registry::Login;
-use crate::settings::Settings;
+use crate::settings::StoreSettings;
 use crate::store::{Copied, Store, Urgency};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -39,7 +39,7 @@ pub(crate) struct WebStore {
 }
 
 impl WebStore {
-    pub(crate) fn new(base: &Url, settings: &Settings) -> Result<Self> {
+    pub(crate) fn new(base: &Url, settings: &StoreSettings) -> Result<Self> {
         Ok(Self {
             base: base.clone(),
             client: http::client(settings, Redirects::Follow, Some(&Guard::new(base, settings)))?,
@@ -72,9 +72,9 @@ impl WebStore {
         http::small_body(self.ask(Method::GET, name).await?, most, self.stall).await
     }
 
-    async fn index(&self) -> Result<Index> {
+    async fn index(&self) -> Result<LayoutIndex> {
         let bytes = self.file(INDEX_FILE, MAX_INDEX_SIZE).await?;
-        Index::parse(&bytes).map_err(|e| e.about(self.url(INDEX_FILE)))
+        LayoutIndex::parse(&bytes).map_err(|e| e.about(self.url(INDEX_FILE)))
     }
 
     async fn document(&self, digest: Digest) -> Result<Bytes> {
@@ -175,7 +175,7 @@ impl Store for WebStore {
         listed(&bytes, artifact_type).map_err(|e| e.about(self.url(&blob_name(&list))))
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> StoreCounters {
         self.link.counters()
     }
 }

@@ -12,12 +12,12 @@ use futures::StreamExt;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt};
 use headstart_store::layout::{LayoutDir, StagingDir, StalePolicy, remove_stale};
 use headstart_store::media_type::MANIFEST_OCI;
-use headstart_store::{Location, Selector, Settings, Store, Tag, Urgency, open};
+use headstart_store::{Location, Selector, Store, StoreSettings, Tag, Urgency, open};
 use std::path::Path;
 use std::sync::Arc;
 
 fn at(path: &Path) -> Arc<dyn Store> {
-    open(&Location::Directory(path.to_owned()), &Settings::default()).unwrap()
+    open(&Location::Directory(path.to_owned()), &StoreSettings::default()).unwrap()
 }
 
 fn files(path: &Path) -> Vec<String> {

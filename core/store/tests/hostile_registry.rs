@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 use headstart_block::{ByteRange, Digest, ErrorKind, Result};
-use headstart_store::{Location, Mirror, RetrySettings, Settings, Store, Urgency, open};
+use headstart_store::{Location, Mirror, RetrySettings, Store, StoreSettings, Urgency, open};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -83,8 +83,8 @@ fn ten() -> Reply {
     Some((206, "Content-Range: bytes 0-9/100\r\n".to_owned(), b"0123456789".to_vec()))
 }
 
-fn settings(hosts: &[&str]) -> Settings {
-    Settings {
+fn settings(hosts: &[&str]) -> StoreSettings {
+    StoreSettings {
         plain_http: hosts.iter().map(|host| (*host).to_owned()).collect(),
         docker_config: Some(Path::new("/nonexistent").to_owned()),
         // Only a request without an answer takes this time.
@@ -92,11 +92,11 @@ fn settings(hosts: &[&str]) -> Settings {
         stall_timeout: Duration::from_secs(5),
         retry: RetrySettings { deadline: Duration::ZERO, ..RetrySettings::default() },
         hedge: None,
-        ..Settings::default()
+        ..StoreSettings::default()
     }
 }
 
-fn store(host: &str, settings: &Settings) -> Arc<dyn Store> {
+fn store(host: &str, settings: &StoreSettings) -> Arc<dyn Store> {
     let location = Location::Registry { host: host.to_owned(), repository: "team/disk".to_owned() };
     open(&location, settings).unwrap()
 }
@@ -162,8 +162,8 @@ async fn a_mirror_forgets_an_address_that_hangs() {
     let mirrors = vec![Mirror { registry: origin.host.clone(), mirror: mirror.host.clone() }];
     // A mirror gets a third of it: enough for one that answers at all, on a busy machine.
     let first_byte_timeout = Duration::from_secs(6);
-    let patient = Settings { first_byte_timeout, ..settings(&[&origin.host, &mirror.host]) };
-    let store = store(&origin.host, &Settings { mirrors, ..patient });
+    let patient = StoreSettings { first_byte_timeout, ..settings(&[&origin.host, &mirror.host]) };
+    let store = store(&origin.host, &StoreSettings { mirrors, ..patient });
     read(&*store).await.unwrap();
     assert_eq!((mirror.count("GET /dead"), origin.count("GET")), (1, 1));
     hanging.store(false, Ordering::Relaxed);
@@ -187,7 +187,7 @@ async fn a_list_of_tags_without_end_ends() {
     })
     .await;
     let first_byte_timeout = Duration::from_secs(10);
-    let store = store(&server.host, &Settings { first_byte_timeout, ..settings(&[&server.host]) });
+    let store = store(&server.host, &StoreSettings { first_byte_timeout, ..settings(&[&server.host]) });
     let error = store.tags().await.map(|tags| tags.len()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(server.count("GET") < 100, "{}", server.count("GET"));
@@ -250,7 +250,7 @@ async fn a_list_goes_on_at_the_page_that_failed() {
     })
     .await;
     let retry = RetrySettings { first: Duration::from_millis(10), ..RetrySettings::default() };
-    let store = store(&server.host, &Settings { retry, ..settings(&[&server.host]) });
+    let store = store(&server.host, &StoreSettings { retry, ..settings(&[&server.host]) });
     assert_eq!(store.tags().await.unwrap().len(), 2);
     assert_eq!(server.count("GET /v2/team/disk/tags/list?n="), 1);
     assert_eq!((server.count("GET /v2/team/disk/tags/list?last="), store.counters().retries), (3, 2));
@@ -267,7 +267,7 @@ async fn a_server_that_is_busy_is_asked_when_it_said() {
     })
     .await;
     let retry = RetrySettings { first: Duration::from_millis(1), ..RetrySettings::default() };
-    let store = store(&server.host, &Settings { retry, ..settings(&[&server.host]) });
+    let store = store(&server.host, &StoreSettings { retry, ..settings(&[&server.host]) });
     let begin = tokio::time::Instant::now();
     // The read gets the error; the next one waits.
     assert_eq!(read(&*store).await.unwrap_err().asked_pause(), Some(Duration::from_secs(1)));
@@ -289,7 +289,8 @@ async fn all_goes_through_the_proxy() {
     })
     .await;
     let url = format!("http://me:secret@{}", proxy.host);
-    let settings = Settings { proxy: Some(url.into()), ..settings(&["registry.invalid", "storage.invalid"]) };
+    let settings =
+        StoreSettings { proxy: Some(url.into()), ..settings(&["registry.invalid", "storage.invalid"]) };
     let plain = store("registry.invalid", &settings);
     plain.check().await.unwrap();
     read(&*plain).await.unwrap();

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use headstart_block::{Digest, ErrorKind};
 use headstart_store::layout::{LayoutDir, referrers_tag};
 use headstart_store::media_type::MANIFEST_OCI;
-use headstart_store::{Location, RetrySettings, Settings, Store, Tag, open};
+use headstart_store::{Location, RetrySettings, Store, StoreSettings, Tag, open};
 use headstart_testkit::memory_registry::{Manners, MemoryRegistry};
 use headstart_testkit::nginx::Nginx;
 use headstart_testkit::registry::{Access, Registry};
@@ -17,13 +17,13 @@ use std::time::Duration;
 
 const PLAN: &str = "application/vnd.test.plan+x";
 
-fn settings(host: &str) -> Settings {
-    Settings {
+fn settings(host: &str) -> StoreSettings {
+    StoreSettings {
         plain_http: vec![host.to_owned()],
         docker_config: Some(Path::new("/nonexistent").to_owned()),
         retry: RetrySettings { deadline: Duration::from_secs(1), ..RetrySettings::default() },
         hedge: None,
-        ..Settings::default()
+        ..StoreSettings::default()
     }
 }
 
@@ -33,7 +33,7 @@ fn at(host: &str) -> Arc<dyn Store> {
 }
 
 fn in_directory(path: &Path) -> Arc<dyn Store> {
-    open(&Location::Directory(path.to_owned()), &Settings::default()).unwrap()
+    open(&Location::Directory(path.to_owned()), &StoreSettings::default()).unwrap()
 }
 
 /// An image without layers, under a tag.
@@ -115,7 +115,7 @@ async fn in_a_directory() {
     }
     let nginx = Nginx::serve(&root);
     let location = Location::Http(nginx.url().parse().unwrap());
-    let web = open(&location, &Settings::default()).unwrap();
+    let web = open(&location, &StoreSettings::default()).unwrap();
     assert_eq!(names(&*web, &subject, PLAN).await, ["second"]);
     assert_eq!(names(&*web, &Digest::of(b"?"), PLAN).await, [""; 0]);
     let bytes = artifact(&subject, PLAN, "x");

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use futures::StreamExt;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
-use headstart_store::{Location, Mirror, RetrySettings, Settings, Store, Tag, Urgency, open};
+use headstart_store::{Location, Mirror, RetrySettings, Store, StoreSettings, Tag, Urgency, open};
 use headstart_testkit::process::Process;
 use headstart_testkit::redirect::{Behaviour, Front, Style};
 use headstart_testkit::registry::{Access, PASSWORD, Registry, USER};
@@ -50,17 +50,17 @@ fn login(host: &str, user: &str, password: &str) -> TempDir {
 }
 
 /// Settings for plain HTTP to `hosts`, with the credentials of a directory, and no long waits.
-fn settings(hosts: &[&str], config: &Path) -> Settings {
-    Settings {
+fn settings(hosts: &[&str], config: &Path) -> StoreSettings {
+    StoreSettings {
         plain_http: hosts.iter().map(|host| (*host).to_owned()).collect(),
         docker_config: Some(config.to_owned()),
         retry: RetrySettings { deadline: Duration::from_secs(2), ..RetrySettings::default() },
         hedge: None,
-        ..Settings::default()
+        ..StoreSettings::default()
     }
 }
 
-fn store(host: &str, settings: &Settings) -> Arc<dyn Store> {
+fn store(host: &str, settings: &StoreSettings) -> Arc<dyn Store> {
     let location = Location::Registry { host: host.to_owned(), repository: "team/disk".to_owned() };
     open(&location, settings).unwrap()
 }
@@ -116,7 +116,7 @@ impl House {
         Some(Self { tokens, front, config, layer, digest, _registry: registry })
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> StoreSettings {
         settings(&[&self.front.host()], self.config.path())
     }
 
@@ -603,7 +603,7 @@ async fn mirrors_are_asked_first_and_left_alone_when_they_fail() {
     let mirror_front = Front::start(&mirror, behaviour).await;
     let hosts = [mirror_front.host(), house.front.host()];
     let hosts = [hosts[0].as_str(), hosts[1].as_str()];
-    let settings = Settings {
+    let settings = StoreSettings {
         mirrors: vec![Mirror { registry: house.front.host(), mirror: hosts[0].to_owned() }],
         ..settings(&hosts, house.config.path())
     };
@@ -663,6 +663,6 @@ async fn credential_helpers_are_asked() {
         assert!(status.success(), "{said}");
         return;
     };
-    let settings = Settings { docker_config: None, ..settings(&[&host], Path::new("/")) };
+    let settings = StoreSettings { docker_config: None, ..settings(&[&host], Path::new("/")) };
     store(&host, &settings).check().await.unwrap();
 }

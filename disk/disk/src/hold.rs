@@ -14,7 +14,7 @@ use headstart_block::{Digest, Result};
 use headstart_image::manifest::Manifest;
 use headstart_image::store::{HoldingDirectory, attach_id, lease_of_directory, unprotected};
 use headstart_lsmt::writable::WritableDisk;
-use headstart_store::layout::{HeldLease, Holder, HostId, Lease};
+use headstart_store::layout::{HeldLease, HostId, Lease, LeaseHolder};
 use headstart_store::{Reference, Store};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -248,7 +248,7 @@ impl Leasing {
         let blobs = manifest.blobs().map(|(digest, _)| digest).collect();
         let here = HostId::here().inspect_err(|error| tracing::warn!(%error, "no lease can be left")).ok()?;
         let id = attach_id(record.as_deref(), &digest, &here, Uuid::new_v4());
-        let holder = Holder::Attach { record: record.clone() };
+        let holder = LeaseHolder::Attach { record: record.clone() };
         let lease = Lease::new(holder, digest, blobs, reference.to_string(), here);
         let (store, leases) = (Arc::clone(store), vec![(id, lease)]);
         let (reference, is_over) = (reference.clone(), Arc::default());
@@ -345,7 +345,7 @@ mod tests {
     use bytes::Bytes;
     use headstart_block::{ByteRange, Error, ErrorKind, ReadAt};
     use headstart_store::bucket::PRUNING_LASTS;
-    use headstart_store::{Copied, Counters, Selector, Tag, Urgency};
+    use headstart_store::{Copied, Selector, StoreCounters, Tag, Urgency};
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use tokio::time::{Instant, sleep};
 
@@ -428,8 +428,8 @@ mod tests {
             none()
         }
 
-        fn counters(&self) -> Counters {
-            Counters::default()
+        fn counters(&self) -> StoreCounters {
+            StoreCounters::default()
         }
 
         fn keeps_leases(&self) -> bool {
@@ -467,7 +467,7 @@ mod tests {
     /// A claim of leases of these names.
     fn claim(store: &Arc<Counting>, ids: &[&str]) -> Claim {
         let host = HostId::here().unwrap();
-        let (holder, image) = (Holder::Attach { record: None }, Digest::of(b"i"));
+        let (holder, image) = (LeaseHolder::Attach { record: None }, Digest::of(b"i"));
         let lease = Lease::new(holder, image, Vec::new(), "s3://b/:t".to_owned(), host);
         let leases = ids.iter().map(|id| ((*id).to_owned(), lease.clone())).collect();
         let (store, is_over) = (Arc::clone(store) as Arc<dyn Store>, Arc::default());

@@ -1,6 +1,6 @@
 //! The copies of images that a process makes, whose reads end before the process's runtime does.
 
-use headstart_store::{RetrySettings, Settings, Stop, StopSender};
+use headstart_store::{RetrySettings, Stop, StopSender, StoreSettings};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -23,10 +23,11 @@ impl Default for Copies {
 
 impl Copies {
     /// The settings of the stores of a copy, which give up after `deadline` and warn of no silence: the copy does.
-    pub(crate) fn settings(&self, settings: &Settings, deadline: Option<Duration>) -> Settings {
-        let settings = Settings { stop: Some(self.stop.clone()), warn_of_silence: false, ..settings.clone() };
+    pub(crate) fn settings(&self, settings: &StoreSettings, deadline: Option<Duration>) -> StoreSettings {
+        let settings =
+            StoreSettings { stop: Some(self.stop.clone()), warn_of_silence: false, ..settings.clone() };
         let Some(deadline) = deadline else { return settings };
-        Settings {
+        StoreSettings {
             connect_timeout: settings.connect_timeout.min(deadline),
             first_byte_timeout: settings.first_byte_timeout.min(deadline),
             stall_timeout: settings.stall_timeout.min(deadline),

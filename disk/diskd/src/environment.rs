@@ -5,7 +5,7 @@ use headstart_block::Result;
 use headstart_cache::Cache;
 use headstart_disk::Swarm;
 use headstart_image::progress::Progress;
-use headstart_store::Settings;
+use headstart_store::StoreSettings;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
@@ -22,7 +22,7 @@ pub trait SwarmConnector: Sync {
 #[derive(Clone, Copy)]
 pub struct Environment<'a> {
     /// The settings of the stores.
-    pub stores: &'a Settings,
+    pub stores: &'a StoreSettings,
     /// The copies of images that the process makes.
     pub copies: &'a Copies,
     /// The runtime that fetches run on.

@@ -4,17 +4,17 @@ use headstart_block::{BlockDevice, ByteRange, Result, SECTOR_SIZE};
 use headstart_image::manifest::Manifest;
 use headstart_image::open_image::OpenImage;
 use headstart_lsmt::{Segment, Stack};
-use headstart_plan::knowledge::ImageKey;
+use headstart_plan::knowledge::RecordedImage;
 use headstart_plan::layers::LayerMap;
-use headstart_plan::overlaybd_trace::Extent;
+use headstart_plan::overlaybd_trace::LayerExtent;
 
 /// The key of recordings of an open image's disks, and its layers.
 ///
 /// # Errors
 /// If it has too many layers.
-pub fn of_open(image: &OpenImage) -> Result<(ImageKey, LayerMap)> {
+pub fn of_open(image: &OpenImage) -> Result<(RecordedImage, LayerMap)> {
     let size = image.disk().size();
-    let key = ImageKey { image: image.digest.to_string(), size };
+    let key = RecordedImage { image: image.digest.to_string(), size };
     Ok((key, of_disk(image.disk(), &image.manifest)?))
 }
 
@@ -36,8 +36,8 @@ pub fn of_disk(disk: &Stack, manifest: &Manifest) -> Result<LayerMap> {
 
 /// The places of a disk's data in its layers.
 #[must_use]
-pub fn extents(disk: &Stack) -> Vec<Extent> {
-    let extent = |segment: &Segment| Extent {
+pub fn extents(disk: &Stack) -> Vec<LayerExtent> {
+    let extent = |segment: &Segment| LayerExtent {
         disk: segment.offset() * SECTOR_SIZE,
         len: segment.len() * SECTOR_SIZE,
         layer: segment.layer().into(),

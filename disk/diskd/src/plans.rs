@@ -21,9 +21,9 @@ use headstart_disk::{PlanFinding, PlanQuery, PlanSource};
 use headstart_image::acceleration;
 use headstart_image::optimize::boot_order;
 use headstart_image::plan_artifact;
-use headstart_plan::knowledge::ImageKey;
+use headstart_plan::knowledge::RecordedImage;
 use headstart_plan::overlaybd_trace::{self, TRACE_MAX};
-use headstart_plan::zero_shot::{Metadata, Reason};
+use headstart_plan::zero_shot::{ChoiceReason, Metadata};
 use headstart_plan::{ImagePlans, PlanFile};
 use headstart_preload::plans::{laid_out, of_items};
 use headstart_preload::{Origin, PlanCandidate};
@@ -266,14 +266,16 @@ fn traces(plans: &ImagePlans) -> u64 {
 fn why(plans: &ImagePlans) -> String {
     let boots = count(traces(plans), "boot");
     match plans.reason {
-        Reason::Trained => format!("{boots} of this image"),
-        Reason::Layers { known, all } => format!("{boots} of images with {known} of its {all} layers"),
-        Reason::Image => format!("{boots} of this image on disks of other sizes"),
-        Reason::FamilyUserMeta => format!("{boots} of images of the same family, user and configuration"),
-        Reason::FamilyUser => format!("{boots} of images of the same family and user"),
-        Reason::FamilyMeta => format!("{boots} of images of the same family and configuration"),
-        Reason::Family => format!("{boots} of images of the same family"),
-        Reason::None => "nothing".to_owned(),
+        ChoiceReason::Trained => format!("{boots} of this image"),
+        ChoiceReason::Layers { known, all } => format!("{boots} of images with {known} of its {all} layers"),
+        ChoiceReason::Image => format!("{boots} of this image on disks of other sizes"),
+        ChoiceReason::FamilyUserMeta => {
+            format!("{boots} of images of the same family, user and configuration")
+        }
+        ChoiceReason::FamilyUser => format!("{boots} of images of the same family and user"),
+        ChoiceReason::FamilyMeta => format!("{boots} of images of the same family and configuration"),
+        ChoiceReason::Family => format!("{boots} of images of the same family"),
+        ChoiceReason::None => "nothing".to_owned(),
     }
 }
 
@@ -294,7 +296,7 @@ impl Files {
             Ok(paths) => paths,
             Err(error) => return Err(error).into(),
         };
-        let key = ImageKey { image: query.image().to_string(), size: opened.size };
+        let key = RecordedImage { image: query.image().to_string(), size: opened.size };
         let mut failures = Vec::new();
         let map = layer_map::of_disk(&opened.stack, &query.manifest);
         let map = map.map_err(|error| failures.push(error)).ok();
@@ -316,7 +318,7 @@ impl Files {
         let candidate = best.map(|(_, plans)| {
             let origin = match plans.reason {
                 _ if self.given => Origin::Given,
-                Reason::Trained => Origin::File,
+                ChoiceReason::Trained => Origin::File,
                 _ => Origin::ZeroShot,
             };
             let why = why(&plans);
@@ -357,14 +359,14 @@ type Rank = (u32, Reverse<u64>);
 
 fn rank(plans: &ImagePlans) -> Rank {
     let distance = match plans.reason {
-        Reason::Trained => 0,
-        Reason::Image => 1,
-        Reason::Layers { known, all } => 2 + all.saturating_sub(known).min(1),
-        Reason::FamilyUserMeta => 4,
-        Reason::FamilyUser => 5,
-        Reason::FamilyMeta => 6,
-        Reason::Family => 7,
-        Reason::None => 8,
+        ChoiceReason::Trained => 0,
+        ChoiceReason::Image => 1,
+        ChoiceReason::Layers { known, all } => 2 + all.saturating_sub(known).min(1),
+        ChoiceReason::FamilyUserMeta => 4,
+        ChoiceReason::FamilyUser => 5,
+        ChoiceReason::FamilyMeta => 6,
+        ChoiceReason::Family => 7,
+        ChoiceReason::None => 8,
     };
     (distance, Reverse(traces(plans)))
 }

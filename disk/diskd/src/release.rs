@@ -8,14 +8,18 @@ use futures::future::join_all;
 use headstart_block::Result;
 use headstart_disk::attach::is_local;
 use headstart_disk::release::release_image;
-use headstart_store::Settings;
+use headstart_store::StoreSettings;
 use std::path::Path;
 
 /// Releases the images of the disks, as they were recorded; returns their number.
 ///
 /// # Errors
 /// If a lease may still be there. A failure for one image does not prevent the release of others.
-pub async fn release_images(settings: &SessionSettings, stores: &Settings, record: &Path) -> Result<u64> {
+pub async fn release_images(
+    settings: &SessionSettings,
+    stores: &StoreSettings,
+    record: &Path,
+) -> Result<u64> {
     // No image waits for another.
     let releases = settings.disks.iter().map(|request| release_one(settings, stores, record, request));
     join_all(releases).await.into_iter().sum()
@@ -24,7 +28,7 @@ pub async fn release_images(settings: &SessionSettings, stores: &Settings, recor
 /// Releases the image of one disk; returns the number of images that were released.
 async fn release_one(
     settings: &SessionSettings,
-    stores: &Settings,
+    stores: &StoreSettings,
     record: &Path,
     DiskRequest { image, prior }: &DiskRequest,
 ) -> Result<u64> {

@@ -14,7 +14,7 @@ use headstart_cache::{Cache, CacheSettings};
 use headstart_disk::{DiskHost, Swarm};
 use headstart_image::progress::Progress;
 use headstart_lsmt::writable::WritableDisk;
-use headstart_store::{Location, Settings, Store};
+use headstart_store::{Location, Store, StoreSettings};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
@@ -162,7 +162,7 @@ fn open_cache(settings: &SessionSettings) -> Result<(Option<Arc<Cache>>, Vec<Str
 }
 
 /// Opens each store once.
-fn open_stores(settings: &SessionSettings, of_stores: &Settings) -> Result<Stores> {
+fn open_stores(settings: &SessionSettings, of_stores: &StoreSettings) -> Result<Stores> {
     let mut stores = Stores::new();
     for location in settings.remote_locations() {
         if !stores.contains_key(location) {

@@ -14,7 +14,7 @@ use headstart_image::import::import_disk;
 use headstart_image::new_layer::Packing;
 use headstart_image::progress::Silent;
 use headstart_pull::Plan;
-use headstart_store::{Reference, Settings};
+use headstart_store::{Reference, StoreSettings};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ struct Host {
     dir: TempDir,
     reference: Reference,
     runtime: Runtime,
-    stores: Settings,
+    stores: StoreSettings,
     copies: Copies,
 }
 
@@ -47,7 +47,7 @@ impl Host {
         import_disk(&disk, None, &reference, &Packing::default(), &Silent).unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        Self { dir, reference, runtime, stores: Settings::default(), copies: Copies::default() }
+        Self { dir, reference, runtime, stores: StoreSettings::default(), copies: Copies::default() }
     }
 
     /// The settings of a disk of the image with a writable directory.

@@ -13,7 +13,7 @@
 use headstart_block::ByteRange;
 use headstart_pull::{BLOCK_SIZE, Plan, SLICE_SIZE};
 use headstart_replay::{Boot, Model, Simulator};
-use headstart_trace::data_set::{DataSet, Limits};
+use headstart_trace::data_set::{DataSet, DataSetLimits};
 use headstart_trace::{Op, Record};
 use std::error::Error;
 use std::path::Path;
@@ -74,7 +74,7 @@ fn measure<'a>(boots: &[Boot], plan: impl Fn(usize) -> &'a Plan, model: &dyn Fn(
 }
 
 fn read(path: &Path) -> Result<Vec<Boot>, Box<dyn Error>> {
-    let set = DataSet::open(path, &Limits::default())?;
+    let set = DataSet::open(path, &DataSetLimits::default())?;
     let mut boots = Vec::new();
     let skipped = set.map_each(
         0,

@@ -10,7 +10,7 @@
 
 use headstart_block::random::Random;
 use headstart_block::{BLOCK_SIZE, ByteRange, PlanItem};
-use headstart_plan::knowledge::{ImageKey, Knowledge};
+use headstart_plan::knowledge::{Knowledge, RecordedImage};
 use headstart_plan::train::{self, TrainConfig};
 use headstart_plan::{ImagePlans, RatedPlan};
 use headstart_preload::PilotReport;
@@ -18,7 +18,7 @@ use headstart_pull::{Engine, Plan};
 use headstart_replay::link::LinkBandwidth;
 use headstart_replay::{Boot, BootOutcome, Guide, Model, Nanos, Piloting, Simulator};
 use headstart_trace::Trace;
-use headstart_trace::data_set::{DataSet, Limits};
+use headstart_trace::data_set::{DataSet, DataSetLimits};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
@@ -39,9 +39,9 @@ static IMAGES: LazyLock<Vec<Image>> =
 
 fn image(name: &'static str) -> Image {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/traces");
-    let key = ImageKey { image: name.to_owned(), size: 4 << 30 };
-    let all = DataSet::open(&path, &Limits::default()).unwrap();
-    let all = all.filter(|_, creation| ImageKey::of(creation) == key);
+    let key = RecordedImage { image: name.to_owned(), size: 4 << 30 };
+    let all = DataSet::open(&path, &DataSetLimits::default()).unwrap();
+    let all = all.filter(|_, creation| RecordedImage::of(creation) == key);
     let mut boots = Vec::new();
     all.for_each(1, |_, trace| {
         boots.push(trace?);

@@ -12,12 +12,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
 use headstart_plan::policy::{Aim, DEFAULT, Objective, by_name};
-use headstart_plan::preprocess::{ImageModel, Settings};
+use headstart_plan::preprocess::{ImageModel, ModelSettings};
 use headstart_plan::{Bandwidth, BlockTable, CompactTrace, evaluate};
 use headstart_pull::Plan;
 use headstart_replay::{Boot, BootOutcome, Model, Simulator};
 use headstart_trace::Trace;
-use headstart_trace::data_set::{DataSet, Limits};
+use headstart_trace::data_set::{DataSet, DataSetLimits};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
@@ -32,7 +32,7 @@ type Images = BTreeMap<(String, u64), Vec<Trace>>;
 fn images() -> Option<(Images, BTreeSet<String>)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/traces");
     let labels = std::fs::read_to_string(path.join("labels.csv"));
-    let (Ok(set), Ok(labels)) = (DataSet::open(&path, &Limits::default()), labels) else {
+    let (Ok(set), Ok(labels)) = (DataSet::open(&path, &DataSetLimits::default()), labels) else {
         eprintln!("SKIPPED: there is no data set at {}", path.display());
         return None;
     };
@@ -53,7 +53,7 @@ fn plan(train: &[&Trace], size: u64, faster: u32) -> Plan {
     let mut block_table = BlockTable::new(size);
     let boots = train.iter().map(|trace| CompactTrace::of(trace, &mut block_table)).collect::<Vec<_>>();
     let boots = boots.iter().map(|boot| boot.faster(faster, &block_table)).collect();
-    let model = ImageModel::learn(boots, Settings::default());
+    let model = ImageModel::learn(boots, ModelSettings::default());
     let Some(group) = model.groups().first() else { return Plan::Lazy };
     let (mut kept, policy) = (Vec::new(), by_name(DEFAULT).unwrap());
     let misses = evaluate::Misses::RangeThenRest;

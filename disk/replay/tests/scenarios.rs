@@ -8,13 +8,13 @@
 use headstart_block::random::Random;
 use headstart_block::{BLOCK_SIZE, ByteRange};
 use headstart_plan::policy::{Aim, Objective, by_name};
-use headstart_plan::preprocess::{ImageModel, Settings};
-use headstart_plan::zero_shot::Reason;
+use headstart_plan::preprocess::{ImageModel, ModelSettings};
+use headstart_plan::zero_shot::ChoiceReason;
 use headstart_plan::{Bandwidth, BlockTable, Centroid, CompactTrace, GroupPlans, ImagePlans, RatedPlan};
 use headstart_pull::Plan;
 use headstart_replay::link::LinkBandwidth as Rate;
 use headstart_replay::{Boot, BootOutcome, Model, Nanos, Piloting, Simulator};
-use headstart_trace::data_set::{DataSet, Limits};
+use headstart_trace::data_set::{DataSet, DataSetLimits};
 use headstart_trace::{Op, Record, Trace};
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// All boots of an image, in the order of their creation.
 fn boots(image: &str) -> Vec<Trace> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/traces");
-    let set = DataSet::open(&path, &Limits::default()).unwrap();
+    let set = DataSet::open(&path, &DataSetLimits::default()).unwrap();
     let mut boots = Vec::new();
     set.filter(|_, creation| creation.image == image && creation.size == 4 << 30)
         .for_each(1, |_, trace| {
@@ -35,7 +35,7 @@ fn boots(image: &str) -> Vec<Trace> {
 }
 
 /// The plans that training makes of boots: all groups, for these bandwidths.
-fn plans(boots: &[Trace], policy: &str, rates: &[Bandwidth], settings: Settings) -> Arc<ImagePlans> {
+fn plans(boots: &[Trace], policy: &str, rates: &[Bandwidth], settings: ModelSettings) -> Arc<ImagePlans> {
     let mut block_table = BlockTable::new(4 << 30);
     let boots: Vec<_> = boots.iter().map(|boot| CompactTrace::of(boot, &mut block_table)).collect();
     let model = ImageModel::learn(boots, settings);
@@ -60,7 +60,7 @@ fn plans(boots: &[Trace], policy: &str, rates: &[Bandwidth], settings: Settings)
             first_reads: Arc::default(),
         });
     }
-    Arc::new(ImagePlans { reason: Reason::Trained, groups })
+    Arc::new(ImagePlans { reason: ChoiceReason::Trained, groups })
 }
 
 fn fixed(plans: &ImagePlans, rate: Bandwidth) -> Plan {
@@ -115,7 +115,7 @@ fn the_switch_of_groups_is_worth_it_on_reordered_boots() {
     let (fewer, more) = (with(test, 1, 30), with(test, 0, 40));
     for (rate, gain) in [(4, 0.2), (5, 0.0)] {
         let rate = Bandwidth::mib(rate);
-        let plans = plans(&train, "vmt-min", &[rate], Settings::default());
+        let plans = plans(&train, "vmt-min", &[rate], ModelSettings::default());
         assert_eq!(plans.groups.len(), 2, "either order is a group");
         assert!(plans.groups[0].traces > plans.groups[1].traces);
         let model = Model::paper(rate.bytes());
@@ -140,7 +140,7 @@ fn reordered_boots_wait_less_with_the_switch_of_groups() {
     let (test, train) = boots.split_at(2);
     let train = [with(train, 0, 10), with(&train[1..], 1, 20)].concat();
     let rate = Bandwidth::mb(2);
-    let plans = plans(&train, "vmt-min", &[rate], Settings::default());
+    let plans = plans(&train, "vmt-min", &[rate], ModelSettings::default());
     let model = Model::real(rate.bytes(), Duration::from_millis(20));
     let mut simulator = Simulator::new();
     for boot in with(test, 1, 30).iter().map(|boot| Boot::faster(boot, 3)) {
@@ -179,7 +179,7 @@ fn preprocessing_is_worth_it_among_outliers() {
     let (test, train) = boots.split_at(2);
     let odd = (1..).zip(&train[..2]).map(|(seed, boot)| broken(boot, seed));
     let train: Vec<_> = train.iter().cloned().chain(odd).collect();
-    let raw = Settings::none();
+    let raw = ModelSettings::none();
     // Below 8 MiB/s the score's order is one by counts, and hardly heeds the reads of few boots.
     for (policy, mib, gain) in [("vmt-min", 4, 0.1), ("vmt-min", 8, 0.5), ("thinkahead", 8, 0.0)] {
         let rate = Bandwidth::mib(mib);
@@ -187,7 +187,7 @@ fn preprocessing_is_worth_it_among_outliers() {
             let plans = plans(&train, policy, &[rate], settings);
             compare(test, &plans, rate, &Model::paper(rate.bytes()))[0]
         };
-        let (without, with) = (rates(raw), rates(Settings::default()));
+        let (without, with) = (rates(raw), rates(ModelSettings::default()));
         eprintln!(
             "{policy} among outliers at {mib} MiB/s: hit rate {without:.3}, with preprocessing {with:.3}"
         );
@@ -201,7 +201,7 @@ fn the_switch_of_bins_is_worth_it_on_a_link_that_changes() {
     let boots = boots("m-redis");
     let (test, train) = boots.split_at(2);
     let rates = [2, 4, 6, 8, 10, 30].map(Bandwidth::mib);
-    let plans = plans(train, "search", &rates, Settings::default());
+    let plans = plans(train, "search", &rates, ModelSettings::default());
     for (before, after, gain) in [(30, 2, 0.03), (30, 4, 0.01), (10, 2, 0.0), (2, 10, 0.0)] {
         let series = [(Nanos(0), before << 20), (Nanos(1_000_000_000), after << 20)];
         let mut model = Model::paper(1);

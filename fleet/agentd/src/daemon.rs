@@ -72,7 +72,7 @@ pub struct AgentSettings {
     /// Its part in a swarm; with `None`, it only looks after its disks.
     pub swarm: Option<SwarmSettings>,
     /// The settings by which it reaches stores.
-    pub stores: headstart_store::Settings,
+    pub stores: headstart_store::StoreSettings,
     /// Stores that other hosts may have it fetch from, in addition to those of attached disks and its own pins.
     pub allowed_stores: Vec<headstart_store::StorePrefix>,
     /// `true` if its disks attach no image of a store unless hash trees prove the bytes.
@@ -220,17 +220,20 @@ impl Agent {
 }
 
 /// The same settings, with the rate in a file that disks open as well: running disks see a change at once.
-fn within_shared_rate(stores: headstart_store::Settings, path: &Path) -> Result<headstart_store::Settings> {
+fn within_shared_rate(
+    stores: headstart_store::StoreSettings,
+    path: &Path,
+) -> Result<headstart_store::StoreSettings> {
     set_shared_rate(path, stores.limit_rate.as_ref().and_then(RateLimit::rate))?;
     let shared_rate = Some(RateLimit::shared(path)?);
-    Ok(headstart_store::Settings { limit_rate: None, shared_rate, ..stores })
+    Ok(headstart_store::StoreSettings { limit_rate: None, shared_rate, ..stores })
 }
 
 /// Starts the range proxy for other programs, if it is configured.
 async fn proxy(
     address: Option<SocketAddr>,
     swarm: Option<&Arc<Swarm>>,
-    stores: &headstart_store::Settings,
+    stores: &headstart_store::StoreSettings,
 ) -> Result<Option<Arc<Proxy>>> {
     let Some(address) = address else { return Ok(None) };
     let swarm = swarm.ok_or_else(|| {

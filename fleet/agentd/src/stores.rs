@@ -13,7 +13,7 @@
 //! to another origin.
 
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_store::{Location, Settings, Store, StorePrefix};
+use headstart_store::{Location, Store, StorePrefix, StoreSettings};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,7 +23,7 @@ const STORES_MAX: usize = 1024;
 
 /// The stores that the agent can reach.
 pub struct Stores {
-    settings: Settings,
+    settings: StoreSettings,
     /// The stores by name; the flag is `true` if other hosts named it.
     open: Mutex<HashMap<(String, bool), Arc<dyn Store>>>,
     /// The most open stores of each kind: [`STORES_MAX`].
@@ -61,7 +61,7 @@ impl Drop for Attached {
 impl Stores {
     /// No stores yet; `settings` are those of reaching them, `allowed` are the stores that other hosts may name.
     #[must_use]
-    pub fn new(settings: Settings, allowed: Vec<StorePrefix>) -> Self {
+    pub fn new(settings: StoreSettings, allowed: Vec<StorePrefix>) -> Self {
         Self { settings, open: Mutex::default(), most: STORES_MAX, allowed, named: Mutex::default() }
     }
 
@@ -148,7 +148,7 @@ impl Stores {
             )
             .about(name));
         }
-        let settings = Settings { one_origin: for_others, ..self.settings.clone() };
+        let settings = StoreSettings { one_origin: for_others, ..self.settings.clone() };
         let store = headstart_store::open(&location, &settings)?;
         open.insert(key, Arc::clone(&store));
         Ok(store)
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn other_hosts_name_only_what_was_named_here() {
         let prefix = "https://store.example/images".parse().unwrap();
-        let stores = Arc::new(Stores::new(Settings::default(), vec![prefix]));
+        let stores = Arc::new(Stores::new(StoreSettings::default(), vec![prefix]));
         let may = |name: &str| stores.check_for_others(name).is_ok();
         assert!(may("https://store.example/images/a") && !may("https://store.example/other"));
         assert!(!may("file:///images") && !may("https://store.example/images/../other") && !may("nonsense"));
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn stores_that_other_hosts_name_take_no_place_of_its_own_and_what_nothing_uses_makes_room() {
         let prefix = "https://store.example/images".parse().unwrap();
-        let stores = Stores { most: 4, ..Stores::new(Settings::default(), vec![prefix]) };
+        let stores = Stores { most: 4, ..Stores::new(StoreSettings::default(), vec![prefix]) };
         let name = |number: usize| format!("https://store.example/images/{number}");
         // Other hosts name stores without end, and use none of them for long.
         for number in 0..10 * stores.most {

@@ -48,7 +48,7 @@ use futures::stream::{self, StreamExt};
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
 use headstart_daemon::http::serve_all;
 use headstart_peer_net::{SharedBlob, Swarm};
-use headstart_store::Settings;
+use headstart_store::StoreSettings;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -137,7 +137,7 @@ impl Proxy {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for another address; an error if it cannot listen.
-    pub async fn start(address: SocketAddr, swarm: Arc<Swarm>, stores: &Settings) -> Result<Self> {
+    pub async fn start(address: SocketAddr, swarm: Arc<Swarm>, stores: &StoreSettings) -> Result<Self> {
         if !address.ip().is_loopback() {
             return Err(Error::invalid("the proxy is for programs on this host only")
                 .about(address)

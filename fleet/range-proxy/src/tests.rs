@@ -32,7 +32,7 @@ struct Host {
 }
 
 impl Host {
-    async fn start(stores: &Settings) -> Self {
+    async fn start(stores: &StoreSettings) -> Self {
         let dir = TempDir::new().unwrap();
         let cache = Cache::open(dir.path(), CacheSettings::default()).unwrap();
         let settings = SwarmSettings {
@@ -57,7 +57,7 @@ impl Host {
 
     /// A host that has all of a blob, and no store for it.
     async fn with(sample: &Sample) -> (Self, SharedBlob) {
-        let host = Self::start(&Settings::default()).await;
+        let host = Self::start(&StoreSettings::default()).await;
         let blob = host.cache.blob(&sample.spec).unwrap();
         blob.tree().unwrap().insert(0, &sample.outboard).unwrap();
         blob.insert(0, &sample.bytes).unwrap();
@@ -98,20 +98,20 @@ impl Answer {
 }
 
 /// Settings for plain HTTP to `host`, with the credentials of a directory.
-fn settings(host: &str, config: &Path) -> Settings {
+fn settings(host: &str, config: &Path) -> StoreSettings {
     let text = format!(r#"{{"auths": {{"{host}": {{"username": "{USER}", "password": "{PASSWORD}"}}}}}}"#);
     std::fs::write(config.join("config.json"), text).unwrap();
-    Settings {
+    StoreSettings {
         plain_http: vec![host.to_owned()],
         docker_config: Some(config.to_owned()),
         retry: headstart_store::RetrySettings { deadline: Duration::from_secs(2), ..Default::default() },
         hedge: None,
-        ..Settings::default()
+        ..StoreSettings::default()
     }
 }
 
 /// Puts a blob and its tree into a registry.
-async fn push(settings: &Settings, host: &str, sample: &Sample) -> Arc<dyn Store> {
+async fn push(settings: &StoreSettings, host: &str, sample: &Sample) -> Arc<dyn Store> {
     let location = Location::Registry { host: host.to_owned(), repository: REPOSITORY.to_owned() };
     let store = headstart_store::open(&location, settings).unwrap();
     for bytes in [&sample.bytes, &sample.outboard] {
@@ -304,7 +304,7 @@ async fn a_server_that_knows_some_of_the_bytes_lets_nobody_in() {
 /// Connections without a request are closed, and then do not hold up those of others any longer.
 #[tokio::test(flavor = "multi_thread")]
 async fn half_a_request_is_not_waited_for() {
-    let host = Host::start(&Settings::default()).await;
+    let host = Host::start(&StoreSettings::default()).await;
     let mut half = Vec::new();
     for _ in 0..CONNECTIONS_MAX {
         let mut stream = TcpStream::connect(host.proxy.address()).await.unwrap();
@@ -353,7 +353,7 @@ async fn a_server_that_knows_them_is_asked_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_this_host_is_answered() {
-    let host = Host::start(&Settings::default()).await;
+    let host = Host::start(&StoreSettings::default()).await;
     let url = host.through("http://127.0.0.1:1/");
     let answer = host.get(&url, &[(HOST, "blobs.evil.example")]).await;
     assert_eq!(answer.status, StatusCode::FORBIDDEN);
@@ -364,6 +364,6 @@ async fn only_this_host_is_answered() {
         (StatusCode::METHOD_NOT_ALLOWED, &b"GET, HEAD"[..])
     );
     let everywhere = SocketAddr::from(([0, 0, 0, 0], 0));
-    let refused = Proxy::start(everywhere, Arc::clone(&host.swarm), &Settings::default()).await;
+    let refused = Proxy::start(everywhere, Arc::clone(&host.swarm), &StoreSettings::default()).await;
     assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Invalid));
 }

@@ -8,7 +8,7 @@ use axum::http::header::{CONTENT_RANGE, RANGE};
 use axum::response::Response;
 use futures::stream::{self, Stream};
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
-use headstart_store::{Redirects, Settings};
+use headstart_store::{Redirects, StoreSettings};
 use reqwest::Client;
 use std::io;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(super) struct Upstream {
 }
 
 impl Upstream {
-    pub(super) fn new(stores: &Settings) -> Result<Self> {
+    pub(super) fn new(stores: &StoreSettings) -> Result<Self> {
         Ok(Self {
             passing: headstart_store::http_client(stores, Redirects::Report)?,
             follows: headstart_store::http_client(stores, Redirects::Follow)?,

@@ -22,7 +22,7 @@ use headstart_export::nbd::client::{Client, ClientSettings};
 use headstart_image::progress::Progress;
 use headstart_replay::{Boot, Nanos};
 use headstart_trace::DataSet;
-use headstart_trace::data_set::Limits;
+use headstart_trace::data_set::DataSetLimits;
 use player::Played;
 use report::{Figures, ReplayReport};
 
@@ -66,7 +66,7 @@ impl Replay {
     /// The boot to replay.
     fn boot(&self) -> Result<Boot> {
         let about = |e: Error| e.about(self.trace.display());
-        let set = DataSet::open(&self.trace, &Limits::default())?;
+        let set = DataSet::open(&self.trace, &DataSetLimits::default())?;
         if set.len() != 1 {
             return Err(about(Error::invalid(format!(
                 "has {} traces, and one is replayed at a time",

@@ -15,7 +15,7 @@ use headstart_sim::fleet::{
     FleetModel, FleetOutcome, HintsModel, Links, Shape, SwarmModel, Warm, Way, Workload, simulate,
 };
 use headstart_swarm::{NodeSettings, Topology};
-use headstart_trace::data_set::{DataSet, Limits};
+use headstart_trace::data_set::{DataSet, DataSetLimits};
 use headstart_trace::{Op, Record, Trace};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -27,7 +27,7 @@ type Boots = Vec<Arc<Boot>>;
 /// Boots of an image of a data set, in the order of their creation.
 fn boots(set: &str, image: &str) -> Option<Vec<Trace>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(set);
-    let Ok(set) = DataSet::open(&path, &Limits::default()) else {
+    let Ok(set) = DataSet::open(&path, &DataSetLimits::default()) else {
         eprintln!("SKIPPED: there is no data set at {}", path.display());
         return None;
     };

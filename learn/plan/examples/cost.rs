@@ -18,7 +18,7 @@ use headstart_plan::policy::Objective;
 use headstart_plan::zero_shot::Metadata;
 use headstart_plan::{Knowledge, PlanFile, TrainConfig, train};
 use headstart_trace::DataSet;
-use headstart_trace::data_set::Limits;
+use headstart_trace::data_set::DataSetLimits;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -42,7 +42,7 @@ fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let data = DataSet::open(Path::new(&arguments[0]), &Limits::default()).unwrap();
+    let data = DataSet::open(Path::new(&arguments[0]), &DataSetLimits::default()).unwrap();
     println!("{} traces", data.len());
     let path = std::env::temp_dir().join(format!("headstart-cost-{}", std::process::id()));
     let mut knowledge = Knowledge::default();

@@ -16,14 +16,14 @@
 )]
 
 use headstart_plan::evaluate::{BootEvaluator, Evaluator, Link, Misses};
-use headstart_plan::knowledge::Settings;
+use headstart_plan::knowledge::KnowledgeSettings;
 use headstart_plan::policy::Objective;
 use headstart_plan::zero_shot::Metadata;
 use headstart_plan::{
-    Bandwidth, BlockTable, CompactTrace, ImageKey, ImagePlans, Knowledge, TrainConfig, train,
+    Bandwidth, BlockTable, CompactTrace, ImagePlans, Knowledge, RecordedImage, TrainConfig, train,
 };
 use headstart_trace::DataSet;
-use headstart_trace::data_set::Limits;
+use headstart_trace::data_set::DataSetLimits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -72,7 +72,7 @@ fn main() {
     let faster = arguments.get(2).map_or(1, |faster| faster.parse().unwrap());
     let kept: usize = arguments.get(3).map_or(0, |own| own.parse().unwrap());
     let dir = Path::new(&arguments[0]);
-    let data = DataSet::open(dir, &Limits::default()).unwrap();
+    let data = DataSet::open(dir, &DataSetLimits::default()).unwrap();
     let labels = std::fs::read_to_string(dir.join("labels.csv")).unwrap_or_default();
     let is_normal = |volume: &str| {
         let label = labels.lines().find_map(|line| line.strip_prefix(volume)?.strip_prefix(','));
@@ -80,17 +80,13 @@ fn main() {
     };
     let images: BTreeSet<_> = data.creations().iter().map(|c| c.image.clone()).collect();
     let learn = |data: &DataSet| {
-        let mut knowledge = Knowledge::new(Settings { faster, ..Settings::default() });
+        let mut knowledge = Knowledge::new(KnowledgeSettings { faster, ..KnowledgeSettings::default() });
         knowledge.learn(data, 0, &mut |_| Ok(())).unwrap();
         knowledge
     };
     for objective in [Objective::Hits, BOOT] {
-        let config = TrainConfig {
-            policy: policy.to_owned(),
-            objective,
-            rates: rates(objective),
-            ..TrainConfig::default()
-        };
+        let (policy_name, rates) = (policy.to_owned(), rates(objective));
+        let config = TrainConfig { policy: policy_name, objective, rates, ..TrainConfig::default() };
         let mut sums: BTreeMap<String, (Vec<f64>, Vec<f64>, usize)> = BTreeMap::new();
         for image in &images {
             let own = data.filter(|_, creation| creation.image == *image);
@@ -108,7 +104,7 @@ fn main() {
                     let mut block_table = BlockTable::new(creation.size);
                     let (trace, _) = own.read(at).unwrap();
                     let boot = CompactTrace::of(&trace, &mut block_table).faster(faster, &block_table);
-                    let (key, metadata) = (ImageKey::of(creation), Metadata::of(creation));
+                    let (key, metadata) = (RecordedImage::of(creation), Metadata::of(creation));
                     let (zero, best) = (others.choose(&key, &metadata), trained.choose(&key, &metadata));
                     for reason in [
                         format!("{image:12} {}", zero.reason),

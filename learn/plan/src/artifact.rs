@@ -14,11 +14,11 @@ mod section;
 #[cfg(test)]
 mod tests;
 
-use crate::bandwidth::Nanos;
+use crate::bandwidth::RawNanos;
 use crate::container::{Container, Kind, Sections};
 use crate::encoding::{Reader, Writer};
 use crate::evaluate::Misses;
-use crate::knowledge::{self, ImageKey};
+use crate::knowledge::{self, RecordedImage};
 use crate::layers::{LayerMap, LayerPlans, read_digest};
 use crate::plans::{GroupPlans, ImagePlans};
 use crate::policy::Objective;
@@ -99,7 +99,7 @@ impl<S: ReadAt> PlanFile<S> {
     ///
     /// # Errors
     /// As [`PlanFile::open`].
-    pub fn choose(&self, key: &ImageKey, metadata: &Metadata) -> Result<ImagePlans> {
+    pub fn choose(&self, key: &RecordedImage, metadata: &Metadata) -> Result<ImagePlans> {
         self.choose_layered(key, metadata, None)
     }
 
@@ -109,7 +109,7 @@ impl<S: ReadAt> PlanFile<S> {
     /// As [`PlanFile::open`].
     pub fn choose_layered(
         &self,
-        key: &ImageKey,
+        key: &RecordedImage,
         metadata: &Metadata,
         map: Option<&LayerMap>,
     ) -> Result<ImagePlans> {
@@ -127,7 +127,7 @@ impl<S: ReadAt> PlanFile<S> {
         };
         let mut keys = Vec::with_capacity(self.images.len());
         for (range, size) in &self.images {
-            keys.push(ImageKey { image: name(range)?, size: *size });
+            keys.push(RecordedImage { image: name(range)?, size: *size });
         }
         let mut images = BTreeMap::new();
         for (at, key) in keys.iter().enumerate() {
@@ -176,7 +176,7 @@ fn text_range(reader: &mut Reader<'_>, head: &[u8]) -> Result<Range<usize>> {
 impl<S: ReadAt> Shelf for PlanFile<S> {
     type Error = Error;
 
-    fn own(&self, key: &ImageKey) -> Result<Option<Arc<ImagePlans>>> {
+    fn own(&self, key: &RecordedImage) -> Result<Option<Arc<ImagePlans>>> {
         let wanted = (key.image.as_bytes(), key.size);
         let found =
             self.images.binary_search_by(|(name, size)| (&self.head[name.clone()], *size).cmp(&wanted));
@@ -271,7 +271,7 @@ impl Provenance {
         let objective = match reader.u64()? {
             0 => Objective::Hits,
             1 => {
-                let round_trip: Nanos = reader.u64()?;
+                let round_trip: RawNanos = reader.u64()?;
                 let misses = match reader.u64()? {
                     0 => Misses::Block,
                     1 => Misses::RangeThenRest,
@@ -287,7 +287,7 @@ impl Provenance {
             objective,
             rates: reader.numbers()?,
             seed: reader.u64()?,
-            learning: knowledge::Settings::read(reader)?,
+            learning: knowledge::KnowledgeSettings::read(reader)?,
             traces: reader.u64()?,
             dropped: Dropped::read(reader)?,
         })

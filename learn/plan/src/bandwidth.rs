@@ -3,7 +3,7 @@
 use headstart_block::ByteRate;
 
 /// Nanoseconds: the unit of all times of the evaluators, so that they agree to the last digit.
-pub type Nanos = u64;
+pub type RawNanos = u64;
 
 /// Bytes a second of a link; at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,13 +37,13 @@ impl Bandwidth {
     /// The time that `len` bytes take, rounded up. All models of a link count by this rule, so that they agree to the
     /// last digit.
     #[must_use]
-    pub fn time_of(self, len: u64) -> Nanos {
+    pub fn time_of(self, len: u64) -> RawNanos {
         // Replays ask for this millions of times, mostly of few bytes.
         match len.checked_mul(1_000_000_000) {
             Some(product) => product.div_ceil(self.0),
             None => {
                 let nanos = (u128::from(len) * 1_000_000_000).div_ceil(u128::from(self.0));
-                u64::try_from(nanos).unwrap_or(Nanos::MAX)
+                u64::try_from(nanos).unwrap_or(RawNanos::MAX)
             }
         }
     }

@@ -27,9 +27,9 @@ mod tests;
 
 pub use image::ImageKnowledge;
 
-pub use crate::image_key::ImageKey;
+pub use crate::image_key::RecordedImage;
 use crate::layers::LayerMap;
-pub use crate::tasks::{OnProgress, Progress};
+pub use crate::tasks::{OnProgress, TaskProgress};
 use crate::{preprocess, tasks};
 use headstart_block::{Error, Result};
 use headstart_trace::data_set::Skipped;
@@ -40,19 +40,19 @@ use std::ops::Range;
 
 /// The settings of learning.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct KnowledgeSettings {
     /// Outliers, categories, groups.
-    pub model: preprocess::Settings,
+    pub model: preprocess::ModelSettings,
     /// The number of traces of an image that make its groups; further ones join the nearest.
     pub founding: usize,
     /// The factor by which guests are taken to be faster than recorded.
     pub faster: u32,
 }
 
-impl Default for Settings {
+impl Default for KnowledgeSettings {
     /// Settings with 256 founding traces; of these and of later ones, 32 a group are kept.
     fn default() -> Self {
-        let model = preprocess::Settings { kept_max: 32, ..preprocess::Settings::default() };
+        let model = preprocess::ModelSettings { kept_max: 32, ..preprocess::ModelSettings::default() };
         Self { model, founding: 256, faster: 1 }
     }
 }
@@ -77,14 +77,14 @@ pub struct Learned {
 /// The knowledge of a data set; see the module's head.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Knowledge {
-    settings: Settings,
-    images: BTreeMap<ImageKey, ImageKnowledge>,
+    settings: KnowledgeSettings,
+    images: BTreeMap<RecordedImage, ImageKnowledge>,
 }
 
 impl Knowledge {
     /// Makes empty knowledge; the settings are limited to [`FOUNDING_MAX`] and [`COMPARED_MAX`].
     #[must_use]
-    pub fn new(mut settings: Settings) -> Self {
+    pub fn new(mut settings: KnowledgeSettings) -> Self {
         settings.founding = settings.founding.min(FOUNDING_MAX);
         settings.model.compared_max = settings.model.compared_max.min(COMPARED_MAX);
         Self { settings, images: BTreeMap::new() }
@@ -92,7 +92,7 @@ impl Knowledge {
 
     /// The settings of learning.
     #[must_use]
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &KnowledgeSettings {
         &self.settings
     }
 
@@ -105,11 +105,11 @@ impl Knowledge {
     /// Errors of `progress`; then nothing was learned.
     pub fn learn(&mut self, data: &DataSet, threads: usize, progress: OnProgress<'_>) -> Result<Learned> {
         let knows = |creation: &Creation| {
-            self.images.get(&ImageKey::of(creation)).is_some_and(|image| image.knows(creation))
+            self.images.get(&RecordedImage::of(creation)).is_some_and(|image| image.knows(creation))
         };
         let new = data.filter(|_, creation| !knows(creation));
         let threads = tasks::threads(threads);
-        let mut counted = Progress { done: 0, all: new.len() as u64 };
+        let mut counted = TaskProgress { done: 0, all: new.len() as u64 };
         let mut groups: Vec<Range<usize>> = new.groups().collect();
         groups.sort_by_key(|group| (Reverse(group.len()), group.start));
         let large = groups.partition_point(|group| group.len() * threads > new.len());
@@ -135,7 +135,7 @@ impl Knowledge {
 
     /// Learns from one more boot, unless it is known. Returns `true` if it was not.
     pub fn learn_one(&mut self, trace: &Trace) -> bool {
-        let key = ImageKey::of(&trace.creation);
+        let key = RecordedImage::of(&trace.creation);
         let new = || ImageKnowledge::new(&key, self.settings);
         let image = self.images.entry(key.clone()).or_insert_with(new);
         let is_new = !image.knows(&trace.creation);
@@ -150,9 +150,9 @@ impl Knowledge {
         group: &Range<usize>,
         threads: usize,
         mut tick: impl FnMut() -> Result<()>,
-    ) -> Result<(ImageKey, ImageKnowledge, Skipped, u64)> {
+    ) -> Result<(RecordedImage, ImageKnowledge, Skipped, u64)> {
         let some = data.part(group.clone());
-        let key = some.creations().first().map(ImageKey::of).unwrap_or_default();
+        let key = some.creations().first().map(RecordedImage::of).unwrap_or_default();
         let new = || ImageKnowledge::new(&key, self.settings);
         let mut image = self.images.get(&key).cloned().unwrap_or_else(new);
         let mut read = 0;
@@ -171,7 +171,7 @@ impl Knowledge {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`](headstart_block::ErrorKind) for an unknown image.
-    pub fn set_layers(&mut self, key: &ImageKey, layers: LayerMap) -> Result<()> {
+    pub fn set_layers(&mut self, key: &RecordedImage, layers: LayerMap) -> Result<()> {
         let image = self.images.get_mut(key);
         let image = image.ok_or_else(|| Error::new(headstart_block::ErrorKind::NotFound, "has no traces"))?;
         image.layers = Some(layers);
@@ -179,13 +179,13 @@ impl Knowledge {
     }
 
     /// The images, in the order of their keys.
-    pub fn images(&self) -> impl ExactSizeIterator<Item = (&ImageKey, &ImageKnowledge)> {
+    pub fn images(&self) -> impl ExactSizeIterator<Item = (&RecordedImage, &ImageKnowledge)> {
         self.images.iter()
     }
 
     /// The knowledge of one image.
     #[must_use]
-    pub fn image(&self, key: &ImageKey) -> Option<&ImageKnowledge> {
+    pub fn image(&self, key: &RecordedImage) -> Option<&ImageKnowledge> {
         self.images.get(key)
     }
 }

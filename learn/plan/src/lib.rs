@@ -49,11 +49,11 @@ pub mod train;
 pub mod zero_shot;
 
 pub use artifact::PlanFile;
-pub use bandwidth::{Bandwidth, Bin, Nanos};
+pub use bandwidth::{Bandwidth, Bin, RawNanos};
 pub use block_table::{BlockId, BlockTable};
 pub use compact_trace::{BlockAccess, CompactRead, CompactTrace, READS_MAX};
 pub use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
-pub use knowledge::{ImageKey, ImageKnowledge, Knowledge};
+pub use knowledge::{ImageKnowledge, Knowledge, RecordedImage};
 pub use plans::{Centroid, FirstRead, GroupPlans, ImagePlans, RatedPlan};
-pub use statistics::{BlockStats, Statistics, Window};
+pub use statistics::{BlockStats, ReadWindow, Statistics};
 pub use train::{Plans, TrainConfig};

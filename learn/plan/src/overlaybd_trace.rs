@@ -14,8 +14,8 @@
 //! file has nothing behind its records. The prefetcher reads each record into a buffer of [`RECORD_MAX`] bytes without
 //! checking its length, so longer ones are never written here, though they are read.
 //!
-//! Such a trace names places in layers' files, a plan places on the disk. The image's [`Extent`]s translate between
-//! the two: its merged index. Data that an upper layer hides is on no disk, nor are the layers' own headers and
+//! Such a trace names places in layers' files, a plan places on the disk. The image's [`LayerExtent`]s translate
+//! between the two: its merged index. Data that an upper layer hides is on no disk, nor are the layers' own headers and
 //! tables, which a recorded trace begins with: they are left out. In the other direction a slice becomes all the
 //! parts of layers that it consists of.
 
@@ -35,7 +35,7 @@ const RECORD_LEN: usize = 24;
 
 /// A read of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Record {
+pub struct LayerRead {
     /// The number of the layer, 0 for the lowest. Layers that are no part of the disk do not count.
     pub layer: u32,
     /// The offset in the layer's file as it is decompressed, in bytes.
@@ -44,7 +44,7 @@ pub struct Record {
     pub len: u64,
 }
 
-impl Record {
+impl LayerRead {
     /// The byte after its last. Below 2^63, which is the most that [`parse`] lets pass.
     fn end(&self) -> u64 {
         self.offset.saturating_add(self.len)
@@ -53,7 +53,7 @@ impl Record {
 
 /// The place of a run of the disk's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct LayerExtent {
     /// Its first byte on the disk.
     pub disk: u64,
     /// Its length in bytes.
@@ -84,7 +84,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 /// # Errors
 /// [`headstart_block::ErrorKind::Corrupt`] where it is none or damaged, `Unsupported` where it is longer than
 /// [`TRACE_MAX`].
-pub fn parse(file: &[u8]) -> Result<Vec<Record>> {
+pub fn parse(file: &[u8]) -> Result<Vec<LayerRead>> {
     if file.len() as u64 > TRACE_MAX {
         return Err(Error::unsupported(format!("is a trace of more than {TRACE_MAX} bytes")));
     }
@@ -111,8 +111,8 @@ pub fn parse(file: &[u8]) -> Result<Vec<Record>> {
     Ok(parsed)
 }
 
-fn parse_record(bytes: &[u8]) -> Option<Record> {
-    let record = Record { layer: u32_at(bytes, 4)?, offset: u64_at(bytes, 16)?, len: u64_at(bytes, 8)? };
+fn parse_record(bytes: &[u8]) -> Option<LayerRead> {
+    let record = LayerRead { layer: u32_at(bytes, 4)?, offset: u64_at(bytes, 16)?, len: u64_at(bytes, 8)? };
     // Offsets are signed in the format.
     let fits = record.offset.checked_add(record.len).is_some_and(|end| i64::try_from(end).is_ok());
     (bytes.first() == Some(&b'R') && fits).then_some(record)
@@ -122,7 +122,7 @@ fn parse_record(bytes: &[u8]) -> Option<Record> {
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Unsupported`] where it would be longer than [`TRACE_MAX`].
-pub fn encode(records: &[Record]) -> Result<Vec<u8>> {
+pub fn encode(records: &[LayerRead]) -> Result<Vec<u8>> {
     let cuts = records.iter().fold(0_u64, |sum, record| sum.saturating_add(record.len.div_ceil(RECORD_MAX)));
     let len = cuts.saturating_mul(RECORD_LEN as u64);
     let whole = usize::try_from(len).ok().filter(|_| len <= TRACE_MAX - HEADER_LEN as u64);
@@ -153,13 +153,17 @@ pub fn encode(records: &[Record]) -> Result<Vec<u8>> {
 
 /// The parts of layers that `range` of a disk is made of, in the disk's order. `extents` are sorted and do not overlap
 /// on the disk.
-pub fn map(extents: &[Extent], range: ByteRange, each: &mut dyn FnMut(Record)) {
+pub fn map(extents: &[LayerExtent], range: ByteRange, each: &mut dyn FnMut(LayerRead)) {
     let first = extents.partition_point(|extent| extent.disk.saturating_add(extent.len) <= range.offset());
     for extent in extents[first..].iter().take_while(|extent| extent.disk < range.end()) {
         let from = range.offset().saturating_sub(extent.disk);
         let to = (range.end() - extent.disk).min(extent.len);
         if from < to {
-            each(Record { layer: extent.layer, offset: extent.offset.saturating_add(from), len: to - from });
+            each(LayerRead {
+                layer: extent.layer,
+                offset: extent.offset.saturating_add(from),
+                len: to - from,
+            });
         }
     }
 }
@@ -167,8 +171,8 @@ pub fn map(extents: &[Extent], range: ByteRange, each: &mut dyn FnMut(Record)) {
 /// The records that a prefetcher of layers has to read for a plan of a disk of `disk_size` bytes, in the plan's
 /// order. Parts that follow each other in a layer are one record.
 #[must_use]
-pub fn of_plan(items: &[PlanItem], extents: &[Extent], disk_size: u64) -> Vec<Record> {
-    let mut records: Vec<Record> = Vec::new();
+pub fn of_plan(items: &[PlanItem], extents: &[LayerExtent], disk_size: u64) -> Vec<LayerRead> {
+    let mut records: Vec<LayerRead> = Vec::new();
     for part in items.iter().flat_map(|item| item.parts(disk_size)) {
         map(extents, part, &mut |record| match records.last_mut() {
             Some(last) if last.layer == record.layer && last.end() == record.offset => last.len += record.len,
@@ -181,8 +185,8 @@ pub fn of_plan(items: &[PlanItem], extents: &[Extent], disk_size: u64) -> Vec<Re
 /// The plan that a trace is for a disk of `disk_size` bytes: blocks in the order in which they are first read, each
 /// with all slices that are read of it.
 #[must_use]
-pub fn plan(records: &[Record], extents: &[Extent], disk_size: u64) -> Vec<PlanItem> {
-    let mut by_layer: Vec<Extent> = extents.iter().copied().filter(|extent| extent.len > 0).collect();
+pub fn plan(records: &[LayerRead], extents: &[LayerExtent], disk_size: u64) -> Vec<PlanItem> {
+    let mut by_layer: Vec<LayerExtent> = extents.iter().copied().filter(|extent| extent.len > 0).collect();
     by_layer.sort_by_key(|extent| (extent.layer, extent.offset));
     let mut order = Order { items: Vec::new(), places: HashMap::new(), disk_size };
     // Finished extents are skipped, however often a trace names them: each entry is the next unfinished extent.

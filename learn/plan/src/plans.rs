@@ -4,7 +4,7 @@
 //! the switcher of `headstart-preload` goes from one to another while a disk boots.
 
 use crate::policy::Weights;
-use crate::zero_shot::Reason;
+use crate::zero_shot::ChoiceReason;
 use headstart_block::{PlanItem, SLICE_SIZE};
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImagePlans {
     /// The source of the traces that they were made from.
-    pub reason: Reason,
+    pub reason: ChoiceReason,
     /// The groups, the largest first: the first is used while nothing is known of a boot. Empty for a reason of
-    /// [`Reason::None`].
+    /// [`ChoiceReason::None`].
     pub groups: Vec<GroupPlans>,
 }
 
@@ -47,13 +47,13 @@ impl ImagePlans {
     /// The plans of an unknown image.
     #[must_use]
     pub fn none() -> Self {
-        Self { reason: Reason::None, groups: Vec::new() }
+        Self { reason: ChoiceReason::None, groups: Vec::new() }
     }
 
     /// The plans of an image's own groups; without groups, none.
     #[must_use]
     pub fn of_own(groups: Vec<GroupPlans>) -> Self {
-        let reason = if groups.is_empty() { Reason::None } else { Reason::Trained };
+        let reason = if groups.is_empty() { ChoiceReason::None } else { ChoiceReason::Trained };
         Self { reason, groups }
     }
 }

@@ -7,7 +7,7 @@ use crate::bandwidth::Bandwidth;
 use crate::block_table::{BlockId, BlockTable};
 use crate::compact_trace::CompactTrace;
 use crate::evaluate::{Item, Misses, Online};
-use crate::statistics::{Statistics, Window};
+use crate::statistics::{ReadWindow, Statistics};
 use headstart_block::{Error, PlanItem, Result};
 
 pub mod counts;
@@ -58,10 +58,10 @@ pub enum Objective {
 impl Objective {
     /// The reads that matter to the objective.
     #[must_use]
-    pub fn window(self) -> Window {
+    pub fn window(self) -> ReadWindow {
         match self {
-            Self::Hits => Window::Counted,
-            Self::Boot { .. } => Window::All,
+            Self::Hits => ReadWindow::Counted,
+            Self::Boot { .. } => ReadWindow::All,
         }
     }
 
@@ -166,9 +166,9 @@ pub fn by_name(name: &str) -> Result<Box<dyn Policy>> {
         "dadi" => Box::new(recorded::Dadi),
         "vmt-min" => Box::new(vmt::Vmt::Min),
         "vmt-avg" => Box::new(vmt::Vmt::Average),
-        "iocnt" => Box::new(counts::Counts::Count),
-        "iocnt-t" => Box::new(counts::Counts::CountTime),
-        "iocnt-2t" => Box::new(counts::Counts::CountTwoTimes),
+        "iocnt" => Box::new(counts::CountPolicy::Count),
+        "iocnt-t" => Box::new(counts::CountPolicy::CountTime),
+        "iocnt-2t" => Box::new(counts::CountPolicy::CountTwoTimes),
         "thinkahead" => Box::new(thinkahead::ThinkAhead::default()),
         "search" => Box::new(search::Search::default()),
         _ => {

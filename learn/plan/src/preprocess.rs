@@ -25,7 +25,7 @@ mod stored;
 
 /// The settings; the defaults are the paper's if it names them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct ModelSettings {
     /// The least number of reads of a trace; shorter ones are outliers.
     pub reads_min: usize,
     /// The share that is cut off at each end of the numbers of distinct blocks.
@@ -43,7 +43,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-impl Default for Settings {
+impl Default for ModelSettings {
     fn default() -> Self {
         Self {
             reads_min: 10,
@@ -57,7 +57,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl ModelSettings {
     /// Settings without preprocessing: nothing is an outlier, all boots are one group (the ablation of the paper's
     /// section 7.2).
     #[must_use]
@@ -131,7 +131,7 @@ pub struct Group<K = CompactTrace> {
 /// The model of the traces of one image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageModel<K = CompactTrace> {
-    settings: Settings,
+    settings: ModelSettings,
     /// The first number of distinct blocks of each category but the first.
     cuts: Vec<usize>,
     /// The fewest and the most distinct blocks of a trace that is no outlier.
@@ -143,7 +143,7 @@ pub struct ImageModel<K = CompactTrace> {
 impl<K: Kept> ImageModel<K> {
     /// Learns from all traces that there are.
     #[must_use]
-    pub fn learn(mut traces: Vec<CompactTrace>, settings: Settings) -> Self {
+    pub fn learn(mut traces: Vec<CompactTrace>, settings: ModelSettings) -> Self {
         let mut dropped = Dropped::default();
         traces.retain(|trace| {
             let says_something = trace.reads().len() >= settings.reads_min;
@@ -265,7 +265,7 @@ impl<K: Kept> ImageModel<K> {
 impl<K: Kept> Group<K> {
     /// Adds a trace. Each kept trace but the centroid's gives way to a later one with the chance that
     /// makes all equally likely to be kept.
-    fn take(&mut self, trace: &CompactTrace, settings: &Settings) {
+    fn take(&mut self, trace: &CompactTrace, settings: &ModelSettings) {
         self.statistics.add(trace);
         let kept_max = settings.kept_max.max(1);
         if self.kept.len() < kept_max {
@@ -312,7 +312,7 @@ fn bounds(inner: &[usize]) -> (usize, usize) {
 }
 
 /// The fewest and the most distinct blocks of traces that [`ImageModel::learn`] keeps, for traces with these numbers.
-pub(crate) fn bounds_of(mut counts: Vec<usize>, settings: &Settings) -> RangeInclusive<usize> {
+pub(crate) fn bounds_of(mut counts: Vec<usize>, settings: &ModelSettings) -> RangeInclusive<usize> {
     counts.sort_unstable();
     let (least, most) = bounds(inner(&counts, settings.trim));
     least..=most
@@ -320,7 +320,7 @@ pub(crate) fn bounds_of(mut counts: Vec<usize>, settings: &Settings) -> RangeInc
 
 /// The number of categories that [`ImageModel::learn`] finds in traces with these numbers of distinct blocks.
 #[must_use]
-pub fn categories(mut counts: Vec<usize>, settings: &Settings) -> usize {
+pub fn categories(mut counts: Vec<usize>, settings: &ModelSettings) -> usize {
     counts.sort_unstable();
     settings.cuts(&counts).len() + 1
 }

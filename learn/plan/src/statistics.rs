@@ -11,7 +11,7 @@ use crate::slices;
 
 /// The reads that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
+pub enum ReadWindow {
     /// All reads: a guest waits for late ones too.
     All,
     /// The first [`READS_MAX`] reads, which hit rates count.
@@ -20,7 +20,7 @@ pub enum Window {
 
 /// The times and the number of a block's reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Accesses {
+pub struct AccessTimes {
     /// Reads in it.
     pub count: u64,
     /// Traces that read it.
@@ -33,7 +33,7 @@ pub struct Accesses {
     pub first_sum_us: u64,
 }
 
-impl Accesses {
+impl AccessTimes {
     /// The average time of a read, in microseconds.
     #[must_use]
     pub fn average_us(&self) -> f64 {
@@ -78,9 +78,9 @@ impl Accesses {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockStats {
     /// The accesses of all reads.
-    pub all: Accesses,
+    pub all: AccessTimes,
     /// The accesses of the reads that hit rates count.
-    pub counted: Accesses,
+    pub counted: AccessTimes,
     /// Traces that read each slice.
     pub slices: [u32; 32],
 }
@@ -88,10 +88,10 @@ pub struct BlockStats {
 impl BlockStats {
     /// The accesses of these reads.
     #[must_use]
-    pub fn by(&self, window: Window) -> &Accesses {
+    pub fn by(&self, window: ReadWindow) -> &AccessTimes {
         match window {
-            Window::All => &self.all,
-            Window::Counted => &self.counted,
+            ReadWindow::All => &self.all,
+            ReadWindow::Counted => &self.counted,
         }
     }
 
@@ -183,7 +183,7 @@ impl Statistics {
         let (times, of) = (u128::from(traces.max(self.traces)), u128::from(self.traces.max(1)));
         let wide = |number: u64| u64::try_from(u128::from(number) * times / of).unwrap_or(u64::MAX);
         let narrow = |number: u32| u32::try_from(wide(u64::from(number))).unwrap_or(u32::MAX);
-        let accesses = |accesses: &Accesses| Accesses {
+        let accesses = |accesses: &AccessTimes| AccessTimes {
             count: wide(accesses.count),
             traces: narrow(accesses.traces),
             min_us: accesses.min_us,
@@ -235,17 +235,17 @@ impl Statistics {
     }
 
     /// The blocks that these reads access, with their ids.
-    pub fn read_blocks(&self, window: Window) -> impl Iterator<Item = (BlockId, &Accesses)> {
+    pub fn read_blocks(&self, window: ReadWindow) -> impl Iterator<Item = (BlockId, &AccessTimes)> {
         let blocks = (0..).zip(self.blocks.iter().map(move |block| block.by(window)));
         blocks.filter(|(_, block)| block.count > 0)
     }
 
     /// The time of the latest of these reads.
     #[must_use]
-    pub fn latest_us(&self, window: Window) -> u32 {
+    pub fn latest_us(&self, window: ReadWindow) -> u32 {
         match window {
-            Window::All => self.max_us,
-            Window::Counted => self.counted_max_us,
+            ReadWindow::All => self.max_us,
+            ReadWindow::Counted => self.counted_max_us,
         }
     }
 
@@ -316,7 +316,7 @@ mod tests {
         };
         let likely = |share: f64| [3, 7].map(|block| slices(&two.likely(share), block));
         assert_eq!([likely(0.0), likely(0.75), likely(1.0)], [[2, 1], [2, 1], [1, 0]]);
-        assert_eq!(two.likely(1.0).read_blocks(Window::All).count(), 1);
+        assert_eq!(two.likely(1.0).read_blocks(ReadWindow::All).count(), 1);
     }
 
     fn reads() -> impl Strategy<Value = Vec<Read>> {

@@ -7,7 +7,7 @@ use std::thread;
 
 /// The progress of the work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct TaskProgress {
     /// The number of finished pieces: traces, or plans.
     pub done: u64,
     /// The number of all pieces.
@@ -15,7 +15,7 @@ pub struct Progress {
 }
 
 /// A function that gets the progress, and may end the work by an error.
-pub type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> Result<()>;
+pub type OnProgress<'a> = &'a mut dyn FnMut(TaskProgress) -> Result<()>;
 
 /// The number of threads; 0 stands for the number of processors.
 pub(crate) fn threads(wanted: usize) -> usize {
@@ -33,7 +33,7 @@ enum Message<T> {
 pub(crate) fn run<T: Send>(
     count: usize,
     threads: usize,
-    mut counted: Progress,
+    mut counted: TaskProgress,
     progress: OnProgress<'_>,
     work: impl Fn(usize, &dyn Fn() -> Result<()>) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
@@ -100,21 +100,21 @@ mod tests {
     #[test]
     fn results_come_in_order_and_errors_end_it() {
         let mut heard = 0;
-        let mut progress = |progress: Progress| {
+        let mut progress = |progress: TaskProgress| {
             heard = progress.done;
             Ok(())
         };
         let square = |at: usize, tick: &dyn Fn() -> Result<()>| tick().map(|()| at * at);
-        let results = run(20, 3, Progress { done: 5, all: 25 }, &mut progress, square).unwrap();
+        let results = run(20, 3, TaskProgress { done: 5, all: 25 }, &mut progress, square).unwrap();
         assert_eq!((results, heard), ((0..20).map(|at| at * at).collect(), 25));
-        assert!(run(0, 3, Progress::default(), &mut |_| Ok(()), square).unwrap().is_empty());
+        assert!(run(0, 3, TaskProgress::default(), &mut |_| Ok(()), square).unwrap().is_empty());
         let fails = |at: usize, _: &dyn Fn() -> Result<()>| {
             if at == 7 { Err(Error::invalid("seven")) } else { Ok(at) }
         };
-        let error = run(20, 2, Progress::default(), &mut |_| Ok(()), fails).unwrap_err();
+        let error = run(20, 2, TaskProgress::default(), &mut |_| Ok(()), fails).unwrap_err();
         assert_eq!(error.to_string(), "seven");
-        let enough = |_: Progress| Err(Error::new(ErrorKind::Cancelled, "enough"));
-        let error = run(1000, 2, Progress::default(), &mut { enough }, square).unwrap_err();
+        let enough = |_: TaskProgress| Err(Error::new(ErrorKind::Cancelled, "enough"));
+        let error = run(1000, 2, TaskProgress::default(), &mut { enough }, square).unwrap_err();
         assert_eq!(error.to_string(), "enough");
     }
 }

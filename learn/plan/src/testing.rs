@@ -3,7 +3,7 @@
 use crate::block_table::BlockTable;
 use crate::compact_trace::CompactTrace;
 use headstart_block::{BLOCK_SIZE, ByteRange, SLICE_SIZE};
-use headstart_trace::data_set::Limits;
+use headstart_trace::data_set::DataSetLimits;
 use headstart_trace::{Creation, DataSet, DirectoryLimits, Op, Record, Trace, TraceDirectory};
 use std::path::Path;
 
@@ -60,5 +60,5 @@ pub(crate) fn write_traces(dir: &Path, first: usize, traces: &[Trace]) {
 
 /// All traces of a directory.
 pub(crate) fn data_set(dir: &Path) -> DataSet {
-    DataSet::open(dir, &Limits::default()).unwrap()
+    DataSet::open(dir, &DataSetLimits::default()).unwrap()
 }

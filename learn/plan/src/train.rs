@@ -19,14 +19,14 @@ pub(crate) use plans::{Shelf, Whose, choose};
 use crate::bandwidth::{Bandwidth, Bin};
 use crate::block_table::BlockTable;
 use crate::evaluate::{BootEvaluator, Evaluator, Link, Misses};
-use crate::knowledge::{ImageKey, ImageKnowledge, Knowledge, OnProgress, Progress};
+use crate::knowledge::{ImageKnowledge, Knowledge, OnProgress, RecordedImage, TaskProgress};
 use crate::layers;
 use crate::plans::{Centroid, FirstRead, GroupPlans, ImagePlans, RatedPlan, named};
 use crate::policy::thinkahead::ThinkAhead;
 use crate::policy::{Aim, DEFAULT, Objective, Policy, Proposal, Training, Weights, by_name};
 use crate::preprocess::{Dropped, Group, ImageModel};
 use crate::tasks;
-use crate::zero_shot::Tiers;
+use crate::zero_shot::ChoiceTiers;
 use headstart_block::random::Random;
 use headstart_block::{Error, Result};
 use merged::Summary;
@@ -95,12 +95,13 @@ pub fn all(knowledge: &Knowledge, config: &TrainConfig, progress: OnProgress<'_>
     images.sort_by_key(|(_, image)| Reverse(image.traces()));
     let tiers = tiers(knowledge);
     let choices = choices(&tiers);
-    let mut counted = Progress { done: 0, all: (images.len() + choices.len()) as u64 };
+    let mut counted = TaskProgress { done: 0, all: (images.len() + choices.len()) as u64 };
     let trained = tasks::run(images.len(), threads, counted, progress, |at, tick| {
         let trained = trainer.trained(images[at].1);
         tick().map(|()| trained)
     })?;
-    let trained: BTreeMap<&ImageKey, Trained> = images.iter().map(|(key, _)| *key).zip(trained).collect();
+    let trained: BTreeMap<&RecordedImage, Trained> =
+        images.iter().map(|(key, _)| *key).zip(trained).collect();
     counted.done = images.len() as u64;
     let merged = tasks::run(choices.len(), threads, counted, progress, |at, tick| {
         let sources: Vec<_> = choices[at].iter().filter_map(|key| trained.get(key)).collect();
@@ -119,14 +120,14 @@ pub fn all(knowledge: &Knowledge, config: &TrainConfig, progress: OnProgress<'_>
 }
 
 /// The choices for images that have no traces.
-fn tiers(knowledge: &Knowledge) -> Tiers {
-    let mut tiers = Tiers::default();
+fn tiers(knowledge: &Knowledge) -> ChoiceTiers {
+    let mut tiers = ChoiceTiers::default();
     knowledge.images().for_each(|(key, image)| tiers.add(key, image.profile(), image.traces()));
     tiers
 }
 
 /// The choices of more than one image that can come up.
-fn choices(tiers: &Tiers) -> Vec<BTreeSet<ImageKey>> {
+fn choices(tiers: &ChoiceTiers) -> Vec<BTreeSet<RecordedImage>> {
     let choices: BTreeSet<_> = tiers.iter().map(|(_, tier)| tier.images.clone()).collect();
     choices.into_iter().filter(|images| images.len() > 1).collect()
 }

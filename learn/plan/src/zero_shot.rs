@@ -16,7 +16,7 @@
 //! All choices are known when training ends: a tier is found by its key, which is made of the metadata
 //! that it demands.
 
-use crate::image_key::ImageKey;
+use crate::image_key::RecordedImage;
 use headstart_trace::Creation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -85,7 +85,7 @@ impl Profile {
 
 /// The reason for the choice of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum ChoiceReason {
     /// The plan was made from the image's own traces.
     Trained,
     /// From the knowledge of some of its layers.
@@ -109,7 +109,7 @@ pub enum Reason {
     None,
 }
 
-impl Reason {
+impl ChoiceReason {
     /// The tiers, the narrowest first.
     pub const TIERS: [Self; 5] =
         [Self::Image, Self::FamilyUserMeta, Self::FamilyUser, Self::FamilyMeta, Self::Family];
@@ -130,7 +130,7 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for ChoiceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Trained => "trained",
@@ -149,20 +149,20 @@ impl fmt::Display for Reason {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tier {
     /// The images.
-    pub images: BTreeSet<ImageKey>,
+    pub images: BTreeSet<RecordedImage>,
     /// Their traces.
     pub traces: u64,
 }
 
 /// All choices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tiers {
+pub struct ChoiceTiers {
     by_key: BTreeMap<String, Tier>,
 }
 
-impl Tiers {
+impl ChoiceTiers {
     /// Adds an image with `traces` traces to its tiers.
-    pub fn add(&mut self, image: &ImageKey, profile: &Profile, traces: u64) {
+    pub fn add(&mut self, image: &RecordedImage, profile: &Profile, traces: u64) {
         if traces == 0 {
             return;
         }
@@ -174,7 +174,7 @@ impl Tiers {
         let mut keys = BTreeSet::new();
         for user in users {
             let metadata = Metadata { user: user.to_owned(), ..profile.metadata() };
-            keys.extend(Reason::TIERS.iter().filter_map(|tier| tier.key(&image.image, &metadata)));
+            keys.extend(ChoiceReason::TIERS.iter().filter_map(|tier| tier.key(&image.image, &metadata)));
         }
         for key in keys {
             let tier = self.by_key.entry(key).or_default();
@@ -197,13 +197,13 @@ pub(crate) fn select<T>(
     image: &str,
     metadata: &Metadata,
     find: impl Fn(&str) -> Option<(T, u64)>,
-) -> Option<(Reason, T)> {
+) -> Option<(ChoiceReason, T)> {
     let mut widest = None;
-    for reason in Reason::TIERS {
+    for reason in ChoiceReason::TIERS {
         let found = reason.key(image, metadata).and_then(|key| find(&key));
         if let Some((tier, traces)) = found {
             widest = Some((reason, tier));
-            if traces >= TRACES_MIN || reason == Reason::Image {
+            if traces >= TRACES_MIN || reason == ChoiceReason::Image {
                 break;
             }
         }
@@ -219,8 +219,8 @@ mod tests {
         Metadata { family: family.into(), user: user.into(), meta: meta.into() }
     }
 
-    fn tiers() -> Tiers {
-        let mut tiers = Tiers::default();
+    fn tiers() -> ChoiceTiers {
+        let mut tiers = ChoiceTiers::default();
         let images = [
             ("a", 4, "debian", "ann", "x", 2),
             ("b", 4, "debian", "ann", "y", 3),
@@ -231,12 +231,16 @@ mod tests {
         for (image, size, family, user, meta, traces) in images {
             let mut profile = Profile::default();
             profile.add(&metadata(family, user, meta));
-            tiers.add(&ImageKey { image: image.into(), size }, &profile, traces);
+            tiers.add(&RecordedImage { image: image.into(), size }, &profile, traces);
         }
         tiers
     }
 
-    fn selected<'a>(tiers: &'a Tiers, image: &str, metadata: &Metadata) -> Option<(Reason, &'a Tier)> {
+    fn selected<'a>(
+        tiers: &'a ChoiceTiers,
+        image: &str,
+        metadata: &Metadata,
+    ) -> Option<(ChoiceReason, &'a Tier)> {
         select(image, metadata, |key| tiers.by_key.get(key).map(|tier| (tier, tier.traces)))
     }
 
@@ -251,14 +255,14 @@ mod tests {
             })
         };
         let some = |reason, names: &str, traces| Some((reason, names.to_owned(), traces));
-        assert_eq!(chosen("n", "debian", "ann", "x"), some(Reason::FamilyUser, "ab", 5));
-        assert_eq!(chosen("n", "debian", "bob", "x"), some(Reason::FamilyUserMeta, "c", 9));
-        assert_eq!(chosen("n", "debian", "eve", "x"), some(Reason::FamilyMeta, "ac", 11));
-        assert_eq!(chosen("n", "debian", "eve", "z"), some(Reason::Family, "abc", 14));
-        assert_eq!(chosen("c", "debian", "eve", "z"), some(Reason::Image, "c", 9));
+        assert_eq!(chosen("n", "debian", "ann", "x"), some(ChoiceReason::FamilyUser, "ab", 5));
+        assert_eq!(chosen("n", "debian", "bob", "x"), some(ChoiceReason::FamilyUserMeta, "c", 9));
+        assert_eq!(chosen("n", "debian", "eve", "x"), some(ChoiceReason::FamilyMeta, "ac", 11));
+        assert_eq!(chosen("n", "debian", "eve", "z"), some(ChoiceReason::Family, "abc", 14));
+        assert_eq!(chosen("c", "debian", "eve", "z"), some(ChoiceReason::Image, "c", 9));
         assert_eq!(
             chosen("a", "suse", "ann", "x"),
-            some(Reason::Image, "a", 2),
+            some(ChoiceReason::Image, "a", 2),
             "too few are better than none"
         );
         assert_eq!(chosen("n", "suse", "ann", "x"), None);
@@ -267,17 +271,17 @@ mod tests {
 
     #[test]
     fn an_image_of_everybody_is_of_nobody() {
-        let (mut tiers, mut profile) = (Tiers::default(), Profile::default());
+        let (mut tiers, mut profile) = (ChoiceTiers::default(), Profile::default());
         (0..100).for_each(|user| profile.add(&metadata("debian", &format!("u{user}"), "x")));
         assert_eq!((profile.users.len(), profile.metadata().user), (USERS_MAX + 1, String::new()));
-        tiers.add(&ImageKey::default(), &profile, 100);
+        tiers.add(&RecordedImage::default(), &profile, 100);
         let reason = |user| selected(&tiers, "n", &metadata("debian", user, "z")).unwrap().0;
-        assert_eq!((reason("u0"), reason("u50")), (Reason::Family, Reason::Family));
+        assert_eq!((reason("u0"), reason("u50")), (ChoiceReason::Family, ChoiceReason::Family));
     }
 
     #[test]
     fn reasons_are_as_people_read_them() {
-        assert_eq!(Reason::FamilyUser.to_string(), "zero-shot: family+user");
-        assert_eq!(Reason::Layers { known: 2, all: 3 }.to_string(), "layers: 2 of 3");
+        assert_eq!(ChoiceReason::FamilyUser.to_string(), "zero-shot: family+user");
+        assert_eq!(ChoiceReason::Layers { known: 2, all: 3 }.to_string(), "layers: 2 of 3");
     }
 }

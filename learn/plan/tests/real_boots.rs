@@ -9,14 +9,14 @@
 
 use headstart_block::FileSource;
 use headstart_plan::evaluate::Evaluator;
-use headstart_plan::knowledge::Settings;
+use headstart_plan::knowledge::KnowledgeSettings;
 use headstart_plan::policy::Objective;
-use headstart_plan::zero_shot::{Metadata, Reason};
+use headstart_plan::zero_shot::{ChoiceReason, Metadata};
 use headstart_plan::{
-    Bandwidth, BlockTable, CompactTrace, ImageKey, ImagePlans, Knowledge, PlanFile, TrainConfig, train,
+    Bandwidth, BlockTable, CompactTrace, ImagePlans, Knowledge, PlanFile, RecordedImage, TrainConfig, train,
 };
 use headstart_trace::DataSet;
-use headstart_trace::data_set::Limits;
+use headstart_trace::data_set::DataSetLimits;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -27,7 +27,7 @@ fn open(path: &str) -> Option<DataSet> {
         let _ = writeln!(std::io::stderr(), "SKIPPED: there is no data set at {}", path.display());
         return None;
     }
-    Some(DataSet::open(&path, &Limits::default()).unwrap())
+    Some(DataSet::open(&path, &DataSetLimits::default()).unwrap())
 }
 
 fn small() -> DataSet {
@@ -39,7 +39,7 @@ fn shared() -> Option<DataSet> {
 }
 
 fn learn(data: &DataSet) -> Knowledge {
-    let mut knowledge = Knowledge::new(Settings::default());
+    let mut knowledge = Knowledge::new(KnowledgeSettings::default());
     let learned = knowledge.learn(data, 2, &mut |_| Ok(())).unwrap();
     assert_eq!((learned.read, learned.skipped.total()), (data.len() as u64, 0));
     knowledge
@@ -90,12 +90,12 @@ fn from_traces_to_the_plan_of_a_disk() {
     write(&planned, &|out| plans.write(out).unwrap());
     let file = PlanFile::open(FileSource::open(&planned).unwrap()).unwrap();
     assert!(file.read_all().unwrap() == plans);
-    let lazy = ImagePlans { reason: Reason::None, groups: Vec::new() };
+    let lazy = ImagePlans { reason: ChoiceReason::None, groups: Vec::new() };
     for test in tests {
         let creation = &data.creations()[test];
-        let chosen = file.choose(&ImageKey::of(creation), &Metadata::of(creation)).unwrap();
+        let chosen = file.choose(&RecordedImage::of(creation), &Metadata::of(creation)).unwrap();
         // One image has two sizes, with few boots of either.
-        assert_eq!(chosen.reason, Reason::Trained, "{}", creation.image);
+        assert_eq!(chosen.reason, ChoiceReason::Trained, "{}", creation.image);
         let items = chosen.groups.iter().flat_map(|group| &group.plans).flat_map(|plan| plan.items.iter());
         assert!(items.into_iter().all(|item| item.mask != 0 && item.block < creation.size >> 21));
         let (with, without) = (hit_rate(&chosen, &data, test), hit_rate(&lazy, &data, test));
@@ -114,7 +114,8 @@ fn an_image_that_was_left_out_is_planned_from_its_like() {
     let others = learn(&data.filter(|_, creation| creation.image != "m-nginx"));
     let plans = train::all(&others, &config("iocnt-2t"), &mut |_| Ok(())).unwrap();
     let creation = data.creations().iter().find(|creation| creation.image == "m-nginx").unwrap();
-    let reason = |metadata: &Metadata| plans.choose(&ImageKey::of(creation), metadata).reason.to_string();
+    let reason =
+        |metadata: &Metadata| plans.choose(&RecordedImage::of(creation), metadata).reason.to_string();
     let known = Metadata::of(creation);
     assert_eq!(reason(&known), "zero-shot: family+user+meta");
     assert_eq!(reason(&Metadata { meta: String::new(), ..known.clone() }), "zero-shot: family+user");
@@ -140,7 +141,7 @@ fn plans_of_like_images_are_nearly_as_good_as_own() {
             if creation.image != image || at % 3 != 0 || !is_normal(&creation.volume) {
                 continue;
             }
-            let (key, metadata) = (ImageKey::of(creation), Metadata::of(creation));
+            let (key, metadata) = (RecordedImage::of(creation), Metadata::of(creation));
             let others = others.choose(&key, &metadata);
             assert!(others.reason.to_string().starts_with("zero-shot: family"));
             own += hit_rate(&trained.choose(&key, &metadata), &data, at);

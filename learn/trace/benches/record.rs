@@ -10,7 +10,7 @@
 
 use headstart_block::ByteRange;
 use headstart_trace::file::{ReadLimits, encode, read};
-use headstart_trace::stats::Stats;
+use headstart_trace::stats::RequestStats;
 use headstart_trace::{Op, RECORDS_MAX, Record, Recorder, Trace, WINDOW};
 use std::error::Error;
 use std::hint::black_box;
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let trace = trace();
     let mut file = Vec::new();
     time("statistics", || {
-        black_box(Stats::of(black_box(&trace.records)));
+        black_box(RequestStats::of(black_box(&trace.records)));
     });
     time("write Parquet", || file = encode(&trace).unwrap_or_default());
     let whole = read(&file, &ReadLimits::default())?;

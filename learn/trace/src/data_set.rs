@@ -18,14 +18,14 @@
 //! Data sets come from other people. A trace that cannot be learned from is skipped and counted with its reason
 //! ([`Skipped`]), and the others are read. A trace that is not in the order of time is sorted, and counted as mended.
 //! What remains has reads of at most 1 GiB, within the disk, within the first PiB, and within a day of the creation.
-//! Nothing that is in a file makes this panic or take more memory than [`Limits`] say.
+//! Nothing that is in a file makes this panic or take more memory than [`DataSetLimits`] say.
 
 mod read;
 mod skipped;
 #[cfg(test)]
 mod tests;
 
-pub use skipped::{Count, EXAMPLES_MAX, Reason, Skipped};
+pub use skipped::{Count, EXAMPLES_MAX, SkipReason, Skipped};
 
 use crate::directory::TraceDirectory;
 use crate::fast26;
@@ -42,7 +42,7 @@ pub const AHEAD: usize = 4;
 
 /// The limits of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct DataSetLimits {
     /// The limits of one trace; a file that has more is not read.
     pub trace: ReadLimits,
     /// Longest time from a creation to a request, in microseconds. Later ones come of a broken clock.
@@ -51,7 +51,7 @@ pub struct Limits {
     pub traces_max: usize,
 }
 
-impl Default for Limits {
+impl Default for DataSetLimits {
     /// Limits of a day and ten million traces.
     fn default() -> Self {
         Self { trace: ReadLimits::default(), span_us_max: 86_400_000_000, traces_max: 10_000_000 }
@@ -65,7 +65,7 @@ pub struct DataSet {
     /// The metadata of each trace, separate from the entries because callers want all of them.
     creations: Vec<Creation>,
     skipped: Skipped,
-    limits: Limits,
+    limits: DataSetLimits,
 }
 
 /// One trace.
@@ -92,7 +92,7 @@ impl DataSet {
     /// [`ErrorKind::NotFound`] where there is nothing, or a directory without traces; [`ErrorKind::Corrupt`] where a
     /// table of creations is none; [`ErrorKind::Invalid`] where there are more traces than `limits` allow; errors
     /// of the operating system.
-    pub fn open(path: &Path, limits: &Limits) -> Result<Self> {
+    pub fn open(path: &Path, limits: &DataSetLimits) -> Result<Self> {
         let about = |e: Error| e.about(path.display());
         let meta = path.metadata().map_err(|e| about(Error::io("cannot be read", e)))?;
         let mut skipped = Skipped::default();
@@ -205,9 +205,9 @@ impl DataSet {
         self.read_entry(index).map_err(|(_, error)| error)
     }
 
-    fn read_entry(&self, index: usize) -> Result<(Trace, bool), (Reason, Error)> {
+    fn read_entry(&self, index: usize) -> Result<(Trace, bool), (SkipReason, Error)> {
         let (Some(entry), Some(creation)) = (self.entries.get(index), self.creations.get(index)) else {
-            return Err((Reason::Missing, Error::invalid(format!("there is no trace {index}"))));
+            return Err((SkipReason::Missing, Error::invalid(format!("there is no trace {index}"))));
         };
         read::read(&entry.path, entry.form, creation, &self.limits)
             .map_err(|(reason, error)| (reason, error.about(entry.path.display())))
@@ -243,7 +243,7 @@ impl DataSet {
             Ok((made, sorted)) => {
                 if sorted {
                     let path = self.path(index).unwrap_or(Path::new(""));
-                    skipped.note(Reason::Unsorted, path.display());
+                    skipped.note(SkipReason::Unsorted, path.display());
                 }
                 each(index, Ok(made))
             }
@@ -258,7 +258,7 @@ impl DataSet {
 }
 
 /// The outcome of a trace: its result and `true` if it was sorted, or the reason for which it is skipped.
-type Outcome<T> = Result<(T, bool), (Reason, Error)>;
+type Outcome<T> = Result<(T, bool), (SkipReason, Error)>;
 
 /// Processors that this process may use.
 fn processors() -> usize {
@@ -312,7 +312,7 @@ fn of_file(path: &Path) -> Result<(Creation, Entry)> {
 }
 
 /// The Parquet traces of a directory.
-fn of_directory(dir: &Path, limits: &Limits, skipped: &mut Skipped) -> Result<Vec<(Creation, Entry)>> {
+fn of_directory(dir: &Path, limits: &DataSetLimits, skipped: &mut Skipped) -> Result<Vec<(Creation, Entry)>> {
     let paths = TraceDirectory::list(dir)?;
     if paths.len() > limits.traces_max {
         let cause = format!("has more than {} traces", limits.traces_max);
@@ -322,7 +322,7 @@ fn of_directory(dir: &Path, limits: &Limits, skipped: &mut Skipped) -> Result<Ve
     for path in paths {
         match read_creation(&path) {
             Ok(creation) => found.push((creation, Entry { path, form: Form::Parquet })),
-            Err(error) => skipped.note(Reason::of(&error), &error),
+            Err(error) => skipped.note(SkipReason::of(&error), &error),
         }
     }
     Ok(found)
@@ -332,13 +332,13 @@ fn of_directory(dir: &Path, limits: &Limits, skipped: &mut Skipped) -> Result<Ve
 fn of_table(dir: &Path, skipped: &mut Skipped) -> Result<Vec<(Creation, Entry)>> {
     let listing = fast26::list(dir)?;
     for error in &listing.malformed {
-        skipped.note(Reason::BadMetadata, error);
+        skipped.note(SkipReason::BadMetadata, error);
     }
     for path in &listing.repeated {
-        skipped.note(Reason::Repeated, dir.join(path).display());
+        skipped.note(SkipReason::Repeated, dir.join(path).display());
     }
     for path in &listing.unlisted {
-        skipped.note(Reason::Unlisted, dir.join(path).display());
+        skipped.note(SkipReason::Unlisted, dir.join(path).display());
     }
     let entry = |path: PathBuf| Entry { path: dir.join(path), form: Form::Listed };
     Ok(listing.creations.into_iter().map(|(path, creation)| (creation, entry(path))).collect())

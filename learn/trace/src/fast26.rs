@@ -27,7 +27,7 @@
 
 use crate::file::ReadLimits;
 use crate::file::read_bounded;
-use crate::npy::{self, Row};
+use crate::npy::{self, NpyRow};
 use crate::record::{Op, Record};
 use crate::trace::{Creation, Trace};
 use chrono::{DateTime, NaiveDateTime};
@@ -295,7 +295,7 @@ pub fn stored_bytes(dir: &Path) -> Result<u64> {
 }
 
 /// The rows of a file, and the time of the first request, in microseconds of Unix time.
-fn read_rows(path: &Path, limits: &ReadLimits) -> Result<(Vec<Row>, Option<u64>)> {
+fn read_rows(path: &Path, limits: &ReadLimits) -> Result<(Vec<NpyRow>, Option<u64>)> {
     let read = || {
         let rows = npy::decode(&read_bounded(path, limits.file_bytes_max)?)?;
         if rows.len() > limits.records_max {
@@ -322,15 +322,15 @@ fn read_trace(path: &Path, row: CreationRow, limits: &ReadLimits) -> Result<Trac
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] where a row is no request.
-pub fn records(rows: &[Row], created_us: u64) -> Result<Vec<Record>> {
+pub fn records(rows: &[NpyRow], created_us: u64) -> Result<Vec<Record>> {
     let mut records = unsorted_records(rows, created_us)?;
     records.sort_by_key(|record| record.t_us);
     Ok(records)
 }
 
 /// As [`records`], in the order of the table.
-pub(crate) fn unsorted_records(rows: &[Row], created_us: u64) -> Result<Vec<Record>> {
-    let record = |(number, row): (usize, &Row)| {
+pub(crate) fn unsorted_records(rows: &[NpyRow], created_us: u64) -> Result<Vec<Record>> {
+    let record = |(number, row): (usize, &NpyRow)| {
         let wrong = || Error::corrupt(format!("row {number} is no request: {row:?}"));
         let [op, offset, len, time] = row.map(|number| u64::try_from(number).ok());
         let op = match op {
@@ -350,7 +350,7 @@ pub(crate) fn unsorted_records(rows: &[Row], created_us: u64) -> Result<Vec<Reco
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] where a number does not fit the table.
-pub fn rows(trace: &Trace) -> Result<Vec<Row>> {
+pub fn rows(trace: &Trace) -> Result<Vec<NpyRow>> {
     let row = |record: &Record| {
         let number = |number: u64| i64::try_from(number).ok();
         let time = trace.creation.created_us.checked_add(record.t_us).and_then(number);

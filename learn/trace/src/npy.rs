@@ -17,7 +17,7 @@ use headstart_block::{Error, Result};
 pub const COLUMNS: usize = 4;
 
 /// One row.
-pub type Row = [i64; COLUMNS];
+pub type NpyRow = [i64; COLUMNS];
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// The multiple at which the numbers start, in bytes.
@@ -29,7 +29,7 @@ const HEADER_MAX: usize = 64 << 10;
 
 /// The table as a file.
 #[must_use]
-pub fn encode(rows: &[Row]) -> Vec<u8> {
+pub fn encode(rows: &[NpyRow]) -> Vec<u8> {
     let count = rows.len().to_string();
     let mut header = format!("{{'descr': '<i8', 'fortran_order': False, 'shape': ({count}, {COLUMNS}), }}");
     let room = ROWS_DIGITS.saturating_sub(count.len());
@@ -54,7 +54,7 @@ pub fn encode(rows: &[Row]) -> Vec<u8> {
 /// # Errors
 /// [`headstart_block::ErrorKind::Corrupt`] for what is no such file or was cut short,
 /// [`headstart_block::ErrorKind::Unsupported`] for tables of another shape or type.
-pub fn decode(file: &[u8]) -> Result<Vec<Row>> {
+pub fn decode(file: &[u8]) -> Result<Vec<NpyRow>> {
     let malformed = || Error::corrupt("is not a NumPy file");
     let rest = file.strip_prefix(MAGIC).ok_or_else(malformed)?;
     let ([major, _], rest) = rest.split_first_chunk::<2>().ok_or_else(malformed)?;
@@ -82,7 +82,7 @@ pub fn decode(file: &[u8]) -> Result<Vec<Row>> {
         let (rows, _) = numbers.as_chunks::<COLUMNS>();
         return Ok(rows.iter().map(|row| row.each_ref().map(number)).collect());
     }
-    let mut rows = vec![Row::default(); header.rows];
+    let mut rows = vec![NpyRow::default(); header.rows];
     for (column, numbers) in numbers.chunks(header.rows.max(1)).enumerate() {
         for (row, bytes) in rows.iter_mut().zip(numbers) {
             if let Some(place) = row.get_mut(column) {
@@ -96,7 +96,7 @@ pub fn decode(file: &[u8]) -> Result<Vec<Row>> {
 /// Most bytes of a file with `rows` rows.
 pub(crate) fn len_max(rows: usize) -> u64 {
     let rows = u64::try_from(rows).unwrap_or(u64::MAX);
-    rows.saturating_mul(size_of::<Row>() as u64).saturating_add((HEADER_MAX + ALIGN) as u64)
+    rows.saturating_mul(size_of::<NpyRow>() as u64).saturating_add((HEADER_MAX + ALIGN) as u64)
 }
 
 /// The content of the dictionary.
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use headstart_block::ErrorKind;
 
-    const ROWS: [Row; 2] = [[1, 4096, 512, 1_700_000_000_000_000], [0, i64::MAX, i64::MIN, -1]];
+    const ROWS: [NpyRow; 2] = [[1, 4096, 512, 1_700_000_000_000_000], [0, i64::MAX, i64::MIN, -1]];
 
     fn file(version: u8, header: &str, numbers: &[u8]) -> Vec<u8> {
         let len = header.len();

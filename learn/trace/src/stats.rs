@@ -29,7 +29,7 @@ pub use creations::CreationFigures;
 pub use curves::{CreationCurves, Curves};
 pub use distribution::{Distribution, LogHistogram};
 pub use figures::{Collector, Figures};
-pub use requests::{SIZES, Stats, UNITS, median, size_class};
+pub use requests::{RequestStats, SIZES, UNITS, median, size_class};
 
 use crate::fast26::META_INFO;
 use crate::trace::Creation;
@@ -41,7 +41,7 @@ pub const BLOCK: u64 = 2 << 20;
 /// The kind of an image's maker, by the image's id, as in the published data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum MakerKind {
     /// Ids that start with `p-`: images of the provider.
     Public,
     /// Ids that start with `m-`: images of users.
@@ -50,7 +50,7 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl MakerKind {
     /// The kind of the image with this id.
     #[must_use]
     pub fn of(image: &str) -> Self {
@@ -75,11 +75,11 @@ pub struct ByKind<T> {
 
 impl<T> ByKind<T> {
     /// The value of one kind.
-    pub fn of(&mut self, kind: Kind) -> &mut T {
+    pub fn of(&mut self, kind: MakerKind) -> &mut T {
         match kind {
-            Kind::Public => &mut self.public,
-            Kind::User => &mut self.user,
-            Kind::Other => &mut self.other,
+            MakerKind::Public => &mut self.public,
+            MakerKind::User => &mut self.user,
+            MakerKind::Other => &mut self.other,
         }
     }
 

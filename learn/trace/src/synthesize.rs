@@ -47,7 +47,7 @@ const ACCESS_PERCENT: [f64; 2] = [2.67, 4.55];
 
 /// The settings of a data set.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct SynthesisSettings {
     /// The seed of all drawn numbers.
     pub seed: u64,
     /// The number of images; each has at least one trace.
@@ -63,7 +63,7 @@ pub struct Settings {
     pub outliers: f64,
 }
 
-impl Default for Settings {
+impl Default for SynthesisSettings {
     /// Settings of a small data set with as much disorder as the paper's.
     fn default() -> Self {
         Self { seed: 1, images: 10, traces: 500, reordering: 0.15, loss: 0.01, outliers: 0.025 }
@@ -93,7 +93,7 @@ pub struct Synthesized {
 
 /// A data set that can be made, trace by trace.
 pub struct Synthesizer {
-    settings: Settings,
+    settings: SynthesisSettings,
     population: Population,
     templates: Vec<Template>,
 }
@@ -103,13 +103,13 @@ impl Synthesizer {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] without images or traces, and for shares that are none.
-    pub fn new(settings: Settings) -> Result<Self> {
+    pub fn new(settings: SynthesisSettings) -> Result<Self> {
         let shares = [settings.reordering, settings.loss, settings.outliers];
         if !shares.iter().all(|share| (0.0..=1.0).contains(share)) {
             return Err(Error::invalid("a share is not between 0 and 1"));
         }
         if settings.images == 0 || settings.traces < settings.images {
-            let Settings { images, traces, .. } = settings;
+            let SynthesisSettings { images, traces, .. } = settings;
             return Err(Error::invalid(format!("{traces} traces of {images} images cannot be made"))
                 .remedy("ask for one image at least, and for one trace of each"));
         }
@@ -204,7 +204,7 @@ impl Synthesizer {
 /// The number of blocks that a boot reads is drawn, sizes of disks are dealt: together they make some share, and
 /// blocks are scaled to the published one. Stripes overlap the more the more there are, so twice.
 #[expect(clippy::cast_precision_loss, reason = "shares")]
-fn templates(settings: &Settings, population: &Population) -> Vec<Template> {
+fn templates(settings: &SynthesisSettings, population: &Population) -> Vec<Template> {
     let mut scales = [1.0, 1.0];
     for round in 0..3 {
         let images = population.images.iter().enumerate();

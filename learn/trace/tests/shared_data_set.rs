@@ -8,7 +8,7 @@
 
 use headstart_trace::fast26::{self, CREATIONS, Exporter};
 use headstart_trace::file::{ReadLimits, read_file};
-use headstart_trace::stats::{self, Stats};
+use headstart_trace::stats::{self, RequestStats};
 use headstart_trace::{DirectoryLimits, Trace, TraceDirectory};
 use std::collections::BTreeMap;
 use std::fs;
@@ -87,14 +87,14 @@ const TABLE: [(&str, [u64; 3], u64, f64); 10] = [
 fn the_numbers_are_those_of_its_description() {
     let Some(data_set) = data_set() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let mut images = BTreeMap::<String, Vec<Stats>>::new();
+    let mut images = BTreeMap::<String, Vec<RequestStats>>::new();
     for trace in through_parquet(&data_set, dir.path()) {
-        images.entry(trace.creation.image).or_default().push(Stats::of(&trace.records));
+        images.entry(trace.creation.image).or_default().push(RequestStats::of(&trace.records));
     }
     assert_eq!(images.len(), TABLE.len());
     for ((image, stats), (name, distinct, reads, cross)) in images.iter().zip(TABLE) {
         assert_eq!(image, name);
-        let median = |number: &dyn Fn(&Stats) -> u64| stats::median(stats.iter().map(number));
+        let median = |number: &dyn Fn(&RequestStats) -> u64| stats::median(stats.iter().map(number));
         for (unit, megabytes) in distinct.into_iter().enumerate() {
             let found = median(&|stats| stats.distinct_bytes[unit]);
             assert!(found.abs_diff(megabytes * 1_000_000) <= 1_000_000, "{image}: {found}, {megabytes} MB");
@@ -102,7 +102,7 @@ fn the_numbers_are_those_of_its_description() {
         // The table gives these two numbers approximately.
         let found = median(&|stats| stats.reads);
         assert!(found.abs_diff(reads) <= 10, "{image}: {found} reads, {reads}");
-        let mut total = Stats::default();
+        let mut total = RequestStats::default();
         stats.iter().for_each(|stats| total.add(stats));
         let found = total.cross_block_reads as f64 * 100.0 / total.reads as f64;
         assert!((found - cross).abs() < 0.25, "{image}: {found}% cross, {cross}%");

@@ -21,13 +21,13 @@ use headstart_lsmt::format::{Flags, PAGE_SIZE, Page, UserTag};
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use headstart_lsmt::{LayerMeta, LayerWriter, Segment};
 use headstart_peer_net::frame::{Hello, Kind, VERSION, push_encoded, push_frame};
-use headstart_plan::knowledge::Settings;
+use headstart_plan::knowledge::KnowledgeSettings;
 use headstart_plan::layers::LayerMap;
 use headstart_plan::overlaybd_trace;
-use headstart_plan::{Bandwidth, ImageKey, Knowledge, TrainConfig, train};
+use headstart_plan::{Bandwidth, Knowledge, RecordedImage, TrainConfig, train};
 use headstart_swarm::tracker::{self, Access, Hint, HintAnswer, HintReport};
 use headstart_swarm::{BlobId, Chunks, Message, PeerKey, RejectReason, RequestId, Urgency};
-use headstart_trace::data_set::Limits;
+use headstart_trace::data_set::DataSetLimits;
 use headstart_trace::file::encode;
 use headstart_trace::{
     Creation, DataSet, DirectoryLimits, LinkSample, Op, Record, Trace, TraceDirectory, fast26, npy,
@@ -82,7 +82,7 @@ fn main() -> Result<()> {
     let plans = train::all(&knowledge, &config, &mut |_| Ok(()))?;
     save("plans", "two-images", &written(|out| plans.write(out))?)?;
     let reads = [(1, 4096, 40_000), (0, 8192, 3 << 20), (2, 0, 4096)];
-    let reads = reads.map(|(layer, offset, len)| overlaybd_trace::Record { layer, offset, len });
+    let reads = reads.map(|(layer, offset, len)| overlaybd_trace::LayerRead { layer, offset, len });
     save("overlaybd_trace", "five-records", &overlaybd_trace::encode(&reads)?)?;
     for (name, structured) in [("structured", true), ("simple", false)] {
         save("nbd", name, &nbd_session(structured))?;
@@ -112,10 +112,11 @@ fn knowledge() -> Result<Knowledge> {
         let trace = Trace { creation, records: (0..12).map(read).collect(), ..Trace::default() };
         TraceDirectory::open(directory.path(), DirectoryLimits::default())?.save(&trace, false)?;
     }
-    let mut knowledge = Knowledge::new(Settings { founding: 3, ..Settings::default() });
-    let data = DataSet::open(directory.path(), &Limits::default())?;
+    let mut knowledge = Knowledge::new(KnowledgeSettings { founding: 3, ..KnowledgeSettings::default() });
+    let data = DataSet::open(directory.path(), &DataSetLimits::default())?;
     knowledge.learn(&data, 1, &mut |_| Ok(()))?;
-    let (key, part) = (ImageKey { image: "a".to_owned(), size: 1 << 30 }, ByteRange::between(0, 1 << 30));
+    let (key, part) =
+        (RecordedImage { image: "a".to_owned(), size: 1 << 30 }, ByteRange::between(0, 1 << 30));
     knowledge.set_layers(&key, LayerMap::new(vec![Digest::of(b"layer")], [(part, 0)])?)?;
     Ok(knowledge)
 }

@@ -29,11 +29,11 @@ use headstart_image::store::ImageStore;
 use headstart_image::tar_wrapper::{self, SourceRange};
 use headstart_lsmt::writable::WritableDisk;
 use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Stack, copy_segments, open_pair};
-use headstart_plan::overlaybd_trace::{self, Extent};
+use headstart_plan::overlaybd_trace::{self, LayerExtent};
 use headstart_plan::zero_shot::Metadata;
-use headstart_plan::{ImageKey, Knowledge, PlanFile};
+use headstart_plan::{Knowledge, PlanFile, RecordedImage};
 use headstart_trace::file::{ReadLimits, encode, read};
-use headstart_trace::stats::Stats;
+use headstart_trace::stats::RequestStats;
 use headstart_trace::{Creation, Trace, fast26};
 use headstart_zfile::ZFileReader;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -133,7 +133,7 @@ pub const WRITABLE_FILES: [&str; 3] = ["state.json", "data", "index"];
 pub fn plans(input: &[u8]) -> Result<()> {
     let file = PlanFile::open(input)?;
     let stranger = Metadata { family: "debian".to_owned(), ..Metadata::default() };
-    let _ = file.choose(&ImageKey::default(), &stranger);
+    let _ = file.choose(&RecordedImage::default(), &stranger);
     file.read_all()?.write(&mut io::sink())
 }
 
@@ -156,7 +156,12 @@ pub fn knowledge(input: &[u8]) -> Result<()> {
 pub fn overlaybd_trace(input: &[u8]) -> Result<()> {
     let records = overlaybd_trace::parse(input)?;
     let extents: Vec<_> = (0..300)
-        .map(|n| Extent { disk: n * 24_576, len: 16_384, layer: (n % 3) as u32, offset: 4096 + n * 8192 })
+        .map(|n| LayerExtent {
+            disk: n * 24_576,
+            len: 16_384,
+            layer: (n % 3) as u32,
+            offset: 4096 + n * 8192,
+        })
         .collect();
     let items = overlaybd_trace::plan(&records, &extents, 8 << 20);
     let again = overlaybd_trace::encode(&overlaybd_trace::of_plan(&items, &extents, 8 << 20))?;
@@ -267,7 +272,7 @@ fn memory_file(content: &[u8]) -> Result<File> {
 pub fn trace(input: &[u8]) -> Result<()> {
     let limits = ReadLimits { records_max: RECORDS_MAX, ..ReadLimits::default() };
     let trace = read(input, &limits)?;
-    let _ = Stats::of(&trace.records);
+    let _ = RequestStats::of(&trace.records);
     assert!(read(&encode(&trace)?, &limits)? == trace, "written, it is another trace");
     Ok(())
 }

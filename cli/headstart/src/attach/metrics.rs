@@ -365,7 +365,7 @@ fn cache(page: &mut Page, session: &DiskSession) {
 
 fn stores(page: &mut Page, session: &DiskSession) {
     let counted: Vec<_> = session.stores.iter().map(|store| (store.location(), store.counters())).collect();
-    let mut one = |name: &str, help: &str, value: &dyn Fn(&headstart_store::Counters) -> u64| {
+    let mut one = |name: &str, help: &str, value: &dyn Fn(&headstart_store::StoreCounters) -> u64| {
         let metric = format!("headstart_store_{name}_total");
         page.metric(&metric, Kind::Counter, help);
         for (location, counters) in &counted {

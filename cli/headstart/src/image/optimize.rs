@@ -13,7 +13,7 @@ use headstart_image::optimize::{Cost, Form, OptimizeReport, Request, Source, Sto
 use headstart_image::plan_artifact::{self, About, FoundPlan};
 use headstart_image::progress::Progress;
 use headstart_image::reference::Reference;
-use headstart_plan::knowledge::ImageKey;
+use headstart_plan::knowledge::RecordedImage;
 use headstart_plan::train::Provenance;
 use headstart_plan::zero_shot::Metadata;
 use headstart_plan::{GroupPlans, ImagePlans, PlanFile, Plans};
@@ -113,7 +113,7 @@ impl Optimize {
         let about = |e: Error| e.about(path.display());
         let (plans, of_all) =
             FileSource::open(path).and_then(|file| self.choose(source, file)).map_err(about)?;
-        let name = ImageKey { image: source.known_as().to_string(), size: source.image().disk().size() };
+        let name = RecordedImage { image: source.known_as().to_string(), size: source.image().disk().size() };
         let only = Plans::of_chosen(plans.clone(), &of_all, name);
         let mut file = Vec::new();
         only.write(&mut file)?;
@@ -183,7 +183,7 @@ struct Chosen {
     about: About,
 }
 
-fn nothing_of(key: &ImageKey) -> Error {
+fn nothing_of(key: &RecordedImage) -> Error {
     let image = key.image.escape_debug();
     Error::new(ErrorKind::NotFound, format!("has no plans for {image} of {}", ByteSize(key.size)))
         .remedy("`headstart plan show` lists what it has; --known-as says what it calls the image")

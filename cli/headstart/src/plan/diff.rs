@@ -4,7 +4,7 @@ use super::{mega, read};
 use crate::report::{Outcome, count};
 use clap::Args;
 use headstart_block::{ByteSize, PlanItem, Result};
-use headstart_plan::knowledge::ImageKey;
+use headstart_plan::knowledge::RecordedImage;
 use headstart_plan::{GroupPlans, ImagePlans, RatedPlan};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,8 @@ pub(crate) struct Diff {
 impl Diff {
     pub(super) fn run(&self) -> Result<DiffReport> {
         let (old, new) = (read(&self.old)?, read(&self.new)?);
-        let wanted = |(key, _): &(&ImageKey, _)| self.image.as_ref().is_none_or(|image| *image == key.image);
+        let wanted =
+            |(key, _): &(&RecordedImage, _)| self.image.as_ref().is_none_or(|image| *image == key.image);
         let keys: BTreeSet<_> =
             old.images().filter(wanted).chain(new.images().filter(wanted)).map(|(key, _)| key).collect();
         let images = keys.into_iter().filter_map(|key| {

@@ -9,9 +9,9 @@ use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{ByteSize, Error, ErrorKind, PlanItem, Result};
 use headstart_command_line::training::open_plans;
-use headstart_plan::knowledge::ImageKey;
+use headstart_plan::knowledge::RecordedImage;
 use headstart_plan::train::Plans;
-use headstart_plan::zero_shot::{Metadata, Reason};
+use headstart_plan::zero_shot::{ChoiceReason, Metadata};
 use headstart_plan::{Bandwidth, Bin, ImagePlans, RatedPlan};
 use headstart_store::Reference;
 use headstart_trace::fast26;
@@ -98,8 +98,8 @@ impl Show {
         let traces = |plans: &ImagePlans| plans.groups.iter().map(|group| group.traces).sum::<u64>();
         let named = plans.images().filter(|(key, _)| key.image == image);
         let sized = named.filter(|(key, _)| self.size.is_none_or(|ByteSize(size)| size == key.size));
-        let rank = |key: &ImageKey, plans: &ImagePlans| {
-            (plans.reason == Reason::Trained, traces(plans), std::cmp::Reverse(key.size))
+        let rank = |key: &RecordedImage, plans: &ImagePlans| {
+            (plans.reason == ChoiceReason::Trained, traces(plans), std::cmp::Reverse(key.size))
         };
         let chosen = sized.max_by_key(|(key, plans)| rank(key, plans));
         chosen.map(|(_, plans)| Arc::clone(plans)).ok_or_else(|| unknown(image, self.size, plans))
@@ -112,7 +112,7 @@ impl Show {
             Some(reference) => {
                 layer_map::of_image(reference, &self.stores).map(|(key, map)| (key, Some(map)))?
             }
-            None => (ImageKey::of(&creation), None),
+            None => (RecordedImage::of(&creation), None),
         };
         let plans = open_plans(path)?.choose_layered(&key, &Metadata::of(&creation), map.as_ref());
         plans.map(Arc::new).map_err(|e| e.about(path.display()))
@@ -285,7 +285,7 @@ struct Listed {
 
 impl Listing {
     fn of(plans: &Plans) -> Self {
-        let listed = |(key, plans): (&ImageKey, &Arc<ImagePlans>)| {
+        let listed = |(key, plans): (&RecordedImage, &Arc<ImagePlans>)| {
             let largest = plans.groups.first().map_or(&[][..], |group| &group.plans);
             Listed {
                 image: key.image.clone(),

@@ -13,7 +13,7 @@ use headstart_image::open_image::{OpenImage, opening_ranges};
 use headstart_image::optimize::boot_order;
 use headstart_image::reference::Reference;
 use headstart_peer_net::order::Order;
-use headstart_plan::knowledge::ImageKey;
+use headstart_plan::knowledge::RecordedImage;
 use headstart_plan::zero_shot::Metadata;
 use headstart_plan::{ImagePlans, PlanFile};
 use serde::Serialize;
@@ -83,7 +83,7 @@ impl Warm {
         let items = match &self.plans {
             Some(path) => {
                 let known_as = image.manifest.known_as(image.digest).to_string();
-                let key = ImageKey { image: known_as, size: image.disk().size() };
+                let key = RecordedImage { image: known_as, size: image.disk().size() };
                 let file = FileSource::open(path).and_then(PlanFile::open);
                 let plans = file.and_then(|file| file.choose(&key, &Metadata::default()));
                 items_of(&plans.map_err(|e| e.about(path.display()))?)

@@ -6,7 +6,7 @@ use crate::golden_set::GoldenSet;
 use crate::scene::{Run, Scene};
 use headstart_block::ByteRange;
 use headstart_lsmt::{Layer, Stack};
-use headstart_plan::overlaybd_trace::{Extent, Record, map, parse, plan};
+use headstart_plan::overlaybd_trace::{LayerExtent, LayerRead, map, parse, plan};
 use headstart_testkit::data_sets;
 use headstart_testkit::registry::{Access, Registry};
 use headstart_testkit::s3::S3;
@@ -148,8 +148,8 @@ fn through_an_object_store() {
 }
 
 /// The places of a disk's data in its layers.
-fn extents(stack: &Stack) -> Vec<Extent> {
-    let extent = |segment: &headstart_lsmt::Segment| Extent {
+fn extents(stack: &Stack) -> Vec<LayerExtent> {
+    let extent = |segment: &headstart_lsmt::Segment| LayerExtent {
         disk: segment.offset() * 512,
         len: segment.len() * 512,
         layer: segment.layer().into(),
@@ -216,7 +216,7 @@ fn traces_of_the_reference() {
 
         // Each record is the reference's own report of a read of a layer.
         let reads = golden.bytes(case["reads"].as_str().unwrap());
-        let mut expected: Vec<Record> = Vec::new();
+        let mut expected: Vec<LayerRead> = Vec::new();
         let mut slices = std::collections::BTreeSet::new();
         for line in std::str::from_utf8(&reads).unwrap().lines() {
             let numbers: Vec<u64> = line.split(' ').skip(1).map(|number| number.parse().unwrap()).collect();

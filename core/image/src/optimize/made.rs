@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_store::store::Copied;
-use headstart_store::{Counters, Selector, Stop, Store, Tag, Urgency};
+use headstart_store::{Selector, Stop, Store, StoreCounters, Tag, Urgency};
 use std::sync::Arc;
 
 /// The store of the staged blobs, and behind it the store that has the rest.
@@ -69,7 +69,7 @@ impl Store for Made {
         Ok(Vec::new())
     }
 
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> StoreCounters {
         self.rest.counters()
     }
 }

@@ -7,7 +7,7 @@ use crate::reference::Reference;
 use crate::remote::RemoteImage;
 use crate::store::ImageStore;
 use headstart_block::{Digest, Result};
-use headstart_store::{Settings, Store};
+use headstart_store::{Store, StoreSettings};
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 #[derive(Clone, Copy)]
 pub struct Stores<'a> {
     /// Credentials, limits, retries.
-    pub settings: &'a Settings,
+    pub settings: &'a StoreSettings,
     /// The runtime of the requests. The caller's thread is none of its threads: all of this blocks.
     pub runtime: &'a Handle,
 }

@@ -7,7 +7,7 @@ use crate::store::ImageStore;
 use crate::verify::{Depth, verify};
 use headstart_block::{BLOCK_SIZE, ByteRange, ErrorKind, SLICE_SIZE};
 use headstart_lsmt::LayerWriter;
-use headstart_store::Settings;
+use headstart_store::StoreSettings;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,14 +24,14 @@ type Run = (u64, u64, bool);
 /// A place with a store, and the means of reaching it.
 struct Place {
     dir: TempDir,
-    settings: Settings,
+    settings: StoreSettings,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Place {
     fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        Self { dir: tempfile::tempdir().unwrap(), settings: Settings::default(), runtime }
+        Self { dir: tempfile::tempdir().unwrap(), settings: StoreSettings::default(), runtime }
     }
 
     fn stores(&self) -> Stores<'_> {

@@ -10,8 +10,8 @@ use headstart_block::guarded::{Access, GuardedDir, is_trusted};
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_lsmt::writable::WritableDisk;
 use headstart_store::layout::{
-    ATTACH, ATTACH_LOCK_LIMIT, DirectorySeen, FoundLease, HeldLease, Holder, HostId, JudgedLease, LayoutLock,
-    Lease, RecordSeen, Seen, Standing, undecided,
+    ATTACH, ATTACH_LOCK_LIMIT, DirectorySeen, FoundLease, HeldLease, HostId, JudgedLease, LayoutLock, Lease,
+    LeaseFacts, LeaseHolder, RecordSeen, Standing, undecided,
 };
 use std::collections::BTreeSet;
 use std::fs;
@@ -95,7 +95,7 @@ impl ImageStore {
             let blobs = image.manifest.blobs().map(|(digest, _)| digest).collect();
             let host = HostId::here()?;
             let id = attach_id(record.as_deref(), &image.digest, &host, unique);
-            let holder = Holder::Attach { record };
+            let holder = LeaseHolder::Attach { record };
             let lease = Lease::new(holder, image.digest, blobs, reference.to_string(), host);
             self.layout.hold(&lock, &id, &lease)
         });
@@ -164,7 +164,7 @@ impl ImageStore {
     /// The same under the lock.
     pub(super) fn end_lease(&self, _lock: &LayoutLock, lease: &JudgedLease) -> Result<()> {
         // A directory may have been moved: its image stays for a while, so that it can be attached in time.
-        if let Ok(Lease { holder: Holder::Writable { .. }, image, .. }) = &lease.found.lease {
+        if let Ok(Lease { holder: LeaseHolder::Writable { .. }, image, .. }) = &lease.found.lease {
             let index = self.layout.index()?;
             if index.entries().all(|entry| entry.digest != Some(*image)) {
                 let tags = self.layout.marks()?.remove(image).map(|mark| mark.tags).unwrap_or_default();
@@ -181,7 +181,7 @@ impl ImageStore {
         for lease in self.leases()? {
             if lease.standing == Standing::Over {
                 counting.over += 1;
-                if let Ok(Lease { holder: Holder::Writable { .. }, image, .. }) = &lease.found.lease {
+                if let Ok(Lease { holder: LeaseHolder::Writable { .. }, image, .. }) = &lease.found.lease {
                     counting.ended.insert(*image);
                 }
                 if let Some(lock) = lock {
@@ -210,7 +210,7 @@ impl HoldingDirectory<'_> {
     pub fn lease(&self) -> Result<Lease> {
         let dir = canonical(self.dir)?;
         let filesystem = filesystem_of(&dir).map_err(|e| cannot_look(e, self.dir))?;
-        let holder = Holder::Writable { dir, uuid: self.uuid.to_string(), filesystem };
+        let holder = LeaseHolder::Writable { dir, uuid: self.uuid.to_string(), filesystem };
         let blobs = self.manifest.blobs().map(|(digest, _)| digest).collect();
         Ok(Lease::new(holder, self.image, blobs, self.reference.to_string(), HostId::here()?))
     }
@@ -276,17 +276,17 @@ pub fn lease_of_directory(uuid: Uuid, dir: &Path) -> Result<String> {
 
 /// The facts about a lease, as they are on this host.
 #[must_use]
-pub fn seen(lease: &Lease, is_locked: bool, is_on_local_filesystem: bool) -> Seen {
+pub fn seen(lease: &Lease, is_locked: bool, is_on_local_filesystem: bool) -> LeaseFacts {
     let (mut record_seen, mut directory) = (RecordSeen::IsGone, DirectorySeen::Unknown);
     match &lease.holder {
-        Holder::Attach { record: Some(record) } => record_seen = look_at_record(record, &lease.image),
-        Holder::Attach { record: None } => {}
-        Holder::Writable { dir, uuid, filesystem } => {
+        LeaseHolder::Attach { record: Some(record) } => record_seen = look_at_record(record, &lease.image),
+        LeaseHolder::Attach { record: None } => {}
+        LeaseHolder::Writable { dir, uuid, filesystem } => {
             directory = look_at_directory(dir, uuid, &lease.image, filesystem);
         }
     }
     let process_is_gone = lease.process_is_gone();
-    Seen { is_locked, is_on_local_filesystem, record: record_seen, process_is_gone, directory }
+    LeaseFacts { is_locked, is_on_local_filesystem, record: record_seen, process_is_gone, directory }
 }
 
 /// The ending of records of disks.

@@ -20,8 +20,8 @@ use super::ImageStore;
 use crate::reference::{Selector, Tag};
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_store::layout::{
-    INDEX_FILE, LayoutLock, Need, PruneDecision, PruneInput, PrunePlan, PruneRules, StalePolicy, StoredBlob,
-    UntaggedImage, Wanted, remove_partial, remove_stale,
+    DocumentNeed, INDEX_FILE, LayoutLock, PruneDecision, PruneInput, PrunePlan, PruneRules, StalePolicy,
+    StoredBlob, UntaggedImage, Wanted, remove_partial, remove_stale,
 };
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -124,8 +124,8 @@ impl ImageStore {
             let Wanted { digest, need } = wanted;
             let bytes = match (self.read_document(&digest), need) {
                 (Ok(bytes), _) => Some(bytes),
-                (Err(_), Need::MayBeAnything) => None,
-                (Err(e), Need::MayBeMissing) if e.kind() == ErrorKind::NotFound => None,
+                (Err(_), DocumentNeed::MayBeAnything) => None,
+                (Err(e), DocumentNeed::MayBeMissing) if e.kind() == ErrorKind::NotFound => None,
                 (Err(e), _) => return Err(e.remedy(REMEDY)),
             };
             let given = plan.give(wanted, bytes.as_deref());

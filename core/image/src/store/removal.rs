@@ -3,7 +3,7 @@
 use super::ImageStore;
 use crate::reference::Selector;
 use headstart_block::{Digest, Error, ErrorKind, Result};
-use headstart_store::layout::{Index, Walk, holders_of, is_referrers_tag};
+use headstart_store::layout::{LayoutIndex, Walk, holders_of, is_referrers_tag};
 use std::collections::BTreeSet;
 
 /// The effect of removing an image from the index.
@@ -59,8 +59,8 @@ impl ImageStore {
     }
 
     /// The documents that `before` leads to and `after` does not, as far as they can be read.
-    fn lost_manifests(&self, before: &Index, after: &Index) -> BTreeSet<Digest> {
-        let read = |index: &Index| {
+    fn lost_manifests(&self, before: &LayoutIndex, after: &LayoutIndex) -> BTreeSet<Digest> {
+        let read = |index: &LayoutIndex| {
             let mut walk = Walk::default();
             // Artifacts lead to their subjects, and are removed with them.
             for entry in index.entries().filter(|entry| !entry.tag.is_some_and(is_referrers_tag)) {
@@ -80,12 +80,13 @@ impl ImageStore {
 }
 
 /// The names that `before` has and `after` has not.
-fn difference(before: &Index, after: &Index) -> Removal {
-    let tags = |index: &Index| -> BTreeSet<String> {
+fn difference(before: &LayoutIndex, after: &LayoutIndex) -> Removal {
+    let tags = |index: &LayoutIndex| -> BTreeSet<String> {
         index.entries().filter_map(|entry| entry.tag.map(str::to_owned)).collect()
     };
-    let digests =
-        |index: &Index| -> BTreeSet<Digest> { index.entries().filter_map(|entry| entry.digest).collect() };
+    let digests = |index: &LayoutIndex| -> BTreeSet<Digest> {
+        index.entries().filter_map(|entry| entry.digest).collect()
+    };
     let (tags_after, digests_after) = (tags(after), digests(after));
     Removal {
         tags: tags(before).difference(&tags_after).cloned().collect(),

@@ -17,7 +17,7 @@ const COPY_CHUNK: usize = 1 << 20;
 
 /// The space of a writable disk and its live part, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct WritableUsage {
     /// All its data and index files.
     pub file_bytes: u64,
     /// Data that is still read.
@@ -42,7 +42,7 @@ pub struct Collected {
 impl WritableDisk {
     /// The space that the disk takes, for deciding when to collect. Walks the runs of all frozen pairs.
     #[must_use]
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> WritableUsage {
         let (generation, mut live, runs) = {
             let view = self.view();
             (view.generation.clone(), view.runs.data_sectors(), view.runs.len())
@@ -53,7 +53,7 @@ impl WritableDisk {
             Ok(())
         });
         let taken: u64 = generation.pairs().map(|pair| pair.data_sectors()).sum();
-        Usage {
+        WritableUsage {
             file_bytes: generation.pairs().map(|pair| pair.file_bytes()).sum(),
             live_bytes: live * SECTOR_SIZE,
             garbage_bytes: taken.saturating_sub(live) * SECTOR_SIZE,

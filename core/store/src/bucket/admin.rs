@@ -4,7 +4,7 @@ use super::prune::unless_stopped;
 use super::{BucketPruneOptions, BucketPruneReport, BucketRemoval, BucketStore, Look};
 use crate::layout::JudgedLease;
 use crate::reference::{Location, Selector};
-use crate::settings::Settings;
+use crate::settings::StoreSettings;
 use crate::stop::{Stop, say_if_silent};
 use crate::store::Store;
 use headstart_block::{Digest, ErrorKind, Result};
@@ -21,7 +21,7 @@ impl Bucket {
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] where the settings make no sense.
-    pub fn open(location: &Location, settings: &Settings) -> Result<Option<Self>> {
+    pub fn open(location: &Location, settings: &StoreSettings) -> Result<Option<Self>> {
         match location {
             Location::Bucket { scheme, bucket, path } => {
                 let store = BucketStore::new(*scheme, bucket, path, settings)?;

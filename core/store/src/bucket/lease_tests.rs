@@ -3,7 +3,7 @@
 use super::leases::{LEASES, PRUNING, PUSHES};
 use super::prune::BucketPruneOptions;
 use super::*;
-use crate::layout::{DirectorySeen, Holder, HostId, RecordSeen, Seen, Standing};
+use crate::layout::{DirectorySeen, HostId, LeaseFacts, LeaseHolder, RecordSeen, Standing};
 use headstart_block::random::Random;
 use object_store::memory::InMemory;
 use std::collections::BTreeSet;
@@ -16,11 +16,11 @@ fn store(objects: &Arc<InMemory>) -> BucketStore {
 }
 
 fn on(objects: Arc<dyn ObjectStore>) -> BucketStore {
-    BucketStore::with(objects, "s3://bucket/a".to_owned(), "a", &Settings::default()).unwrap()
+    BucketStore::with(objects, "s3://bucket/a".to_owned(), "a", &StoreSettings::default()).unwrap()
 }
 
-fn nothing(_: &Lease) -> Seen {
-    Seen {
+fn nothing(_: &Lease) -> LeaseFacts {
+    LeaseFacts {
         is_locked: false,
         is_on_local_filesystem: false,
         record: RecordSeen::IsGone,
@@ -41,7 +41,7 @@ fn options(dry_run: bool, now: SystemTime) -> BucketPruneOptions {
 fn lease(image: Digest, blobs: Vec<Digest>) -> Lease {
     let host =
         HostId { name: "far".to_owned(), machine: None, boot: "far".to_owned(), root: None, pids: None };
-    let holder = Holder::Writable { dir: "/vm".into(), uuid: image.hex(), filesystem: "1".to_owned() };
+    let holder = LeaseHolder::Writable { dir: "/vm".into(), uuid: image.hex(), filesystem: "1".to_owned() };
     Lease::new(holder, image, blobs, "s3://bucket/a:t".to_owned(), host)
 }
 
@@ -321,7 +321,7 @@ async fn many_leases_and_marks_keep_no_prune_from_its_end() {
     }
     for number in 0..300 {
         let mut over = lease(Digest::of(format!("gone {number}").as_bytes()), Vec::new());
-        over.holder = Holder::Attach { record: None };
+        over.holder = LeaseHolder::Attach { record: None };
         store.write_lease(&format!("over-{number}"), &over).await.unwrap();
     }
     let later = later(&store).await;
@@ -342,7 +342,7 @@ async fn leases_are_judged_by_the_time_of_the_store() {
     let image = tagged(&bucket.store, 1, "t").await;
     bucket.store.mark_as_layout().await.unwrap();
     let mut lease = lease(image.digest, image.blobs.to_vec());
-    lease.holder = Holder::Attach { record: None };
+    lease.holder = LeaseHolder::Attach { record: None };
     bucket.store.write_lease("x", &lease).await.unwrap();
     let ahead = later(&bucket.store).await;
     let leases = bucket.leases(ahead, &nothing).await.unwrap();

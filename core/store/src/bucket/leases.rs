@@ -26,7 +26,8 @@
 use super::BucketStore;
 use super::prune::PruneMark;
 use crate::layout::{
-    FoundLease, Holder, HostId, JudgedLease, LEASE_MAX, Lease, RecordSeen, Seen, Standing, too_long,
+    FoundLease, HostId, JudgedLease, LEASE_MAX, Lease, LeaseFacts, LeaseHolder, RecordSeen, Standing,
+    too_long,
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
@@ -68,22 +69,28 @@ pub(super) struct Push {
 }
 
 /// The force of a lease in an object store at `now`, by the facts that the host `here` sees.
-fn standing(lease: &Lease, written: SystemTime, now: SystemTime, here: &HostId, seen: &Seen) -> Standing {
+fn standing(
+    lease: &Lease,
+    written: SystemTime,
+    now: SystemTime,
+    here: &HostId,
+    seen: &LeaseFacts,
+) -> Standing {
     match &lease.holder {
-        Holder::Attach { record } => match now.duration_since(written) {
+        LeaseHolder::Attach { record } => match now.duration_since(written) {
             Ok(age) if age > LEASE_LASTS => Standing::Over,
             _ if has_ended(lease, record.is_some(), here, seen) => Standing::Over,
             _ => Standing::Held,
         },
         // All hosts have the same bucket, even hosts that were made as copies of each other.
-        Holder::Writable { .. } => {
-            lease.standing(here, &Seen { is_locked: false, is_on_local_filesystem: false, ..*seen })
+        LeaseHolder::Writable { .. } => {
+            lease.standing(here, &LeaseFacts { is_locked: false, is_on_local_filesystem: false, ..*seen })
         }
     }
 }
 
 /// `true` if the process of an attach of this host ended, and its disk is not to be started again.
-fn has_ended(lease: &Lease, has_record: bool, here: &HostId, seen: &Seen) -> bool {
+fn has_ended(lease: &Lease, has_record: bool, here: &HostId, seen: &LeaseFacts) -> bool {
     let is_recorded =
         has_record && (seen.record != RecordSeen::IsGone || !here.sees_what_is_seen_by(&lease.host));
     seen.process_is_gone && !is_recorded
@@ -239,7 +246,7 @@ impl BucketStore {
     pub(super) async fn judged_leases(
         &self,
         now: SystemTime,
-        look: &(dyn Fn(&Lease) -> Seen + Send + Sync),
+        look: &(dyn Fn(&Lease) -> LeaseFacts + Send + Sync),
         mark: Option<&PruneMark>,
     ) -> Result<Vec<JudgedLease>> {
         let here = HostId::here()?;

@@ -11,9 +11,9 @@ use super::leases::{LEAST_AGE, PRUNING, PRUNING_LASTS, PUSH_LASTS, PUSHES};
 use super::{BucketStore, MOST_RACES, Versioned};
 use crate::MAX_MANIFEST_SIZE;
 use crate::layout::{
-    HostId, Index, JudgedLease, Lease, Mark, Need, PruneDecision, PruneInput, PrunePlan, PruneRules, Seen,
-    Standing, StoredBlob, UntaggedImage, Walk, Wanted, blob_name, gained_images, holders_of,
-    is_referrers_tag, lost_images, undecided,
+    DocumentNeed, HostId, JudgedLease, LayoutIndex, Lease, LeaseFacts, Mark, PruneDecision, PruneInput,
+    PrunePlan, PruneRules, Standing, StoredBlob, UntaggedImage, Walk, Wanted, blob_name, gained_images,
+    holders_of, is_referrers_tag, lost_images, undecided,
 };
 use crate::reference::{Selector, Tag};
 use crate::stop::Stop;
@@ -82,11 +82,11 @@ struct CountingLeases {
 }
 
 /// A function that finds the facts that this host knows of a lease.
-pub type Look<'a> = &'a (dyn Fn(&Lease) -> Seen + Send + Sync);
+pub type Look<'a> = &'a (dyn Fn(&Lease) -> LeaseFacts + Send + Sync);
 
 impl BucketStore {
     /// Marks images that lose their last name, before the index without it is written.
-    pub(super) async fn mark_lost(&self, before: &Index, after: &Index) -> Result<()> {
+    pub(super) async fn mark_lost(&self, before: &LayoutIndex, after: &LayoutIndex) -> Result<()> {
         for (digest, tags) in lost_images(before, after) {
             self.mark(&digest, &tags).await?;
         }
@@ -95,7 +95,7 @@ impl BucketStore {
 
     /// Removes the marks of images that have a name again. Best effort: not all writers may delete, and the next
     /// prune removes the marks otherwise.
-    pub(super) async fn unmark_gained(&self, before: &Index, after: &Index) {
+    pub(super) async fn unmark_gained(&self, before: &LayoutIndex, after: &LayoutIndex) {
         for digest in gained_images(before, after) {
             if let Err(error) = self.delete(&format!("{UNTAGGED}/{}", digest.hex())).await {
                 tracing::debug!(%error, "the mark of an image that has a name again stays");
@@ -156,7 +156,7 @@ impl BucketStore {
     async fn end_lease_with(
         &self,
         judged: &JudgedLease,
-        index: &Index,
+        index: &LayoutIndex,
         marks: &BTreeMap<Digest, Mark>,
     ) -> Result<Option<(Digest, Vec<String>)>> {
         let mut marked = None;
@@ -173,7 +173,7 @@ impl BucketStore {
 
     /// The documents of images that an index leads to, as far as they can be read: damaged documents are to be removed,
     /// too.
-    async fn manifests(&self, index: &Index) -> BTreeSet<Digest> {
+    async fn manifests(&self, index: &LayoutIndex) -> BTreeSet<Digest> {
         let mut walk = Walk::default();
         // Artifacts lead to their subjects, and go with them.
         for entry in index.entries().filter(|entry| !entry.tag.is_some_and(is_referrers_tag)) {
@@ -388,8 +388,12 @@ impl BucketStore {
             let Wanted { digest, need } = wanted;
             let bytes = match (self.document(digest).await, need) {
                 (Ok(bytes), _) => Some(bytes),
-                (Err(e), Need::MayBeAnything) if e.kind() == ErrorKind::Corrupt => None,
-                (Err(e), Need::MayBeAnything | Need::MayBeMissing) if e.kind() == ErrorKind::NotFound => None,
+                (Err(e), DocumentNeed::MayBeAnything) if e.kind() == ErrorKind::Corrupt => None,
+                (Err(e), DocumentNeed::MayBeAnything | DocumentNeed::MayBeMissing)
+                    if e.kind() == ErrorKind::NotFound =>
+                {
+                    None
+                }
                 (Err(e), _) => return Err(e.remedy(REMEDY)),
             };
             let given = plan.give(wanted, bytes.as_deref());
@@ -402,7 +406,7 @@ impl BucketStore {
     /// it was read.
     async fn remove_lists(
         &self,
-        index: &Index,
+        index: &LayoutIndex,
         version: Option<UpdateVersion>,
         orphans: Vec<Tag>,
     ) -> Result<()> {

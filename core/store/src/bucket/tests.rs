@@ -8,7 +8,7 @@ use object_store::memory::InMemory;
 
 fn store(objects: &Arc<InMemory>) -> BucketStore {
     let objects = Arc::clone(objects) as Arc<dyn ObjectStore>;
-    BucketStore::with(objects, "s3://bucket/a/b".to_owned(), "a/b", &Settings::default()).unwrap()
+    BucketStore::with(objects, "s3://bucket/a/b".to_owned(), "a/b", &StoreSettings::default()).unwrap()
 }
 
 fn tag(text: &str) -> Tag {
@@ -169,7 +169,8 @@ async fn race_in(their_tag: &str, times: u32, careless: bool) -> (Arc<InMemory>,
     let meddler =
         Meddler { objects: Arc::clone(&objects), tag: tag(their_tag), times: times.into(), careless };
     let ours =
-        BucketStore::with(Arc::new(meddler), "s3://b/a/b".to_owned(), "a/b", &Settings::default()).unwrap();
+        BucketStore::with(Arc::new(meddler), "s3://b/a/b".to_owned(), "a/b", &StoreSettings::default())
+            .unwrap();
     let result = ours.put_manifest(TYPE, manifest("ours"), Some(&tag("ours"))).await;
     (objects, result)
 }
@@ -239,7 +240,8 @@ async fn artifacts_are_added_whoever_else_writes() {
     for (times, done) in [(3, true), (1000, false)] {
         let meddler =
             Meddler { objects: Arc::clone(&objects), tag: tag("t"), times: times.into(), careless: false };
-        let ours = BucketStore::with(Arc::new(meddler), "s3://b/a/b".to_owned(), "a/b", &Settings::default());
+        let ours =
+            BucketStore::with(Arc::new(meddler), "s3://b/a/b".to_owned(), "a/b", &StoreSettings::default());
         let name = format!("with {times}");
         let put = ours.unwrap().put_referrer(&subject, TYPE, artifact(&name), &[]).await;
         assert_eq!(put.map_err(|e| e.kind()).err(), (!done).then_some(ErrorKind::Conflict));
@@ -276,13 +278,13 @@ async fn many_writers_lose_no_tag() {
 fn endpoints_without_tls_are_allowed_by_name() {
     let allow = |hosts: &[&str], endpoint: &str| {
         let plain_http = hosts.iter().map(|&host| host.to_owned()).collect();
-        let settings = Settings { plain_http, ..Settings::default() };
+        let settings = StoreSettings { plain_http, ..StoreSettings::default() };
         allow_plain(ClientOptions::new(), Some(endpoint), None, &settings).map(drop)
     };
     allow(&[], "https://s3.lan").unwrap();
     allow(&["127.0.0.1:9000"], "http://127.0.0.1:9000").unwrap();
     allow(&["s3.lan"], "http://s3.lan:9000/x").unwrap();
-    let anywhere = Settings::default();
+    let anywhere = StoreSettings::default();
     allow_plain(ClientOptions::new(), Some("http://s3.lan"), Some("true"), &anywhere).map(drop).unwrap();
     let error = allow(&["other"], "http://user:secret@127.0.0.1:9000/").unwrap_err();
     assert!(error.to_string().contains("--plain-http 127.0.0.1:9000"), "{error}");
@@ -291,7 +293,7 @@ fn endpoints_without_tls_are_allowed_by_name() {
 
 #[test]
 fn a_proxy_that_is_none_keeps_its_secret() {
-    let settings = Settings { proxy: Some("http://user:secret@[".into()), ..Settings::default() };
+    let settings = StoreSettings { proxy: Some("http://user:secret@[".into()), ..StoreSettings::default() };
     let error = connect(BucketScheme::S3, "bucket", &settings).map(drop).unwrap_err().to_string();
     assert!(error.contains("proxy") && !error.contains("secret"), "{error}");
 }
@@ -315,7 +317,7 @@ fn located(endpoint: Option<&str>) -> String {
     let builder = AmazonS3Builder::new().with_bucket_name("b").with_region("r").with_skip_signature(true);
     let builder = endpoint.into_iter().fold(builder, AmazonS3Builder::with_endpoint);
     let plain_http = vec!["h".to_owned(), "h:9000".to_owned(), "h:9001".to_owned()];
-    let connected = connect_s3(builder, &Settings { plain_http, ..Settings::default() }).unwrap();
+    let connected = connect_s3(builder, &StoreSettings { plain_http, ..StoreSettings::default() }).unwrap();
     format!("s3://b{}/p", connected.endpoint.as_deref().map(at_endpoint).unwrap_or_default())
 }
 
@@ -336,10 +338,10 @@ fn the_endpoint_for_s3_alone_goes_before_the_general_one() {
     let builder = AmazonS3Builder::new().with_bucket_name("b").with_region("r").with_skip_signature(true);
     let builder = builder.with_endpoint("https://general");
     let builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, "http://special:9000");
-    let refused = connect_s3(builder.clone(), &Settings::default()).map(drop).unwrap_err();
+    let refused = connect_s3(builder.clone(), &StoreSettings::default()).map(drop).unwrap_err();
     assert!(refused.to_string().contains("--plain-http special:9000"), "{refused}");
     let plain_http = vec!["special:9000".to_owned()];
-    let connected = connect_s3(builder, &Settings { plain_http, ..Settings::default() }).unwrap();
+    let connected = connect_s3(builder, &StoreSettings { plain_http, ..StoreSettings::default() }).unwrap();
     assert_eq!(connected.endpoint.as_deref(), Some("http://special:9000"));
 }
 
@@ -347,7 +349,7 @@ fn the_endpoint_for_s3_alone_goes_before_the_general_one() {
 fn containers_of_one_name_in_two_accounts_are_two_stores() {
     let at = |account: &str| {
         let builder = MicrosoftAzureBuilder::new().with_container_name("c").with_account(account);
-        let connected = connect_azure(builder.with_skip_signature(true), &Settings::default()).unwrap();
+        let connected = connect_azure(builder.with_skip_signature(true), &StoreSettings::default()).unwrap();
         at_endpoint(&connected.endpoint.unwrap())
     };
     assert_eq!(at("one"), "@one.blob.core.windows.net:443");
@@ -359,7 +361,7 @@ fn a_file_of_certificates_has_some() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ca.pem");
     std::fs::write(&path, "no certificate").unwrap();
-    let settings = Settings { ca_files: vec![path], ..Settings::default() };
+    let settings = StoreSettings { ca_files: vec![path], ..StoreSettings::default() };
     let error = connect(BucketScheme::S3, "bucket", &settings).map(drop).unwrap_err();
     assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("ca.pem"), "{error}");
 }
@@ -370,10 +372,10 @@ async fn requests_go_through_the_proxy() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let proxy = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = proxy.local_addr().unwrap();
-    let settings = Settings {
+    let settings = StoreSettings {
         proxy: Some(format!("http://me:secret@{address}").into()),
         plain_http: vec!["s3.invalid".to_owned()],
-        ..Settings::default()
+        ..StoreSettings::default()
     };
     let builder = AmazonS3Builder::new().with_bucket_name("b").with_region("r").with_skip_signature(true);
     let connected = connect_s3(builder.with_endpoint("http://s3.invalid"), &settings).unwrap();

@@ -5,7 +5,7 @@
 //! store of `headstart-image`, and in this crate's `directory` for single blobs.
 
 use super::{
-    INDEX_FILE, Index, LAYOUT, LAYOUT_FILE, MAX_INDEX_SIZE, blob_name, check_document, check_layout,
+    INDEX_FILE, LAYOUT, LAYOUT_FILE, LayoutIndex, MAX_INDEX_SIZE, blob_name, check_document, check_layout,
 };
 use crate::MAX_MANIFEST_SIZE;
 use headstart_block::guarded::{GuardedDir, Like, not_made_in, open_regular, shell_word};
@@ -173,7 +173,7 @@ impl LayoutDir {
         // This one may belong to another user, and not be open to us.
         let _ = layout.root.parent().map(sync_dir);
         if !layout.index_path().exists() {
-            layout.replace(INDEX_FILE, &Index::empty().to_bytes()?)?;
+            layout.replace(INDEX_FILE, &LayoutIndex::empty().to_bytes()?)?;
         }
         layout.replace(LAYOUT_FILE, LAYOUT.as_bytes())?;
         Ok(layout)
@@ -189,13 +189,13 @@ impl LayoutDir {
     ///
     /// # Errors
     /// An error about its path if it cannot be read or is no index.
-    pub fn index(&self) -> Result<Index> {
+    pub fn index(&self) -> Result<LayoutIndex> {
         let path = self.index_path();
         let mut bytes = Vec::new();
         open_regular(&path)
             .and_then(|file| file.take(MAX_INDEX_SIZE + 1).read_to_end(&mut bytes))
             .map_err(|e| Error::io("cannot read", e))
-            .and_then(|_| Index::parse(&bytes))
+            .and_then(|_| LayoutIndex::parse(&bytes))
             .map_err(|e| match e.kind() {
                 ErrorKind::Corrupt => e.about(path.display()).remedy(format!(
                     "bring back a copy of that file; without one, each image whose digest is known can still be \

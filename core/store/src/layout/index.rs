@@ -15,7 +15,7 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// An entry, as far as we know it.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry<'a> {
+pub struct LayoutEntry<'a> {
     /// The target of the entry; `None` for digests other than sha256, which are not ours to touch.
     pub digest: Option<Digest>,
     /// The media type that the entry claims for the target.
@@ -25,7 +25,7 @@ pub struct Entry<'a> {
     value: &'a Value,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> LayoutEntry<'a> {
     fn new(value: &'a Value) -> Self {
         Self {
             digest: value.get("digest").and_then(Value::as_str).and_then(|text| text.parse().ok()),
@@ -51,14 +51,14 @@ impl<'a> Entry<'a> {
 
 /// An index, with all its content.
 #[derive(Clone, Debug)]
-pub struct Index {
+pub struct LayoutIndex {
     /// All fields but the entries.
     fields: Map<String, Value>,
     /// The entries; a document that has none is no index.
     manifests: Option<Vec<Value>>,
 }
 
-impl Index {
+impl LayoutIndex {
     /// The index of a layout without images.
     #[must_use]
     pub fn empty() -> Self {
@@ -110,26 +110,26 @@ impl Index {
     }
 
     /// All entries, in their order.
-    pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
-        self.manifests.iter().flatten().map(Entry::new)
+    pub fn entries(&self) -> impl Iterator<Item = LayoutEntry<'_>> {
+        self.manifests.iter().flatten().map(LayoutEntry::new)
     }
 
     /// The entry of a tag; among several, the one for our platform, otherwise the first.
     #[must_use]
-    pub fn find(&self, tag: &Tag) -> Option<Entry<'_>> {
+    pub fn find(&self, tag: &Tag) -> Option<LayoutEntry<'_>> {
         let mut tagged = self.entries().filter(|entry| entry.tag == Some(tag.as_str())).peekable();
         let first = tagged.peek().copied();
-        tagged.find(Entry::is_for_this_platform).or(first)
+        tagged.find(LayoutEntry::is_for_this_platform).or(first)
     }
 
     /// The entry for Linux on amd64, or the only one.
     #[must_use]
-    pub fn for_this_platform(&self) -> Option<Entry<'_>> {
+    pub fn for_this_platform(&self) -> Option<LayoutEntry<'_>> {
         let only = match self.manifests.as_deref() {
-            Some([only]) => Some(Entry::new(only)),
+            Some([only]) => Some(LayoutEntry::new(only)),
             _ => None,
         };
-        self.entries().find(Entry::is_for_this_platform).or(only)
+        self.entries().find(LayoutEntry::is_for_this_platform).or(only)
     }
 
     /// Points `tag` at a manifest, in the place of its earlier target.
@@ -140,8 +140,8 @@ impl Index {
         });
         let selector = Selector::Tag(tag.clone());
         let manifests = self.manifests.get_or_insert_default();
-        let place = manifests.iter().position(|value| Entry::new(value).is_selected(&selector));
-        manifests.retain(|value| !Entry::new(value).is_selected(&selector));
+        let place = manifests.iter().position(|value| LayoutEntry::new(value).is_selected(&selector));
+        manifests.retain(|value| !LayoutEntry::new(value).is_selected(&selector));
         // Those in front of the first are still there, so its place is within the list.
         manifests.insert(place.unwrap_or(manifests.len()), entry);
     }
@@ -169,7 +169,7 @@ impl Index {
     pub fn remove(&mut self, selector: &Selector) -> bool {
         let manifests = self.manifests.get_or_insert_default();
         let before = manifests.len();
-        manifests.retain(|value| !Entry::new(value).is_selected(selector));
+        manifests.retain(|value| !LayoutEntry::new(value).is_selected(selector));
         manifests.len() < before
     }
 }

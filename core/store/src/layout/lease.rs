@@ -59,7 +59,7 @@ pub const ATTACH: &str = "attach-";
 pub struct Lease {
     version: u32,
     /// The holder.
-    pub holder: Holder,
+    pub holder: LeaseHolder,
     /// The digest of the image's manifest.
     #[serde(deserialize_with = "digest")]
     pub image: Digest,
@@ -77,7 +77,7 @@ pub struct Lease {
 /// A disk that needs an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Holder {
+pub enum LeaseHolder {
     /// A process that serves a disk of the image.
     Attach {
         /// A file that exists as long as the disk is to be restarted after its process died.
@@ -178,7 +178,7 @@ impl HostId {
 
 /// The facts that decide on a lease, as they are on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct LeaseFacts {
     /// `true` if a process holds the lock on the lease.
     pub is_locked: bool,
     /// `true` if the store is on a file system that only one host at a time can have mounted.
@@ -227,13 +227,19 @@ pub enum Standing {
 impl Lease {
     /// A lease of this process.
     #[must_use]
-    pub fn new(holder: Holder, image: Digest, blobs: Vec<Digest>, reference: String, host: HostId) -> Self {
+    pub fn new(
+        holder: LeaseHolder,
+        image: Digest,
+        blobs: Vec<Digest>,
+        reference: String,
+        host: HostId,
+    ) -> Self {
         Self { version: VERSION, holder, image, blobs, reference, host, pid: std::process::id() }
     }
 
     /// The force of the lease, by the facts `seen` on the host `here`.
     #[must_use]
-    pub fn standing(&self, here: &HostId, seen: &Seen) -> Standing {
+    pub fn standing(&self, here: &HostId, seen: &LeaseFacts) -> Standing {
         if seen.is_locked {
             return Standing::Held;
         }
@@ -243,13 +249,13 @@ impl Lease {
         // A path that is missing here may exist in the container that wrote this.
         let sees_all = here.sees_what_is_seen_by(&self.host);
         match &self.holder {
-            Holder::Attach { record: None } => Standing::Over,
-            Holder::Attach { record: Some(_) } => match seen.record {
+            LeaseHolder::Attach { record: None } => Standing::Over,
+            LeaseHolder::Attach { record: Some(_) } => match seen.record {
                 RecordSeen::Holds => Standing::Held,
                 RecordSeen::IsGone if sees_all => Standing::Over,
                 RecordSeen::IsGone | RecordSeen::Unknown => Standing::Foreign,
             },
-            Holder::Writable { .. } => match seen.directory {
+            LeaseHolder::Writable { .. } => match seen.directory {
                 DirectorySeen::Holds => Standing::Held,
                 DirectorySeen::IsGone if !sees_all => Standing::Foreign,
                 DirectorySeen::IsGone => Standing::Over,
@@ -302,14 +308,14 @@ impl fmt::Display for Lease {
         let clean = |text: &str| text.replace(char::is_control, "?");
         let host = clean(&self.host.name);
         match &self.holder {
-            Holder::Attach { record: None } => {
+            LeaseHolder::Attach { record: None } => {
                 write!(f, "`headstart attach` (process {} on {host})", self.pid)
             }
-            Holder::Attach { record: Some(record) } => {
+            LeaseHolder::Attach { record: Some(record) } => {
                 let disk = clean(&record.file_stem().unwrap_or_default().to_string_lossy());
                 write!(f, "the disk {disk} of the agent on {host}")
             }
-            Holder::Writable { dir, .. } => {
+            LeaseHolder::Writable { dir, .. } => {
                 write!(f, "the writable directory {} on {host}", clean(&dir.to_string_lossy()))
             }
         }
@@ -401,8 +407,8 @@ impl LayoutDir {
     /// Errors of writing or locking a file.
     pub fn hold(&self, _lock: &LayoutLock, id: &str, lease: &Lease) -> Result<HeldLease> {
         let record = match &lease.holder {
-            Holder::Attach { record } => record.clone(),
-            Holder::Writable { .. } => None,
+            LeaseHolder::Attach { record } => record.clone(),
+            LeaseHolder::Writable { .. } => None,
         };
         let (dir, file) = self.write_lease(id, lease, record.is_some())?;
         Ok(HeldLease { dir, id: id.to_owned(), record, _file: file })
@@ -548,12 +554,12 @@ mod tests {
         }
     }
 
-    fn lease(holder: Holder, host: HostId) -> Lease {
+    fn lease(holder: LeaseHolder, host: HostId) -> Lease {
         Lease::new(holder, Digest::of(b"i"), vec![Digest::of(b"l")], "file:///s:t".to_owned(), host)
     }
 
-    fn writable() -> Holder {
-        Holder::Writable { dir: "/vm".into(), uuid: "u".to_owned(), filesystem: "1".to_owned() }
+    fn writable() -> LeaseHolder {
+        LeaseHolder::Writable { dir: "/vm".into(), uuid: "u".to_owned(), filesystem: "1".to_owned() }
     }
 
     fn any_host() -> impl Strategy<Value = HostId> {
@@ -577,14 +583,15 @@ mod tests {
                 vec![DirectorySeen::Holds, DirectorySeen::IsGone, DirectorySeen::Unknown]),
         ) {
             let record = may_have_record.then(|| PathBuf::from("/run/vm.images"));
-            let holder = if is_writable { writable() } else { Holder::Attach { record } };
+            let holder = if is_writable { writable() } else { LeaseHolder::Attach { record } };
             let is_same_root = match (of.root, here.root) {
                 (Some(a), Some(b)) => a.inode == b.inode && (a.device == b.device || of.boot != here.boot),
                 _ => true,
             };
             let needs_root = is_writable || may_have_record;
-            let seen =
-                Seen { is_locked, is_on_local_filesystem, record: record_seen, process_is_gone: false, directory };
+            let record = record_seen;
+            let process_is_gone = false;
+            let seen = LeaseFacts { is_locked, is_on_local_filesystem, record, process_is_gone, directory };
             let standing = lease(holder, of.clone()).standing(&here, &seen);
             let same_machine = of.machine.is_some() && of.machine == here.machine && of.name == here.name;
             let is_this_host = of.boot == here.boot || same_machine && is_on_local_filesystem;
@@ -614,7 +621,7 @@ mod tests {
         #[test]
         fn what_is_written_is_read(of in any_host(), is_writable: bool, record: bool) {
             let record = record.then(|| PathBuf::from("/run/vm.images"));
-            let holder = if is_writable { writable() } else { Holder::Attach { record } };
+            let holder = if is_writable { writable() } else { LeaseHolder::Attach { record } };
             let lease = lease(holder, of);
             prop_assert_eq!(Lease::parse(&lease.to_bytes().unwrap()).unwrap(), lease);
         }
@@ -625,7 +632,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let layout = LayoutDir::create_or_open(dir.path()).unwrap();
         assert!(layout.leases().unwrap().is_empty());
-        let of = lease(Holder::Attach { record: None }, HostId::here().unwrap());
+        let of = lease(LeaseHolder::Attach { record: None }, HostId::here().unwrap());
         let held = layout.hold(&layout.lock().unwrap(), "x", &of).unwrap();
         let found = layout.leases().unwrap();
         assert_eq!(found.len(), 1);
@@ -635,7 +642,7 @@ mod tests {
         // With a record it outlives its process, and without one no longer.
         let record = dir.path().join("record");
         fs::write(&record, "").unwrap();
-        let of = lease(Holder::Attach { record: Some(record.clone()) }, HostId::here().unwrap());
+        let of = lease(LeaseHolder::Attach { record: Some(record.clone()) }, HostId::here().unwrap());
         drop(layout.hold(&layout.lock().unwrap(), "x", &of).unwrap());
         // A program that another test starts meanwhile has the lock, too, until it is executed.
         let is_free = |()| {

@@ -19,7 +19,7 @@
 //! for a while like any other; later only its manifest stays, because only that was named.
 
 use super::{
-    Index, Lease, MAX_DEPTH, Mark, collect_digests, image_document, leads_further, referrers_subject,
+    LayoutIndex, Lease, MAX_DEPTH, Mark, collect_digests, image_document, leads_further, referrers_subject,
 };
 use crate::MAX_MANIFEST_SIZE;
 use crate::reference::Tag;
@@ -62,7 +62,7 @@ pub struct StoredBlob {
 #[derive(Debug)]
 pub struct PruneInput<'a> {
     /// The index.
-    pub index: &'a Index,
+    pub index: &'a LayoutIndex,
     /// All blobs.
     pub blobs: Vec<StoredBlob>,
     /// The leases that count.
@@ -115,12 +115,12 @@ pub struct Wanted {
     /// Its digest.
     pub digest: Digest,
     /// The requirement on its presence.
-    pub need: Need,
+    pub need: DocumentNeed,
 }
 
 /// The requirement on a document's presence and readability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub enum DocumentNeed {
     /// The document has to be there.
     Required,
     /// The document may be missing, but not damaged.
@@ -148,7 +148,7 @@ impl Walk {
     pub fn start(&mut self, digest: Digest, media_type: Option<&str>) {
         self.found.insert(digest);
         if leads_further(media_type) {
-            self.waiting.push((Wanted { digest, need: Need::Required }, 0));
+            self.waiting.push((Wanted { digest, need: DocumentNeed::Required }, 0));
         } else {
             self.read.insert(digest);
         }
@@ -157,7 +157,7 @@ impl Walk {
     /// Begins at an image that may be gone in part.
     fn keep(&mut self, digest: Digest) {
         self.found.insert(digest);
-        self.waiting.push((Wanted { digest, need: Need::MayBeMissing }, 0));
+        self.waiting.push((Wanted { digest, need: DocumentNeed::MayBeMissing }, 0));
     }
 
     /// The next document to be read.
@@ -186,7 +186,7 @@ impl Walk {
         if let Some(source) = optimized_from(&document) {
             self.optimized.entry(source).or_default().insert(digest);
         }
-        let next = leading.into_iter().map(|digest| Wanted { digest, need: Need::MayBeMissing });
+        let next = leading.into_iter().map(|digest| Wanted { digest, need: DocumentNeed::MayBeMissing });
         self.waiting.extend(next.map(|wanted| (wanted, self.depth + 1)));
         Ok(())
     }
@@ -262,7 +262,7 @@ impl PrunePlan {
                     self.phase = Phase::Candidates;
                 }
                 Phase::Candidates => match self.candidates.pop() {
-                    Some(digest) => return Some(Wanted { digest, need: Need::MayBeAnything }),
+                    Some(digest) => return Some(Wanted { digest, need: DocumentNeed::MayBeAnything }),
                     None => {
                         self.keep_held();
                         self.phase = Phase::Kept;
@@ -279,7 +279,7 @@ impl PrunePlan {
     /// As [`Walk::give`].
     pub fn give(&mut self, wanted: Wanted, bytes: Option<&[u8]>) -> Result<()> {
         let Some(bytes) = bytes else { return Ok(()) };
-        if wanted.need != Need::MayBeAnything {
+        if wanted.need != DocumentNeed::MayBeAnything {
             return self.walk.give(wanted.digest, bytes);
         }
         // Any other document is no image.
@@ -380,7 +380,7 @@ pub fn holders_of(leases: &[Lease], images: &BTreeSet<Digest>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Holder, HostId, referrers_tag};
+    use super::super::{HostId, LeaseHolder, referrers_tag};
     use super::*;
     use crate::media_type::{INDEX_OCI, MANIFEST_OCI};
     use proptest::prelude::*;
@@ -441,12 +441,12 @@ mod tests {
         leases: Vec<Lease>,
         ended: BTreeSet<Digest>,
         marks: BTreeMap<Digest, Mark>,
-        index: Option<Index>,
+        index: Option<LayoutIndex>,
     }
 
     impl World {
         fn of(all: &[Made]) -> Self {
-            let (mut world, mut index) = (Self::default(), Index::empty());
+            let (mut world, mut index) = (Self::default(), LayoutIndex::empty());
             let mut digests = Vec::<Digest>::new();
             for (number, made) in all.iter().enumerate() {
                 let other = digests.get(made.other % number.max(1)).copied();
@@ -607,7 +607,7 @@ mod tests {
             while let Some(wanted) = plan.wanted() {
                 let there =
                     self.documents.get(&wanted.digest).filter(|_| self.blobs.contains_key(&wanted.digest));
-                assert!(there.is_some() || wanted.need != Need::Required, "what is named is there");
+                assert!(there.is_some() || wanted.need != DocumentNeed::Required, "what is named is there");
                 plan.give(wanted, there.map(|document| &document.bytes[..])).ok()?;
             }
             Some(plan.decide())
@@ -621,7 +621,7 @@ mod tests {
     fn lease(image: Digest, blobs: Vec<Digest>) -> Lease {
         let host =
             HostId { name: "h".to_owned(), machine: None, boot: "b".to_owned(), root: None, pids: None };
-        let holder = Holder::Attach { record: None };
+        let holder = LeaseHolder::Attach { record: None };
         Lease::new(holder, image, blobs, "file:///s:t".to_owned(), host)
     }
 

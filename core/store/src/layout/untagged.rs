@@ -11,7 +11,7 @@
 //! prune makes one. The same holds if the disk is full: names can be taken away then, too, to make room.
 
 use super::directory::{Creation, UNTAGGED, temporary};
-use super::{INDEX_FILE, Index, LayoutDir, is_referrers_tag};
+use super::{INDEX_FILE, LayoutDir, LayoutIndex, is_referrers_tag};
 use headstart_block::guarded::Access;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ pub struct Mark {
 }
 
 /// The images that `before` names and `after` does not, with the tags that they had.
-pub(crate) fn lost_images(before: &Index, after: &Index) -> BTreeMap<Digest, Vec<String>> {
+pub(crate) fn lost_images(before: &LayoutIndex, after: &LayoutIndex) -> BTreeMap<Digest, Vec<String>> {
     let named: BTreeSet<_> = after.entries().filter_map(|entry| entry.digest).collect();
     let mut lost = BTreeMap::<Digest, Vec<String>>::new();
     for entry in before.entries().filter(|entry| !entry.tag.is_some_and(is_referrers_tag)) {
@@ -45,8 +45,9 @@ pub(crate) fn lost_images(before: &Index, after: &Index) -> BTreeMap<Digest, Vec
 }
 
 /// The images that `after` names and `before` does not.
-pub(crate) fn gained_images(before: &Index, after: &Index) -> BTreeSet<Digest> {
-    let named = |index: &Index| index.entries().filter_map(|entry| entry.digest).collect::<BTreeSet<_>>();
+pub(crate) fn gained_images(before: &LayoutIndex, after: &LayoutIndex) -> BTreeSet<Digest> {
+    let named =
+        |index: &LayoutIndex| index.entries().filter_map(|entry| entry.digest).collect::<BTreeSet<_>>();
     named(after).difference(&named(before)).copied().collect()
 }
 
@@ -65,7 +66,7 @@ impl LayoutDir {
     ///
     /// # Errors
     /// Errors of writing, renaming or syncing.
-    pub fn replace_index(&self, before: &Index, after: &Index) -> Result<()> {
+    pub fn replace_index(&self, before: &LayoutIndex, after: &LayoutIndex) -> Result<()> {
         // First the step that needs space.
         let prepared = self.prepare(&after.to_bytes()?)?;
         self.mark_lost(before, after)?;
@@ -75,7 +76,7 @@ impl LayoutDir {
     }
 
     /// Removes the marks of images that `after` names again. Under the lock, once `after` is written.
-    pub fn unmark_gained(&self, before: &Index, after: &Index) {
+    pub fn unmark_gained(&self, before: &LayoutIndex, after: &LayoutIndex) {
         gained_images(before, after).iter().for_each(|digest| self.unmark(digest));
     }
 
@@ -83,7 +84,7 @@ impl LayoutDir {
     ///
     /// # Errors
     /// Errors of writing files.
-    pub fn mark_lost(&self, before: &Index, after: &Index) -> Result<()> {
+    pub fn mark_lost(&self, before: &LayoutIndex, after: &LayoutIndex) -> Result<()> {
         let mut lost = lost_images(before, after).into_iter();
         lost.try_for_each(|(digest, tags)| self.mark(&digest, tags))
     }
@@ -164,7 +165,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let layout = LayoutDir::create_or_open(dir.path()).unwrap();
         let [a, b, list] = [b"a", b"b", b"c"].map(|bytes| Digest::of(bytes));
-        let mut before = Index::empty();
+        let mut before = LayoutIndex::empty();
         let tag = |text: &str| text.parse().unwrap();
         for (name, digest) in [("x", &a), ("y", &a), ("z", &b)] {
             before.set(&tag(name), "m", digest, 1);

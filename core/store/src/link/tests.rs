@@ -28,7 +28,7 @@ fn ms(number: u64) -> Duration {
 
 #[tokio::test(start_paused = true)]
 async fn exactly_the_bytes_or_an_error_that_can_be_retried() {
-    let link = Link::new(&Settings::default());
+    let link = Link::new(&StoreSettings::default());
     for parts in [&[4096][..], &[1, 4095], &[1000, 0, 3000, 96], &[4096, 0]] {
         let bytes = link.read(range(), Urgency::Demand, || after(ms(1), parts)).await.unwrap();
         assert_eq!(bytes, vec![7; 4096], "{parts:?}");
@@ -45,7 +45,8 @@ async fn exactly_the_bytes_or_an_error_that_can_be_retried() {
 
 #[tokio::test(start_paused = true)]
 async fn every_wait_ends() {
-    let settings = Settings { first_byte_timeout: ms(300), stall_timeout: ms(200), ..Settings::default() };
+    let settings =
+        StoreSettings { first_byte_timeout: ms(300), stall_timeout: ms(200), ..StoreSettings::default() };
     let link = Link::new(&settings);
     let start = Instant::now();
     let never = || async { std::future::pending::<Result<Answer>>().await };
@@ -70,7 +71,7 @@ async fn every_wait_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn demand_does_not_wait_behind_background() {
-    let settings = Settings { background_in_flight: 2, demand_in_flight: 2, ..Settings::default() };
+    let settings = StoreSettings { background_in_flight: 2, demand_in_flight: 2, ..StoreSettings::default() };
     let link = Arc::new(Link::new(&settings));
     let under_way = Arc::new(AtomicU64::new(0));
     let background: Vec<_> = (0..10)
@@ -104,7 +105,7 @@ async fn demand_does_not_wait_behind_background() {
 }
 
 /// A link that has seen some reads of 10 ms each.
-async fn warm(settings: &Settings) -> Link {
+async fn warm(settings: &StoreSettings) -> Link {
     let link = Link::new(settings);
     for _ in 0..20 {
         link.read(range(), Urgency::Demand, || after(ms(10), &[4096])).await.unwrap();
@@ -114,7 +115,7 @@ async fn warm(settings: &Settings) -> Link {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_demand_read_is_sent_again() {
-    let link = warm(&Settings::default()).await;
+    let link = warm(&StoreSettings::default()).await;
     let sent = AtomicU64::new(0);
     let first_is_slow = || {
         let pause = if sent.fetch_add(1, Ordering::Relaxed) == 0 { ms(5000) } else { ms(10) };
@@ -136,7 +137,7 @@ async fn a_slow_demand_read_is_sent_again() {
 #[tokio::test(start_paused = true)]
 async fn one_of_two_requests_may_fail() {
     for fails in [0, 1] {
-        let link = warm(&Settings::default()).await;
+        let link = warm(&StoreSettings::default()).await;
         let sent = AtomicU64::new(0);
         let send = || {
             let number = sent.fetch_add(1, Ordering::Relaxed);
@@ -155,7 +156,7 @@ async fn one_of_two_requests_may_fail() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_slow_as_a_whole_is_not_asked_twice() {
-    let link = warm(&Settings::default()).await;
+    let link = warm(&StoreSettings::default()).await;
     let before = link.counters().requests;
     for _ in 0..1000 {
         link.read(range(), Urgency::Demand, || after(ms(300), &[4096])).await.unwrap();
@@ -168,7 +169,7 @@ async fn a_store_that_is_slow_as_a_whole_is_not_asked_twice() {
 #[tokio::test(start_paused = true)]
 async fn second_requests_keep_to_their_share() {
     let hedge = HedgeSettings { share: 0.03, ..HedgeSettings::default() };
-    let link = warm(&Settings { hedge: Some(hedge), ..Settings::default() }).await;
+    let link = warm(&StoreSettings { hedge: Some(hedge), ..StoreSettings::default() }).await;
     let sent = AtomicU64::new(0);
     for _ in 0..1000 {
         // Every tenth is slow.
@@ -177,14 +178,14 @@ async fn second_requests_keep_to_their_share() {
     }
     let hedges = link.counters().hedges;
     assert!((25..=35).contains(&hedges), "{hedges}");
-    let never = warm(&Settings { hedge: None, ..Settings::default() }).await;
+    let never = warm(&StoreSettings { hedge: None, ..StoreSettings::default() }).await;
     never.read(range(), Urgency::Demand, || after(ms(5000), &[4096])).await.unwrap();
     assert_eq!(never.counters().hedges, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_rate_holds_over_all_links_that_share_it() {
-    let settings = Settings { limit_rate: Some(RateLimit::new(1_000_000)), ..Settings::default() };
+    let settings = StoreSettings { limit_rate: Some(RateLimit::new(1_000_000)), ..StoreSettings::default() };
     let links = [Link::new(&settings), Link::new(&settings.clone())];
     let start = Instant::now();
     for _ in 0..50 {
@@ -200,7 +201,7 @@ async fn the_rate_holds_over_all_links_that_share_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_drips_ends() {
-    let settings = Settings { stall_timeout: ms(2000), ..Settings::default() };
+    let settings = StoreSettings { stall_timeout: ms(2000), ..StoreSettings::default() };
     let link = Link::new(&settings);
     let start = Instant::now();
     let drips = || async {
@@ -219,7 +220,8 @@ async fn a_body_that_drips_ends() {
 async fn second_requests_that_are_not_sent_take_nothing_of_the_rate() {
     let hedge = HedgeSettings { share: 0.0, ..HedgeSettings::default() };
     let limit = RateLimit::new(10_000);
-    let settings = Settings { hedge: Some(hedge), limit_rate: Some(limit.clone()), ..Settings::default() };
+    let settings =
+        StoreSettings { hedge: Some(hedge), limit_rate: Some(limit.clone()), ..StoreSettings::default() };
     let link = warm(&settings).await;
     // The first one spends the whole budget.
     for _ in 0..2 {
@@ -232,7 +234,7 @@ async fn second_requests_that_are_not_sent_take_nothing_of_the_rate() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_asks_to_be_left_alone_is() {
-    let link = Link::new(&Settings::default());
+    let link = Link::new(&StoreSettings::default());
     let busy = |pause| async move {
         let error = Error::new(ErrorKind::Unavailable, "busy").retry_after(ms(pause));
         Err::<Answer, _>(error)
@@ -254,7 +256,7 @@ async fn a_store_that_asks_to_be_left_alone_is() {
     let start = Instant::now();
     link.read(range(), Urgency::Demand, || busy(1_000_000_000)).await.unwrap_err();
     link.read(range(), Urgency::Demand, || after(ms(1), &[4096])).await.unwrap();
-    let deadline = Settings::default().retry.deadline;
+    let deadline = StoreSettings::default().retry.deadline;
     assert!((deadline..deadline * 2).contains(&start.elapsed()), "{:?}", start.elapsed());
 }
 
@@ -275,7 +277,7 @@ async fn drain(parts: &mut BoxStream<'_, Result<Bytes>>) -> (Vec<usize>, Option<
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_gives_what_comes_as_it_comes() {
-    let link = Link::new(&Settings::default());
+    let link = Link::new(&StoreSettings::default());
     for (parts, given, broken) in [
         (&[4096][..], &[4096][..], false),
         (&[1000, 3000, 96], &[1000, 3000, 96], false),
@@ -298,7 +300,7 @@ async fn a_stream_gives_what_comes_as_it_comes() {
 /// A stream has its place until it is dropped; demand reads have places of their own.
 #[tokio::test(start_paused = true)]
 async fn a_stream_keeps_its_place_and_no_other() {
-    let settings = Settings { background_in_flight: 1, ..Settings::default() };
+    let settings = StoreSettings { background_in_flight: 1, ..StoreSettings::default() };
     let link = Link::new(&settings);
     let mut stream = link.stream(range(), Urgency::Background, || after(ms(1), &[96, 4000])).await.unwrap();
     assert_eq!(stream.next().await.unwrap().unwrap().len(), 96);
@@ -312,7 +314,7 @@ async fn a_stream_keeps_its_place_and_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn who_holds_a_stream_does_not_blame_the_server() {
-    let settings = Settings { stall_timeout: ms(200), ..Settings::default() };
+    let settings = StoreSettings { stall_timeout: ms(200), ..StoreSettings::default() };
     let link = Link::new(&settings);
     let send = || async {
         let parts = [1000, 3096].map(|len| Ok(Bytes::from(vec![0; len])));
@@ -332,7 +334,7 @@ async fn who_holds_a_stream_does_not_blame_the_server() {
 #[tokio::test(start_paused = true)]
 async fn a_stream_keeps_to_the_rate_as_it_goes_on() {
     let limit = RateLimit::new(1_000_000);
-    let link = Link::new(&Settings { limit_rate: Some(limit), ..Settings::default() });
+    let link = Link::new(&StoreSettings { limit_rate: Some(limit), ..StoreSettings::default() });
     let (parts, whole) = ([50_000; 80], ByteRange::between(0, 4_000_000));
     let start = Instant::now();
     let mut stream = link.stream(whole, Urgency::Background, || after(ms(1), &parts)).await.unwrap();

@@ -18,7 +18,7 @@ use super::token::{Decision, LIFE_UNTOLD, Secret, Token, TokenSlot};
 use super::{Clock, locked};
 use crate::guard::{self, Guard};
 use crate::http;
-use crate::settings::{Settings, authority};
+use crate::settings::{StoreSettings, authority};
 use headstart_block::{Error, ErrorKind, Result};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
@@ -96,7 +96,7 @@ pub(super) struct Auth {
     plain: bool,
     client: Client,
     guard: Arc<Guard>,
-    settings: Arc<Settings>,
+    settings: Arc<StoreSettings>,
     clock: Clock,
     credentials: Credentials,
     scheme: Mutex<Scheme>,
@@ -110,7 +110,7 @@ impl Auth {
         repository: &str,
         client: Client,
         guard: Arc<Guard>,
-        settings: Arc<Settings>,
+        settings: Arc<StoreSettings>,
         clock: Clock,
     ) -> Self {
         Self {

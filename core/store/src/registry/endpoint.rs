@@ -9,7 +9,7 @@ use super::{CHECKED, Clock, locked};
 use crate::counters::Meter;
 use crate::guard::{self, Guard};
 use crate::http::{self, Redirects};
-use crate::settings::{Settings, authority};
+use crate::settings::{StoreSettings, authority};
 use bytes::Bytes;
 use headstart_block::{Error, ErrorKind, Result};
 use reqwest::header::LOCATION;
@@ -41,7 +41,7 @@ pub(super) struct Endpoint {
     pub(super) client: Client,
     /// The guard of the addresses of its redirects and its token server.
     guard: Arc<Guard>,
-    pub(super) settings: Arc<Settings>,
+    pub(super) settings: Arc<StoreSettings>,
     pub(super) clock: Clock,
     pub(super) auth: Arc<Auth>,
     pub(super) blobs: Blobs,
@@ -54,7 +54,7 @@ pub(super) struct Endpoint {
 /// The state that all endpoints of one store share.
 #[derive(Clone)]
 pub(super) struct Shared {
-    pub(super) settings: Arc<Settings>,
+    pub(super) settings: Arc<StoreSettings>,
     pub(super) clock: Clock,
     pub(super) meter: Arc<Meter>,
 }
@@ -80,7 +80,8 @@ impl Endpoint {
         }
         let Shared { settings, clock, meter } = shared.clone();
         // A registry on the internet and its mirror here may redirect to different addresses.
-        let guard = Guard::new(&base, &Settings { one_origin: false, ..Settings::clone(&settings) });
+        let guard =
+            Guard::new(&base, &StoreSettings { one_origin: false, ..StoreSettings::clone(&settings) });
         let client = http::client(&settings, Redirects::Report, Some(&guard))?;
         let auth =
             Auth::new(host, &repository, client.clone(), Arc::clone(&guard), Arc::clone(&settings), clock);

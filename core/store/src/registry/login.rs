@@ -9,7 +9,7 @@ use super::auth::basic;
 use super::credentials::{Credential, Credentials};
 use super::locked;
 use crate::http;
-use crate::settings::{Settings, authority};
+use crate::settings::{StoreSettings, authority};
 use headstart_block::{Error, ErrorKind, Result};
 use reqwest::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{RequestBuilder, Response, StatusCode};
@@ -38,7 +38,7 @@ struct Shown {
 }
 
 impl Login {
-    pub(crate) fn new(base: &Url, settings: &Settings) -> Self {
+    pub(crate) fn new(base: &Url, settings: &StoreSettings) -> Self {
         let host = authority(base);
         Self {
             trusted: base.scheme() == "https" || settings.is_plain_http(&host),

@@ -33,21 +33,22 @@ fn follows_pages() {
 
 #[test]
 fn credentials_and_mirrors_have_names() {
-    let open = |host: &str, settings: &Settings| open(host, "a/b", settings).map(drop);
-    let settings = Settings::default();
+    let open = |host: &str, settings: &StoreSettings| open(host, "a/b", settings).map(drop);
+    let settings = StoreSettings::default();
     assert!(open("docker.io", &settings).is_ok());
     assert_eq!(open("user@host", &settings).unwrap_err().kind(), ErrorKind::Invalid);
     let mirror = crate::Mirror { registry: "docker.io".to_owned(), mirror: "not a host/x".to_owned() };
-    let settings = Settings { mirrors: vec![mirror], ..settings };
+    let settings = StoreSettings { mirrors: vec![mirror], ..settings };
     assert!(open("docker.io", &settings).unwrap_err().to_string().contains("not a host"));
     assert!(open("other.example", &settings).is_ok(), "not its mirror");
     let mirror =
         crate::Mirror { registry: "docker.io".to_owned(), mirror: "me:secret@mirror.lan".to_owned() };
-    let error = open("docker.io", &Settings { mirrors: vec![mirror], ..settings }).unwrap_err().to_string();
+    let error =
+        open("docker.io", &StoreSettings { mirrors: vec![mirror], ..settings }).unwrap_err().to_string();
     assert!(error.contains("mirror.lan") && !error.contains("secret"), "{error}");
 }
 
-fn trust(settings: Settings, realm: &str) -> Result<()> {
+fn trust(settings: StoreSettings, realm: &str) -> Result<()> {
     let base = Url::parse("https://reg.example.org/").unwrap();
     let guard = crate::guard::Guard::new(&base, &settings);
     let client = http::client(&settings, Redirects::Report, None).unwrap();
@@ -60,7 +61,8 @@ fn trust(settings: Settings, realm: &str) -> Result<()> {
 fn credentials_go_to_no_token_server_without_tls() {
     let trust = |plain_http: &[&str]| {
         let plain_http: Vec<_> = plain_http.iter().map(|host| (*host).to_owned()).collect();
-        let settings = Settings { plain_http, docker_config: Some("/nowhere".into()), ..Settings::default() };
+        let settings =
+            StoreSettings { plain_http, docker_config: Some("/nowhere".into()), ..StoreSettings::default() };
         trust(settings.clone(), "https://auth.example.org/token").unwrap();
         trust(settings, "http://auth.example.org:81/token")
     };
@@ -74,7 +76,7 @@ fn credentials_go_to_no_token_server_without_tls() {
 #[test]
 fn credentials_go_to_no_token_server_of_another_domain() {
     let dir = tempfile::tempdir().unwrap();
-    let settings = Settings { docker_config: Some(dir.path().to_owned()), ..Settings::default() };
+    let settings = StoreSettings { docker_config: Some(dir.path().to_owned()), ..StoreSettings::default() };
     for realm in
         ["https://evil.example.com/token", "https://127.0.0.1/token", "https://example.org.evil.com/token"]
     {
@@ -82,7 +84,7 @@ fn credentials_go_to_no_token_server_of_another_domain() {
         assert!(error.to_string().contains("--allow-token-server"), "{error}");
     }
     trust(settings.clone(), "https://reg.example.org:8443/token").unwrap();
-    let named = Settings { allow_token_server: vec!["evil.example.com".to_owned()], ..settings.clone() };
+    let named = StoreSettings { allow_token_server: vec!["evil.example.com".to_owned()], ..settings.clone() };
     trust(named, "https://evil.example.com/token").unwrap();
     // A user that has credentials for it has named it.
     let config = r#"{"auths": {"evil.example.com": {"auth": "dTpw"}}}"#;

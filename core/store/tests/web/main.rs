@@ -8,7 +8,7 @@ use futures::StreamExt;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_store::media_type::{INDEX_OCI, MANIFEST_OCI};
 use headstart_store::{
-    HedgeSettings, RateLimit, RetrySettings, Selector, Settings, Store, Tag, Urgency, open,
+    HedgeSettings, RateLimit, RetrySettings, Selector, Store, StoreSettings, Tag, Urgency, open,
 };
 use serde_json::json;
 use server::{Fault, Server};
@@ -20,8 +20,8 @@ fn blob() -> Vec<u8> {
     (0..200_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> StoreSettings {
+    StoreSettings {
         // The faults take as long; a sound answer on a busy machine must not.
         first_byte_timeout: Duration::from_secs(3),
         stall_timeout: Duration::from_secs(3),
@@ -31,7 +31,7 @@ fn settings() -> Settings {
             most: Duration::from_millis(20),
             deadline: Duration::from_secs(5),
         },
-        ..Settings::default()
+        ..StoreSettings::default()
     }
 }
 
@@ -194,7 +194,8 @@ async fn a_slow_answer_is_overtaken() {
     // Some reads before may be slow by themselves: they must not spend the budget of the second requests.
     let hedge = HedgeSettings { least: Duration::from_millis(100), share: 1.0, ..HedgeSettings::default() };
     let first_byte_timeout = Duration::from_secs(30);
-    let store = open(&location, &Settings { hedge: Some(hedge), first_byte_timeout, ..settings() }).unwrap();
+    let store =
+        open(&location, &StoreSettings { hedge: Some(hedge), first_byte_timeout, ..settings() }).unwrap();
     for _ in 0..10 {
         store.read(&digest, range(), Urgency::Demand).await.unwrap();
     }
@@ -230,7 +231,7 @@ async fn a_password_is_shown_to_who_asks_for_it() {
     server.require("Basic Ym9iOnB3");
     let config = tempfile::tempdir().unwrap();
     let store = |plain: &[&str]| {
-        let settings = Settings {
+        let settings = StoreSettings {
             plain_http: plain.iter().map(|&host| host.to_owned()).collect(),
             docker_config: Some(config.path().to_owned()),
             ..settings()
@@ -302,7 +303,7 @@ async fn for_others_no_redirect_leaves_the_server() {
     let (other, _, _, _) = start().await;
     other.put("/elsewhere", &blob());
     let read = async |allowed: &[String]| {
-        let settings = Settings { one_origin: true, allow_redirect: allowed.to_vec(), ..settings() };
+        let settings = StoreSettings { one_origin: true, allow_redirect: allowed.to_vec(), ..settings() };
         let location = format!("http://{}/images", server.address).parse().unwrap();
         let store = open(&location, &settings).unwrap();
         server.fail([Fault::Redirect(format!("http://{}/elsewhere", other.address))]);
@@ -348,7 +349,7 @@ async fn nobody_there_is_said_at_once() {
     // Port 9 of this host: nothing listens there.
     let location = "http://127.0.0.1:9/images".parse().unwrap();
     let retry = RetrySettings { deadline: Duration::from_millis(100), ..settings().retry };
-    let store = open(&location, &Settings { retry, ..settings() }).unwrap();
+    let store = open(&location, &StoreSettings { retry, ..settings() }).unwrap();
     let begin = Instant::now();
     let error = store.check().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -367,7 +368,7 @@ async fn connections_are_kept() {
         let bytes = store.read(&digest, range, Urgency::Demand).await.unwrap();
         assert_eq!(bytes.len(), 4096);
     }
-    let settings = Settings { limit_rate: Some(RateLimit::new(400_000)), ..settings() };
+    let settings = StoreSettings { limit_rate: Some(RateLimit::new(400_000)), ..settings() };
     let limited = open(&format!("http://{}/images", server.address).parse().unwrap(), &settings).unwrap();
     let begin = Instant::now();
     for _ in 0..3 {

@@ -17,7 +17,7 @@ use headstart_image::import::import_disk;
 use headstart_image::new_layer::Packing;
 use headstart_image::progress::Silent;
 use headstart_lsmt::{LayerMeta, LayerWriter};
-use headstart_store::{Reference, RetrySettings, Settings};
+use headstart_store::{Reference, RetrySettings, StoreSettings};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,7 +60,7 @@ impl Rig {
         let reference: Reference = format!("file://{}/store:v1", dir.path().display()).parse().unwrap();
         let disk = DiskFile { path: raw, format: None, allowed_dirs: Vec::new() };
         import_disk(&disk, None, &reference, &Packing::default(), &Silent).unwrap();
-        let inner = headstart_store::open(&reference.location, &Settings::default()).unwrap();
+        let inner = headstart_store::open(&reference.location, &StoreSettings::default()).unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         Self { dir, content, reference, store: TryingStore::over(inner), runtime }
@@ -193,7 +193,7 @@ fn an_index_longer_than_guessed_takes_a_step_more() {
     }
     let (blob, _) = writer.finish().unwrap();
     let (digest, size) = (Digest::of(&blob), blob.len());
-    let inner = headstart_store::open(&rig.reference.location, &Settings::default()).unwrap();
+    let inner = headstart_store::open(&rig.reference.location, &StoreSettings::default()).unwrap();
     let manifest = format!(
         r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",
         "config":{{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"{digest}","size":{size}}},

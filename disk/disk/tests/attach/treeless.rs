@@ -6,7 +6,7 @@ use headstart_block::{BlockDevice, ByteRange, Digest, ErrorKind};
 use headstart_disk::attach::attach_remote;
 use headstart_disk::{Disk, DiskHost, DiskOptions};
 use headstart_lsmt::{LayerMeta, LayerWriter};
-use headstart_store::{Reference, Settings};
+use headstart_store::{Reference, StoreSettings};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 /// Puts a manifest into the rig's store, under a tag.
 fn put_manifest(rig: &Rig, manifest: String, tag: &str) -> Reference {
-    let inner = headstart_store::open(&rig.reference.location, &Settings::default()).unwrap();
+    let inner = headstart_store::open(&rig.reference.location, &StoreSettings::default()).unwrap();
     let tagged = tag.parse().unwrap();
     rig.within_limit(inner.put_manifest(MANIFEST, manifest.into(), Some(&tagged))).unwrap();
     format!("file://{}/store:{tag}", rig.dir.path().display()).parse().unwrap()
@@ -22,7 +22,7 @@ fn put_manifest(rig: &Rig, manifest: String, tag: &str) -> Reference {
 
 /// The rig's image, whose frames have checksums, without its hash tree.
 fn stripped(rig: &Rig) -> Reference {
-    let inner = headstart_store::open(&rig.reference.location, &Settings::default()).unwrap();
+    let inner = headstart_store::open(&rig.reference.location, &StoreSettings::default()).unwrap();
     let (_, bytes) = rig.within_limit(inner.manifest(&rig.reference.selector)).unwrap();
     let mut manifest: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
     for layer in manifest["layers"].as_array_mut().unwrap() {
@@ -41,7 +41,7 @@ fn bare(rig: &Rig) -> (Reference, u64) {
     writer.data(half as u64, &rig.content[half..half + half / 2]).unwrap();
     let (blob, _) = writer.finish().unwrap();
     let (digest, size) = (Digest::of(&blob), blob.len());
-    let inner = headstart_store::open(&rig.reference.location, &Settings::default()).unwrap();
+    let inner = headstart_store::open(&rig.reference.location, &StoreSettings::default()).unwrap();
     rig.within_limit(inner.put_blob(&digest, Arc::new(blob), &|_| Ok(()))).unwrap();
     let manifest = format!(
         r#"{{"schemaVersion":2,"mediaType":"{MANIFEST}",

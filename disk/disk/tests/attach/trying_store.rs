@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
-use headstart_store::{Copied, Counters, Selector, Store, Tag, Urgency};
+use headstart_store::{Copied, Selector, Store, StoreCounters, Tag, Urgency};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -147,7 +147,7 @@ impl Store for TryingStore {
         Ok(Vec::new())
     }
 
-    fn counters(&self) -> Counters {
-        Counters::default()
+    fn counters(&self) -> StoreCounters {
+        StoreCounters::default()
     }
 }

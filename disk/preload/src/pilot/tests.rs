@@ -1,6 +1,6 @@
 use super::*;
 use headstart_block::{BLOCK_SIZE, PlanItem, SLICE_SIZE};
-use headstart_plan::zero_shot::Reason;
+use headstart_plan::zero_shot::ChoiceReason;
 use headstart_plan::{Centroid, FirstRead, GroupPlans, RatedPlan};
 use headstart_pull::Estimate;
 
@@ -23,7 +23,7 @@ fn group(blocks: &[u64], second: u32, rates: &[u64]) -> GroupPlans {
 }
 
 fn begin(groups: Vec<GroupPlans>) -> Pilot {
-    let plans = ImagePlans { reason: Reason::Trained, groups };
+    let plans = ImagePlans { reason: ChoiceReason::Trained, groups };
     Pilot::new(Arc::new(plans), Some(10 * MB))
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use headstart_block::PlanItem;
-use headstart_plan::zero_shot::Reason;
+use headstart_plan::zero_shot::ChoiceReason;
 use headstart_plan::{Centroid, GroupPlans};
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn plans(centroids: &[Vec<u64>], rates: &[u64]) -> Arc<ImagePlans> {
         plans: rates.iter().map(|rate| rated(group, *rate)).collect(),
         first_reads: Arc::default(),
     };
-    Arc::new(ImagePlans { reason: Reason::Trained, groups: (0..).zip(centroids).map(group).collect() })
+    Arc::new(ImagePlans { reason: ChoiceReason::Trained, groups: (0..).zip(centroids).map(group).collect() })
 }
 
 fn rated(group: u64, rate: u64) -> RatedPlan {
@@ -94,7 +94,7 @@ fn what_nobody_knew_is_learned_at_once() {
 
 #[test]
 fn nothing_planned_is_lazy() {
-    let none = Arc::new(ImagePlans { reason: Reason::None, groups: Vec::new() });
+    let none = Arc::new(ImagePlans { reason: ChoiceReason::None, groups: Vec::new() });
     let mut switcher = Switcher::new(none, Some(MB));
     assert_eq!(switcher.plan(), Plan::Lazy);
     assert!(switcher.on_access(7).is_none() && switcher.on_estimate(Time(0), MB).is_none());

@@ -10,7 +10,7 @@ use headstart_image::hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::Tree;
 use headstart_peer_net::testing::sample;
 use headstart_peer_net::{Security, Swarm, SwarmSettings};
-use headstart_store::{Settings, Urgency};
+use headstart_store::{StoreSettings, Urgency};
 use headstart_swarm::tracker::{Access, ImageKey};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Rig {
             &self.socket(),
             Arc::clone(&swarm),
             &dir,
-            Arc::new(Stores::new(Settings::default(), Vec::new())),
+            Arc::new(Stores::new(StoreSettings::default(), Vec::new())),
         )
         .unwrap();
         (swarm, server)

@@ -94,7 +94,7 @@ impl Scene {
         let dir = cluster.dir.path().join("state");
         std::fs::create_dir(&dir).unwrap();
         let allowed = allowed.iter().map(|text| text.parse().unwrap()).collect();
-        let stores = Arc::new(Stores::new(headstart_store::Settings::default(), allowed));
+        let stores = Arc::new(Stores::new(headstart_store::StoreSettings::default(), allowed));
         let pin_manager =
             PinManager::new(Arc::clone(&victim.swarm), Arc::clone(&stores), &dir, victim.cache.dir());
         let entered = cluster.runtime.enter();
@@ -278,7 +278,7 @@ fn who_is_no_operator_orders_nothing() {
 /// Makes a root obey, which may use stores below `allowed`, and connects a harmful member to it.
 fn obeying_before_a_member(cluster: &Cluster, victim: &TestHost, allowed: &[&str]) -> (CommandLoop, Rogue) {
     let allowed = allowed.iter().map(|prefix| prefix.parse().unwrap()).collect();
-    let stores = Stores::new(headstart_store::Settings::default(), allowed);
+    let stores = Stores::new(headstart_store::StoreSettings::default(), allowed);
     let pin_manager =
         PinManager::new(Arc::clone(&victim.swarm), Arc::new(stores), cluster.dir.path(), victim.cache.dir());
     let entered = cluster.runtime.enter();

@@ -7,7 +7,7 @@ use headstart_command_line::training::open_plans;
 use headstart_command_line::training::with_bar;
 use headstart_image::progress::Progress;
 use headstart_plan::artifact::PlanFile;
-use headstart_plan::knowledge::{self, ImageKey, Knowledge};
+use headstart_plan::knowledge::{self, Knowledge, RecordedImage};
 use headstart_plan::preprocess;
 use headstart_plan::train::{self, Plans, TrainConfig};
 use headstart_plan::zero_shot::Metadata;
@@ -47,7 +47,7 @@ pub(super) enum Source {
 impl Source {
     /// The plans for a disk.
     pub(super) fn choose(&self, creation: &Creation) -> Result<Arc<ImagePlans>> {
-        let (key, metadata) = (ImageKey::of(creation), Metadata::of(creation));
+        let (key, metadata) = (RecordedImage::of(creation), Metadata::of(creation));
         let hidden = |plans: &BTreeMap<String, Plans>| {
             plans.get(&key.image).map(|plans| plans.choose(&key, &metadata))
         };
@@ -240,9 +240,10 @@ fn learn(
     skipped: &mut Skipped,
     progress: &dyn Progress,
 ) -> Result<Learned> {
-    let mut settings = knowledge::Settings { faster: disk.faster, ..knowledge::Settings::default() };
+    let mut settings =
+        knowledge::KnowledgeSettings { faster: disk.faster, ..knowledge::KnowledgeSettings::default() };
     if !preprocessed {
-        settings.model = preprocess::Settings::none();
+        settings.model = preprocess::ModelSettings::none();
     }
     let Some(train) = &data.train else { return Ok(Learned::Hidden(BTreeMap::new())) };
     let mut learn = |set: &DataSet, count: bool| {

@@ -2,9 +2,9 @@
 
 use super::arguments::Disk;
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_plan::knowledge::ImageKey;
+use headstart_plan::knowledge::RecordedImage;
 use headstart_trace::Creation;
-use headstart_trace::data_set::{DataSet, Limits, Skipped};
+use headstart_trace::data_set::{DataSet, DataSetLimits, Skipped};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The boots.
@@ -26,7 +26,7 @@ fn identity(creation: &Creation) -> Identity {
 
 impl Disk {
     pub(super) fn data(&self) -> Result<Data> {
-        let all = DataSet::open(&self.traces, &Limits::default())?;
+        let all = DataSet::open(&self.traces, &DataSetLimits::default())?;
         let mut skipped = all.skipped().clone();
         let mut left_out = 0;
         let (test, train) = match (&self.train, self.split) {
@@ -36,7 +36,7 @@ impl Disk {
                 (all.filter(|at, _| !trained.contains(&at)), Some(all.filter(|at, _| trained.contains(&at))))
             }
             (Some(dir), _) => {
-                let train = DataSet::open(dir, &Limits::default())?;
+                let train = DataSet::open(dir, &DataSetLimits::default())?;
                 skipped.add(train.skipped());
                 let replayed: BTreeSet<_> = all.creations().iter().map(identity).collect();
                 let honest = train.filter(|_, creation| !replayed.contains(&identity(creation)));
@@ -58,12 +58,12 @@ impl Disk {
     /// The boots of images with enough boots to learn from.
     fn with_enough(&self, test: DataSet, train: Option<&DataSet>) -> Result<DataSet> {
         let Some(train) = train.filter(|_| self.min_traces > 0) else { return Ok(test) };
-        let mut counts: BTreeMap<ImageKey, usize> = BTreeMap::new();
+        let mut counts: BTreeMap<RecordedImage, usize> = BTreeMap::new();
         for creation in train.creations() {
-            *counts.entry(ImageKey::of(creation)).or_default() += 1;
+            *counts.entry(RecordedImage::of(creation)).or_default() += 1;
         }
         let enough = |creation: &Creation| {
-            counts.get(&ImageKey::of(creation)).is_some_and(|count| *count >= self.min_traces)
+            counts.get(&RecordedImage::of(creation)).is_some_and(|count| *count >= self.min_traces)
         };
         let some = test.filter(|_, creation| enough(creation));
         if some.is_empty() {

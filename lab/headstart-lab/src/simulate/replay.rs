@@ -6,7 +6,7 @@ use headstart_block::Result;
 use headstart_command_line::megabytes::Megabytes;
 use headstart_plan::policy::oracle::{Bound, Oracle};
 use headstart_plan::policy::{Aim, Policy, Training, by_name};
-use headstart_plan::zero_shot::Reason;
+use headstart_plan::zero_shot::ChoiceReason;
 use headstart_plan::{BlockTable, CompactTrace, ImagePlans, Statistics};
 use headstart_preload::Switches;
 use headstart_pull::Plan;
@@ -186,7 +186,7 @@ fn prepare(contender: &Contender, trace: &Trace, boot: &Boot, reads: usize) -> R
             let mut plans = source.choose(&trace.creation)?;
             chosen.nanos = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
             chosen.times = 1;
-            if contender.without == Some(Part::ZeroShot) && plans.reason != Reason::Trained {
+            if contender.without == Some(Part::ZeroShot) && plans.reason != ChoiceReason::Trained {
                 plans = Arc::new(ImagePlans::none());
             }
             chosen.reasons.insert(plans.reason.to_string(), 1);

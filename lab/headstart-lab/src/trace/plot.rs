@@ -23,8 +23,8 @@ use headstart_command_line::report::{Outcome, count};
 use headstart_command_line::traces::{cancelled, read_all};
 use headstart_image::progress::Progress;
 use headstart_plot::Picture;
-use headstart_trace::data_set::{Limits, Skipped};
-use headstart_trace::stats::{Boot, Collector, CreationCurves, CreationFigures, Curves, Figures, Kind};
+use headstart_trace::data_set::{DataSetLimits, Skipped};
+use headstart_trace::stats::{Boot, Collector, CreationCurves, CreationFigures, Curves, Figures, MakerKind};
 use headstart_trace::{DataSet, Trace};
 use serde::Serialize;
 use std::fmt;
@@ -107,7 +107,7 @@ struct Material<'a> {
 
 impl Arguments {
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<PlotReport> {
-        let set = DataSet::open(&self.data_set, &Limits::default())?;
+        let set = DataSet::open(&self.data_set, &DataSetLimits::default())?;
         let wanted = if self.figures.is_empty() { Figure::all() } else { self.figures.clone() };
         let directory = PlotDirectory::open(&self.output, &self.format)?;
         let material = Material::gather(&set, &wanted, progress)?;
@@ -227,10 +227,10 @@ fn kind_name(kind: &str) -> (&'static str, usize) {
 
 /// The number of an image's kind in [`kind_name`].
 fn style_of(image: &str) -> usize {
-    match Kind::of(image) {
-        Kind::Public => 0,
-        Kind::User => 1,
-        Kind::Other => 2,
+    match MakerKind::of(image) {
+        MakerKind::Public => 0,
+        MakerKind::User => 1,
+        MakerKind::Other => 2,
     }
 }
 

@@ -6,9 +6,9 @@ use headstart_command_line::date::date_of_second;
 use headstart_command_line::report::{Outcome, count};
 use headstart_command_line::traces::read_all;
 use headstart_image::progress::Progress;
-use headstart_plan::preprocess::{self, Settings};
-use headstart_trace::data_set::{Limits, Skipped};
-use headstart_trace::stats::{self, Boot, Collector, CreationFigures, Figures, Stats};
+use headstart_plan::preprocess::{self, ModelSettings};
+use headstart_trace::data_set::{DataSetLimits, Skipped};
+use headstart_trace::stats::{self, Boot, Collector, CreationFigures, Figures, RequestStats};
 use headstart_trace::{Creation, DataSet, Trace};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ const CATEGORIZED_MIN: usize = 10;
 pub(super) struct StatsReport {
     traces: Vec<TraceStats>,
     images: Vec<ImageStats>,
-    total: Stats,
+    total: RequestStats,
     /// The units of the numbers of `distinct_bytes`, in bytes.
     units: [u64; stats::UNITS.len()],
     /// The upper bounds of the sizes of reads that `sizes` counts; the last has no bound.
@@ -64,7 +64,7 @@ struct TraceStats {
     /// Samples of the estimate of the link to the store.
     link_samples: usize,
     #[serde(flatten)]
-    stats: Stats,
+    stats: RequestStats,
 }
 
 /// The traces of an image: the median of each number.
@@ -94,9 +94,9 @@ impl StatsReport {
         let mut creations = Vec::new();
         let mut blocks = BTreeMap::<(String, u64), Vec<usize>>::new();
         for path in paths {
-            let set = DataSet::open(path, &Limits::default())?;
+            let set = DataSet::open(path, &DataSetLimits::default())?;
             report.skipped.add(set.skipped());
-            let count = |trace: Trace| (Stats::of(&trace.records), Boot::of(&trace), boiled(trace));
+            let count = |trace: Trace| (RequestStats::of(&trace.records), Boot::of(&trace), boiled(trace));
             let skipped =
                 read_all(&set, ("reading traces", 0), progress, count, |_, (stats, boot, trace)| {
                     collector.add(&trace.creation, &boot);
@@ -111,13 +111,16 @@ impl StatsReport {
         report.creations = CreationFigures::of(&creations);
         report.figures = collector.finish();
         for blocks in blocks.into_values().filter(|blocks| blocks.len() >= CATEGORIZED_MIN) {
-            *report.categories.entry(preprocess::categories(blocks, &Settings::default())).or_default() += 1;
+            *report
+                .categories
+                .entry(preprocess::categories(blocks, &ModelSettings::default()))
+                .or_default() += 1;
         }
         report.summarize();
         Ok(report)
     }
 
-    fn add(&mut self, trace: &Boiled, stats: Stats) {
+    fn add(&mut self, trace: &Boiled, stats: RequestStats) {
         self.total.add(&stats);
         self.traces.push(TraceStats {
             volume: trace.creation.volume.clone(),
@@ -132,14 +135,15 @@ impl StatsReport {
 
     fn summarize(&mut self) {
         // The key is the identity of images; the shown name is the first of theirs.
-        let mut images = BTreeMap::<&str, (&str, Vec<&Stats>)>::new();
+        let mut images = BTreeMap::<&str, (&str, Vec<&RequestStats>)>::new();
         for trace in &self.traces {
             let (_, traces) = images.entry(&trace.image_id).or_insert((&trace.image, Vec::new()));
             traces.push(&trace.stats);
         }
         let images = images.into_values().map(|(image, traces)| {
-            let median =
-                |number: &dyn Fn(&Stats) -> u64| stats::median(traces.iter().map(|stats| number(stats)));
+            let median = |number: &dyn Fn(&RequestStats) -> u64| {
+                stats::median(traces.iter().map(|stats| number(stats)))
+            };
             let numbers = Numbers {
                 reads: median(&|stats| stats.reads),
                 read_bytes: median(&|stats| stats.read_bytes),
@@ -161,7 +165,7 @@ impl Outcome for StatsReport {
 }
 
 impl Numbers {
-    fn of(stats: &Stats) -> Self {
+    fn of(stats: &RequestStats) -> Self {
         Self {
             reads: stats.reads,
             read_bytes: stats.read_bytes,

@@ -5,7 +5,7 @@ use headstart_block::Result;
 use headstart_command_line::report::{Outcome, count};
 use headstart_command_line::traces::cancelled;
 use headstart_image::progress::Progress;
-use headstart_trace::synthesize::{Layout, Settings, Synthesized, Synthesizer};
+use headstart_trace::synthesize::{Layout, SynthesisSettings, Synthesized, Synthesizer};
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -16,25 +16,25 @@ pub(crate) struct Arguments {
     #[arg(long, short, value_name = "DIR")]
     output: PathBuf,
     /// The number of images
-    #[arg(long, default_value_t = Settings::default().images, value_name = "N")]
+    #[arg(long, default_value_t = SynthesisSettings::default().images, value_name = "N")]
     images: usize,
     /// The approximate number of traces; at least one of each image
-    #[arg(long, default_value_t = Settings::default().traces, value_name = "N")]
+    #[arg(long, default_value_t = SynthesisSettings::default().traces, value_name = "N")]
     traces: usize,
     /// The seed: the same one gives the same bytes
-    #[arg(long, default_value_t = Settings::default().seed, value_name = "N")]
+    #[arg(long, default_value_t = SynthesisSettings::default().seed, value_name = "N")]
     seed: u64,
     /// The format of the traces
     #[arg(long, value_enum, default_value_t = Format::Fast26)]
     format: Format,
     /// Share of the boots whose services start in another order, if an image has several
-    #[arg(long, default_value_t = Settings::default().reordering, value_name = "SHARE")]
+    #[arg(long, default_value_t = SynthesisSettings::default().reordering, value_name = "SHARE")]
     reordering: f64,
     /// Share of the requests that are lost
-    #[arg(long, default_value_t = Settings::default().loss, value_name = "SHARE")]
+    #[arg(long, default_value_t = SynthesisSettings::default().loss, value_name = "SHARE")]
     loss: f64,
     /// Share of the boots that are cut off or scan the disk
-    #[arg(long, default_value_t = Settings::default().outliers, value_name = "SHARE")]
+    #[arg(long, default_value_t = SynthesisSettings::default().outliers, value_name = "SHARE")]
     outliers: f64,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct SynthesizeReport {
 impl Arguments {
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<SynthesizeReport> {
         let Self { images, traces, seed, reordering, loss, outliers, .. } = *self;
-        let settings = Settings { seed, images, traces, reordering, loss, outliers };
+        let settings = SynthesisSettings { seed, images, traces, reordering, loss, outliers };
         let synthesizer = Synthesizer::new(settings)?;
         let layout = match self.format {
             Format::Fast26 => Layout::Fast26,

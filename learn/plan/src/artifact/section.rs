@@ -5,14 +5,14 @@ use crate::encoding::{Reader, Writer};
 use crate::layers::{LayerPlans, Part};
 use crate::plans::{Centroid, FirstRead, GroupPlans, ImagePlans, RatedPlan};
 use crate::policy::Weights;
-use crate::zero_shot::Reason;
+use crate::zero_shot::ChoiceReason;
 use headstart_block::{PlanItem, Result};
 use std::sync::Arc;
 
 /// The version from which on files have the times of first reads.
 const FIRST_READS: u32 = 2;
 
-impl Reason {
+impl ChoiceReason {
     fn write(self, writer: &mut Writer) {
         writer.number(match self {
             Self::None => 0_u8,
@@ -47,7 +47,7 @@ impl Reason {
 
 /// Groups without a reason of their own.
 pub(super) fn write_merged(groups: &[GroupPlans], writer: &mut Writer) {
-    Reason::None.write(writer);
+    ChoiceReason::None.write(writer);
     write_groups(groups, writer);
 }
 
@@ -63,7 +63,7 @@ impl ImagePlans {
     }
 
     pub(super) fn read(reader: &mut Reader<'_>, version: u32) -> Result<Self> {
-        let reason = Reason::read(reader)?;
+        let reason = ChoiceReason::read(reader)?;
         let count = reader.count(5)?;
         let groups = (0..count).map(|_| GroupPlans::read(reader, version)).collect::<Result<_>>()?;
         Ok(Self { reason, groups })

@@ -5,7 +5,7 @@ use crate::bandwidth::Bandwidth;
 use crate::knowledge::Knowledge;
 use crate::testing::{boot_reads, data_set, whole_trace, write_traces};
 use crate::train::{self, TrainConfig};
-use crate::zero_shot::Reason;
+use crate::zero_shot::ChoiceReason;
 use headstart_block::{ByteRange, ErrorKind};
 use proptest::prelude::*;
 
@@ -54,7 +54,7 @@ fn a_file_says_what_memory_says() {
             for user in ["ann", "bob", "joe", ""] {
                 for family in ["debian", "suse"] {
                     for map in [None, Some(&base)] {
-                        let key = ImageKey { image: image.to_owned(), size };
+                        let key = RecordedImage { image: image.to_owned(), size };
                         let meta = String::new();
                         let metadata = Metadata { family: family.to_owned(), user: user.to_owned(), meta };
                         let chosen = plans.choose_layered(&key, &metadata, map);
@@ -64,9 +64,15 @@ fn a_file_says_what_memory_says() {
                 }
             }
         }
-        let layers = Reason::Layers { known: 1, all: 1 };
-        let expected =
-            [Reason::Trained, Reason::Image, Reason::FamilyUser, Reason::Family, Reason::None, layers];
+        let layers = ChoiceReason::Layers { known: 1, all: 1 };
+        let expected = [
+            ChoiceReason::Trained,
+            ChoiceReason::Image,
+            ChoiceReason::FamilyUser,
+            ChoiceReason::Family,
+            ChoiceReason::None,
+            layers,
+        ];
         let expected: std::collections::BTreeSet<_> = expected.map(|reason| reason.to_string()).into();
         // A plan of nothing says nothing of layers.
         assert!(reasons.is_superset(&expected) || policy == "lazy", "{reasons:?}");
@@ -164,7 +170,7 @@ proptest! {
             sections.finish(&Writer { bytes: head }).unwrap();
             if let Ok(file) = PlanFile::open(out) {
                 let _ = file.read_all();
-                let key = ImageKey { image: "new".to_owned(), size: 4 << 30 };
+                let key = RecordedImage { image: "new".to_owned(), size: 4 << 30 };
                 let metadata = Metadata { family: "debian".to_owned(), ..Metadata::default() };
                 let _ = file.choose(&key, &metadata);
             }

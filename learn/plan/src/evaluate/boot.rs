@@ -16,7 +16,7 @@
 //! With whole blocks, a round trip of nothing and a guest that never waits, these are the rules of
 //! [`hits`](super::hits).
 
-use crate::bandwidth::{Bandwidth, Nanos};
+use crate::bandwidth::{Bandwidth, RawNanos};
 use crate::block_table::{BlockId, BlockTable};
 use crate::compact_trace::{BlockAccess, CompactTrace};
 use crate::slices;
@@ -43,7 +43,7 @@ pub struct Link {
     /// The bandwidth of the wire.
     pub bandwidth: Bandwidth,
     /// The time from asking to the first byte.
-    pub round_trip: Nanos,
+    pub round_trip: RawNanos,
     /// The bytes that a miss brings.
     pub misses: Misses,
 }
@@ -88,8 +88,8 @@ struct State {
     rest: u32,
     /// Slices whose own times of arrival count, because a read missed them.
     missed: u32,
-    preload_ready: Nanos,
-    rest_ready: Nanos,
+    preload_ready: RawNanos,
+    rest_ready: RawNanos,
 }
 
 impl State {
@@ -103,18 +103,18 @@ impl State {
 pub struct BootEvaluator {
     link: Link,
     /// The time that a number of slices takes, by that number.
-    costs: [Nanos; 33],
+    costs: [RawNanos; 33],
     lens: Vec<u64>,
     states: Vec<State>,
     /// The times at which missed slices arrive; the other entries mean nothing.
-    ready: Vec<[Nanos; 32]>,
+    ready: Vec<[RawNanos; 32]>,
     rests: VecDeque<BlockId>,
 }
 
 /// The wire, and its next transfers.
 struct Wire<'a> {
     items: std::slice::Iter<'a, Item>,
-    free: Nanos,
+    free: RawNanos,
     bytes: u64,
 }
 
@@ -145,20 +145,20 @@ impl BootEvaluator {
         self.rests.clear();
         let mut wire = Wire { items: items.iter(), free: self.link.round_trip, bytes: 0 };
         let mut score = BootScore { boots: 1, reads: trace.reads().len() as u64, ..BootScore::default() };
-        let (mut delay, mut burst): (Nanos, Nanos) = (0, 0);
+        let (mut delay, mut burst): (RawNanos, RawNanos) = (0, 0);
         for fresh in &trace.fresh {
             if !fresh.joins {
                 delay = delay.saturating_add(burst);
                 burst = 0;
             }
             let read = trace.reads()[fresh.read as usize];
-            let now = (Nanos::from(read.t_us) * 1000).saturating_add(delay);
+            let now = (RawNanos::from(read.t_us) * 1000).saturating_add(delay);
             let wait = self.read(&mut wire, trace.accesses(&read), now);
             score.waits += u64::from(wait > 0);
             burst = burst.max(wait);
         }
         delay = delay.saturating_add(burst);
-        let last = trace.reads().last().map_or(0, |read| Nanos::from(read.t_us) * 1000);
+        let last = trace.reads().last().map_or(0, |read| RawNanos::from(read.t_us) * 1000);
         self.advance(&mut wire, last.saturating_add(delay));
         score.delay_ns = u128::from(delay);
         score.bytes = wire.bytes;
@@ -178,7 +178,7 @@ impl BootEvaluator {
     }
 
     /// Handles a read; returns the time that it waits.
-    fn read(&mut self, wire: &mut Wire<'_>, accesses: &[BlockAccess], now: Nanos) -> Nanos {
+    fn read(&mut self, wire: &mut Wire<'_>, accesses: &[BlockAccess], now: RawNanos) -> RawNanos {
         let reaches = now.saturating_add(self.link.round_trip);
         let mut last = now;
         for access in accesses {
@@ -195,7 +195,7 @@ impl BootEvaluator {
     }
 
     /// Asks for those of these slices that were not asked for.
-    fn miss(&mut self, wire: &mut Wire<'_>, access: BlockAccess, reaches: Nanos) {
+    fn miss(&mut self, wire: &mut Wire<'_>, access: BlockAccess, reaches: RawNanos) {
         let at = access.block as usize;
         let (asked, is_first) = (self.states[at].asked(), self.states[at].missed == 0);
         let lacking = match self.link.misses {
@@ -216,7 +216,7 @@ impl BootEvaluator {
     }
 
     /// The time at which the last of these slices is local.
-    fn ready_at(&self, access: BlockAccess) -> Nanos {
+    fn ready_at(&self, access: BlockAccess) -> RawNanos {
         let state = &self.states[access.block as usize];
         let mut last = 0;
         if access.mask & state.preload != 0 {
@@ -230,7 +230,7 @@ impl BootEvaluator {
     }
 
     /// Starts the background transfers that were asked for by `now`.
-    fn advance(&mut self, wire: &mut Wire<'_>, now: Nanos) {
+    fn advance(&mut self, wire: &mut Wire<'_>, now: RawNanos) {
         let reaches = now.saturating_add(self.link.round_trip);
         while wire.free <= reaches {
             if let Some((id, mask)) = wire.items.next() {
@@ -257,7 +257,7 @@ impl BootEvaluator {
     }
 
     /// The time that these slices of a block take; counts their bytes.
-    fn send(&self, bytes: &mut u64, at: usize, mask: u32) -> Nanos {
+    fn send(&self, bytes: &mut u64, at: usize, mask: u32) -> RawNanos {
         let (whole, part) = slices::measure(mask, self.lens[at]);
         let len = u64::from(whole) * SLICE_SIZE + part;
         *bytes += len;

@@ -22,7 +22,7 @@
 //! has come over the wire, with any plan: not before a round trip and the time of that number of bytes. The time by
 //! which that is later than the read in the trace is delay.
 
-use crate::bandwidth::{Bandwidth, Nanos};
+use crate::bandwidth::{Bandwidth, RawNanos};
 use crate::block_table::BlockTable;
 use crate::compact_trace::CompactTrace;
 use crate::evaluate::Link;
@@ -31,15 +31,15 @@ use crate::slices;
 /// A block that is read.
 struct Block {
     /// The time of its first read.
-    first: Nanos,
+    first: RawNanos,
     /// The times of its reads, ascending.
-    times: Vec<Nanos>,
-    cost: Nanos,
+    times: Vec<RawNanos>,
+    cost: RawNanos,
 }
 
 impl Block {
     /// The number of its reads that find it, if its transfer starts at `start`.
-    fn hits(&self, start: Nanos) -> i64 {
+    fn hits(&self, start: RawNanos) -> i64 {
         let done = start.saturating_add(self.cost);
         let late = self.times.partition_point(|time| *time < done);
         i64::try_from(self.times.len() - late).unwrap_or(i64::MAX)
@@ -74,7 +74,7 @@ pub fn hits_at_most(trace: &CompactTrace, block_table: &BlockTable, bandwidth: B
 
 /// The blocks that counted reads read, in the order of first access.
 fn blocks(trace: &CompactTrace, block_table: &BlockTable, bandwidth: Bandwidth) -> Vec<Block> {
-    let nanos = |t_us: u32| Nanos::from(t_us) * 1000;
+    let nanos = |t_us: u32| RawNanos::from(t_us) * 1000;
     let mut places = vec![usize::MAX; block_table.len()];
     let mut blocks = Vec::with_capacity(trace.blocks.len());
     for block in &trace.blocks {
@@ -153,7 +153,7 @@ pub fn assignment(gains: &[Vec<i64>]) -> i64 {
 
 /// The bound on the delay of any plan on `trace`; see the module's head.
 #[must_use]
-pub fn delay_at_least(trace: &CompactTrace, block_table: &BlockTable, link: &Link) -> Nanos {
+pub fn delay_at_least(trace: &CompactTrace, block_table: &BlockTable, link: &Link) -> RawNanos {
     let (mut touched, mut bytes, mut delay) = (vec![0_u32; block_table.len()], 0_u64, 0);
     for fresh in &trace.fresh {
         let read = trace.reads()[fresh.read as usize];
@@ -164,9 +164,9 @@ pub fn delay_at_least(trace: &CompactTrace, block_table: &BlockTable, link: &Lin
         }
         // Rounded down, because transfers are rounded up one by one.
         let brought = u128::from(bytes) * 1_000_000_000 / u128::from(link.bandwidth.bytes());
-        let done = u64::try_from(brought).unwrap_or(Nanos::MAX).saturating_add(link.round_trip);
+        let done = u64::try_from(brought).unwrap_or(RawNanos::MAX).saturating_add(link.round_trip);
         if bytes > 0 {
-            delay = delay.max(done.saturating_sub(Nanos::from(read.t_us) * 1000));
+            delay = delay.max(done.saturating_sub(RawNanos::from(read.t_us) * 1000));
         }
     }
     delay

@@ -21,7 +21,7 @@
 //! blocks, not over reads; the rest is one binary search per block in the times of its reads, and only where some
 //! came before it.
 
-use crate::bandwidth::{Bandwidth, Nanos};
+use crate::bandwidth::{Bandwidth, RawNanos};
 use crate::block_table::{BlockId, BlockTable};
 use crate::compact_trace::{BlockReads, CompactTrace};
 
@@ -35,7 +35,7 @@ pub struct Score {
     /// The sum of all waits, in nanoseconds.
     pub wait_ns: u128,
     /// The longest wait.
-    pub wait_max_ns: Nanos,
+    pub wait_max_ns: RawNanos,
     /// Blocks that were preloaded when the last counted read came.
     pub preloaded: u64,
     /// Preloaded blocks that a counted read read.
@@ -87,22 +87,22 @@ fn share(part: u64, whole: u64) -> Option<f64> {
 #[derive(Clone, Debug)]
 pub struct Evaluator {
     /// The time that each block takes; 0 past the end of the disk.
-    costs: Vec<Nanos>,
+    costs: Vec<RawNanos>,
     /// The time at which each block is local; [`NEVER`] while it was not asked for.
-    ready: Vec<Nanos>,
+    ready: Vec<RawNanos>,
 }
 
-const NEVER: Nanos = Nanos::MAX;
+const NEVER: RawNanos = RawNanos::MAX;
 
 /// Microseconds of a trace in nanoseconds.
-fn nanos(t_us: u32) -> Nanos {
-    Nanos::from(t_us) * 1000
+fn nanos(t_us: u32) -> RawNanos {
+    RawNanos::from(t_us) * 1000
 }
 
 /// The wire, and the position in the plan.
 struct Wire<'a> {
     order: std::slice::Iter<'a, BlockId>,
-    free: Nanos,
+    free: RawNanos,
     preloaded: u64,
     last_preload: Option<BlockId>,
 }
@@ -158,12 +158,12 @@ impl Evaluator {
     }
 
     /// The wait of each counted read, in their order, after [`evaluate`](Self::evaluate) of the same trace.
-    pub fn waits(&self, trace: &CompactTrace) -> impl Iterator<Item = Nanos> {
+    pub fn waits(&self, trace: &CompactTrace) -> impl Iterator<Item = RawNanos> {
         (0..trace.counted().len()).map(|read| self.wait_of(read, trace))
     }
 
     /// Starts the preloads that start by `now`.
-    fn advance(&mut self, wire: &mut Wire<'_>, now: Nanos) {
+    fn advance(&mut self, wire: &mut Wire<'_>, now: RawNanos) {
         while wire.free <= now {
             let Some(id) = wire.order.next() else { return };
             let at = *id as usize;
@@ -195,7 +195,7 @@ impl Evaluator {
         }
     }
 
-    fn wait_of(&self, read: usize, trace: &CompactTrace) -> Nanos {
+    fn wait_of(&self, read: usize, trace: &CompactTrace) -> RawNanos {
         let read = trace.reads()[read];
         let ready = |block: BlockId| self.ready.get(block as usize).copied().unwrap_or(NEVER);
         let last = trace.accesses(&read).iter().map(|access| ready(access.block)).max().unwrap_or(0);

@@ -1,7 +1,7 @@
 //! The paper's model, read by read: slower than [`Evaluator`](super::Evaluator), but a policy may decide as it
 //! goes, and waits come one by one. Same rules; a property test holds the two together.
 
-use crate::bandwidth::{Bandwidth, Nanos};
+use crate::bandwidth::{Bandwidth, RawNanos};
 use crate::block_table::BlockTable;
 use crate::compact_trace::{BlockAccess, CompactTrace};
 use crate::evaluate::hits::Score;
@@ -35,7 +35,7 @@ impl Online for &[u64] {
 #[derive(Clone, Copy)]
 enum State {
     Queued,
-    Ready { at: Nanos, preloaded: bool },
+    Ready { at: RawNanos, preloaded: bool },
 }
 
 struct Replay {
@@ -45,12 +45,12 @@ struct Replay {
     misses: VecDeque<u64>,
     preloads: VecDeque<u64>,
     /// The time at which the wire's transfer ends, or ended.
-    free: Nanos,
+    free: RawNanos,
 }
 
 impl Replay {
     /// Lets the wire work until `now`, and begin the transfers that begin then.
-    fn advance(&mut self, now: Nanos) {
+    fn advance(&mut self, now: RawNanos) {
         while self.free <= now {
             let (block, preloaded) = match (self.misses.pop_front(), &mut self.preloads) {
                 (Some(block), _) => (block, false),
@@ -74,7 +74,7 @@ impl Replay {
     }
 
     /// The time that a read of these blocks, which comes now, waits if nothing else comes: misses go first.
-    fn wait(&mut self, blocks: &[u64], now: Nanos) -> Nanos {
+    fn wait(&mut self, blocks: &[u64], now: RawNanos) -> RawNanos {
         for block in blocks {
             if !self.asked.contains_key(block) {
                 self.asked.insert(*block, State::Queued);
@@ -103,7 +103,7 @@ pub fn replay(
     trace: &CompactTrace,
     block_table: &BlockTable,
     bandwidth: Bandwidth,
-) -> (Score, Vec<Nanos>) {
+) -> (Score, Vec<RawNanos>) {
     let mut replay = Replay {
         disk_size: block_table.disk_size(),
         bandwidth,
@@ -115,7 +115,7 @@ pub fn replay(
     let (mut score, mut waits) = (Score::default(), Vec::with_capacity(trace.counted().len()));
     let (mut found, mut read_blocks, mut end) = (BTreeSet::new(), BTreeSet::new(), 0);
     for read in trace.counted() {
-        end = Nanos::from(read.t_us) * 1000;
+        end = RawNanos::from(read.t_us) * 1000;
         replay.advance(end);
         let number = |access: &BlockAccess| block_table.blocks()[access.block as usize];
         let blocks: Vec<_> = trace.accesses(read).iter().map(number).collect();

@@ -1,6 +1,6 @@
 //! Knowledge as a file: the settings in its head, a section for each image.
 
-use super::{COMPARED_MAX, FOUNDING_MAX, ImageKey, ImageKnowledge, Knowledge, Settings};
+use super::{COMPARED_MAX, FOUNDING_MAX, ImageKnowledge, Knowledge, KnowledgeSettings, RecordedImage};
 use crate::block_table::BlockTable;
 use crate::compact_trace::Packed;
 use crate::container::{Container, Kind, Sections};
@@ -14,7 +14,7 @@ use std::io::Write;
 
 const KIND: Kind = Kind { magic: *b"HSKNOW\r\n", version: 1, oldest: 1 };
 
-impl Settings {
+impl KnowledgeSettings {
     pub(crate) fn write(&self, writer: &mut Writer) {
         self.model.write(writer);
         writer.len(self.founding);
@@ -22,7 +22,7 @@ impl Settings {
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self> {
-        let model = preprocess::Settings::read(reader)?;
+        let model = preprocess::ModelSettings::read(reader)?;
         let settings = Self { model, founding: reader.number()?, faster: reader.number()? };
         // These bound the work on the traces that a file holds.
         if settings.founding > FOUNDING_MAX || model.compared_max > COMPARED_MAX {
@@ -32,7 +32,7 @@ impl Settings {
     }
 }
 
-impl ImageKey {
+impl RecordedImage {
     pub(crate) fn write(&self, writer: &mut Writer) {
         writer.text(&self.image);
         writer.number(self.size);
@@ -67,7 +67,11 @@ impl ImageKnowledge {
     }
 
     #[cfg(test)]
-    pub(super) fn of_section(section: &[u8], key: &ImageKey, settings: Settings) -> Result<Self> {
+    pub(super) fn of_section(
+        section: &[u8],
+        key: &RecordedImage,
+        settings: KnowledgeSettings,
+    ) -> Result<Self> {
         Self::read(&mut Reader::new(section), key, settings)
     }
 
@@ -89,7 +93,7 @@ impl ImageKnowledge {
         }
     }
 
-    fn read(reader: &mut Reader<'_>, key: &ImageKey, settings: Settings) -> Result<Self> {
+    fn read(reader: &mut Reader<'_>, key: &RecordedImage, settings: KnowledgeSettings) -> Result<Self> {
         let mut image = Self::new(key, settings);
         image.profile = Profile::read(reader)?;
         image.block_table = BlockTable::of(image.block_table.disk_size(), reader.numbers()?)?;
@@ -142,14 +146,14 @@ impl Knowledge {
     pub fn read(source: &dyn ReadAt) -> Result<Self> {
         let (file, head) = Container::open(source, KIND)?;
         let mut reader = Reader::new(&head);
-        let settings = Settings::read(&mut reader)?;
+        let settings = KnowledgeSettings::read(&mut reader)?;
         let count = reader.count(2)?;
         if count != file.len() {
             return Err(Error::corrupt("has another number of images than of sections"));
         }
         let mut knowledge = Self::new(settings);
         for number in 0..count {
-            let key = ImageKey::read(&mut reader)?;
+            let key = RecordedImage::read(&mut reader)?;
             let section = file.section(number)?;
             let image = ImageKnowledge::read(&mut Reader::new(&section), &key, settings);
             let image = image.map_err(|e| e.about(format!("image {}", key.image)))?;

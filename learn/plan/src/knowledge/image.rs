@@ -1,6 +1,6 @@
 //! The knowledge of one image.
 
-use super::{ImageKey, Settings};
+use super::{KnowledgeSettings, RecordedImage};
 use crate::block_table::{BlockId, BlockTable};
 use crate::compact_trace::{CompactTrace, Packed};
 use crate::layers::LayerMap;
@@ -15,7 +15,7 @@ const DISK_MAX: u64 = 1 << 50;
 /// The knowledge of one image; see the module's head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageKnowledge {
-    pub(super) settings: Settings,
+    pub(super) settings: KnowledgeSettings,
     pub(super) profile: Profile,
     pub(super) block_table: BlockTable,
     /// The fingerprints of the traces that were read.
@@ -30,7 +30,7 @@ pub struct ImageKnowledge {
 }
 
 impl ImageKnowledge {
-    pub(super) fn new(key: &ImageKey, settings: Settings) -> Self {
+    pub(super) fn new(key: &RecordedImage, settings: KnowledgeSettings) -> Self {
         let disk_size = if key.size == 0 { DISK_MAX } else { key.size.min(DISK_MAX) };
         Self {
             settings,

@@ -6,11 +6,11 @@ use crate::testing::{Read, boot_reads, data_set, whole_trace, write_traces};
 use crate::{BlockTable, CompactTrace};
 use headstart_block::ErrorKind;
 use headstart_trace::Trace;
-use headstart_trace::data_set::Reason;
+use headstart_trace::data_set::SkipReason;
 use proptest::prelude::*;
 use std::fs;
 
-fn silent() -> impl FnMut(Progress) -> Result<()> {
+fn silent() -> impl FnMut(TaskProgress) -> Result<()> {
     |_| Ok(())
 }
 
@@ -28,11 +28,15 @@ fn boots(image: &str, volumes: Range<u64>) -> Vec<Trace> {
     volumes.map(boot).collect()
 }
 
-fn settings(founding: usize) -> Settings {
+fn settings(founding: usize) -> KnowledgeSettings {
     // With so few traces, a tenth at each end is trimmed.
-    let model =
-        preprocess::Settings { kept_max: 4, compared_max: 16, trim: 0.1, ..Settings::default().model };
-    Settings { model, founding, faster: 1 }
+    let model = preprocess::ModelSettings {
+        kept_max: 4,
+        compared_max: 16,
+        trim: 0.1,
+        ..KnowledgeSettings::default().model
+    };
+    KnowledgeSettings { model, founding, faster: 1 }
 }
 
 fn bytes(knowledge: &Knowledge) -> Vec<u8> {
@@ -116,7 +120,7 @@ fn progress_is_heard_and_ends_it() {
     write_traces(dir.path(), 0, &[boots("a", 0..9), boots("b", 0..3), boots("c", 0..3)].concat());
     let (mut heard, data) = (Vec::new(), data_set(dir.path()));
     let mut knowledge = Knowledge::default();
-    let mut hears = |progress: Progress| {
+    let mut hears = |progress: TaskProgress| {
         heard.push((progress.done, progress.all));
         Ok(())
     };
@@ -124,7 +128,7 @@ fn progress_is_heard_and_ends_it() {
     assert_eq!(heard, (1..=15).map(|done| (done, 15)).collect::<Vec<_>>());
     for last in [1, 4, 12] {
         let mut knowledge = Knowledge::default();
-        let mut ends = |progress: Progress| match progress.done {
+        let mut ends = |progress: TaskProgress| match progress.done {
             done if done == last => Err(Error::new(ErrorKind::Cancelled, "enough")),
             _ => Ok(()),
         };
@@ -153,7 +157,10 @@ fn bad_traces_are_counted_and_empty_images_are_known_to_be_empty() {
     assert_eq!(data.skipped().total(), 1);
     let mut knowledge = Knowledge::default();
     let learned = knowledge.learn(&data, 2, &mut silent()).unwrap();
-    assert_eq!((learned.skipped.count(Reason::Damaged), learned.skipped.count(Reason::Empty)), (1, 1));
+    assert_eq!(
+        (learned.skipped.count(SkipReason::Damaged), learned.skipped.count(SkipReason::Empty)),
+        (1, 1)
+    );
     let of = |image: &str| {
         let (_, image) = knowledge.images().find(|(key, _)| key.image == image).unwrap();
         (image.traces(), image.dropped().few_reads, image.model().groups().len())
@@ -166,7 +173,7 @@ fn bad_traces_are_counted_and_empty_images_are_known_to_be_empty() {
 fn faster_guests_are_learned_as_such() {
     let dir = tempfile::tempdir().unwrap();
     write_traces(dir.path(), 0, &boots("a", 0..5));
-    let mut knowledge = Knowledge::new(Settings { faster: 5, ..Settings::default() });
+    let mut knowledge = Knowledge::new(KnowledgeSettings { faster: 5, ..KnowledgeSettings::default() });
     knowledge.learn(&data_set(dir.path()), 1, &mut silent()).unwrap();
     let (_, image) = knowledge.images().next().unwrap();
     let latest = image.model().groups().iter().map(|group| group.statistics.max_us).max();
@@ -221,15 +228,15 @@ fn known() -> Knowledge {
     let (key, layers) =
         (knowledge.images().next().unwrap().0.clone(), LayerMap::new(layers, [part]).unwrap());
     knowledge.set_layers(&key, layers).unwrap();
-    assert!(knowledge.set_layers(&ImageKey::default(), LayerMap::default()).is_err());
+    assert!(knowledge.set_layers(&RecordedImage::default(), LayerMap::default()).is_err());
     knowledge
 }
 
 #[test]
 fn settings_are_bounded() {
-    let mut model = Settings::default().model;
+    let mut model = KnowledgeSettings::default().model;
     (model.compared_max, model.kept_max) = (usize::MAX, usize::MAX);
-    let wild = Settings { model, founding: usize::MAX, faster: u32::MAX };
+    let wild = KnowledgeSettings { model, founding: usize::MAX, faster: u32::MAX };
     let knowledge = through_a_file(&Knowledge::new(wild));
     assert_eq!(
         (knowledge.settings.founding, knowledge.settings.model.compared_max),
@@ -237,7 +244,7 @@ fn settings_are_bounded() {
     );
     let mut writer = crate::encoding::Writer::default();
     wild.write(&mut writer);
-    assert!(Settings::read(&mut crate::encoding::Reader::new(&writer.bytes)).is_err());
+    assert!(KnowledgeSettings::read(&mut crate::encoding::Reader::new(&writer.bytes)).is_err());
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::path::Path;
 
 const MIB: u64 = 1 << 20;
 
-fn record(layer: u32, offset: u64, len: u64) -> Record {
-    Record { layer, offset, len }
+fn record(layer: u32, offset: u64, len: u64) -> LayerRead {
+    LayerRead { layer, offset, len }
 }
 
 /// A trace that the reference recorded, stored beside the repository; without it the test says so and passes.
@@ -98,10 +98,10 @@ fn what_makes_no_sense_is_refused() {
 }
 
 /// Three layers: the disk's first MiB is in layer 1 backwards, the next in layer 0, then a hole, then layer 2.
-fn extents() -> Vec<Extent> {
+fn extents() -> Vec<LayerExtent> {
     let half = MIB / 2;
     [(0, half, 1, half), (half, half, 1, 0), (MIB, MIB, 0, 4096), (3 * MIB, MIB, 2, 8192)]
-        .map(|(disk, len, layer, offset)| Extent { disk, len, layer, offset })
+        .map(|(disk, len, layer, offset)| LayerExtent { disk, len, layer, offset })
         .to_vec()
 }
 
@@ -136,8 +136,8 @@ fn plans_become_records_and_records_plans() {
 /// Millions of records that each name everything take no longer than their number.
 #[test]
 fn records_without_end() {
-    let extents: Vec<Extent> = (0..50_000)
-        .map(|n| Extent { disk: n * 8192, len: 4096, layer: 0, offset: 4096 + n * 4096 })
+    let extents: Vec<LayerExtent> = (0..50_000)
+        .map(|n| LayerExtent { disk: n * 8192, len: 4096, layer: 0, offset: 4096 + n * 4096 })
         .collect();
     let records = vec![record(0, 0, i64::MAX as u64); 200_000];
     let items = plan(&records, &extents, 1 << 40);
@@ -155,13 +155,13 @@ fn slices(items: &[PlanItem]) -> Vec<u64> {
 }
 
 /// A disk of up to 8 MiB that consists of three layers' files, in pieces of whole sectors.
-fn some_extents() -> impl Strategy<Value = Vec<Extent>> {
+fn some_extents() -> impl Strategy<Value = Vec<LayerExtent>> {
     prop::collection::vec((1_u64..400, 0_u64..300, 0_u32..3), 1..40).prop_map(|pieces| {
         let (mut disk, mut ends) = (0, [4096_u64; 3]);
         let mut extents = Vec::new();
         for (len, gap, layer) in pieces {
             let (len, end) = (len * 512, &mut ends[layer as usize]);
-            extents.push(Extent { disk, len, layer, offset: *end });
+            extents.push(LayerExtent { disk, len, layer, offset: *end });
             *end += len;
             disk += len + gap * 512;
         }

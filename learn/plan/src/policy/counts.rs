@@ -7,7 +7,7 @@ use crate::policy::{Aim, Policy, Training};
 
 /// The policies by counts; see the module's head.
 #[derive(Clone, Copy, Debug)]
-pub enum Counts {
+pub enum CountPolicy {
     /// `iocnt`.
     Count,
     /// `iocnt-t`.
@@ -16,7 +16,7 @@ pub enum Counts {
     CountTwoTimes,
 }
 
-impl Policy for Counts {
+impl Policy for CountPolicy {
     fn name(&self) -> &'static str {
         match self {
             Self::Count => "iocnt",

@@ -43,7 +43,7 @@ use crate::bandwidth::Bandwidth;
 use crate::block_table::BlockId;
 use crate::evaluate::Item;
 use crate::policy::{Aim, Training};
-use crate::statistics::Window;
+use crate::statistics::ReadWindow;
 
 /// The share of `boots` boots that is enough for a bandwidth.
 fn enough(boots: u32, bandwidth: Bandwidth) -> f64 {
@@ -60,7 +60,7 @@ fn enough(boots: u32, bandwidth: Bandwidth) -> f64 {
 pub fn items(training: &Training<'_>, aim: &Aim) -> Vec<Item> {
     let (statistics, blocks) = (training.statistics, training.block_table.blocks());
     let mut order: Vec<(f64, u64, BlockId)> = statistics
-        .read_blocks(Window::All)
+        .read_blocks(ReadWindow::All)
         .filter_map(|(id, stats)| Some((stats.first_average_us(), *blocks.get(id as usize)?, id)))
         .collect();
     order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));

@@ -7,7 +7,7 @@
 
 use crate::block_table::BlockId;
 use crate::policy::Training;
-use crate::statistics::{Accesses, Window};
+use crate::statistics::{AccessTimes, ReadWindow};
 
 /// The weights of count and average time; the rest to 1 is the weight of the earliest time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,11 +30,11 @@ impl Scorer {
     /// Makes a scorer for a group of traces, by these of their reads.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
-    pub fn new(training: &Training<'_>, window: Window) -> Self {
+    pub fn new(training: &Training<'_>, window: ReadWindow) -> Self {
         let statistics = training.statistics;
         let most = statistics.read_blocks(window).map(|(_, stats)| stats.count).max().unwrap_or(1) as f64;
         let t_max = f64::from(statistics.latest_us(window).max(1));
-        let terms = |(id, stats): (BlockId, &Accesses)| {
+        let terms = |(id, stats): (BlockId, &AccessTimes)| {
             let count = stats.count as f64 / most;
             let average = (t_max - stats.average_us()) / t_max;
             let earliest = (t_max - f64::from(stats.min_us)) / t_max;

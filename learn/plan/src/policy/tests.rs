@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::evaluate::Evaluator;
-use crate::preprocess::{ImageModel, Settings};
+use crate::preprocess::{ImageModel, ModelSettings};
 use crate::testing::{Read, trace};
 use headstart_block::BLOCK_SIZE;
 use proptest::prelude::*;
@@ -99,7 +99,7 @@ fn preprocessing_gains_where_boots_are_mixed() {
     let all: Vec<_> = boots.iter().collect();
     let statistics = Statistics::of(boots);
     let without = Training { block_table: &block_table, statistics: &statistics, traces: &all };
-    let model: ImageModel = ImageModel::learn(boots.to_vec(), Settings::default());
+    let model: ImageModel = ImageModel::learn(boots.to_vec(), ModelSettings::default());
     let test = &tests[0];
     let is_like = |boot: &CompactTrace| boot.first_accesses()[0] == test.first_accesses()[0];
     let group = model.groups().iter().find(|group| is_like(&group.kept[0])).unwrap();

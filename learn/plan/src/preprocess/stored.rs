@@ -2,7 +2,7 @@
 //!
 //! Centroids are not stored: each is the first of its group's kept traces.
 
-use super::{Dropped, Group, ImageModel, Kept, Settings};
+use super::{Dropped, Group, ImageModel, Kept, ModelSettings};
 use crate::block_table::BlockTable;
 use crate::compact_trace::{CompactTrace, Packed};
 use crate::encoding::{Reader, Writer};
@@ -10,7 +10,7 @@ use crate::similarity::{Feature, Vector};
 use crate::statistics::Statistics;
 use headstart_block::{Error, Result};
 
-impl Settings {
+impl ModelSettings {
     pub(crate) fn write(&self, writer: &mut Writer) {
         let Self { reads_min, trim, compared_max, kept_max, alike, feature, seed } = *self;
         writer.len(reads_min);
@@ -68,7 +68,7 @@ impl ImageModel<Packed> {
 
     pub(crate) fn read(
         reader: &mut Reader<'_>,
-        settings: Settings,
+        settings: ModelSettings,
         block_table: &BlockTable,
     ) -> Result<Self> {
         let cuts = reader.numbers()?.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>();

@@ -25,7 +25,7 @@ fn reordered(count: usize, block_table: &mut BlockTable) -> Vec<CompactTrace> {
 fn order_groups_reordered_boots_and_counts_do_not() {
     let mut block_table = BlockTable::new(1 << 30);
     let boots = reordered(20, &mut block_table);
-    let by_order: ImageModel = ImageModel::learn(boots.clone(), Settings::default());
+    let by_order: ImageModel = ImageModel::learn(boots.clone(), ModelSettings::default());
     assert_eq!((by_order.categories(), by_order.groups().len()), (1, 2));
     assert!(by_order.groups().iter().all(|group| group.statistics.traces == 10 && group.kept.len() == 10));
     for group in by_order.groups() {
@@ -33,7 +33,7 @@ fn order_groups_reordered_boots_and_counts_do_not() {
         assert!(group.kept.iter().all(|boot| boot.first_accesses()[0] == first));
     }
     let by_counts: ImageModel =
-        ImageModel::learn(boots, Settings { feature: Feature::Counts, ..Settings::default() });
+        ImageModel::learn(boots, ModelSettings { feature: Feature::Counts, ..ModelSettings::default() });
     assert_eq!(by_counts.groups().len(), 1);
 }
 
@@ -44,7 +44,7 @@ fn outliers_are_counted_by_reason() {
     boots.push(boot(0..3, &mut block_table));
     boots.push(boot(0..40, &mut block_table));
     boots.push(boot(0..1500, &mut block_table));
-    let model: ImageModel = ImageModel::learn(boots, Settings::default());
+    let model: ImageModel = ImageModel::learn(boots, ModelSettings::default());
     assert_eq!(model.dropped(), Dropped { few_reads: 1, few_blocks: 1, many_blocks: 1 });
     assert_eq!((model.groups().len(), model.groups()[0].statistics.traces), (1, 100));
 }
@@ -54,9 +54,9 @@ fn without_preprocessing_all_is_one_group() {
     let mut block_table = BlockTable::new(1 << 32);
     let mut boots = reordered(20, &mut block_table);
     boots.extend([boot(0..3, &mut block_table), boot(0..1500, &mut block_table)]);
-    let apart: ImageModel = ImageModel::learn(boots.clone(), Settings::default());
+    let apart: ImageModel = ImageModel::learn(boots.clone(), ModelSettings::default());
     assert!(apart.groups().len() > 2);
-    let model: ImageModel = ImageModel::learn(boots, Settings::none());
+    let model: ImageModel = ImageModel::learn(boots, ModelSettings::none());
     assert_eq!((model.groups().len(), model.groups()[0].statistics.traces), (1, 22));
 }
 
@@ -65,7 +65,7 @@ fn what_is_not_compared_goes_to_the_nearest_centroid() {
     let mut block_table = BlockTable::new(1 << 30);
     let boots = reordered(60, &mut block_table);
     let model: ImageModel =
-        ImageModel::learn(boots, Settings { compared_max: 12, kept_max: 5, ..Settings::default() });
+        ImageModel::learn(boots, ModelSettings { compared_max: 12, kept_max: 5, ..ModelSettings::default() });
     let sizes: Vec<_> =
         model.groups().iter().map(|group| (group.statistics.traces, group.kept.len())).collect();
     assert_eq!(sizes, [(30, 5), (30, 5)]);
@@ -75,7 +75,7 @@ fn what_is_not_compared_goes_to_the_nearest_centroid() {
 fn adding_a_trace_changes_only_its_group() {
     let mut block_table = BlockTable::new(1 << 30);
     let boots = reordered(20, &mut block_table);
-    let mut model: ImageModel = ImageModel::learn(boots.clone(), Settings::default());
+    let mut model: ImageModel = ImageModel::learn(boots.clone(), ModelSettings::default());
     let before = model.clone();
     let new = boot((0..100).chain([300]), &mut block_table);
     let group = model.add(&new).unwrap();
@@ -87,7 +87,7 @@ fn adding_a_trace_changes_only_its_group() {
     assert_eq!(model.add(&boot(0..2, &mut block_table)), None);
     assert_eq!(model.add(&boot(0..400, &mut block_table)), None);
     assert_eq!(model.dropped(), Dropped { few_reads: 1, few_blocks: 0, many_blocks: 1 });
-    let mut empty: ImageModel = ImageModel::learn(Vec::new(), Settings::default());
+    let mut empty: ImageModel = ImageModel::learn(Vec::new(), ModelSettings::default());
     assert_eq!((empty.groups().len(), empty.add(&new)), (0, None));
 }
 
@@ -102,7 +102,7 @@ proptest! {
                 boot(blocks, &mut block_table)
             })
             .collect();
-        let settings = Settings { compared_max: 10, ..Settings::default() };
+        let settings = ModelSettings { compared_max: 10, ..ModelSettings::default() };
         let model: ImageModel = ImageModel::learn(boots, settings);
         let grouped: u64 = model.groups().iter().map(|group| u64::from(group.statistics.traces)).sum();
         let Dropped { few_reads, few_blocks, many_blocks } = model.dropped();

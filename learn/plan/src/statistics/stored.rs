@@ -1,13 +1,13 @@
 //! Statistics in a file.
 
-use super::{Accesses, BlockStats, Statistics};
+use super::{AccessTimes, BlockStats, Statistics};
 use crate::encoding::{Reader, Writer};
 use headstart_block::{Error, Result};
 
 /// The mark of a block whose counted reads are all its reads.
 const SAME: u8 = 1;
 
-impl Accesses {
+impl AccessTimes {
     fn write(&self, writer: &mut Writer) {
         writer.number(self.traces);
         if self.traces == 0 {
@@ -52,8 +52,8 @@ impl BlockStats {
     }
 
     fn read(reader: &mut Reader<'_>) -> Result<Self> {
-        let all = Accesses::read(reader)?;
-        let counted = if reader.u64()? == u64::from(SAME) { all } else { Accesses::read(reader)? };
+        let all = AccessTimes::read(reader)?;
+        let counted = if reader.u64()? == u64::from(SAME) { all } else { AccessTimes::read(reader)? };
         let mask: u32 = reader.number()?;
         let mut slices = [0; 32];
         for (_, count) in (0..).zip(&mut slices).filter(|(slice, _): &(u32, _)| mask >> slice & 1 == 1) {

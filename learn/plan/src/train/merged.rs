@@ -16,7 +16,7 @@ use crate::compact_trace::Packed;
 use crate::plans::GroupPlans;
 use crate::policy::{Training, Weights};
 use crate::preprocess::ImageModel;
-use crate::statistics::{Statistics, Window};
+use crate::statistics::{ReadWindow, Statistics};
 use std::cmp::Reverse;
 
 /// Traces of a merged group that are at hand.
@@ -78,7 +78,7 @@ impl Trainer<'_> {
             }
         }
         // The paper's Jaccard index of the blocks of one image and of all is highest for the image that reads most.
-        let reads = |image: &&&Trained| image.summary.statistics.read_blocks(Window::All).count() as f64;
+        let reads = |image: &&&Trained| image.summary.statistics.read_blocks(ReadWindow::All).count() as f64;
         let like = first_best(images.iter().filter(|image| !image.groups.is_empty()), reads);
         let weights = |rate: Bandwidth| -> Option<Weights> {
             let group = like?.0.groups.first()?;
@@ -86,7 +86,7 @@ impl Trainer<'_> {
         };
         let traces: Vec<_> = sample.iter().collect();
         let likely = statistics.likely(LIKELY);
-        let are_alike = likely.read_blocks(Window::All).next().is_some();
+        let are_alike = likely.read_blocks(ReadWindow::All).next().is_some();
         let training = |rate: Bandwidth| {
             let statistics = if rate < ROOM_FOR_ALL && are_alike { &likely } else { &statistics };
             Training { block_table: &block_table, statistics, traces: &traces }

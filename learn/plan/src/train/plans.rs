@@ -2,12 +2,12 @@
 
 use super::{TrainConfig, Trained};
 use crate::bandwidth::Bandwidth;
-use crate::knowledge::{self, ImageKey, Knowledge};
+use crate::knowledge::{self, Knowledge, RecordedImage};
 use crate::layers::{LayerMap, LayerPlans, join};
 use crate::plans::{GroupPlans, ImagePlans};
 use crate::policy::Objective;
 use crate::preprocess::Dropped;
-use crate::zero_shot::{Metadata, Reason, Tiers, select};
+use crate::zero_shot::{ChoiceReason, ChoiceTiers, Metadata, select};
 use headstart_block::Digest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -25,7 +25,7 @@ pub struct Provenance {
     /// The seed of all drawn numbers.
     pub seed: u64,
     /// The settings with which traces were learned.
-    pub learning: knowledge::Settings,
+    pub learning: knowledge::KnowledgeSettings,
     /// Traces that they were made from.
     pub traces: u64,
     /// Traces that were not learned from: outliers.
@@ -36,10 +36,10 @@ pub struct Provenance {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plans {
     pub(crate) provenance: Provenance,
-    pub(crate) images: BTreeMap<ImageKey, Arc<ImagePlans>>,
+    pub(crate) images: BTreeMap<RecordedImage, Arc<ImagePlans>>,
     /// The plans of several images together.
     pub(crate) merged: Vec<Arc<[GroupPlans]>>,
-    /// The tiers, by key ([`Reason::key`]): the number of traces, and the source of the plans.
+    /// The tiers, by key ([`ChoiceReason::key`]): the number of traces, and the source of the plans.
     pub(crate) tiers: BTreeMap<String, (u64, Whose)>,
     pub(crate) layers: BTreeMap<Digest, LayerPlans>,
 }
@@ -47,7 +47,7 @@ pub struct Plans {
 /// The source of a tier's plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
-    Image(ImageKey),
+    Image(RecordedImage),
     Merged(usize),
 }
 
@@ -62,14 +62,14 @@ impl Plans {
     }
 
     /// The images that have plans of their own.
-    pub fn images(&self) -> impl ExactSizeIterator<Item = (&ImageKey, &Arc<ImagePlans>)> {
+    pub fn images(&self) -> impl ExactSizeIterator<Item = (&RecordedImage, &Arc<ImagePlans>)> {
         self.images.iter()
     }
 
     /// The plans for a disk of this image and size and with this metadata: the image's own, otherwise those of images
     /// like it, otherwise none.
     #[must_use]
-    pub fn choose(&self, key: &ImageKey, metadata: &Metadata) -> Arc<ImagePlans> {
+    pub fn choose(&self, key: &RecordedImage, metadata: &Metadata) -> Arc<ImagePlans> {
         self.choose_layered(key, metadata, None)
     }
 
@@ -81,7 +81,7 @@ impl Plans {
     #[must_use]
     pub fn choose_layered(
         &self,
-        key: &ImageKey,
+        key: &RecordedImage,
         metadata: &Metadata,
         map: Option<&LayerMap>,
     ) -> Arc<ImagePlans> {
@@ -95,7 +95,7 @@ pub(crate) trait Shelf {
     type Error;
 
     /// The plans of an image of which there were traces.
-    fn own(&self, key: &ImageKey) -> Result<Option<Arc<ImagePlans>>, Self::Error>;
+    fn own(&self, key: &RecordedImage) -> Result<Option<Arc<ImagePlans>>, Self::Error>;
 
     /// The source of a tier's plans by the tier's key, and their number of traces.
     fn tier(&self, key: &str) -> Option<(usize, u64)>;
@@ -111,11 +111,11 @@ pub(crate) trait Shelf {
 /// The choice of [`Plans::choose_layered`].
 pub(crate) fn choose<S: Shelf>(
     shelf: &S,
-    key: &ImageKey,
+    key: &RecordedImage,
     metadata: &Metadata,
     map: Option<&LayerMap>,
 ) -> Result<Arc<ImagePlans>, S::Error> {
-    if let Some(own) = shelf.own(key)?.filter(|own| own.reason == Reason::Trained) {
+    if let Some(own) = shelf.own(key)?.filter(|own| own.reason == ChoiceReason::Trained) {
         return Ok(own);
     }
     let known = map.map_or(0.0, |map| map.share(|layer| shelf.knows(layer)));
@@ -140,7 +140,7 @@ fn of_layers<S: Shelf>(shelf: &S, map: &LayerMap) -> Result<Option<ImagePlans>, 
         }
     }
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    let reason = Reason::Layers { known: count(known.len()), all: count(map.layers().len()) };
+    let reason = ChoiceReason::Layers { known: count(known.len()), all: count(map.layers().len()) };
     let group = join(map, known.iter().map(|(digest, layer)| (*digest, layer)));
     Ok(group.map(|group| ImagePlans { reason, groups: vec![group] }))
 }
@@ -148,7 +148,7 @@ fn of_layers<S: Shelf>(shelf: &S, map: &LayerMap) -> Result<Option<ImagePlans>, 
 impl Shelf for Plans {
     type Error = Infallible;
 
-    fn own(&self, key: &ImageKey) -> Result<Option<Arc<ImagePlans>>, Infallible> {
+    fn own(&self, key: &RecordedImage) -> Result<Option<Arc<ImagePlans>>, Infallible> {
         Ok(self.images.get(key).cloned())
     }
 
@@ -179,7 +179,7 @@ impl Shelf for Plans {
 pub(super) struct Builder {
     plans: Plans,
     /// The merged group of each choice of images.
-    choices: BTreeMap<BTreeSet<ImageKey>, usize>,
+    choices: BTreeMap<BTreeSet<RecordedImage>, usize>,
 }
 
 impl Builder {
@@ -187,7 +187,7 @@ impl Builder {
         config: &TrainConfig,
         rates: &[Bandwidth],
         knowledge: &Knowledge,
-        choices: Vec<BTreeSet<ImageKey>>,
+        choices: Vec<BTreeSet<RecordedImage>>,
         merged: Vec<Option<GroupPlans>>,
     ) -> Self {
         let provenance = Provenance {
@@ -213,7 +213,7 @@ impl Builder {
         &mut self.plans.layers
     }
 
-    pub(super) fn image(&mut self, key: &ImageKey, trained: &Trained) {
+    pub(super) fn image(&mut self, key: &RecordedImage, trained: &Trained) {
         let Provenance { traces, dropped, .. } = &mut self.plans.provenance;
         *traces = traces.saturating_add(trained.traces);
         dropped.add(&trained.dropped);
@@ -221,7 +221,7 @@ impl Builder {
         self.plans.images.insert(key.clone(), Arc::new(plans));
     }
 
-    pub(super) fn finish(mut self, tiers: &Tiers) -> Plans {
+    pub(super) fn finish(mut self, tiers: &ChoiceTiers) -> Plans {
         for (key, tier) in tiers.iter() {
             let whose = match (self.choices.get(&tier.images), tier.images.first()) {
                 (Some(at), _) => Whose::Merged(*at),

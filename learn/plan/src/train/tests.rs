@@ -4,7 +4,7 @@
 use super::*;
 use crate::layers::LayerMap;
 use crate::testing::{boot_reads, data_set, whole_trace, write_traces};
-use crate::zero_shot::{Metadata, Reason};
+use crate::zero_shot::{ChoiceReason, Metadata};
 use headstart_block::{ByteRange, Digest, ErrorKind};
 use headstart_trace::{Creation, Trace};
 
@@ -73,7 +73,7 @@ fn each_disk_gets_its_plans_and_the_reason() {
     ];
     for (image, family, user, reason, traces) in cases {
         let creation = creation(image, family, user);
-        let chosen = plans.choose(&ImageKey::of(&creation), &Metadata::of(&creation));
+        let chosen = plans.choose(&RecordedImage::of(&creation), &Metadata::of(&creation));
         let count: u64 = chosen.groups.iter().map(|group| group.traces).sum();
         assert_eq!((chosen.reason.to_string().as_str(), count), (reason, traces), "{image} of {user}");
         let rates = |group: &GroupPlans| group.plans.iter().map(|plan| plan.rate).collect::<Vec<_>>();
@@ -81,8 +81,8 @@ fn each_disk_gets_its_plans_and_the_reason() {
         assert!(chosen.groups.iter().flat_map(|group| &group.plans).all(|plan| !plan.items.is_empty()));
     }
     // The same image on a larger disk.
-    let larger = ImageKey { image: "rich".to_owned(), size: 2 * SIZE };
-    assert_eq!(plans.choose(&larger, &Metadata::default()).reason, Reason::Image);
+    let larger = RecordedImage { image: "rich".to_owned(), size: 2 * SIZE };
+    assert_eq!(plans.choose(&larger, &Metadata::default()).reason, ChoiceReason::Image);
     assert_eq!((plans.provenance().traces, plans.provenance().dropped.few_reads), (30, 1));
 }
 
@@ -90,7 +90,7 @@ fn each_disk_gets_its_plans_and_the_reason() {
 fn an_image_is_planned_from_what_its_boots_read() {
     let knowledge = knowledge();
     let plans = train(&knowledge, &config("vmt-min"));
-    let key = ImageKey { image: "rich".to_owned(), size: SIZE };
+    let key = RecordedImage { image: "rich".to_owned(), size: SIZE };
     let group = &plans.choose(&key, &Metadata::default()).groups[0];
     let expected: Vec<u64> = (0..40).chain(100..130).chain(900..912).collect();
     let blocks: Vec<u64> = group.plans[0].items.iter().map(|item| item.block).collect();
@@ -100,7 +100,7 @@ fn an_image_is_planned_from_what_its_boots_read() {
     assert_eq!(group.centroid.order[..70], expected[..70]);
     assert!(group.plans.iter().all(|plan| plan.score <= 0.0 && plan.policy == "vmt-min"));
     let merged =
-        plans.choose(&ImageKey::default(), &Metadata { family: "debian".into(), ..Metadata::default() });
+        plans.choose(&RecordedImage::default(), &Metadata { family: "debian".into(), ..Metadata::default() });
     let blocks = |plan: usize| -> BTreeSet<u64> {
         merged.groups[0].plans[plan].items.iter().map(|item| item.block).collect()
     };
@@ -114,7 +114,7 @@ fn weights_are_found_and_reused() {
     let plans = train(&knowledge(), &config("thinkahead"));
     let weights = |image: &str, user: &str| {
         let creation = creation(image, "debian", user);
-        let chosen = plans.choose(&ImageKey::of(&creation), &Metadata::of(&creation));
+        let chosen = plans.choose(&RecordedImage::of(&creation), &Metadata::of(&creation));
         chosen.groups[0].plans.iter().map(|plan| plan.weights.unwrap()).collect::<Vec<_>>()
     };
     let known: Vec<_> = ["rich", "also", "bob's"].map(|image| weights(image, "")).into();
@@ -125,7 +125,7 @@ fn weights_are_found_and_reused() {
 fn threads_change_nothing_and_each_piece_is_counted() {
     let knowledge = knowledge();
     let mut heard = Vec::new();
-    let mut hears = |progress: Progress| {
+    let mut hears = |progress: TaskProgress| {
         heard.push(progress);
         Ok(())
     };
@@ -133,7 +133,7 @@ fn threads_change_nothing_and_each_piece_is_counted() {
     assert_eq!(plans, train(&knowledge, &TrainConfig { threads: 1, ..config("random") }));
     let last = heard.last().unwrap();
     assert_eq!((last.done, heard.len() as u64), (last.all, last.all));
-    let mut ends = |_: Progress| Err(Error::new(ErrorKind::Cancelled, "enough"));
+    let mut ends = |_: TaskProgress| Err(Error::new(ErrorKind::Cancelled, "enough"));
     assert_eq!(all(&knowledge, &config("random"), &mut ends).unwrap_err().kind(), ErrorKind::Cancelled);
 }
 
@@ -145,7 +145,7 @@ fn configurations_that_make_no_plans_are_refused() {
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     }
     let nothing = train(&Knowledge::default(), &config("dadi"));
-    assert_eq!(nothing.choose(&ImageKey::default(), &Metadata::default()).reason, Reason::None);
+    assert_eq!(nothing.choose(&RecordedImage::default(), &Metadata::default()).reason, ChoiceReason::None);
     // Nothing to preload is a plan, too.
     let lazy = train(&knowledge, &config("lazy"));
     assert!(lazy.images().flat_map(|(_, image)| &image.groups).all(|group| group.plans[0].items.is_empty()));
@@ -154,7 +154,7 @@ fn configurations_that_make_no_plans_are_refused() {
 #[test]
 fn an_image_on_known_layers_starts_with_what_is_known_of_them() {
     let mut knowledge = knowledge();
-    let key = |image: &str| ImageKey { image: image.to_owned(), size: SIZE };
+    let key = |image: &str| RecordedImage { image: image.to_owned(), size: SIZE };
     let blocks = |start: u64, end: u64| ByteRange::between(start << 21, end << 21);
     let (base, top, new) = (Digest::of(b"base"), Digest::of(b"top"), Digest::of(b"new"));
     let map = |top: Digest, from: u64| {

@@ -8,10 +8,10 @@ use std::fmt;
 /// Examples of one reason that are kept.
 pub const EXAMPLES_MAX: usize = 5;
 
-/// The reason for which a trace was skipped or, with [`Reason::Unsorted`] only, mended.
+/// The reason for which a trace was skipped or, with [`SkipReason::Unsorted`] only, mended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Reason {
+pub enum SkipReason {
     /// The file is cut short, or its bytes are damaged.
     Damaged,
     /// The file is of another kind than traces have: numbers of another type, another shape, a newer version.
@@ -40,7 +40,7 @@ pub enum Reason {
     Unsorted,
 }
 
-impl Reason {
+impl SkipReason {
     /// The reason as a text for people.
     #[must_use]
     pub fn text(self) -> &'static str {
@@ -86,12 +86,12 @@ pub struct Count {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Skipped {
-    reasons: BTreeMap<Reason, Count>,
+    reasons: BTreeMap<SkipReason, Count>,
 }
 
 impl Skipped {
     /// Notes a trace.
-    pub fn note(&mut self, reason: Reason, example: impl fmt::Display) {
+    pub fn note(&mut self, reason: SkipReason, example: impl fmt::Display) {
         let count = self.reasons.entry(reason).or_default();
         count.count += 1;
         if count.examples.len() < EXAMPLES_MAX {
@@ -111,7 +111,7 @@ impl Skipped {
 
     /// The number of traces with one reason.
     #[must_use]
-    pub fn count(&self, reason: Reason) -> u64 {
+    pub fn count(&self, reason: SkipReason) -> u64 {
         self.reasons.get(&reason).map_or(0, |count| count.count)
     }
 
@@ -119,18 +119,18 @@ impl Skipped {
     #[must_use]
     pub fn total(&self) -> u64 {
         self.reasons()
-            .filter(|(reason, _)| *reason != Reason::Unsorted)
+            .filter(|(reason, _)| *reason != SkipReason::Unsorted)
             .fold(0, |sum, (_, count)| sum.saturating_add(count.count))
     }
 
     /// The number of mended traces.
     #[must_use]
     pub fn mended(&self) -> u64 {
-        self.count(Reason::Unsorted)
+        self.count(SkipReason::Unsorted)
     }
 
-    /// All reasons that there were, in the order of [`Reason`].
-    pub fn reasons(&self) -> impl Iterator<Item = (Reason, &Count)> {
+    /// All reasons that there were, in the order of [`SkipReason`].
+    pub fn reasons(&self) -> impl Iterator<Item = (SkipReason, &Count)> {
         self.reasons.iter().map(|(reason, count)| (*reason, count))
     }
 
@@ -145,7 +145,7 @@ impl Skipped {
 impl fmt::Display for Skipped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, (reason, Count { count, examples })) in self.reasons().enumerate() {
-            let verb = if reason == Reason::Unsorted { "mended" } else { "skipped" };
+            let verb = if reason == SkipReason::Unsorted { "mended" } else { "skipped" };
             let line_end = if at == 0 { "" } else { "\n" };
             write!(f, "{line_end}{verb} {count} {}", reason.text())?;
             for example in examples {

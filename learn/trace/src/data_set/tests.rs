@@ -6,7 +6,7 @@
 
 use super::*;
 use crate::fast26::{CREATIONS, Exporter};
-use crate::npy::{self, Row};
+use crate::npy::{self, NpyRow};
 use crate::record::{Op, Record};
 use crate::{DirectoryLimits, TraceDirectory};
 use headstart_block::ByteRange;
@@ -68,7 +68,7 @@ fn parquet(dir: &Path, traces: &[Trace]) {
 }
 
 fn open(path: &Path) -> DataSet {
-    DataSet::open(path, &Limits::default()).unwrap()
+    DataSet::open(path, &DataSetLimits::default()).unwrap()
 }
 
 fn all(set: &DataSet, threads: usize) -> (Vec<Result<Trace, String>>, Skipped) {
@@ -116,7 +116,7 @@ fn every_form_is_the_same() {
 #[test]
 fn what_is_no_data_set_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let fails = |path: &Path| DataSet::open(path, &Limits::default()).unwrap_err();
+    let fails = |path: &Path| DataSet::open(path, &DataSetLimits::default()).unwrap_err();
     assert_eq!(fails(&dir.path().join("nothing")).kind(), ErrorKind::NotFound);
     let empty = fails(dir.path());
     assert_eq!(empty.kind(), ErrorKind::NotFound);
@@ -124,12 +124,12 @@ fn what_is_no_data_set_is_refused() {
     fs::write(dir.path().join("file"), "text").unwrap();
     assert_eq!(fails(&dir.path().join("file")).kind(), ErrorKind::Corrupt);
     parquet(&dir.path().join("parquet"), &traces());
-    let few = Limits { traces_max: 11, ..Limits::default() };
+    let few = DataSetLimits { traces_max: 11, ..DataSetLimits::default() };
     assert_eq!(DataSet::open(&dir.path().join("parquet"), &few).unwrap_err().kind(), ErrorKind::Invalid);
     fs::write(dir.path().join(CREATIONS), "").unwrap();
     assert_eq!(fails(dir.path()).kind(), ErrorKind::NotFound);
     fs::write(dir.path().join(CREATIONS), [0xff, 0, b'\n', b'"', b'\n', 0xfe]).unwrap();
-    assert!(open(dir.path()).skipped().count(Reason::BadMetadata) > 0);
+    assert!(open(dir.path()).skipped().count(SkipReason::BadMetadata) > 0);
 }
 
 /// A data set in which the image `a` is sound, and `spoil` damages image `b`'s only file.
@@ -145,7 +145,7 @@ fn spoiled(spoil: impl Fn(&Path)) -> (Vec<Result<Trace, String>>, Skipped) {
     (read, skipped)
 }
 
-fn rows(path: &Path, change: impl Fn(&mut Vec<Row>)) {
+fn rows(path: &Path, change: impl Fn(&mut Vec<NpyRow>)) {
     let mut rows = npy::decode(&fs::read(path).unwrap()).unwrap();
     change(&mut rows);
     fs::write(path, npy::encode(&rows)).unwrap();
@@ -168,22 +168,22 @@ fn each_kind_of_damage_has_its_reason() {
         fs::remove_file(path).unwrap();
         fs::create_dir(path).unwrap();
     };
-    let cases: [(Reason, Spoil<'_>); 15] = [
-        (Reason::Damaged, &cut),
-        (Reason::Damaged, &|path| fs::write(path, b"").unwrap()),
-        (Reason::WrongType, &floats),
-        (Reason::TooLarge, &hundred_million),
-        (Reason::Missing, &|path| fs::remove_file(path).unwrap()),
-        (Reason::Unreadable, &directory),
-        (Reason::Empty, &|path| rows(path, Vec::clear)),
-        (Reason::Time, &|path| rows(path, |rows| rows[3][3] = -1)),
-        (Reason::Time, &|path| rows(path, |rows| rows[3][3] = 0)),
-        (Reason::Time, &|path| rows(path, |rows| rows[3][3] = i64::MAX)),
-        (Reason::NoRequest, &|path| rows(path, |rows| rows[3][0] = 2)),
-        (Reason::NoRequest, &|path| rows(path, |rows| rows[3][2] = -512)),
-        (Reason::NoRequest, &|path| rows(path, |rows| rows[3][2] = (1 << 30) + 1)),
-        (Reason::PastDisk, &|path| rows(path, |rows| rows[3][1] = 1 << 62)),
-        (Reason::PastDisk, &|path| rows(path, |rows| rows[3][1] = SIZE.cast_signed() - 8191)),
+    let cases: [(SkipReason, Spoil<'_>); 15] = [
+        (SkipReason::Damaged, &cut),
+        (SkipReason::Damaged, &|path| fs::write(path, b"").unwrap()),
+        (SkipReason::WrongType, &floats),
+        (SkipReason::TooLarge, &hundred_million),
+        (SkipReason::Missing, &|path| fs::remove_file(path).unwrap()),
+        (SkipReason::Unreadable, &directory),
+        (SkipReason::Empty, &|path| rows(path, Vec::clear)),
+        (SkipReason::Time, &|path| rows(path, |rows| rows[3][3] = -1)),
+        (SkipReason::Time, &|path| rows(path, |rows| rows[3][3] = 0)),
+        (SkipReason::Time, &|path| rows(path, |rows| rows[3][3] = i64::MAX)),
+        (SkipReason::NoRequest, &|path| rows(path, |rows| rows[3][0] = 2)),
+        (SkipReason::NoRequest, &|path| rows(path, |rows| rows[3][2] = -512)),
+        (SkipReason::NoRequest, &|path| rows(path, |rows| rows[3][2] = (1 << 30) + 1)),
+        (SkipReason::PastDisk, &|path| rows(path, |rows| rows[3][1] = 1 << 62)),
+        (SkipReason::PastDisk, &|path| rows(path, |rows| rows[3][1] = SIZE.cast_signed() - 8191)),
     ];
     for (number, (reason, spoil)) in cases.into_iter().enumerate() {
         let (read, skipped) = spoiled(spoil);
@@ -228,7 +228,7 @@ fn metadata_that_make_no_sense_are_counted() {
     let set = open(dir.path());
     // No valid row names the file of a row that makes no sense.
     let counts: Vec<_> = set.skipped().reasons().map(|(reason, count)| (reason, count.count)).collect();
-    assert_eq!(counts, [(Reason::Unlisted, 5), (Reason::BadMetadata, 4), (Reason::Repeated, 1)]);
+    assert_eq!(counts, [(SkipReason::Unlisted, 5), (SkipReason::BadMetadata, 4), (SkipReason::Repeated, 1)]);
     assert_eq!((set.len(), all(&set, 2).1.total()), (7, 0));
 }
 
@@ -251,13 +251,15 @@ fn limits_bound_what_is_read() {
     for form in ["table", "parquet"] {
         let read = ReadLimits { records_max: 21, ..ReadLimits::default() };
         let set =
-            DataSet::open(&dir.path().join(form), &Limits { trace: read, ..Limits::default() }).unwrap();
+            DataSet::open(&dir.path().join(form), &DataSetLimits { trace: read, ..DataSetLimits::default() })
+                .unwrap();
         let more = traces().iter().filter(|trace| trace.records.len() > 21).count() as u64;
-        assert_eq!(all(&set, 2).1.count(Reason::TooLarge), more);
+        assert_eq!(all(&set, 2).1.count(SkipReason::TooLarge), more);
         let read = ReadLimits { file_bytes_max: 100, ..ReadLimits::default() };
         let set =
-            DataSet::open(&dir.path().join(form), &Limits { trace: read, ..Limits::default() }).unwrap();
-        assert_eq!(all(&set, 2).1.count(Reason::TooLarge), 12);
+            DataSet::open(&dir.path().join(form), &DataSetLimits { trace: read, ..DataSetLimits::default() })
+                .unwrap();
+        assert_eq!(all(&set, 2).1.count(SkipReason::TooLarge), 12);
     }
 }
 
@@ -312,7 +314,7 @@ proptest! {
         }
         bytes.truncate(cut.unwrap_or(bytes.len()));
         fs::write(&path, &bytes).unwrap();
-        if let Ok(set) = DataSet::open(dir.path(), &Limits::default()) {
+        if let Ok(set) = DataSet::open(dir.path(), &DataSetLimits::default()) {
             let (read, skipped) = all(&set, 2);
             prop_assert_eq!(read.iter().filter(|read| read.is_err()).count() as u64, skipped.total());
             prop_assert!(read.len() as u64 + set.skipped().total() >= 1);

@@ -2,7 +2,7 @@
 
 use super::curves::{CreationCurves, curve};
 use super::distribution::{Distribution, percent};
-use super::{ByKind, Kind, image_size};
+use super::{ByKind, MakerKind, image_size};
 use crate::trace::Creation;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,7 +127,7 @@ impl CreationFigures {
         let mut numbers = Numbers::default();
         let mut families = BTreeSet::<&str>::new();
         for creation in creations {
-            let kind = Kind::of(&creation.image);
+            let kind = MakerKind::of(&creation.image);
             *figures.creations_by_kind.of(kind) += 1;
             families.extend(Some(creation.family.as_str()).filter(|family| !family.is_empty()));
             let image = images.entry(creation.image_id()).or_default();
@@ -178,7 +178,7 @@ impl CreationFigures {
         self.creations_per_image =
             Distribution::of(&numbers(by_use.iter().map(|(_, image)| image.creations)));
         for (_, image) in by_use {
-            let top = self.top_images.of(Kind::of(image.name));
+            let top = self.top_images.of(MakerKind::of(image.name));
             if top.len() < TOP {
                 top.push(image.creations);
             }

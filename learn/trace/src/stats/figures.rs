@@ -5,7 +5,7 @@ use super::curves::{Curves, curve, curve_of};
 use super::distribution::{Distribution, LogHistogram, percent};
 use super::group::{Disorder, Group};
 use super::similarity::jaccard;
-use super::{ByKind, Kind};
+use super::{ByKind, MakerKind};
 use crate::fast26::META_INFO;
 use crate::trace::Creation;
 use serde::Serialize;
@@ -55,7 +55,7 @@ pub struct Figures {
     /// Figure 22: standard deviation of the terms of the score.
     pub deviation: Deviations,
     /// Figure 23: Jaccard's index of the blocks that traces of two images read, by what the images have in common.
-    pub jaccard: Tiers,
+    pub jaccard: SimilarityTiers,
 }
 
 /// A point of figure 2.
@@ -108,7 +108,7 @@ pub struct Deviations {
 
 /// Pairs of images by what they have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Tiers {
+pub struct SimilarityTiers {
     /// The family, and not the user.
     pub family: Distribution,
     /// Family and user, and not the rest.
@@ -165,7 +165,7 @@ impl Collector {
     /// [`DataSet`](crate::DataSet) gives them: otherwise they count as different images.
     #[expect(clippy::cast_precision_loss, reason = "seconds")]
     pub fn add(&mut self, creation: &Creation, boot: &Boot) {
-        let samples = self.samples.of(Kind::of(&creation.image));
+        let samples = self.samples.of(MakerKind::of(&creation.image));
         samples.traces += 1;
         samples.reads += boot.reads;
         samples.cross.iter_mut().zip(boot.cross).for_each(|(sum, cross)| *sum += cross);
@@ -217,12 +217,12 @@ impl Collector {
     fn compare(&self) -> Compared {
         let mut compared = Compared::default();
         for group in self.by_size().into_iter().take(TOP) {
-            let kind = Kind::of(&group.creation.image);
+            let kind = MakerKind::of(&group.creation.image);
             compared.cosines.of(kind).extend_from_slice(&group.cosines);
             compared.orders.of(kind).extend_from_slice(&group.disorder.orders);
         }
         for group in &self.done {
-            let kind = Kind::of(&group.creation.image);
+            let kind = MakerKind::of(&group.creation.image);
             compared.lost_percent.of(kind).extend_from_slice(&group.disorder.lost_percent);
             let (outliers, all) = compared.outliers.of(kind);
             *outliers += group.disorder.outliers;
@@ -261,7 +261,7 @@ impl Collector {
             unique_blocks: Distribution::of(&all.collect::<Vec<_>>()),
             unique_blocks_of: shown.collect(),
             deviation: Deviations { count, mean_time, first_time },
-            jaccard: Tiers { family, user, metadata },
+            jaccard: SimilarityTiers { family, user, metadata },
         }
     }
 

@@ -16,7 +16,7 @@ pub const SIZES: [u64; 9] =
 
 /// The numbers of one trace, or of several together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Stats {
+pub struct RequestStats {
     /// Read requests.
     pub reads: u64,
     /// Write requests.
@@ -37,7 +37,7 @@ pub struct Stats {
     pub sizes: [u64; SIZES.len() + 1],
 }
 
-impl Stats {
+impl RequestStats {
     /// Counts one trace, whose records are in the order of time.
     #[must_use]
     pub fn of(records: &[Record]) -> Self {
@@ -104,7 +104,7 @@ fn distinct_bytes(reads: &[(u64, u64)], unit: u64) -> u64 {
     units.saturating_mul(unit)
 }
 
-/// The class of [`Stats::sizes`] that a range belongs to, as a text for people.
+/// The class of [`RequestStats::sizes`] that a range belongs to, as a text for people.
 #[must_use]
 pub fn size_class(class: usize) -> String {
     let size = |bytes| headstart_block::ByteSize(bytes).to_string();
@@ -130,17 +130,17 @@ mod tests {
         let mut records = vec![read(10, 0, 4096), read(20, 4095, 2), read(30, (2 << 20) - 512, 1024)];
         records.push(Record { op: Op::Write, ..read(70, 1 << 30, 4096) });
         records.push(read(70, 5, 0));
-        let stats = Stats::of(&records);
+        let stats = RequestStats::of(&records);
         assert_eq!((stats.reads, stats.writes, stats.read_bytes, stats.written_bytes), (4, 1, 5122, 4096));
         // Pages 0, 1, and the last of block 0 and the first of block 1.
         assert_eq!(stats.distinct_bytes, [4 * 4096, 3 * 65536, 2 << 21]);
         assert_eq!((stats.cross_block_reads, stats.first_us, stats.duration_us), (1, 10, 60));
         assert_eq!(stats.sizes, [2, 2, 0, 0, 0, 0, 0, 0, 0, 0].map(|n: u64| n));
-        let mut sum = Stats::default();
+        let mut sum = RequestStats::default();
         sum.add(&stats);
         sum.add(&stats);
         assert_eq!((sum.reads, sum.distinct_bytes[2], sum.duration_us), (8, 4 << 21, 120));
-        assert_eq!(Stats::of(&[]), Stats::default());
+        assert_eq!(RequestStats::of(&[]), RequestStats::default());
     }
 
     proptest! {
@@ -152,7 +152,7 @@ mod tests {
                     reads.iter().flat_map(|(offset, len)| offset / unit..=(offset + len - 1) / unit).collect();
                 units.len() as u64 * unit
             });
-            prop_assert_eq!(Stats::of(&records).distinct_bytes, expected);
+            prop_assert_eq!(RequestStats::of(&records).distinct_bytes, expected);
         }
     }
 }

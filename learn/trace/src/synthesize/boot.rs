@@ -11,7 +11,7 @@
 //! by a few places, lost one by one and in bursts, merged; some boots read more than others, are cut off, or scan
 //! the disk.
 
-use super::Settings;
+use super::SynthesisSettings;
 use super::population::{Disk, FAMILIES, Image};
 use super::random::{Random, whole};
 use crate::fast26::{IMAGE_TYPE, META_INFO};
@@ -99,7 +99,7 @@ const TRACE: u64 = 14;
 impl Template {
     /// Draws the template of an image. The number of blocks of all images of its kind is multiplied with `scale`.
     #[expect(clippy::cast_precision_loss, reason = "counts")]
-    pub(super) fn of(settings: &Settings, number: usize, image: &Image, scale: f64) -> Self {
+    pub(super) fn of(settings: &SynthesisSettings, number: usize, image: &Image, scale: f64) -> Self {
         let seed = settings.seed;
         let family = [seed, FAMILY, image.family as u64];
         let base = [seed, BASE, image.family as u64, image.owner];
@@ -183,7 +183,7 @@ fn counts<'a>(reads: impl Iterator<Item = &'a Read>) -> Vec<u64> {
 }
 
 /// The boot of one disk.
-pub(super) fn boot(settings: &Settings, image: &Image, template: &Template, disk: &Disk) -> Trace {
+pub(super) fn boot(settings: &SynthesisSettings, image: &Image, template: &Template, disk: &Disk) -> Trace {
     let mut random = Random::of(&[settings.seed, TRACE, disk.image as u64, disk.number]);
     let kind = usize::from(!image.public);
     let (medians, deviation, least, most) = GRACE_S;
@@ -215,7 +215,7 @@ fn whole_len(len: usize, part: f64) -> usize {
 
 /// The template's reads as they come this time; `true` ends a segment.
 #[expect(clippy::cast_precision_loss, reason = "a place")]
-fn in_order(settings: &Settings, template: &Template, random: &mut Random) -> Vec<(Read, bool)> {
+fn in_order(settings: &SynthesisSettings, template: &Template, random: &mut Random) -> Vec<(Read, bool)> {
     let other = template.orders.len() > 1 && random.chance(settings.reordering);
     let order = if other { 1 + random.index(template.orders.len() - 1) } else { 0 };
     let left_out = if random.chance(template.short) { OPTIONAL } else { 0 };
@@ -248,7 +248,7 @@ fn vary(template: &Template, reads: &mut Vec<(Read, bool)>, random: &mut Random)
 }
 
 /// Loses requests: in most boots a few here and there, in some a burst as well.
-fn lose(settings: &Settings, reads: &mut Vec<(Read, bool)>, random: &mut Random) {
+fn lose(settings: &SynthesisSettings, reads: &mut Vec<(Read, bool)>, random: &mut Random) {
     let loss = settings.loss.clamp(0.0, 1.0);
     if loss <= 0.0 {
         return;
@@ -340,7 +340,7 @@ fn write(image: &Image, disk: &Disk, records: &mut Vec<Record>, random: &mut Ran
     records.sort_by_key(|record| record.t_us);
 }
 
-fn creation(settings: &Settings, image: &Image, disk: &Disk) -> Creation {
+fn creation(settings: &SynthesisSettings, image: &Image, disk: &Disk) -> Creation {
     let mut random = Random::of(&[settings.seed, TRACE, disk.image as u64, disk.number, 1]);
     let (family, _) = FAMILIES[image.family];
     let level = ["PL0", "PL1", "PL2"][random.weighted(&[0.3, 0.6, 0.1])];

@@ -5,7 +5,7 @@
 //! taken by their number of creations, the largest first, and each gets the value that is missing most at that
 //! time.
 
-use super::Settings;
+use super::SynthesisSettings;
 use super::random::{Random, whole};
 
 /// The share of the creations that are of public images: users' images have 1.26 times as many.
@@ -105,7 +105,7 @@ pub(super) struct Population {
 }
 
 impl Population {
-    pub(super) fn of(settings: &Settings) -> Self {
+    pub(super) fn of(settings: &SynthesisSettings) -> Self {
         let mut images = images(settings);
         deal_sizes(settings, &mut images);
         let mut disks = disks(settings, &images);
@@ -116,7 +116,7 @@ impl Population {
 
 /// The images, those with the most creations first; creations fall with the rank.
 #[expect(clippy::cast_precision_loss, reason = "shares")]
-fn images(settings: &Settings) -> Vec<Image> {
+fn images(settings: &SynthesisSettings) -> Vec<Image> {
     let all = settings.images.min(settings.traces).max(1);
     let public_count = whole(all as f64 * PUBLIC_SHARE);
     let public_creations = whole(settings.traces as f64 * PUBLIC_SHARE);
@@ -167,7 +167,7 @@ fn spread(rank: usize) -> f64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shares")]
-fn deal_sizes(settings: &Settings, images: &mut [Image]) {
+fn deal_sizes(settings: &SynthesisSettings, images: &mut [Image]) {
     let shares = SIZES.map(|(_, share)| share);
     for public in [true, false] {
         let mut dealt = vec![0.0; SIZES.len()];
@@ -187,7 +187,7 @@ fn deal_sizes(settings: &Settings, images: &mut [Image]) {
     }
 }
 
-fn disks(settings: &Settings, images: &[Image]) -> Vec<Disk> {
+fn disks(settings: &SynthesisSettings, images: &[Image]) -> Vec<Disk> {
     let mut disks = Vec::with_capacity(settings.traces);
     // The largest cluster has thirty times as many as the smallest.
     for (number, image) in images.iter().enumerate() {
@@ -222,7 +222,7 @@ fn cluster(random: &mut Random) -> u64 {
 }
 
 /// Users of public images: most use one image once, some many.
-fn deal_users(settings: &Settings, images: &[Image], disks: &mut [Disk]) {
+fn deal_users(settings: &SynthesisSettings, images: &[Image], disks: &mut [Disk]) {
     let mut random = Random::of(&[settings.seed, 5]);
     let mut slots: Vec<_> = (0..disks.len()).filter(|at| images[disks[*at].image].public).collect();
     random.shuffle(&mut slots);

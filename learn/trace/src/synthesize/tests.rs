@@ -12,7 +12,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// The results of [`stats`](crate::stats) for a data set that was never written.
-fn measure(settings: Settings) -> (CreationFigures, Figures) {
+fn measure(settings: SynthesisSettings) -> (CreationFigures, Figures) {
     let synthesizer = Synthesizer::new(settings).unwrap();
     let mut collector = Collector::default();
     let mut creations: Vec<Creation> = Vec::new();
@@ -42,7 +42,7 @@ fn the_published_figures() {
 }
 
 fn published(seed: u64) {
-    let settings = Settings { seed, images: 172, traces: 4000, ..Settings::default() };
+    let settings = SynthesisSettings { seed, images: 172, traces: 4000, ..SynthesisSettings::default() };
     let (creations, figures) = measure(settings);
     // Section 3.2 and figures 3 to 7.
     about("traces", f64::from(u32::try_from(creations.creations).unwrap()), 4000.0, 200.0);
@@ -84,7 +84,7 @@ fn published(seed: u64) {
 /// Clusters need more creations: of 21 for an image, each has to have one.
 #[test]
 fn clusters_and_hours() {
-    let settings = Settings { images: 172, traces: 31_000, ..Settings::default() };
+    let settings = SynthesisSettings { images: 172, traces: 31_000, ..SynthesisSettings::default() };
     let population = Population::of(&settings);
     let mut clusters = BTreeMap::<usize, std::collections::BTreeSet<u64>>::new();
     let mut hours = [0_u64; 24];
@@ -103,7 +103,7 @@ fn clusters_and_hours() {
 }
 
 /// The number of places, in per cent, by which a block comes earlier or later than in the boot before, on average.
-fn moved(settings: Settings) -> f64 {
+fn moved(settings: SynthesisSettings) -> f64 {
     let synthesizer = Synthesizer::new(settings).unwrap();
     let traces: Vec<_> = (0..synthesizer.len()).filter_map(|index| synthesizer.trace(index)).collect();
     let mut moves = Vec::new();
@@ -126,24 +126,24 @@ fn moved(settings: Settings) -> f64 {
 /// More of each kind of disorder makes traces less alike, or more of them outliers.
 #[test]
 fn disorder_can_be_turned_up() {
-    let calm = Settings {
+    let calm = SynthesisSettings {
         images: 12,
         traces: 300,
         reordering: 0.0,
         loss: 0.0,
         outliers: 0.0,
-        ..Settings::default()
+        ..SynthesisSettings::default()
     };
     let (_, base) = measure(calm);
-    let (_, lost) = measure(Settings { loss: 0.3, ..calm });
+    let (_, lost) = measure(SynthesisSettings { loss: 0.3, ..calm });
     assert!(lost.unique_blocks.mean < 0.95 * base.unique_blocks.mean);
     assert!(lost.deviation.count.mean > 1.2 * base.deviation.count.mean);
     assert!(lost.lost_percent.user.mean > base.lost_percent.user.mean + 5.0, "{:?}", lost.lost_percent.user);
-    let (_, other_order) = measure(Settings { reordering: 0.8, ..calm });
+    let (_, other_order) = measure(SynthesisSettings { reordering: 0.8, ..calm });
     assert!(other_order.order.user.mean < base.order.user.mean - 0.05, "{:?}", other_order.order.user);
-    let (reordered, base_order) = (moved(Settings { reordering: 0.8, ..calm }), moved(calm));
+    let (reordered, base_order) = (moved(SynthesisSettings { reordering: 0.8, ..calm }), moved(calm));
     assert!(reordered > 3.0 * base_order, "{reordered} places of a hundred, {base_order} without");
-    let (_, outliers) = measure(Settings { outliers: 0.3, ..calm });
+    let (_, outliers) = measure(SynthesisSettings { outliers: 0.3, ..calm });
     assert!(outliers.alike_percent.user < 0.8 * base.alike_percent.user);
     assert!(outliers.unique_blocks.max > 2.0 * base.unique_blocks.max);
     let share = outliers.outlier_percent.user;
@@ -171,7 +171,7 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn the_same_seed_gives_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, seed, layout| {
-        let settings = Settings { seed, images: 4, traces: 24, ..Settings::default() };
+        let settings = SynthesisSettings { seed, images: 4, traces: 24, ..SynthesisSettings::default() };
         let made =
             Synthesizer::new(settings).unwrap().write(&dir.path().join(name), layout, || Ok(())).unwrap();
         (made, files(&dir.path().join(name)))
@@ -184,7 +184,7 @@ fn the_same_seed_gives_the_same_bytes() {
     // Both layouts hold the same, nothing of it is skipped, and it is not all one boot.
     let read = |name: &str| {
         let mut traces = Vec::new();
-        let set = DataSet::open(&dir.path().join(name), &data_set::Limits::default()).unwrap();
+        let set = DataSet::open(&dir.path().join(name), &data_set::DataSetLimits::default()).unwrap();
         let skipped = set.for_each(0, |_, trace| {
             traces.push(trace?);
             Ok(())
@@ -201,13 +201,13 @@ fn the_same_seed_gives_the_same_bytes() {
 #[test]
 fn what_cannot_be_made_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let refused = |settings: Settings| Synthesizer::new(settings).err().unwrap().kind();
-    let default = Settings::default();
-    assert_eq!(refused(Settings { images: 0, ..default }), ErrorKind::Invalid);
-    assert_eq!(refused(Settings { images: 10, traces: 9, ..default }), ErrorKind::Invalid);
-    assert_eq!(refused(Settings { loss: 1.5, ..default }), ErrorKind::Invalid);
-    assert_eq!(refused(Settings { outliers: f64::NAN, ..default }), ErrorKind::Invalid);
-    let one = Synthesizer::new(Settings { images: 1, traces: 1, ..default }).unwrap();
+    let refused = |settings: SynthesisSettings| Synthesizer::new(settings).err().unwrap().kind();
+    let default = SynthesisSettings::default();
+    assert_eq!(refused(SynthesisSettings { images: 0, ..default }), ErrorKind::Invalid);
+    assert_eq!(refused(SynthesisSettings { images: 10, traces: 9, ..default }), ErrorKind::Invalid);
+    assert_eq!(refused(SynthesisSettings { loss: 1.5, ..default }), ErrorKind::Invalid);
+    assert_eq!(refused(SynthesisSettings { outliers: f64::NAN, ..default }), ErrorKind::Invalid);
+    let one = Synthesizer::new(SynthesisSettings { images: 1, traces: 1, ..default }).unwrap();
     assert!(!one.is_empty() && one.trace(one.len()).is_none());
     fs::write(dir.path().join("file"), "").unwrap();
     let full = one.write(dir.path(), Layout::Parquet, || Ok(())).unwrap_err();
@@ -215,7 +215,8 @@ fn what_cannot_be_made_is_refused() {
     let stopped = one.write(&dir.path().join("new"), Layout::Fast26, || Err(Error::invalid("enough")));
     assert_eq!(stopped.unwrap_err().to_string(), "enough");
     // Every setting at its limit: the remaining requests are still a trace.
-    let worst = Settings { images: 3, traces: 40, reordering: 1.0, loss: 1.0, outliers: 1.0, seed: 3 };
+    let worst =
+        SynthesisSettings { images: 3, traces: 40, reordering: 1.0, loss: 1.0, outliers: 1.0, seed: 3 };
     let worst = Synthesizer::new(worst).unwrap();
     assert!((0..worst.len()).all(|index| worst.trace(index).is_some_and(|trace| !trace.records.is_empty())));
 }

@@ -45,7 +45,7 @@ fn member(runtime: &Runtime, dir: &TempDir, name: &str, join: Option<SocketAddr>
     let swarm = runtime.block_on(swarm).unwrap();
     let own = dir.path().join(name);
     std::fs::create_dir_all(&own).unwrap();
-    let stores = Arc::new(Stores::new(headstart_store::Settings::default(), Vec::new()));
+    let stores = Arc::new(Stores::new(headstart_store::StoreSettings::default(), Vec::new()));
     let pin_manager = PinManager::new(Arc::clone(&swarm), stores, &own, cache.dir());
     let _entered = runtime.enter();
     let command_loop = pin_manager.follow_commands();

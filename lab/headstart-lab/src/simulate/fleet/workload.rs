@@ -9,7 +9,7 @@ use headstart_image::progress::Progress;
 use headstart_replay::boot::with_strays;
 use headstart_replay::{Boot, Nanos};
 use headstart_sim::fleet::{Pattern, Region, Shape, Workload};
-use headstart_trace::data_set::{DataSet, Limits};
+use headstart_trace::data_set::{DataSet, DataSetLimits};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl Fleet {
 
     fn boots(&self, progress: &dyn Progress) -> Result<Reads> {
         let path = self.traces.as_deref().unwrap_or(Path::new("."));
-        let all = DataSet::open(path, &Limits::default())?;
+        let all = DataSet::open(path, &DataSetLimits::default())?;
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         all.creations().iter().for_each(|creation| *counts.entry(creation.image_id()).or_default() += 1);
         let most = counts.iter().max_by_key(|(_, count)| **count).map(|(name, _)| (*name).to_owned());

@@ -9,9 +9,9 @@ use proptest::prelude::*;
 const SECOND: u32 = 1_000_000;
 /// A block takes a second, a slice 31.25 ms.
 const SLOW: Bandwidth = Bandwidth::mib(2);
-const MILLI: Nanos = 1_000_000;
+const MILLI: RawNanos = 1_000_000;
 
-fn score(items: &[(u64, u32)], reads: &[Read], misses: Misses, round_trip: Nanos) -> BootScore {
+fn score(items: &[(u64, u32)], reads: &[Read], misses: Misses, round_trip: RawNanos) -> BootScore {
     let mut block_table = BlockTable::new(64 * BLOCK_SIZE);
     block_table.add(&(0..64).collect::<Vec<_>>());
     let trace = trace(reads, &mut block_table);
