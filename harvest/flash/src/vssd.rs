@@ -109,7 +109,7 @@ mod tests;
 mod wear;
 
 pub use change::{Change, ChangeKind};
-pub use collect::{Effort, Step};
+pub use collect::{CollectStep, Effort};
 pub use pins::{Pin, Pins};
 pub use place::{Place, Placement};
 pub use read::{Piece, Pieces};

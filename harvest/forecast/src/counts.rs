@@ -47,7 +47,7 @@ pub enum Need {
 
 /// A predictor that counts the needs that followed.
 #[derive(Clone, Debug)]
-pub struct Counts {
+pub struct DemandCounts {
     horizon: usize,
     need: Need,
     /// Counts of the distance that the level moved: index `HIGHEST + need - level`.
@@ -98,7 +98,7 @@ impl Tally {
     }
 }
 
-impl Counts {
+impl DemandCounts {
     /// A predictor of `need` a `horizon` of steps ahead, at least one.
     #[must_use]
     pub fn new(horizon: usize, need: Need) -> Self {
@@ -184,7 +184,7 @@ pub fn cheapest(chance: &[f32], miss: f32) -> Level {
     best
 }
 
-impl Predictor for Counts {
+impl Predictor for DemandCounts {
     fn observe(&mut self, reading: &Reading) {
         let level = level_above(reading.level.max).min(HIGHEST);
         self.held = if self.levels.back() == Some(&level) { self.held.saturating_add(1) } else { 0 };
@@ -220,8 +220,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn told(levels: impl IntoIterator<Item = Level>, horizon: usize, need: Need) -> Counts {
-        let mut counts = Counts::new(horizon, need);
+    fn told(levels: impl IntoIterator<Item = Level>, horizon: usize, need: Need) -> DemandCounts {
+        let mut counts = DemandCounts::new(horizon, need);
         levels.into_iter().for_each(|level| counts.observe(&Reading::flat(level.into())));
         counts
     }
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn who_knows_nothing_holds_on() {
-        assert_eq!(Counts::new(1, Need::At).forecast(100.0), 0);
+        assert_eq!(DemandCounts::new(1, Need::At).forecast(100.0), 0);
         assert_eq!(told([7], 1, Need::At).forecast(1.0), 7);
         assert!(told([7], 1, Need::At).forecast(1000.0) > 7);
     }

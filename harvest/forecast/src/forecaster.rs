@@ -17,8 +17,8 @@
 //! |---|---|---|---|
 //! | bandwidth | 3 minutes | the highest of 2 steps | at 95% the learned one wastes about as much (-1 to 11% less) |
 //! | bandwidth | 15 minutes | the last level and 2 more | at 95% the learned one wastes more |
-//! | capacity | 3 minutes | [`Counts`], a miss worth 12 | at 99% it wastes 57-71% less than every plain one |
-//! | capacity | 15 minutes | [`Counts`], a miss worth 24 | at 99% it wastes 18-37% less than every plain one |
+//! | capacity | 3 minutes | [`DemandCounts`], a miss worth 12 | at 99% it wastes 57-71% less than every plain one |
+//! | capacity | 15 minutes | [`DemandCounts`], a miss worth 24 | at 99% it wastes 18-37% less than every plain one |
 //! | durations | | a quantile of the last 100 lengths | at 93% the LSTM wastes 5-13% more (supply) |
 //!
 //! Bandwidth is to be covered 95 times of 100: if it is not, the regular VM's I/O still goes first. Capacity is to be
@@ -38,7 +38,7 @@
 //! Therefore [`PredictorKind::Default`] does not lend by these forecasts, but by the storage that was spare for weeks
 //! ([`spare`](super::spare)).
 
-use super::counts::{Counts, Need, RECENT};
+use super::counts::{DemandCounts, Need, RECENT};
 use super::duration::{Lasting, LengthQuantile, Stretches};
 use super::level::{HIGHEST, Level, Predictor, Quantity, Reading, Side, Stat, level_above};
 use super::plain::{Added, Highest};
@@ -153,7 +153,7 @@ impl Predictors {
         let (level, setting): (Box<dyn Predictor + Send>, f32) = match (settings.kind, quantity) {
             (PredictorKind::Default | PredictorKind::Steps, Quantity::Capacity) => {
                 let price = if near { PRICE_NEAR } else { PRICE_FAR };
-                (Box::new(Counts::new(horizon, Need::Within)), price)
+                (Box::new(DemandCounts::new(horizon, Need::Within)), price)
             }
             (PredictorKind::Plain, Quantity::Capacity) => (Box::<Added>::default(), 1.0),
             (_, Quantity::Bandwidth) if near => (Box::new(Highest::new(RECENT)), STEPS_NEAR),

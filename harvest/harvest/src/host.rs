@@ -62,7 +62,7 @@ pub(crate) mod volume;
 mod wear_leveling;
 
 pub use headstart_flash::queue::Clock;
-pub use options::{FlashPlace, Options, Settings};
+pub use options::{FlashPlace, HostSettings, Options};
 pub use status::{
     FlashStatus, ForecastStatus, HostStatus, JournalStatus, Kind, LeaseStatus, PooledStatus, Report,
     ReportKind, VssdSpec, VssdStatus, Wish,
@@ -97,7 +97,7 @@ const DELETED: usize = 40;
 /// A host. All methods may be called from any thread.
 pub struct Host {
     pub(crate) me: Weak<Self>,
-    settings: Settings,
+    settings: HostSettings,
     /// The place of the flash, for people.
     place: String,
     pub(crate) media: Media,

@@ -421,7 +421,7 @@ fn make_socket_directory(dir: &Path) -> Result<()> {
 mod tests {
     use super::*;
     use headstart_block::{BlockDevice, Extent};
-    use headstart_harvest::host::{FlashPlace, Options, Settings, VssdSpec};
+    use headstart_harvest::host::{FlashPlace, HostSettings, Options, VssdSpec};
 
     /// A vSSD that cannot be flushed, and the content of the file of ways at each attempt.
     struct Unflushed {
@@ -462,7 +462,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let [before, after, nowhere] = ["before", "after", "nothing/a"].map(|name| dir.path().join(name));
         let flash = FlashPlace::File { path: dir.path().join("flash"), size: Some(1 << 30) };
-        let (size, settings) = (Some(1 << 30), Settings::default());
+        let (size, settings) = (Some(1 << 30), HostSettings::default());
         let options = Options { dir: dir.path().to_owned(), flash, size, erase: false, settings };
         let host = Host::open(options, Arc::new(super::super::clock())).unwrap();
         let exports = Exports::start(None, dir.path(), false, &host).unwrap();

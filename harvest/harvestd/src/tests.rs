@@ -2,7 +2,7 @@ use super::*;
 use headstart_harvest::VssdId;
 use headstart_harvest::broker::Counters;
 use headstart_harvest::host::{
-    FlashPlace, FlashStatus, HostStatus, JournalStatus, Kind, Settings, VssdStatus,
+    FlashPlace, FlashStatus, HostSettings, HostStatus, JournalStatus, Kind, VssdStatus,
 };
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -10,7 +10,13 @@ use std::os::unix::net::UnixStream;
 
 fn options(dir: &Path) -> Options {
     let flash = FlashPlace::File { path: dir.join("flash"), size: Some(1 << 30) };
-    Options { dir: dir.to_owned(), flash, size: Some(1 << 30), erase: false, settings: Settings::default() }
+    Options {
+        dir: dir.to_owned(),
+        flash,
+        size: Some(1 << 30),
+        erase: false,
+        settings: HostSettings::default(),
+    }
 }
 
 async fn start(dir: &Path) -> Result<Harvest> {

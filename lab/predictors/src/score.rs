@@ -20,7 +20,7 @@ use super::lstm::{LevelLstm, Rule};
 use super::series::Step;
 use headstart_forecast::level::{HIGHEST, level_above};
 use headstart_forecast::plain::{Added, Highest, Margin, Quantile, Smooth};
-use headstart_forecast::{Counts, Level, Need, Predictor, Quantity, Reading};
+use headstart_forecast::{DemandCounts, Level, Need, Predictor, Quantity, Reading};
 
 /// The score of a predictor with one setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,7 +89,7 @@ fn candidates(quantity: Quantity, highest: Level, horizon: usize, need: Need) ->
         plain("smooth-0.1", DEVIATIONS, Box::new(Smooth::new(0.1))),
         plain("smooth-0.2", DEVIATIONS, Box::new(Smooth::new(0.2))),
         plain("smooth-0.5", DEVIATIONS, Box::new(Smooth::new(0.5))),
-        learned("counts", PRICES, Box::new(Counts::new(horizon, need))),
+        learned("counts", PRICES, Box::new(DemandCounts::new(horizon, need))),
         learned("lstm", MARGINS, Box::new(lstm(Rule::Likeliest))),
         learned("lstm-priced", PRICES, Box::new(lstm(Rule::Cheapest))),
         learned("lstm-replay", PRICES, Box::new(lstm(Rule::Cheapest).replaying(REPLAYS))),

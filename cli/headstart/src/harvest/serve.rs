@@ -8,7 +8,7 @@ use clap::Args;
 use headstart_block::{ByteSize, Error, Result};
 use headstart_daemon::http::HttpPort;
 use headstart_export::nbd::{Address, TlsSettings};
-use headstart_harvest::host::{FlashPlace, Options, Settings};
+use headstart_harvest::host::{FlashPlace, HostSettings, Options};
 use headstart_harvestd::{Harvest, HarvestSettings};
 use headstart_image::progress::Progress;
 use serde::Serialize;
@@ -170,7 +170,7 @@ impl Serve {
             key: key.clone(),
             client_ca: self.tls_client_ca.clone(),
         });
-        let mut settings = Settings::default();
+        let mut settings = HostSettings::default();
         if let Some(ByteSize(rate)) = self.channel_rate {
             // A vSSD that takes a channel's rate is forecast to need a channel.
             (settings.channel_rate, settings.channel_worth) = (Some(rate), rate);

@@ -43,7 +43,7 @@ impl Default for Faults {
 
 /// Counts of the operations on flash since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct FlashCounts {
     /// Bytes read.
     pub read: u64,
     /// Bytes programmed.
@@ -217,11 +217,11 @@ impl Emulator {
 
     /// Counts of the operations since it was made or power came back.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> FlashCounts {
         let [read, programmed, erased, flushed] = &self.counts;
         let [read, programmed, erased, flushed] =
             [read, programmed, erased, flushed].map(|it| it.load(Ordering::Relaxed));
-        Counts { read, programmed, erased, flushed }
+        FlashCounts { read, programmed, erased, flushed }
     }
 
     /// The blocks that are bad.
@@ -577,6 +577,6 @@ mod tests {
         flash.erase(BLOCK).unwrap();
         flash.flush().unwrap();
         flash.read(BLOCK, 100, &mut [0; 10]).unwrap();
-        assert_eq!(flash.counts(), Counts { read: 10, programmed: 2048, erased: 1, flushed: 1 });
+        assert_eq!(flash.counts(), FlashCounts { read: 10, programmed: 2048, erased: 1, flushed: 1 });
     }
 }

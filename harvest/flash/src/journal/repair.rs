@@ -12,7 +12,7 @@ use crate::wrong_bit::named_bit;
 
 /// A fault of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum JournalFault {
     /// The first bytes are damaged; there is a copy of them.
     Front,
     /// A group that begins at `at` is damaged or missing; there is a copy of it.
@@ -47,7 +47,7 @@ pub struct Examined {
     /// The version of its form.
     pub version: u32,
     /// Its faults.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<JournalFault>,
     /// Its records, up to where it is damaged.
     pub records: Vec<Record>,
     /// The journal with all repairs that are possible.
@@ -58,7 +58,7 @@ impl Examined {
     /// `true` if nothing that was durable is lost.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        !self.faults.iter().any(|fault| matches!(fault, Fault::Damaged { .. }))
+        !self.faults.iter().any(|fault| matches!(fault, JournalFault::Damaged { .. }))
     }
 }
 
@@ -73,7 +73,7 @@ pub fn examine(bytes: &[u8]) -> Result<Examined> {
     let mut mended = bytes.to_vec();
     let (front, mut faults, mut records) = (front_of(&mut mended)?, Vec::new(), Vec::new());
     if front.restored {
-        faults.push(Fault::Front);
+        faults.push(JournalFault::Front);
         mended[..group::IDENTITY].copy_from_slice(&group::front(front.generation)[..group::IDENTITY]);
     }
     let marks = Marks::parse(&mended, front.generation);
@@ -92,17 +92,17 @@ pub fn examine(bytes: &[u8]) -> Result<Examined> {
         } else if let Some(copy) = marks.copy_of(&chain, place) {
             mended.resize(mended.len().max(at + copy.len()), 0);
             mended[at..at + copy.len()].copy_from_slice(copy);
-            faults.push(Fault::Copied { at: place });
+            faults.push(JournalFault::Copied { at: place });
         } else if marks.newest() >= chain.next {
             let Some((byte, bit)) = wrong_bit(rest, &chain) else {
-                faults.push(Fault::Damaged { at: place });
+                faults.push(JournalFault::Damaged { at: place });
                 break;
             };
             mended[at + byte] ^= 1 << bit;
-            faults.push(Fault::Bit { at: place + byte as u64, bit });
+            faults.push(JournalFault::Bit { at: place + byte as u64, bit });
         } else {
             if !rest.is_empty() {
-                faults.push(Fault::Torn { at: place, bytes: rest.len() as u64 });
+                faults.push(JournalFault::Torn { at: place, bytes: rest.len() as u64 });
                 mended.truncate(at);
             }
             break;
@@ -127,9 +127,11 @@ fn examine_old(bytes: &[u8]) -> Result<Examined> {
         Ok(())
     });
     let faults = match read {
-        Ok(end) => end.torn.map(|torn| Fault::Torn { at: torn.at, bytes: torn.bytes }).into_iter().collect(),
+        Ok(end) => {
+            end.torn.map(|torn| JournalFault::Torn { at: torn.at, bytes: torn.bytes }).into_iter().collect()
+        }
         Err(error) if error.kind() == crate::ErrorKind::Corrupt => {
-            vec![Fault::Damaged { at: old::readable(bytes) }]
+            vec![JournalFault::Damaged { at: old::readable(bytes) }]
         }
         Err(error) => return Err(error),
     };
@@ -223,7 +225,7 @@ mod tests {
                 assert!(examined.is_whole() && examined.records == whole, "byte {at} bit {bit}");
                 assert_eq!(records(&examined.mended).unwrap(), whole);
                 if is_of_earlier {
-                    assert_eq!(examined.faults, [Fault::Bit { at: at as u64, bit }]);
+                    assert_eq!(examined.faults, [JournalFault::Bit { at: at as u64, bit }]);
                     assert!(examined.mended == bytes);
                 }
             }
@@ -239,7 +241,7 @@ mod tests {
             broken[at] ^= 0x41;
             broken[at + 1] ^= 1;
             let examined = examine(&broken).unwrap();
-            assert_eq!(examined.faults, [Fault::Damaged { at: begins[1] as u64 }]);
+            assert_eq!(examined.faults, [JournalFault::Damaged { at: begins[1] as u64 }]);
             assert_eq!(examined.records, whole[..1]);
             assert!(records(&broken).is_err());
         }

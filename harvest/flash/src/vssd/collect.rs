@@ -34,7 +34,7 @@ pub enum Effort {
 /// The next step of the driver for the collector.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "every step is to be answered"]
-pub enum Step {
+pub enum CollectStep {
     /// Read page `page` of `from`, program it at `to`, then [`Vssd::commit`] or [`Vssd::failed`] `to`; [`Vssd::unread`]
     /// or [`Vssd::lose`] if it cannot be read. `from` is not erased before that, pinned or not.
     Copy {
@@ -133,7 +133,7 @@ impl Tasks {
 impl Vssd {
     /// The next step, if there is any now. Several may be under way. Choosing a block to collect takes time in
     /// proportion to the number of blocks (some ten microseconds for 128 GB), once per block.
-    pub fn collect_next(&mut self, effort: Effort) -> Option<Step> {
+    pub fn collect_next(&mut self, effort: Effort) -> Option<CollectStep> {
         if let Some(step) = self.erase_next(effort) {
             return Some(step);
         }
@@ -157,11 +157,11 @@ impl Vssd {
         }
         let short = self.space.quick() < self.low() || self.space.is_dry();
         let wanted = effort == Effort::Idle || short || self.space.is_any_draining();
-        self.space.waits_for().filter(|_| wanted).map(|up_to| Step::Sync { up_to })
+        self.space.waits_for().filter(|_| wanted).map(|up_to| CollectStep::Sync { up_to })
     }
 
     /// The next page of a task, each having its turn.
-    fn copy_next(&mut self) -> Option<Step> {
+    fn copy_next(&mut self) -> Option<CollectStep> {
         let count = self.tasks.list.len();
         (0..count).find_map(|_| {
             self.tasks.turn += 1;
@@ -169,11 +169,11 @@ impl Vssd {
         })
     }
 
-    fn erase_next(&mut self, effort: Effort) -> Option<Step> {
+    fn erase_next(&mut self, effort: Effort) -> Option<CollectStep> {
         let all = effort == Effort::Idle || self.space.free() < self.low();
         let entry = self.space.erasable(all, |block| !self.pins.is_pinned(block))?;
         self.space.put(entry, State::Erasing);
-        Some(Step::Erase { block: self.space.block(entry) })
+        Some(CollectStep::Erase { block: self.space.block(entry) })
     }
 
     /// `true` if room is short, everywhere or on a channel, so that the user's writes may soon wait for the collector.
@@ -363,7 +363,7 @@ impl Vssd {
     }
 
     /// The next page of a task; `None` if there are no more, or no place for it.
-    fn advance(&mut self, index: usize) -> Option<Step> {
+    fn advance(&mut self, index: usize) -> Option<CollectStep> {
         let pages = u16::try_from(self.settings.geometry.pages).unwrap_or(u16::MAX);
         loop {
             let Task { source, reason, cursor, to, whole } = self.tasks.list[index];
@@ -422,7 +422,11 @@ impl Vssd {
             self.space.change(from.entry, |info| info.holds += 1);
             self.space.placed(from.entry);
             let to = self.placement(page, spot, Some(from));
-            return Some(Step::Copy { from: self.space.block(from.entry), page: from.page.into(), to });
+            return Some(CollectStep::Copy {
+                from: self.space.block(from.entry),
+                page: from.page.into(),
+                to,
+            });
         }
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! # Waits and their limits
 //!
-//! The evacuation of a lease ends: after [`urgent_limit`](super::Settings::urgent_limit) from the time at which its
+//! The evacuation of a lease ends: after [`urgent_limit`](super::HostSettings::urgent_limit) from the time at which its
 //! lender needs it at once, otherwise after a time that follows from the amount of data. No new page is placed on such
 //! a lease. While a lender waits, copies take turns with the harvest VM's own I/O, and its writes move data as well, so
 //! that no borrower writes faster than its data is moved.
@@ -175,7 +175,7 @@ impl Host {
             }
             Err(error) => return Err(error),
         };
-        let (mut hurry, mut idle) = (None, 0);
+        let (mut promotion, mut idle) = (None, 0);
         loop {
             // It was detached, or is kept, and another may have the slot by now.
             let Some(deadline) = self.deadline(gssd, borrower, slot, bytes) else { return Ok(None) };
@@ -194,7 +194,7 @@ impl Host {
                 return Ok(Some(Event::EvacuationFailed { gssd, cause }));
             }
             if deadline.is_urgent {
-                hurry.get_or_insert_with(|| volume.hurry());
+                promotion.get_or_insert_with(|| volume.promote());
             }
             // While the journal's disk is full nothing moves until a tick finds room.
             self.log.may_tidy()?;
@@ -234,7 +234,7 @@ impl Host {
     /// Moves some data of a lease whose lender waits for it, as part of a write beside it. A failure here happens to
     /// the evacuation as well, which reports it.
     pub(crate) fn help_evacuate(&self, volume: &Volume) {
-        if volume.is_hurried()
+        if volume.is_promoted()
             && let Err(error) = self.collect(volume, Effort::Needed)
         {
             tracing::debug!(%error, vssd = volume.name, "cannot help to move what is on a lease");

@@ -34,7 +34,7 @@ pub struct Options {
     /// `true` if flash that is new to this directory is erased even if it holds data; otherwise it is refused then.
     pub erase: bool,
     /// The knobs.
-    pub settings: Settings,
+    pub settings: HostSettings,
 }
 
 /// The kind and place of the flash.
@@ -61,14 +61,14 @@ pub enum FlashPlace {
 
 /// The knobs of a host.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct HostSettings {
     /// The units in which flash is lent; `None`: one channel, 30 minutes, and a quarter of a channel or 16 GiB,
     /// whichever is less (the paper's, section 4.3.2, on flash of any size).
     pub grain: Option<Grain>,
     /// The settings by which regular VMs are protected on their channels.
     pub broker: broker::BrokerSettings,
     /// The protection of regular VMs on their channels.
-    pub lanes: SchedulerSettings,
+    pub schedulers: SchedulerSettings,
     /// The times of emulated flash.
     pub speeds: Speeds,
     /// Bytes a second that a channel of a file or device may be read and programmed; `None`: no limit.
@@ -100,13 +100,13 @@ pub struct Settings {
     pub grow: bool,
 }
 
-impl Default for Settings {
+impl Default for HostSettings {
     fn default() -> Self {
         Self {
             grain: None,
             // A lease lasts while its home does without it: the margin of forecasts is for that.
             broker: broker::BrokerSettings { patience: u32::MAX, ..broker::BrokerSettings::default() },
-            lanes: SchedulerSettings::default(),
+            schedulers: SchedulerSettings::default(),
             speeds: Speeds::default(),
             channel_rate: None,
             channel_worth: Speeds::default().bus,
@@ -123,7 +123,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl HostSettings {
     /// The grain on flash of this build.
     #[must_use]
     pub fn grain(&self, geometry: &Geometry) -> Grain {

@@ -8,7 +8,7 @@ use headstart_broker::{Event, Notice, Report};
 use headstart_flash::device::{FlashBlock, FlashError, lock};
 use headstart_flash::queue;
 use headstart_flash::scheduler::Class;
-use headstart_flash::vssd::{Effort, Place, Placement, Step};
+use headstart_flash::vssd::{CollectStep, Effort, Place, Placement};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -196,7 +196,7 @@ impl Host {
             while steps.len() < STEPS
                 && let Some(step) = inner.vssd.collect_next(effort)
             {
-                let last = matches!(step, Step::Sync { .. });
+                let last = matches!(step, CollectStep::Sync { .. });
                 steps.push(step);
                 if last {
                     break;
@@ -207,14 +207,14 @@ impl Host {
     }
 
     /// Does all of the steps; returns the number that could be done. Fails if none could.
-    fn do_steps(&self, volume: &Volume, steps: Vec<Step>) -> Result<usize> {
+    fn do_steps(&self, volume: &Volume, steps: Vec<CollectStep>) -> Result<usize> {
         let (mut copies, mut erasures, mut sync) = (Vec::new(), Vec::new(), false);
         let (mut done, mut failure) = (0, None);
         for step in steps {
             match step {
-                Step::Copy { from, page, to } => copies.push((from, page, to)),
-                Step::Erase { block } => erasures.push(block),
-                Step::Sync { .. } => sync = true,
+                CollectStep::Copy { from, page, to } => copies.push((from, page, to)),
+                CollectStep::Erase { block } => erasures.push(block),
+                CollectStep::Sync { .. } => sync = true,
             }
         }
         // Copies first: other operations may wait for their turn behind them.

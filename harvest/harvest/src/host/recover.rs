@@ -10,7 +10,7 @@
 use super::log::Log;
 use super::media::Media;
 use super::meta::{About, Looked, Meta, Sold, decoded, kind_of};
-use super::options::{FlashPlace, Opened, Options, Settings, check_directory, open_flash};
+use super::options::{FlashPlace, HostSettings, Opened, Options, check_directory, open_flash};
 use super::unsold::UnsoldInventory;
 use super::wear_leveling::WearLeveling;
 use super::{Clock, Control, Host, Jobs, Kind};
@@ -67,7 +67,7 @@ pub(super) struct Known {
 /// The parts of a host, apart from the content of its journal.
 pub(crate) struct Parts {
     pub(crate) opened: Opened,
-    pub(crate) settings: Settings,
+    pub(crate) settings: HostSettings,
     pub(crate) journal: std::path::PathBuf,
     pub(crate) lock: Option<File>,
     pub(crate) inline: bool,
@@ -110,7 +110,7 @@ impl Host {
         let geometry = flash.geometry();
         let now = Time(u64::try_from(clock.now().as_micros()).unwrap_or(u64::MAX));
         let (zero, ticking) = (clock.now(), Arc::clone(&clock));
-        let schedulers = ChannelSchedulers::new(&geometry, speed, settings.lanes);
+        let schedulers = ChannelSchedulers::new(&geometry, speed, settings.schedulers);
         let queue = ChannelQueue::new(geometry, schedulers, move || ticking.now().saturating_sub(zero));
         let media = Media::new(flash, queue, matches!(speed, Speed::Emulated(_)), new);
         let (journal, known) = if new || forgets {

@@ -10,7 +10,7 @@ use headstart_broker::Run;
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FileFlash, FlashBlock, Geometry, table};
 use headstart_flash::journal::Snapshots;
-use headstart_flash::journal::repair::{Examined, Fault, examine};
+use headstart_flash::journal::repair::{Examined, JournalFault, examine};
 use headstart_flash::replace::put_in_place;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -233,17 +233,21 @@ fn journal_part(path: PathBuf, examined: &Examined) -> Part {
     let mut state = PartState::Whole;
     let faults = examined.faults.iter().map(|fault| {
         let (is, text) = match fault {
-            Fault::Front => (PartState::Mendable, "its first bytes are damaged; there is a copy".to_owned()),
-            Fault::Copied { at } => (
+            JournalFault::Front => {
+                (PartState::Mendable, "its first bytes are damaged; there is a copy".to_owned())
+            }
+            JournalFault::Copied { at } => (
                 PartState::Mendable,
                 format!("it is damaged at byte {at}; there is a copy of what was there"),
             ),
-            Fault::Bit { at, bit } => (PartState::Mendable, format!("bit {bit} of byte {at} is wrong")),
+            JournalFault::Bit { at, bit } => {
+                (PartState::Mendable, format!("bit {bit} of byte {at} is wrong"))
+            }
             // That is usual after a crash, and nothing is lost by it.
-            Fault::Torn { at, bytes } => {
+            JournalFault::Torn { at, bytes } => {
                 (PartState::Whole, format!("{bytes} bytes from byte {at} on were being written in a crash"))
             }
-            Fault::Damaged { at } => (
+            JournalFault::Damaged { at } => (
                 PartState::Lost,
                 format!("it is damaged at byte {at} by more than one bit, and what is there was durable"),
             ),

@@ -6,7 +6,7 @@
 //! time since which each is there, and the times of the last ones, are in the journal.
 
 use super::meta::{Meta, Sold};
-use super::options::Settings;
+use super::options::HostSettings;
 use super::volume::Volume;
 use super::{Control, Host, Kind};
 use crate::{Result, Time, VssdId};
@@ -59,7 +59,7 @@ impl UnsoldInventory {
     }
 
     /// The time for which one is expected to stay unsold from now on.
-    fn lasts(&self, vssd: VssdId, size: u64, now: Time, settings: &Settings) -> Duration {
+    fn lasts(&self, vssd: VssdId, size: u64, now: Time, settings: &HostSettings) -> Duration {
         let age = self.since.get(&vssd).map(|since| now.since(*since)).unwrap_or_default();
         if self.histograms.known(size, age) < ENOUGH {
             return settings.unsold_lasts;
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn it_lasts_as_long_as_such_did() {
-        let (mut inventory, settings) = (UnsoldInventory::default(), Settings::default());
+        let (mut inventory, settings) = (UnsoldInventory::default(), HostSettings::default());
         let lasts = |inventory: &UnsoldInventory, now| inventory.lasts(VssdId(1), GIB, now, &settings);
         inventory.put(VssdId(1), hours(100));
         for number in 2..21 {

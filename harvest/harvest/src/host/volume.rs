@@ -50,14 +50,14 @@ pub(crate) struct Volume {
     /// The pages that its collectors could not read.
     pub(crate) suspect_pages: Mutex<SuspectPages>,
     /// The number of its leases that are moved for homes that wait.
-    hurries: AtomicUsize,
+    promotions: AtomicUsize,
 }
 
 /// The guard of a lease that is moved for a home that waits.
 #[must_use]
-pub(crate) struct Hurry<'a>(&'a AtomicUsize);
+pub(crate) struct PromotionGuard<'a>(&'a AtomicUsize);
 
-impl Drop for Hurry<'_> {
+impl Drop for PromotionGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -93,7 +93,7 @@ impl Volume {
             collecting: AtomicBool::new(false),
             collectors: AtomicUsize::new(0),
             suspect_pages: Mutex::default(),
-            hurries: AtomicUsize::new(0),
+            promotions: AtomicUsize::new(0),
         }
     }
 
@@ -152,21 +152,21 @@ impl Volume {
     /// operations, not after them.
     pub(crate) fn collect_class(&self) -> Class {
         match self.kind {
-            Kind::Harvest if self.is_hurried() => Class::Harvest,
+            Kind::Harvest if self.is_promoted() => Class::Harvest,
             Kind::Harvest => Class::HarvestCollect,
             _ => Class::RegularCollect,
         }
     }
 
     /// Notes that a home waits for the data on a lease of it, until the guard is dropped.
-    pub(crate) fn hurry(&self) -> Hurry<'_> {
-        self.hurries.fetch_add(1, Ordering::SeqCst);
-        Hurry(&self.hurries)
+    pub(crate) fn promote(&self) -> PromotionGuard<'_> {
+        self.promotions.fetch_add(1, Ordering::SeqCst);
+        PromotionGuard(&self.promotions)
     }
 
     /// `true` if a home waits for the data on a lease of it.
-    pub(crate) fn is_hurried(&self) -> bool {
-        self.hurries.load(Ordering::Relaxed) > 0
+    pub(crate) fn is_promoted(&self) -> bool {
+        self.promotions.load(Ordering::Relaxed) > 0
     }
 
     /// Fails for a vSSD that is deleted.

@@ -56,7 +56,7 @@ impl HarvestModel {
     /// once.
     #[must_use]
     pub fn new(source: Source, foresight: Foresight) -> Self {
-        let shipped = headstart_harvest::host::Settings::default().broker;
+        let shipped = headstart_harvest::host::HostSettings::default().broker;
         let patience = if foresight == Foresight::Clairvoyant { 1 } else { shipped.patience };
         let broker = BrokerSettings { journal: false, patience, ..shipped };
         Self { source, foresight, cover: 0.5, ask: Duration::from_secs(1800), partial: false, broker }

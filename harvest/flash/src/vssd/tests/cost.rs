@@ -2,7 +2,7 @@
 
 use super::toy::Toy;
 use crate::device::{FlashBlock, Geometry};
-use crate::vssd::{Effort, Place, Step, Vssd, VssdSettings};
+use crate::vssd::{CollectStep, Effort, Place, Vssd, VssdSettings};
 use headstart_block::random::Random;
 use std::time::Duration;
 
@@ -25,16 +25,16 @@ impl Simple {
     fn step(&mut self, effort: Effort) -> bool {
         let Some(step) = self.vssd.collect_next(effort) else { return false };
         match step {
-            Step::Copy { from, page, to } => {
+            CollectStep::Copy { from, page, to } => {
                 let number = self.toy.read(from, page);
                 self.toy.program(to.block, to.at, number);
                 self.vssd.commit(to);
             }
-            Step::Erase { block } => {
+            CollectStep::Erase { block } => {
                 let wear = self.toy.erase(block);
                 self.vssd.erased(block, wear).unwrap();
             }
-            Step::Sync { up_to } => {
+            CollectStep::Sync { up_to } => {
                 self.toy.flush();
                 self.vssd.durable(up_to);
             }
@@ -130,11 +130,11 @@ fn all_dies_are_erased_and_written_alike() {
     let mut erasing = Vec::new();
     while erasing.len() < 64 {
         let step = disk.vssd.collect_next(Effort::Idle).unwrap();
-        assert!(!matches!(step, Step::Copy { .. }), "there is nothing to copy");
+        assert!(!matches!(step, CollectStep::Copy { .. }), "there is nothing to copy");
         match step {
-            Step::Erase { block } => erasing.push(block),
-            Step::Sync { up_to } => disk.vssd.durable(up_to),
-            Step::Copy { .. } => {}
+            CollectStep::Erase { block } => erasing.push(block),
+            CollectStep::Sync { up_to } => disk.vssd.durable(up_to),
+            CollectStep::Copy { .. } => {}
         }
     }
     assert!(uneven(&erasing) <= 1, "{erasing:?}");

@@ -4,7 +4,7 @@ use super::toy::Toy;
 use crate::device::{FlashBlock, Geometry};
 use crate::vssd::space::{LOG, State};
 use crate::vssd::{
-    Change, ChangeKind, Effort, Pin, Pins, Place, Placement, Snapshot, Step, Vssd, VssdSettings,
+    Change, ChangeKind, CollectStep, Effort, Pin, Pins, Place, Placement, Snapshot, Vssd, VssdSettings,
 };
 use headstart_block::ErrorKind;
 use headstart_block::random::Random;
@@ -201,11 +201,11 @@ impl Driver {
     pub(super) fn step(&mut self, effort: Effort) -> bool {
         match self.vssd.collect_next(effort) {
             None => return false,
-            Some(Step::Copy { from, page, to }) => {
+            Some(CollectStep::Copy { from, page, to }) => {
                 self.flights.push(Flight { to, number: None, from: Some((from, page)), programmed: false });
             }
-            Some(Step::Erase { block }) => self.erasing.push(block),
-            Some(Step::Sync { up_to }) => {
+            Some(CollectStep::Erase { block }) => self.erasing.push(block),
+            Some(CollectStep::Sync { up_to }) => {
                 assert!(self.journal.last().is_some_and(|(change, _)| change.number >= up_to));
                 self.sync();
             }

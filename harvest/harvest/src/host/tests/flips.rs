@@ -4,7 +4,7 @@ use super::crash::{Model, live};
 use super::kit::{Fuse, Machine, SMALL};
 use crate::ErrorKind;
 use headstart_flash::device::emulator::Faults;
-use headstart_flash::journal::repair::{Fault, examine};
+use headstart_flash::journal::repair::{JournalFault, examine};
 use std::sync::Arc;
 
 /// A machine whose host lived and was killed, or closed, after a flush of all; its model and its journal.
@@ -63,7 +63,7 @@ fn a_wrong_bit_anywhere_never_changes_what_was_flushed() {
             refused += 1;
             // A refused journal is put right, and nothing is lost.
             let examined = examine(&broken).unwrap();
-            assert_eq!(examined.faults, [Fault::Bit { at: at as u64, bit }]);
+            assert_eq!(examined.faults, [JournalFault::Bit { at: at as u64, bit }]);
             assert!(examined.mended == journal);
         }
         assert!(refused > 100 && refused < all, "{refused} of {all}");

@@ -2,7 +2,7 @@
 
 use super::super::meta::Meta;
 use super::super::meta::Sold;
-use super::super::{FlashPlace, Host, Kind, Options, Settings};
+use super::super::{FlashPlace, Host, HostSettings, Kind, Options};
 use super::crash::{End, HOLDERS, Life, Model, crash_at, ends_well, live, nobodys_is_clean, settled, swap};
 use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use super::smoke::{clock, wait_for};
@@ -204,7 +204,7 @@ fn a_first_start_on_a_full_disk_leaves_nothing_behind() {
         flash: FlashPlace::File { path: dir.path().join("flash"), size: Some(64 << 20) },
         size: None,
         erase: false,
-        settings: Settings::default(),
+        settings: HostSettings::default(),
     };
     assert_eq!(Host::open(options(), clock()).err().unwrap().kind(), ErrorKind::NoSpace);
     assert_eq!(std::fs::metadata(dir.path().join("flash")).unwrap().len(), 0);
@@ -342,7 +342,7 @@ fn on_a_file_system_that_gets_full() {
 
 fn open(dir: &Path, flash: &Path) -> Arc<Host> {
     let flash = FlashPlace::File { path: flash.join("flash"), size: Some(256 << 20) };
-    let settings = Settings::default();
+    let settings = HostSettings::default();
     let options = Options { dir: dir.to_owned(), flash, size: None, erase: false, settings };
     Host::open(options, clock()).unwrap()
 }

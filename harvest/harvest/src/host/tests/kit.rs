@@ -1,7 +1,7 @@
 //! A host on emulated flash that can crash anywhere.
 
 use super::super::log::Guard;
-use super::super::options::{Opened, Settings};
+use super::super::options::{HostSettings, Opened};
 use super::super::recover::Parts;
 use super::super::{Clock, Host, Kind, VssdSpec, Wish};
 use crate::{Error, ErrorKind, Result};
@@ -156,14 +156,14 @@ impl Machine {
             made: None,
         };
         let grain = Grain { bandwidth: 1, capacity: 4, lasts: Duration::from_secs(60) };
-        let settings = Settings {
+        let settings = HostSettings {
             grain: Some(grain),
-            lanes: headstart_flash::scheduler::SchedulerSettings {
+            schedulers: headstart_flash::scheduler::SchedulerSettings {
                 guard: Duration::ZERO,
                 ..headstart_flash::scheduler::SchedulerSettings::default()
             },
             broker: broker::BrokerSettings { patience: 1, ..broker::BrokerSettings::default() },
-            ..Settings::default()
+            ..HostSettings::default()
         };
         let parts = Parts { opened, settings, journal, lock: None, inline: self.inline, guard: Some(guard) };
         let host = Host::assemble(parts, clock)?;

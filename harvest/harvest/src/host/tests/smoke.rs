@@ -1,7 +1,7 @@
 //! Real files, real threads.
 
 use super::super::rescue::{self, PartState};
-use super::super::{FlashPlace, Host, Kind, Options, Settings, Wish};
+use super::super::{FlashPlace, Host, HostSettings, Kind, Options, Wish};
 use super::kit::{HOUR, spec};
 use crate::ErrorKind;
 use headstart_flash::queue::Clock;
@@ -16,7 +16,7 @@ pub(super) fn clock() -> Arc<dyn Clock> {
 }
 
 fn options(dir: &Path, flash: FlashPlace) -> Options {
-    Options { dir: dir.to_owned(), flash, size: None, erase: false, settings: Settings::default() }
+    Options { dir: dir.to_owned(), flash, size: None, erase: false, settings: HostSettings::default() }
 }
 
 pub(super) fn wait_for(host: &Host, what: impl Fn(&Host) -> bool) {

@@ -18,7 +18,7 @@ use headstart_block::{Error, Result};
 use headstart_flash::device::timing::{Op, Speeds, Work};
 use headstart_flash::device::{FlashBlock, Geometry};
 use headstart_flash::scheduler::{ChannelSchedulers, Class, Done, SchedulerSettings, Speed, Ticket};
-use headstart_flash::vssd::{Effort, Place, Placement, Step, Vssd};
+use headstart_flash::vssd::{CollectStep, Effort, Place, Placement, Vssd};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -555,7 +555,7 @@ impl Machine {
             }
             let class = one.classes[1];
             match one.vssd.collect_next(Effort::Needed) {
-                Some(Step::Copy { from, page: _, to }) => {
+                Some(CollectStep::Copy { from, page: _, to }) => {
                     one.steps += 1;
                     let (block, at) = (to.block, to.at);
                     let queued = Queued { placement: to, write: None, ready: false, running: false };
@@ -563,11 +563,11 @@ impl Machine {
                     let work = Work::Read(self.geometry.page_size);
                     self.submit(class, from, work, Use::Copy { vm, block, at });
                 }
-                Some(Step::Erase { block }) => {
+                Some(CollectStep::Erase { block }) => {
                     one.steps += 1;
                     self.submit(class, block, Work::Erase, Use::Erase { vm, block });
                 }
-                Some(Step::Sync { up_to }) => {
+                Some(CollectStep::Sync { up_to }) => {
                     if !one.syncing {
                         one.syncing = true;
                         self.at(self.now + JOURNAL, Timer::Durable { vm, up_to });

@@ -3,7 +3,7 @@
 use headstart_block::random::Random;
 use headstart_block::{Error, Result};
 use headstart_flash::device::{FlashBlock, Geometry};
-use headstart_flash::vssd::{Effort, Place, Step, Vssd, VssdSettings};
+use headstart_flash::vssd::{CollectStep, Effort, Place, Vssd, VssdSettings};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -77,9 +77,9 @@ fn write(vssd: &mut Vssd, page: u32) -> Result<()> {
 /// Does one step of collecting; `true` if there was one.
 fn collect(vssd: &mut Vssd) -> Result<bool> {
     match vssd.collect_next(Effort::Needed) {
-        Some(Step::Copy { to, .. }) => drop(vssd.commit(to)),
-        Some(Step::Erase { block }) => vssd.erased(block, 1)?,
-        Some(Step::Sync { up_to }) => vssd.durable(up_to),
+        Some(CollectStep::Copy { to, .. }) => drop(vssd.commit(to)),
+        Some(CollectStep::Erase { block }) => vssd.erased(block, 1)?,
+        Some(CollectStep::Sync { up_to }) => vssd.durable(up_to),
         None => return Ok(false),
     }
     Ok(true)
