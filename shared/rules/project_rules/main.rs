@@ -12,6 +12,7 @@
 //! | [`house`] | which crate may use which, what every crate says of itself, what ARCHITECTURE.md names |
 //! | [`prose`] | how comments open, and that they call no machine a person |
 //! | [`licences`] | what our dependencies allow us, and where they come from |
+//! | [`type_names`] | no type name is defined publicly in two crates |
 //! | [`units`] | what the systemd units may do, at most |
 //! | [`unsafety`] | crates without unsafe code promise it |
 //! | [`wings`] | the folders of crates, and which of these folders may use which |
@@ -31,6 +32,7 @@ mod licences;
 mod prose;
 mod text;
 mod tree;
+mod type_names;
 mod units;
 mod unsafety;
 mod wings;
