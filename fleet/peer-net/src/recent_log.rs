@@ -68,7 +68,7 @@ mod tests {
     fn what_is_written_is_read_and_nothing_else_is_believed() {
         let mut recent = Recent::new(100);
         for agent in 1..4 {
-            recent.asked(PeerKey(agent), BlobKey(7), Chunks { first: 3, count: 50 }, |_| true);
+            recent.on_request(PeerKey(agent), BlobKey(7), Chunks { first: 3, count: 50 }, |_| true);
         }
         let bytes = encode(&recent.save()).unwrap();
         assert_eq!(decode(&bytes).unwrap(), recent.save());

@@ -27,7 +27,7 @@ const NEAR: usize = 8;
 /// The factor by which reports are rarer when nothing was read.
 const IDLE: u32 = 4;
 /// The number of slices whose hints are kept: 4 GiB.
-const KNOWN_MAX: usize = 1 << 16;
+const SLICES_MAX: usize = 1 << 16;
 
 /// The reads gathered for reports, and the hints heard, of one image on one host.
 #[derive(Clone, Debug)]
@@ -42,12 +42,12 @@ pub struct Hints {
     epoch: u64,
     version: u64,
     disks: u32,
-    known: BTreeMap<u32, Known>,
+    slices: BTreeMap<u32, SliceHint>,
     tally: Tally,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct SliceHint {
     disks: u32,
     mean_ms: u32,
 }
@@ -79,7 +79,7 @@ impl Hints {
             epoch: 0,
             version: 0,
             disks: 0,
-            known: BTreeMap::new(),
+            slices: BTreeMap::new(),
             tally: Tally::default(),
         }
     }
@@ -103,7 +103,7 @@ impl Hints {
     /// Notes that a disk has read `slice` for the first time, `at` after its creation.
     pub fn read(&mut self, slice: u32, at: Duration) {
         self.tally.reads += 1;
-        self.tally.foreseen += u64::from(self.known.contains_key(&slice));
+        self.tally.foreseen += u64::from(self.slices.contains_key(&slice));
         if self.accesses.len() >= REPORT_MAX {
             self.tally.dropped += 1;
             return;
@@ -139,7 +139,7 @@ impl Hints {
     }
 
     /// Takes a tracker's answer; `true` if it says anything new.
-    pub fn heard(&mut self, answer: &HintAnswer) -> bool {
+    pub fn on_answer(&mut self, answer: &HintAnswer) -> bool {
         if answer.image != self.image || (answer.epoch == self.epoch && answer.version < self.version) {
             return false;
         }
@@ -152,10 +152,10 @@ impl Hints {
         self.tally.hints += answer.hints.len() as u64;
         let mut new = false;
         for Hint { slice, disks, mean_ms } in &answer.hints {
-            if self.known.len() < KNOWN_MAX || self.known.contains_key(slice) {
-                let known = Known { disks: *disks, mean_ms: *mean_ms };
-                let before = self.known.insert(*slice, known);
-                new |= before.is_none_or(|before| before.rank() != known.rank());
+            if self.slices.len() < SLICES_MAX || self.slices.contains_key(slice) {
+                let hint = SliceHint { disks: *disks, mean_ms: *mean_ms };
+                let before = self.slices.insert(*slice, hint);
+                new |= before.is_none_or(|before| before.rank() != hint.rank());
             }
         }
         new
@@ -165,7 +165,7 @@ impl Hints {
     /// the earliest read first. The disk's engine skips local slices.
     #[must_use]
     pub fn plan(&self) -> Plan {
-        in_order(self.known.iter().map(|(slice, known)| (known.rank(), *slice)).collect())
+        in_order(self.slices.iter().map(|(slice, hint)| (hint.rank(), *slice)).collect())
     }
 
     /// The image.
@@ -193,7 +193,7 @@ impl Hints {
 pub fn plan_of(counts: &ImageCounts, threshold: Threshold) -> Plan {
     let least = threshold.of(counts.disks);
     let read = counts.slices.iter().filter(|hint| hint.disks >= least);
-    let rank = |hint: &Hint| Known { disks: hint.disks, mean_ms: hint.mean_ms }.rank();
+    let rank = |hint: &Hint| SliceHint { disks: hint.disks, mean_ms: hint.mean_ms }.rank();
     in_order(read.map(|hint| (rank(hint), hint.slice)).collect())
 }
 
@@ -215,7 +215,7 @@ fn in_order(mut slices: Vec<((u32, u32), u32)>) -> Plan {
     Plan::List(items.into())
 }
 
-impl Known {
+impl SliceHint {
     /// The sort key, of which the least goes first: the power of two of the number of disks, descending, then the mean
     /// time.
     fn rank(self) -> (u32, u32) {

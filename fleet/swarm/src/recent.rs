@@ -91,9 +91,9 @@ struct Agent {
     /// `true` if the first track is a jump that others made from the same place.
     agreed: bool,
     /// `true` if the agent has reported its reads.
-    tells: bool,
+    reports: bool,
     /// The number of its last request.
-    asked: u64,
+    last_request: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -183,7 +183,7 @@ impl Recent {
 
     /// Notes that an agent requested these chunks because a read there waits for them, or reported that it read them.
     /// For a chunk that it went past, `unread` is `true` if the agent could have read it and has not.
-    pub fn asked(
+    pub fn on_request(
         &mut self,
         agent: PeerKey,
         blob: BlobKey,
@@ -192,7 +192,7 @@ impl Recent {
     ) {
         self.clock += 1;
         let mut state = self.agents.remove(&agent).unwrap_or_default();
-        state.asked = self.clock;
+        state.last_request = self.clock;
         for chunk in chunks.numbers() {
             self.step(agent, &mut state, ChunkKey { blob, chunk }, &mut unread);
         }
@@ -200,21 +200,21 @@ impl Recent {
     }
 
     /// Notes that an agent reports its reads: a chunk that it has and does not report was not read.
-    pub fn tells(&mut self, agent: PeerKey) {
+    pub fn on_report(&mut self, agent: PeerKey) {
         let state = self.agents.remove(&agent).unwrap_or_default();
-        self.keep(agent, Agent { tells: true, ..state });
+        self.keep(agent, Agent { reports: true, ..state });
     }
 
     /// `true` if an agent reports its reads.
     #[must_use]
-    pub fn is_told_by(&self, agent: PeerKey) -> bool {
-        self.agents.get(&agent).is_some_and(|state| state.tells)
+    pub fn is_reported_by(&self, agent: PeerKey) -> bool {
+        self.agents.get(&agent).is_some_and(|state| state.reports)
     }
 
     fn keep(&mut self, agent: PeerKey, state: Agent) {
         self.agents.insert(agent, state);
         if self.agents.len() > AGENTS_MAX {
-            let quiet = self.agents.iter().min_by_key(|(_, state)| state.asked).map(|(key, _)| *key);
+            let quiet = self.agents.iter().min_by_key(|(_, state)| state.last_request).map(|(key, _)| *key);
             quiet.map(|key| self.agents.remove(&key));
         }
     }
@@ -233,7 +233,7 @@ impl Recent {
         let follows = |track: &&Track| track.steps > 0 || state.tracks.len() == 1;
         let begin = |track: &Track| Some((self.list.find(track.at)?, limit.min(FIRST << track.steps)));
         let mut tracks: Vec<_> = state.tracks.iter().filter(follows).filter_map(begin).collect();
-        let (tells, mut seen, mut found) = (state.tells, BTreeSet::new(), [Vec::new(), Vec::new()]);
+        let (reports, mut seen, mut found) = (state.reports, BTreeSet::new(), [Vec::new(), Vec::new()]);
         while !tracks.is_empty() && found[1].len() < room {
             tracks.retain_mut(|(slot, left)| {
                 *slot = self.list.after(*slot);
@@ -241,7 +241,10 @@ impl Recent {
                     return false;
                 }
                 *left -= 1;
-                if self.is_worth(*slot, agent, tells) && lacks(self.list.piece(*slot)) && seen.insert(*slot) {
+                if self.is_worth_sending(*slot, agent, reports)
+                    && lacks(self.list.piece(*slot))
+                    && seen.insert(*slot)
+                {
                     found[usize::from(self.list.is_proven(*slot))].push(*slot);
                 }
                 true
@@ -278,12 +281,12 @@ impl Recent {
     }
 
     /// `true` if a chunk is to be sent ahead to this agent.
-    fn is_worth(&self, slot: Slot, agent: PeerKey, tells: bool) -> bool {
-        let (asked, passed) = self.list.worth(slot);
+    fn is_worth_sending(&self, slot: Slot, agent: PeerKey, reports: bool) -> bool {
+        let (asked, passed) = self.list.counts(slot);
         let piece = self.list.piece(slot);
         let salt = piece.blob.0.wrapping_add(u64::from(piece.chunk).wrapping_mul(random::STEP));
         let draw = random::mix(random::mix(agent.0) ^ random::mix(salt));
-        let little = !tells && asked.saturating_add(passed) <= LITTLE;
+        let little = !reports && asked.saturating_add(passed) <= LITTLE;
         asked > passed && !(little && draw.is_multiple_of(FINDS_OUT))
     }
 
@@ -296,17 +299,17 @@ impl Recent {
         unread: &mut impl FnMut(ChunkKey) -> bool,
     ) {
         agent.tracks.retain(|track| self.list.find(track.at).is_some());
-        let known = self.list.find(piece);
-        if agent.agreed && !known.is_some_and(|slot| self.is_ahead(agent, slot)) {
-            self.settle(agent);
+        let slot = self.list.find(piece);
+        if agent.agreed && !slot.is_some_and(|slot| self.is_ahead(agent, slot)) {
+            self.confirm_track(agent);
         }
         agent.agreed = false;
-        let Some(slot) = known else { return self.unknown(key, agent, piece) };
-        self.list.asked(slot, key);
+        let Some(slot) = slot else { return self.unknown(key, agent, piece) };
+        self.list.on_request(slot, key);
         for track in 0..agent.tracks.len() {
             let Some(at) = self.list.find(agent.tracks[track].at) else { continue };
             if let Some(way) = self.way(at, slot, unread) {
-                self.list.met(slot);
+                self.list.on_met(slot);
                 agent.step(track, if way == Way::Ahead { piece } else { agent.tracks[track].at });
                 return;
             }
@@ -325,7 +328,7 @@ impl Recent {
 
     /// Moves the chunk to which an agent jumped behind the place that it came from: like others before, it did not go
     /// on from there.
-    fn settle(&mut self, agent: &mut Agent) {
+    fn confirm_track(&mut self, agent: &mut Agent) {
         if agent.tracks.len() < 2 {
             return;
         }

@@ -93,12 +93,12 @@ impl Ranking {
     }
 
     /// Notes that a host's sketch of a blob came, and is [`alike`] this host's own to this degree.
-    pub fn heard(&mut self, host: PeerKey, blob: BlobId, alike: f32) {
+    pub fn on_sketch(&mut self, host: PeerKey, blob: BlobId, alike: f32) {
         let alike = if alike.is_finite() { alike.clamp(0.0, 1.0) } else { 0.0 };
-        let known = self.hosts.entry(host).or_default();
-        match known.iter_mut().find(|(known, _)| *known == blob) {
+        let scores = self.hosts.entry(host).or_default();
+        match scores.iter_mut().find(|(other, _)| *other == blob) {
             Some((_, old)) => *old = alike,
-            None => known.push((blob, alike)),
+            None => scores.push((blob, alike)),
         }
         if self.hosts.len() > self.capacity {
             let worst = |(a, x): &(&PeerKey, &Vec<_>), (b, y): &(&PeerKey, &Vec<_>)| {
@@ -116,14 +116,14 @@ impl Ranking {
 
     /// Removes a blob that is closed.
     pub fn forget_blob(&mut self, blob: BlobId) {
-        self.hosts.values_mut().for_each(|known| known.retain(|(known, _)| *known != blob));
-        self.hosts.retain(|_, known| !known.is_empty());
+        self.hosts.values_mut().for_each(|scores| scores.retain(|(other, _)| *other != blob));
+        self.hosts.retain(|_, scores| !scores.is_empty());
     }
 
     /// The similarity of a host's reads: the sum over the blobs; 0 for an unknown host.
     #[must_use]
     pub fn score(&self, host: PeerKey) -> f32 {
-        self.hosts.get(&host).map_or(0.0, |known| total(known))
+        self.hosts.get(&host).map_or(0.0, |scores| total(scores))
     }
 
     /// The `count` hosts whose reads are most alike, best first. One of the `present` hosts stays unless another is
@@ -133,13 +133,13 @@ impl Ranking {
     pub fn best(&self, present: &[PeerKey], count: usize) -> Vec<PeerKey> {
         let bonus = |host: &PeerKey| if present.contains(host) { 1.2 } else { 1.0 };
         let mut scored: Vec<(f32, PeerKey)> =
-            self.hosts.iter().map(|(host, known)| (total(known) * bonus(host), *host)).collect();
+            self.hosts.iter().map(|(host, scores)| (total(scores) * bonus(host), *host)).collect();
         scored.retain(|(score, _)| *score > 0.0);
         scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         scored.into_iter().take(count).map(|(_, host)| host).collect()
     }
 }
 
-fn total(known: &[(BlobId, f32)]) -> f32 {
-    known.iter().map(|(_, alike)| alike).sum()
+fn total(scores: &[(BlobId, f32)]) -> f32 {
+    scores.iter().map(|(_, alike)| alike).sum()
 }

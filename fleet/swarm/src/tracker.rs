@@ -168,7 +168,7 @@ struct Image {
     disks: u32,
     tree: Tree,
     version: u64,
-    heard: u64,
+    last_report: u64,
     /// The slot of the member that reported it first.
     owner: u32,
     /// `true` if another member has reported it as well.
@@ -208,14 +208,14 @@ impl Tracker {
                 self.give_up(slot, oldest);
             }
             self.images.insert(key, Image { owner: slot, ..Image::default() });
-            self.members.settle(key, Some(slot), &BTreeMap::new(), self.clock);
+            self.members.reassign(key, Some(slot), &BTreeMap::new(), self.clock);
         }
-        self.members.heard(slot, key, self.clock);
+        self.members.on_report(slot, key, self.clock);
         let Some(image) = self.images.get_mut(&key) else { return };
-        image.heard = self.clock;
+        image.last_report = self.clock;
         image.is_shared |= image.owner != slot;
         if let Some(charges) = image.join(joined) {
-            self.members.settle(key, Some(image.owner), &charges, self.clock);
+            self.members.reassign(key, Some(image.owner), &charges, self.clock);
         }
     }
 
@@ -248,7 +248,7 @@ impl Tracker {
         };
         let threshold = self.settings.threshold.of(image.disks);
         let since = if report.epoch == self.epoch { report.version } else { 0 };
-        image.tree.worth(threshold, since, &mut hints);
+        image.tree.hints_since(threshold, since, &mut hints);
         hints.sort_unstable_by_key(|(told, hint)| (*told, hint.slice));
         let left_out = hints.len() > self.settings.hints_max;
         hints.truncate(self.settings.hints_max);
@@ -288,20 +288,20 @@ impl Tracker {
                 Some(owner) => image.owner = owner,
                 None => {
                     self.images.remove(&key);
-                    self.members.settle(key, None, &charges, self.clock);
+                    self.members.reassign(key, None, &charges, self.clock);
                     return;
                 }
             }
         }
-        let (owner, heard) = (image.owner, image.heard);
-        self.members.settle(key, Some(owner), &charges, heard);
+        let (owner, last_report) = (image.owner, image.last_report);
+        self.members.reassign(key, Some(owner), &charges, last_report);
     }
 
     /// The counts of an image.
     #[must_use]
     pub fn counts(&self, image: ImageKey) -> Option<ImageCounts> {
-        let known = self.images.get(&image)?;
-        Some(ImageCounts { image, disks: known.disks, slices: known.tree.slices() })
+        let record = self.images.get(&image)?;
+        Some(ImageCounts { image, disks: record.disks, slices: record.tree.slices() })
     }
 
     /// The images that have counts.
@@ -314,7 +314,7 @@ impl Tracker {
         self.clock += 1;
         let disks = counts.disks.min(DISKS_MAX);
         let mut image =
-            Image { disks, heard: self.clock, owner: COMMONS, is_shared: true, ..Image::default() };
+            Image { disks, last_report: self.clock, owner: COMMONS, is_shared: true, ..Image::default() };
         let threshold = self.settings.threshold.of(image.disks);
         let mut slices: Vec<_> = counts.slices.iter().take(self.settings.slices_max).copied().collect();
         // Told in the order in which boots want them, in case an answer has no room for all.
@@ -326,7 +326,7 @@ impl Tracker {
         }
         let charges = BTreeMap::from([(COMMONS, image.tree.nodes())]);
         self.images.insert(counts.image, image);
-        self.members.settle(counts.image, Some(COMMONS), &charges, self.clock);
+        self.members.reassign(counts.image, Some(COMMONS), &charges, self.clock);
         self.make_room(None);
         self.members.close_empty();
     }

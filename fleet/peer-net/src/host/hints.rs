@@ -122,9 +122,9 @@ impl HintsSide {
         self.images().by_key.values_mut().filter_map(|image| image.hints.report(now)).collect()
     }
 
-    fn heard(&self, answer: &HintAnswer) {
+    fn on_answer(&self, answer: &HintAnswer) {
         if let Some(image) = self.images().by_key.get_mut(&answer.image)
-            && image.hints.heard(answer)
+            && image.hints.on_answer(answer)
         {
             image.plan.send_replace(hinted(&image.hints));
         }
@@ -303,7 +303,7 @@ fn send(host: &Arc<Host>, trackers: &[(PeerKey, Option<Arc<Link>>)], report: &Hi
     host.hints.reports.fetch_add(1, Ordering::Relaxed);
     match (link, &host.hints.counting) {
         (Some(link), _) => link.outbox.statistics(Kind::Report, report),
-        (None, Some(counting)) => host.hints.heard(&counting.report(*key, report)),
+        (None, Some(counting)) => host.hints.on_answer(&counting.report(*key, report)),
         (None, None) => {}
     }
 }
@@ -322,7 +322,7 @@ impl Host {
     pub(crate) fn hinted(&self, link: &Link, body: &[u8]) -> Result<()> {
         let answer = frame::decode_answer(body)?;
         if link.is_tracker {
-            self.hints.heard(&answer);
+            self.hints.on_answer(&answer);
         }
         Ok(())
     }

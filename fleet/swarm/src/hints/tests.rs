@@ -44,12 +44,12 @@ fn the_plan_begins_with_what_most_read_first() {
     assert_eq!(hints.plan(), Plan::Lazy);
     // 120 and 64 count as equal; 63 is fewer. Slices of a block are together if their times are close.
     assert!(
-        hints.heard(&answer(4, &[(0, 64, 10), (320, 63, 1), (1, 120, 20), (64, 100, 15), (3200, 20, 0)]))
+        hints.on_answer(&answer(4, &[(0, 64, 10), (320, 63, 1), (1, 120, 20), (64, 100, 15), (3200, 20, 0)]))
     );
     assert_eq!(items(&hints.plan()), [(0, 0b11), (2, 1), (10, 1), (100, 1)]);
     // A newer hint replaces an older one; an answer that was overtaken does not.
-    assert!(hints.heard(&answer(9, &[(3200, 90, 2)])));
-    assert!(!hints.heard(&answer(5, &[(3200, 20, 2)])) && !hints.heard(&answer(9, &[(3200, 91, 2)])));
+    assert!(hints.on_answer(&answer(9, &[(3200, 90, 2)])));
+    assert!(!hints.on_answer(&answer(5, &[(3200, 20, 2)])) && !hints.on_answer(&answer(9, &[(3200, 91, 2)])));
     assert_eq!(items(&hints.plan())[0], (100, 1));
     hints.read(64, Duration::ZERO);
     hints.read(65, Duration::ZERO);
@@ -63,8 +63,8 @@ fn memory_is_bounded() {
     (0..10_000).for_each(|slice| hints.read(slice, Duration::MAX));
     assert_eq!(hints.tally().dropped, 10_000 - REPORT_MAX as u64);
     let many: Vec<_> = (0..100_000).map(|slice| (slice, 5, 5)).collect();
-    hints.heard(&answer(1, &many));
-    assert_eq!(hints.known.len(), KNOWN_MAX);
+    hints.on_answer(&answer(1, &many));
+    assert_eq!(hints.slices.len(), SLICES_MAX);
 }
 
 proptest! {
@@ -80,11 +80,11 @@ proptest! {
             }
             let report = hints.report(Time(host)).unwrap();
             prop_assert!(hints.report(Time(host)).is_none());
-            hints.heard(&tracker.report(PeerKey(1), &report));
+            hints.on_answer(&tracker.report(PeerKey(1), &report));
         }
         let mut last = Hints::new(IMAGE, EVERY);
         last.joined();
-        last.heard(&tracker.report(PeerKey(1), &last.clone().report(Time(0)).unwrap()));
+        last.on_answer(&tracker.report(PeerKey(1), &last.clone().report(Time(0)).unwrap()));
         let counts = tracker.counts(IMAGE).unwrap();
         prop_assert_eq!(plan_of(&counts, TrackerSettings::default().threshold), last.plan());
         prop_assert_eq!(plan_of(&counts, Threshold::Disks(100)), Plan::Lazy);

@@ -65,8 +65,8 @@ impl Node {
                 continue;
             }
             let unannounced = blob.announcer.log.take_unannounced();
-            let known = blob.announcer.neighbours().iter().filter(|peer| !new.contains(peer));
-            known.for_each(|peer| have(*peer, &unannounced, actions));
+            let informed = blob.announcer.neighbours().iter().filter(|peer| !new.contains(peer));
+            informed.for_each(|peer| have(*peer, &unannounced, actions));
         }
     }
 
@@ -207,7 +207,7 @@ impl Node {
     ) {
         let Some(key) = self.membership.key_of(peer) else { return };
         if self.settings.push > 0 && self.membership.has_agent(peer) {
-            self.recent.tells(key);
+            self.recent.on_report(key);
         }
         for run in runs.iter().take(RUNS) {
             let blob = self.blobs.get(&id).filter(|blob| blob.sharing.is_with(key));

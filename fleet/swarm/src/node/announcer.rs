@@ -58,7 +58,7 @@ impl Announcer {
 
     /// Removes a neighbour that is gone.
     pub(super) fn forget(&mut self, peer: PeerId) {
-        self.neighbours.retain(|known| *known != peer);
+        self.neighbours.retain(|other| *other != peer);
     }
 
     /// Notes chunks that disks of this host read. The root misses some of very many, as it does when a message is lost.

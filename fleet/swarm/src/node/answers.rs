@@ -152,9 +152,9 @@ impl Node {
         if ask.urgency < pending.urgency {
             answers.promote.push(chunk);
         }
-        let is_it = |known: &&mut Waiter| (known.peer, known.request) == (ask.peer, ask.request);
-        if let Some(known) = pending.waiters.iter_mut().find(is_it) {
-            known.urgency = known.urgency.min(ask.urgency);
+        let is_it = |waiter: &&mut Waiter| (waiter.peer, waiter.request) == (ask.peer, ask.request);
+        if let Some(waiter) = pending.waiters.iter_mut().find(is_it) {
+            waiter.urgency = waiter.urgency.min(ask.urgency);
         } else {
             if self.serving.is_loaded(bytes) && self.redirect(ask, id, chunk, false, answers) {
                 return;
@@ -195,8 +195,8 @@ impl Node {
     /// Notes that a peer will have this chunk: others can be sent there.
     fn has_soon(&mut self, peer: PeerId, id: BlobId, chunk: u32) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        if let Some(known) = self.membership.get(peer) {
-            blob.redirects.add(chunk, peer, known.role, self.now);
+        if let Some(record) = self.membership.get(peer) {
+            blob.redirects.add(chunk, peer, record.role, self.now);
         }
     }
 
@@ -327,7 +327,7 @@ impl Node {
 /// Adds a chunk to a list of runs with the same receiver.
 fn add_run(runs: &mut Vec<(Chunks, PeerKey)>, chunk: u32, to: PeerKey) {
     match runs.last_mut() {
-        Some((run, known)) if *known == to && run.numbers().end == chunk => run.count += 1,
+        Some((run, other)) if *other == to && run.numbers().end == chunk => run.count += 1,
         _ => runs.push((Chunks::one(chunk), to)),
     }
 }

@@ -147,17 +147,19 @@ impl Node {
         actions: &mut Vec<Action>,
     ) {
         let now = self.now;
-        if let Some(known) = self.membership.get_mut(peer) {
-            known.last_bytes_at = now;
+        if let Some(record) = self.membership.get_mut(peer) {
+            record.last_bytes_at = now;
         }
         if outcome == Came::Corrupt {
             self.counters.corrupt += u64::from(chunks.count);
             self.drop_peer(peer, Offence::Corrupt, actions);
             return;
         }
-        let in_turn =
-            self.requests.get(request).is_some_and(|known| known.is_promised() && self.asks_in_turn(known));
-        let Some(known) = self.requests.of(request, peer) else {
+        let in_turn = self
+            .requests
+            .get(request)
+            .is_some_and(|record| record.is_promised() && self.asks_in_turn(record));
+        let Some(record) = self.requests.of(request, peer) else {
             let late = self.requests.late(request, peer);
             if let (Some(Late { blob, waiting_since, .. }), Came::Kept) = (late, outcome) {
                 self.retransmit.record_bytes(waiting_since, now);
@@ -166,21 +168,21 @@ impl Node {
             }
             return;
         };
-        let (blob, urgency, sent_at) = (known.blob, known.urgency, known.sent_at);
+        let (blob, urgency, sent_at) = (record.blob, record.urgency, record.sent_at);
         if outcome == Came::Failed {
             self.could_not_keep(blob, request, chunks, actions);
             return;
         }
-        let came = chunks.count.min(known.chunks.count);
-        let sample = known.on_bytes(now);
+        let came = chunks.count.min(record.chunks.count);
+        let sample = record.on_bytes(now);
         self.learn(sample);
         let is_demand = urgency == Urgency::Demand;
         let late = is_demand && !in_turn && now.since(sent_at) > self.retransmit.useful_limit();
-        if let Some(known) = self.membership.get_mut(peer) {
+        if let Some(record) = self.membership.get_mut(peer) {
             if late {
-                known.was_late(sent_at, now);
+                record.was_late(sent_at, now);
             } else {
-                known.was_good(now);
+                record.was_good(now);
             }
         }
         let (_, unmatched) = self.arrived(blob, chunks, By::Answer(request), actions);
@@ -195,12 +197,12 @@ impl Node {
     /// Lowers the urgency of a request if the chunks that reads waited for have come: the rest comes when it is its
     /// turn, as if no read had ever waited.
     fn demote(&mut self, request: RequestId) {
-        let known = self.requests.get_mut(request);
-        let Some(known) = known.filter(|known| known.urgency == Urgency::Demand) else { return };
-        let Some(blob) = self.blobs.get(&known.blob) else { return };
-        let mut rest = blob.table.pending_of(known.chunks).map(|(_, pending)| pending);
+        let record = self.requests.get_mut(request);
+        let Some(record) = record.filter(|record| record.urgency == Urgency::Demand) else { return };
+        let Some(blob) = self.blobs.get(&record.blob) else { return };
+        let mut rest = blob.table.pending_of(record.chunks).map(|(_, pending)| pending);
         if !rest.any(|pending| pending.is_of(request) && pending.urgency == Urgency::Demand) {
-            known.demote();
+            record.demote();
         }
     }
 
@@ -225,9 +227,9 @@ impl Node {
         let (new, _) = self.arrived(id, chunks, By::Push, actions);
         self.counters.prefetched += new;
         if new > 0
-            && let Some(known) = self.membership.get_mut(peer)
+            && let Some(record) = self.membership.get_mut(peer)
         {
-            known.last_bytes_at = self.now;
+            record.last_bytes_at = self.now;
         }
     }
 
@@ -243,8 +245,8 @@ impl Node {
 
     /// Handles the end of a fetch of the agent.
     pub(super) fn on_fetched(&mut self, fetch: FetchId, ok: bool, actions: &mut Vec<Action>) {
-        let Some(known) = self.fetches.finish(fetch, ok, self.now) else { return };
-        let Fetch { blob: id, chunks, waiting_since, urgency, timing } = known;
+        let Some(record) = self.fetches.finish(fetch, ok, self.now) else { return };
+        let Fetch { blob: id, chunks, waiting_since, urgency, timing } = record;
         if ok {
             if urgency == Urgency::Demand && timing == Timing::Timed {
                 self.retransmit.record_store(waiting_since, self.now);
@@ -271,12 +273,12 @@ impl Node {
         actions: &mut Vec<Action>,
     ) {
         let (now, kept) = (self.now, self.retransmit.promises_kept());
-        let Some(known) = self.requests.of(request, peer) else { return };
+        let Some(record) = self.requests.of(request, peer) else { return };
         if chunks.count == 0 {
             return;
         }
-        let id = known.blob;
-        let (sample, effect) = known.on_promise(now, kept);
+        let id = record.blob;
+        let (sample, effect) = record.on_promise(now, kept);
         self.learn(sample);
         // A promise is not passed on at once: it would go round without end if hosts did wait for each other.
         if let PromiseEffect::Renewed { last_activity_at } = effect
@@ -339,9 +341,9 @@ impl Node {
         others: &[PeerKey],
         actions: &mut Vec<Action>,
     ) {
-        let Some(known) = self.requests.of(request, peer) else { return };
-        let (id, hops) = (known.blob, known.hops);
-        let sample = known.on_rejection();
+        let Some(record) = self.requests.of(request, peer) else { return };
+        let (id, hops) = (record.blob, record.hops);
+        let sample = record.on_rejection();
         self.learn(sample);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let named = others.iter().take(NAMED).filter_map(|key| blob.sharing.sharer(*key));
@@ -425,8 +427,8 @@ impl Node {
 
     /// Handles a request whose peer is gone.
     pub(super) fn request_lost(&mut self, request: RequestId, actions: &mut Vec<Action>) {
-        let Some(known) = self.requests.get(request) else { return };
-        let (peer, id, chunks) = (known.peer, known.blob, known.chunks);
+        let Some(record) = self.requests.get(request) else { return };
+        let (peer, id, chunks) = (record.peer, record.blob, record.chunks);
         let failed = self.detach(id, request, chunks, Some(peer), actions);
         self.requests.remove(request);
         self.obtain(id, &failed, actions);
@@ -451,8 +453,8 @@ impl Node {
 
     /// Runs the timer of a want: answers one that has waited as long as any may; the disk does the rest.
     pub(super) fn want_due(&mut self, want: WantId, actions: &mut Vec<Action>) {
-        let Some(known) = self.wants.get(want) else { return };
-        let (id, urgency, wanted_at) = (known.blob, known.urgency, known.wanted_at);
+        let Some(record) = self.wants.get(want) else { return };
+        let (id, urgency, wanted_at) = (record.blob, record.urgency, record.wanted_at);
         let due = wanted_at + self.retransmit.for_want().max(self.store_takes(urgency));
         if due > self.now {
             self.timers.set(due.min(self.now + LOOK_AGAIN), Timer::Want(want));
@@ -479,8 +481,8 @@ impl Node {
         let Some(blob) = self.blobs.get(&id) else { return false };
         let is_active = |source| match source {
             Source::Peer(request) => {
-                let known = self.requests.get(request);
-                let peer = known.and_then(|known| self.membership.get(known.peer));
+                let record = self.requests.get(request);
+                let peer = record.and_then(|record| self.membership.get(record.peer));
                 peer.is_some_and(|peer| self.now.since(peer.last_bytes_at) < lately)
             }
             Source::Undecided | Source::Fetch(_) | Source::Disk { .. } => false,
@@ -495,7 +497,7 @@ impl Node {
         let mut left = Vec::new();
         for (chunk, pending) in blob.table.all_pending_mut() {
             let before = pending.wants.len();
-            pending.wants.retain(|known| *known != want);
+            pending.wants.retain(|other| *other != want);
             if pending.wants.len() < before {
                 left.push(chunk);
             }
@@ -519,12 +521,12 @@ impl Node {
                 self.prefetch.end(aim, reader, bytes);
             }
             self.timers.set(now + DISK, Timer::Disk(id, Chunks::one(chunk)));
-            let Some(known) = self.requests.get(request) else { continue };
-            let (peer, waiting_since) = (known.peer, known.waiting_since());
+            let Some(record) = self.requests.get(request) else { continue };
+            let (peer, waiting_since) = (record.peer, record.waiting_since());
             // A peer that was to send chunks that it has, promised them, and did not send them for this long, would be
             // asked first again.
-            let is_late = now.since(known.last_progress_at()) >= enough;
-            if known.is_promised() && self.gets_nothing(known) && is_late {
+            let is_late = now.since(record.last_progress_at()) >= enough;
+            if record.is_promised() && self.gets_nothing(record) && is_late {
                 broken.insert(peer, waiting_since);
             }
             self.release(request, 1, true, actions);

@@ -70,8 +70,8 @@ impl ChunkTable {
     }
 
     fn set(&mut self, chunk: u32, state: ChunkState) {
-        if let Some(known) = self.states.get_mut(chunk as usize) {
-            *known = state;
+        if let Some(record) = self.states.get_mut(chunk as usize) {
+            *record = state;
         }
     }
 

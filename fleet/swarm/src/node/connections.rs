@@ -62,12 +62,12 @@ impl Node {
         for chunk in blob.table.all_pending().map(|(chunk, _)| chunk).collect::<Vec<_>>() {
             self.give_up(id, chunk, RejectReason::Missing, actions);
         }
-        for request in self.requests.that(|known| known.blob == id) {
-            let Some(known) = self.requests.remove(request) else { continue };
-            if let Some(peer) = self.membership.get_mut(known.peer) {
-                peer.was_released(known.remaining());
+        for request in self.requests.that(|record| record.blob == id) {
+            let Some(record) = self.requests.remove(request) else { continue };
+            if let Some(peer) = self.membership.get_mut(record.peer) {
+                peer.was_released(record.remaining());
             }
-            actions.push(Action::Send { peer: known.peer, message: Message::Cancel { request } });
+            actions.push(Action::Send { peer: record.peer, message: Message::Cancel { request } });
         }
         self.wants.forget_blob(id);
         self.fetches.forget_blob(id);
@@ -89,8 +89,9 @@ impl Node {
         }
         let membership = &self.membership;
         let me = membership.is_rootless().then_some(membership.me());
-        let can_fetch =
-            |peer: PeerId| me.is_some() || membership.get(peer).is_some_and(|known| known.role == Role::Root);
+        let can_fetch = |peer: PeerId| {
+            me.is_some() || membership.get(peer).is_some_and(|record| record.role == Role::Root)
+        };
         for blob in self.blobs.values_mut() {
             blob.sharing.choose_fetchers(me, can_fetch);
         }
@@ -113,8 +114,8 @@ impl Node {
 
     /// Notes a host that shares a blob.
     pub(super) fn on_peer_shares(&mut self, peer: PeerId, id: BlobId) {
-        let Some(known) = self.membership.get(peer) else { return };
-        let (key, can_fetch) = (known.key, self.membership.can_fetch_for_others(known.role));
+        let Some(record) = self.membership.get(peer) else { return };
+        let (key, can_fetch) = (record.key, self.membership.can_fetch_for_others(record.role));
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         blob.sharing.add(key, peer, can_fetch);
         blob.announcer.expire_choice();
@@ -146,7 +147,7 @@ impl Node {
         if gone.role == Role::Root && self.membership.root_gone() {
             self.choose_fetchers();
         }
-        let lost = self.requests.that(|known| known.peer == peer);
+        let lost = self.requests.that(|record| record.peer == peer);
         lost.into_iter().for_each(|request| self.request_lost(request, actions));
         if self.membership.detach(peer) {
             self.seek_root(actions);
@@ -234,7 +235,7 @@ impl Node {
         let Some(key) = self.membership.key_of(peer) else { return };
         let Some(blob) = self.blobs.get(&id).filter(|blob| blob.sharing.is_with(key)) else { return };
         if let Some(reads) = &blob.reads {
-            self.ranking.heard(key, id, alike(&reads.sketch(), least));
+            self.ranking.on_sketch(key, id, alike(&reads.sketch(), least));
         }
     }
 

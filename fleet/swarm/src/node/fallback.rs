@@ -61,7 +61,7 @@ pub(super) fn next(
     if let Some(last) = last.filter(|last| usable(*last)) {
         return Some(last);
     }
-    let is_root = |peer: &PeerId| membership.get(*peer).is_some_and(|known| known.role == Role::Root);
+    let is_root = |peer: &PeerId| membership.get(*peer).is_some_and(|record| record.role == Role::Root);
     let all = || {
         let sharers = sharing.sharers();
         let skipped = place as usize % sharers.len().max(1);

@@ -75,27 +75,27 @@ impl Fetches {
 
     /// Notes that a read waits for a fetch now.
     pub(super) fn promote(&mut self, fetch: FetchId, now: Time) -> Option<Fetch> {
-        let known = self.running.get_mut(&fetch)?;
-        (known.waiting_since, known.urgency) = (now, Urgency::Demand);
-        Some(*known)
+        let record = self.running.get_mut(&fetch)?;
+        (record.waiting_since, record.urgency) = (now, Urgency::Demand);
+        Some(*record)
     }
 
     /// Notes that another host has delivered chunks of a fetch.
     pub(super) fn overtake(&mut self, fetch: FetchId) {
-        if let Some(known) = self.running.get_mut(&fetch) {
-            known.timing = Timing::Overtaken;
+        if let Some(record) = self.running.get_mut(&fetch) {
+            record.timing = Timing::Overtaken;
         }
     }
 
     /// Takes a fetch that has ended, and notes the store's health.
     pub(super) fn finish(&mut self, fetch: FetchId, ok: bool, now: Time) -> Option<Fetch> {
-        let known = self.running.remove(&fetch)?;
-        match known.timing {
+        let record = self.running.remove(&fetch)?;
+        match record.timing {
             _ if !ok => self.health = StoreHealth::Failed { at: now },
             Timing::Timed => self.health = StoreHealth::Answers,
             Timing::Overtaken => {}
         }
-        Some(known)
+        Some(record)
     }
 
     /// Watches a chunk that is left to a disk, unless another is watched that has not taken `longest` already.

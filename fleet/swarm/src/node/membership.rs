@@ -164,12 +164,12 @@ impl Membership {
 
     /// The name of a host, if it can be reached.
     pub(super) fn key_of(&self, peer: PeerId) -> Option<PeerKey> {
-        self.peers.get(&peer).map(|known| known.key)
+        self.peers.get(&peer).map(|record| record.key)
     }
 
     /// A host that can be asked: it can be reached, and has not been silent lately.
     pub(super) fn usable(&self, peer: PeerId, now: Time) -> Option<&Peer> {
-        self.peers.get(&peer).filter(|known| !known.is_avoided(now))
+        self.peers.get(&peer).filter(|record| !record.is_avoided(now))
     }
 
     /// Adds a host that can be reached now; `true` if it is new.
@@ -298,7 +298,7 @@ impl Membership {
     /// Notes that a host was silent too long: if it is this host's root, and it was not the first time, another may do
     /// better; `true` if another is to be sought.
     pub(super) fn on_silence(&mut self, peer: PeerId) -> bool {
-        let often = self.peers.get(&peer).is_some_and(|known| known.silences() >= SILENCES);
+        let often = self.peers.get(&peer).is_some_and(|record| record.silences() >= SILENCES);
         let leaves = self.attachment == Attachment::Joined(peer) && often;
         if leaves {
             self.attachment = Attachment::Unattached;
@@ -312,12 +312,12 @@ impl Membership {
         self.agents.retain(|_, at| now.since(*at) < COUNTED);
         let of = |role: Role| self.peers.values().filter(|peer| peer.role == role).count();
         let most = placement::agents_max(of(Role::Agent), of(Role::Root) + 1, self.agents_max);
-        let known = self.agents.contains_key(&peer);
-        if self.role != Role::Root || !known && self.agents.len() >= most {
+        let is_agent = self.agents.contains_key(&peer);
+        if self.role != Role::Root || !is_agent && self.agents.len() >= most {
             return Admission::Refused;
         }
         self.agents.insert(peer, now);
-        if known { Admission::Renewed } else { Admission::New }
+        if is_agent { Admission::Renewed } else { Admission::New }
     }
 }
 

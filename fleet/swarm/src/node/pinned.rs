@@ -1,8 +1,8 @@
 //! Blobs that some hosts keep, stripe by stripe in turn, with or without a store behind them.
 //!
 //! For each stripe the hosts have an order, from the one with which it begins. The first `copies` of them keep it. A
-//! host that lacks a chunk asks those that keep it, and no host fetches anything for another: a keeper that lacks the
-//! chunk says so. A keeper asks those before it first, so that of all keepers that lack the chunk only the first goes
+//! host that lacks a chunk asks those that keep it, and no host fetches anything for another: a holder that lacks the
+//! chunk says so. A holder asks those before it first, so that of all holders that lack the chunk only the first goes
 //! to the store; and then those after it, which may have it when the store has gone. If some are away, those that come
 //! next may have taken their place.
 //!
@@ -10,7 +10,7 @@
 //! The keepers name hosts that have it from them to those that ask later, as designated fetchers do (`redirect_tree`):
 //! otherwise they would have to refuse most, which would ask the store, which may be away.
 //!
-//! A keeper's having the chunks that it keeps is no news, and says nothing about reads: the keeper is a source, and no
+//! A holder's having the chunks that it keeps is no news, and says nothing about reads: the holder is a source, and no
 //! reason to prefetch.
 //!
 //! No host waits in a circle: a host that has a chunk on its way from another lets only those wait that come later in
@@ -33,8 +33,8 @@ impl Pinned {
     /// The keepers as seen by `me`; `None` if there are none.
     pub(super) fn new(me: PeerKey, hosts: &[PeerKey], copies: u32) -> Option<Self> {
         let copies = (copies.max(1) as usize).min(hosts.len());
-        let known = Self { hosts: hosts.to_vec(), copies, place: None };
-        (!hosts.is_empty()).then(|| Self { place: known.place_of(me), ..known })
+        let pinned = Self { hosts: hosts.to_vec(), copies, place: None };
+        (!hosts.is_empty()).then(|| Self { place: pinned.place_of(me), ..pinned })
     }
 
     /// The place of this host in a stripe's order; beyond all others if it is not in it.
@@ -49,7 +49,7 @@ impl Pinned {
 
     /// The place of a host among them.
     pub(super) fn place_of(&self, host: PeerKey) -> Option<usize> {
-        self.hosts.iter().position(|known| *known == host)
+        self.hosts.iter().position(|other| *other == host)
     }
 
     /// `true` if the host at a place keeps a stripe, as long as no host is away.

@@ -39,9 +39,9 @@ impl Node {
             return;
         }
         let name = blob.key;
-        let tells = self.recent.is_told_by(key);
-        let unread = unread(&self.blobs, &self.blob_keys, (peer, key), tells);
-        new.into_iter().for_each(|run| self.recent.asked(key, name, run, unread));
+        let reports = self.recent.is_reported_by(key);
+        let unread = unread(&self.blobs, &self.blob_keys, (peer, key), reports);
+        new.into_iter().for_each(|run| self.recent.on_request(key, name, run, unread));
         self.send_ahead(peer, actions);
     }
 
@@ -126,19 +126,19 @@ fn lacks(
     }
 }
 
-/// `true` of a chunk that an agent could have read, and has not: for an agent that `tells`, a chunk that it has not
+/// `true` of a chunk that an agent could have read, and has not: for an agent that `reports`, a chunk that it has not
 /// reported; for another, a chunk that it lacks.
 fn unread(
     blobs: &BTreeMap<BlobId, Blob>,
     names: &BTreeMap<BlobKey, BlobId>,
     (peer, key): (PeerId, PeerKey),
-    tells: bool,
+    reports: bool,
 ) -> impl Fn(ChunkKey) -> bool + Copy {
     let lacks = lacks(blobs, names, (peer, key));
     move |piece| {
         let blob = names.get(&piece.blob).and_then(|id| blobs.get(id));
         let told = |blob: &Blob| blob.maps.get(&peer).is_some_and(|map| map.read.has(piece.chunk));
-        let is_shared = |blob: &&Blob| tells && blob.sharing.is_with(key);
+        let is_shared = |blob: &&Blob| reports && blob.sharing.is_with(key);
         lacks(piece) || blob.filter(is_shared).is_some_and(|blob| !told(blob))
     }
 }

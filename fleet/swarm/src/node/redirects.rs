@@ -46,12 +46,12 @@ impl Redirects {
     pub(super) fn add(&mut self, chunk: u32, peer: PeerId, role: Role, now: Time) {
         if self.trees.len() >= TREES && now.since(self.swept_at) >= SWEPT_EVERY {
             self.swept_at = now;
-            self.trees.retain(|_, tree| now.since(tree.used) < KEPT);
+            self.trees.retain(|_, tree| now.since(tree.last_used_at) < KEPT);
         }
         if self.trees.len() < 4 * TREES || self.trees.contains_key(&chunk) {
             let tree = self.trees.entry(chunk).or_default();
-            tree.used = now;
-            tree.has(peer, role);
+            tree.last_used_at = now;
+            tree.add(peer, role);
         }
     }
 
@@ -63,8 +63,8 @@ impl Redirects {
         (asker, role): (PeerId, Role),
         having: impl Iterator<Item = PeerId>,
     ) -> bool {
-        let known = self.trees.get(&chunk);
-        let is_new = |peer: &PeerId| *peer != asker && known.is_none_or(|tree| tree.knows(*peer).is_none());
+        let tree = self.trees.get(&chunk);
+        let is_new = |peer: &PeerId| *peer != asker && tree.is_none_or(|tree| tree.entry(*peer).is_none());
         let mut having: Vec<PeerId> = having.filter(is_new).collect();
         if having.is_empty() {
             return false;
@@ -73,7 +73,7 @@ impl Redirects {
         let first = chunk as usize % having.len();
         having.rotate_left(first);
         let tree = self.trees.entry(chunk).or_default();
-        having.into_iter().take(SEEDS).for_each(|peer| tree.has(peer, role));
+        having.into_iter().take(SEEDS).for_each(|peer| tree.add(peer, role));
         true
     }
 
@@ -87,8 +87,8 @@ impl Redirects {
         usable: impl Fn(PeerId) -> bool,
     ) -> Redirection {
         let Some(tree) = self.trees.get_mut(&chunk) else { return Redirection::None };
-        tree.used = now;
-        match tree.knows(asker.0) {
+        tree.last_used_at = now;
+        match tree.entry(asker.0) {
             // The request was repeated before the asker heard where to go.
             Some(sent) if sent == Some(request) => Redirection::Repeated,
             Some(_) => Redirection::Member,

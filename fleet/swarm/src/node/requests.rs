@@ -266,19 +266,19 @@ impl Requests {
 
     /// The request of a number, if it was sent to `peer`.
     pub(super) fn of(&mut self, request: RequestId, peer: PeerId) -> Option<&mut Request> {
-        self.open.get_mut(&request).filter(|known| known.peer == peer)
+        self.open.get_mut(&request).filter(|record| record.peer == peer)
     }
 
     /// `true` if the request was sent to `peer`.
     pub(super) fn is_to(&self, request: RequestId, peer: PeerId) -> bool {
-        self.open.get(&request).is_some_and(|known| known.peer == peer)
+        self.open.get(&request).is_some_and(|record| record.peer == peer)
     }
 
     /// Notes that `count` chunks of a request are not waited for any more, and removes it with the last of them.
     pub(super) fn release(&mut self, request: RequestId, count: u32) -> Option<Released> {
-        let known = self.open.get_mut(&request)?;
-        known.remaining = known.remaining.saturating_sub(count);
-        let released = Released { peer: known.peer, over: known.remaining == 0 };
+        let record = self.open.get_mut(&request)?;
+        record.remaining = record.remaining.saturating_sub(count);
+        let released = Released { peer: record.peer, over: record.remaining == 0 };
         if released.over {
             self.open.remove(&request);
         }
@@ -292,7 +292,7 @@ impl Requests {
 
     /// The numbers of the requests that `fits` picks, ascending.
     pub(super) fn that(&self, fits: impl Fn(&Request) -> bool) -> Vec<RequestId> {
-        self.open.iter().filter(|(_, known)| fits(known)).map(|(request, _)| *request).collect()
+        self.open.iter().filter(|(_, record)| fits(record)).map(|(request, _)| *request).collect()
     }
 
     /// Remembers a request that was given up; bytes that it brings anyway are welcome.

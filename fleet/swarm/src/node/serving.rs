@@ -111,7 +111,7 @@ impl Outgoing {
     /// `true` if it was there.
     fn take_queued(&mut self, request: RequestId, blob: BlobId, chunk: u32) -> bool {
         let is_it = |transfer: &Transfer| {
-            transfer.request.is_none_or(|known| known == request) && transfer.holds(blob, chunk)
+            transfer.request.is_none_or(|other| other == request) && transfer.holds(blob, chunk)
         };
         let ahead = self.ahead.iter().position(is_it);
         if ahead.is_some_and(|at| self.ahead.remove(at).is_some()) {
@@ -162,14 +162,14 @@ impl Serving {
     pub(super) fn remove_peer(&mut self, peer: PeerId) {
         let Some(gone) = self.peers.remove(&peer) else { return };
         let dropped = gone.sending.iter().filter(|transfer| transfer.urgency == Urgency::Demand);
-        self.uplink.dropped(dropped.map(|transfer| u64::from(transfer.left) * CHUNK_SIZE).sum());
+        self.uplink.discard(dropped.map(|transfer| u64::from(transfer.left) * CHUNK_SIZE).sum());
     }
 
     /// Removes a blob's chunks from the queues; those that the driver has are reported by it.
     pub(super) fn forget_blob(&mut self, blob: BlobId) {
-        for known in self.peers.values_mut() {
-            known.later.retain(|transfer| transfer.blob != blob);
-            known.ahead.retain(|transfer| transfer.blob != blob);
+        for outgoing in self.peers.values_mut() {
+            outgoing.later.retain(|transfer| transfer.blob != blob);
+            outgoing.ahead.retain(|transfer| transfer.blob != blob);
         }
     }
 
@@ -183,27 +183,27 @@ impl Serving {
         now: Time,
         actions: &mut Vec<Action>,
     ) {
-        let Some(known) = self.peers.get_mut(&peer) else { return };
+        let Some(outgoing) = self.peers.get_mut(&peer) else { return };
         let Transfer { request, blob, chunks, urgency, .. } = transfer;
         match urgency {
             Urgency::Demand => {
-                known.sending.push(transfer);
-                self.uplink.sends(now, chunks.bytes(len).len());
+                outgoing.sending.push(transfer);
+                self.uplink.begin(now, chunks.bytes(len).len());
                 // One by one: a read on the peer that waits for the first need not wait for the last.
                 let one = |chunk| Action::Serve { peer, request, blob, chunks: Chunks::one(chunk), urgency };
                 actions.extend(chunks.numbers().map(one));
             }
             Urgency::Background => {
-                known.later.push_back(transfer);
-                known.fill_background(peer, actions);
+                outgoing.later.push_back(transfer);
+                outgoing.fill_background(peer, actions);
             }
         }
     }
 
     /// Gives the driver more of the chunks that a peer gets without urgency.
     pub(super) fn fill_background(&mut self, peer: PeerId, actions: &mut Vec<Action>) {
-        if let Some(known) = self.peers.get_mut(&peer) {
-            known.fill_background(peer, actions);
+        if let Some(outgoing) = self.peers.get_mut(&peer) {
+            outgoing.fill_background(peer, actions);
         }
     }
 
@@ -217,27 +217,27 @@ impl Serving {
         chunks: Chunks,
         now: Time,
     ) -> Option<(u32, Urgency)> {
-        let known = self.peers.get_mut(&peer)?;
+        let outgoing = self.peers.get_mut(&peer)?;
         let fits = |transfer: &Transfer| {
             let (first, end) = (transfer.chunks.first, transfer.chunks.numbers().end);
             (transfer.request, transfer.blob) == (request, blob)
                 && first <= chunks.first
                 && chunks.numbers().end <= end
         };
-        let at = known.sending.iter().position(fits)?;
-        let transfer = &mut known.sending[at];
+        let at = outgoing.sending.iter().position(fits)?;
+        let transfer = &mut outgoing.sending[at];
         let count = chunks.count.min(transfer.left);
         transfer.left -= count;
         let urgency = transfer.urgency;
         if transfer.left == 0 {
-            known.sending.remove(at);
+            outgoing.sending.remove(at);
         }
         match urgency {
             Urgency::Demand => {
                 let bytes = len.map_or(u64::from(count) * CHUNK_SIZE, |len| chunks.bytes(len).len());
-                self.uplink.sent(now, bytes);
+                self.uplink.complete(now, bytes);
             }
-            Urgency::Background => known.in_background = known.in_background.saturating_sub(count),
+            Urgency::Background => outgoing.in_background = outgoing.in_background.saturating_sub(count),
         }
         Some((count, urgency))
     }
@@ -252,19 +252,19 @@ impl Serving {
         urgency: Urgency,
         now: Time,
     ) -> WithDriver {
-        let Some(known) = self.peers.get_mut(&peer) else { return WithDriver::No };
+        let Some(outgoing) = self.peers.get_mut(&peer) else { return WithDriver::No };
         let is_it =
             |transfer: &&mut Transfer| transfer.request == Some(request) && transfer.holds(blob, chunk);
-        let Some(transfer) = known.sending.iter_mut().find(is_it) else { return WithDriver::No };
+        let Some(transfer) = outgoing.sending.iter_mut().find(is_it) else { return WithDriver::No };
         if urgency >= transfer.urgency {
             return WithDriver::Yes;
         }
         transfer.urgency = Urgency::Demand;
         let (chunks, left) = (transfer.chunks, transfer.left);
-        known.in_background = known.in_background.saturating_sub(left);
+        outgoing.in_background = outgoing.in_background.saturating_sub(left);
         // They go out in order: the last ones are not sent yet.
         let rest = Chunks { first: chunks.numbers().end - left, count: left };
-        self.uplink.sends(now, rest.bytes(len).len());
+        self.uplink.begin(now, rest.bytes(len).len());
         WithDriver::Promoted(chunks)
     }
 
@@ -278,10 +278,10 @@ impl Serving {
         urgency: Urgency,
         now: Time,
     ) -> WithDriver {
-        let Some(known) = self.peers.get_mut(&peer) else { return WithDriver::No };
+        let Some(outgoing) = self.peers.get_mut(&peer) else { return WithDriver::No };
         let is_it = |transfer: &&mut Transfer| transfer.request.is_none() && transfer.holds(blob, chunk);
-        let Some(transfer) = known.sending.iter_mut().find(is_it) else {
-            let crosses = known.crossing.holds(now, blob, chunk);
+        let Some(transfer) = outgoing.sending.iter_mut().find(is_it) else {
+            let crosses = outgoing.crossing.holds(now, blob, chunk);
             return if crosses { WithDriver::Yes } else { WithDriver::No };
         };
         if urgency >= transfer.urgency {
@@ -289,35 +289,35 @@ impl Serving {
         }
         transfer.urgency = urgency;
         let (chunks, left) = (transfer.chunks, transfer.left);
-        known.in_background = known.in_background.saturating_sub(left);
-        self.uplink.sends(now, chunks.bytes(len).len());
+        outgoing.in_background = outgoing.in_background.saturating_sub(left);
+        self.uplink.begin(now, chunks.bytes(len).len());
         WithDriver::Promoted(chunks)
     }
 
     /// Takes a chunk that a peer has requested before from the queues of chunks without urgency; `true` if it was
     /// there.
     pub(super) fn take_queued(&mut self, peer: PeerId, request: RequestId, blob: BlobId, chunk: u32) -> bool {
-        self.peers.get_mut(&peer).is_some_and(|known| known.take_queued(request, blob, chunk))
+        self.peers.get_mut(&peer).is_some_and(|outgoing| outgoing.take_queued(request, blob, chunk))
     }
 
     /// Notes that a peer does not wait for the rest of a request any more. `true` if it waits for chunks that are on
     /// their way to this host.
     pub(super) fn cancel(&mut self, peer: PeerId, request: RequestId) -> bool {
-        let Some(known) = self.peers.get_mut(&peer) else { return false };
-        known.later.retain(|transfer| transfer.request != Some(request));
-        known.ahead.retain(|transfer| transfer.request != Some(request));
-        known.promised > 0
+        let Some(outgoing) = self.peers.get_mut(&peer) else { return false };
+        outgoing.later.retain(|transfer| transfer.request != Some(request));
+        outgoing.ahead.retain(|transfer| transfer.request != Some(request));
+        outgoing.promised > 0
     }
 
     /// The number of runs that a peer has requested without urgency.
     pub(super) fn background_backlog(&self, peer: PeerId) -> usize {
-        self.peers.get(&peer).map_or(0, |known| known.later.len())
+        self.peers.get(&peer).map_or(0, |outgoing| outgoing.later.len())
     }
 
     /// The number of chunks that the driver sends a peer because reads wait for them.
     pub(super) fn demanded(&self, peer: PeerId) -> u32 {
-        let Some(known) = self.peers.get(&peer) else { return 0 };
-        let demanded = known.sending.iter().filter(|transfer| transfer.urgency == Urgency::Demand);
+        let Some(outgoing) = self.peers.get(&peer) else { return 0 };
+        let demanded = outgoing.sending.iter().filter(|transfer| transfer.urgency == Urgency::Demand);
         demanded.map(|transfer| transfer.left).sum()
     }
 
@@ -338,23 +338,23 @@ impl Serving {
 
     /// `true` if a peer waits for as many chunks that are on their way to this host as it may.
     pub(super) fn is_promised_enough(&self, peer: PeerId) -> bool {
-        self.peers.get(&peer).is_none_or(|known| known.promised >= WAITING)
+        self.peers.get(&peer).is_none_or(|outgoing| outgoing.promised >= WAITING)
     }
 
     /// Promises a peer a chunk of `bytes` bytes; `true` if the alarm is to be set.
     pub(super) fn promise(&mut self, peer: PeerId, bytes: u64) -> bool {
-        self.uplink.promises(bytes);
-        if let Some(known) = self.peers.get_mut(&peer) {
-            known.promised += 1;
+        self.uplink.add_promise(bytes);
+        if let Some(outgoing) = self.peers.get_mut(&peer) {
+            outgoing.promised += 1;
         }
         self.alarm.set()
     }
 
     /// Ends the promises of `count` chunks of `bytes` bytes each.
     pub(super) fn end_promises(&mut self, peer: PeerId, count: u32, bytes: u64) {
-        self.uplink.promised_less(u64::from(count) * bytes);
-        if let Some(known) = self.peers.get_mut(&peer) {
-            known.promised = known.promised.saturating_sub(count);
+        self.uplink.remove_promise(u64::from(count) * bytes);
+        if let Some(outgoing) = self.peers.get_mut(&peer) {
+            outgoing.promised = outgoing.promised.saturating_sub(count);
         }
     }
 
@@ -370,43 +370,43 @@ impl Serving {
 
     /// The number of chunks that wait to be sent to a peer without a request, and of transfers that the driver has.
     pub(super) fn ahead(&self, peer: PeerId) -> Option<(usize, usize)> {
-        self.peers.get(&peer).map(|known| (known.ahead.len(), known.sending.len()))
+        self.peers.get(&peer).map(|outgoing| (outgoing.ahead.len(), outgoing.sending.len()))
     }
 
     /// `true` if a chunk is on its way to a peer, or will be as soon as possible.
     pub(super) fn sends(&self, peer: PeerId, blob: BlobId, chunk: u32) -> bool {
-        let Some(known) = self.peers.get(&peer) else { return false };
-        known.sending.iter().chain(&known.ahead).any(|transfer| transfer.holds(blob, chunk))
+        let Some(outgoing) = self.peers.get(&peer) else { return false };
+        outgoing.sending.iter().chain(&outgoing.ahead).any(|transfer| transfer.holds(blob, chunk))
     }
 
     /// Queues a chunk that a peer will request. If it has requested it without urgency, it is sent in answer to that.
     pub(super) fn send_ahead(&mut self, peer: PeerId, blob: BlobId, chunk: u32) {
-        let Some(known) = self.peers.get_mut(&peer) else { return };
-        let asked = known.later.iter().find(|transfer| transfer.holds(blob, chunk));
-        let request = asked
+        let Some(outgoing) = self.peers.get_mut(&peer) else { return };
+        let queued = outgoing.later.iter().find(|transfer| transfer.holds(blob, chunk));
+        let request = queued
             .and_then(|transfer| transfer.request)
-            .filter(|request| known.take_queued(*request, blob, chunk));
-        known.ahead.push_back(Transfer::new(request, blob, Chunks::one(chunk), Urgency::Background));
+            .filter(|request| outgoing.take_queued(*request, blob, chunk));
+        outgoing.ahead.push_back(Transfer::new(request, blob, Chunks::one(chunk), Urgency::Background));
     }
 
     /// Notes that chunks have left for a peer without a request.
     pub(super) fn has_left(&mut self, peer: PeerId, blob: BlobId, chunks: Chunks, now: Time) {
-        if let Some(known) = self.peers.get_mut(&peer) {
-            known.crossing.left(now, blob, chunks);
+        if let Some(outgoing) = self.peers.get_mut(&peer) {
+            outgoing.crossing.on_departure(now, blob, chunks);
         }
     }
 
     /// Notes that a peer has advertised chunks.
     pub(super) fn has_landed(&mut self, peer: PeerId, blob: BlobId, chunks: Chunks, now: Time) {
-        if let Some(known) = self.peers.get_mut(&peer) {
-            known.crossing.heard(now, blob, chunks);
+        if let Some(outgoing) = self.peers.get_mut(&peer) {
+            outgoing.crossing.on_advert(now, blob, chunks);
         }
     }
 
     /// The promised bytes, and the number of promised chunks of each peer.
     #[cfg(test)]
     pub(super) fn promised(&self) -> (u64, impl Iterator<Item = (PeerId, u32)>) {
-        (self.uplink.promised(), self.peers.iter().map(|(peer, known)| (*peer, known.promised)))
+        (self.uplink.promised(), self.peers.iter().map(|(peer, outgoing)| (*peer, outgoing.promised)))
     }
 }
 

@@ -53,18 +53,18 @@ impl Sharing {
 
     /// `true` if a host may read the blob.
     pub(super) fn is_with(&self, key: PeerKey) -> bool {
-        self.sharers.binary_search_by_key(&key, |(known, _)| *known).is_ok()
+        self.sharers.binary_search_by_key(&key, |(other, _)| *other).is_ok()
     }
 
     /// The number of a host that shares the blob.
     pub(super) fn sharer(&self, key: PeerKey) -> Option<PeerId> {
-        let at = self.sharers.binary_search_by_key(&key, |(known, _)| *known).ok()?;
+        let at = self.sharers.binary_search_by_key(&key, |(other, _)| *other).ok()?;
         Some(self.sharers[at].1)
     }
 
     /// Adds a host, or another connection of one.
     pub(super) fn add(&mut self, key: PeerKey, peer: PeerId, can_fetch: bool) {
-        match self.sharers.binary_search_by_key(&key, |(known, _)| *known) {
+        match self.sharers.binary_search_by_key(&key, |(other, _)| *other) {
             Ok(at) => self.sharers[at].1 = peer,
             Err(at) => self.sharers.insert(at, (key, peer)),
         }
@@ -76,7 +76,7 @@ impl Sharing {
 
     /// Removes a host; `true` if it was there, by this connection.
     pub(super) fn remove(&mut self, key: PeerKey, peer: PeerId) -> bool {
-        let Ok(at) = self.sharers.binary_search_by_key(&key, |(known, _)| *known) else { return false };
+        let Ok(at) = self.sharers.binary_search_by_key(&key, |(other, _)| *other) else { return false };
         if self.sharers[at].1 != peer {
             return false;
         }
@@ -99,7 +99,7 @@ impl Sharing {
     /// The roots and the agents that share the blob, this host included, each ascending.
     pub(super) fn tree(&self, membership: &Membership) -> (Vec<PeerKey>, Vec<PeerKey>) {
         let of = |wanted: Role| {
-            let is_so = |peer: PeerId| membership.get(peer).is_some_and(|known| known.role == wanted);
+            let is_so = |peer: PeerId| membership.get(peer).is_some_and(|record| record.role == wanted);
             let mut all: Vec<PeerKey> =
                 self.sharers.iter().filter(|(_, peer)| is_so(*peer)).map(|(key, _)| *key).collect();
             all.extend((membership.role() == wanted).then_some(membership.me()));
@@ -194,8 +194,8 @@ mod tests {
         }
         let can_fetch = |role| membership.can_fetch_for_others(role);
         let mut sharing = Sharing::new(BlobKey(9), can_fetch(role).then_some(ME));
-        for (peer, known) in membership.peers() {
-            sharing.add(known.key, *peer, can_fetch(known.role));
+        for (peer, record) in membership.peers() {
+            sharing.add(record.key, *peer, can_fetch(record.role));
         }
         (sharing, settings, membership)
     }

@@ -136,8 +136,8 @@ impl Node {
             self.promote_request(request, runs, actions);
         }
         for fetch in fetched {
-            let Some(known) = self.fetches.promote(fetch, self.now) else { continue };
-            let (blob, chunks, urgency) = (known.blob, known.chunks, known.urgency);
+            let Some(record) = self.fetches.promote(fetch, self.now) else { continue };
+            let (blob, chunks, urgency) = (record.blob, record.chunks, record.urgency);
             actions.push(Action::Fetch { fetch, blob, chunks, urgency });
         }
     }
@@ -145,15 +145,15 @@ impl Node {
     /// Repeats a request with urgency, for the runs that reads wait for.
     fn promote_request(&mut self, request: RequestId, runs: Vec<Chunks>, actions: &mut Vec<Action>) {
         let now = self.now;
-        let Some(known) = self.requests.get_mut(request) else { return };
-        let (peer, blob, hops, no_redirect) = (known.peer, known.blob, known.hops, known.no_redirect);
+        let Some(record) = self.requests.get_mut(request) else { return };
+        let (peer, blob, hops, no_redirect) = (record.peer, record.blob, record.hops, record.no_redirect);
         if self.membership.get(peer).is_some_and(|peer| peer.is_avoided(now)) {
             // A peer that was silent to other requests is not waited for.
             let failed = self.give_up_request(request, actions);
             self.obtain(blob, &failed, actions);
             return;
         }
-        known.promote(now);
+        record.promote(now);
         self.timers.set(now + self.retransmit.for_first_sign(), Timer::Request(request));
         actions.extend(runs.into_iter().map(|chunks| {
             let urgency = Urgency::Demand;
@@ -189,11 +189,11 @@ impl Node {
             let urgency = pending.urgency;
             let no_redirect = anybody || (pending.search.no_redirect() && hops > 0);
             match &mut batch {
-                Some(known)
+                Some(batch)
                     if last == Some(peer)
-                        && (known.urgency, known.hops, known.no_redirect) == (urgency, hops, no_redirect) =>
+                        && (batch.urgency, batch.hops, batch.no_redirect) == (urgency, hops, no_redirect) =>
                 {
-                    known.chunks.count += 1;
+                    batch.chunks.count += 1;
                 }
                 _ => {
                     let new = Batch { peer, chunks: Chunks::one(chunk), urgency, hops, no_redirect };
@@ -281,8 +281,8 @@ impl Node {
             pending.source = Source::Peer(request);
             pending.search.on_asked();
         }
-        if let Some(known) = self.membership.get_mut(peer) {
-            known.was_asked(chunks.count);
+        if let Some(record) = self.membership.get_mut(peer) {
+            record.was_asked(chunks.count);
         }
         self.timers.set(self.now + self.retransmit.for_request(urgency, false), Timer::Request(request));
         let message = Message::Ask { request, blob: id, chunks, urgency, hops, no_redirect };

@@ -34,33 +34,33 @@ const PROBES: u8 = 5;
 impl Node {
     /// The time at which a request is given up without further news: its peer is silent, or takes longer than the
     /// store.
-    fn given_up_at(&self, known: &Request) -> Time {
-        let gap = self.retransmit.for_request(known.urgency, known.is_promised());
+    fn given_up_at(&self, request: &Request) -> Time {
+        let gap = self.retransmit.for_request(request.urgency, request.is_promised());
         // Chunks that no read waits for come behind all others: a peer that sends others meanwhile sends these when it
         // is their turn.
-        let last_bytes_at = self.membership.get(known.peer).map_or(Time(0), |peer| peer.last_bytes_at);
-        let busy = match known.urgency {
-            Urgency::Background => (last_bytes_at + gap).min(known.sent_at + self.retransmit.store_max()),
+        let last_bytes_at = self.membership.get(request.peer).map_or(Time(0), |peer| peer.last_bytes_at);
+        let busy = match request.urgency {
+            Urgency::Background => (last_bytes_at + gap).min(request.sent_at + self.retransmit.store_max()),
             Urgency::Demand => Time(0),
         };
-        let (activity, progress) = (known.last_activity_at(), known.last_progress_at());
-        let Some(promise) = known.promise() else { return (activity + gap).max(busy) };
+        let (activity, progress) = (request.last_activity_at(), request.last_progress_at());
+        let Some(promise) = request.promise() else { return (activity + gap).max(busy) };
         // A peer that is asked only for chunks that it has does not wait for the store.
-        let gets_nothing = self.gets_nothing(known);
-        let store = if gets_nothing { Duration::ZERO } else { self.store_takes(known.urgency) };
-        if known.urgency == Urgency::Background {
+        let gets_nothing = self.gets_nothing(request);
+        let store = if gets_nothing { Duration::ZERO } else { self.store_takes(request.urgency) };
+        if request.urgency == Urgency::Background {
             return (activity + gap).min(progress + gap.max(store)).max(busy);
         }
         // A peer that waits for another acts first itself. A peer that is asked as any host that may have the chunk
         // does not wait for others at all.
-        let gap = match self.asks_in_turn(known) {
-            _ if known.hops == 0 && known.no_redirect => gap,
+        let gap = match self.asks_in_turn(request) {
+            _ if request.hops == 0 && request.no_redirect => gap,
             _ if gets_nothing => gap * PASSED_ON,
             true => gap.max(self.retransmit.for_indirect()),
             false => gap,
         };
         let due = (activity + self.retransmit.max_silence()).min(progress + gap.max(store));
-        let gives = self.membership.get(known.peer).is_some_and(Peer::gives);
+        let gives = self.membership.get(request.peer).is_some_and(Peer::gives);
         match self.retransmit.for_unproven_peer(promise.kept_before).filter(|_| !gives) {
             Some(usual) => due.min(progress + usual),
             None => due,
@@ -69,25 +69,25 @@ impl Node {
 
     /// The time at which other hosts are probed for promised chunks, of which there is no evidence. A slow store is no
     /// reason not to: the promising peer is asked again afterwards.
-    fn probed_at(&self, known: &Request) -> Option<Time> {
-        let may = known.is_promised() && known.urgency == Urgency::Demand && !self.gets_nothing(known);
-        let of_word = || self.retransmit.for_bare_promise(known.probe_count);
-        (may && known.probe_count < PROBES).then(|| known.last_progress_at() + of_word())
+    fn probed_at(&self, request: &Request) -> Option<Time> {
+        let may = request.is_promised() && request.urgency == Urgency::Demand && !self.gets_nothing(request);
+        let of_word = || self.retransmit.for_bare_promise(request.probe_count);
+        (may && request.probe_count < PROBES).then(|| request.last_progress_at() + of_word())
     }
 
     /// `true` if the peer is to send only chunks that it has, or will have anyway.
-    pub(super) fn gets_nothing(&self, known: &Request) -> bool {
-        known.hops == 0 || self.blobs.get(&known.blob).is_some_and(|blob| blob.sharing.pinned.is_some())
+    pub(super) fn gets_nothing(&self, request: &Request) -> bool {
+        request.hops == 0 || self.blobs.get(&request.blob).is_some_and(|blob| blob.sharing.pinned.is_some())
     }
 
     /// `true` if the peer asks others in turn: a slow store, or a host that is gone, is not its fault.
-    pub(super) fn asks_in_turn(&self, known: &Request) -> bool {
+    pub(super) fn asks_in_turn(&self, request: &Request) -> bool {
         let above = match self.settings.topology {
             Topology::Roots => self.membership.role() == Role::Agent,
             Topology::Tree(_) => true,
             Topology::Ring | Topology::Random(_) | Topology::Similar(_) => false,
         };
-        above || self.gets_nothing(known)
+        above || self.gets_nothing(request)
     }
 
     /// The time that the store may take, as this host's own waiting shows. Fetches that no read waits for may stay in a
@@ -101,8 +101,8 @@ impl Node {
 
     /// Runs the timer of a request.
     pub(super) fn request_due(&mut self, request: RequestId, actions: &mut Vec<Action>) {
-        let Some(known) = self.requests.get(request) else { return };
-        let (due, probed_at) = (self.given_up_at(known), self.probed_at(known));
+        let Some(record) = self.requests.get(request) else { return };
+        let (due, probed_at) = (self.given_up_at(record), self.probed_at(record));
         if due > self.now {
             if probed_at.is_some_and(|at| at <= self.now) {
                 self.probe(request, actions);
@@ -111,23 +111,23 @@ impl Node {
             }
             return;
         }
-        let (peer, id, since) = (known.peer, known.blob, known.waiting_since());
-        let waits_too = known.is_promised()
-            && self.asks_in_turn(known)
-            && self.now.since(known.last_activity_at()) < self.retransmit.max_silence();
-        self.counters.broken += u64::from(known.is_promised());
+        let (peer, id, since) = (record.peer, record.blob, record.waiting_since());
+        let waits_too = record.is_promised()
+            && self.asks_in_turn(record)
+            && self.now.since(record.last_activity_at()) < self.retransmit.max_silence();
+        self.counters.broken += u64::from(record.is_promised());
         self.counters.timeouts += 1;
-        let idle = known.urgency == Urgency::Background;
+        let idle = record.urgency == Urgency::Background;
         let failed = self.give_up_request(request, actions);
         let now = self.now;
         // Chunks that no read waits for come behind all others: a peer that sends others meanwhile is not silent.
-        if idle && self.membership.get(peer).is_some_and(|known| known.last_bytes_at > since) {
+        if idle && self.membership.get(peer).is_some_and(|peer| peer.last_bytes_at > since) {
             self.obtain(id, &failed, actions);
             return;
         }
         // A peer that waits too has the same timeouts as this host.
         let believed = self.membership.get_mut(peer).filter(|_| waits_too);
-        if believed.is_none_or(|known| known.is_doubted(since, now)) {
+        if believed.is_none_or(|peer| peer.is_doubted(since, now)) {
             self.blame(peer, since, actions);
         }
         self.obtain(id, &failed, actions);
@@ -136,7 +136,7 @@ impl Node {
     /// Notes that a peer did not send chunks that were requested or promised at `since`.
     pub(super) fn blame(&mut self, peer: PeerId, since: Time, actions: &mut Vec<Action>) {
         let now = self.now;
-        if self.membership.get_mut(peer).is_some_and(|known| known.was_silent(since, now)) {
+        if self.membership.get_mut(peer).is_some_and(|peer| peer.was_silent(since, now)) {
             self.drop_peer(peer, Offence::Slow, actions);
         } else if self.membership.on_silence(peer) {
             self.seek_root(actions);
@@ -145,8 +145,8 @@ impl Node {
 
     /// Asks other peers for chunks that one has promised, and that one, if no other has them, once more.
     fn probe(&mut self, request: RequestId, actions: &mut Vec<Action>) {
-        let Some(known) = self.requests.get(request) else { return };
-        let (peer, id, since) = (known.peer, known.blob, known.waiting_since());
+        let Some(record) = self.requests.get(request) else { return };
+        let (peer, id, since) = (record.peer, record.blob, record.waiting_since());
         let failed = self.withdraw(request, None, actions);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         for chunk in &failed {
@@ -159,17 +159,17 @@ impl Node {
 
     /// Gives up a request: its peer is not asked for the chunks again. Returns the chunks that will not come by it.
     pub(super) fn give_up_request(&mut self, request: RequestId, actions: &mut Vec<Action>) -> Vec<u32> {
-        let Some(known) = self.requests.get(request) else { return Vec::new() };
-        let peer = known.peer;
+        let Some(record) = self.requests.get(request) else { return Vec::new() };
+        let peer = record.peer;
         self.withdraw(request, Some(peer), actions)
     }
 
     /// Takes back a request, and remembers it: bytes that it brings anyway are welcome. Returns the chunks that will
     /// not come by it; `tried` is the peer that is not to be asked for them again.
     fn withdraw(&mut self, request: RequestId, tried: Option<PeerId>, actions: &mut Vec<Action>) -> Vec<u32> {
-        let Some(known) = self.requests.get(request) else { return Vec::new() };
+        let Some(record) = self.requests.get(request) else { return Vec::new() };
         let (peer, blob, chunks, waiting_since) =
-            (known.peer, known.blob, known.chunks, known.waiting_since());
+            (record.peer, record.blob, record.chunks, record.waiting_since());
         self.requests.remember_late(Late { request, peer, blob, waiting_since });
         actions.push(Action::Send { peer, message: Message::Cancel { request } });
         let failed = self.detach(blob, request, chunks, tried, actions);

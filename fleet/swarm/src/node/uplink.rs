@@ -27,19 +27,19 @@ pub(super) struct Uplink {
 }
 
 impl Uplink {
-    pub(super) fn sends(&mut self, now: Time, bytes: u64) {
+    pub(super) fn begin(&mut self, now: Time, bytes: u64) {
         self.sending += bytes;
         self.busy.get_or_insert((now, 0));
     }
 
-    pub(super) fn sent(&mut self, now: Time, bytes: u64) {
+    pub(super) fn complete(&mut self, now: Time, bytes: u64) {
         self.sending = self.sending.saturating_sub(bytes);
         if let Some((since, sent)) = &mut self.busy {
             *sent += bytes;
             if *sent >= SAMPLE || now.since(*since) >= LONG {
                 let micros = u64::try_from(now.since(*since).as_micros()).unwrap_or(u64::MAX).max(1);
                 let rate = sent.saturating_mul(1_000_000) / micros;
-                self.rate = Some(self.rate.map_or(rate, |known| known / 2 + rate / 2));
+                self.rate = Some(self.rate.map_or(rate, |before| before / 2 + rate / 2));
                 (*since, *sent) = (now, 0);
             }
         }
@@ -49,18 +49,18 @@ impl Uplink {
     }
 
     /// Takes back bytes that were given to the driver and will not be sent.
-    pub(super) fn dropped(&mut self, bytes: u64) {
+    pub(super) fn discard(&mut self, bytes: u64) {
         self.sending = self.sending.saturating_sub(bytes);
         if self.sending == 0 {
             self.busy = None;
         }
     }
 
-    pub(super) fn promises(&mut self, bytes: u64) {
+    pub(super) fn add_promise(&mut self, bytes: u64) {
         self.promised += bytes;
     }
 
-    pub(super) fn promised_less(&mut self, bytes: u64) {
+    pub(super) fn remove_promise(&mut self, bytes: u64) {
         self.promised = self.promised.saturating_sub(bytes);
     }
 
@@ -103,24 +103,24 @@ mod tests {
         let mut uplink = Uplink::default();
         assert!(!uplink.is_loaded(128 << 10, 8 << 20));
         assert!(uplink.is_loaded((128 << 10) + 1, 8 << 20));
-        uplink.sends(Time(0), 4 << 20);
-        uplink.sent(Time(4000), 4 << 20);
+        uplink.begin(Time(0), 4 << 20);
+        uplink.complete(Time(4000), 4 << 20);
         assert!(!uplink.is_loaded(2 << 20, 8 << 20), "a gigabyte per second");
         assert!(uplink.is_loaded(3 << 20, 20 << 20));
-        uplink.promises(1 << 20);
+        uplink.add_promise(1 << 20);
         assert_eq!(uplink.backlog(), 1 << 20);
-        uplink.promised_less(1 << 20);
+        uplink.remove_promise(1 << 20);
         assert_eq!(uplink.backlog(), 0);
     }
     #[test]
     fn what_takes_long_is_seen_before_the_rate_is_known_and_after() {
         let (mut uplink, span) = (Uplink::default(), Duration::from_millis(100));
-        uplink.sends(Time(0), 1 << 20);
+        uplink.begin(Time(0), 1 << 20);
         assert!(!uplink.takes_longer(Time(100_000), span));
         assert!(uplink.takes_longer(Time(100_001), span));
-        uplink.sent(Time(600_000), 60_000);
+        uplink.complete(Time(600_000), 60_000);
         assert!(uplink.takes_longer(Time(600_000), span), "a tenth of a megabyte per second");
-        uplink.sent(Time(600_000), (1 << 20) - 70_000);
+        uplink.complete(Time(600_000), (1 << 20) - 70_000);
         assert!(!uplink.takes_longer(Time(600_000), span));
     }
 }

@@ -90,23 +90,23 @@ impl Wants {
 
     /// Notes that a chunk of a want has come. Returns the want's urgency, and `true` if it is complete now.
     pub(super) fn chunk_came(&mut self, want: WantId) -> Option<(Urgency, bool)> {
-        let known = self.0.get_mut(&want)?;
-        let complete = known.count_down();
-        Some((known.urgency, complete))
+        let record = self.0.get_mut(&want)?;
+        let complete = record.count_down();
+        Some((record.urgency, complete))
     }
 
     /// Leaves a chunk of a want to its disk; `true` if the want is complete now.
     pub(super) fn leave_to_disk(&mut self, want: WantId, chunk: u32) -> bool {
-        let Some(known) = self.0.get_mut(&want) else { return false };
-        known.from_store.push(chunk);
-        known.count_down()
+        let Some(record) = self.0.get_mut(&want) else { return false };
+        record.from_store.push(chunk);
+        record.count_down()
     }
 
     /// Leaves all chunks that a want still waits for to its disk.
     pub(super) fn leave_rest_to_disk(&mut self, want: WantId, chunks: Vec<u32>) {
-        if let Some(known) = self.0.get_mut(&want) {
-            known.from_store.extend(chunks);
-            known.state = WantState::Complete;
+        if let Some(record) = self.0.get_mut(&want) {
+            record.from_store.extend(chunks);
+            record.state = WantState::Complete;
         }
     }
 
@@ -124,7 +124,7 @@ impl Wants {
 
     /// Removes a want that needs no answer; returns its blob.
     pub(super) fn forget(&mut self, want: WantId) -> Option<BlobId> {
-        self.0.remove(&want).map(|known| known.blob)
+        self.0.remove(&want).map(|record| record.blob)
     }
 
     /// Removes all wants of a blob.

@@ -85,13 +85,13 @@ impl List {
     }
 
     /// Notes that an agent met a chunk in its place.
-    pub(super) fn met(&mut self, slot: Slot) {
+    pub(super) fn on_met(&mut self, slot: Slot) {
         let item = self.item_mut(slot);
         item.claim = item.claim.filter(|(_, votes)| *votes > 1).map(|(at, votes)| (at, votes - 1));
     }
 
     /// The number of requests for a chunk, and of times that it was passed by.
-    pub(super) fn worth(&self, slot: Slot) -> (u16, u16) {
+    pub(super) fn counts(&self, slot: Slot) -> (u16, u16) {
         let item = self.item(slot);
         (item.asked, item.passed)
     }
@@ -186,7 +186,7 @@ impl List {
     }
 
     /// Notes a request of an agent for a chunk.
-    pub(super) fn asked(&mut self, slot: Slot, asker: PeerKey) {
+    pub(super) fn on_request(&mut self, slot: Slot, asker: PeerKey) {
         let item = self.item(slot);
         let (used, was_proven) = (item.used, item.proven);
         self.ages[usize::from(was_proven)].remove(&used);

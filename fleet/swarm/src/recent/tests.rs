@@ -31,7 +31,9 @@ impl Host {
         self.read.insert(piece);
         if !self.has.contains(&piece) {
             self.asked += 1;
-            recent.asked(self.key, piece.blob, Chunks::one(piece.chunk), |piece| !self.has.contains(&piece));
+            recent.on_request(self.key, piece.blob, Chunks::one(piece.chunk), |piece| {
+                !self.has.contains(&piece)
+            });
             self.has.insert(piece);
             let mut next = Vec::new();
             recent.next(self.key, (32, 32), |piece| !self.has.contains(&piece), &mut next);
@@ -146,7 +148,7 @@ fn a_scan_washes_nothing_out() {
     let (boot, mut recent) = (a_boot(500), Recent::new(2000));
     for key in 1..4 {
         let keep = |_: ChunkKey| true;
-        boot.iter().for_each(|p| recent.asked(PeerKey(key), p.blob, Chunks::one(p.chunk), keep));
+        boot.iter().for_each(|p| recent.on_request(PeerKey(key), p.blob, Chunks::one(p.chunk), keep));
     }
     let mut scanner = Host::new(50);
     (0..20_000).for_each(|n| scanner.read(&mut recent, piece(BlobKey(9), n)));
@@ -222,7 +224,7 @@ proptest! {
         for (agent, first, count, limit, lacks) in asks {
             let chunks = Chunks { first: first.chunk, count };
             let has = |piece: ChunkKey| piece.chunk.is_multiple_of(2);
-            recent.asked(PeerKey(agent), first.blob, chunks, |piece| lacks && !has(piece));
+            recent.on_request(PeerKey(agent), first.blob, chunks, |piece| lacks && !has(piece));
             recent.list.check();
             let mut next = Vec::new();
             recent.next(PeerKey(agent), (limit, limit), |piece| lacks && !has(piece), &mut next);

@@ -34,7 +34,7 @@ proptest! {
         let mine = sketch(0..100);
         prop_assert!((0.0..=1.0).contains(&alike(&mine, &hostile)));
         let mut ranking = Ranking::new(3);
-        ranking.heard(PeerKey(1), BlobId(1), score);
+        ranking.on_sketch(PeerKey(1), BlobId(1), score);
         prop_assert!((0.0..=1.0).contains(&ranking.score(PeerKey(1))));
     }
 
@@ -49,7 +49,7 @@ proptest! {
         let mut plain = std::collections::BTreeMap::new();
         for (host, blob, tenths) in heard {
             let alike = f32::from(tenths) / 10.0;
-            ranking.heard(PeerKey(host), BlobId(blob), alike);
+            ranking.on_sketch(PeerKey(host), BlobId(blob), alike);
             plain.insert((host, blob), alike);
         }
         let total = |host: u64| plain.iter().filter(|((h, _), _)| *h == host).map(|(_, a)| *a).sum::<f32>();
@@ -84,11 +84,11 @@ fn neighbours_stay_unless_others_are_better() {
     let [a, b, c] = [1, 2, 3].map(PeerKey);
     let mut ranking = Ranking::new(10);
     for (host, alike) in [(a, 0.5), (b, 0.55), (c, 0.0)] {
-        ranking.heard(host, BlobId(1), alike);
+        ranking.on_sketch(host, BlobId(1), alike);
     }
     assert_eq!(ranking.best(&[a], 1), [a]);
     assert_eq!(ranking.best(&[], 1), [b]);
-    ranking.heard(b, BlobId(1), 0.7);
+    ranking.on_sketch(b, BlobId(1), 0.7);
     assert_eq!(ranking.best(&[a], 1), [b]);
     assert_eq!(ranking.best(&[a], 3), [b, a]);
     ranking.forget(b);
@@ -101,7 +101,7 @@ fn neighbours_stay_unless_others_are_better() {
 fn the_least_alike_makes_room() {
     let mut ranking = Ranking::new(2);
     for (host, alike) in [(1, 0.5), (2, 0.1), (3, 0.9), (4, 0.05)] {
-        ranking.heard(PeerKey(host), BlobId(1), alike);
+        ranking.on_sketch(PeerKey(host), BlobId(1), alike);
     }
     assert_eq!(ranking.best(&[], 9), [PeerKey(3), PeerKey(1)]);
 }

@@ -25,7 +25,7 @@ struct Part {
     nodes: usize,
     owns_image: bool,
     /// The last report about the image by this member (by any member, in the commons).
-    heard: u64,
+    last_report: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -94,21 +94,21 @@ impl Members {
     /// The image of which the owner of a slot has said nothing for longest, other than `except`.
     pub(super) fn oldest(&self, slot: u32, except: Option<ImageKey>) -> Option<ImageKey> {
         let parts = self.accounts.get(&slot)?.parts.iter().filter(|(key, _)| Some(**key) != except);
-        parts.min_by_key(|(_, part)| part.heard).map(|(key, _)| *key)
+        parts.min_by_key(|(_, part)| part.last_report).map(|(key, _)| *key)
     }
 
     /// The same, among the images that it reported first.
     pub(super) fn oldest_owned(&self, slot: u32) -> Option<ImageKey> {
         let parts = self.accounts.get(&slot)?.parts.iter().filter(|(_, part)| part.owns_image);
-        parts.min_by_key(|(_, part)| part.heard).map(|(key, _)| *key)
+        parts.min_by_key(|(_, part)| part.last_report).map(|(key, _)| *key)
     }
 
     /// Notes that a member has reported an image.
-    pub(super) fn heard(&mut self, slot: u32, image: ImageKey, at: u64) {
+    pub(super) fn on_report(&mut self, slot: u32, image: ImageKey, at: u64) {
         for slot in [COMMONS, slot] {
             let part = self.accounts.get_mut(&slot).and_then(|account| account.parts.get_mut(&image));
             if let Some(part) = part {
-                part.heard = at;
+                part.last_report = at;
             }
         }
     }
@@ -117,19 +117,25 @@ impl Members {
     pub(super) fn charge(&mut self, slot: u32, image: ImageKey, nodes: usize, at: u64) {
         let Some(account) = self.accounts.get_mut(&slot) else { return };
         let mut part = account.take(image).unwrap_or_default();
-        (part.nodes, part.heard) = (part.nodes + nodes, at);
+        (part.nodes, part.last_report) = (part.nodes + nodes, at);
         account.put(image, part);
     }
 
     /// Makes every slot answer for these nodes of an image, and for nothing else of it.
-    pub(super) fn settle(&mut self, image: ImageKey, owner: Option<u32>, charges: &Charges, heard: u64) {
+    pub(super) fn reassign(
+        &mut self,
+        image: ImageKey,
+        owner: Option<u32>,
+        charges: &Charges,
+        last_report: u64,
+    ) {
         for (slot, account) in &mut self.accounts {
             let before = account.take(image);
             let nodes = charges.get(slot).copied().unwrap_or(0);
             let owns_image = owner == Some(*slot);
             if nodes > 0 || owns_image {
-                let heard = before.map_or(heard, |part| part.heard);
-                account.put(image, Part { nodes, owns_image, heard });
+                let last_report = before.map_or(last_report, |part| part.last_report);
+                account.put(image, Part { nodes, owns_image, last_report });
             }
         }
     }

@@ -44,9 +44,9 @@ fn the_example_of_the_paper() {
     assert_eq!(tree(&tracker), [Some(8), Some(5), Some(3)]);
     // Below the left half's A only B was visited, and left out because of its count.
     let mut found = Vec::new();
-    let looked = tracker.images[&IMAGE].tree.worth(2, 0, &mut found);
-    assert_eq!((looked, found.len()), (7, 2));
-    assert_eq!(tracker.images[&IMAGE].tree.worth(5, 0, &mut Vec::new()), 1);
+    let visited = tracker.images[&IMAGE].tree.hints_since(2, 0, &mut found);
+    assert_eq!((visited, found.len()), (7, 2));
+    assert_eq!(tracker.images[&IMAGE].tree.hints_since(5, 0, &mut Vec::new()), 1);
 }
 
 /// Subtrees below the threshold are skipped as a whole, and so are those that are known.
@@ -60,12 +60,12 @@ fn little_is_looked_at() {
     (0..10_000).for_each(|n| read(&mut tree, n * 7));
     (0..50).for_each(|n| (0..3).for_each(|_| read(&mut tree, n)));
     let mut found = Vec::new();
-    let looked = tree.worth(3, 0, &mut found);
-    assert!(found.len() == 50 && looked < 250, "{looked} for {}", found.len());
+    let visited = tree.hints_since(3, 0, &mut found);
+    assert!(found.len() == 50 && visited < 250, "{visited} for {}", found.len());
     (0..3).for_each(|_| read(&mut tree, 60_000));
     found.clear();
-    let looked = tree.worth(3, version - 1, &mut found);
-    assert!(found.len() == 1 && looked < 50, "{looked}");
+    let visited = tree.hints_since(3, version - 1, &mut found);
+    assert!(found.len() == 1 && visited < 50, "{visited}");
 }
 
 /// The tracker as ten lines could express it.

@@ -19,7 +19,7 @@ struct Node {
     /// The greatest count of a slice below.
     most: u32,
     /// The version in which a slice below was told last; 0: none was.
-    told: u64,
+    announced_in: u64,
     /// The halves below. Of a slice: in `below[0]` the count that was told last, and in `below[1]` the slot of the
     /// member that read it first, with [`IS_SHARED`].
     below: [u32; 2],
@@ -37,8 +37,8 @@ pub(super) struct Tree {
 
 impl Tree {
     /// Counts a read of a slice by a disk of the member in `slot`; `true` if the slice is to be told, in version
-    /// `told`. The slice's first reader owns it.
-    pub(super) fn read(&mut self, access: Access, threshold: u32, told: u64, slot: u32) -> bool {
+    /// `announced_in`. The slice's first reader owns it.
+    pub(super) fn read(&mut self, access: Access, threshold: u32, announced_in: u64, slot: u32) -> bool {
         let is_new = self.missing(access.slice) > 0;
         let path = self.path(access.slice);
         let leaf = &mut self.nodes[path[0] as usize];
@@ -55,7 +55,7 @@ impl Tree {
         let anew = last == 0 || count == threshold;
         let tell = count >= threshold && (anew || count >= last.saturating_mul(2));
         if tell {
-            (leaf.told, leaf.below[0]) = (told, count);
+            (leaf.announced_in, leaf.below[0]) = (announced_in, count);
         }
         for above in &path[1..] {
             let node = &mut self.nodes[*above as usize];
@@ -63,24 +63,24 @@ impl Tree {
             node.time_ms = node.time_ms.saturating_add(u64::from(access.at_ms));
             node.most = node.most.max(count);
             if tell {
-                node.told = told;
+                node.announced_in = announced_in;
             }
         }
         tell
     }
 
     /// Adds a slice of the commons that is not there yet, told in that version, if any.
-    pub(super) fn set(&mut self, hint: Hint, told: u64) {
-        self.set_of(hint, told, COMMONS);
+    pub(super) fn set(&mut self, hint: Hint, announced_in: u64) {
+        self.set_of(hint, announced_in, COMMONS);
     }
 
-    fn set_of(&mut self, hint: Hint, told: u64, owner: u32) {
+    fn set_of(&mut self, hint: Hint, announced_in: u64, owner: u32) {
         if hint.disks == 0 || self.missing(hint.slice) == 0 {
             return;
         }
         let path = self.path(hint.slice);
         self.nodes[path[0] as usize].below[1] = owner;
-        if told > 0 {
+        if announced_in > 0 {
             self.nodes[path[0] as usize].below[0] = hint.disks;
         }
         let time_ms = u64::from(hint.mean_ms) * u64::from(hint.disks);
@@ -89,7 +89,7 @@ impl Tree {
             node.count += u64::from(hint.disks);
             node.time_ms = node.time_ms.saturating_add(time_ms);
             node.most = node.most.max(hint.disks);
-            node.told = node.told.max(told);
+            node.announced_in = node.announced_in.max(announced_in);
         }
     }
 
@@ -154,17 +154,17 @@ impl Tree {
 
     /// The slices with a count of at least `threshold` that were told after version `since`, each with the version in
     /// which it was told, in the order of the disk. Returns the number of nodes that were visited.
-    pub(super) fn worth(&self, threshold: u32, since: u64, found: &mut Vec<(u64, Hint)>) -> usize {
-        let mut looked = 0;
+    pub(super) fn hints_since(&self, threshold: u32, since: u64, found: &mut Vec<(u64, Hint)>) -> usize {
+        let mut visited = 0;
         let mut ways = if self.nodes.is_empty() { vec![] } else { vec![(self.root, self.height, 0_u32)] };
         while let Some((at, level, first)) = ways.pop() {
-            looked += 1;
+            visited += 1;
             let node = &self.nodes[at as usize];
-            if node.most < threshold || node.told <= since {
+            if node.most < threshold || node.announced_in <= since {
                 continue;
             }
             if level == 0 {
-                found.push((node.told, node.hint(first)));
+                found.push((node.announced_in, node.hint(first)));
                 continue;
             }
             let right = first | 1 << (level - 1);
@@ -173,7 +173,7 @@ impl Tree {
                 below.into_iter().filter(|(at, _)| *at != NONE).map(|(at, first)| (at, level - 1, first)),
             );
         }
-        looked
+        visited
     }
 
     /// The number of slices that were read.
@@ -232,7 +232,7 @@ impl Tree {
         for (slice, leaf) in leaves {
             let Some((hint, owner)) = becomes(slice, &leaf) else { continue };
             let before = self.nodes.len();
-            self.set_of(hint, leaf.told, owner);
+            self.set_of(hint, leaf.announced_in, owner);
             let made = self.nodes.len() - before;
             if made > 0 {
                 *charges.entry(owner & !IS_SHARED).or_default() += made;

@@ -172,7 +172,7 @@ impl Fleet<'_> {
             }
             Some(UnderWay::Answer(host, answer)) => {
                 let agent = &mut hinting.agents[host as usize];
-                if !agent.hints.heard(&answer) || self.workload.plan != Plan::Lazy {
+                if !agent.hints.on_answer(&answer) || self.workload.plan != Plan::Lazy {
                     return;
                 }
                 let plan = agent.hints.plan();

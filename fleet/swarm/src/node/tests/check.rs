@@ -26,9 +26,9 @@ impl Node {
                 match pending.source {
                     Source::Undecided => panic!("chunk {chunk} waits for nothing"),
                     Source::Peer(request) => {
-                        let known = self.requests.get(request).unwrap();
-                        assert_eq!(known.blob, *id);
-                        assert!(known.chunks.numbers().contains(&chunk));
+                        let record = self.requests.get(request).unwrap();
+                        assert_eq!(record.blob, *id);
+                        assert!(record.chunks.numbers().contains(&chunk));
                         *of_requests.entry(request).or_insert(0) += 1;
                     }
                     Source::Fetch(fetch) => {
@@ -72,19 +72,19 @@ impl Node {
 
     /// The chunks that each want and each request waits for, and the sums for each peer.
     fn check_counts(&self, mut left: BTreeMap<WantId, u32>, mut of_requests: BTreeMap<RequestId, u32>) {
-        for (want, known) in self.wants.iter() {
-            assert_eq!(known.remaining(), left.remove(want).unwrap_or(0), "{want:?}");
-            assert!(known.remaining() > 0, "a want that waits for nothing is answered");
+        for (want, record) in self.wants.iter() {
+            assert_eq!(record.remaining(), left.remove(want).unwrap_or(0), "{want:?}");
+            assert!(record.remaining() > 0, "a want that waits for nothing is answered");
         }
         assert!(left.is_empty(), "chunks wait for wants that are there");
-        for (request, known) in self.requests.iter() {
-            assert_eq!(known.remaining(), of_requests.remove(request).unwrap_or(0), "{request:?}");
-            assert!(known.remaining() > 0);
+        for (request, record) in self.requests.iter() {
+            assert_eq!(record.remaining(), of_requests.remove(request).unwrap_or(0), "{request:?}");
+            assert!(record.remaining() > 0);
         }
-        for (peer, known) in self.membership.peers() {
+        for (peer, record) in self.membership.peers() {
             let outstanding = self.requests.iter().filter(|(_, request)| request.peer == *peer);
             let outstanding: u32 = outstanding.map(|(_, request)| request.remaining()).sum();
-            assert_eq!(known.outstanding(), outstanding);
+            assert_eq!(record.outstanding(), outstanding);
         }
     }
 

@@ -95,11 +95,11 @@ impl Driver {
                     self.fetches.insert(fetch);
                 }
                 Action::Answer { want, from_store } => {
-                    let at = self.wants.iter().position(|(known, _)| *known == want);
+                    let at = self.wants.iter().position(|(other, _)| *other == want);
                     let (_, blob) = self.wants.remove(at.expect("a want is answered once"));
                     self.left.extend(from_store.into_iter().map(|chunks| (blob, chunks)));
                 }
-                Action::Drop { peer, .. } => self.peers.retain(|known| *known != peer),
+                Action::Drop { peer, .. } => self.peers.retain(|other| *other != peer),
                 Action::WakeAt(at) => self.wake = Some(at),
             }
         }
@@ -277,14 +277,14 @@ impl Driver {
             }
             17 => self.tell(Event::Pushed { peer, blob, chunks }),
             18 if self.blobs.len() > 1 => {
-                self.blobs.retain(|known| *known != blob);
-                self.wants.retain(|(_, known)| *known != blob);
-                self.left.retain(|(known, _)| *known != blob);
+                self.blobs.retain(|other| *other != blob);
+                self.wants.retain(|(_, other)| *other != blob);
+                self.left.retain(|(other, _)| *other != blob);
                 self.tell(Event::Closed { blob });
             }
             19 if self.blobs.len() < 3 => self.open(),
             20 => {
-                self.peers.retain(|known| *known != peer);
+                self.peers.retain(|other| *other != peer);
                 self.tell(Event::PeerDown { peer });
             }
             21 if self.peers.len() < 6 => self.connect(),

@@ -203,7 +203,7 @@ impl Bench {
         for action in actions {
             match action {
                 Action::Send { peer, message: Message::Ask { request, chunks, .. } }
-                    if !self.asked.iter().any(|known| known.0 == request) =>
+                    if !self.asked.iter().any(|other| other.0 == request) =>
                 {
                     self.asked.push_back((request, peer.0, chunks.first));
                 }
@@ -279,7 +279,7 @@ proptest! {
             let on_its_way = model.state.values().filter(|state| **state == State::Prefetch).count() as u64;
             let unread = bench.node.blobs[&BLOB].unread() + on_its_way * CHUNK_SIZE;
             prop_assert!(unread <= THRESHOLD * (1 + bench.node.counters().resets), "{} bytes", unread);
-            let asked: BTreeSet<u32> = bench.asked.iter().map(|known| known.2).collect();
+            let asked: BTreeSet<u32> = bench.asked.iter().map(|other| other.2).collect();
             let prefetched = model.state.iter().filter(|(_, state)| **state == State::Prefetch).map(|(c, _)| *c);
             prop_assert_eq!(asked, prefetched.chain(model.waited.iter().copied()).collect());
         }
@@ -296,7 +296,7 @@ proptest! {
         for (want, chunk) in (0..).zip(chunks) {
             let chunks = Chunks::one(chunk);
             bench.tell(Event::Want { want: WantId(want), blob: BLOB, chunks, urgency: Urgency::Demand });
-            let load = |peer| bench.asked.iter().filter(|known| known.1 == peer).count();
+            let load = |peer| bench.asked.iter().filter(|other| other.1 == peer).count();
             let loads = [load(0), load(1), load(2)];
             prop_assert!(loads.iter().max().unwrap() - loads.iter().min().unwrap() <= 1, "{:?}", loads);
         }

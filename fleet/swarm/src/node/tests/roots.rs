@@ -109,14 +109,14 @@ fn a_pinned_blob_comes_from_those_who_keep_it_and_the_store_is_away() {
     }
     world.store_away = true;
     (0..6).for_each(|host| world.start(host, Time(100_000), (0..64).collect()));
-    // One keeper dies, and there are two copies of each stripe.
+    // One holder dies, and there are two copies of each stripe.
     world.kill(2, Time(110_000));
     world.run(Time(60_000_000));
     assert!(world.hosts_left().all(|(_, host)| host.done.is_some()));
     assert_eq!(world.store_chunks, 0);
 }
 
-/// The first keeper of a stripe has lost it, and asks the second; no host waits in vain.
+/// The first holder of a stripe has lost it, and asks the second; no host waits in vain.
 #[test]
 fn who_lost_what_it_keeps_gets_it_from_the_others() {
     for seed in 0..8 {

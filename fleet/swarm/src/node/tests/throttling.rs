@@ -84,7 +84,7 @@ impl Bench {
                 Action::Send { peer, message: Message::Ask { request, blob, chunks, urgency, .. } } => {
                     let ahead = urgency == Urgency::Background;
                     assert!(!ahead || READERS[blob.0 as usize].is_some(), "nobody reads what is asked for");
-                    if !self.asked.iter().any(|known| known.1 == request) {
+                    if !self.asked.iter().any(|other| other.1 == request) {
                         self.asked.push_back((peer, request, blob, chunks));
                     }
                 }

@@ -433,11 +433,11 @@ impl World {
             Action::Serve { peer, request, chunks, urgency, blob } => {
                 assert_eq!(blob, BLOB);
                 let queue = usize::from(urgency == Urgency::Background);
-                let known = self.hosts[host].queues[1].iter();
+                let record = self.hosts[host].queues[1].iter();
                 let is_it = |b: &Bytes| {
                     (b.to, b.request) == (peer.0 as usize, request) && chunks.numbers().contains(&b.chunk)
                 };
-                let again: Vec<Bytes> = known.copied().filter(is_it).collect();
+                let again: Vec<Bytes> = record.copied().filter(is_it).collect();
                 if !again.is_empty() && urgency == Urgency::Demand {
                     self.hosts[host].queues[1].retain(|b| !is_it(b));
                     self.hosts[host].queues[0].extend(again);
@@ -621,13 +621,13 @@ impl World {
 
     /// Lets a disk go on if the chunks that it reads are local.
     fn check_disk(&mut self, host: usize) {
-        let known = &self.hosts[host];
-        if known.waits.is_none() {
+        let record = &self.hosts[host];
+        if record.waits.is_none() {
             return;
         }
         let missing = self.reading(host);
-        let wanted = |chunk: &u32| known.wants.values().any(|(chunks, _)| chunks.contains(chunk));
-        if missing.iter().all(|chunk| !wanted(chunk) && !known.disk_fetches.contains(chunk)) {
+        let wanted = |chunk: &u32| record.wants.values().any(|(chunks, _)| chunks.contains(chunk));
+        if missing.iter().all(|chunk| !wanted(chunk) && !record.disk_fetches.contains(chunk)) {
             // All are local, or lost again.
             self.hosts[host].waits = None;
             self.after(0, Happens::Step(host));
@@ -636,9 +636,9 @@ impl World {
 
     /// The chunks of the current read that are not local.
     fn reading(&self, host: usize) -> Vec<u32> {
-        let known = &self.hosts[host];
-        let end = (known.at + self.rules.read as usize).min(known.plan.len());
-        known.plan[known.at..end].iter().copied().filter(|chunk| !known.truth.contains(chunk)).collect()
+        let record = &self.hosts[host];
+        let end = (record.at + self.rules.read as usize).min(record.plan.len());
+        record.plan[record.at..end].iter().copied().filter(|chunk| !record.truth.contains(chunk)).collect()
     }
 
     fn step(&mut self, host: usize) {
@@ -671,12 +671,12 @@ impl World {
     }
 
     fn want_ahead(&mut self, host: usize) {
-        let known = &self.hosts[host];
-        let from = (known.at + self.rules.read as usize).max(known.asked_ahead).min(known.plan.len());
-        let to = (known.at + (self.rules.read + self.rules.ahead) as usize).min(known.plan.len());
+        let record = &self.hosts[host];
+        let from = (record.at + self.rules.read as usize).max(record.asked_ahead).min(record.plan.len());
+        let to = (record.at + (self.rules.read + self.rules.ahead) as usize).min(record.plan.len());
         if from < to {
             let chunks: Vec<u32> =
-                known.plan[from..to].iter().copied().filter(|chunk| !known.truth.contains(chunk)).collect();
+                record.plan[from..to].iter().copied().filter(|chunk| !record.truth.contains(chunk)).collect();
             self.hosts[host].asked_ahead = to;
             self.want(host, &chunks, Urgency::Background);
         }
