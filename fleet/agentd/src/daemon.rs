@@ -56,7 +56,7 @@ const STATE_FILES: [&str; 4] = [PINS, RECENT, "tracker", "trust"];
 
 /// The longest wait for the lock of a directory: if an agent was killed while it started a process, that process has
 /// the lock until it is executed.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The socket at which programs find the agent there.
 pub const SOCKET: &str = "agent.sock";
@@ -292,7 +292,7 @@ fn take_state(state: &Path) -> Result<File> {
 
 /// Locks an open file for this agent, so that no other one works in `dir`.
 fn lock_for(file: File, dir: &Path) -> Result<File> {
-    match lock_within(&file, LOCK_PATIENCE) {
+    match lock_within(&file, LOCK_TIMEOUT) {
         Ok(true) => Ok(file),
         Ok(false) => Err(Error::new(ErrorKind::Conflict, "another agent runs there")
             .about(dir.display())

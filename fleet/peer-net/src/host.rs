@@ -330,7 +330,7 @@ impl Host {
             numbers: HashMap::new(),
             shared: HashMap::new(),
             shared_blobs: HashSet::new(),
-            told: HashMap::new(),
+            announced_at: HashMap::new(),
         };
         core.peers.insert(peer, new);
         core.by_key.insert(key, peer);
@@ -551,8 +551,8 @@ impl Host {
     }
 
     /// Records the other hosts, and those that have this host's own name.
-    pub(crate) fn set_members(&self, told: &Members) {
-        let Members { others: members, namesakes, processes } = told;
+    pub(crate) fn set_members(&self, members: &Members) {
+        let Members { others: members, namesakes, processes } = members;
         let all = members.iter().chain(namesakes);
         let keys: HashSet<PeerKey> = all.map(|member| key_of(&member.name)).collect();
         let are_there: HashSet<SocketAddr> = namesakes.iter().map(|member| member.address).collect();
@@ -560,7 +560,7 @@ impl Host {
         *self.known_addresses.lock().unwrap_or_else(PoisonError::into_inner) =
             members.iter().map(|member| member.address.ip().to_canonical()).collect();
         self.unreached().retain(|key, _| keys.contains(key));
-        self.whereabouts().heard(processes.clone(), &keys);
+        self.whereabouts().update(processes.clone(), &keys);
         *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members.clone();
     }
 

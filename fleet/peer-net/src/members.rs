@@ -207,7 +207,7 @@ impl Door {
         if before.process == channel.hello.process() {
             return Err(Error::new(ErrorKind::Unavailable, "it is connected already"));
         }
-        let silent_ms = self.host.now_ms().saturating_sub(before.heard.load(Ordering::Relaxed));
+        let silent_ms = self.host.now_ms().saturating_sub(before.last_heard_ms.load(Ordering::Relaxed));
         if silent_ms > HEARD_LATELY_MS || tokio::time::timeout(ENDING, before.closed()).await.is_ok() {
             return Ok(());
         }
@@ -482,7 +482,7 @@ impl Door {
             }
             let now = self.host.now_ms();
             for (link, _) in self.host.links() {
-                if now.saturating_sub(link.heard.load(Ordering::Relaxed)) > SILENCE_MS {
+                if now.saturating_sub(link.last_heard_ms.load(Ordering::Relaxed)) > SILENCE_MS {
                     tracing::info!(host = %link.name, "a host is silent; its connection is closed");
                     self.host.disconnected(link.peer);
                 } else if link.has_ended(unix_now()) {

@@ -41,10 +41,10 @@ pub(super) async fn keep_telling(host: Arc<Host>, mut stopping: watch::Receiver<
 }
 
 /// `true` if a blob is to be named to a root; records that it was.
-fn is_due(told: &mut HashMap<BlobId, Time>, blob: BlobId, now: Time) -> bool {
-    let is_due = told.get(&blob).is_none_or(|before| now.since(*before) >= AGAIN);
+fn is_due(announced_at: &mut HashMap<BlobId, Time>, blob: BlobId, now: Time) -> bool {
+    let is_due = announced_at.get(&blob).is_none_or(|before| now.since(*before) >= AGAIN);
     if is_due {
-        told.insert(blob, now);
+        announced_at.insert(blob, now);
     }
     is_due
 }
@@ -55,11 +55,12 @@ impl Host {
         let mut core = self.core();
         let core = &mut *core;
         for peer in core.peers.values_mut().filter(|peer| peer.link.role == Role::Root) {
-            peer.told.retain(|blob, _| core.blobs.contains_key(blob) && !peer.shared_blobs.contains(blob));
+            peer.announced_at
+                .retain(|blob, _| core.blobs.contains_key(blob) && !peer.shared_blobs.contains(blob));
             for (id, entry) in &core.blobs {
                 let is_told = entry.blob.is_outboard() || peer.shared_blobs.contains(id);
                 let Some(order) = (!is_told).then(|| entry.blob.order()).flatten() else { continue };
-                if !is_due(&mut peer.told, *id, now) {
+                if !is_due(&mut peer.announced_at, *id, now) {
                     continue;
                 }
                 let number = self.remote_commands.last.fetch_add(1, Ordering::Relaxed);
@@ -89,10 +90,10 @@ mod tests {
 
     #[test]
     fn a_root_is_told_again_only_after_a_while() {
-        let (mut told, blob) = (HashMap::new(), BlobId(1));
+        let (mut announced_at, blob) = (HashMap::new(), BlobId(1));
         let at = |ms: u64| Time(ms * 1000);
-        assert!(is_due(&mut told, blob, at(0)) && !is_due(&mut told, blob, at(29_999)));
-        assert!(is_due(&mut told, BlobId(2), at(1)));
-        assert!(is_due(&mut told, blob, at(30_000)) && !is_due(&mut told, blob, at(30_001)));
+        assert!(is_due(&mut announced_at, blob, at(0)) && !is_due(&mut announced_at, blob, at(29_999)));
+        assert!(is_due(&mut announced_at, BlobId(2), at(1)));
+        assert!(is_due(&mut announced_at, blob, at(30_000)) && !is_due(&mut announced_at, blob, at(30_001)));
     }
 }

@@ -76,7 +76,7 @@ const PART: u64 = 256 << 10;
 const PARTS_AHEAD: usize = 4;
 
 /// The longest time for this host to fetch a part, before the client's server is asked.
-const PATIENCE: Duration = Duration::from_secs(20);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The interval at which blobs without reading clients are closed.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
@@ -240,11 +240,11 @@ impl ProxyState {
         let Ok(Ok(turn)) = turn else {
             return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, "too many requests; ask again".to_owned()));
         };
-        if let Some((digest, asked)) = client_request.blob
+        if let Some((digest, requested)) = client_request.blob
             && let Some(blob) = self.authorized(&client_request, &digest).await
-            && let Some(range) = asked.within(blob.blob().spec().len)
+            && let Some(range) = requested.within(blob.blob().spec().len)
         {
-            return self.serve(Arc::new(client_request), blob, asked, range, turn).await;
+            return self.serve(Arc::new(client_request), blob, requested, range, turn).await;
         }
         self.upstream.pass(&client_request, turn).await
     }
@@ -254,7 +254,7 @@ impl ProxyState {
         self: &Arc<Self>,
         client_request: Arc<ClientRequest>,
         blob: Arc<SharedBlob>,
-        asked: RequestedRange,
+        requested: RequestedRange,
         range: ByteRange,
         turn: OwnedSemaphorePermit,
     ) -> std::result::Result<Response, Refusal> {
@@ -267,16 +267,18 @@ impl ProxyState {
             headers.insert("docker-content-digest", digest);
         }
         let mut status = StatusCode::OK;
-        if asked != RequestedRange::All {
+        if requested != RequestedRange::All {
             status = StatusCode::PARTIAL_CONTENT;
-            let told = format!("bytes {}-{}/{}", range.offset(), range.end() - 1, spec.len);
-            headers
-                .insert(CONTENT_RANGE, HeaderValue::from_str(&told).unwrap_or(HeaderValue::from_static("")));
+            let content_range = format!("bytes {}-{}/{}", range.offset(), range.end() - 1, spec.len);
+            headers.insert(
+                CONTENT_RANGE,
+                HeaderValue::from_str(&content_range).unwrap_or(HeaderValue::from_static("")),
+            );
         }
         let mut parts = range.parts(PART);
         // This comes before the answer begins, because it may fail.
         let first = parts.next().unwrap_or(range);
-        let first = self.part(&client_request, &blob, first).await.map_err(|e| {
+        let first = self.read_range(&client_request, &blob, first).await.map_err(|e| {
             Refusal(StatusCode::BAD_GATEWAY, format!("cannot get a part of {}: {e}", spec.digest))
         })?;
         add(&self.counts.served, 1);
@@ -284,7 +286,7 @@ impl ProxyState {
         let rest = stream::iter(parts).map(move |part| {
             let (state, client_request, blob) =
                 (Arc::clone(&state), Arc::clone(&client_request), Arc::clone(&blob));
-            async move { state.part(&client_request, &blob, part).await }
+            async move { state.read_range(&client_request, &blob, part).await }
         });
         // The turn ends with the last part.
         let rest = rest.buffered(PARTS_AHEAD - 1).map(move |part| {
@@ -296,7 +298,7 @@ impl ProxyState {
     }
 
     /// A part of a blob; from the client's server, if this host cannot get it.
-    async fn part(
+    async fn read_range(
         &self,
         client_request: &ClientRequest,
         blob: &SharedBlob,
@@ -319,8 +321,8 @@ impl ProxyState {
 
 /// A part of a blob from this host's cache, the swarm or its store.
 async fn local(blob: &SharedBlob, part: ByteRange) -> Result<Bytes> {
-    let brought = tokio::time::timeout(PATIENCE, blob.bring(part)).await;
-    brought.map_err(|_| Error::new(ErrorKind::Unavailable, "it takes too long to fetch"))??;
+    let fetched = tokio::time::timeout(FETCH_TIMEOUT, blob.bring(part)).await;
+    fetched.map_err(|_| Error::new(ErrorKind::Unavailable, "it takes too long to fetch"))??;
     let cached = Arc::clone(blob.blob());
     let read = tokio::task::spawn_blocking(move || {
         // The client has no hash tree to check the bytes by.

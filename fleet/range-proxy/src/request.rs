@@ -57,7 +57,7 @@ impl ClientRequest {
         headers.remove(HOST);
         let method = request.method.clone();
         let is_plain = method == Method::GET && !CONDITIONS.iter().any(|name| headers.contains_key(name));
-        let blob = digest_in(url.path()).zip(asked(&headers)).filter(|_| is_plain);
+        let blob = digest_in(url.path()).zip(requested_range(&headers)).filter(|_| is_plain);
         Ok(Self { method, url, headers, blob })
     }
 
@@ -146,7 +146,7 @@ impl RequestedRange {
 }
 
 /// The requested bytes; `None` for headers that only the server may understand, such as several ranges.
-fn asked(headers: &HeaderMap) -> Option<RequestedRange> {
+fn requested_range(headers: &HeaderMap) -> Option<RequestedRange> {
     let mut ranges = headers.get_all(RANGE).iter();
     let Some(range) = ranges.next() else { return Some(RequestedRange::All) };
     let range = range.to_str().ok().filter(|_| ranges.next().is_none())?;
@@ -248,11 +248,11 @@ mod tests {
         ];
         for (text, expected, bytes) in ranges {
             let headers = HeaderMap::from_iter([(RANGE, HeaderValue::from_str(text).unwrap())]);
-            assert_eq!(asked(&headers), expected, "{text}");
-            let within = expected.and_then(|asked| asked.within(100));
+            assert_eq!(requested_range(&headers), expected, "{text}");
+            let within = expected.and_then(|range| range.within(100));
             assert_eq!(within.map(|range| (range.offset(), range.end())), bytes, "{text}");
         }
-        assert_eq!(asked(&HeaderMap::new()), Some(RequestedRange::All));
+        assert_eq!(requested_range(&HeaderMap::new()), Some(RequestedRange::All));
     }
 
     #[test]

@@ -74,8 +74,8 @@ impl Upstream {
     ) -> Result<Bytes> {
         let away = |why: &str| Error::new(ErrorKind::Unavailable, format!("the client's server {why}"));
         let mut headers = client_request.headers.clone();
-        let told = format!("{}-{}", range.offset(), range.end().saturating_sub(1));
-        if let Ok(value) = format!("bytes={told}").parse() {
+        let bounds = format!("{}-{}", range.offset(), range.end().saturating_sub(1));
+        if let Ok(value) = format!("bytes={bounds}").parse() {
             headers.insert(RANGE, value);
         }
         let request = self.follows.get(client_request.url.clone()).headers(headers);
@@ -90,7 +90,7 @@ impl Upstream {
                 return Err(Error::new(ErrorKind::Denied, cause));
             }
         }
-        let expected = format!("bytes {told}/{len}");
+        let expected = format!("bytes {bounds}/{len}");
         if answer.headers().get(CONTENT_RANGE).is_none_or(|range| range.as_bytes() != expected.as_bytes()) {
             return Err(Error::new(ErrorKind::Denied, "the client's server answers with other bytes"));
         }

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// The longest wait for the status of a process that has ended.
-const STATUS_PATIENCE: Duration = Duration::from_secs(1);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The state that a process finds when it begins to serve a disk of an agent.
 pub struct Held {
@@ -158,7 +158,7 @@ impl Process {
 
     /// The exit status of a process that has ended, if this agent has started it.
     pub(super) async fn status(self) -> Option<ExitStatus> {
-        timeout(STATUS_PATIENCE, self.waiting?).await.ok()?.ok()?.ok()
+        timeout(STATUS_TIMEOUT, self.waiting?).await.ok()?.ok()?.ok()
     }
 
     /// Asks it to detach its disk and to end.

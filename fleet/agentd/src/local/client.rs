@@ -163,13 +163,13 @@ impl State {
             let parts = later(&mut self.untold);
             note(parts, part);
             if parts.len() > UNTOLD_MAX {
-                self.tell();
+                self.send_untold();
             }
         }
     }
 
     /// Sends the delayed reports, first those of local parts.
-    fn tell(&mut self) {
+    fn send_untold(&mut self) {
         let Untold { local, read } = std::mem::take(&mut self.untold);
         local.into_iter().for_each(|part| _ = self.say(FromDisk::BecameLocal { part }));
         read.into_iter().for_each(|part| _ = self.say(FromDisk::Read { part }));
@@ -348,7 +348,7 @@ impl Swarm for AgentSwarm {
             return;
         }
         let (number, tree) = (joined.number, joined.tree);
-        state.tell();
+        state.send_untold();
         state.joined.remove(blob);
         state.joined.remove(&tree);
         state.say(FromDisk::Leave { blob: number });
@@ -465,7 +465,7 @@ impl Shared {
             FromAgent::Company { blob, any } => {
                 let mut state = self.state();
                 if any {
-                    state.tell();
+                    state.send_untold();
                 }
                 let of_it = state.joined.values_mut().filter(|joined| joined.number == blob);
                 of_it.for_each(|joined| joined.alone = !any);
@@ -533,7 +533,7 @@ async fn converse(
                 },
                 _ = ticks.tick() => {
                     let Some(shared) = shared.upgrade() else { return Ok(()) };
-                    shared.state().tell();
+                    shared.state().send_untold();
                     let heard = *last.borrow_and_update();
                     asked = asked.filter(|asked| *asked > heard);
                     if shared.state().waiting.is_empty() {

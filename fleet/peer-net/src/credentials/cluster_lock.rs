@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The longest wait for another command.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The lock, until it is dropped.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl ClusterLock {
         })?;
         check_own_file(&file, &path)?;
         close(&file).map_err(|e| not_closed(&path, e))?;
-        if lock_within(&file, PATIENCE).map_err(failed)? {
+        if lock_within(&file, LOCK_TIMEOUT).map_err(failed)? {
             return Ok(Self { _file: file });
         }
         Err(Error::new(ErrorKind::Conflict, "another command changes this cluster")

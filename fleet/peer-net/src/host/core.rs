@@ -77,7 +77,7 @@ pub(crate) struct Peer {
     pub(crate) shared: HashMap<u32, BlobId>,
     pub(crate) shared_blobs: HashSet<BlobId>,
     /// For a root: the blobs that were named to it, and the times.
-    pub(crate) told: HashMap<BlobId, Time>,
+    pub(crate) announced_at: HashMap<BlobId, Time>,
 }
 
 impl Core {

@@ -73,7 +73,7 @@ pub(crate) struct Link {
     /// `true` once the other host has sent a frame other than a refusal: it has accepted this host.
     pub(crate) is_taken: AtomicBool,
     /// The time of the last received frame, in milliseconds of the host's clock.
-    pub(crate) heard: AtomicU64,
+    pub(crate) last_heard_ms: AtomicU64,
     closed: AtomicBool,
     closing: Notify,
 }
@@ -132,7 +132,7 @@ impl Link {
             certificate_requests: Mutex::default(),
             in_vain: Mutex::default(),
             is_taken: AtomicBool::new(false),
-            heard: AtomicU64::new(now_ms),
+            last_heard_ms: AtomicU64::new(now_ms),
             closed: AtomicBool::new(false),
             closing: Notify::new(),
         }
@@ -274,7 +274,7 @@ impl Link {
             }
             let bytes = &mut body[..header.len];
             stream.read_exact(bytes).await.map_err(lost)?;
-            self.heard.store(host.now_ms(), Ordering::Relaxed);
+            self.last_heard_ms.store(host.now_ms(), Ordering::Relaxed);
             // A host that refuses another one sends it the authority's list, and the reason.
             if !matches!(header.kind, Kind::Trust | Kind::Refused | Kind::Bye) {
                 self.is_taken.store(true, Ordering::Relaxed);

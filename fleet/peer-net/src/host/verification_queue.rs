@@ -15,7 +15,7 @@ use std::time::Duration;
 const PARKED_MAX: u64 = 16 << 20;
 
 /// The longest wait of a chunk for its pages.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The number of times that the pages may come and be lost again.
 const ATTEMPTS: u32 = 4;
@@ -54,7 +54,7 @@ impl Host {
         bytes.truncate(len);
         let host = Arc::clone(self);
         self.runtime.spawn(async move {
-            let checked = tokio::time::timeout(PATIENCE, host.check_later(&parked, &bytes)).await;
+            let checked = tokio::time::timeout(CHECK_TIMEOUT, host.check_later(&parked, &bytes)).await;
             let kept = checked.unwrap_or_else(|_| Err(tree_away()));
             host.verification_queue.bytes.fetch_sub(size, Ordering::Relaxed);
             host.tell_arrival(parked.peer, parked.request, &parked.blob, parked.chunk, &kept);

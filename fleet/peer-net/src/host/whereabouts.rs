@@ -22,7 +22,7 @@ pub(crate) struct Whereabouts {
 
 impl Whereabouts {
     /// Records the content of the gossip: the processes at addresses, and all names.
-    pub(crate) fn heard(&mut self, listening: HashMap<SocketAddr, Process>, names: &HashSet<PeerKey>) {
+    pub(crate) fn update(&mut self, listening: HashMap<SocketAddr, Process>, names: &HashSet<PeerKey>) {
         self.listening = listening;
         self.refused.retain(|key, _| names.contains(key));
     }
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(there.of_process("b", first, &both), None);
         assert_eq!(there.of_process("d", first, &both), None);
         let listening = HashMap::from([(address(2), second), (address(3), first)]);
-        there.heard(listening, &HashSet::new());
+        there.update(listening, &HashSet::new());
         assert_eq!(there.of_process("b", first, &both), Some(address(3)));
         assert_eq!(there.of_process("b", second, &both), Some(address(2)));
         // The only address of a name is not taken for that of another process.
