@@ -36,18 +36,7 @@ const PERSONS: [&str; 11] =
 /// People: "who" may follow these.
 const PEOPLE: [&str; 8] = ["anyone", "author", "authors", "operators", "people", "person", "reader", "users"];
 
-/// Packages that are not translated yet: doc comments that open with one of [`OPENERS`], and words for persons.
-const UNTRANSLATED: &[(&str, usize, usize)] = &[
-    ("headstart", 47, 11),
-    ("headstart-agentd", 22, 2),
-    ("headstart-peer-net", 25, 4),
-    ("headstart-harvestd", 9, 3),
-    ("headstart-harvest", 16, 2),
-    ("headstart-lab", 38, 6),
-    ("headstart-testkit", 1, 0),
-];
-
-/// The offences of a package.
+/// The offences of the comments.
 #[derive(Default)]
 struct Offences {
     openers: Vec<String>,

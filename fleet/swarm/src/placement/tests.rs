@@ -142,7 +142,7 @@ fn homes_are_spread_evenly() {
     let mut counts: BTreeMap<_, usize> = all.iter().map(|key| (*key, 0)).collect();
     for blob in 0..4 {
         (0..6000).for_each(|stripe| {
-            *counts.get_mut(&fetchers.fetcher(BlobKey(blob), stripe).unwrap()).unwrap() += 1
+            *counts.get_mut(&fetchers.fetcher(BlobKey(blob), stripe).unwrap()).unwrap() += 1;
         });
     }
     let busiest = busiest(counts.into_values());
