@@ -2,11 +2,12 @@
 //!
 //! # The predictor that ships
 //!
-//! A harvesting host forecasts with [`PredictorKind::Default`], and offers no choice: the settings of a host start with
-//! it, and no option of the program changes that. It promises the storage that was free for four weeks, less a fifth
-//! ([`spare`]), because leases by forecasts of minutes ended early in two of three cases (`docs/harvest-fleets.md`).
-//! Needs are predicted by [`DemandCounts`] (capacity) and by the last levels (bandwidth): [`forecaster`] has the figures
-//! by which they were chosen. [`PredictorKind::Steps`] and [`PredictorKind::Plain`] are there to be compared with it.
+//! A harvesting host forecasts with [`PredictorKind::Default`], and offers no choice: the settings of a host start
+//! with it, and no option of the program changes that. It promises the storage that was free for four weeks, less a
+//! fifth ([`spare`]), because leases by forecasts of minutes ended early in two of three cases
+//! (`docs/harvest-fleets.md`). Needs are predicted by [`DemandCounts`] (capacity) and by the last levels (bandwidth):
+//! [`forecaster`] has the figures by which they were chosen. [`PredictorKind::Steps`] and [`PredictorKind::Plain`] are
+//! there to be compared with it.
 //!
 //! The paper's LSTMs waste more on every public series. They are in `lab/predictors`, with the scores of all
 //! predictors, and run in the simulator against the product's broker.
