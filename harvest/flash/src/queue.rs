@@ -144,7 +144,7 @@ impl ChannelQueue {
             return permit;
         }
         let mut state = lock(&self.state);
-        self.hear_of_passed(&mut state, now);
+        self.on_passed(&mut state, now);
         let first = state.tickets;
         for (block, what) in bundle.iter().filter(|(block, _)| block.0 < self.geometry.total_blocks()) {
             let (channel, die) = (self.geometry.channel(*block), self.geometry.die(*block));
@@ -179,7 +179,7 @@ impl ChannelQueue {
             // counted here.
             self.watched.store(true, Ordering::SeqCst);
             let now = self.clock.now();
-            self.hear_of_passed(&mut state, now);
+            self.on_passed(&mut state, now);
             let next = state.schedulers.next();
             state.driver = Some((me, next));
             if next.is_none_or(|next| next > now) {
@@ -187,7 +187,7 @@ impl ChannelQueue {
                 state = condition.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
             }
             let now = self.clock.now();
-            self.hear_of_passed(&mut state, now);
+            self.on_passed(&mut state, now);
             state.advance(now);
         }
         state.waiters.remove(&me);
@@ -238,7 +238,7 @@ impl ChannelQueue {
     }
 
     /// Tells the schedulers of regular operations that passed.
-    fn hear_of_passed(&self, state: &mut State, now: Duration) {
+    fn on_passed(&self, state: &mut State, now: Duration) {
         if !self.is_open() {
             return;
         }
@@ -295,7 +295,7 @@ impl Drop for Permit<'_> {
             }
         }
         let mut state = lock(&queue.state);
-        queue.hear_of_passed(&mut state, now);
+        queue.on_passed(&mut state, now);
         for (block, _) in
             self.bundle.iter().filter(|(block, _)| !passes && block.0 < queue.geometry.total_blocks())
         {

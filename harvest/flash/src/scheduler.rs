@@ -293,7 +293,7 @@ impl ChannelScheduler {
     fn end_flights(&mut self, budget: &mut Budget) {
         while let Some((index, done)) = self.first_flight().filter(|(_, done)| *done <= self.now) {
             let flight = self.flights.swap_remove(index);
-            self.tell(flight, done, budget);
+            self.notify(flight, done, budget);
         }
     }
 
@@ -302,7 +302,7 @@ impl ChannelScheduler {
         flights.map(|(index, flight)| (index, flight.done)).min_by_key(|(_, done)| *done)
     }
 
-    fn tell(&mut self, flight: Flight, at: Duration, budget: &mut Budget) {
+    fn notify(&mut self, flight: Flight, at: Duration, budget: &mut Budget) {
         if flight.class == Class::Regular {
             budget.went(at);
         }
@@ -356,7 +356,7 @@ impl ChannelScheduler {
             if class != Class::RegularCollect {
                 self.in_flight[usize::from(class.is_harvest())] += 1;
             }
-            self.tell(flight, self.now, budget);
+            self.notify(flight, self.now, budget);
             return;
         }
         self.flights.push(flight);

@@ -275,7 +275,7 @@ impl Host {
         let volume = self.named(name)?;
         volume.gone.store(true, Ordering::SeqCst);
         self.take_from_inventory(&mut lock(&self.control), &volume)?;
-        self.tell_now_or_later(Event::Deleted { vssd: volume.id })?;
+        self.notify_now_or_later(Event::Deleted { vssd: volume.id })?;
         let mut control = lock(&self.control);
         for _ in 0..DELETED {
             if self.inline || self.volume(volume.id).is_none() {
@@ -315,7 +315,7 @@ impl Host {
             partial: wish.partial,
             grow: self.settings.grow,
         });
-        if let Err(error) = self.tell(event) {
+        if let Err(error) = self.notify(event) {
             self.take_back(request, volume.id);
             return Err(error);
         }
@@ -375,7 +375,7 @@ impl Host {
                 return Err(error.about(format_args!("vSSD {name}")));
             }
         }
-        self.tell_now_or_later(Event::Release { borrower: volume.id, gssd: lease })
+        self.notify_now_or_later(Event::Release { borrower: volume.id, gssd: lease })
     }
 
     /// Offers storage that a vSSD can do without, as if it had been forecast: for callers that know better. Storage
@@ -405,7 +405,7 @@ impl Host {
             // Unleased storage goes home, and comes back as part of this offer.
             lock(&self.inbox).push(Event::Unpool { lender: volume.id });
         }
-        self.tell_now_or_later(sampling::event(volume.id, forecast))
+        self.notify_now_or_later(sampling::event(volume.id, forecast))
     }
 
     /// `true` if more is offered, or for longer, than a home has in the pool.

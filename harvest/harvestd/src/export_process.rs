@@ -233,7 +233,7 @@ impl ExportProcess {
     }
 
     /// Sends the vSSD's size to the process, unless it has it. A process that takes no messages gets it another time.
-    pub(super) fn tell_size(&self, size: u64) {
+    pub(super) fn notify_of_size(&self, size: u64) {
         let mut state = self.shared.lock();
         if state.told != size
             && let Some(channel) = &state.channel
@@ -342,7 +342,7 @@ impl Supervisor {
                 break;
             }
             let pause = pauses.after(begun.elapsed());
-            self.tell_of_end(pause);
+            self.notify_of_end(pause);
             if self.shared.rests(pause) {
                 break;
             }
@@ -360,7 +360,7 @@ impl Supervisor {
         });
     }
 
-    fn tell_of_end(&self, pause: Duration) {
+    fn notify_of_end(&self, pause: Duration) {
         let why = headstart_daemon::pid_file::last_words(&self.pid_file.with_extension("log"));
         let why = why.as_deref().unwrap_or("not said");
         let vssd = &self.shared.name;

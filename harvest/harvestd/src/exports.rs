@@ -230,7 +230,7 @@ impl Exports {
     /// Notifies clients of changed sizes, and checks whether a server has ended by itself.
     pub fn refresh(&self) {
         for (name, served) in self.lock().iter_mut() {
-            served.tell_size();
+            served.notify_of_size();
             served.drop_failed(name);
         }
     }
@@ -390,9 +390,9 @@ impl Shared {
 
 impl Served {
     /// Notifies clients of a size that has changed, as far as their protocol can do that.
-    fn tell_size(&self) {
+    fn notify_of_size(&self) {
         if let Some(process) = &self.process {
-            process.tell_size(self.export.device.size());
+            process.notify_of_size(self.export.device.size());
         }
     }
 

@@ -40,15 +40,15 @@ impl Decided {
 
 impl Host {
     /// Tells the broker of an event.
-    pub(crate) fn tell(&self, event: Event) -> Result<()> {
+    pub(crate) fn notify(&self, event: Event) -> Result<()> {
         lock(&self.inbox).push(event);
         self.settle()
     }
 
-    /// Does the same as [`Host::tell`] for a fact that holds in any case: on a full disk the broker is told, and the
+    /// Does the same as [`Host::notify`] for a fact that holds in any case: on a full disk the broker is told, and the
     /// decision is carried out when there is room.
-    pub(crate) fn tell_now_or_later(&self, event: Event) -> Result<()> {
-        match self.tell(event) {
+    pub(crate) fn notify_now_or_later(&self, event: Event) -> Result<()> {
+        match self.notify(event) {
             Err(error) if error.kind() == ErrorKind::NoSpace => self.check(),
             told => told,
         }

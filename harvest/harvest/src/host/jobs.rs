@@ -101,7 +101,7 @@ impl Host {
             Job::Wipe(vssd) => self.wipe(vssd),
             Job::Swap(one, other) => self.swap(one, other),
         };
-        let told = done.and_then(|event| event.map_or(Ok(()), |event| self.tell_now_or_later(event)));
+        let told = done.and_then(|event| event.map_or(Ok(()), |event| self.notify_now_or_later(event)));
         // Only now: no other thread does the same job while this one's event is on its way.
         let again = lock(&self.jobs).running.remove(&job).unwrap_or(false);
         if let Err(error) = told {

@@ -163,7 +163,7 @@ impl Host {
         let lent = volume.read().vssd.usage().lent;
         let blocks = pages.div_ceil(self.media.geometry().pages as usize) + 8;
         let capacity = u32::try_from(blocks).unwrap_or(u32::MAX);
-        self.tell(Event::SpacePressure { lender: volume.id, bandwidth: 0, capacity })?;
+        self.notify(Event::SpacePressure { lender: volume.id, bandwidth: 0, capacity })?;
         if self.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Cancelled, "the host is being closed"));
         }

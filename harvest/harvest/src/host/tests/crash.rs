@@ -147,7 +147,7 @@ pub(super) fn live(host: &Arc<Host>, model: &mut Model) -> Result<()> {
     host.rewrite()?;
     // Its owner wants it back, and it fits nowhere.
     let home = host.list().iter().find(|vssd| vssd.name == "regular").map(|vssd| vssd.id).unwrap();
-    host.tell(Event::SpacePressure { lender: home, bandwidth: 0, capacity: 8 })?;
+    host.notify(Event::SpacePressure { lender: home, bandwidth: 0, capacity: 8 })?;
     model.write(host, "regular", 0..100)?;
     model.flush(host, "regular")?;
     host.offer("regular", 1, 12 * 8 * PAGE as u64, 10 * HOUR)?;

@@ -168,7 +168,7 @@ fn live(seed: u64, faults: Faults, size: Option<u64>, steps: usize, swapping: bo
                     6 => {
                         let home = homes[random.below(2)];
                         let capacity = u32::try_from(random.below(10)).unwrap();
-                        host.tell(Event::SpacePressure { lender: home, bandwidth: 0, capacity }).unwrap();
+                        host.notify(Event::SpacePressure { lender: home, bandwidth: 0, capacity }).unwrap();
                     }
                     8 => {
                         let one = (homes[0], owned(homes[0])[random.below(2)]);

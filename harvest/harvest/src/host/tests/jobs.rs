@@ -46,7 +46,7 @@ fn holds(host: &Host, generation: u32) {
 
 fn press(host: &Host) {
     let home = number(host, "regular");
-    host.tell(Event::SpacePressure { lender: home, bandwidth: 0, capacity: 8 }).unwrap();
+    host.notify(Event::SpacePressure { lender: home, bandwidth: 0, capacity: 8 }).unwrap();
 }
 
 /// Makes the pages of a lease unreadable, so that they cannot be moved.
