@@ -10,7 +10,7 @@ use url::Url;
 
 /// The settings of access to stores. [`StoreSettings::default`] suits a data centre as well as a slow link.
 ///
-/// A clone shares the [rate limit](Settings::limit_rate): give the stores of one process clones of one value.
+/// A clone shares the [rate limit](StoreSettings::limit_rate): give the stores of one process clones of one value.
 #[derive(Clone, Debug)]
 pub struct StoreSettings {
     /// The time that making a connection may take, TLS included.
@@ -29,7 +29,7 @@ pub struct StoreSettings {
     pub background_in_flight: usize,
     /// The rate that all reads of all stores with (a clone of) this value share; `None`: no limit.
     pub limit_rate: Option<RateLimit>,
-    /// As [`limit_rate`](Settings::limit_rate), for several processes together; both hold.
+    /// As [`limit_rate`](StoreSettings::limit_rate), for several processes together; both hold.
     pub shared_rate: Option<RateLimit>,
     /// PEM files of certificate authorities that are trusted beside the system's.
     pub ca_files: Vec<PathBuf>,
@@ -49,7 +49,7 @@ pub struct StoreSettings {
     pub one_origin: bool,
     /// Ends calls that wait for a store; `None`: nothing does.
     pub stop: Option<Stop>,
-    /// `true` if calls that [`stop`](Settings::stop) ends warn of a store that does not answer.
+    /// `true` if calls that [`stop`](StoreSettings::stop) ends warn of a store that does not answer.
     pub warn_of_silence: bool,
 }
 

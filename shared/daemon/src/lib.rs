@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`file`] | small files that are replaced atomically and durably |
+//! | [`mod@file`] | small files that are replaced atomically and durably |
 //! | [`http`] | the interface for programs over HTTP: its servers, and the form of its errors |
 //! | [`names`] | names of disks |
 //! | [`pid_file`] | processes that a daemon starts and supervises: their locks and logs |

@@ -1,6 +1,6 @@
 //! The JSON that commands print with `--json`: a schema of each report, made of the type that is printed.
 //!
-//! Every type that implements `Outcome` is in [`REPORTS`], and every command of a report is one of the command line.
+//! Every type that implements `Outcome` is in `REPORTS`, and every command of a report is one of the command line.
 
 mod schema;
 mod types;

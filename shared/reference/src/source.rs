@@ -27,7 +27,7 @@ pub fn comment(attributes: &[Attribute]) -> String {
     unlinked(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// `text` with links to items in the form of code: [`X`] and [`X`](y) become `X`.
+/// `text` with links to items, in brackets, in the form of code: `` [`X`] `` and `` [`X`](y) `` become `` `X` ``.
 #[must_use]
 pub fn unlinked(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());

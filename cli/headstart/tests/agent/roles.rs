@@ -95,7 +95,7 @@ fn a_second_run_says_what_it_made_and_what_it_kept_and_other_directories_are_ref
     let second = scene.ok("swarm init ~/cluster --host a --root b --host c").stdout;
     assert!(second.contains("cluster, kept"), "{second}");
     for line in
-        ["\na (operator, authority): kept as it was", "\nb (root): made anew", "\nc (plain member): made"]
+        ["\na (operator, authority): kept as it was", "\nb (root): made again", "\nc (plain member): made"]
     {
         assert!(second.contains(line), "{line} is not in {second}");
     }
