@@ -2,8 +2,8 @@
 //!
 //! Nothing can be learned from the load of unused storage. But the time for which vSSDs of a size stay unsold is
 //! stable, so histograms of it give the remaining time of one, [`Unsold`]; while they have too little data,
-//! [`unsold_lasts`](HostSettings::unsold_lasts) is used. It is computed again with every step, as the vSSD gets older. The
-//! time since which each is there, and the times of the last ones, are in the journal.
+//! [`unsold_lasts`](HostSettings::unsold_lasts) is used. It is computed again with every step, as the vSSD gets older.
+//! The time since which each is there, and the times of the last ones, are in the journal.
 
 use super::meta::{Meta, Sold};
 use super::options::HostSettings;
