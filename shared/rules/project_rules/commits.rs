@@ -3,8 +3,8 @@
 //! The rule holds for the commits after [`BASE`]. Where git or that commit is not there, as in an archive of the
 //! sources or a shallow clone, the test is skipped.
 
-use crate::assert_none;
 use crate::tree::root;
+use crate::{assert_none, skipped};
 use std::process::Command;
 
 /// The last commit that the rule does not hold for.
@@ -54,8 +54,7 @@ fn fault(message: &str) -> Option<&'static str> {
 fn commits_say_in_a_line_what_they_do_and_below_it_why() {
     let range = format!("{BASE}..HEAD");
     let Some(log) = git(&["log", "--no-merges", "--format=%h%x01%B%x02", &range]) else {
-        use std::io::Write;
-        let _ = writeln!(std::io::stderr(), "SKIPPED: the history since {BASE} is not here");
+        skipped(&format!("the history since {BASE} is not here"));
         return;
     };
     let commits = log.split('\u{2}').filter_map(|commit| commit.trim_start().split_once('\u{1}'));

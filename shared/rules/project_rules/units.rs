@@ -1,9 +1,8 @@
 //! The systemd units: the parts of the host that they can reach, and the access to their files.
 
-use crate::assert_none;
 use crate::tree::root;
+use crate::{assert_none, skipped};
 use std::fs;
-use std::io::Write;
 use std::process::Command;
 
 const UNITS: [&str; 2] = ["headstart-agent.service", "headstart-harvest.service"];
@@ -18,13 +17,13 @@ fn units_expose_little_of_the_host() {
         let mut command = Command::new("systemd-analyze");
         command.args(["security", "--offline=true", "--no-pager", "--threshold", EXPOSURE_MAX]).arg(path);
         let Ok(output) = command.output() else {
-            let _ = writeln!(std::io::stderr(), "SKIPPED: {unit}: systemd-analyze is not installed");
+            skipped(&format!("{unit}: systemd-analyze is not installed"));
             return;
         };
         let said = String::from_utf8_lossy(&output.stdout);
         let refused = String::from_utf8_lossy(&output.stderr);
         if refused.contains("unrecognized option") || refused.contains("Unknown command") {
-            let _ = writeln!(std::io::stderr(), "SKIPPED: {unit}: systemd-analyze is too old");
+            skipped(&format!("{unit}: systemd-analyze is too old"));
             return;
         }
         assert!(output.status.success(), "{unit} exposes too much:\n{said}{refused}");
