@@ -1,7 +1,7 @@
 //! The meaning of a request: the pure part of the transmission phase.
 //!
 //! [`judge`] turns a received request into a [`NbdCommand`] that makes sense for this disk, or into a [`NbdRefusal`].
-//! It is the only place where a client's numbers are checked; the code that executes a command may rely on a range
+//! Only this module checks a client's numbers; the code that executes a command may rely on a range
 //! inside the disk, of at most [`PAYLOAD_MAX`] bytes if bytes move, and on a writable disk if the command writes.
 
 use super::proto::{Errno, NbdRequest, PAYLOAD_MAX, command, command_flag};

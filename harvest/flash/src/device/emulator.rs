@@ -1,6 +1,6 @@
 //! Flash in memory, or in a sparse file of the caller's: it keeps the rules of NAND, and breaks when told to.
 //!
-//! It holds no time: the duration of operations is the [scheduler's](crate::scheduler) business. It keeps track of:
+//! The emulator holds no time: the duration of operations is the [scheduler's](crate::scheduler) business. Its state:
 //! * *rules*: pages of a block are programmed in ascending order, each once between two erasures;
 //! * *bad blocks*: as made (a share of all, from a seed), and where a program or an erasure failed. A failed program
 //!   leaves the first half of its pages, a failed erasure leaves the data;
