@@ -9,7 +9,6 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`hash_tree`](mod@hash_tree) | hash trees, and the sums of a blob; from `headstart-hash-tree` |
 //! | [`tar_wrapper`] | finding a blob in the tar archive around it |
 //! | [`blob`] | taking off the wrappers of a layer: tar, ZFile |
 //! | [`manifest`] | manifests, configs, annotations: headstart's and OverlayBD's |
@@ -66,5 +65,4 @@ pub mod verified_blob;
 pub mod verify;
 mod zero;
 
-pub use headstart_hash_tree as hash_tree;
 pub use headstart_store::reference;

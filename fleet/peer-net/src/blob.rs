@@ -5,7 +5,7 @@ use crate::proof::{Binding, Side, proof};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_cache::CachedBlob;
 use headstart_disk::RangeFetcher;
-use headstart_image::hash_tree::{HashTree, OutboardCheck, proof_pages};
+use headstart_hash_tree::{HashTree, OutboardCheck, proof_pages};
 use headstart_image::manifest::Tree;
 use headstart_swarm::{BlobId, BlobKey, CHUNK_SIZE, Chunks, PeerId};
 use std::collections::HashMap;
@@ -400,4 +400,4 @@ impl ReadAt for Overlaid<'_> {
     }
 }
 
-const _: () = assert!(CHUNK_SIZE.is_multiple_of(headstart_image::hash_tree::TREE_PAGE));
+const _: () = assert!(CHUNK_SIZE.is_multiple_of(headstart_hash_tree::TREE_PAGE));

@@ -2,7 +2,7 @@
 
 use headstart_block::{ByteRange, Digest, Error, Result};
 use headstart_cache::BlobSpec;
-use headstart_image::hash_tree::TreeRoot;
+use headstart_hash_tree::TreeRoot;
 use headstart_image::manifest::Tree;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

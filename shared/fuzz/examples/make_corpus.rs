@@ -15,7 +15,7 @@ use headstart_flash::vssd::{Change, ChangeKind, Place};
 use headstart_flash::{GssdId, VssdId};
 use headstart_fuzz::harvest::{GEOMETRY, vssd};
 use headstart_fuzz::{WRITABLE_FILES, join, scratch_directory};
-use headstart_image::hash_tree::{TreeRoot, outboard_len};
+use headstart_hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::{Config, Layer, NewImage, Tree};
 use headstart_lsmt::format::{Flags, PAGE_SIZE, Page, UserTag};
 use headstart_lsmt::writable::{NewDisk, WritableDisk};

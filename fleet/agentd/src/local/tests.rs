@@ -6,7 +6,7 @@ use crate::stores::Stores;
 use headstart_block::{ByteRange, Digest, PlanItem};
 use headstart_cache::{BlobSpec, Cache, CacheSettings, CachedBlob};
 use headstart_disk::Swarm as _;
-use headstart_image::hash_tree::{TreeRoot, outboard_len};
+use headstart_hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::Tree;
 use headstart_peer_net::testing::sample;
 use headstart_peer_net::{Security, Swarm, SwarmSettings};

@@ -3,7 +3,7 @@
 
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::BlobSpec;
-use headstart_image::hash_tree::TreeRoot;
+use headstart_hash_tree::TreeRoot;
 use headstart_image::manifest::Tree;
 use headstart_swarm::tracker::Access;
 use serde::de::DeserializeOwned;

@@ -6,7 +6,7 @@ use crate::pins::tests::pin;
 use crate::stores::Stores;
 use headstart_block::Digest;
 use headstart_cache::BlobSpec;
-use headstart_image::hash_tree::{TreeRoot, outboard_len};
+use headstart_hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::Tree;
 use headstart_peer_net::complaints::{Cause, REFUSED_MAX};
 use headstart_peer_net::frame::{self, Kind, REFUSED_ORDER, decode_refusal, push_frame};

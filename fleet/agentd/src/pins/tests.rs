@@ -1,5 +1,5 @@
 use super::*;
-use headstart_image::hash_tree::{TreeRoot, outboard_len};
+use headstart_hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::{Config, Layer, NewImage, Tree};
 
 /// An image of one layer, kept by these hosts.

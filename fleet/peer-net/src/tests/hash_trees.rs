@@ -1,7 +1,7 @@
 //! Hash trees between hosts: only pages that are connected to their root.
 
 use super::*;
-use headstart_image::hash_tree::TreeRoot;
+use headstart_hash_tree::TreeRoot;
 use headstart_image::manifest::Tree;
 
 /// Even for a real outboard, with pages from another host, and in any order.
