@@ -14,13 +14,14 @@
 use crate::bar::print_above;
 use crate::name;
 use headstart_block::{Error, Result, private};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
@@ -71,7 +72,7 @@ pub fn bound(file: PathBuf, max: u64) {
 }
 
 fn print(line: &str) {
-    let bounded = BOUNDED.get().map(|bounded| bounded.lock().unwrap_or_else(PoisonError::into_inner));
+    let bounded = BOUNDED.get().map(|bounded| bounded.lock());
     print_above(line);
     if let Some(bounded) = bounded {
         // A log that cannot be begun again grows: warnings are worth more than the bound.
@@ -147,7 +148,7 @@ fn budgeted(event: &Event<'_>) -> Option<u64> {
         return Some(0);
     };
     let now = Instant::now();
-    let mut limited = limited.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut limited = limited.lock();
     limited.entry(event.metadata().callsite()).or_insert_with(|| Budget::new(now)).take(now)
 }
 

@@ -4,9 +4,9 @@
 //! the log. Of each cause, a server therefore logs the first line as a warning, then at most one line a minute,
 //! with the number of lines that it left out meanwhile. It logs all other lines at level `debug`.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The time from a line to the next one of the same cause.
@@ -58,7 +58,7 @@ impl<Cause: Eq + Hash> Complaints<Cause> {
     }
 
     fn next_at(&self, cause: Cause, now: Instant) -> Say {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if let Some(said) = known.get_mut(&cause) {
             if !said.is_over(now) {
                 said.left_out += 1;
@@ -80,7 +80,7 @@ impl<Cause: Eq + Hash> Complaints<Cause> {
 
     /// Lines of this cause that were left out since the last warning.
     pub fn left_out(&self, cause: &Cause) -> u64 {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.lock();
         known.get(cause).map_or(0, |said| said.left_out)
     }
 }
@@ -124,6 +124,6 @@ mod tests {
         };
         assert_eq!(aloud(0, start), KNOWN_MAX);
         assert_eq!(aloud(10 * KNOWN_MAX, start + EVERY), KNOWN_MAX);
-        assert_eq!(complaints.0.lock().unwrap().len(), KNOWN_MAX);
+        assert_eq!(complaints.0.lock().len(), KNOWN_MAX);
     }
 }

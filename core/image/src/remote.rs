@@ -19,8 +19,9 @@ use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_hash_tree::pages;
 use headstart_store::blob_source::BlobSource;
 use headstart_store::{RetrySettings, Store, Urgency};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::runtime::Handle;
 
 /// The number of bytes that are fetched and kept together.
@@ -202,7 +203,7 @@ impl RemoteBlob {
 
     fn chunks(&self) -> MutexGuard<'_, BTreeMap<u64, Bytes>> {
         // The state that a panicking holder left is whole: chunks are entered one by one.
-        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.chunks.lock()
     }
 
     /// The runs of chunks that `range` touches and that are not here, as ranges of the blob.

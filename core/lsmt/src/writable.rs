@@ -109,9 +109,10 @@ use self::view::{Alive, Frozen, Generation, PIECES, View, whole_sectors};
 use crate::Segment;
 use crate::stack::check_bounds;
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result, SECTOR_SIZE};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock};
 use uuid::Uuid;
 
 pub use collect::{Collected, WritableUsage};
@@ -375,7 +376,7 @@ impl WritableDisk {
     pub fn grow(&self, size: u64) -> Result<()> {
         self.check_usable()?;
         state::check_size(size)?;
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if size < state.virtual_size {
             return Err(Error::invalid(format!(
                 "a disk of {} bytes cannot become smaller ({size})",
@@ -396,13 +397,13 @@ impl WritableDisk {
     /// The name of the base.
     #[must_use]
     pub fn parent(&self) -> String {
-        lock(&self.state).parent.clone()
+        self.state.lock().parent.clone()
     }
 
     /// The id of the disk.
     #[must_use]
     pub fn uuid(&self) -> Uuid {
-        lock(&self.state).uuid
+        self.state.lock().uuid
     }
 
     /// Notes durably the reference under which the base is to be found.
@@ -410,7 +411,7 @@ impl WritableDisk {
     /// # Errors
     /// Errors of writing the state.
     pub fn note_reference(&self, reference: &str) -> Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.reference.as_deref() == Some(reference) {
             return Ok(());
         }
@@ -447,7 +448,7 @@ impl WritableDisk {
         }
         flusher.durable = writes;
         if !dying.is_empty() {
-            lock(&self.ready).append(&mut dying);
+            self.ready.lock().append(&mut dying);
         }
         Ok(())
     }
@@ -521,7 +522,7 @@ impl WritableDisk {
             if self.enter(&pair, Piece { start, end, what: What::Data(moffset) }) {
                 return Ok(());
             }
-            lock(&self.ready).push(FileRange { pair: pair.number, start: moffset, end: moffset + sectors });
+            self.ready.lock().push(FileRange { pair: pair.number, start: moffset, end: moffset + sectors });
         }
     }
 
@@ -545,18 +546,13 @@ impl WritableDisk {
         self.view().generation.clone()
     }
 
-    // Nothing panics while it holds one of these locks, so the data behind a poisoned one is whole.
     fn view(&self) -> RwLockReadGuard<'_, View> {
-        self.view.read().unwrap_or_else(PoisonError::into_inner)
+        self.view.read()
     }
 
     fn view_mut(&self) -> RwLockWriteGuard<'_, View> {
-        self.view.write().unwrap_or_else(PoisonError::into_inner)
+        self.view.write()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl BlockDevice for WritableDisk {
@@ -638,7 +634,7 @@ impl BlockDevice for WritableDisk {
 
     fn flush(&self) -> Result<()> {
         let wanted = self.view().writes;
-        let mut flusher = lock(&self.flusher);
+        let mut flusher = self.flusher.lock();
         if flusher.durable >= wanted {
             // The previous holder of the lock has flushed for us as well.
             return self.check_usable();

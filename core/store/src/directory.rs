@@ -23,10 +23,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, Result};
+use parking_lot::Mutex;
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes that are read from a file at once.
 const PART: u64 = 1 << 20;
@@ -69,7 +70,7 @@ impl DirectoryStore {
     async fn writable(&self) -> Result<Arc<StagingDir>> {
         let shared = Arc::clone(&self.staging);
         self.blocking(move |layout| {
-            let mut staging = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut staging = shared.lock();
             if let Some(staging) = &*staging {
                 return Ok(Arc::clone(staging));
             }

@@ -16,10 +16,11 @@ pub(crate) mod shared;
 
 use crate::store::Urgency;
 use headstart_block::Result;
+use parking_lot::Mutex;
 use shared::SharedBucket;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -217,7 +218,7 @@ impl Bucket {
             Place::Memory { rate, level } => {
                 let now = Instant::now();
                 // Every change of it is a single assignment.
-                let mut level = level.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut level = level.lock();
                 let passed = level.at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
                 let mut flow = TokenFlow { rate: *rate, bytes: level.bytes };
                 let pause = flow.take(passed, bytes, floor);

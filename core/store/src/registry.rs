@@ -70,7 +70,7 @@ use reqwest::header::{ACCEPT, CONTENT_LENGTH, CONTENT_RANGE, HeaderMap, LINK};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use url::Url;
@@ -144,11 +144,6 @@ impl Clock {
     fn now(self) -> Duration {
         self.0.elapsed()
     }
-}
-
-/// Takes the lock. The state that a panicking holder left is whole, because all changes are single assignments.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The message in the body of a refusal, in parentheses; empty without one.

@@ -30,9 +30,10 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use headstart_block::random::Random;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use parking_lot::{Mutex, MutexGuard};
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -136,7 +137,7 @@ impl LastRefusal {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Error>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -430,7 +431,7 @@ mod tests {
 
         async fn manifest_again(&self, _: &Selector, _: &Digest) -> Result<Option<(Digest, Bytes)>> {
             let reply = {
-                let mut replies = self.replies.lock().unwrap();
+                let mut replies = self.replies.lock();
                 if replies.len() > 1 { replies.remove(0) } else { replies[0] }
             };
             match reply {
@@ -444,7 +445,7 @@ mod tests {
         }
 
         async fn read(&self, _: &Digest, range: ByteRange, _: Urgency) -> Result<Bytes> {
-            self.reads.lock().unwrap().push(Instant::now());
+            self.reads.lock().push(Instant::now());
             let left = self.absent.load(Ordering::Relaxed);
             self.absent.store(left.saturating_sub(1), Ordering::Relaxed);
             if left > 0 {
@@ -494,7 +495,7 @@ mod tests {
             let (slow, store) = retrying(Slow { absent: absent.into(), ..Slow::default() });
             let (start, read) = (Instant::now(), store.read(&blob, range, Urgency::Demand).await);
             assert_eq!(read.map_err(|e| e.kind()).err(), (absent == 9).then_some(ErrorKind::NotFound));
-            assert_eq!(slow.reads.lock().unwrap().len(), reads);
+            assert_eq!(slow.reads.lock().len(), reads);
             assert_eq!(store.counters().retries, retries);
             assert!(start.elapsed() <= Duration::from_millis(1002), "{:?}", start.elapsed());
         }

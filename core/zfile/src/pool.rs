@@ -14,10 +14,11 @@
 //! * Dropping the pool makes workers skip queued batches, and joins them.
 
 use headstart_block::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// A piece of input and its result.
@@ -160,8 +161,7 @@ fn work<F: FnMut(&mut Batch) -> Result<()>>(
     mut compress: F,
 ) {
     loop {
-        // Nothing panics while the queue is locked, so a poisoned lock is a sound one.
-        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let job = queue.lock().recv();
         let Ok(Job { number, mut batch }) = job else { return };
         if abandoned.load(Ordering::Relaxed) {
             return;
@@ -244,7 +244,7 @@ mod tests {
             let (last, started, wait_go) = (last.clone(), started.clone(), wait_go.clone());
             Ok(move |batch: &mut Batch| {
                 started.send(()).unwrap();
-                let _ = wait_go.lock().unwrap().recv();
+                let _ = wait_go.lock().recv();
                 last.store(batch.input[0] == 99, Ordering::Relaxed);
                 Ok(())
             })

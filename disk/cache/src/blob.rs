@@ -20,7 +20,7 @@
 //! Nothing of this depends on which thread or process does what: bits and generation are in shared memory, and calls on
 //! one file are ordered.
 
-use crate::blob_files::{Files, lock};
+use crate::blob_files::Files;
 use crate::cache::{Cache, takes_nothing};
 use crate::claim::{ClaimTable, missing_of_run};
 use crate::durable;
@@ -34,10 +34,11 @@ use crate::writing::Writing;
 use crate::{CacheClaim, CachePin, Watcher};
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
 use headstart_hash_tree::pages;
+use parking_lot::Mutex;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The most times that a read starts again because a part of its blob was evicted: evictions are rare.
 const READ_TRIES: usize = 64;
@@ -274,7 +275,7 @@ impl CachedBlob {
     fn keep_in_memory(&self, units: &Range<u64>, bytes: &[u8]) {
         self.cache.counts.bypassed_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let limit = self.cache.settings.overlay_limit;
-        let mut overlay = lock(&self.cache.overlay);
+        let mut overlay = self.cache.overlay.lock();
         let unit = usize::try_from(self.layout.unit).unwrap_or(usize::MAX);
         for (unit, bytes) in units.clone().zip(bytes.chunks(unit)) {
             if !self.has_unit(unit) {
@@ -294,7 +295,7 @@ impl CachedBlob {
             return Ok(());
         }
         if self.has_memory() {
-            let mut overlay = lock(&self.cache.overlay);
+            let mut overlay = self.cache.overlay.lock();
             units.clone().for_each(|unit| overlay.remove((self.number, unit)));
         }
         if let Some(files) = self.files.get() {
@@ -366,11 +367,11 @@ impl CachedBlob {
     /// Calls `waker` once, at the next insert, discard or end of a claim of this blob in this process; the caller must
     /// not hold a lock that the waker takes. Subscribe first, then look again whether the awaited change has happened.
     pub fn subscribe(&self, waker: Box<dyn FnOnce() + Send>) {
-        lock(&self.wakers).push(waker);
+        self.wakers.lock().push(waker);
     }
 
     pub(crate) fn notify(&self) {
-        let wakers = std::mem::take(&mut *lock(&self.wakers));
+        let wakers = std::mem::take(&mut *self.wakers.lock());
         wakers.into_iter().for_each(|waker| waker());
     }
 
@@ -414,7 +415,7 @@ impl CachedBlob {
         if self.leaves_files_alone() {
             return;
         }
-        let _making = lock(&self.making_files);
+        let _making = self.making_files.lock();
         let found = self.cache.directory.open_blob(&self.identity, false);
         if let Err(error) =
             found.and_then(|files| files.map_or(Ok(()), |files| self.use_files(files).map(drop)))
@@ -428,7 +429,7 @@ impl CachedBlob {
         if let Some(files) = self.files.get() {
             return Ok(Some(files));
         }
-        let _making = lock(&self.making_files);
+        let _making = self.making_files.lock();
         if let Some(files) = self.files.get() {
             return Ok(Some(files));
         }
@@ -447,7 +448,7 @@ impl CachedBlob {
 
     fn use_files(&self, files: Files) -> Result<&Files> {
         let files = self.files.get_or_init(|| files);
-        pin::apply(files, &lock(&self.pins))?;
+        pin::apply(files, &self.pins.lock())?;
         Ok(files)
     }
 
@@ -500,7 +501,7 @@ impl CachedBlob {
             return self.cache.bypass_began(error);
         }
         self.no_files_until.store(self.cache.retry_at(), Ordering::Relaxed);
-        if lock(&self.cache.said_broken).insert(self.spec.digest) {
+        if self.cache.said_broken.lock().insert(self.spec.digest) {
             tracing::warn!(
                 blob = %self.spec.digest, %error,
                 "a cached blob cannot be used; disks go on without it, what they read of it is fetched again"
@@ -537,7 +538,7 @@ impl CachedBlob {
         }
         let mut missing = Vec::new();
         missing_of_run(bits, units, &mut |run| missing.push(run));
-        let overlay = lock(&self.cache.overlay);
+        let overlay = self.cache.overlay.lock();
         let mut runs: Vec<Range<u64>> = Vec::new();
         for unit in missing.into_iter().flatten().filter(|&unit| overlay.get((self.number, unit)).is_none()) {
             match runs.last_mut() {
@@ -621,7 +622,7 @@ impl CachedBlob {
             }
             let unit = part.offset() / self.layout.unit;
             let start = usize::try_from(part.offset() % self.layout.unit).unwrap_or(usize::MAX);
-            let overlay = lock(&self.cache.overlay);
+            let overlay = self.cache.overlay.lock();
             let found =
                 overlay.get((self.number, unit)).and_then(|bytes| bytes.get(start..start + piece.len()));
             piece.copy_from_slice(found.ok_or_else(absent)?);
@@ -659,7 +660,7 @@ impl ReadAt for CachedBlob {
 impl Drop for CachedBlob {
     fn drop(&mut self) {
         if self.has_memory() {
-            lock(&self.cache.overlay).remove_blob(self.number);
+            self.cache.overlay.lock().remove_blob(self.number);
         }
         self.release_files();
     }

@@ -2,15 +2,10 @@
 
 use crate::presence;
 use crate::sidecar::{Header, Sidecar};
+use parking_lot::Mutex;
 use std::fs::File;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Takes a lock whose holder may have panicked: the data behind these locks is never left half-changed.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A blob's files, in use.
 pub(crate) struct Files {

@@ -1,7 +1,6 @@
 //! The cache directory, as one process has it open.
 
 use crate::blob::CachedBlob;
-use crate::blob_files::lock;
 use crate::earlier;
 use crate::evict::{self, Evictor};
 use crate::files::{self, Directory};
@@ -12,12 +11,13 @@ use crate::spec::BlobSpec;
 use crate::whole;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_hash_tree::{Tree, TreeRoot, outboard_len};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// The part of the size limit that decides when to evict: an eviction is due above the limit less this part, and goes
@@ -341,7 +341,7 @@ impl Cache {
     /// is not that of such a blob.
     pub fn blob(self: &Arc<Self>, spec: &BlobSpec) -> Result<Arc<CachedBlob>> {
         let identity = spec.identity()?;
-        let mut blobs = lock(&self.blobs);
+        let mut blobs = self.blobs.lock();
         let tree = match spec.tree {
             None => None,
             Some(tree) => {
@@ -410,7 +410,7 @@ impl Cache {
     }
 
     fn blobs_in_use(&self) -> Vec<Arc<CachedBlob>> {
-        lock(&self.blobs).values().filter_map(Weak::upgrade).collect()
+        self.blobs.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     /// Makes durable what this process inserted, advances the access clock, and evicts if that is due. Meant for a

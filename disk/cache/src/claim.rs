@@ -10,7 +10,6 @@
 //! back.
 
 use crate::blob::CachedBlob;
-use crate::blob_files::lock;
 use crate::locks;
 use crate::presence;
 use crate::sidecar::Locks;
@@ -67,7 +66,7 @@ impl CacheClaim {
         // Where the disk takes no files, fetched bytes go to this process's memory, and other processes do not matter.
         let file = blob.files_to_claim().map(|files| &files.sidecar.file);
         let mut wait_hint = WaitHint::Nothing;
-        let mut table = lock(&blob.claims);
+        let mut table = blob.claims.lock();
         let mut candidates = Vec::new();
         blob.missing_units(range, &mut |run| {
             if each_unclaimed(&table, run, &mut |part| candidates.push(part)) {
@@ -146,7 +145,7 @@ impl Drop for CacheClaim {
             return;
         }
         let file = self.blob.present_files().map(|files| &files.sidecar.file);
-        let mut table = lock(&self.blob.claims);
+        let mut table = self.blob.claims.lock();
         for run in &self.units {
             table.remove(&run.start);
             unlock(file, run.clone());

@@ -11,15 +11,15 @@
 //! Both hold [`Locks::DURABLE`], so that no slot is written from an old look at `local`. A failed `fdatasync` of the
 //! data file may have dropped pages that are not durable; all units that are not in a slot are forgotten then.
 
-use crate::blob_files::{Files, lock};
+use crate::blob_files::Files;
 use crate::locks::{self, Mode};
 use crate::presence;
 use crate::sidecar::{Locks, SLOT_HEADER, to_words};
 use headstart_block::{Digest, Error, ErrorKind, Result};
+use parking_lot::MutexGuard;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl Drop for Writing<'_> {
 }
 
 fn begin(files: &Files) -> Result<Writing<'_>> {
-    let threads = lock(&files.durable);
+    let threads = files.durable.lock();
     if locks::lock_within(&files.sidecar.file, &Locks::DURABLE, Mode::Exclusive, LOCK_TIMEOUT)? {
         return Ok(Writing { files, _threads: threads });
     }

@@ -21,7 +21,6 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use std::fs::File;
 use std::ops::Range;
-use std::sync::TryLockError;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -54,11 +53,7 @@ impl Evictor {
 /// # Errors
 /// Errors of the directory; a blob that fails is left alone, with a warning.
 pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
-    let file = match cache.evictor.try_lock() {
-        Ok(evictor) => evictor,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        Err(TryLockError::WouldBlock) => return Ok(None),
-    };
+    let Some(file) = cache.evictor.try_lock() else { return Ok(None) };
     if !locks::try_lock(&file.0, &(0..1), Mode::Exclusive)? {
         return Ok(None);
     }

@@ -10,19 +10,19 @@
 //!   process that could get that lock exclusively. After taking the lock, a process looks whether the name still means
 //!   the same file.
 
-use crate::blob_files::{Files, lock};
+use crate::blob_files::Files;
 use crate::durable;
 use crate::locks::{self, Mode};
 use crate::shared_state::{MAGIC, NAME as STATE};
 use crate::sidecar::{BootId, Header, Identity, Locks, Sidecar};
 use headstart_block::guarded::{GuardedDir, check_own, check_own_file, open_own_file};
 use headstart_block::{Error, ErrorKind, Result, private};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::OFlags;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The longest wait for a process that changes the directory: that takes milliseconds, unless the process was stopped.
@@ -289,7 +289,7 @@ impl Directory {
 
     /// Waits until no other thread or process changes the directory.
     pub(crate) fn change(&self) -> Result<Changing<'_>> {
-        let lock = lock(&self.lock);
+        let lock = self.lock.lock();
         if !locks::lock_within(&lock, &(0..1), Mode::Exclusive, LOCK_TIMEOUT)? {
             return Err(Error::new(
                 ErrorKind::Conflict,

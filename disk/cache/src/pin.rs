@@ -6,7 +6,7 @@
 //! says which chunks are still pinned when one pin ends.
 
 use crate::blob::CachedBlob;
-use crate::blob_files::{Files, lock};
+use crate::blob_files::Files;
 use crate::locks::{self, Mode};
 use crate::sidecar::{CHUNK, Locks};
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
@@ -28,7 +28,7 @@ pub struct CachePin {
 impl CachePin {
     pub(crate) fn new(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Self> {
         let chunks = range.offset() / CHUNK..range.end().div_ceil(CHUNK);
-        let mut pins = lock(&blob.pins);
+        let mut pins = blob.pins.lock();
         // Before there are files there is nothing to evict: the thread that makes them locks the chunks in the list.
         if let Some(files) = blob.present_files().filter(|_| !chunks.is_empty()) {
             lock_chunks(files, &chunks)?;
@@ -54,7 +54,7 @@ pub(crate) fn apply(files: &Files, pins: &[Range<u64>]) -> Result<()> {
 
 impl Drop for CachePin {
     fn drop(&mut self) {
-        let mut pins = lock(&self.blob.pins);
+        let mut pins = self.blob.pins.lock();
         if let Some(at) = pins.iter().position(|chunks| *chunks == self.chunks) {
             pins.swap_remove(at);
         }

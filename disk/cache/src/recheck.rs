@@ -13,7 +13,7 @@
 //! logged once a blob.
 
 use crate::blob::CachedBlob;
-use crate::blob_files::{Files, lock};
+use crate::blob_files::Files;
 use crate::cache::Cache;
 use crate::contents::{EntryKind, kind_of};
 use crate::presence;
@@ -268,7 +268,7 @@ impl CachedBlob {
     /// Logs once that bytes were found wrong.
     fn say_damaged(&self, found: &Findings) {
         let cache = self.cache();
-        if found.wrong_bytes > 0 && lock(&cache.said_wrong).insert(self.spec().digest) {
+        if found.wrong_bytes > 0 && cache.said_wrong.lock().insert(self.spec().digest) {
             tracing::warn!(
                 blob = %self.spec().digest, directory = %cache.dir().display(),
                 "the cache has changed since it was filled: what is wrong is dropped, and fetched again when it is \

@@ -20,15 +20,16 @@
 //! processes bring a blob together, one of them checks it.
 
 use crate::blob::CachedBlob;
-use crate::blob_files::{Files, lock};
+use crate::blob_files::Files;
 use crate::locks::{self, Mode};
 use crate::presence;
 use crate::sidecar::Locks;
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result, copy_source};
 use headstart_hash_tree::sums::{BlobSums, HashingWriter};
+use parking_lot::Mutex;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 /// The number of times that a blob may be whole and wrong, in one process, before nothing of it is taken any more.
 const WRONG_MOST: u32 = 3;
@@ -67,13 +68,13 @@ impl Check {
     }
 
     pub(crate) fn watch(&self, watcher: Weak<dyn Watcher>) {
-        let mut watchers = lock(&self.watchers);
+        let mut watchers = self.watchers.lock();
         watchers.retain(|watcher| watcher.strong_count() > 0);
         watchers.push(watcher);
     }
 
     fn watchers(&self) -> Vec<Arc<dyn Watcher>> {
-        lock(&self.watchers).iter().filter_map(Weak::upgrade).collect()
+        self.watchers.lock().iter().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -149,7 +150,7 @@ fn check_until_settled(blob: &Arc<CachedBlob>) {
     let is_unused = || Arc::strong_count(blob) == 1;
     loop {
         let checked = {
-            let _alone = lock(&blob.cache().checking);
+            let _alone = blob.cache().checking.lock();
             check(blob, &is_unused)
         };
         // A thread that inserted the last unit meanwhile saw the flag, and left the look to this thread.

@@ -1,7 +1,7 @@
 //! The mark that bytes are being written: no evictor gives space back meanwhile.
 
 use crate::blob::CachedBlob;
-use crate::blob_files::{Files, lock};
+use crate::blob_files::Files;
 use crate::locks::{self, Mode};
 use crate::sidecar::Locks;
 use headstart_block::{Error, ErrorKind, Result};
@@ -19,7 +19,7 @@ pub(crate) struct Writing<'a> {
 impl<'a> Writing<'a> {
     /// Marks this thread as writing; waits for an evictor that is at work, within limits.
     pub(crate) fn begin(blob: &'a CachedBlob, files: &'a Files) -> Result<Self> {
-        let mut writers = lock(&blob.writers);
+        let mut writers = blob.writers.lock();
         if *writers == 0
             && !locks::lock_within(&files.sidecar.file, &Locks::WRITE, Mode::Shared, WRITE_PATIENCE)?
         {
@@ -37,7 +37,7 @@ impl<'a> Writing<'a> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        let mut writers = lock(&self.blob.writers);
+        let mut writers = self.blob.writers.lock();
         *writers -= 1;
         if *writers == 0 {
             locks::unlock(&self.files.sidecar.file, &Locks::WRITE);

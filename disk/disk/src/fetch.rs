@@ -14,9 +14,10 @@ use futures::future::{BoxFuture, try_join_all};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::{CachedBlob, WaitHint};
 use headstart_store::{Store, Urgency};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -237,7 +238,7 @@ impl Fetcher {
 
     fn streams(&self) -> MutexGuard<'_, HashMap<u64, OwnStream>> {
         // Every change of it is a single call.
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+        self.streams.lock()
     }
 
     /// Registers a stream that begins and has claimed `claimed`; returns its number, and the channel that becomes

@@ -16,8 +16,9 @@ use headstart_image::store::{HoldingDirectory, attach_id, lease_of_directory, un
 use headstart_lsmt::writable::WritableDisk;
 use headstart_store::layout::{HeldLease, HostId, Lease, LeaseHolder};
 use headstart_store::{Reference, Store};
+use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -129,7 +130,7 @@ impl Hold {
 
     /// Gives the image up: the disk is detached. The image of a writable directory stays held.
     pub fn release(&self) {
-        let in_directory = self.in_directory.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let in_directory = self.in_directory.lock().take();
         if let Some(held) = in_directory {
             held.release();
         }
@@ -148,7 +149,7 @@ impl Hold {
     }
 
     fn take(&self) -> Option<InStore> {
-        self.in_store.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.in_store.lock().take()
     }
 }
 
@@ -447,7 +448,7 @@ mod tests {
                 if !takes.is_zero() {
                     sleep(takes).await;
                 }
-                written.lock().unwrap().push(id);
+                written.lock().push(id);
                 ended.fetch_add(1, Ordering::SeqCst);
             };
             if takes.is_zero() {
@@ -459,7 +460,7 @@ mod tests {
         }
 
         async fn remove_lease(&self, id: &str) -> Result<()> {
-            self.written.lock().unwrap().retain(|written| written != id);
+            self.written.lock().retain(|written| written != id);
             Ok(())
         }
     }
@@ -511,7 +512,7 @@ mod tests {
         let store = Counting::answering(vec![None, denied, denied, None]);
         let hold = leasing(&store, &["x"], false).finish(false).await.unwrap();
         sleep(RENEWED + REFUSED * 2 + Duration::from_secs(1)).await;
-        assert_eq!(*store.written.lock().unwrap(), ["x", "x"]);
+        assert_eq!(*store.written.lock(), ["x", "x"]);
         drop(hold);
     }
 
@@ -522,7 +523,7 @@ mod tests {
         let leases = claim(&store, &["a", "b", "c"]);
         let error = leases.put(&leases.leases).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied);
-        assert_eq!(*store.written.lock().unwrap(), ["b"]);
+        assert_eq!(*store.written.lock(), ["b"]);
     }
 
     #[tokio::test]
@@ -545,7 +546,7 @@ mod tests {
         let begun = Instant::now();
         let (hold, warning) = leasing(&store, &["attach", "directory"], false).finish(false).await.unwrap();
         assert!(warning.is_none() && begun.elapsed() < STORE_TIMEOUT * 2, "{:?}", begun.elapsed());
-        let has = |id: &str| store.written.lock().unwrap().iter().filter(|written| *written == id).count();
+        let has = |id: &str| store.written.lock().iter().filter(|written| *written == id).count();
         assert!(has("attach") > 1 && has("directory") > 1);
         // The renewal goes on after the end of all prunes.
         sleep(PRUNING_LASTS * 2).await;
@@ -570,7 +571,7 @@ mod tests {
             drop(leasing);
             store.rests().await;
             assert!(!has_begun || store.calls.load(Ordering::SeqCst) == 1);
-            assert!(store.written.lock().unwrap().is_empty());
+            assert!(store.written.lock().is_empty());
         }
     }
 
@@ -589,7 +590,7 @@ mod tests {
             ended.await.unwrap();
             store.rests().await;
             assert_eq!(store.calls.load(Ordering::SeqCst), 1);
-            assert!(store.written.lock().unwrap().is_empty());
+            assert!(store.written.lock().is_empty());
         }
     }
 
@@ -605,7 +606,7 @@ mod tests {
         tokio::task::spawn_blocking(move || hold.give_up()).await.unwrap();
         let [begun, ended] = [&store.calls, &*store.ended].map(|count| count.load(Ordering::SeqCst));
         assert_eq!(begun, ended, "a write goes on");
-        assert_eq!(store.written.lock().unwrap()[0], "attach");
+        assert_eq!(store.written.lock()[0], "attach");
     }
 
     #[tokio::test(start_paused = true)]
@@ -624,12 +625,12 @@ mod tests {
     async fn a_lease_that_an_attach_does_not_wait_for_is_not_begun_again() {
         let store = Counting::slow(STORE_TIMEOUT * 2);
         let hold = leasing(&store, &["x", "y"], false).finish(false).await.unwrap().0;
-        assert!(store.written.lock().unwrap().is_empty());
+        assert!(store.written.lock().is_empty());
         sleep(STORE_TIMEOUT * 4).await;
-        assert_eq!(*store.written.lock().unwrap(), ["x", "y"]);
+        assert_eq!(*store.written.lock(), ["x", "y"]);
         assert_eq!(store.calls.load(Ordering::SeqCst), 2);
         drop(hold);
-        assert_eq!(*store.written.lock().unwrap(), ["y"]);
+        assert_eq!(*store.written.lock(), ["y"]);
     }
 
     /// An image that went before its lease was seen is missed, whether a prune was seen or not.
@@ -648,7 +649,7 @@ mod tests {
             leasing.begun.new_directory = Some("directory".to_owned());
             let error = leasing.finish(false).await.err().unwrap();
             assert_eq!(error.kind(), ErrorKind::NotFound);
-            assert!(store.written.lock().unwrap().is_empty(), "nothing of it stays");
+            assert!(store.written.lock().is_empty(), "nothing of it stays");
         }
         // A whole image needs no store.
         let store = Counting::answering(Vec::new());

@@ -9,9 +9,10 @@
 use headstart_block::{ByteRange, Digest, ReadAt, Result};
 use headstart_cache::CachedBlob;
 use headstart_hash_tree::sums::DigestWriter;
+use parking_lot::Mutex;
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// The number of bytes that are compared at once.
 const PART: u64 = 1 << 20;
@@ -70,7 +71,7 @@ impl Noting {
     /// The bytes that were read so far. From now on nothing is noted.
     pub(crate) fn finish(&self) -> Opening {
         self.is_noting.store(false, Ordering::Relaxed);
-        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let notes = self.notes.lock().take();
         let (ranges, digest) = notes
             .map_or_else(|| (Vec::new(), Digest::of(b"")), |notes| (notes.ranges, notes.digest.finish().1));
         Opening { ranges, digest, times_wrong: self.times_wrong }
@@ -79,7 +80,7 @@ impl Noting {
     #[cold]
     fn note(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let range = ByteRange::between(offset, offset.saturating_add(bytes.len() as u64));
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = self.notes.lock();
         let Some(notes) = notes.as_mut() else { return Ok(()) };
         match notes.ranges.last_mut() {
             Some(last) if last.end() == range.offset() => {

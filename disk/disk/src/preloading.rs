@@ -29,9 +29,10 @@ use headstart_preload::plans::{in_whole_blocks, of_items};
 use headstart_preload::{ImagePlans, Origin, Pilot, PilotReport, PlanCandidate, Preloaded, Switches};
 use headstart_pull::{BlobView, Plan};
 use headstart_store::Store;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::Receiver;
@@ -250,7 +251,7 @@ impl Preloader {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn shaped(&self, plans: Arc<ImagePlans>) -> Arc<ImagePlans> {

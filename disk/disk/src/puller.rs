@@ -17,10 +17,11 @@ use headstart_pull::{
     BlobId, BlobRange, Engine, EngineAction, EngineEvent, EngineSettings, FetchId, FetchOutcome, Plan,
     Priority, ReadId, Time,
 };
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -253,7 +254,7 @@ impl Puller {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Only the engine could panic here; its disk then gets no new bytes, the other disks go on.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Tells the engine of `event` and performs the actions that it requests.

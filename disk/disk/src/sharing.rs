@@ -13,9 +13,10 @@ use headstart_block::exchange::CHUNK_SIZE;
 use headstart_block::{ByteRange, Digest};
 use headstart_cache::CachedBlob;
 use headstart_store::Urgency;
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
@@ -58,7 +59,7 @@ impl Sharing {
     pub(crate) fn has(&self, blob: &CachedBlob) -> bool {
         let digest = blob.spec().digest;
         let distrusted = || {
-            let mut distrusted = self.distrusted.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut distrusted = self.distrusted.lock();
             if !distrusted.is_empty() {
                 distrusted.retain(|_, until| Instant::now() < *until);
             }
@@ -70,7 +71,7 @@ impl Sharing {
     /// Notes that bytes of a blob, or pages of its tree, were wrong.
     pub(crate) fn distrust(&self, blob: &CachedBlob) {
         let until = Instant::now() + DISTRUST;
-        let mut distrusted = self.distrusted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut distrusted = self.distrusted.lock();
         distrusted.insert(blob.spec().digest, until);
         distrusted.extend(blob.tree().map(|tree| (tree.spec().digest, until)));
     }

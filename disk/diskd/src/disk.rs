@@ -11,8 +11,9 @@ use headstart_disk::{
 use headstart_image::manifest::Manifest;
 use headstart_store::{Reference, Selector, Store};
 use headstart_trace::Recorder;
+use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The directory around several disks' writable directories, if it was not there before. It is removed again if they
 /// all are.
@@ -25,13 +26,13 @@ impl CreatedParent {
     }
 
     fn keep(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.0.lock().take();
     }
 }
 
 impl Drop for CreatedParent {
     fn drop(&mut self) {
-        let made = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let made = self.0.get_mut().take();
         made.iter().for_each(MadeDirectory::remove_empty);
     }
 }
@@ -101,7 +102,7 @@ impl NamedDisk {
     }
 
     fn take_made(&self) -> Option<MadeDirectory> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.made.lock().take()
     }
 
     /// Bytes of the image's blobs that are on this host, and all their bytes.

@@ -6,8 +6,9 @@
 //!
 //! The queue needs no bound of its own: each server bounds the number of requests that a client may have in flight.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -75,17 +76,16 @@ impl BlockingPool {
 
     /// Waits until no job is left, `timeout` at most; `true` if none is.
     pub(crate) fn wait_idle(&self, timeout: Duration) -> bool {
-        let queue = self.0.lock();
+        let mut queue = self.0.lock();
         let busy = |queue: &mut Queue| queue.running > 0 || !queue.jobs.is_empty();
-        let waited = self.0.done.wait_timeout_while(queue, timeout, busy);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        !self.0.done.wait_while_for(&mut queue, busy, timeout).timed_out()
     }
 }
 
 impl Shared {
-    /// Locks the queue. Nothing panics while it holds the lock, and the queue is valid between any two statements.
+    /// Locks the queue.
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     fn work(&self) {
@@ -104,11 +104,9 @@ impl Shared {
                 continue;
             }
             queue.idle += 1;
-            let waited = self.job.wait_timeout_while(queue, IDLE, |queue| queue.jobs.is_empty());
-            let timed_out;
-            (queue, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
+            let waited = self.job.wait_while_for(&mut queue, |queue| queue.jobs.is_empty(), IDLE);
             queue.idle -= 1;
-            if timed_out.timed_out() && queue.jobs.is_empty() {
+            if waited.timed_out() && queue.jobs.is_empty() {
                 queue.threads -= 1;
                 return;
             }
@@ -130,7 +128,7 @@ mod tests {
         for _ in 0..2 {
             let (gate, done) = (Arc::clone(&gate), done.clone());
             pool.run(move || {
-                let _ = gate.lock().unwrap().recv();
+                let _ = gate.lock().recv();
                 done.send("stuck").unwrap();
             });
         }

@@ -48,12 +48,13 @@ use self::tree::Tree;
 use crate::{Export, STOP_PATIENCE, Server, SocketAccess};
 use fuser::{INodeNo, Notifier, Session, SessionACL};
 use headstart_block::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -154,7 +155,7 @@ impl FuseServer {
     }
 
     fn shut_down(&self) -> Result<()> {
-        let Some(mut mount) = locked(&self.mount).take() else { return Ok(()) };
+        let Some(mut mount) = self.mount.lock().take() else { return Ok(()) };
         self.image.give_up_waiting();
         let idle = self.image.wait_idle(STOP_PATIENCE);
         // With a request that does not end, an unmount could wait for ever.
@@ -170,7 +171,7 @@ impl FuseServer {
             }
             other => other.map(|_| ()),
         };
-        if let Err(RecvTimeoutError::Timeout) = locked(&self.ended).recv_timeout(WORKERS_END) {
+        if let Err(RecvTimeoutError::Timeout) = self.ended.lock().recv_timeout(WORKERS_END) {
             tracing::warn!("{}: its threads go on until no process has it open", self.path.display());
         }
         let flushed = if self.image.read_only { Ok(()) } else { self.image.make_durable() };
@@ -208,10 +209,10 @@ impl Server for FuseServer {
     }
 
     fn failed(&self) -> Option<Error> {
-        if locked(&self.mount).is_none() {
+        if self.mount.lock().is_none() {
             return None;
         }
-        let cause = match locked(&self.ended).try_recv() {
+        let cause = match self.ended.lock().try_recv() {
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => return None,
             Ok(Ok(())) => Error::new(ErrorKind::Cancelled, "it was unmounted from outside"),
             Ok(Err(error)) => Error::io("the connection to the kernel failed", error),
@@ -238,8 +239,4 @@ impl Drop for FuseServer {
 /// As [`FuseServer::start`] reports for a place where it cannot mount.
 pub fn clear(path: &Path) -> Result<()> {
     mount::repair(path).map(drop)
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -19,9 +19,9 @@
 
 use crate::{Export, STOP_PATIENCE, Server, host_cache, tool};
 use headstart_block::{Error, ErrorKind, Result, SECTOR_SIZE};
+use parking_lot::Mutex;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// The longest time that `nbd-client` may take to connect or to disconnect.
@@ -244,7 +244,7 @@ impl KernelNbd {
     }
 
     fn shut_down(&self) -> Result<()> {
-        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let server = self.server.lock().take();
         let Some(server) = server else { return Ok(()) };
         let device = self.device();
         let dropped = host_cache::drop_pages(&device, STOP_PATIENCE).map_err(|error| {
@@ -283,7 +283,7 @@ impl Server for KernelNbd {
     }
 
     fn failed(&self) -> Option<Error> {
-        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = self.server.lock();
         let server = server.as_ref()?;
         server.failed().or_else(|| {
             self.host.is_free(self.number).then(|| {

@@ -46,7 +46,6 @@ mod connection;
 mod connection_registry;
 mod disk;
 pub mod handshake;
-mod lock;
 mod private;
 pub mod proto;
 mod receiver;
@@ -69,8 +68,9 @@ use address::Listener;
 use connection_registry::{ConnectionRegistry, Limits};
 use disk::ExportState;
 use headstart_block::{Error, Result};
+use parking_lot::Mutex;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -260,7 +260,7 @@ impl Server for NbdServer {
     }
 
     fn failed(&self) -> Option<Error> {
-        lock::lock(&self.failure).take()
+        self.failure.lock().take()
     }
 
     fn stop(mut self: Box<Self>) -> Result<()> {
@@ -310,7 +310,7 @@ fn accept_clients(registry: &Arc<ConnectionRegistry>, listener: &Listener, failu
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 registry.pause(REST);
                 if !registry.is_stopping() {
-                    *lock::lock(failure) = Some(Error::io("cannot accept clients any more", error));
+                    *failure.lock() = Some(Error::io("cannot accept clients any more", error));
                 }
                 return;
             }

@@ -48,6 +48,7 @@ use crate::{Export, STOP_PATIENCE, Server};
 use blk::Target;
 use headstart_block::{Error, Result};
 use owner::Owner;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use ring::WorkerPools;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use session::Link;
@@ -56,8 +57,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -239,9 +240,9 @@ impl Drop for VhostUserServer {
 }
 
 impl Shared {
-    /// Locks the list of sessions. Nothing panics while it holds the lock.
+    /// Locks the list of sessions.
     fn lock(&self) -> MutexGuard<'_, Sessions> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions.lock()
     }
 
     /// Takes connections until the server stops.
@@ -331,8 +332,7 @@ impl Shared {
         }
         links.iter().for_each(|link| link.hang_up());
         let busy = |sessions: &mut Sessions| !sessions.links.is_empty();
-        let waited = self.ended.wait_timeout_while(self.lock(), STOP_PATIENCE, busy);
-        if waited.is_ok_and(|(_, timeout)| timeout.timed_out()) {
+        if self.ended.wait_while_for(&mut self.lock(), busy, STOP_PATIENCE).timed_out() {
             tracing::warn!("{}: a request is stuck in the disk; it is left behind", self.target.name);
         }
     }

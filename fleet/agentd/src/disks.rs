@@ -44,12 +44,13 @@ use headstart_block::guarded::GuardedDir;
 use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_daemon::names::check_disk_name;
 use headstart_store::ProxyUrl;
+use parking_lot::{Mutex, MutexGuard};
 use process::Process;
 use record::Record;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use supervisor::Supervisor;
 use tokio::sync::broadcast;
 use utoipa::ToSchema;
@@ -194,7 +195,7 @@ impl Disks {
     }
 
     fn supervisors(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Supervisor>>> {
-        self.supervisors.lock().unwrap_or_else(PoisonError::into_inner)
+        self.supervisors.lock()
     }
 
     fn keep(self: &Arc<Self>, record: Record) -> Arc<Supervisor> {

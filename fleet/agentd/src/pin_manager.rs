@@ -22,11 +22,12 @@ use headstart_peer_net::remote_commands::{CommandOutcome, ReceivedCommand, Remot
 use headstart_peer_net::{SharedBlob, Swarm};
 use headstart_store::Store;
 use headstart_swarm::{Chunks, Role, Urgency};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
@@ -304,7 +305,7 @@ impl PinManager {
 
     fn keep(&self, order: &Order, shared: &Arc<SharedBlob>, by: Option<&str>) {
         let digest = shared.blob().spec().digest;
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         kept.retain(|known| known.digest != digest || known.by.as_deref() != by);
         kept.push_back(Kept {
             digest,
@@ -325,7 +326,7 @@ impl PinManager {
     /// [`ErrorKind::NoSpace`] if there are too many new ones.
     fn admit(&self, by: &str, order: &Order, len: u64) -> Result<()> {
         let digest = order.spec()?.digest;
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         let described = |kept: &VecDeque<Kept>, host: Option<&str>| {
             let is_of = |by: &str| host.is_none_or(|host| host == by);
             // A new order for a blob replaces the one before.

@@ -14,8 +14,9 @@
 
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_store::{Location, Store, StorePrefix, StoreSettings};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The most stores that are open at a time for this host's own use, and the same number again for stores that other
 /// hosts name. If there are more, unused ones are closed.
@@ -66,7 +67,7 @@ impl Stores {
     }
 
     fn named(&self) -> MutexGuard<'_, Named> {
-        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+        self.named.lock()
     }
 
     /// The store of that name, if this agent can reach it.
@@ -126,7 +127,7 @@ impl Stores {
     }
 
     fn open(&self, name: &str, for_others: bool) -> Result<Arc<dyn Store>> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         let key = (name.to_owned(), for_others);
         if let Some(store) = open.get(&key) {
             return Ok(Arc::clone(store));

@@ -8,8 +8,9 @@ use headstart_disk::RangeFetcher;
 use headstart_hash_tree::{HashTree, OutboardCheck, proof_pages};
 use headstart_image::manifest::Tree;
 use headstart_swarm::{BlobId, BlobKey, CHUNK_SIZE, Chunks, PeerId};
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The identity of a blob on this host: another root for the same digest means another blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -151,11 +152,11 @@ impl Blob {
     }
 
     pub(super) fn carrier(&self) -> Option<Arc<RangeFetcher>> {
-        self.carrier.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.carrier.lock().clone()
     }
 
     pub(super) fn set_carrier(&self, carrier: &Arc<RangeFetcher>) {
-        *self.carrier.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(carrier));
+        *self.carrier.lock() = Some(Arc::clone(carrier));
         if let Some(tree) = &self.tree {
             tree.set_carrier(carrier);
         }
@@ -213,14 +214,14 @@ impl Blob {
             // Present bytes are wrong: they came from a store, or are a node of which two hosts sent a part each.
             self.cached.discard(wrong)?;
         }
-        let mut unchecked = self.unchecked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unchecked = self.unchecked.lock();
         // This comes before the chunk is here for others.
         if !check.is_complete || check.wrong.is_some() {
             unchecked.insert(chunk, from);
         }
         // The present bytes of it may come from another host, and would not be overwritten.
         self.cached.discard(range)?;
-        self.edges.lock().unwrap_or_else(PoisonError::into_inner).insert(chunk, Edges::of(bytes));
+        self.edges.lock().insert(chunk, Edges::of(bytes));
         self.cached.insert(range.offset(), bytes)?;
         let mut late = Late::default();
         let mut failed = Ok(());
@@ -271,7 +272,7 @@ impl Blob {
             matches!(check, Ok(OutboardCheck { wrong: None, is_complete: true }))
         };
         let are_known_edges = || {
-            let edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
+            let edges = self.edges.lock();
             edges.get(&chunk).is_some_and(|known| *known == Edges::of(bytes))
         };
         proves(self.with_edges(range)) || (are_known_edges() && proves(range))
@@ -305,8 +306,7 @@ impl Blob {
     /// `true` if a chunk is here, but could not be checked when it came.
     #[cfg(test)]
     pub(super) fn is_unchecked(&self, chunk: u32) -> bool {
-        self.is_outboard()
-            && self.unchecked.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&chunk)
+        self.is_outboard() && self.unchecked.lock().contains_key(&chunk)
     }
 
     /// `true` if pages of the tree are missing that checking `range` needs.

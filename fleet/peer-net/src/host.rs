@@ -57,10 +57,11 @@ use headstart_swarm::{
     BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, ReaderId, RejectReason,
     RequestId, Time, Urgency, WantId,
 };
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
@@ -146,7 +147,7 @@ impl Host {
 
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         // A panic in the machine leaves its state as it is; wants have their time limits.
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.core.lock()
     }
 
     pub(crate) fn event(self: &Arc<Self>, event: Event<'_>) {
@@ -547,7 +548,7 @@ impl Host {
 
     /// The other hosts according to the gossip, by name.
     pub(crate) fn members(&self) -> Vec<Member> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.members.lock().clone()
     }
 
     /// Records the other hosts, and those that have this host's own name.
@@ -557,23 +558,23 @@ impl Host {
         let keys: HashSet<PeerKey> = all.map(|member| key_of(&member.name)).collect();
         let are_there: HashSet<SocketAddr> = namesakes.iter().map(|member| member.address).collect();
         self.namesakes().retain(|address| are_there.contains(address));
-        *self.known_addresses.lock().unwrap_or_else(PoisonError::into_inner) =
+        *self.known_addresses.lock() =
             members.iter().map(|member| member.address.ip().to_canonical()).collect();
         self.unreached().retain(|key, _| keys.contains(key));
         self.whereabouts().update(processes.clone(), &keys);
-        *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members.clone();
+        *self.members.lock() = members.clone();
     }
 
     /// `true` if a host of the swarm is at this address, according to gossip and connections.
     pub(crate) fn is_known_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        self.known_addresses.lock().unwrap_or_else(PoisonError::into_inner).contains(&address)
+        self.known_addresses.lock().contains(&address)
             || self.core().peers.values().any(|peer| peer.link.address.ip().to_canonical() == address)
     }
 
     /// The addresses of other hosts that have this host's name.
     pub(crate) fn namesakes(&self) -> MutexGuard<'_, BTreeSet<SocketAddr>> {
-        self.namesakes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.namesakes.lock()
     }
 
     /// Records that a host with this host's name answers at `address`.
@@ -583,11 +584,11 @@ impl Host {
 
     /// The addresses at which hosts listen.
     pub(crate) fn whereabouts(&self) -> MutexGuard<'_, Whereabouts> {
-        self.whereabouts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.whereabouts.lock()
     }
 
     fn unreached(&self) -> MutexGuard<'_, HashMap<PeerKey, String>> {
-        self.unreached.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unreached.lock()
     }
 
     /// Records why a host cannot be connected to; returns `true` if the cause is new.

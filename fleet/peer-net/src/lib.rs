@@ -81,10 +81,11 @@ use headstart_swarm::tracker::ImageKey;
 use headstart_swarm::{
     Chunks, Event, Node, NodeSettings, PeerKey, ReaderId, Role, Topology, Urgency, WantId,
 };
+use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::runtime::Handle;
@@ -460,7 +461,7 @@ impl Swarm {
     /// Takes leave of the other hosts, and ends all connections, within a bounded time.
     pub async fn stop(&self) {
         self.end();
-        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let tasks = self.tasks.lock().take();
         if let Some(tasks) = tasks {
             let all = tasks.join_all();
             // Tasks that take longer end anyway, later.

@@ -14,10 +14,11 @@ use crate::proof::Side;
 use crate::strangers::{Place, Strangers, Verdict};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_swarm::{Offence, PeerKey};
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -80,7 +81,7 @@ pub(super) struct Door {
 
 /// Records an address; returns `true` if it was not known.
 fn is_news(known: &Mutex<HashSet<IpAddr>>, address: IpAddr) -> bool {
-    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = known.lock();
     known.len() < DENIED_MAX && known.insert(address)
 }
 
@@ -335,7 +336,7 @@ impl Door {
     /// there is no place.
     fn let_in(&self, from: IpAddr) -> Option<(Place, oneshot::Receiver<()>)> {
         let (is_known, now_ms) = (self.host.is_known_address(from), self.host.now_ms());
-        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut strangers = self.strangers.lock();
         let (strangers, told) = &mut *strangers;
         match strangers.come(from, is_known, now_ms) {
             Verdict::Admitted { place, instead_of } => {
@@ -353,7 +354,7 @@ impl Door {
 
     /// Gives back the place of a connection.
     fn left(&self, place: Place) {
-        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut strangers = self.strangers.lock();
         strangers.0.leave(place);
         strangers.1.remove(&place);
     }

@@ -10,10 +10,11 @@
 use crate::blob::Blob;
 use crate::frame::{self, Kind};
 use headstart_swarm::{Chunks, Message, RequestId, SendClass, Urgency};
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// Bytes of small frames that go out at once.
@@ -146,8 +147,7 @@ pub(super) struct Overflow;
 
 impl Outbox {
     fn lock(&self) -> MutexGuard<'_, Queues> {
-        // A panic does not interrupt a change of the queues.
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queues.lock()
     }
 
     fn change(&self, change: impl FnOnce(&mut Queues) -> Result<(), Overflow>) -> Result<(), Overflow> {

@@ -5,8 +5,9 @@ use crate::{ProxyState, add, local};
 use futures::future::{join_all, try_join_all};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_peer_net::SharedBlob;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -55,26 +56,21 @@ enum Decision {
     Accepted(Instant, Arc<SharedBlob>),
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change under these locks is a single call.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Authorizations {
     fn known(&self, key: &[u8; 32]) -> Option<Arc<Client>> {
-        let client = locked(&self.clients).get(key).map(Arc::clone)?;
-        *locked(&client.used) = Instant::now();
+        let client = self.clients.lock().get(key).map(Arc::clone)?;
+        *client.used.lock() = Instant::now();
         Some(client)
     }
 
     fn add(&self, key: [u8; 32]) -> Arc<Client> {
         let now = Instant::now();
-        let mut clients = locked(&self.clients);
+        let mut clients = self.clients.lock();
         if clients.len() >= REMEMBERED_MAX || clients.len().is_power_of_two() {
-            clients.retain(|_, client| now.duration_since(*locked(&client.used)) < UNUSED);
+            clients.retain(|_, client| now.duration_since(*client.used.lock()) < UNUSED);
         }
         if clients.len() >= REMEMBERED_MAX {
-            let oldest = clients.iter().min_by_key(|(_, client)| *locked(&client.used)).map(|(key, _)| *key);
+            let oldest = clients.iter().min_by_key(|(_, client)| *client.used.lock()).map(|(key, _)| *key);
             oldest.and_then(|key| clients.remove(&key));
         }
         let new = || Arc::new(Client { decision: Decision::Nothing.into(), used: Mutex::new(now) });
@@ -84,18 +80,18 @@ impl Authorizations {
     /// Leaves the blobs of clients without requests.
     pub(super) fn forget_unused(&self) {
         let now = Instant::now();
-        locked(&self.clients).retain(|_, client| now.duration_since(*locked(&client.used)) < UNUSED);
+        self.clients.lock().retain(|_, client| now.duration_since(*client.used.lock()) < UNUSED);
     }
 
     fn doubt(&self, digest: Digest) {
         let now = Instant::now();
-        let mut doubted = locked(&self.doubted);
+        let mut doubted = self.doubted.lock();
         doubted.retain(|_, since| now.duration_since(*since) < DOUBT);
         doubted.insert(digest, now);
     }
 
     fn is_doubted(&self, digest: &Digest) -> bool {
-        locked(&self.doubted).get(digest).is_some_and(|since| since.elapsed() < DOUBT)
+        self.doubted.lock().get(digest).is_some_and(|since| since.elapsed() < DOUBT)
     }
 }
 

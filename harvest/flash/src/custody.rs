@@ -26,9 +26,9 @@
 use crate::device::{FlashBlock, Geometry};
 use crate::step::{Run, Step};
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// No vSSD may touch the block. Any other word except [`BAD`] is the number of the vSSD that may, plus one.
 const NOBODY: u32 = 0;
@@ -356,8 +356,7 @@ impl Custody {
     }
 
     fn lock(&self) -> MutexGuard<'_, Ledger> {
-        // Steps are checked before anything is changed.
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.lock()
     }
 }
 

@@ -25,7 +25,6 @@ pub use file::FileFlash;
 pub use geometry::{FlashBlock, Geometry};
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The reason that an operation on flash failed.
 #[derive(Debug)]
@@ -147,11 +146,6 @@ fn outside(block: FlashBlock) -> FlashError {
 
 fn failed(cause: &'static str, error: std::io::Error) -> FlashError {
     FlashError::Failed(headstart_block::Error::io(cause, error))
-}
-
-/// Locks a mutex, also after a panic: a thread that panicked left nothing half done that others rely on.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -24,11 +24,12 @@
 //! have no rate set takes no part in any of this: it is counted, and passes.
 
 use crate::device::timing::{Op, Work};
-use crate::device::{FlashBlock, Geometry, lock};
+use crate::device::{FlashBlock, Geometry};
 use crate::scheduler::{Budget, ChannelSchedulers, Class, Done, Speed, Ticket};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A clock: the time since a zero of its own.
@@ -119,19 +120,19 @@ impl ChannelQueue {
 
     /// Gives the channel to another home (a vSSD's number) from now on: see [`ChannelSchedulers::set_home`].
     pub fn set_home(&self, channel: u16, home: u32) {
-        lock(&self.state).schedulers.set_home(channel, home);
+        self.state.lock().schedulers.set_home(channel, home);
     }
 
     /// The time for which regular operations of a home waited for harvest reads and programs, and for erasures, in all.
     pub fn spent(&self, home: u32) -> Option<[Duration; 2]> {
-        lock(&self.state).schedulers.budget(home).map(Budget::spent)
+        self.state.lock().schedulers.budget(home).map(Budget::spent)
     }
 
     /// The present duration of a harvest VM's program on each channel, for comparisons: see
     /// [`ChannelScheduler::program_time`](crate::scheduler::ChannelScheduler::program_time).
     pub fn program_times(&self) -> Vec<Duration> {
         let now = self.clock.now();
-        lock(&self.state).schedulers.program_times(now)
+        self.state.lock().schedulers.program_times(now)
     }
 
     /// Waits until all of a bundle is done, or has leave to begin if flash takes its own time. Operations outside of
@@ -143,7 +144,7 @@ impl ChannelQueue {
             self.count_passed(bundle, now, true);
             return permit;
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         self.on_passed(&mut state, now);
         let first = state.tickets;
         for (block, what) in bundle.iter().filter(|(block, _)| block.0 < self.geometry.total_blocks()) {
@@ -172,7 +173,7 @@ impl ChannelQueue {
     fn wait(&self, mut state: MutexGuard<'_, State>, me: u64, condition: &Condvar) {
         while state.waiters.get(&me).is_some_and(|waiter| waiter.left > 0) {
             if state.driver.is_some_and(|(driver, _)| driver != me) {
-                state = condition.wait(state).unwrap_or_else(PoisonError::into_inner);
+                condition.wait(&mut state);
                 continue;
             }
             // First this: a regular operation that ends from now on wakes the driver, and one that ended before is
@@ -184,7 +185,7 @@ impl ChannelQueue {
             state.driver = Some((me, next));
             if next.is_none_or(|next| next > now) {
                 let pause = next.map_or(IDLE, |next| next - now);
-                state = condition.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
+                condition.wait_for(&mut state, pause);
             }
             let now = self.clock.now();
             self.on_passed(&mut state, now);
@@ -294,7 +295,7 @@ impl Drop for Permit<'_> {
                 return;
             }
         }
-        let mut state = lock(&queue.state);
+        let mut state = queue.state.lock();
         queue.on_passed(&mut state, now);
         for (block, _) in
             self.bundle.iter().filter(|(block, _)| !passes && block.0 < queue.geometry.total_blocks())
@@ -365,7 +366,7 @@ mod tests {
         let outside = [(FlashBlock(99), Access::Erase), (FlashBlock(0), Access::Read { offset: 0, len: 0 })];
         drop(queue.enter(Class::Regular, &outside));
         drop(queue.enter(Class::Harvest, &[]));
-        assert!(lock(&queue.state).waiters.is_empty());
+        assert!(queue.state.lock().waiters.is_empty());
         assert_eq!((queue.spent(0), queue.spent(1)), (Some([Duration::ZERO; 2]), None));
     }
 
@@ -391,7 +392,7 @@ mod tests {
                     });
                 }
             });
-            let state = lock(&queue.state);
+            let state = queue.state.lock();
             assert!(state.waiters.is_empty() && state.driver.is_none() && state.schedulers.next().is_none());
             assert!(queue.passed.iter().all(|passed| passed.in_flight.load(Ordering::SeqCst) == 0));
         }

@@ -74,16 +74,17 @@ use headstart_block::ByteSize;
 use headstart_broker::counted;
 use headstart_broker::{self as broker, Action, Answer, Broker, Event, Request, RequestId};
 use headstart_flash::custody::Custody;
-use headstart_flash::device::{FlashBlock, Geometry, lock};
+use headstart_flash::device::{FlashBlock, Geometry};
 use headstart_flash::vssd::{Effort, Vssd};
 use headstart_forecast::{Forecast, ForecastSettings};
 use job::Job;
 use media::Media;
 use meta::{About, Meta};
+use parking_lot::{Condvar, Mutex, RwLock};
 use sampling::Sampler;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use unsold::UnsoldInventory;
 use volume::Volume;
@@ -168,7 +169,7 @@ impl Host {
         self.check()?;
         check_name(name)?;
         let (id, settled) = {
-            let control = &mut *lock(&self.control);
+            let control = &mut *self.control.lock();
             let id = self.create_locked(control, name, &spec)?;
             (id, self.settle_with(control))
         };
@@ -176,18 +177,18 @@ impl Host {
             // A caller that is told that there is no room does not find the vSSD there later.
             if let Some(volume) = self.volume(id) {
                 volume.gone.store(true, Ordering::SeqCst);
-                lock(&self.control).inventory.forget(id);
-                lock(&self.inbox).push(Event::Deleted { vssd: id });
+                self.control.lock().inventory.forget(id);
+                self.inbox.lock().push(Event::Deleted { vssd: id });
             }
             return Err(error);
         }
         let error =
             || Error::new(ErrorKind::NotFound, "it is gone already").about(format_args!("vSSD {name}"));
-        self.status_of(&lock(&self.control), id).ok_or_else(error)
+        self.status_of(&self.control.lock(), id).ok_or_else(error)
     }
 
     fn create_locked(&self, control: &mut Control, name: &str, spec: &VssdSpec) -> Result<VssdId> {
-        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let volumes = self.volumes.read().clone();
         if let Some(there) = volumes.values().find(|volume| volume.name == name) {
             let gone = there.gone.load(Ordering::Acquire);
             let cause = if gone { "it is still being deleted" } else { "there is one of this name" };
@@ -214,7 +215,7 @@ impl Host {
         self.add_volume(control, known.clone(), vssd, 0);
         let kind = spec.kind;
         let created = Event::Created { vssd: id, kind, bandwidth: count, capacity, channels: known.channels };
-        lock(&self.inbox).push(created);
+        self.inbox.lock().push(created);
         if spec.kind == Kind::Unsold
             && let Some(volume) = self.volume(id)
         {
@@ -222,7 +223,7 @@ impl Host {
             self.log.append(&Meta::Since { vssd: id, at_us: now.0 }.record()?)?;
             control.inventory.put(id, now);
             let offer = self.offer_unsold(control, &volume);
-            lock(&self.inbox).push(offer);
+            self.inbox.lock().push(offer);
         }
         Ok(id)
     }
@@ -230,8 +231,8 @@ impl Host {
     /// All vSSDs, by number.
     #[must_use]
     pub fn list(&self) -> Vec<VssdStatus> {
-        let control = lock(&self.control);
-        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let control = self.control.lock();
+        let volumes = self.volumes.read().clone();
         let there = volumes.values().filter(|volume| !volume.gone.load(Ordering::Acquire));
         there.filter_map(|volume| self.status_of(&control, volume.id)).collect()
     }
@@ -244,7 +245,7 @@ impl Host {
         let volume = self.named(name)?;
         self.resize_volume(&volume, size)?;
         let error = || Error::new(ErrorKind::NotFound, "it is gone").about(format_args!("vSSD {name}"));
-        self.status_of(&lock(&self.control), volume.id).ok_or_else(error)
+        self.status_of(&self.control.lock(), volume.id).ok_or_else(error)
     }
 
     pub(crate) fn resize_volume(&self, volume: &Volume, size: u64) -> Result<()> {
@@ -274,15 +275,14 @@ impl Host {
         self.check()?;
         let volume = self.named(name)?;
         volume.gone.store(true, Ordering::SeqCst);
-        self.take_from_inventory(&mut lock(&self.control), &volume)?;
+        self.take_from_inventory(&mut self.control.lock(), &volume)?;
         self.notify_now_or_later(Event::Deleted { vssd: volume.id })?;
-        let mut control = lock(&self.control);
+        let mut control = self.control.lock();
         for _ in 0..DELETED {
             if self.inline || self.volume(volume.id).is_none() {
                 break;
             }
-            let waited = self.changed.wait_timeout(control, Duration::from_millis(50));
-            control = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut control, Duration::from_millis(50));
         }
         Ok(())
     }
@@ -322,7 +322,7 @@ impl Host {
         let about = |error: Error| error.about(format_args!("vSSD {name}"));
         match self.answer_to(request) {
             Some(Answer::Granted(grant) | Answer::Partly(grant)) => {
-                let control = lock(&self.control);
+                let control = self.control.lock();
                 Ok(grant.slots.iter().filter_map(|(_, id)| self.lease_of(&control, *id)).collect())
             }
             Some(Answer::Short { channels, blocks }) => Err(about(self.too_little(channels, blocks * block))),
@@ -342,7 +342,7 @@ impl Host {
 
     /// The error of a request that the pool has not enough for.
     fn too_little(&self, channels: u64, bytes: u64) -> Error {
-        let control = lock(&self.control);
+        let control = self.control.lock();
         let coming = control.broker.gssds().filter(|(id, _)| control.broker.is_coming(*id));
         let block = u64::from(self.media.geometry().block_size());
         let coming = coming.map(|(_, gssd)| u64::from(gssd.capacity)).sum::<u64>() * block;
@@ -368,7 +368,7 @@ impl Host {
         self.check()?;
         let volume = self.named(name)?;
         if let Some(id) = lease {
-            let control = lock(&self.control);
+            let control = self.control.lock();
             if control.broker.gssd(id).is_none_or(|gssd| gssd.borrower != Some(volume.id)) {
                 let error = Error::new(ErrorKind::NotFound, format!("it has no lease {}", id.0));
                 let error = error.remedy("the status of the vSSD lists its leases");
@@ -395,7 +395,7 @@ impl Host {
         let capacity = u32::try_from(blocks).unwrap_or(u32::MAX);
         let forecast = Forecast { bandwidth: channels, capacity, lasts };
         let grows = {
-            let mut control = lock(&self.control);
+            let mut control = self.control.lock();
             if let Some(sampler) = control.samples.get_mut(&volume.id) {
                 sampler.set_forecast(forecast);
             }
@@ -403,7 +403,7 @@ impl Host {
         };
         if grows {
             // Unleased storage goes home, and comes back as part of this offer.
-            lock(&self.inbox).push(Event::Unpool { lender: volume.id });
+            self.inbox.lock().push(Event::Unpool { lender: volume.id });
         }
         self.notify_now_or_later(sampling::event(volume.id, forecast))
     }
@@ -429,10 +429,10 @@ impl Host {
         // If the journal's disk is full nothing more is lent, and deferrable work waits.
         let (may_take, may_tidy) = (self.log.may_take(0).is_ok(), self.log.may_tidy().is_ok());
         let now = self.time();
-        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let volumes = self.volumes.read().clone();
         let (mut events, mut swap) = (Vec::new(), None);
         {
-            let control = &mut *lock(&self.control);
+            let control = &mut *self.control.lock();
             if may_take {
                 match self.level(control, now, &volumes) {
                     Ok(planned) => swap = planned,
@@ -459,7 +459,7 @@ impl Host {
         if may_take {
             self.save_wear(media::UNSAVED_WEAR);
         }
-        lock(&self.inbox).extend(events);
+        self.inbox.lock().extend(events);
         match self.settle() {
             Ok(()) => swap.into_iter().for_each(|job| self.begin(job)),
             // That was reported already.
@@ -493,7 +493,7 @@ impl Host {
     pub fn close(&self) -> Result<()> {
         self.closing.store(true, Ordering::Release);
         self.changed.notify_all();
-        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let volumes = self.volumes.read().clone();
         volumes.values().try_for_each(|volume| volume.flush(&self.log, &self.media))?;
         self.settle()?;
         if self.log.may_take(0).is_ok() {
@@ -526,11 +526,11 @@ impl Host {
     }
 
     pub(crate) fn volume(&self, id: VssdId) -> Option<Arc<Volume>> {
-        self.volumes.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.volumes.read().get(&id).cloned()
     }
 
     pub(crate) fn named(&self, name: &str) -> Result<Arc<Volume>> {
-        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner);
+        let volumes = self.volumes.read();
         let mut there = volumes.values().filter(|volume| !volume.gone.load(Ordering::Acquire));
         there.find(|volume| volume.name == name).cloned().ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "there is none of this name").about(format_args!("vSSD {name}"))
@@ -540,12 +540,12 @@ impl Host {
     /// Stops all decisions: the journal may not tell what was done.
     pub(crate) fn broken(&self, error: Error) -> Error {
         let error = error.remedy("see to the disk that its journal is on, then start it again");
-        lock(&self.broken).get_or_insert_with(|| error.to_string());
+        self.broken.lock().get_or_insert_with(|| error.to_string());
         error
     }
 
     fn check(&self) -> Result<()> {
-        match &*lock(&self.broken) {
+        match &*self.broken.lock() {
             None => Ok(()),
             // The message contains the remedy.
             Some(cause) => Err(Error::new(ErrorKind::Io, format!("it stopped: {cause}")).about("the host")),
@@ -604,7 +604,7 @@ impl Host {
         let geometry = self.media.geometry();
         let taken: BTreeSet<u16> = volumes.values().flat_map(|volume| volume.channels()).collect();
         // One that is being swapped may be erased until that has ended.
-        let swapped: BTreeSet<u16> = lock(&self.jobs).running.keys().flat_map(Job::channels).collect();
+        let swapped: BTreeSet<u16> = self.jobs.lock().running.keys().flat_map(Job::channels).collect();
         let is_free = |channel: &u16| !taken.contains(channel) && !swapped.contains(channel);
         let mut free: Vec<u16> = (0..geometry.channels).filter(is_free).collect();
         if free.len() < usize::from(count) {
@@ -643,7 +643,7 @@ impl Host {
         let sampler = Sampler::new(settings, self.settings.channel_worth, self.time());
         control.samples.insert(about.id, sampler);
         let volume = Arc::new(Volume::new(about, vssd, last));
-        self.volumes.write().unwrap_or_else(PoisonError::into_inner).insert(volume.id, volume);
+        self.volumes.write().insert(volume.id, volume);
     }
 }
 

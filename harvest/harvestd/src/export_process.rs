@@ -40,13 +40,14 @@ use headstart_block::{BlockDevice, Error, ErrorKind, Result, private};
 use headstart_export::nbd::PrivateServer;
 use headstart_export::socket::{self, SocketFile};
 use headstart_export::{Export, Leftover, SocketAccess};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use process::{Running, end_leftover};
 use rustix::event::{EventfdFlags, eventfd};
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use utoipa::ToSchema;
@@ -289,16 +290,15 @@ impl Drop for ExportProcess {
 }
 
 impl Shared {
-    /// Code that holds the lock does not panic.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Waits until the first process serves, or cannot be started.
     fn started(&self) -> Result<()> {
-        let waited = self.changed.wait_timeout_while(self.lock(), START + DRAIN, |state| !state.is_decided);
-        let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        if timeout.timed_out() {
+        let mut state = self.lock();
+        let waited = self.changed.wait_while_for(&mut state, |state| !state.is_decided, START + DRAIN);
+        if waited.timed_out() {
             return Err(Error::new(ErrorKind::Unavailable, "its export process does not start"));
         }
         state.error.clone().map_or(Ok(()), |fault| Err(fault.into()))
@@ -312,8 +312,9 @@ impl Shared {
 
     /// Waits for `pause`; `true` if the process is to end.
     fn rests(&self, pause: Duration) -> bool {
-        let waited = self.changed.wait_timeout_while(self.lock(), pause, |state| !state.is_stopping);
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_stopping
+        let mut state = self.lock();
+        self.changed.wait_while_for(&mut state, |state| !state.is_stopping, pause);
+        state.is_stopping
     }
 }
 

@@ -22,11 +22,12 @@ use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_export::nbd::{Address, NbdServer, NbdSettings};
 use headstart_export::{Export, Leftover, Server};
 use headstart_harvest::host::{Host, Kind, VssdStatus};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// The directory of the vSSDs' own sockets, in the daemon's.
 pub(super) const SOCKETS: &str = "nbd";
@@ -256,7 +257,7 @@ impl Exports {
     /// If a flush fails; the others end anyway.
     pub fn stop(&self) -> Result<()> {
         let served = std::mem::take(&mut *self.lock());
-        let shared = self.shared.write().unwrap_or_else(PoisonError::into_inner).take();
+        let shared = self.shared.write().take();
         // All at once: each waits for requests in flight.
         std::thread::scope(|scope| {
             let stopping: Vec<_> =
@@ -347,12 +348,12 @@ impl Exports {
     }
 
     fn with_shared<T>(&self, work: impl FnOnce(&Shared) -> T) -> Option<T> {
-        self.shared.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(work)
+        self.shared.read().as_ref().map(work)
     }
 
     /// Stores the ways of a vSSD for the next daemon, or removes them.
     fn keep(&self, name: &str, ways: Option<Ways>) -> Result<()> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         let mut changed = kept.clone();
         match ways.filter(|ways| !ways.is_none()) {
             Some(ways) => changed.insert(name.to_owned(), ways),
@@ -366,7 +367,7 @@ impl Exports {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Served>> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+        self.served.lock()
     }
 }
 
@@ -448,7 +449,7 @@ mod tests {
         }
 
         fn flush(&self) -> Result<()> {
-            self.kept.lock().unwrap().push(ways::read(&self.file).unwrap());
+            self.kept.lock().push(ways::read(&self.file).unwrap());
             Err(Error::new(ErrorKind::Io, "its flash is gone"))
         }
     }
@@ -487,7 +488,7 @@ mod tests {
         assert!(error.to_string().contains("its flash is gone"), "{error}");
         is_served_at(&before);
         // If the daemon had died just then, the next one would have served it in the new ways.
-        let kept = std::mem::take(&mut *device.kept.lock().unwrap());
+        let kept = std::mem::take(&mut *device.kept.lock());
         let new = BTreeMap::from([("a".to_owned(), at(&after))]);
         assert!(!kept.is_empty() && kept.iter().all(|kept| *kept == new), "{kept:?}");
         exports.change(&host, "a", at(&nowhere)).unwrap_err();

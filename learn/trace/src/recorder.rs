@@ -12,8 +12,8 @@
 use crate::boots::{Arrival, RecordingPhase, covers_boot_sector, is_over};
 use crate::record::{Op, Record};
 use headstart_block::ByteRange;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Most records of a boot, and most records of a disk that wait to be taken. The latter take 2 MiB of memory.
@@ -224,7 +224,7 @@ impl Recorder {
     /// Takes out the records so far, nearly in the order in which the requests ended. `keep` returns `false` for a
     /// request that counts as [dropped](Self::dropped).
     pub fn drain(&self, keep: &mut dyn FnMut(BootId, Record) -> bool) {
-        let _draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
+        let _draining = self.draining.lock();
         let mut freed = self.freed.load(Ordering::Relaxed);
         while freed < self.taken.load(Ordering::Relaxed) {
             // A slot that is being filled right now is taken the next time.

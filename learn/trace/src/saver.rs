@@ -22,10 +22,11 @@ use crate::record::{Op, Record};
 use crate::recorder::{BootId, RECORDS_MAX, Recorder};
 use crate::trace::{ATTACHED_BEFORE, Creation, LinkSample, Trace};
 use headstart_block::{Error, Result};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -153,8 +154,8 @@ impl Saver {
     /// Writes the records for the last time, and waits for that at most `patience`; returns `true` if the thread has
     /// ended.
     pub fn stop(&self, patience: Duration) -> bool {
-        *self.stop.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        *self.stop.lock() = None;
+        let ended = self.ended.lock();
         let ended = matches!(ended.recv_timeout(patience), Err(RecvTimeoutError::Disconnected));
         if !ended {
             tracing::warn!(

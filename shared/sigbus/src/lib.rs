@@ -18,10 +18,11 @@
 //! huge pages cannot be replaced in part.
 
 use nix::libc;
+use parking_lot::Mutex;
 use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Regions that are added to the list at a time.
 const BLOCK: usize = 64;
@@ -114,7 +115,7 @@ impl Guard {
     /// it is touched only in ways that allow for its bytes to change at any time (atomics, volatile accesses).
     pub unsafe fn new(start: *const u8, len: usize, lost: Lost) -> io::Result<Self> {
         install()?;
-        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = FREE.lock();
         if free.is_empty() {
             let next = BLOCKS.load(Ordering::Acquire);
             let block = Box::leak(Box::new(Block { slots: [const { Slot::new() }; BLOCK], next }));
@@ -138,7 +139,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = FREE.lock();
         self.slot.set(0, 0, null_mut());
         free.push(self.slot);
     }
@@ -147,7 +148,7 @@ impl Drop for Guard {
 /// Makes the handler that of this process, once.
 fn install() -> io::Result<()> {
     static INSTALLED: Mutex<bool> = Mutex::new(false);
-    let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut installed = INSTALLED.lock();
     if *installed {
         return Ok(());
     }

@@ -25,11 +25,12 @@ mod log;
 
 pub use log::{Asked, Log, Request};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -322,7 +323,7 @@ impl Drop for FaultProxy {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Waits while a hanging outage lasts; an error if the connection, made in this era, is broken.
@@ -334,16 +335,12 @@ impl Shared {
 
     /// Waits while `waiting`, or for the end of the proxy.
     fn wait_while(&self, waiting: impl Fn(&State) -> bool) {
-        let state = self.lock();
-        let waiting = self.changed.wait_while(state, |state| !state.ended && waiting(state));
-        drop(waiting.unwrap_or_else(PoisonError::into_inner));
+        self.changed.wait_while(&mut self.lock(), |state| !state.ended && waiting(state));
     }
 
     /// Waits for `time`, or for the end of the proxy.
     fn pause(&self, time: Duration) {
-        let state = self.lock();
-        let waited = self.changed.wait_timeout_while(state, time, |state| !state.ended);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        self.changed.wait_while_for(&mut self.lock(), |state| !state.ended, time);
     }
 }
 

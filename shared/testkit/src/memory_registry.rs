@@ -9,9 +9,10 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use headstart_block::Digest;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 const BODY_MAX: usize = 256 << 20;
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -70,36 +71,32 @@ impl MemoryRegistry {
 
     /// Behaves as `manners` say from now on.
     pub fn set(&self, manners: Manners) {
-        locked(&self.shared).manners = manners;
+        self.shared.lock().manners = manners;
     }
 
     /// Returns the requests so far, each as `METHOD /path?query`, and forgets them.
     #[must_use]
     pub fn take_seen(&self) -> Vec<String> {
-        std::mem::take(&mut locked(&self.shared).seen)
+        std::mem::take(&mut self.shared.lock().seen)
     }
 
     /// A manifest.
     #[must_use]
     pub fn manifest(&self, digest: &Digest) -> Option<Bytes> {
-        locked(&self.shared).manifests.get(digest).map(|(_, bytes)| bytes.clone())
+        self.shared.lock().manifests.get(digest).map(|(_, bytes)| bytes.clone())
     }
 
     /// The manifest that a tag points at.
     #[must_use]
     pub fn tag(&self, tag: &str) -> Option<Bytes> {
-        let digest = *locked(&self.shared).tags.get(tag)?;
+        let digest = *self.shared.lock().tags.get(tag)?;
         self.manifest(&digest)
     }
 
     /// Puts other bytes in the place of a blob.
     pub fn replace_blob(&self, digest: &Digest, bytes: Bytes) {
-        locked(&self.shared).blobs.insert(*digest, bytes);
+        self.shared.lock().blobs.insert(*digest, bytes);
     }
-}
-
-fn locked(shared: &Shared) -> MutexGuard<'_, Content> {
-    shared.lock().expect("content")
 }
 
 async fn answer(State(shared): State<Shared>, request: Request) -> Response<Body> {
@@ -107,7 +104,7 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response<Body
     let Ok(body) = to_bytes(body, BODY_MAX).await else {
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     };
-    let mut content = locked(&shared);
+    let mut content = shared.lock();
     content.seen.push(format!("{} {}", parts.method, parts.uri));
     let path = parts.uri.path();
     let Some((repository, rest)) = ["/manifests/", "/blobs/", "/referrers/", "/tags/"]

@@ -1,5 +1,6 @@
 //! Programs that a test starts, watches and ends: those of other projects, and the product itself.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fmt;
@@ -9,8 +10,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -82,7 +83,7 @@ impl Said {
     }
 
     fn lock(&self) -> MutexGuard<'_, Text> {
-        self.text.lock().unwrap_or_else(PoisonError::into_inner)
+        self.text.lock()
     }
 
     /// Takes output as it comes, until both outputs have ended.
@@ -193,7 +194,7 @@ impl Process {
                 drop(text);
                 panic!("{} {why} {what}:\n{lines}", self.name);
             }
-            text = self.said.more.wait_timeout(text, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.said.more.wait_for(&mut text, left);
         }
     }
 
@@ -244,7 +245,7 @@ impl Process {
             if left.is_zero() {
                 return;
             }
-            text = self.said.more.wait_timeout(text, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.said.more.wait_for(&mut text, left);
         }
     }
 

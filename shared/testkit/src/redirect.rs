@@ -12,12 +12,13 @@ use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Response, StatusCode, header};
 use axum::response::IntoResponse;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The most bytes of a request's body, or of an answer that is passed on.
@@ -139,7 +140,7 @@ impl Front {
             counts: Counts::default(),
         });
         let storage = serve(axum::Router::new().fallback(storage).with_state(Arc::clone(&shared))).await;
-        *shared.storage.lock().expect("storage") = Some(storage.address());
+        *shared.storage.lock() = Some(storage.address());
         let front = serve(axum::Router::new().fallback(front).with_state(Arc::clone(&shared))).await;
         Self { front, _storage: storage, shared }
     }
@@ -152,7 +153,7 @@ impl Front {
 
     /// Behaves as `behaviour` says from now on; addresses that were given out keep their stated life.
     pub fn set(&self, behaviour: Behaviour) {
-        *self.shared.behaviour.lock().expect("behaviour") = behaviour;
+        *self.shared.behaviour.lock() = behaviour;
     }
 
     /// Answers everything with `status` from now on; 0 ends that.
@@ -185,7 +186,7 @@ async fn front(State(shared): State<Arc<Shared>>, request: Request) -> Response<
     if let Ok(status) = StatusCode::from_u16(shared.broken.load(Ordering::Relaxed)) {
         return (status, "broken by the test").into_response();
     }
-    let behaviour = *shared.behaviour.lock().expect("behaviour");
+    let behaviour = *shared.behaviour.lock();
     let (parts, body) = request.into_parts();
     if behaviour.hide && parts.uri.path() != "/v2/" && !parts.headers.contains_key(header::AUTHORIZATION) {
         return StatusCode::NOT_FOUND.into_response();
@@ -237,10 +238,10 @@ impl Shared {
     }
 
     fn sign(&self, hex: &str, behaviour: Behaviour) -> String {
-        let mut signed = self.signed.lock().expect("addresses");
+        let mut signed = self.signed.lock();
         let ticket = signed.len() as u64;
         signed.insert(ticket, Instant::now());
-        let storage = self.storage.lock().expect("storage").expect("a running storage");
+        let storage = self.storage.lock().expect("a running storage");
         let told = behaviour.told.unwrap_or(behaviour.life).as_secs();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock past 1970").as_secs();
         let life = match behaviour.style {
@@ -278,12 +279,11 @@ async fn storage(State(shared): State<Arc<Shared>>, request: Request) -> Respons
         count(&shared.counts.leaked);
         return (StatusCode::BAD_REQUEST, "only one way to authenticate is allowed").into_response();
     }
-    let behaviour = *shared.behaviour.lock().expect("behaviour");
+    let behaviour = *shared.behaviour.lock();
     let query = request.uri().query().unwrap_or("");
     let ticket =
         query.split('&').find_map(|part| part.strip_prefix("ticket=")).and_then(|ticket| ticket.parse().ok());
-    let signed =
-        ticket.and_then(|ticket: u64| shared.signed.lock().expect("addresses").get(&ticket).copied());
+    let signed = ticket.and_then(|ticket: u64| shared.signed.lock().get(&ticket).copied());
     if signed.is_none_or(|signed| signed.elapsed() >= behaviour.life) {
         count(&shared.counts.expired);
         let status = StatusCode::from_u16(behaviour.expired_status).expect("a status");

@@ -31,12 +31,13 @@
 //! direction, because a sleeping thread is woken within a tenth of a millisecond, and the timers of async runtimes tick
 //! in whole ones.
 
+use parking_lot::Mutex;
 use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -123,7 +124,7 @@ impl Link {
         let nanoseconds = u128::from(len as u64) * 1_000_000_000 / u128::from(rate);
         let takes = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
         let free_at = &self.shared.free_at[way as usize];
-        let mut free_at = free_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free_at = free_at.lock();
         *free_at = (*free_at).max(arrived) + takes;
         *free_at
     }
@@ -207,7 +208,7 @@ impl Drop for Shaper {
         self.proxy.ended.store(true, Ordering::SeqCst);
         // On Linux this ends the listening, and wakes the thread that accepts.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Read);
-        let open = std::mem::take(&mut *self.proxy.open.lock().unwrap_or_else(PoisonError::into_inner));
+        let open = std::mem::take(&mut *self.proxy.open.lock());
         for socket in open.iter().filter_map(Weak::upgrade) {
             let _ = socket.shutdown(Shutdown::Both);
         }
@@ -217,7 +218,7 @@ impl Drop for Shaper {
 impl Proxy {
     /// Remembers the sockets, to break them when the proxy is dropped; `false` if that has happened already.
     fn keep(&self, sockets: &[&Arc<TcpStream>]) -> bool {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.retain(|socket| socket.strong_count() > 0);
         open.extend(sockets.iter().map(|socket| Arc::downgrade(socket)));
         // The thread that ends the proxy sets the flag before it takes the lock: either it finds these sockets, or the

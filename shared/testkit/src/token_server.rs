@@ -13,11 +13,12 @@ use axum::response::IntoResponse;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use parking_lot::Mutex;
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use url::form_urlencoded;
 
@@ -93,12 +94,12 @@ impl TokenServer {
 
     /// Adds a user; a second call changes the password.
     pub fn set_user(&self, user: &str, password: &str) {
-        self.desk.users.lock().expect("users").insert(user.to_owned(), password.to_owned());
+        self.desk.users.lock().insert(user.to_owned(), password.to_owned());
     }
 
     /// Takes `token` as an identity token of `user` from now on.
     pub fn set_identity_token(&self, user: &str, token: &str) {
-        self.desk.refresh_tokens.lock().expect("tokens").insert(token.to_owned(), user.to_owned());
+        self.desk.refresh_tokens.lock().insert(token.to_owned(), user.to_owned());
     }
 
     /// Allows tokens for reading to clients without credentials, or forbids them.
@@ -174,12 +175,12 @@ impl Desk {
         }
         wish.user = match (basic_credentials(&parts.headers), refresh_token) {
             (Some((user, password)), _) => {
-                if self.users.lock().expect("users").get(&user) != Some(&password) {
+                if self.users.lock().get(&user) != Some(&password) {
                     return None;
                 }
                 Some(user)
             }
-            (None, Some(token)) => Some(self.refresh_tokens.lock().expect("tokens").get(&token)?.clone()),
+            (None, Some(token)) => Some(self.refresh_tokens.lock().get(&token)?.clone()),
             (None, None) if self.anonymous.load(Ordering::Relaxed) => None,
             (None, None) => return None,
         };

@@ -4,11 +4,11 @@ use super::{ExportReport, data_extents};
 use crate::progress::{Progress, step};
 use crate::zero::{BLOCK, is_zero};
 use headstart_block::{BlockDevice, ByteRange, Error, Result};
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The number of bytes that a thread reads and writes at once: a multiple of every frame size, large enough that a
@@ -81,7 +81,7 @@ fn copy(
     let copy_parts = || -> Result<()> {
         let mut buf = vec![0; usize::try_from(PART).unwrap_or(0)];
         loop {
-            let next = parts.lock().ok().and_then(|mut parts| parts.next());
+            let next = parts.lock().next();
             let Some(part) = next.filter(|_| !failed.load(Ordering::Relaxed)) else { return Ok(()) };
             #[expect(clippy::cast_possible_truncation, reason = "at most PART")]
             let buf = &mut buf[..part.len() as usize];

@@ -16,12 +16,13 @@ use crate::reference::Tag;
 use headstart_block::{Digest, Error, ErrorKind, FileSource, Result};
 use headstart_hash_tree::sums::{BlobSums, DigestWriter, HashingWriter};
 use headstart_store::layout::{INDEX_FILE, StagingDir as LeasedDir, sync_dir};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The number of bytes after which the kernel is asked to begin writing out the staged data.
 const WRITEBACK_STEP: u64 = 8 << 20;
@@ -45,7 +46,7 @@ struct StagingDir {
 impl StagingDir {
     fn blobs(&self) -> MutexGuard<'_, BTreeMap<Digest, u64>> {
         // A panic between two inserts leaves the map whole.
-        self.blobs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.blobs.lock()
     }
 
     fn unfinished(&self) -> Result<(PathBuf, File)> {

@@ -195,7 +195,7 @@ impl WritableDisk {
         collector.pass.absorbed = reached;
         if reached >= end {
             // The data that hides them must be durable before they go.
-            self.flush_with(&mut super::lock(&self.flusher))?;
+            self.flush_with(&mut self.flusher.lock())?;
             let before: u64 = generation.frozen.iter().map(|frozen| frozen.pair.file_bytes()).sum();
             self.replace_lower(Vec::new(), None)?;
             self.counters.collected.fetch_add(before, Ordering::Relaxed);
@@ -306,7 +306,7 @@ impl WritableDisk {
             }
         }
         // No record names them.
-        super::lock(&self.ready).append(&mut stale);
+        self.ready.lock().append(&mut stale);
         self.counters.copied.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         Ok(is_active)
     }
@@ -314,7 +314,7 @@ impl WritableDisk {
     /// Appends to the data file of `pair`, and remembers the bytes that no write can use any more.
     pub(super) fn append(&self, pair: &Pair, data: &[u8]) -> Result<u64> {
         pair.append(data).map_err(|(error, lost)| {
-            super::lock(&self.ready).extend(lost);
+            self.ready.lock().extend(lost);
             error
         })
     }

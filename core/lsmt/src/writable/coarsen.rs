@@ -272,7 +272,7 @@ impl WritableDisk {
                 );
             }
         }
-        super::lock(&self.ready).append(&mut stale);
+        self.ready.lock().append(&mut stale);
         self.counters.copied.fetch_add(batch.buffer.len() as u64, Ordering::Relaxed);
         Ok(())
     }

@@ -5,12 +5,13 @@ use super::pair::{self, Pair};
 use super::runs::{Piece, RunMap, What};
 use super::state::PAIRS_MAX;
 use super::view::{Frozen, Generation, PIECES};
-use super::{Flusher, Maintenance, WritableDisk, lock};
+use super::{Flusher, Maintenance, WritableDisk};
 use crate::Segment;
 use crate::format::FIRST_DATA_SECTOR;
 use headstart_block::{BlockDevice, Error, ErrorKind, Result, SECTOR_SIZE};
+use parking_lot::MutexGuard;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, TryLockError};
 
 /// Bytes that garbage collection copies at once.
 const COPY_CHUNK: usize = 1 << 20;
@@ -101,7 +102,7 @@ impl WritableDisk {
     /// Copies the live data of the frozen pairs into pair `number`, and puts that pair in their place.
     fn replace_by_copy(&self, number: u64) -> Result<(u64, Option<Arc<Frozen>>)> {
         let generation = self.generation();
-        let pair = Pair::create(&*self.directory, &lock(&self.state).clone(), number)?;
+        let pair = Pair::create(&*self.directory, &self.state.lock().clone(), number)?;
         let mut copy = Copy::new(&pair);
         self.visit_live(&generation, &mut |from, piece| match (piece.what, &generation.base) {
             // Set aside, and not to be collected.
@@ -126,7 +127,7 @@ impl WritableDisk {
         frozen: Vec<Arc<Frozen>>,
         new_base: Option<(Arc<dyn BlockDevice>, String)>,
     ) -> Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let active = self.generation().active.number;
         let numbers: Vec<_> = frozen.iter().rev().map(|frozen| frozen.pair.number).chain([active]).collect();
         let mut new = state.with_pairs(&numbers);
@@ -153,7 +154,7 @@ impl WritableDisk {
     /// Puts a new pair on top, unless the active one is still empty, and flushes the old one.
     pub(super) fn freeze(&self) -> Result<()> {
         self.check_usable()?;
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let untouched = {
             let view = self.view();
             view.runs.is_empty() && view.generation.set_aside().is_empty()
@@ -178,7 +179,7 @@ impl WritableDisk {
                 pair::remove_files(&*self.directory, number);
             }
         })?;
-        let mut flusher = lock(&self.flusher);
+        let mut flusher = self.flusher.lock();
         self.put_on_top(pair, &mut flusher);
         drop(state);
         self.flush_with(&mut flusher)
@@ -237,11 +238,7 @@ impl WritableDisk {
     }
 
     pub(super) fn try_maintain(&self) -> Option<MutexGuard<'_, Maintenance>> {
-        match self.maintenance.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.maintenance.try_lock()
     }
 
     /// Announces, as long as the result lives, that the collector may hold `maintenance` for a short time.

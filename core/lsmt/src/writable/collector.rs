@@ -28,18 +28,18 @@
 //!
 //! [`Alive`]: super::view::Alive
 
+use super::WritableDisk;
 use super::batch::Pass;
 use super::coarsen::runs_max;
 use super::pair::Pair;
 use super::policy::{Action, Facts, Load, Policy};
 use super::space::{self, CLASSES, DeadMap, FileRange};
 use super::view::Generation;
-use super::{WritableDisk, lock};
 use crate::Segment;
 use headstart_block::{Error, ErrorKind, Result, SECTOR_SIZE};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, TryLockError};
 
 /// Sectors of a dead range that is punched at once: 64 KiB.
 const PUNCH_AT_ONCE: u64 = 128;
@@ -186,11 +186,7 @@ impl WritableDisk {
     /// # Errors
     /// Errors of the files. The disk goes on as it was; the failed part is tried again later.
     pub fn collect(&self, load: Load) -> Result<bool> {
-        let mut collector = match self.collector.try_lock() {
-            Ok(collector) => collector,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(false),
-        };
+        let Some(mut collector) = self.collector.try_lock() else { return Ok(false) };
         let worked = self.step(&mut collector, load)?;
         collector.take_failure().or_else(|| collector.untold.take()).map_or(Ok(worked), Err)
     }
@@ -233,7 +229,7 @@ impl WritableDisk {
     /// Takes dead sectors along their way; returns whether any came further.
     fn settle(&self, collector: &mut Collector) -> bool {
         let mut moved = self.sweep(collector);
-        let ready = std::mem::take(&mut *lock(&self.ready));
+        let ready = std::mem::take(&mut *self.ready.lock());
         if !ready.is_empty() {
             moved = true;
             let number = self.view_mut().renew();
@@ -244,7 +240,7 @@ impl WritableDisk {
             moved = true;
             self.release(collector, extents);
         }
-        if !collector.held.is_empty() && lock(&self.commits).count == 0 {
+        if !collector.held.is_empty() && self.commits.lock().count == 0 {
             moved = true;
             let held = std::mem::take(&mut collector.held);
             self.held.store(0, Ordering::Relaxed);
@@ -264,7 +260,7 @@ impl WritableDisk {
             if collector.shared.contains(&extent.pair) {
                 continue;
             }
-            if lock(&self.commits).reads(extent) {
+            if self.commits.lock().reads(extent) {
                 self.held.fetch_add(extent.len(), Ordering::Relaxed);
                 space::push(&mut collector.held, extent);
                 continue;
@@ -368,8 +364,8 @@ impl WritableDisk {
             let copy_room = view.copy_room(space.live).min(view.limits.usable().saturating_sub(space.live));
             (space, active, records, dying, frozen, set_aside > 0, runs, runs_max, copy_room)
         };
-        let ready = space::sectors(&lock(&self.ready));
-        let no_commit = lock(&self.commits).count == 0;
+        let ready = space::sectors(&self.ready.lock());
+        let no_commit = self.commits.lock().count == 0;
         let may_absorb = frozen && !set_aside && no_commit && {
             // Announced first: another thread that wants the lock waits for this look instead of giving up.
             let _brief = self.brief();
@@ -415,7 +411,7 @@ impl WritableDisk {
 
     /// Flushes also where nothing is pending but the death of sectors.
     fn flush_all(&self) -> Result<()> {
-        self.flush_with(&mut lock(&self.flusher))
+        self.flush_with(&mut self.flusher.lock())
     }
 }
 

@@ -3,10 +3,10 @@
 //! They are kept in memory, a bit for each block of 4 KiB. Their sum is noted in `state.json` now and then, and
 //! only that sum is known when the disk is opened again.
 
+use super::WritableDisk;
 use super::space::BLOCK_SECTORS;
 use super::state::State;
 use super::view::View;
-use super::{WritableDisk, lock};
 use headstart_block::{Result, SECTOR_SIZE};
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ impl WritableDisk {
             view.copied_up.cut_to(live);
             view.copied_up.bytes().min(live)
         };
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let noted = State { copied_up_bytes: bytes, ..state.clone() };
         self.store(&mut state, noted)?;
         self.view_mut().copied_up.noted = bytes;

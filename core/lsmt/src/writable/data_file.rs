@@ -14,12 +14,12 @@
 //! flush, and the file of such a pair goes as a whole.
 
 use super::files::LogFile;
-use super::lock;
 use headstart_block::Result;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Most bytes that are kept at the same time. Writes beyond that wait for the file system.
 const KEPT_MAX: usize = 4 << 20;
@@ -87,7 +87,7 @@ impl DataFile {
     /// Writes `data` at byte `offset`, where nothing is yet: to the file, or to memory while a hole is made.
     pub(super) fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         if self.is_involved.load(Ordering::Acquire) {
-            let mut kept = lock(&self.kept);
+            let mut kept = self.kept.lock();
             if kept.holes > 0 && kept.bytes + data.len() <= KEPT_MAX {
                 kept.insert(offset, data);
                 return Ok(());
@@ -101,7 +101,7 @@ impl DataFile {
         let end = offset + buf.len() as u64;
         let mut parts = Vec::new();
         if self.is_involved.load(Ordering::Acquire) {
-            parts = lock(&self.kept).within(&(offset..end));
+            parts = self.kept.lock().within(&(offset..end));
         }
         let mut reached = offset;
         for (start, data) in parts {
@@ -119,12 +119,12 @@ impl DataFile {
     /// Makes a hole of `len` bytes at `offset`, as [`LogFile::punch`] does; no reader reads these any more.
     pub(super) fn punch(&self, offset: u64, len: u64) -> Result<bool> {
         {
-            let mut kept = lock(&self.kept);
+            let mut kept = self.kept.lock();
             kept.holes += 1;
             self.is_involved.store(true, Ordering::Release);
         }
         let punched = self.file.punch(offset, len);
-        lock(&self.kept).holes -= 1;
+        self.kept.lock().holes -= 1;
         // Data that cannot be written stays, and flushes report it.
         let _ = self.write_kept();
         punched
@@ -135,7 +135,7 @@ impl DataFile {
         if !self.is_involved.load(Ordering::Acquire) {
             return Ok(());
         }
-        let parts: Vec<_> = lock(&self.kept).parts.iter().map(|(at, data)| (*at, Arc::clone(data))).collect();
+        let parts: Vec<_> = self.kept.lock().parts.iter().map(|(at, data)| (*at, Arc::clone(data))).collect();
         let mut rest = &*parts;
         let mut bytes = Vec::new();
         while let Some((start, _)) = rest.first() {
@@ -149,11 +149,11 @@ impl DataFile {
             };
             let (some, others) = rest.split_at(rest.iter().take_while(joined).count());
             self.file.write_at(&bytes, *start)?;
-            let mut kept = lock(&self.kept);
+            let mut kept = self.kept.lock();
             some.iter().for_each(|(at, data)| kept.remove(*at, data));
             rest = others;
         }
-        let kept = lock(&self.kept);
+        let kept = self.kept.lock();
         self.is_involved.store(kept.holes > 0 || !kept.parts.is_empty(), Ordering::Release);
         Ok(())
     }
@@ -161,7 +161,7 @@ impl DataFile {
     /// Bytes that are kept.
     #[cfg(test)]
     pub(super) fn kept_bytes(&self) -> usize {
-        let kept = lock(&self.kept);
+        let kept = self.kept.lock();
         assert_eq!(kept.bytes, kept.parts.values().map(|data| data.len()).sum::<usize>());
         kept.bytes
     }

@@ -9,8 +9,8 @@ use super::policy::{Limits, Load, Space};
 use super::runs::{Piece, What};
 use super::view::View;
 use headstart_block::{ByteSize, Error, ErrorKind, Result, SECTOR_SIZE};
+use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// The longest time between two looks at the condition that a writer waits for.
@@ -37,8 +37,7 @@ impl Gate {
 
     /// Waits for a change, but not for long; returns the time that this took at least.
     fn wait(&self) -> Duration {
-        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_guard, waited) = self.changed.wait_timeout(guard, LOOK).unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_for(&mut self.lock.lock(), LOOK);
         if waited.timed_out() { LOOK } else { Duration::ZERO }
     }
 }
@@ -243,13 +242,9 @@ impl WritableDisk {
                 Verdict::Refused(error) => return Err(error),
                 Verdict::Wait => {}
             }
-            let mut collector = match self.collector.try_lock() {
-                Ok(collector) => collector,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    self.gate.wait();
-                    continue;
-                }
+            let Some(mut collector) = self.collector.try_lock() else {
+                self.gate.wait();
+                continue;
             };
             let (worked, failed) = self.step_for_writer(&mut collector);
             if failed.is_some() && failing < FAILING_MAX.min(patience) {

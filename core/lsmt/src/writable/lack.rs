@@ -81,19 +81,19 @@ impl WritableDisk {
     #[must_use]
     pub fn take_absent(&self) -> Vec<ByteRange> {
         let size = self.generation().base.as_ref().map_or(0, |base| base.size());
-        super::lock(&self.collector).pass.lack.take(ByteRange::between(0, size))
+        self.collector.lock().pass.lack.take(ByteRange::between(0, size))
     }
 
     /// Notes that the parts that were taken have come, or why they have not. After a failure no parts are asked for
     /// until [`retry_absent`](Self::retry_absent) is called.
     pub fn absent_came(&self, result: Result<(), &Error>) {
-        super::lock(&self.collector).pass.lack.ended(result);
+        self.collector.lock().pass.lack.ended(result);
         self.gate.notify_all();
     }
 
     /// Asks again for parts that could not be brought; returns `true` if there were any.
     pub fn retry_absent(&self) -> bool {
-        let mut collector = super::lock(&self.collector);
+        let mut collector = self.collector.lock();
         let had_failed = collector.pass.lack.failure.take().is_some();
         if had_failed {
             collector.policy.may_merge_again();

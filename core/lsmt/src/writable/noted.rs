@@ -13,13 +13,13 @@
 //! Behind the noted place, a crash and damage are told apart as far as the log itself can tell. Bytes that are cut
 //! off there are copied to [`TORN`](super::torn::TORN), and reported.
 
+use super::WritableDisk;
 use super::files::{Directory, RealDirectory};
 use super::pair::{Pair, Salvaged};
 use super::policy::Load;
 use super::runs::RunMap;
 use super::state::{NotedLog, PairFiles, State};
 use super::torn::keep_tail;
-use super::{WritableDisk, lock};
 use crate::format::PAGE_SIZE;
 use headstart_block::{Error, Result, SECTOR_SIZE};
 use serde::Serialize;
@@ -51,7 +51,7 @@ impl WritableDisk {
     /// Errors of writing the state.
     pub fn note_logs(&self) -> Result<()> {
         self.check_usable()?;
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let generation = self.generation();
         let ends: Vec<_> = generation.pairs().map(|pair| (pair, pair.log().log.end())).collect();
         let has_groups = ends.iter().filter(|(_, end)| end.bytes > PAGE_SIZE as u64);

@@ -11,8 +11,8 @@ use crate::Segment;
 use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page, UserTag};
 use crate::pair::check_headers;
 use headstart_block::{Error, ErrorKind, ReadAt, Result, SECTOR_SIZE};
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
 
 /// The user tag of pairs whose log has seals; other pairs are replayed record by record.
@@ -228,7 +228,7 @@ impl Pair {
 
     /// The log; only the holder of the disk's flush lock waits for a file while it has it.
     pub(super) fn log(&self) -> MutexGuard<'_, PairLog> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        self.log.lock()
     }
 
     /// Writes the first unwritten records of `log`, which is this pair's, as a group; the caller syncs the file.

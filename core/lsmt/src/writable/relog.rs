@@ -9,13 +9,13 @@
 //!
 //! Flushes wait for all of this; it takes as long as writing 16 bytes a run.
 
+use super::WritableDisk;
 use super::files::LogFile;
 use super::log::{GROUP_MAX, Log};
 use super::pair::{self, Pair};
 use super::runs::{Piece, RunMap, What};
 use super::state::{PairFiles, State};
 use super::view::Generation;
-use super::{WritableDisk, lock};
 use crate::Segment;
 use crate::format::FIRST_DATA_SECTOR;
 use headstart_block::{ErrorKind, Result};
@@ -62,10 +62,10 @@ impl WritableDisk {
     /// Replaces the log of the active pair by one without covered records.
     pub(super) fn compact_log(&self) -> Result<()> {
         // No other thread sets runs aside or puts another pair on top.
-        let _one = lock(&self.snapshots);
-        let mut state = lock(&self.state);
+        let _one = self.snapshots.lock();
+        let mut state = self.state.lock();
         self.withdraw_note(&mut state)?;
-        let mut flusher = lock(&self.flusher);
+        let mut flusher = self.flusher.lock();
         self.flush_with(&mut flusher)?;
         let generation = self.generation();
         let pair = &generation.active;

@@ -11,10 +11,10 @@
 //! more than two
 //! levels between commits.
 
+use super::WritableDisk;
 use super::runs::{RunMap, What};
 use super::space::{self, FileRange};
 use super::view::{Frozen, Generation, View};
-use super::{WritableDisk, lock};
 use std::sync::Arc;
 
 /// All that a disk has over its base as of one moment. While a snapshot exists, the data that it names is not punched.
@@ -28,7 +28,7 @@ pub(super) struct Snapshot<'a> {
 
 impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
-        lock(&self.disk.commits).count -= 1;
+        self.disk.commits.lock().count -= 1;
     }
 }
 
@@ -36,9 +36,9 @@ impl WritableDisk {
     /// All that the disk has over its base as of one moment.
     pub(super) fn snapshot(&self) -> Snapshot<'_> {
         // One at a time; otherwise each would find the levels of another on top of those that it joins.
-        let _one = lock(&self.snapshots);
+        let _one = self.snapshots.lock();
         let (mut levels, own, size) = {
-            let mut commits = lock(&self.commits);
+            let mut commits = self.commits.lock();
             let mut view = self.view_mut();
             view.set_aside();
             let generation = &view.generation;
@@ -70,8 +70,8 @@ impl WritableDisk {
     /// known again which sectors die. Copies the map, so that other threads wait only for the writes of that time
     /// to be joined.
     pub(super) fn reunite(&self) {
-        let _one = lock(&self.snapshots);
-        if lock(&self.commits).count > 0 {
+        let _one = self.snapshots.lock();
+        if self.commits.lock().count > 0 {
             return;
         }
         let (pair, levels) = {

@@ -12,9 +12,10 @@ use super::runs::{Piece, RunMap, What, visit_merged};
 use super::space::{self, FileRange};
 use crate::Segment;
 use headstart_block::{BlockDevice, ByteRange, Error, Extent, Result, SECTOR_SIZE};
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// The number of pieces of a range that a reader takes at once: a stack array of less than a kilobyte. A read that
 /// meets more takes them in several turns.
@@ -50,17 +51,17 @@ pub(super) struct Alive {
 impl Alive {
     fn enter(&self) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
+        self.numbers.lock().insert(number);
         number
     }
 
     fn leave(&self, number: u64) {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        self.numbers.lock().remove(&number);
     }
 
     /// The number of the oldest generation that is still in use.
     pub(super) fn oldest(&self) -> u64 {
-        let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let numbers = self.numbers.lock();
         numbers.first().copied().unwrap_or(u64::MAX)
     }
 }

@@ -17,10 +17,10 @@ use super::{Floor, TokenFlow, most};
 use headstart_block::guarded::{Access, GuardedDir, Like};
 use headstart_block::lock::{lock_within, try_lock};
 use headstart_block::{Error, Result, private};
+use parking_lot::Mutex;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
@@ -142,7 +142,7 @@ impl SharedBucket {
 
     /// The rate at present; `None` for no limit.
     pub(super) fn rate(&self) -> Option<f64> {
-        let opened = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = self.file.lock();
         let content = Content::read(&opened.file).ok().flatten()?;
         Some(content.flow.rate).filter(|rate| *rate > 0.0)
     }
@@ -157,7 +157,7 @@ impl SharedBucket {
     fn try_take_at(&self, (now, own): (u64, Instant), bytes: f64, floor: Floor) -> Option<Duration> {
         // Without a limit no process holds up another.
         self.rate()?;
-        let mut opened = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opened = self.file.lock();
         if !try_lock(&opened.file).ok()? {
             let held = own.saturating_duration_since(*opened.held_since.get_or_insert(own));
             return (held < LOCK_PATIENCE).then_some(LOCK_RETRY);

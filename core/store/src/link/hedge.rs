@@ -5,8 +5,8 @@
 //! whole store is slow, doubling the load would make it worse.
 
 use crate::settings::HedgeSettings;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Reads whose times are kept: enough for a steady median, few enough to follow a change within seconds.
@@ -39,7 +39,7 @@ impl Hedge {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Only statistics: any state that a panic left is good enough.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The time for which a demand read that is sent now is waited for; `None` if too little is known.

@@ -6,7 +6,7 @@
 
 use crate::retry::jitter;
 use headstart_block::Error;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
@@ -32,7 +32,7 @@ impl Rest {
 
     fn state(&self) -> MutexGuard<'_, Option<Pause>> {
         // Every change of it is a single assignment.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Notes a failed read: if the store asked for a pause, that begins now.

@@ -10,20 +10,21 @@
 //! an old one, a password that was changed meanwhile. If that is refused as well, it is
 //! [`ErrorKind::Denied`].
 
+use super::Clock;
 use super::challenge::{Bearer, Challenge};
 use super::credentials::{Credential, Credentials};
 use super::domain::{host_of, is_same_domain};
 use super::flight::{Flight, Lead, Turn};
 use super::token::{Decision, LIFE_UNTOLD, Secret, Token, TokenSlot};
-use super::{Clock, locked};
 use crate::guard::{self, Guard};
 use crate::http;
 use crate::settings::{StoreSettings, authority};
 use headstart_block::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -137,7 +138,7 @@ impl Auth {
 
     /// The proof that a request shows now.
     pub(super) async fn proof(self: &Arc<Self>, access: Access) -> Result<Proof> {
-        let scheme = locked(&self.scheme).clone();
+        let scheme = self.scheme.lock().clone();
         match scheme {
             Scheme::Unknown => Ok(Proof { shown: Shown::Nothing, header: None }),
             Scheme::Basic => {
@@ -193,7 +194,7 @@ impl Auth {
             },
             Shown::Token(generation) => {
                 // Also at the end: the next request shall not begin with a token that was refused.
-                locked(&self.slot(access).tokens).reject(*generation);
+                self.slot(access).tokens.lock().reject(*generation);
                 if again { Err(denied(&self.credentials.get().await?)) } else { Ok(()) }
             }
         }
@@ -211,19 +212,19 @@ impl Auth {
 
     /// `true` if the registry asks for a token, and none has come so far.
     pub(super) fn lacks_token(&self) -> bool {
-        let asks = matches!(*locked(&self.scheme), Scheme::Bearer(_));
-        asks && !locked(&self.pull.tokens).has_had_any()
+        let asks = matches!(*self.scheme.lock(), Scheme::Bearer(_));
+        asks && !self.pull.tokens.lock().has_had_any()
     }
 
     /// Sets the scheme, and returns the one before.
     fn take_up(&self, scheme: Scheme) -> Scheme {
-        std::mem::replace(&mut *locked(&self.scheme), scheme)
+        std::mem::replace(&mut *self.scheme.lock(), scheme)
     }
 
     /// A good token: the kept one, or a new one that this request or another one fetches.
     async fn token(self: &Arc<Self>, bearer: &Bearer, access: Access) -> Result<Token> {
         let slot = self.slot(access);
-        let decide = || locked(&slot.tokens).decide(self.clock.now());
+        let decide = || slot.tokens.lock().decide(self.clock.now());
         // Twice is for a token that was refused right after it came; more is a server that gives no good
         // ones.
         for _ in 0..4 {
@@ -278,13 +279,13 @@ impl Auth {
     /// Schedules the renewal of a new token for the time at which it nears its end, if it was used by then. Keeps
     /// nothing alive.
     fn look_after(self: &Arc<Self>, bearer: &Bearer, access: Access, generation: u64) {
-        let Some(due_at) = locked(&self.slot(access).tokens).due_at() else { return };
+        let Some(due_at) = self.slot(access).tokens.lock().due_at() else { return };
         let (auth, bearer) = (Arc::downgrade(self), bearer.clone());
         let pause = due_at.saturating_sub(self.clock.now());
         tokio::spawn(async move {
             sleep(pause).await;
             let Some(auth) = auth.upgrade() else { return };
-            let is_due = locked(&auth.slot(access).tokens).is_due(generation, auth.clock.now());
+            let is_due = auth.slot(access).tokens.lock().is_due(generation, auth.clock.now());
             if is_due {
                 auth.renew_ahead(&bearer, access);
             }
@@ -299,12 +300,12 @@ impl Auth {
         });
         let token = match fetched {
             Ok((secret, life)) => {
-                let token = locked(&self.slot(access).tokens).accept(secret, asked, life);
+                let token = self.slot(access).tokens.lock().accept(secret, asked, life);
                 self.look_after(bearer, access, token.generation);
                 Ok(token)
             }
             Err(error) => {
-                locked(&self.slot(access).tokens).fail(self.clock.now());
+                self.slot(access).tokens.lock().fail(self.clock.now());
                 Err(ungranted(error))
             }
         };

@@ -11,16 +11,16 @@
 use super::auth::Access;
 use super::endpoint::{Endpoint, MOST_HOPS};
 use super::flight::{Flight, Turn};
-use super::locked;
 use super::redirect::{Address, Decision, Route, life_in_url};
 use crate::http::{self, http_date};
 use crate::link::Answer;
 use crate::retry::jitter;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use reqwest::header::DATE;
 use reqwest::{Method, Response, StatusCode};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use url::Url;
@@ -59,15 +59,15 @@ enum Asked {
 
 impl Blobs {
     fn get(&self, digest: &Digest) -> Arc<Blob> {
-        Arc::clone(locked(&self.known).entry(*digest).or_default())
+        Arc::clone(self.known.lock().entry(*digest).or_default())
     }
 
     fn shortest(&self) -> Option<Duration> {
-        *locked(&self.shortest)
+        *self.shortest.lock()
     }
 
     fn saw(&self, life: Duration) {
-        let mut shortest = locked(&self.shortest);
+        let mut shortest = self.shortest.lock();
         *shortest = Some(shortest.map_or(life, |known| known.min(life)));
     }
 }
@@ -75,18 +75,18 @@ impl Blobs {
 impl Endpoint {
     /// `true` if the endpoint said lately that it does not have the blob.
     pub(super) fn lacks(&self, digest: &Digest) -> bool {
-        self.clock.now() < *locked(&self.blobs.get(digest).lacks_until)
+        self.clock.now() < *self.blobs.get(digest).lacks_until.lock()
     }
 
     /// Notes that the endpoint does not have the blob.
     pub(super) fn note_lack(&self, digest: &Digest) {
-        *locked(&self.blobs.get(digest).lacks_until) = self.clock.now().saturating_add(LACKS);
+        *self.blobs.get(digest).lacks_until.lock() = self.clock.now().saturating_add(LACKS);
     }
 
     /// Begins to read `range` of a blob.
     pub(super) async fn open_range(self: &Arc<Self>, digest: &Digest, range: ByteRange) -> Result<Answer> {
         let blob = self.blobs.get(digest);
-        let decide = || locked(&blob.route).decide(self.clock.now(), self.blobs.shortest());
+        let decide = || blob.route.lock().decide(self.clock.now(), self.blobs.shortest());
         let mut refusals = 0;
         // Each round learns something; the bound is for a registry that changes its mind for ever.
         for _ in 0..8 {
@@ -134,7 +134,7 @@ impl Endpoint {
         if let Some(target) = self.target(&response)? {
             let date = response.headers().get(DATE).and_then(|date| http_date(date.to_str().ok()?));
             let life = life_in_url(&target, date);
-            let due = locked(&blob.route).learn_address(target, now, life, self.blobs.shortest());
+            let due = blob.route.lock().learn_address(target, now, life, self.blobs.shortest());
             if let Some((generation, at)) = due {
                 self.look_after(blob, digest, generation, at);
             }
@@ -143,7 +143,7 @@ impl Endpoint {
         match response.status() {
             // Wrong ranges are for the caller that asked for this range.
             StatusCode::OK | StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
-                locked(&blob.route).learn_direct();
+                blob.route.lock().learn_direct();
                 Ok(Asked::Here(response))
             }
             _ => Err(http::refusal(&response)),
@@ -160,7 +160,7 @@ impl Endpoint {
             sleep(pause.mul_f64(1.0 + jitter() / 16.0)).await;
             let (Some(endpoint), Some(blob)) = (endpoint.upgrade(), blob.upgrade()) else { return };
             let (now, seen) = (endpoint.clock.now(), endpoint.blobs.shortest());
-            let is_due = locked(&blob.route).is_due(generation, now, seen);
+            let is_due = blob.route.lock().is_due(generation, now, seen);
             if is_due {
                 endpoint.fetch_ahead(&blob, &digest);
             }
@@ -179,7 +179,7 @@ impl Endpoint {
                 Err(Error::new(ErrorKind::Unavailable, cause).about(&endpoint.name))
             });
             if let Err(error) = &asked {
-                locked(&blob.route).fail(endpoint.clock.now());
+                blob.route.lock().fail(endpoint.clock.now());
                 tracing::warn!(%error, "asking for the next address of a blob ahead of time failed");
             }
             lead.publish(asked.as_ref().map(|_| ()));
@@ -193,7 +193,7 @@ impl Endpoint {
         let response = match sent {
             Ok(response) => response,
             Err(error) => {
-                locked(&blob.route).reject(address.generation, self.clock.now());
+                blob.route.lock().reject(address.generation, self.clock.now());
                 return Err(error);
             }
         };
@@ -201,7 +201,7 @@ impl Endpoint {
         let status = response.status();
         match status.as_u16() {
             400 | 401 | 403 | 404 | 410 => {
-                let lived = locked(&blob.route).reject(address.generation, self.clock.now());
+                let lived = blob.route.lock().reject(address.generation, self.clock.now());
                 if let Some(lived) = lived.filter(|_| !matches!(status.as_u16(), 404 | 410)) {
                     self.blobs.saw(lived);
                 }
@@ -213,7 +213,7 @@ impl Endpoint {
             // As with one that cannot be reached. This read need not find out: a storage that is down as a
             // whole is asked no more often for it.
             500.. => {
-                locked(&blob.route).reject(address.generation, self.clock.now());
+                blob.route.lock().reject(address.generation, self.clock.now());
                 Err(http::refusal(&response))
             }
             _ => http::ranged_answer(response, range).map(Ok),

@@ -5,16 +5,17 @@
 
 use super::auth::{Access, Auth};
 use super::blob::Blobs;
-use super::{CHECKED, Clock, locked};
+use super::{CHECKED, Clock};
 use crate::counters::Meter;
 use crate::guard::{self, Guard};
 use crate::http::{self, Redirects};
 use crate::settings::{StoreSettings, authority};
 use bytes::Bytes;
 use headstart_block::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use reqwest::header::LOCATION;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 use url::Url;
@@ -114,7 +115,7 @@ impl Endpoint {
     }
 
     pub(super) fn rests(&self) -> bool {
-        self.clock.now() < *locked(&self.rests_until)
+        self.clock.now() < *self.rests_until.lock()
     }
 
     /// The time in which it has to begin an answer, everything included.
@@ -125,7 +126,7 @@ impl Endpoint {
 
     /// Notes that it failed: others are asked for a while.
     pub(super) fn rest(&self) {
-        *locked(&self.rests_until) = self.clock.now().saturating_add(REST);
+        *self.rests_until.lock() = self.clock.now().saturating_add(REST);
     }
 
     /// The URL of something in the repository: `blobs/sha256:...`.

@@ -8,7 +8,8 @@
 //! The caller keeps the result, not this module.
 
 use headstart_block::{Error, ErrorKind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -68,7 +69,7 @@ pub(super) struct Lead {
 
 impl Flight {
     fn lock(&self) -> MutexGuard<'_, Option<watch::Receiver<Outcome>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The lead, or the outcome of the request that had it.

@@ -7,13 +7,12 @@
 
 use super::auth::basic;
 use super::credentials::{Credential, Credentials};
-use super::locked;
 use crate::http;
 use crate::settings::{StoreSettings, authority};
 use headstart_block::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use reqwest::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{RequestBuilder, Response, StatusCode};
-use std::sync::Mutex;
 use std::time::Duration;
 use url::Url;
 
@@ -58,7 +57,7 @@ impl Login {
         url: &Url,
         first_byte: Duration,
     ) -> Result<Response> {
-        let mut shown = locked(&self.shown).clone();
+        let mut shown = self.shown.lock().clone();
         for tried in 1.. {
             let request = match &shown {
                 Some(shown) => request().header(AUTHORIZATION, shown.header.clone()),
@@ -68,7 +67,7 @@ impl Login {
             match response.status() {
                 StatusCode::UNAUTHORIZED if tried < TRIES_MAX => {
                     let next = self.others(shown, &response).await?;
-                    *locked(&self.shown) = Some(next.clone());
+                    *self.shown.lock() = Some(next.clone());
                     shown = Some(next);
                 }
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {

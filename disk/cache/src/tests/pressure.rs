@@ -1,7 +1,6 @@
 //! Too little space: limits, pins, scans, disks that take nothing.
 
 use super::{Sample, UNIT, missing, open, units};
-use crate::blob_files::lock;
 use crate::evict;
 use crate::files::EVICT_LOCK;
 use crate::locks::{self, Mode};
@@ -164,7 +163,7 @@ fn inserts_beside_an_evictor_keep_to_the_size_limit() {
             assert!(locks::try_lock(&other, &(0..1), Mode::Exclusive).unwrap());
             None
         } else {
-            Some(lock(&cache.evictor))
+            Some(cache.evictor.lock())
         };
         insert_at_once(&sample, &blob, &|range| {
             assert!(sample.reads(&blob, range), "a read that waits completes");

@@ -6,7 +6,7 @@
 //! Few ranges are held at a time, hence a plain list.
 
 use headstart_block::ByteRange;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// The mode in which a range is held.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,8 +38,8 @@ impl RangeLock {
 
     /// Waits until no held range conflicts, and takes `range`.
     pub(super) fn lock(&self, range: ByteRange, hold: Hold) -> Held<'_> {
-        let waited = self.released.wait_while(self.list(), |held| conflicts(held, range, hold));
-        let mut held = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.list();
+        self.released.wait_while(&mut held, |held| conflicts(held, range, hold));
         self.enter(&mut held, range, hold)
     }
 
@@ -49,9 +49,9 @@ impl RangeLock {
         Held { lock: self, entry }
     }
 
-    /// The list of held ranges. Nothing panics while it holds the lock.
+    /// The list of held ranges.
     fn list(&self) -> MutexGuard<'_, Vec<(ByteRange, Hold)>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 }
 

@@ -9,11 +9,12 @@ use fuser::{
 };
 use headstart_block::SECTOR_SIZE;
 use nix::libc;
+use parking_lot::{Mutex, MutexGuard};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// The mounted tree: the file's name in the directory, or `None` for the file alone.
@@ -80,7 +81,7 @@ impl Tree {
     }
 
     fn face(&self) -> MutexGuard<'_, Face> {
-        self.face.lock().unwrap_or_else(PoisonError::into_inner)
+        self.face.lock()
     }
 
     fn attributes(&self, ino: INodeNo) -> Option<FileAttr> {

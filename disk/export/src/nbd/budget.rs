@@ -9,9 +9,9 @@
 //!
 //! Small buffers are not counted: see [`SMALL`].
 
-use super::lock::lock;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The most bytes that all connections of a server hold together by default: three of the largest requests.
@@ -107,7 +107,7 @@ impl Account {
 
     /// Memory for `bytes`, if there is as much.
     pub(crate) fn try_reserve(self: &Arc<Self>, bytes: u64) -> Option<Share> {
-        let mut held = lock(&self.held);
+        let mut held = self.held.lock();
         if held.pooled + bytes > CONNECTION_BYTES || !self.pool.take(bytes) {
             return None;
         }
@@ -124,12 +124,12 @@ impl Account {
         if let Some(share) = self.try_reserve(bytes) {
             return Some(share);
         }
-        let mut held = lock(&self.held);
+        let mut held = self.held.lock();
         while held.own {
             if gone() {
                 return None;
             }
-            held = self.free.wait_timeout(held, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            self.free.wait_for(&mut held, LOOK);
         }
         held.own = true;
         drop(held);
@@ -147,11 +147,11 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         if self.pooled > 0 {
-            lock(&self.account.held).pooled -= self.pooled;
+            self.account.held.lock().pooled -= self.pooled;
             self.account.pool.give(self.pooled);
         }
         if self.own {
-            lock(&self.account.held).own = false;
+            self.account.held.lock().own = false;
             self.account.free.notify_one();
         }
     }

@@ -14,13 +14,13 @@
 
 use super::budget::Pool;
 use super::disk::ExportState;
-use super::lock::lock;
 use super::standing::{Activity, Choice, Client, choose, choose_fairly, now};
 use crate::complaints::{Complaints, complain};
+use parking_lot::{Condvar, Mutex, RwLock};
 use rustix::fd::OwnedFd;
 use rustix::net::{Shutdown, shutdown};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio_rustls::TlsAcceptor;
 
@@ -202,14 +202,14 @@ impl ConnectionRegistry {
     }
 
     fn has_several_exports(&self) -> bool {
-        self.exports.read().unwrap_or_else(PoisonError::into_inner).len() > 1
+        self.exports.read().len() > 1
     }
 
     /// A place for a client on `socket`, unless the server stops or all places are taken by clients that use them:
     /// those that do not use them have to make room ([`standing`](super::standing)), which takes [`PLACE_TIMEOUT`] at
     /// most.
     pub(crate) fn admit(self: &Arc<Self>, socket: &Arc<OwnedFd>) -> Option<Slot> {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         let until = now() + PLACE_TIMEOUT;
         while !table.stopping {
             let (competing, places) = if self.has_several_exports() {
@@ -223,7 +223,7 @@ impl ConnectionRegistry {
             if now() >= until || !table.make_room(now(), competing, &self.complaints) {
                 return None;
             }
-            table = self.changed.wait_timeout(table, RECHECK).unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut table, RECHECK);
         }
         if table.stopping {
             return None;
@@ -244,51 +244,48 @@ impl ConnectionRegistry {
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
-        lock(&self.table).stopping
+        self.table.lock().stopping
     }
 
     pub(crate) fn connections(&self) -> usize {
-        lock(&self.table).connections.len()
+        self.table.lock().connections.len()
     }
 
     /// Waits, unless the server stops.
     pub(crate) fn pause(&self, duration: Duration) {
-        let table = lock(&self.table);
-        let waited = self.changed.wait_timeout_while(table, duration, |table| !table.stopping);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        self.changed.wait_while_for(&mut self.table.lock(), |table| !table.stopping, duration);
     }
 
     /// Takes no more requests, and gives those in flight `timeout` to finish; `true` if they did. Requests that have
     /// not finished then are cut off.
     pub(crate) fn drain(&self, timeout: Duration) -> bool {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         table.stopping = true;
         self.changed.notify_all();
         table.connections.values().for_each(RegisteredConnection::stop_receiving);
-        let waited = self.changed.wait_timeout_while(table, timeout, |table| !table.connections.is_empty());
-        let table = waited.unwrap_or_else(PoisonError::into_inner).0;
+        self.changed.wait_while_for(&mut table, |table| !table.connections.is_empty(), timeout);
         table.connections.values().for_each(RegisteredConnection::cut_off);
         table.connections.is_empty()
     }
 
     /// The exports that can be chosen now.
     pub(crate) fn exports(&self) -> Vec<Arc<ExportState>> {
-        self.exports.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.exports.read().clone()
     }
 
     /// Changes the exports that can be chosen.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Vec<Arc<ExportState>>) -> T) -> T {
-        change(&mut self.exports.write().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.exports.write())
     }
 
     /// The number of connections that have chosen an export.
     pub(crate) fn connections_to_any(&self) -> usize {
-        lock(&self.table).connections.values().filter(|connection| connection.export.is_some()).count()
+        self.table.lock().connections.values().filter(|connection| connection.export.is_some()).count()
     }
 
     /// The number of connections that have chosen this export.
     pub(crate) fn connections_to(&self, state: &Arc<ExportState>) -> usize {
-        lock(&self.table).connections.values().filter(|connection| connection.has(state)).count()
+        self.table.lock().connections.values().filter(|connection| connection.has(state)).count()
     }
 
     /// Takes no more requests for an export that cannot be chosen any more, and gives those in flight `timeout` to
@@ -296,14 +293,13 @@ impl ConnectionRegistry {
     pub(crate) fn disconnect(&self, state: &Arc<ExportState>, timeout: Duration) -> bool {
         let is_used =
             |table: &mut ConnectionTable| table.connections.values().any(|connection| connection.has(state));
-        let table = lock(&self.table);
+        let mut table = self.table.lock();
         table
             .connections
             .values()
             .filter(|connection| connection.has(state))
             .for_each(RegisteredConnection::stop_receiving);
-        let waited = self.changed.wait_timeout_while(table, timeout, is_used);
-        let mut table = waited.unwrap_or_else(PoisonError::into_inner).0;
+        self.changed.wait_while_for(&mut table, is_used, timeout);
         table
             .connections
             .values()
@@ -316,7 +312,7 @@ impl ConnectionRegistry {
 impl Slot {
     /// Notes that `socket` is served from here on.
     pub(crate) fn watch(&self, socket: &Arc<OwnedFd>) {
-        let mut table = lock(&self.registry.table);
+        let mut table = self.registry.table.lock();
         if table.stopping {
             let _ = shutdown(&**socket, Shutdown::Read);
         }
@@ -329,7 +325,7 @@ impl Slot {
     pub(crate) fn choose(&self, state: &Arc<ExportState>) -> Placed {
         let registry = &self.registry;
         let (places, until) = (registry.limits.connections_max, now() + PLACE_TIMEOUT);
-        let mut table = lock(&registry.table);
+        let mut table = registry.table.lock();
         loop {
             let exports = registry.exports();
             if !exports.iter().any(|export| Arc::ptr_eq(export, state)) {
@@ -355,7 +351,7 @@ impl Slot {
             if table.stopping {
                 return Placed::IsFull;
             }
-            table = registry.changed.wait_timeout(table, RECHECK).unwrap_or_else(PoisonError::into_inner).0;
+            registry.changed.wait_for(&mut table, RECHECK);
         }
     }
 }
@@ -373,7 +369,7 @@ pub(crate) enum Placed {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut table = lock(&self.registry.table);
+        let mut table = self.registry.table.lock();
         table.connections.remove(&self.number);
         drop(table);
         self.registry.changed.notify_all();

@@ -12,7 +12,7 @@
 use super::proto::{BASE_ALLOCATION_ID, STATE_HOLE_ZERO};
 use crate::Export;
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
-use std::sync::{PoisonError, RwLock};
+use parking_lot::RwLock;
 
 /// The bytes of a sector, as a length in memory.
 #[expect(clippy::cast_possible_truncation, reason = "512")]
@@ -42,7 +42,7 @@ impl ExportState {
 
     /// Writes whole sectors: never waits for remote bytes.
     pub(crate) fn write_sectors(&self, data: &[u8], offset: u64) -> Result<()> {
-        let shared = self.sectors.read().unwrap_or_else(PoisonError::into_inner);
+        let shared = self.sectors.read();
         let written = self.device().write_at(data, offset);
         drop(shared);
         written
@@ -82,7 +82,7 @@ impl ExportState {
         if inside.is_empty() {
             return Ok(());
         }
-        let shared = self.sectors.read().unwrap_or_else(PoisonError::into_inner);
+        let shared = self.sectors.read();
         let zeroed = self.device().write_zeroes(inside);
         drop(shared);
         zeroed
@@ -101,7 +101,7 @@ impl ExportState {
         let at = |offset: u64| usize::try_from(offset - start).unwrap_or(0);
         for _ in 0..FETCHES_MAX {
             self.device().read_at(&mut sector, start)?;
-            let alone = self.sectors.write().unwrap_or_else(PoisonError::into_inner);
+            let alone = self.sectors.write();
             match self.device().read_local_at(&mut sector, start) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::Absent => continue,

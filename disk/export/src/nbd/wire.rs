@@ -1,17 +1,17 @@
 //! A client's socket during transmission: one thread receives, several send whole replies.
 
 use super::budget::Pool;
-use super::lock::lock;
 use super::spin_policy::{SPIN, SpinPolicy};
 use super::standing::{Activity, now};
 use crate::complaints::{Complaints, complain};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// The outcome of a wait for bytes.
@@ -137,7 +137,7 @@ impl Wire {
 
     /// The right to send, so that a reply can be sent in parts.
     pub(crate) fn hold(&self) -> Sending<'_> {
-        Sending { wire: self, _held: lock(&self.sending) }
+        Sending { wire: self, _held: self.sending.lock() }
     }
 
     /// Sends all of `bytes` to a client that takes them in time.

@@ -15,12 +15,11 @@
 //! dropped, because no client waits for them.
 
 use super::budget::Share;
-use super::lock::lock;
 use super::transmission::NbdCommand;
 use crate::processors::processors;
 use headstart_block::SECTOR_SIZE;
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Most threads of one connection: as many reads wait for a store at once. Reads that wait behind them have been
@@ -125,20 +124,20 @@ pub(crate) enum Pushed {
 impl WorkerPool {
     /// `true` if a job of `bytes` would have to wait.
     pub(crate) fn is_full(&self, bytes: u64) -> bool {
-        lock(&self.state).is_full(bytes)
+        self.state.lock().is_full(bytes)
     }
 
     /// `true` if one more processor job may come.
     pub(crate) fn is_free(&self) -> bool {
-        lock(&self.state).jobs < work_max()
+        self.state.lock().jobs < work_max()
     }
 
     /// Queues a job, once there is room for it.
     pub(crate) fn push(&self, job: Job) -> Pushed {
         let bytes = job.bytes();
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         while state.is_full(bytes) {
-            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.room.wait(&mut state);
         }
         state.jobs += 1;
         state.bytes += bytes;
@@ -156,7 +155,7 @@ impl WorkerPool {
 
     /// The next job for the calling thread; `None`: the thread ends. `broken` is `true` if the client is gone.
     pub(crate) fn next(&self, broken: impl Fn() -> bool) -> Option<Running<'_>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         loop {
             if broken() {
                 state.drop_queue();
@@ -170,10 +169,9 @@ impl WorkerPool {
                 break;
             }
             state.idle += 1;
-            let waited = self.work.wait_timeout(state, IDLE_MAX).unwrap_or_else(PoisonError::into_inner);
-            state = waited.0;
+            let waited = self.work.wait_for(&mut state, IDLE_MAX);
             state.idle -= 1;
-            if waited.1.timed_out() && state.queue.is_empty() {
+            if waited.timed_out() && state.queue.is_empty() {
                 break;
             }
         }
@@ -183,7 +181,7 @@ impl WorkerPool {
 
     /// Takes back a thread that could not be started. Returns the oldest job, if no other thread is there to do it.
     pub(crate) fn thread_failed(&self) -> Option<Running<'_>> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.threads -= 1;
         if state.threads > 0 {
             return None;
@@ -195,7 +193,7 @@ impl WorkerPool {
 
     /// No more jobs will come: threads end when the queue is empty, or at once if the client is gone.
     pub(crate) fn close(&self, broken: bool) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.closing = true;
         if broken {
             state.drop_queue();
@@ -227,7 +225,7 @@ pub(crate) struct Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let mut state = lock(&self.pool.state);
+        let mut state = self.pool.state.lock();
         state.jobs -= 1;
         state.bytes -= self.bytes;
         drop(state);

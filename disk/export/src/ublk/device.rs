@@ -17,14 +17,15 @@ use libublk::io::{UblkDev, UblkQueue};
 use libublk::uring_async::{ublk_submit_sqe_async, wait_and_handle_io_events};
 use libublk::{BufDesc, UblkError, UblkFlags, UblkUringData, sys};
 use nix::libc;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
 use std::future::poll_fn;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread;
 
@@ -90,7 +91,7 @@ impl Ublk {
     }
 
     fn shut_down(&self) -> Result<()> {
-        let Some(control) = locked(&self.control).take() else { return Ok(()) };
+        let Some(control) = self.control.lock().take() else { return Ok(()) };
         let read_only = self.target.device.is_read_only();
         let dropped = host_cache::drop_pages(&self.path, STOP_PATIENCE);
         self.target.stopping.store(true, Ordering::Release);
@@ -102,7 +103,7 @@ impl Ublk {
         };
         let spawned = thread::Builder::new().name("ublk-stop".to_owned()).spawn(kill);
         let killed = spawned.is_ok() && matches!(killed.recv_timeout(STOP_PATIENCE), Ok(Ok(())));
-        if !killed || locked(&self.ended).recv_timeout(STOP_PATIENCE).is_err() {
+        if !killed || self.ended.lock().recv_timeout(STOP_PATIENCE).is_err() {
             tracing::warn!("{}: the kernel does not release it; a process may have it open", self.uri());
         }
         if read_only {
@@ -133,10 +134,10 @@ impl Server for Ublk {
     }
 
     fn failed(&self) -> Option<Error> {
-        if locked(&self.control).is_none() {
+        if self.control.lock().is_none() {
             return None;
         }
-        let cause = match locked(&self.ended).try_recv() {
+        let cause = match self.ended.lock().try_recv() {
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => return None,
             Ok(Ok(())) => Error::new(ErrorKind::Cancelled, "the device was deleted from outside"),
             Ok(Err(error)) => Error::new(ErrorKind::Io, format!("the kernel gave it up: {error}")),
@@ -155,10 +156,6 @@ impl Drop for Ublk {
             tracing::warn!("{error}");
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes the device, serves it until it is killed, deletes it.
@@ -359,7 +356,7 @@ async fn slowly(
     target.pool.run(move || {
         let result = serving.do_slowly(request, data);
         let waker = {
-            let mut outcome = locked(&theirs);
+            let mut outcome = theirs.lock();
             outcome.result = Some(result);
             outcome.waker.take()
         };
@@ -369,7 +366,7 @@ async fn slowly(
         let _ = rustix::io::write(&*bell, &1_u64.to_ne_bytes());
     });
     poll_fn(move |context| {
-        let mut outcome = locked(&outcome);
+        let mut outcome = outcome.lock();
         match outcome.result.take() {
             Some(result) => Poll::Ready(result),
             None => {

@@ -6,7 +6,7 @@
 
 use super::blk::Target;
 use crate::complaints::complain;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 #[derive(Default)]
@@ -17,7 +17,7 @@ pub(crate) struct Owner {
 
 impl Owner {
     fn lock(&self) -> MutexGuard<'_, bool> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.taken.lock()
     }
 
     /// Waits until the disk is free and takes it; `false` if `gone` is `true` first.
@@ -35,8 +35,7 @@ impl Owner {
             if gone() {
                 return false;
             }
-            let waited = self.left.wait_timeout(taken, Duration::from_millis(50));
-            taken = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.left.wait_for(&mut taken, Duration::from_millis(50));
         }
         *taken = true;
         true

@@ -45,6 +45,7 @@ use crate::complaints::complain;
 use crate::processors::processors;
 use gathered::Gathered;
 use headstart_block::Result;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use requests::Waiting;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use shared_work::{Helped, Spare};
@@ -52,8 +53,8 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use virtio_queue::{Queue, QueueT};
 
@@ -147,9 +148,9 @@ enum Outcome {
 }
 
 impl Mailbox {
-    /// Locks the finished results. Nothing panics while it holds the lock.
+    /// Locks the finished results.
     fn lock(&self) -> MutexGuard<'_, Vec<Finished>> {
-        self.finished.lock().unwrap_or_else(PoisonError::into_inner)
+        self.finished.lock()
     }
 
     /// Takes all results.
@@ -233,9 +234,9 @@ impl RingHandle {
         Ok(handle)
     }
 
-    /// Locks the orders. Nothing panics while it holds the lock.
+    /// Locks the orders.
     fn lock(&self) -> MutexGuard<'_, Orders> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+        self.orders.lock()
     }
 
     fn give(&self, change: impl FnOnce(&mut Orders)) -> u64 {
@@ -256,8 +257,7 @@ impl RingHandle {
             if gone() {
                 return false;
             }
-            let waited = self.taken.wait_timeout(orders, Duration::from_millis(50));
-            orders = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.taken.wait_for(&mut orders, Duration::from_millis(50));
         }
         true
     }

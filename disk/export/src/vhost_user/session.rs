@@ -19,6 +19,7 @@ use super::memory::{GuestMemory, MemoryTable, REGIONS_MAX};
 use super::owner::Owner;
 use super::ring::{Ending, RingHandle, RingParts, WorkerPools};
 use headstart_block::ClientGuard;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::fs::File;
@@ -26,7 +27,7 @@ use std::io::{IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use vhost::vhost_user::message::{
     BackendReq, FrontendReq, VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags,
     VhostUserInflight, VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig,
@@ -64,9 +65,9 @@ impl Link {
         Self { socket, state: Mutex::default() }
     }
 
-    /// Locks the state. Nothing panics while it holds the lock.
+    /// Locks the state.
     fn lock(&self) -> MutexGuard<'_, LinkState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// `true` if the front end has gone away, or this server has hung up.
@@ -160,7 +161,8 @@ pub(crate) fn run(
 ) -> Result<()> {
     let rings = (0..target.queues()).map(|_| RingSetup::new()).collect();
     let client = ClientGuard::of(&target.device);
-    let session = Arc::new(Mutex::new(Session {
+    // The library calls a session only behind the standard library's lock.
+    let session = Arc::new(std::sync::Mutex::new(Session {
         link: Arc::clone(link),
         target,
         pools,

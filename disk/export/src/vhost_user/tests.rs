@@ -4,8 +4,9 @@ use super::blk::{Request, Status, Step, Target};
 use super::chain::{Broken, Chain, Cursor, NoMemory, SEGMENTS_MAX, Segment, Table};
 use super::memory::GuestMemory;
 use headstart_block::{BlockDevice, ByteRange, Error, Extent, Result, SECTOR_SIZE};
+use parking_lot::Mutex;
 use proptest::prelude::*;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 const MEMORY: u64 = 1 << 20;
@@ -37,11 +38,11 @@ struct Disk(Mutex<Vec<u8>>);
 
 impl BlockDevice for Disk {
     fn size(&self) -> u64 {
-        self.0.lock().unwrap().len() as u64
+        self.0.lock().len() as u64
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let bytes = self.0.lock().unwrap();
+        let bytes = self.0.lock();
         let start = usize::try_from(offset).unwrap();
         let from = bytes.get(start..start + buf.len()).ok_or_else(|| Error::invalid("past the end"))?;
         buf.copy_from_slice(from);
@@ -59,13 +60,13 @@ impl BlockDevice for Disk {
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         assert!(offset.is_multiple_of(SECTOR_SIZE) && (data.len() as u64).is_multiple_of(SECTOR_SIZE));
         let start = usize::try_from(offset).unwrap();
-        self.0.lock().unwrap()[start..start + data.len()].copy_from_slice(data);
+        self.0.lock()[start..start + data.len()].copy_from_slice(data);
         Ok(())
     }
 
     fn write_zeroes(&self, range: ByteRange) -> Result<()> {
         let (start, end) = (usize::try_from(range.offset()).unwrap(), usize::try_from(range.end()).unwrap());
-        self.0.lock().unwrap()[start..end].fill(0);
+        self.0.lock()[start..end].fill(0);
         Ok(())
     }
 }

@@ -9,10 +9,11 @@ use headstart_disk::Swarm;
 use headstart_disk::swarm::{BootTracker, Hinted};
 use headstart_store::Urgency;
 use headstart_swarm::tracker::{Access, ImageKey};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::runtime::Handle;
@@ -402,8 +403,7 @@ impl Shared {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Code that holds the lock does not panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Connects, introduces the disk and sends its state.

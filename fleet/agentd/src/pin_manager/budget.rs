@@ -5,8 +5,9 @@
 //! counted, in total and for each host: the bytes that they describe, and the bytes that they fetch here at a time.
 
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Most bytes of all blobs that orders describe at a time: those of one image. Describing this many takes 128 MiB of
 /// memory, and 704 MiB beside the cache's files once a part of each blob is here.
@@ -41,7 +42,7 @@ pub(super) struct Share {
 
 impl Budget {
     fn taken(&self) -> MutexGuard<'_, HashMap<String, Taken>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.taken.lock()
     }
 
     /// Reserves the amounts of an order of `host`: it describes blobs of `described` bytes, and fetches `bytes` of them

@@ -16,11 +16,12 @@ use headstart_peer_net::pinning::Holding;
 use headstart_peer_net::remote_commands::{CommandOutcome, ReceivedCommand, RemoteCommand};
 use headstart_store::{Location, Reference, Selector};
 use headstart_swarm::PeerKey;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
 use utoipa::ToSchema;
@@ -132,11 +133,11 @@ impl Keeping {
     }
 
     fn pins(&self) -> MutexGuard<'_, Pins> {
-        self.pins.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pins.lock()
     }
 
     fn away(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
-        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+        self.away.lock()
     }
 }
 

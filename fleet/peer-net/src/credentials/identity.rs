@@ -11,6 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_daemon::file::{Readers, replace};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use rcgen::KeyPair;
 use rustls::client::ResolvesClientCert;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
@@ -20,7 +21,7 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{RootCertStore, SignatureScheme};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -84,7 +85,7 @@ impl Identity {
     }
 
     fn current(&self) -> Arc<Current> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.read())
     }
 
     /// The content of the certificate.
@@ -157,7 +158,7 @@ impl Identity {
         let chain = vec![CertificateDer::from(der.to_vec())];
         let certified = Arc::new(CertifiedKey::new(chain, self.key()));
         let renewed = Arc::new(Current { certified, says });
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = renewed;
+        *self.current.write() = renewed;
         self.write(&mut kept);
         self.renewed.send_replace(());
         Ok(())
@@ -178,7 +179,7 @@ impl Identity {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 
     /// The certificate that is in the file now; `None` if none can be read.

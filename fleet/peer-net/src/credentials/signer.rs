@@ -20,11 +20,11 @@ use super::validity::DAY;
 use super::{CA, CA_KEY, Credentials, check_name};
 use headstart_block::guarded::{OthersMay, check_own, check_own_directory};
 use headstart_block::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 /// Requests of one host that are considered in an hour.
 pub(crate) const PER_HOUR: usize = 12;
@@ -114,7 +114,7 @@ impl Signer {
         now_ms: u64,
     ) -> Result<Vec<u8>> {
         let is_admitted = {
-            let mut ration = self.ration.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut ration = self.ration.lock();
             ration.take(&proved.name, now_ms)
         };
         if !is_admitted {

@@ -16,9 +16,9 @@
 
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use headstart_block::{Error, ErrorKind, Result};
+use parking_lot::RwLock;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{PoisonError, RwLock};
 
 /// Most bytes of a datagram.
 pub(super) const DATAGRAM: usize = 65_507;
@@ -72,7 +72,7 @@ impl Seal {
     /// If it cannot be used.
     pub(crate) fn rekey(&self, key: [u8; 32]) -> Result<bool> {
         let new = usable(key)?;
-        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.keys.write();
         if keys.current.as_ref().is_some_and(|(current, _)| *current == key) {
             return Ok(false);
         }
@@ -82,7 +82,7 @@ impl Seal {
 
     /// Opens only datagrams that are sealed by the current key.
     pub(crate) fn give_up_previous(&self) {
-        self.keys.write().unwrap_or_else(PoisonError::into_inner).previous = None;
+        self.keys.write().previous = None;
     }
 
     /// The datagrams that carry a message: one, or two if it does not fit.
@@ -106,7 +106,7 @@ impl Seal {
         sealed.push(part);
         sealed.extend_from_slice(&message);
         sealed.extend_from_slice(bytes);
-        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.keys.read();
         if let Some((_, key)) = &keys.current {
             let nonce = Nonce::assume_unique_for_key(nonce);
             key.seal_in_place_append_tag(nonce, Aad::from([VERSION]), &mut sealed).ok()?;
@@ -125,7 +125,7 @@ impl Seal {
         if *version != VERSION {
             return None;
         }
-        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.keys.read();
         let mut again = keys.previous.as_ref().map(|_| sealed.to_vec());
         let opened = match &keys.current {
             None => sealed,

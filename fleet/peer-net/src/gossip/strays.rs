@@ -1,9 +1,9 @@
 //! Datagrams from outside of the cluster.
 
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Addresses of hosts of other clusters that are remembered, at most.
 const STRAYS_MAX: usize = 64;
@@ -21,7 +21,7 @@ impl Strays {
     /// Counts a datagram.
     pub(super) fn add(&self, from: IpAddr) {
         self.count.fetch_add(1, Ordering::Relaxed);
-        let mut known = self.from.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.from.lock();
         if known.len() < STRAYS_MAX && known.insert(from) {
             tracing::warn!(
                 address = %from,

@@ -4,9 +4,10 @@ use crate::blob::Blob;
 use crate::host::Host;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use headstart_swarm::{Chunks, Event, FetchId, Urgency};
+use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
@@ -38,7 +39,7 @@ impl Host {
         urgency: Urgency,
         again: bool,
     ) {
-        let queued = || self.fetches.queued.lock().unwrap_or_else(PoisonError::into_inner);
+        let queued = || self.fetches.queued.lock();
         if again {
             match queued().remove(&fetch) {
                 Some(waiting) => waiting.abort(),
@@ -53,7 +54,7 @@ impl Host {
                 // The semaphore is never closed.
                 Urgency::Background => host.fetches.background.acquire().await.ok(),
             };
-            host.fetches.queued.lock().unwrap_or_else(PoisonError::into_inner).remove(&fetch);
+            host.fetches.queued.lock().remove(&fetch);
             let fetched = match &blob {
                 Some(blob) => tokio::time::timeout(host.fetches.longest, host.fetch_now(blob, chunks, urgency))
                     .await

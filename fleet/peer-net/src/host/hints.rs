@@ -30,10 +30,11 @@ use headstart_disk::swarm::Hinted;
 use headstart_swarm::hints::Hints;
 use headstart_swarm::tracker::{Access, HintAnswer, HintReport, ImageKey};
 use headstart_swarm::{PeerKey, Time};
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
@@ -106,8 +107,7 @@ impl HintsSide {
     }
 
     fn images(&self) -> MutexGuard<'_, Images> {
-        // Code that holds the lock does not panic.
-        self.images.lock().unwrap_or_else(PoisonError::into_inner)
+        self.images.lock()
     }
 
     fn wake(&self) {

@@ -15,10 +15,11 @@ use crate::proof::{Binding, Side};
 use headstart_block::{Error, ErrorKind, ReadAt, Result};
 use headstart_swarm::event::Served;
 use headstart_swarm::{Chunks, Event, PeerId, PeerKey, RequestId, Role, Urgency};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
@@ -140,29 +141,29 @@ impl Link {
 
     /// The other host's certificate.
     pub(crate) fn certificate(&self) -> Option<HostCertificate> {
-        self.certificate.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.certificate.lock().clone()
     }
 
     /// Sets a new certificate of the other host, for the same name and key.
     pub(crate) fn set_certificate(&self, renewed: HostCertificate) {
-        *self.certificate.lock().unwrap_or_else(PoisonError::into_inner) = Some(renewed);
+        *self.certificate.lock() = Some(renewed);
     }
 
     /// `true` if the other host's certificate has ended.
     pub(crate) fn has_ended(&self, now: u64) -> bool {
-        let certificate = self.certificate.lock().unwrap_or_else(PoisonError::into_inner);
+        let certificate = self.certificate.lock();
         certificate.as_ref().is_some_and(|one| now > one.validity.not_after)
     }
 
     /// `true` if the other host's certificate gives it the role of an authority.
     pub(crate) fn is_authority(&self) -> bool {
-        let certificate = self.certificate.lock().unwrap_or_else(PoisonError::into_inner);
+        let certificate = self.certificate.lock();
         certificate.as_ref().is_some_and(|certificate| certificate.roles.authority)
     }
 
     /// Counts a request of the other host for a certificate; returns the number of requests within an hour.
     pub(crate) fn count_certificate_request(&self, now_ms: u64) -> u32 {
-        let mut requests = self.certificate_requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.certificate_requests.lock();
         if now_ms.saturating_sub(requests.0) >= HOUR_MS {
             *requests = (now_ms, 0);
         }
@@ -170,8 +171,8 @@ impl Link {
         requests.1
     }
 
-    fn requests(&self) -> std::sync::MutexGuard<'_, BTreeMap<RequestId, Request>> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    fn requests(&self) -> parking_lot::MutexGuard<'_, BTreeMap<RequestId, Request>> {
+        self.requests.lock()
     }
 
     /// Records chunks that are about to be requested. A second request under the same number changes nothing.
@@ -218,7 +219,7 @@ impl Link {
 
     /// Records the outcome of an order of the other host. Returns `true` if too many of its orders are refused.
     pub(crate) fn note_order(&self, is_refused: bool, now_ms: u64) -> bool {
-        self.in_vain.lock().unwrap_or_else(PoisonError::into_inner).note(is_refused, now_ms)
+        self.in_vain.lock().note(is_refused, now_ms)
     }
 
     /// Ends the connection; any thread may call this.

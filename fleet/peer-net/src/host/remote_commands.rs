@@ -23,10 +23,11 @@ use crate::pin::{KnownPin, Pin};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_cache::BlobSpec;
 use headstart_swarm::{PeerId, Role};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::{mpsc, oneshot};
 
 /// Orders of other hosts that wait; more are refused.
@@ -212,12 +213,12 @@ pub(crate) struct RemoteCommands {
 impl RemoteCommands {
     /// Removes an order that has no waiting caller.
     fn forget(&self, key: (PeerId, u32)) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        self.waiting.lock().remove(&key);
     }
 
     /// Removes the orders to a host that is not connected any more.
     pub(crate) fn gone(&self, peer: PeerId) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         waiting.retain(|(of, _), _| *of != peer);
     }
 }
@@ -278,7 +279,7 @@ impl Host {
     /// Handles the refusal of an order of this host, in full or in part; its outcome follows.
     pub(crate) fn order_refused(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
         let why = decode_refusal(body)?;
-        let mut waiting = self.remote_commands.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.remote_commands.waiting.lock();
         if let Some(waiting) = waiting.get_mut(&(link.peer, number)) {
             waiting.why = Some(why);
         }
@@ -288,7 +289,7 @@ impl Host {
     /// Handles the outcome of an order of this host.
     pub(crate) fn order_done(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
         let done = CommandOutcome::decode(body).ok_or_else(|| Error::corrupt("is no answer"))?;
-        let mut waiting = self.remote_commands.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.remote_commands.waiting.lock();
         if let Some(Waiting { done: waiting, why }) = waiting.remove(&(link.peer, number)) {
             // A caller that has stopped waiting needs no outcome.
             let _ = waiting.send(CommandOutcome { why, ..done });
@@ -349,12 +350,7 @@ impl Swarm {
             let number = self.host.remote_commands.last.fetch_add(1, Ordering::Relaxed);
             let (done, waiting) = oneshot::channel();
             let key = (link.peer, number);
-            self.host
-                .remote_commands
-                .waiting
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(key, Waiting { done, why: None });
+            self.host.remote_commands.waiting.lock().insert(key, Waiting { done, why: None });
             let away = || Error::new(ErrorKind::Unavailable, "the connection broke off").about(name);
             let sent = command.encode().map(|body| link.outbox.control(Kind::Order, number, &body));
             // The connection may have been closed before the waiting order was registered.

@@ -13,8 +13,9 @@ use crate::host::Host;
 use crate::host::link::Link;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_swarm::PeerId;
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -52,12 +53,12 @@ impl Renewals {
 
     /// The reason why the certificate, which is due, was not renewed at the last attempt.
     pub(crate) fn failure(&self) -> Option<String> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.failure.lock().clone()
     }
 
     /// Records the outcome of an attempt. Returns `true` if it differs from the one before.
     pub(crate) fn note(&self, failure: Option<String>) -> bool {
-        let mut noted = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = self.failure.lock();
         let is_news = *noted != failure;
         *noted = failure;
         is_news
@@ -65,13 +66,13 @@ impl Renewals {
 
     /// Ends the request to a host that is not connected any more.
     pub(crate) fn gone(&self, peer: PeerId) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         waiting.take_if(|waiting| waiting.peer == peer);
     }
 
     /// Passes on the answer of a host, if a task waits for it.
     fn answered(&self, peer: PeerId, number: u32, answer: Result<Vec<u8>>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         if let Some(waiting) = waiting.take_if(|waiting| waiting.peer == peer && waiting.number == number) {
             // A task that has stopped waiting needs no answer.
             let _ = waiting.answer.send(answer);
@@ -171,8 +172,7 @@ impl Host {
         let link = link.ok_or_else(away)?;
         let number = self.renewals.last.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
-        *self.renewals.waiting.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(Waiting { peer, number, answer });
+        *self.renewals.waiting.lock() = Some(Waiting { peer, number, answer });
         // The connection may have been closed before the waiting request was registered.
         if link.outbox.control(Kind::Request, number, request).is_err() || link.is_closed() {
             self.renewals.gone(peer);

@@ -15,9 +15,10 @@ use crate::host::Host;
 use crate::host::link::Link;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_daemon::file::{self, Readers};
+use parking_lot::{Mutex, MutexGuard};
 use rustls::pki_types::CertificateDer;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The time for which gossip under an earlier key is still opened, in milliseconds.
 const OVERLAP_MS: u64 = 60_000;
@@ -92,7 +93,7 @@ impl Trust {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 
     /// Accepts a list if it is later than the known one.

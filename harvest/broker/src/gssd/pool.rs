@@ -11,9 +11,9 @@
 
 use super::record::{Grain, Gssd, Want};
 use crate::{GssdId, Time};
+use parking_lot::{Mutex, MutexGuard};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The offer of a pooled gSSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,8 +150,7 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lists> {
-        // No holder of the lock can panic half-way with an invariant broken.
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lists.lock()
     }
 }
 

@@ -13,14 +13,15 @@
 //! A page that was lost or torn still counts as programmed: after a loss a block has to be erased before it is
 //! programmed.
 
-use super::{Flash, FlashBlock, FlashError, Geometry, failed, lock, outside, whole_pages, within};
+use super::{Flash, FlashBlock, FlashError, Geometry, failed, outside, whole_pages, within};
 use headstart_block::random::Random;
 use headstart_block::{Error, ErrorKind, SECTOR_SIZE};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The rates of random faults.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -150,17 +151,17 @@ impl Emulator {
 
     /// The next program of this block fails.
     pub fn fail_next_program(&self, block: FlashBlock) {
-        lock(&self.told).program.insert(block.0);
+        self.told.lock().program.insert(block.0);
     }
 
     /// The next erasure of this block fails.
     pub fn fail_next_erase(&self, block: FlashBlock) {
-        lock(&self.told).erase.insert(block.0);
+        self.told.lock().erase.insert(block.0);
     }
 
     /// The next erasure of this block fails, and it is not the block's fault.
     pub fn interrupt_next_erase(&self, block: FlashBlock) {
-        lock(&self.told).busy.insert(block.0);
+        self.told.lock().busy.insert(block.0);
     }
 
     /// Makes this page unreadable from now on, until its block is erased.
@@ -187,10 +188,10 @@ impl Emulator {
     #[must_use]
     pub fn lose_power(&self) -> Self {
         self.dead.store(true, Ordering::SeqCst);
-        let mut random = lock(&self.random).clone();
+        let mut random = self.random.lock().clone();
         let mut blocks = Vec::with_capacity(self.blocks.len());
         for (number, block) in (0..).zip(&self.blocks) {
-            let mut block = std::mem::take(&mut *lock(block));
+            let mut block = std::mem::take(&mut *block.lock());
             for page in std::mem::take(&mut block.volatile) {
                 match random.below(3) {
                     0 => {}
@@ -211,8 +212,8 @@ impl Emulator {
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn copied(&self) -> Self {
-        let blocks = self.blocks.iter().map(|block| Mutex::new(lock(block).clone())).collect();
-        Self::of(self.geometry, blocks, None, self.faults, lock(&self.random).clone())
+        let blocks = self.blocks.iter().map(|block| Mutex::new(block.lock().clone())).collect();
+        Self::of(self.geometry, blocks, None, self.faults, self.random.lock().clone())
     }
 
     /// Counts of the operations since it was made or power came back.
@@ -233,7 +234,7 @@ impl Emulator {
     fn block(&self, block: FlashBlock) -> Result<MutexGuard<'_, Block>, FlashError> {
         let found = usize::try_from(block.0).ok().and_then(|index| self.blocks.get(index));
         let found = found.ok_or_else(|| outside(block))?;
-        let guard = lock(found);
+        let guard = found.lock();
         if self.dead.load(Ordering::SeqCst) { Err(no_power()) } else { Ok(guard) }
     }
 
@@ -249,7 +250,7 @@ impl Emulator {
     }
 
     fn chance(&self, share: f64) -> bool {
-        share > 0.0 && lock(&self.random).unit() < share
+        share > 0.0 && self.random.lock().unit() < share
     }
 
     /// Keeps the first `sectors` sectors of a page.
@@ -358,13 +359,13 @@ impl Flash for Emulator {
             return Err(FlashError::NotErased(block, page));
         }
         let extent = self.change()?;
-        let fails = lock(&self.told).program.remove(&block.0) || self.chance(self.faults.program);
+        let fails = self.told.lock().program.remove(&block.0) || self.chance(self.faults.program);
         let done = if fails || extent == Extent::Part { pages / 2 } else { pages };
         for (page, bytes) in (page..page + done).zip(data.chunks_exact(size)) {
             self.store(block, &mut held, page, bytes)?;
         }
         held.next = page + pages;
-        lock(&self.volatile).insert(block.0);
+        self.volatile.lock().insert(block.0);
         if extent == Extent::Part {
             return Err(no_power());
         }
@@ -381,7 +382,7 @@ impl Flash for Emulator {
         if held.bad {
             return Err(FlashError::Bad(block));
         }
-        if lock(&self.told).busy.remove(&block.0) {
+        if self.told.lock().busy.remove(&block.0) {
             return Err(FlashError::Failed(Error::new(ErrorKind::Io, "emulated flash is busy")));
         }
         if self.change()? == Extent::Part {
@@ -389,7 +390,7 @@ impl Flash for Emulator {
             self.clear(block, &mut held, first)?;
             return Err(no_power());
         }
-        if lock(&self.told).erase.remove(&block.0) || self.chance(self.faults.erase) {
+        if self.told.lock().erase.remove(&block.0) || self.chance(self.faults.erase) {
             held.bad = true;
             return Err(FlashError::Bad(block));
         }
@@ -405,11 +406,11 @@ impl Flash for Emulator {
         if extent == Extent::Whole && self.dead.load(Ordering::SeqCst) {
             return Err(no_power());
         }
-        let all = std::mem::take(&mut *lock(&self.volatile));
+        let all = std::mem::take(&mut *self.volatile.lock());
         let done = if extent == Extent::Part { all.len() / 2 } else { all.len() };
         for number in all.into_iter().take(done) {
             if let Some(block) = usize::try_from(number).ok().and_then(|index| self.blocks.get(index)) {
-                lock(block).volatile.clear();
+                block.lock().volatile.clear();
             }
         }
         self.count(3, 1);
@@ -424,12 +425,12 @@ impl Flash for Emulator {
         usize::try_from(block.0)
             .ok()
             .and_then(|index| self.blocks.get(index))
-            .is_none_or(|block| lock(block).bad)
+            .is_none_or(|block| block.lock().bad)
     }
 
     fn wear(&self, block: FlashBlock) -> u32 {
         let found = usize::try_from(block.0).ok().and_then(|index| self.blocks.get(index));
-        found.map_or(0, |block| lock(block).wear)
+        found.map_or(0, |block| block.lock().wear)
     }
 }
 
@@ -572,7 +573,7 @@ mod tests {
     fn zeros_take_no_memory_and_all_is_counted() {
         let flash = Emulator::new(SMALL, Faults::default());
         flash.program(BLOCK, 0, &[0; 2048]).unwrap();
-        assert!(lock(&flash.blocks[2]).pages.is_empty());
+        assert!(flash.blocks[2].lock().pages.is_empty());
         assert!(matches!(flash.program(BLOCK, 1, &[0; 1024]), Err(FlashError::NotErased(_, 1))));
         flash.erase(BLOCK).unwrap();
         flash.flush().unwrap();

@@ -25,9 +25,10 @@
 //! counts. Its form is in `table`.
 
 use super::table::{self, BAD};
-use super::{Flash, FlashBlock, FlashError, Geometry, lock, outside, whole_pages, within};
+use super::{Flash, FlashBlock, FlashError, Geometry, outside, whole_pages, within};
 use headstart_block::guarded::{check_own, check_own_file};
 use headstart_block::{Error, ErrorKind};
+use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -35,7 +36,6 @@ use std::io::{self, Seek, SeekFrom};
 use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The number of reads of other blocks that check if the flash answers.
@@ -106,7 +106,7 @@ impl FileFlash {
         file.sync_all().map_err(about)?;
         let total = geometry.total_blocks() as usize;
         let flash = Self::of((file, path), table, geometry, vec![0; total], 0);
-        let saved = flash.save(&mut lock(&flash.unsaved));
+        let saved = flash.save(&mut flash.unsaved.lock());
         saved.inspect_err(|_| flash.unmake())?;
         Ok(flash)
     }
@@ -185,7 +185,7 @@ impl FileFlash {
         if let Ok((entry, _)) = self.entry(block) {
             entry.fetch_or(BAD, Ordering::SeqCst);
         }
-        match self.save(&mut lock(&self.unsaved)) {
+        match self.save(&mut self.unsaved.lock()) {
             Ok(()) => FlashError::Bad(block),
             Err(error) => FlashError::Failed(error),
         }
@@ -244,7 +244,7 @@ impl FileFlash {
         next.store(0, Ordering::SeqCst);
         let more = |entry: u32| Some((entry & !BAD).saturating_add(1).min(BAD - 1) | entry & BAD);
         entry.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).unwrap_or_default();
-        let mut unsaved = lock(&self.unsaved);
+        let mut unsaved = self.unsaved.lock();
         *unsaved += 1;
         if unsaved.is_multiple_of(UNSAVED)
             && let Err(error) = self.save(&mut unsaved)
@@ -351,7 +351,7 @@ impl Flash for FileFlash {
 
 impl Drop for FileFlash {
     fn drop(&mut self) {
-        let mut unsaved = lock(&self.unsaved);
+        let mut unsaved = self.unsaved.lock();
         if *unsaved > 0
             && let Err(error) = self.save(&mut unsaved)
         {
@@ -474,7 +474,7 @@ mod tests {
         let error = flash.spoilt(FlashBlock(3), "cannot be erased", broken());
         assert!(matches!(error, FlashError::Bad(FlashBlock(3))));
         // As after a kill: nothing is saved at the end.
-        *lock(&flash.unsaved) = 0;
+        *flash.unsaved.lock() = 0;
         drop(flash);
         let flash = FileFlash::open(&path, &table).unwrap();
         assert!(flash.is_bad(FlashBlock(3)) && !flash.is_bad(FlashBlock(2)));

@@ -1,9 +1,9 @@
 //! Programs that tests start while others of the same process have flash open.
 
+use parking_lot::RwLock;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::process::{Command, Output, Stdio};
-use std::sync::{PoisonError, RwLock};
 
 /// Held to start programs, and shared to open flash: until a program that another test starts runs its own code, it may
 /// hold the locks of all files that were open here.
@@ -16,7 +16,7 @@ static FORKS: RwLock<()> = RwLock::new(());
 /// The program cannot be started or waited for.
 pub fn output_of(program: &str, args: &[&OsStr]) -> std::io::Result<Output> {
     let child = {
-        let _alone = FORKS.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = FORKS.write();
         let mut shell = Command::new("sh");
         shell.args(["-c", "echo && exec \"$@\"", "sh", program]).args(args);
         let mut child = shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -30,5 +30,5 @@ pub fn output_of(program: &str, args: &[&OsStr]) -> std::io::Result<Output> {
 
 /// Waits until no program of a test is being started.
 pub fn between_forks() -> impl Drop {
-    FORKS.read().unwrap_or_else(PoisonError::into_inner)
+    FORKS.read()
 }

@@ -5,11 +5,12 @@ use super::room::{Medium, Room, is_full};
 use super::writer::{Writer, Written};
 use super::{End, Record, VERSION, encode, old, replay};
 use crate::{Error, ErrorKind, Result};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// A journal is worth rewriting when it is this many times as long as when it was written...
 const GROWN_TIMES: u64 = 2;
@@ -226,7 +227,7 @@ impl Journal {
             if !state.writing {
                 break;
             }
-            state = self.synced.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.synced.wait(&mut state);
         }
         state.writing = true;
         let (batch, upto) = (std::mem::take(&mut state.pending), state.appended);
@@ -389,7 +390,7 @@ impl Journal {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -5,7 +5,6 @@ use super::file::Journal;
 use super::room::Room;
 use super::writer::{Writer, beside_failed};
 use crate::{Error, ErrorKind, Result};
-use std::sync::PoisonError;
 
 impl Journal {
     /// Begins to replace all records by others that lead to the same state. Records that are appended from now on
@@ -67,7 +66,7 @@ impl<'a> Rewriting<'a> {
         self.new.sync().map_err(|error| error.about(journal.path.display()))?;
         let mut state = journal.lock();
         while state.writing {
-            state = journal.synced.wait(state).unwrap_or_else(PoisonError::into_inner);
+            journal.synced.wait(&mut state);
         }
         journal.check(&state)?;
         state.writing = true;

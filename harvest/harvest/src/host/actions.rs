@@ -14,9 +14,8 @@ use super::{Control, Host};
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
 use headstart_broker::event::Answer;
 use headstart_broker::{Action, Event, RequestId, Step};
-use headstart_flash::device::{FlashBlock, lock};
+use headstart_flash::device::FlashBlock;
 use headstart_flash::journal::Lsn;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// The broker's decisions: no part of them is done before their steps are durable.
@@ -41,7 +40,7 @@ impl Decided {
 impl Host {
     /// Tells the broker of an event.
     pub(crate) fn notify(&self, event: Event) -> Result<()> {
-        lock(&self.inbox).push(event);
+        self.inbox.lock().push(event);
         self.settle()
     }
 
@@ -56,8 +55,8 @@ impl Host {
 
     /// Takes a request back whose user is told that there is no room: its grant is released.
     pub(super) fn take_back(&self, request: RequestId, borrower: VssdId) {
-        let control = &mut *lock(&self.control);
-        let inbox = &mut *lock(&self.inbox);
+        let control = &mut *self.control.lock();
+        let inbox = &mut *self.inbox.lock();
         inbox.retain(|event| !matches!(event, Event::Request(asked) if asked.request == request));
         let decided = control.decided.as_mut().and_then(|decided| decided.take_answer(request));
         let answer = decided.or_else(|| control.answers.remove(&request));
@@ -69,7 +68,7 @@ impl Host {
 
     /// Has the broker take all events, and does its actions.
     pub(crate) fn settle(&self) -> Result<()> {
-        let mut control = lock(&self.control);
+        let mut control = self.control.lock();
         let settled = self.settle_with(&mut control);
         drop(control);
         self.changed.notify_all();
@@ -88,7 +87,7 @@ impl Host {
             if control.decided.is_some() {
                 self.act(control)?;
             }
-            let events = std::mem::take(&mut *lock(&self.inbox));
+            let events = std::mem::take(&mut *self.inbox.lock());
             let mut actions = std::mem::take(&mut control.resumed);
             if events.is_empty() && actions.is_empty() {
                 return Ok(());
@@ -147,7 +146,7 @@ impl Host {
                 let event = self
                     .carve(control, gssd, lender, bandwidth, capacity)
                     .map_err(|error| undone(gssd, "it cannot be taken from its home", error))?;
-                lock(&self.inbox).push(event);
+                self.inbox.lock().push(event);
             }
             Action::Attach { gssd, borrower, slot } => {
                 self.attach(gssd, borrower, slot)
@@ -272,7 +271,7 @@ impl Host {
 
     /// Removes a deleted vSSD.
     fn forget(&self, control: &mut Control, id: VssdId) {
-        let gone = self.volumes.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let gone = self.volumes.write().remove(&id);
         if let Some(volume) = gone {
             volume.gone.store(true, Ordering::Release);
             self.written_before.fetch_add(volume.meter.counts()[1], Ordering::Relaxed);
@@ -295,7 +294,7 @@ impl Host {
 
     /// Takes the broker's answer to a request of this number.
     pub(crate) fn answer_to(&self, request: RequestId) -> Option<Answer> {
-        lock(&self.control).answers.remove(&request)
+        self.control.lock().answers.remove(&request)
     }
 }
 

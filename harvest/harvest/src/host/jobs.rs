@@ -16,7 +16,7 @@ use super::volume::Volume;
 use super::{Host, Jobs, Kind};
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
 use headstart_broker::{Evacuation, Event, Run};
-use headstart_flash::device::{FlashBlock, FlashError, lock};
+use headstart_flash::device::{FlashBlock, FlashError};
 use headstart_flash::vssd::Effort;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,7 +48,7 @@ impl Host {
     /// Begins a job; if the same one runs, after that.
     pub(crate) fn begin(&self, job: Job) {
         {
-            let jobs = &mut *lock(&self.jobs);
+            let jobs = &mut *self.jobs.lock();
             if let Some(again) = jobs.running.get_mut(&job) {
                 // The running one may have looked for work for the last time.
                 *again = true;
@@ -66,7 +66,7 @@ impl Host {
             std::thread::Builder::new().name(name).spawn(move || host.do_job(job)).map(drop)
         });
         if !matches!(spawned, Some(Ok(()))) {
-            let mut jobs = lock(&self.jobs);
+            let mut jobs = self.jobs.lock();
             jobs.running.remove(&job);
             jobs.fail(job);
         }
@@ -75,7 +75,7 @@ impl Host {
     /// Does the jobs that wait, one after the other.
     pub(crate) fn run_jobs(&self) {
         loop {
-            let job = lock(&self.jobs).waiting.pop_front();
+            let job = self.jobs.lock().waiting.pop_front();
             let Some(job) = job else { return };
             self.do_job(job);
         }
@@ -83,7 +83,7 @@ impl Host {
 
     /// Begins failed jobs again.
     pub(crate) fn retry_jobs(&self) {
-        let failed = std::mem::take(&mut lock(&self.jobs).failed);
+        let failed = std::mem::take(&mut self.jobs.lock().failed);
         failed.into_iter().for_each(|job| self.begin(job));
         if self.inline {
             self.run_jobs();
@@ -92,7 +92,7 @@ impl Host {
 
     fn do_job(&self, job: Job) {
         // Since it was begun, or failed, the broker may have gone on.
-        let awaited = job.action().is_none_or(|action| lock(&self.control).broker.awaits(&action));
+        let awaited = job.action().is_none_or(|action| self.control.lock().broker.awaits(&action));
         let done = match job {
             _ if !awaited => Ok(None),
             Job::Erase(gssd) => self.erase(gssd),
@@ -103,7 +103,7 @@ impl Host {
         };
         let told = done.and_then(|event| event.map_or(Ok(()), |event| self.notify_now_or_later(event)));
         // Only now: no other thread does the same job while this one's event is on its way.
-        let again = lock(&self.jobs).running.remove(&job).unwrap_or(false);
+        let again = self.jobs.lock().running.remove(&job).unwrap_or(false);
         if let Err(error) = told {
             // The search for room on the journal's disk reports that once.
             if error.kind() == ErrorKind::NoSpace && self.log.refusal().is_some() {
@@ -111,7 +111,7 @@ impl Host {
             } else if !self.closing.load(Ordering::Acquire) {
                 tracing::warn!(%error, ?job, "will be tried again");
             }
-            lock(&self.jobs).fail(job);
+            self.jobs.lock().fail(job);
         } else if again {
             self.begin(job);
         }
@@ -125,7 +125,7 @@ impl Host {
     /// Erases a gSSD's blocks, its channels in parallel.
     fn erase(&self, gssd: GssdId) -> Result<Option<Event>> {
         let blocks = self.custody.blocks(gssd);
-        let lender = lock(&self.control).broker.gssd(gssd).map(|gssd| gssd.lender);
+        let lender = self.control.lock().broker.gssd(gssd).map(|gssd| gssd.lender);
         let bad = self.erase_runs(&blocks, true)?;
         if let Some(lender) = lender {
             self.lost_blocks(lender, &bad)?;
@@ -214,7 +214,7 @@ impl Host {
 
     /// The time limit for moving `bytes` bytes from a slot; `None` if the broker does not await that any more.
     fn deadline(&self, gssd: GssdId, borrower: VssdId, slot: u8, bytes: u64) -> Option<Deadline> {
-        let control = lock(&self.control);
+        let control = self.control.lock();
         let awaited = control.broker.evacuation(gssd);
         let Evacuation { since, pressed_since, .. } =
             awaited.filter(|it| it.borrower == borrower && it.slot == slot)?;
@@ -280,7 +280,7 @@ impl Host {
         }
         // The evacuation of this slot notices that it is not awaited. Its late event must not be taken for one about
         // the slot's next gSSD. (If one thread does all jobs, the evacuation may itself be the caller.)
-        while !self.inline && lock(&self.jobs).running.contains_key(&Job::Evacuate(gssd, borrower, slot)) {
+        while !self.inline && self.jobs.lock().running.contains_key(&Job::Evacuate(gssd, borrower, slot)) {
             if !self.goes_on() {
                 return Err(Error::new(ErrorKind::Cancelled, "the host is being closed"));
             }

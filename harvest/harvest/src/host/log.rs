@@ -4,11 +4,10 @@ use super::media::Media;
 use super::meta::encoded;
 use crate::{Error, ErrorKind, Result, VssdId};
 use headstart_broker::Step;
-use headstart_flash::device::lock;
 use headstart_flash::journal::room::RESERVE;
 use headstart_flash::journal::{Journal, Lsn, Record, Rewriting};
 use headstart_flash::vssd::{Change, Vssd};
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Called before the journal is written: tests let a host crash there.
@@ -159,12 +158,12 @@ impl Log {
 
     /// `true` if it is time to replace old records by snapshots; asked once a second.
     pub(crate) fn is_rewriting_due(&self) -> bool {
-        self.journal.has_grown() && lock(&self.pause).is_over()
+        self.journal.has_grown() && self.pause.lock().is_over()
     }
 
     /// Notes the result of replacing old records.
     pub(crate) fn rewrote(&self, result: Result<()>) {
-        let failed_before = lock(&self.pause).tried(result.is_ok());
+        let failed_before = self.pause.lock().tried(result.is_ok());
         match result {
             Ok(()) if failed_before => tracing::info!("the journal could be rewritten again"),
             Ok(()) => {}

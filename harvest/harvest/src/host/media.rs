@@ -11,11 +11,12 @@
 //! is erased before it is used.
 
 use super::meta::Meta;
-use headstart_flash::device::{Flash, FlashBlock, FlashError, Geometry, lock};
+use headstart_flash::device::{Flash, FlashBlock, FlashError, Geometry};
 use headstart_flash::queue::{Access, ChannelQueue};
 use headstart_flash::scheduler::Class;
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Blocks erased at a time on flash whose erasures share a wait for the disk.
 const TOGETHER: usize = 64;
@@ -147,12 +148,12 @@ impl Media {
         match &programmed {
             Err(FlashError::Failed(error)) => {
                 self.failed.fetch_add(1, Ordering::Relaxed);
-                *lock(&self.failing) = Some(error.to_string());
+                *self.failing.lock() = Some(error.to_string());
                 self.is_failing.store(true, Ordering::Release);
             }
             Ok(()) if self.is_failing.load(Ordering::Acquire) => {
                 self.is_failing.store(false, Ordering::Release);
-                *lock(&self.failing) = None;
+                *self.failing.lock() = None;
             }
             _ => {}
         }
@@ -162,7 +163,7 @@ impl Media {
     /// The number of programs that failed though the flash is not worn, and the cause of the last if none has succeeded
     /// since.
     pub(crate) fn failures(&self) -> (u64, Option<String>) {
-        (self.failed.load(Ordering::Relaxed), lock(&self.failing).clone())
+        (self.failed.load(Ordering::Relaxed), self.failing.lock().clone())
     }
 
     /// Waits for its turn and erases a block that keeps its holder. Its old data may be there again after a loss of

@@ -5,11 +5,10 @@ use super::log::{Inner, from_flash};
 use super::volume::Volume;
 use crate::{Error, ErrorKind, Result};
 use headstart_broker::{Event, Notice, Report};
-use headstart_flash::device::{FlashBlock, FlashError, lock};
+use headstart_flash::device::{FlashBlock, FlashError};
 use headstart_flash::queue;
 use headstart_flash::scheduler::Class;
 use headstart_flash::vssd::{CollectStep, Effort, Place, Placement};
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -145,7 +144,7 @@ impl Host {
         if self.collect(volume, Effort::Needed)? > 0 {
             return Ok(());
         }
-        let doubtful = lock(&volume.suspect_pages).long(self.clock.now());
+        let doubtful = volume.suspect_pages.lock().long(self.clock.now());
         if let Some((block, page)) = doubtful {
             let cause = "no room can be made: the flash does not answer";
             let error = Error::new(ErrorKind::Io, cause).caused_by(FlashError::Unreadable(block, page));
@@ -172,9 +171,9 @@ impl Host {
             let cause = "what it lent does not come back";
             return Err(Error::new(ErrorKind::NoSpace, cause).about(format_args!("vSSD {}", volume.name)));
         }
-        let control = lock(&self.control);
+        let mut control = self.control.lock();
         if volume.read().vssd.usage().lent >= lent {
-            drop(self.changed.wait_timeout(control, PAUSE).unwrap_or_else(PoisonError::into_inner));
+            self.changed.wait_for(&mut control, PAUSE);
         }
         Ok(())
     }
@@ -187,7 +186,7 @@ impl Host {
             return Ok(0);
         }
         let mut steps = Vec::with_capacity(STEPS);
-        let again = lock(&volume.suspect_pages).are_due(self.clock.now());
+        let again = volume.suspect_pages.lock().are_due(self.clock.now());
         {
             let mut inner = volume.write();
             if again {
@@ -271,7 +270,7 @@ impl Host {
             };
             match read {
                 Ok(()) => {
-                    lock(&volume.suspect_pages).settled((from, page));
+                    volume.suspect_pages.lock().settled((from, page));
                     readable.push((index, to));
                 }
                 Err(error) => self.not_read(volume, (from, page), to, error, &mut unread),
@@ -320,7 +319,7 @@ impl Host {
     /// flash can be read.
     fn is_given_up(&self, volume: &Volume, at: (FlashBlock, u32), unread: &mut Unread) -> bool {
         let (block, page) = at;
-        if !lock(&volume.suspect_pages).failed(at, self.clock.now()) {
+        if !volume.suspect_pages.lock().failed(at, self.clock.now()) {
             return false;
         }
         let media = &self.media;
@@ -331,7 +330,7 @@ impl Host {
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
         let lost = matches!(media.read(block, page * size, &mut bytes), Err(FlashError::Unreadable(..)));
         if lost {
-            lock(&volume.suspect_pages).settled(at);
+            volume.suspect_pages.lock().settled(at);
         }
         lost
     }
@@ -347,7 +346,7 @@ impl Host {
         };
         let report = Report { vm: volume.name.clone(), vssd: volume.id, at: self.time(), what };
         tracing::warn!(vssd = volume.name, "{report}");
-        lock(&self.control).report(report);
+        self.control.lock().report(report);
     }
 
     fn erase_one(&self, volume: &Volume, block: FlashBlock) -> Result<()> {

@@ -19,16 +19,17 @@ use headstart_block::guarded::{GuardedDir, open_own_file, shell_word};
 use headstart_block::private;
 use headstart_broker::{Action, Broker, Run, Step};
 use headstart_flash::custody::Custody;
-use headstart_flash::device::{FlashBlock, Geometry, lock};
+use headstart_flash::device::{FlashBlock, Geometry};
 use headstart_flash::journal::{Journal, Record, Snapshots};
 use headstart_flash::queue::ChannelQueue;
 use headstart_flash::scheduler::{ChannelSchedulers, Speed};
 use headstart_flash::vssd::{Change, Snapshot, Vssd};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Condvar, Mutex, RwLock};
 
 /// The remedy of an error with which a host cannot be opened.
 fn remedied(options: &Options, error: Error) -> Error {
@@ -172,7 +173,7 @@ impl Host {
 
     /// Puts the vSSDs in order.
     fn recover(&self, known: Known) -> Result<()> {
-        let control = &mut *lock(&self.control);
+        let control = &mut *self.control.lock();
         let there: BTreeSet<VssdId> = control.broker.vssds().map(|(id, _)| id).collect();
         let Known { mut made, vssds, last, since, sold, looked, harvest_wear, clean, .. } = known;
         self.media.recover_wear(&harvest_wear);
@@ -222,7 +223,7 @@ impl Host {
             } else if kind == Kind::Unsold {
                 control.inventory.put(id, since.get(&id).copied().unwrap_or_else(|| self.time()));
                 let offer = self.offer_unsold(control, &volume);
-                lock(&self.inbox).push(offer);
+                self.inbox.lock().push(offer);
             }
         }
         Ok(())

@@ -4,10 +4,9 @@ use super::meta::{Meta, encoded};
 use super::volume::Volume;
 use super::{Control, Host};
 use crate::{Result, VssdId};
-use headstart_flash::device::lock;
 use headstart_flash::journal::{Record, parts};
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 impl Host {
     /// The records that a journal is to begin with to lead to the present state, without the maps.
@@ -33,12 +32,12 @@ impl Host {
         // The slow work on the flash, while no caller waits.
         self.log.sync_all(&self.media)?;
         let (mut new, records, volumes) = {
-            let mut control = lock(&self.control);
+            let mut control = self.control.lock();
             if control.decided.is_some() {
                 // The broker is ahead of custody until then.
                 self.act(&mut control)?;
             }
-            let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let volumes = self.volumes.read().clone();
             let new = self.log.rewriting()?;
             (new, self.records(&control, &volumes)?, volumes)
         };

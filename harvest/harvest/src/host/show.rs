@@ -7,15 +7,14 @@ use super::status::{
 use super::{Control, Host};
 use crate::{GssdId, VssdId};
 use headstart_broker::{Notice, Run};
-use headstart_flash::device::{FlashBlock, lock};
-use std::sync::PoisonError;
+use headstart_flash::device::FlashBlock;
 use std::sync::atomic::Ordering;
 
 impl Host {
     /// The host as a whole.
     #[must_use]
     pub fn status(&self) -> HostStatus {
-        let control = lock(&self.control);
+        let control = self.control.lock();
         let ids: Vec<GssdId> = control.broker.gssds().map(|(id, _)| id).collect();
         HostStatus {
             pool: ids.iter().filter_map(|id| self.pooled_of(&control, *id)).collect(),
@@ -23,14 +22,14 @@ impl Host {
             flash: self.flash_status(),
             broker: control.broker.counters(),
             journal: self.journal_status(),
-            stopped: lock(&self.broken).clone(),
+            stopped: self.broken.lock().clone(),
         }
     }
 
     /// The reports for VMs' users: the last 256, the newest last.
     #[must_use]
     pub fn reports(&self) -> Vec<Report> {
-        let (now, control) = (self.time(), lock(&self.control));
+        let (now, control) = (self.time(), self.control.lock());
         let reports = control.reports.iter().map(|(number, report)| Report {
             number: *number,
             ago_s: now.since(report.at).as_secs(),
@@ -122,7 +121,7 @@ impl Host {
 
     fn flash_status(&self) -> FlashStatus {
         let geometry = self.media.geometry();
-        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let volumes = self.volumes.read().clone();
         let taken: usize = volumes.values().map(|volume| volume.channels().len()).sum();
         let bad = (0..geometry.total_blocks()).filter(|block| self.media.is_bad(FlashBlock(*block))).count();
         let nobodys: u64 = self.custody.bad().iter().map(|run: &Run| u64::from(run.count)).sum();

@@ -15,13 +15,14 @@ use super::sampling::Meter;
 use super::status::Kind;
 use super::suspect_pages::SuspectPages;
 use crate::{Error, ErrorKind, Result, VssdId};
-use headstart_flash::device::{FlashBlock, lock};
+use headstart_flash::device::FlashBlock;
 use headstart_flash::journal::Lsn;
 use headstart_flash::scheduler::Class;
 use headstart_flash::vssd::{Pins, Placement, Vssd};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 /// A vSSD.
@@ -109,24 +110,24 @@ impl Volume {
 
     /// The channels that it owns.
     pub(crate) fn channels(&self) -> Vec<u16> {
-        self.channels.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.channels.read().clone()
     }
 
     /// Replaces one of its channels by another.
     pub(crate) fn swap_channel(&self, from: u16, to: u16) {
-        let mut channels = self.channels.write().unwrap_or_else(PoisonError::into_inner);
+        let mut channels = self.channels.write();
         channels.iter_mut().filter(|channel| **channel == from).for_each(|channel| *channel = to);
         channels.sort_unstable();
     }
 
     /// A thread that panicked left the FTL as it was before or after a call of it.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Inner> {
-        self.inner.read().unwrap_or_else(PoisonError::into_inner)
+        self.inner.read()
     }
 
     /// Does the same as [`Volume::read`], exclusively.
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Inner> {
-        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+        self.inner.write()
     }
 
     pub(crate) fn pins(&self) -> &Pins {
@@ -225,7 +226,7 @@ impl Volume {
         drop(self.write());
         let collected = self.collectors.load(Ordering::SeqCst) > 0;
         collected
-            || !lock(&self.ranges.held).is_empty()
+            || !self.ranges.held.lock().is_empty()
             || blocks.into_iter().any(|block| self.pins.is_pinned(block))
     }
 
@@ -251,9 +252,9 @@ pub(crate) struct Held<'a>(&'a Ranges, Range<u32>);
 impl Ranges {
     /// Waits until no thread writes any of these pages.
     pub(crate) fn enter(&self, pages: Range<u32>) -> Held<'_> {
-        let mut held = lock(&self.held);
+        let mut held = self.held.lock();
         while held.iter().any(|other| other.start < pages.end && pages.start < other.end) {
-            held = self.freed.wait(held).unwrap_or_else(PoisonError::into_inner);
+            self.freed.wait(&mut held);
         }
         held.push(pages.clone());
         Held(self, pages)
@@ -262,7 +263,7 @@ impl Ranges {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let mut held = lock(&self.0.held);
+        let mut held = self.0.held.lock();
         if let Some(index) = held.iter().position(|range| *range == self.1) {
             held.swap_remove(index);
         }
@@ -279,21 +280,21 @@ struct Turns {
 
 impl Turns {
     fn now(&self) -> u64 {
-        *lock(&self.count)
+        *self.count.lock()
     }
 
     fn over(&self) {
-        *lock(&self.count) += 1;
+        *self.count.lock() += 1;
         self.changed.notify_all();
     }
 
     fn wait(&self, seen: u64, most: Option<Duration>) {
-        let mut count = lock(&self.count);
+        let mut count = self.count.lock();
         while *count == seen {
             match most {
-                None => count = self.changed.wait(count).unwrap_or_else(PoisonError::into_inner),
+                None => self.changed.wait(&mut count),
                 Some(most) => {
-                    drop(self.changed.wait_timeout(count, most).unwrap_or_else(PoisonError::into_inner));
+                    self.changed.wait_for(&mut count, most);
                     return;
                 }
             }
@@ -315,7 +316,7 @@ mod tests {
                         let _held = ranges.enter(first % 3..first % 3 + 2);
                         assert!(
                             first % 3 != 1
-                                || count.try_lock().is_ok_and(|mut count| {
+                                || count.try_lock().is_some_and(|mut count| {
                                     *count += 1;
                                     true
                                 })
@@ -324,7 +325,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(*lock(&count), 8 * 67);
-        assert!(lock(&ranges.held).is_empty());
+        assert_eq!(*count.lock(), 8 * 67);
+        assert!(ranges.held.lock().is_empty());
     }
 }

@@ -20,7 +20,7 @@ use super::{Control, Host};
 use crate::{Error, ErrorKind, Result, Time, VssdId};
 use headstart_broker::Event;
 use headstart_broker::Run;
-use headstart_flash::device::{FlashBlock, lock};
+use headstart_flash::device::FlashBlock;
 use headstart_flash::journal::Record;
 use headstart_flash::vssd::{Change, ChannelWear, Effort, Vssd, plan_swap};
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ impl Host {
         let WearLeveling { looked, next } = &mut control.wear_leveling;
         let Some((one, other)) = looked.as_ref().and_then(|looked| looked.swap) else { return Ok(None) };
         // One at a time: a channel that one is erasing must not be another's meanwhile.
-        let runs = lock(&self.jobs).running.keys().any(|job| matches!(job, Job::Swap(..)));
+        let runs = self.jobs.lock().running.keys().any(|job| matches!(job, Job::Swap(..)));
         if runs || now < *next {
             return Ok(None);
         }
@@ -264,7 +264,7 @@ impl Host {
     /// The swap that is planned, if any.
     #[cfg(test)]
     pub(super) fn planned_swap(&self) -> Option<(Owned, Owned)> {
-        lock(&self.control).wear_leveling.looked.as_ref().and_then(|looked| looked.swap)
+        self.control.lock().wear_leveling.looked.as_ref().and_then(|looked| looked.swap)
     }
 
     /// Plans a swap.
@@ -273,6 +273,6 @@ impl Host {
         let swap = Some((one, other));
         let looked = Looked { at_us: self.time().0, totals: Vec::new(), swap };
         drop(Meta::Looked(looked.clone()).record().and_then(|record| self.log.append(&record)));
-        lock(&self.control).wear_leveling = WearLeveling { looked: Some(looked), next: Time(0) };
+        self.control.lock().wear_leveling = WearLeveling { looked: Some(looked), next: Time(0) };
     }
 }

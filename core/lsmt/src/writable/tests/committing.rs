@@ -19,7 +19,7 @@ impl Write for Absorber<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if self.bytes.is_empty() {
             // A step that the collector decided to do before the commit began.
-            assert!(self.disk.absorb(&mut self.disk.collector.lock().unwrap())?);
+            assert!(self.disk.absorb(&mut self.disk.collector.lock())?);
             self.disk.flush()?;
             while self.disk.collect(Load::Offline)? {}
         }

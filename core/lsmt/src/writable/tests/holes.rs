@@ -2,10 +2,11 @@
 
 use super::super::data_file::DataFile;
 use super::sim::{Dice, Fault, Machine};
+use parking_lot::Mutex;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 const BLOCK: usize = 4096;
 
@@ -61,20 +62,20 @@ impl Scene {
     }
 
     fn len(&self) -> usize {
-        self.bytes.lock().unwrap().len()
+        self.bytes.lock().len()
     }
 
     fn write(&self, len: usize) {
         let offset = self.len();
         let data: Vec<u8> = (offset..offset + len).map(|at| (at / 7 % 251) as u8 + 1).collect();
         if self.data.write_at(&data, offset as u64).is_ok() {
-            self.bytes.lock().unwrap().extend(data);
+            self.bytes.lock().extend(data);
         }
     }
 
     /// Compares everything that is not dead.
     fn check(&self) {
-        let (bytes, dead) = (self.bytes.lock().unwrap(), self.dead.lock().unwrap());
+        let (bytes, dead) = (self.bytes.lock(), self.dead.lock());
         let check = |start: usize, end: usize| {
             if (start / BLOCK..end.div_ceil(BLOCK)).all(|block| !dead.contains(&block)) {
                 let mut found = vec![0; end - start];
@@ -112,7 +113,7 @@ impl Scene {
         let Some(last) = blocks_of_file.checked_sub(1) else { return };
         let first = start % (last + 1);
         let end = (first + blocks).min(last + 1);
-        self.dead.lock().unwrap().extend(first..end);
+        self.dead.lock().extend(first..end);
         self.machine.fail_holes(u64::from(fails));
         let scene = Arc::clone(self);
         self.machine.interrupt(0, Box::new(move || scene.during(&during)));
@@ -140,7 +141,7 @@ proptest! {
         scene.machine.repair();
         scene.data.write_kept().unwrap();
         prop_assert_eq!(scene.data.kept_bytes(), 0);
-        let (bytes, dead) = (scene.bytes.lock().unwrap(), scene.dead.lock().unwrap());
+        let (bytes, dead) = (scene.bytes.lock(), scene.dead.lock());
         let contents = scene.machine.contents("data");
         for (number, block) in bytes.chunks(BLOCK).enumerate().filter(|(number, _)| !dead.contains(number)) {
             prop_assert!(contents[number * BLOCK..][..block.len()] == *block, "{}", number);
@@ -165,8 +166,8 @@ fn so_much_is_kept_and_no_more() {
     };
     scene.machine.interrupt(0, Box::new(act));
     assert!(scene.data.punch(0, BLOCK as u64).unwrap());
-    scene.dead.lock().unwrap().insert(0);
+    scene.dead.lock().insert(0);
     assert_eq!(scene.data.kept_bytes(), 0);
     scene.check();
-    assert!(scene.machine.contents("data")[BLOCK..] == scene.bytes.lock().unwrap()[BLOCK..]);
+    assert!(scene.machine.contents("data")[BLOCK..] == scene.bytes.lock()[BLOCK..]);
 }

@@ -12,8 +12,9 @@ use super::super::{Limits, Load, NewDisk, WritableDisk};
 use super::sim::{Fault, Machine};
 use crate::{Layer, LayerMeta, LayerWriter, Stack, open_pair};
 use headstart_block::{BlockDevice, ByteRange, ErrorKind, Result, SECTOR_SIZE};
+use parking_lot::Mutex;
 use proptest::prelude::*;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -262,7 +263,7 @@ impl Model {
         if seen == faults && !self.machine.sync_failed() && !self.awaiting {
             assert!(files <= 2 * space.live_bytes + slack, "{space:?}");
             // A file whose removal has failed is a leftover until the disk is opened again.
-            if seen > self.faults_before || !self.disk().collector.lock().unwrap().is_swept() {
+            if seen > self.faults_before || !self.disk().collector.lock().is_swept() {
                 return;
             }
             // Headers, the state, and pages that are partly used. The copy of the bytes that were cut off a log
@@ -475,12 +476,12 @@ impl Model {
                 fill(sector, stamp(number));
             }
             let written = if zero { disk.write_zeroes(bytes) } else { disk.write_at(&data, bytes.offset()) };
-            *answer.lock().unwrap() = Some(written);
+            *answer.lock() = Some(written);
         };
         self.machine.interrupt(after, Box::new(other));
         let result = act(self.disk());
         self.machine.uninterrupted();
-        let written = done.lock().unwrap().take();
+        let written = done.lock().take();
         let interrupted = written.is_some();
         if written.and_then(|written| self.went_well(written)).is_some() {
             range.for_each(|number| self.changed(number, stamp(number)));

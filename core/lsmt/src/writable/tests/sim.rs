@@ -13,9 +13,10 @@
 
 use super::super::files::{Directory, LogFile};
 use headstart_block::{Error, Result};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 const PAGE: usize = 4096;
 
@@ -173,7 +174,7 @@ impl Dice {
 
 impl Machine {
     fn world(&self) -> MutexGuard<'_, World> {
-        self.0.lock().unwrap()
+        self.0.lock()
     }
 
     /// The directory, as a process sees it.

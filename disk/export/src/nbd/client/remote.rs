@@ -10,7 +10,6 @@
 //! to react, *before* any request fails ([`RemoteDisk::new`]): a process that serves a guest ends itself, so that the
 //! guest sends its requests again to the successor, and is not told of a failure that the disk never had.
 
-use super::super::lock::lock;
 use super::super::proto::{
     BASE_ALLOCATION_ID, CHUNK_HEADER, CHUNK_MAGIC, Fields, NbdRequest, REQUEST_HEADER, STATE_HOLE_ZERO,
     STRING_MAX, chunk, command, command_flag,
@@ -21,13 +20,13 @@ use super::Line;
 use super::handshake::{Facts, choose_with_holes};
 use crate::processors::processors;
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result, SECTOR_SIZE};
+use parking_lot::{Condvar, Mutex};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The time that the server may take until a connection is ready.
@@ -306,17 +305,17 @@ impl Connections {
 
     /// The connection that was used last, whose server is most likely awake; waits if all are in use.
     fn take(&self) -> Connection {
-        let mut idle = lock(&self.idle);
+        let mut idle = self.idle.lock();
         loop {
             if let Some(connection) = idle.pop() {
                 return connection;
             }
-            idle = self.returned.wait(idle).unwrap_or_else(PoisonError::into_inner);
+            self.returned.wait(&mut idle);
         }
     }
 
     fn give_back(&self, connection: Connection) {
-        lock(&self.idle).push(connection);
+        self.idle.lock().push(connection);
         self.returned.notify_one();
     }
 }

@@ -15,10 +15,10 @@ use headstart_swarm::PeerKey;
 use headstart_swarm::tracker::{
     Hint, HintAnswer, HintReport, ImageCounts, ImageKey, Tracker, TrackerSettings,
 };
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use utoipa::ToSchema;
 
 /// The first bytes of a file.
@@ -63,7 +63,7 @@ impl Counting {
 
     fn tracker(&self) -> MutexGuard<'_, Tracker> {
         // A panic in between costs only statistics.
-        self.tracker.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tracker.lock()
     }
 
     pub(super) fn report(&self, member: PeerKey, report: &HintReport) -> HintAnswer {

@@ -10,7 +10,6 @@ use crate::{ErrorKind, Result};
 use headstart_block::ByteRange;
 use headstart_flash::device::emulator::Faults;
 use headstart_flash::device::forks::output_of;
-use headstart_flash::device::lock;
 use headstart_flash::journal::room::limit;
 use std::ffi::OsStr;
 use std::io::Write;
@@ -169,7 +168,7 @@ fn what_was_refused_does_not_happen_later() {
             host.tick();
         }
         assert_eq!(there(&host), (2, 0), "{other}: {:?}", host.status());
-        assert!(lock(&host.control).answers.is_empty());
+        assert!(host.control.lock().answers.is_empty());
     }
     host.offer("regular", 2, 24 * BLOCK, 10 * HOUR).unwrap();
     assert_eq!(host.request("ghost", wish(8)).unwrap().len(), 1);

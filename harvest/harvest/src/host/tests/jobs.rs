@@ -5,7 +5,6 @@ use super::kit::{BLOCK, Fuse, HOUR, Machine, PAGE, SMALL, pattern, read_page, sp
 use crate::{ErrorKind, GssdId, VssdId};
 use headstart_broker::{Action, Answer, Event, RequestId, Run};
 use headstart_flash::device::emulator::Faults;
-use headstart_flash::device::lock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -51,7 +50,7 @@ fn press(host: &Host) {
 
 /// Makes the pages of a lease unreadable, so that they cannot be moved.
 fn spoil(host: &Host, fuse: &Fuse, lease: GssdId) {
-    lock(&fuse.unreadable).extend(host.custody.blocks(lease).into_iter().flat_map(Run::blocks));
+    fuse.unreadable.lock().extend(host.custody.blocks(lease).into_iter().flat_map(Run::blocks));
 }
 
 #[test]
@@ -112,7 +111,7 @@ fn what_cannot_be_moved_ends_with_the_lease_or_is_kept() {
         assert_eq!(report.what, if pressed { ReportKind::Evicted } else { ReportKind::Kept });
         assert_eq!(leases.len(), usize::from(!pressed));
         // It is a lease like any other again.
-        lock(&fuse.unreadable).clear();
+        fuse.unreadable.lock().clear();
         if !pressed {
             holds(&host, 1);
             write(&host, 2);
@@ -132,7 +131,7 @@ fn a_job_that_is_tried_again_leaves_the_next_lease_alone() {
     host.release("ghost", Some(lease)).unwrap();
     host.release("ghost", None).unwrap();
     assert!(host.status().leases.is_empty());
-    lock(&fuse.unreadable).clear();
+    fuse.unreadable.lock().clear();
     host.request("ghost", wish(12)).unwrap();
     write(&host, 2);
     host.tick();
@@ -158,7 +157,7 @@ fn an_action_that_fails_takes_no_other_along() {
     let request = RequestId(1 << 40);
     let answer = Action::Answer { request, answer: Answer::Nothing };
     let failed = {
-        let control = &mut *lock(&host.control);
+        let control = &mut *host.control.lock();
         host.decide(control, vec![refused, answer]).and_then(|()| host.act(control))
     };
     assert!(failed.is_err());

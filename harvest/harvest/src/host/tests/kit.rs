@@ -9,12 +9,13 @@ use headstart_block::BlockDevice;
 use headstart_broker as broker;
 use headstart_broker::gssd::Grain;
 use headstart_flash::device::emulator::{Emulator, Faults};
-use headstart_flash::device::{Flash, FlashBlock, FlashError, Geometry, lock};
+use headstart_flash::device::{Flash, FlashBlock, FlashError, Geometry};
 use headstart_flash::scheduler::Speed;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -73,7 +74,7 @@ impl Flash for Fused {
 
     fn read(&self, block: FlashBlock, offset: u32, buf: &mut [u8]) -> Result<(), FlashError> {
         self.1.check().map_err(FlashError::Failed)?;
-        if lock(&self.1.unreadable).contains(&block) {
+        if self.1.unreadable.lock().contains(&block) {
             return Err(FlashError::Failed(Error::new(ErrorKind::Io, "unreadable")));
         }
         self.0.read(block, offset, buf)
