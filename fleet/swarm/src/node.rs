@@ -33,6 +33,7 @@
 //! | `Sharing` | | `sharing` |
 //! | `Announcer` | the choice of neighbours: made, due | `announcer` |
 //! | `Timers` | an alarm: idle, set | `timers` |
+//! | `RetransmitTimer` | the times to wait for peers and the store, as they are learned | `retransmit_timer` |
 //!
 //! No machine knows another, except that those of a blob are parts of it: each is tested alone. What is done with an
 //! event is in the files of the node's methods, which see the machines only through theirs:

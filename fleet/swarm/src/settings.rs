@@ -54,7 +54,7 @@ pub struct NodeSettings {
     /// none.
     pub push: u32,
     /// The least and the most time until a request that a read waits for is given up and made to another host or the
-    /// store.
+    /// store; a slow store and promises lengthen it. No option of a program changes it.
     pub timeout_range: (Duration, Duration),
     /// The seed of all that is drawn.
     pub seed: u64,

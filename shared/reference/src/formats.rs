@@ -49,6 +49,9 @@ const FORMATS: [Format; 8] = [
     ),
 ];
 
+/// The modules whose numbers are factors of times, and counts of tries.
+const WAITING: [&str; 2] = ["/node/timeouts.rs", "/retransmit_timer.rs"];
+
 /// The wing in which messages between hosts and their timers are.
 const FLEET: &str = "fleet";
 
@@ -148,8 +151,14 @@ fn timers(root: &Path) -> Result<Page> {
         for item in &parsed(&path)?.items {
             let Item::Const(item) = item else { continue };
             let is_time = matches!(&*item.ty, Type::Path(path) if path.path.is_ident("Duration"));
+            let value = match is_time {
+                true => time(&item.expr),
+                false => {
+                    WAITING.iter().any(|file| module.ends_with(file)).then(|| number(&item.expr)).flatten()
+                }
+            };
             let meaning = comment(&item.attrs);
-            if let (true, false, Some(value)) = (is_time, meaning.is_empty(), time(&item.expr)) {
+            if let (false, Some(value)) = (meaning.is_empty(), value) {
                 rows.push([format!("`{}`", item.ident), value, escaped(&meaning), format!("`{module}`")]);
             }
         }
@@ -158,10 +167,22 @@ fn timers(root: &Path) -> Result<Page> {
         return Err(format!("no constants of time are below {FLEET}/").into());
     }
     let body = format!(
-        "The constants of time in the code of the agent and of the swarm's state machine.\n\n{}",
+        "The constants of time in the code of the agent and of the swarm's state machine, and the numbers in its rules \
+         of waiting.\n\n{}",
         table(["constant", "value", "meaning", "place"], &rows)
     );
     Ok(Page::new("reference/timers.md", "Timers of the swarm", &body))
+}
+
+/// The value of a whole number that stands there as it is.
+fn number(value: &Expr) -> Option<String> {
+    match value {
+        Expr::Lit(literal) => match &literal.lit {
+            Lit::Int(number) => Some(number.base10_digits().to_owned()),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// The value of `Duration::from_secs(5)` in words; of a number that depends on the build, none.

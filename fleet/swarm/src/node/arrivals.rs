@@ -526,7 +526,7 @@ impl Node {
             // A peer that was to send chunks that it has, promised them, and did not send them for this long, would be
             // asked first again.
             let is_late = now.since(record.last_progress_at()) >= enough;
-            if record.is_promised() && self.gets_nothing(record) && is_late {
+            if record.is_promised() && self.is_for_held_chunks(record) && is_late {
                 broken.insert(peer, waiting_since);
             }
             self.release(request, 1, true, actions);

@@ -119,6 +119,11 @@ impl Request {
         }
     }
 
+    /// `true` if the peer is asked as any host that may have the chunks: it names no other host, and waits for none.
+    pub(super) fn is_for_any_holder(&self) -> bool {
+        self.hops == 0 && self.no_redirect
+    }
+
     /// `true` if the peer has promised the chunks.
     pub(super) fn is_promised(&self) -> bool {
         self.promise().is_some()

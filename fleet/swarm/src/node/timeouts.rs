@@ -14,7 +14,7 @@
 
 use super::Node;
 use super::peers::Peer;
-use super::requests::{Late, Request};
+use super::requests::{Late, Promise, Request};
 use super::timers::Timer;
 use crate::Time;
 use crate::event::{Action, Offence, PeerId, Role, Urgency};
@@ -35,48 +35,69 @@ impl Node {
     /// The time at which a request is given up without further news: its peer is silent, or takes longer than the
     /// store.
     fn given_up_at(&self, request: &Request) -> Time {
-        let gap = self.retransmit.for_request(request.urgency, request.is_promised());
-        // Chunks that no read waits for come behind all others: a peer that sends others meanwhile sends these when it
-        // is their turn.
-        let last_bytes_at = self.membership.get(request.peer).map_or(Time(0), |peer| peer.last_bytes_at);
-        let busy = match request.urgency {
-            Urgency::Background => (last_bytes_at + gap).min(request.sent_at + self.retransmit.store_max()),
-            Urgency::Demand => Time(0),
-        };
-        let (activity, progress) = (request.last_activity_at(), request.last_progress_at());
-        let Some(promise) = request.promise() else { return (activity + gap).max(busy) };
-        // A peer that is asked only for chunks that it has does not wait for the store.
-        let gets_nothing = self.gets_nothing(request);
-        let store = if gets_nothing { Duration::ZERO } else { self.store_takes(request.urgency) };
-        if request.urgency == Urgency::Background {
-            return (activity + gap).min(progress + gap.max(store)).max(busy);
+        match (request.urgency, request.promise()) {
+            (Urgency::Background, _) => self.background_given_up_at(request),
+            (Urgency::Demand, Some(promise)) => self.promise_given_up_at(request, promise),
+            (Urgency::Demand, None) => request.last_activity_at() + self.answer_time(request),
         }
-        // A peer that waits for another acts first itself. A peer that is asked as any host that may have the chunk
-        // does not wait for others at all.
-        let gap = match self.asks_in_turn(request) {
-            _ if request.hops == 0 && request.no_redirect => gap,
-            _ if gets_nothing => gap * PASSED_ON,
-            true => gap.max(self.retransmit.for_indirect()),
-            false => gap,
+    }
+
+    /// The time to wait for the answer to a request, or for its next part.
+    fn answer_time(&self, request: &Request) -> Duration {
+        self.retransmit.for_request(request.urgency, request.is_promised())
+    }
+
+    /// The same for chunks that no read waits for. They come behind all others: a peer that sends others meanwhile sends
+    /// these when it is their turn.
+    fn background_given_up_at(&self, request: &Request) -> Time {
+        let answer = self.answer_time(request);
+        let last_bytes_at = self.membership.get(request.peer).map_or(Time(0), |peer| peer.last_bytes_at);
+        let busy = (last_bytes_at + answer).min(request.sent_at + self.retransmit.store_max());
+        let silent = request.last_activity_at() + answer;
+        let due = match request.is_promised() {
+            true => silent.min(request.last_progress_at() + answer.max(self.store_time(request))),
+            false => silent,
         };
-        let due = (activity + self.retransmit.max_silence()).min(progress + gap.max(store));
-        let gives = self.membership.get(request.peer).is_some_and(Peer::gives);
-        match self.retransmit.for_unproven_peer(promise.kept_before).filter(|_| !gives) {
-            Some(usual) => due.min(progress + usual),
+        due.max(busy)
+    }
+
+    /// The time at which a promise of chunks that a read waits for is no longer believed: its maker no longer repeats
+    /// it, or takes longer than the store may. A peer that never sent bytes is not believed for longer than others take.
+    fn promise_given_up_at(&self, request: &Request, promise: Promise) -> Time {
+        let (answer, indirect) = (self.answer_time(request), self.retransmit.for_indirect());
+        let source = match self.asks_in_turn(request) {
+            _ if request.is_for_any_holder() => answer,
+            // A peer that waits for another acts first itself.
+            _ if self.is_for_held_chunks(request) => answer * PASSED_ON,
+            true => answer.max(indirect),
+            false => answer,
+        };
+        let silent = request.last_activity_at() + self.retransmit.max_silence();
+        let due = silent.min(request.last_progress_at() + source.max(self.store_time(request)));
+        let has_sent = self.membership.get(request.peer).is_some_and(Peer::gives);
+        match self.retransmit.for_unproven_peer(promise.kept_before).filter(|_| !has_sent) {
+            Some(usual) => due.min(request.last_progress_at() + usual),
             None => due,
         }
+    }
+
+    /// The time that the store may take to the peer: none if the peer is asked only for chunks that it has.
+    fn store_time(&self, request: &Request) -> Duration {
+        if self.is_for_held_chunks(request) { Duration::ZERO } else { self.store_takes(request.urgency) }
     }
 
     /// The time at which other hosts are probed for promised chunks, of which there is no evidence. A slow store is no
     /// reason not to: the promising peer is asked again afterwards.
     fn probed_at(&self, request: &Request) -> Option<Time> {
-        let may = request.is_promised() && request.urgency == Urgency::Demand && !self.gets_nothing(request);
-        let of_word = || self.retransmit.for_bare_promise(request.probe_count);
-        (may && request.probe_count < PROBES).then(|| request.last_progress_at() + of_word())
+        let may =
+            request.is_promised() && request.urgency == Urgency::Demand && !self.is_for_held_chunks(request);
+        let bare = || self.retransmit.for_bare_promise(request.probe_count);
+        (may && request.probe_count < PROBES).then(|| request.last_progress_at() + bare())
     }
 
-    /// `true` if the peer is to send only chunks that it has, or will have anyway.
-    pub(super) fn gets_nothing(&self, request: &Request) -> bool {
+    /// `true` if the peer is asked only for chunks that it has, or will have anyway: it gets nothing from a store or
+    /// another host for this request.
+    pub(super) fn is_for_held_chunks(&self, request: &Request) -> bool {
         request.hops == 0 || self.blobs.get(&request.blob).is_some_and(|blob| blob.sharing.pinned.is_some())
     }
 
@@ -87,7 +108,7 @@ impl Node {
             Topology::Tree(_) => true,
             Topology::Ring | Topology::Random(_) | Topology::Similar(_) => false,
         };
-        above || self.gets_nothing(request)
+        above || self.is_for_held_chunks(request)
     }
 
     /// The time that the store may take, as this host's own waiting shows. Fetches that no read waits for may stay in a
@@ -125,9 +146,10 @@ impl Node {
             self.obtain(id, &failed, actions);
             return;
         }
-        // A peer that waits too has the same timeouts as this host.
-        let believed = self.membership.get_mut(peer).filter(|_| waits_too);
-        if believed.is_none_or(|peer| peer.is_doubted(since, now)) {
+        // A peer that waits for another host has the same timeouts as this one: it is blamed only if it is doubted.
+        let is_excused =
+            waits_too && self.membership.get_mut(peer).is_some_and(|peer| !peer.is_doubted(since, now));
+        if !is_excused {
             self.blame(peer, since, actions);
         }
         self.obtain(id, &failed, actions);
