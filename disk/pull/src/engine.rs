@@ -1,5 +1,8 @@
 //! The engine: one owner of all state, moved by events.
 //!
+//! This module takes an event and passes it on: `reads` decides what a read that missed needs, `fetches` when a request
+//! goes out and what follows from its end, the others what is fetched without a read.
+//!
 //! # The life of a request
 //!
 //! A *request* is a range of one blob that is to be fetched. The driver knows it by its [`FetchId`].

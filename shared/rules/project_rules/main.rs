@@ -6,6 +6,7 @@
 //! | module | rules |
 //! |---|---|
 //! | [`text`] | names, lengths and words of the files of the tree |
+//! | [`code_names`] | names of code in documents are in the code |
 //! | [`commits`] | messages of commits |
 //! | [`dead_links`] | the links of documents |
 //! | [`circles`] | no circle of imports between the modules of a crate |
@@ -25,6 +26,7 @@
 )]
 
 mod circles;
+mod code_names;
 mod commits;
 mod dead_links;
 mod house;
