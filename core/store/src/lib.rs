@@ -30,6 +30,21 @@
 //! | [`blob_source`] | a blob of a store as a source, for copies |
 //! | [`bucket`](mod@bucket) | object stores, also for their operators |
 //! | [`counters`] | counts of the work, for metrics |
+//!
+//! # A new kind of store
+//!
+//! 1. Its name: a scheme and a variant of [`Location`] in [`reference`](mod@reference); [`prefix`] tells its places apart.
+//!    The compiler finds neither the list of schemes in [`StorePrefix`]'s parser nor the texts that list the kinds: the
+//!    remedies in both modules, the options' help (`cli/command-line/src/store_args.rs`, `cli/headstart/src/image.rs`).
+//! 2. A module with the implementation of [`Store`], whose documentation says what each kind has to override. What is an
+//!    image layout below a URL shares [`layout`]; what speaks HTTP sends by `http` behind `guard`, reads by `link`, and
+//!    writes through `upload`. An arm in [`open`], and a row in the tables above.
+//! 3. Who asks for a kind: what other hosts may name (`fleet/peer-net/src/host/remote_commands.rs`), the operator's
+//!    commands `lease` and `image prune`, which know directories and buckets, and `attach --agent`
+//!    (`cli/headstart/src/attach/by_agent.rs`), for buckets' credentials.
+//! 4. A server of it in the test kit (`shared/testkit`), installed by `scripts/setup servers`; its faults in
+//!    `core/store/tests`; a disk on it in `cli/headstart/tests/attach`.
+//! 5. The documents: quick start (names of images), how-to pages, configuration, leases, threat model, swarm trust.
 
 #![forbid(unsafe_code)]
 

@@ -57,7 +57,8 @@ impl FromStr for StorePrefix {
             )
         };
         let (scheme, rest) = text.split_once("://").ok_or_else(invalid)?;
-        let scheme = ["http", "https", "oci", "s3", "gs", "az"].into_iter().find(|known| *known == scheme);
+        let bucket = BucketScheme::of(scheme).map(BucketScheme::as_str);
+        let scheme = bucket.or_else(|| ["http", "https", "oci"].into_iter().find(|known| *known == scheme));
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let place = scheme.and_then(|scheme| Place::new(scheme, authority, path)).ok_or_else(invalid)?;
         if place.segments.iter().any(|segment| segment.contains([':', '@'])) {
@@ -82,14 +83,7 @@ impl Place {
                 let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
                 Self::new(scheme, &format!("{}{port}", url.host_str()?), url.path())
             }
-            Location::Bucket { scheme, bucket, path } => {
-                let scheme = match scheme {
-                    BucketScheme::S3 => "s3",
-                    BucketScheme::Gs => "gs",
-                    BucketScheme::Az => "az",
-                };
-                Self::new(scheme, bucket, path)
-            }
+            Location::Bucket { scheme, bucket, path } => Self::new(scheme.as_str(), bucket, path),
             Location::Registry { host, repository } => Self::new("oci", host, repository),
         }
     }
@@ -99,7 +93,7 @@ impl Place {
         if authority.is_empty() || authority.contains(['@', '/', '\\', '?', '#', '%', ' ']) {
             return None;
         }
-        let (host, port) = if matches!(scheme, "s3" | "gs" | "az") {
+        let (host, port) = if BucketScheme::of(scheme).is_some() {
             (authority.to_owned(), 0)
         } else {
             let url =

@@ -132,6 +132,12 @@ pub enum BucketScheme {
 }
 
 impl BucketScheme {
+    /// The kind with this text before `://`, if there is one.
+    #[must_use]
+    pub fn of(scheme: &str) -> Option<Self> {
+        [Self::S3, Self::Gs, Self::Az].into_iter().find(|known| known.as_str() == scheme)
+    }
+
     /// The text before `://`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -326,11 +332,10 @@ fn split_scheme(text: &str, named: Named) -> Result<(Scheme, &str)> {
     let scheme = match scheme {
         "file" => Scheme::File,
         "http" | "https" => Scheme::Http,
-        "s3" => Scheme::Bucket(BucketScheme::S3),
-        "gs" => Scheme::Bucket(BucketScheme::Gs),
-        "az" => Scheme::Bucket(BucketScheme::Az),
         "oci" => Scheme::Oci,
-        _ => return Err(invalid("is of a kind of store that is not known").remedy(named.remedy(&FORMS))),
+        other => Scheme::Bucket(BucketScheme::of(other).ok_or_else(|| {
+            invalid("is of a kind of store that is not known").remedy(named.remedy(&FORMS))
+        })?),
     };
     if text.contains(|c: char| c.is_control()) {
         return Err(invalid("has a control character in it"));

@@ -17,6 +17,16 @@ pub type Copied<'a> = &'a (dyn Fn(u64) -> Result<()> + Send + Sync);
 
 /// A place that holds blobs and manifests. Opening one does no I/O; each call stands for itself.
 ///
+/// | a store that | also overrides |
+/// |---|---|
+/// | sends bytes as they come | [`Store::read_stream`], which otherwise holds the whole range |
+/// | knows a cheap way to ask again | [`Store::manifest_again`] |
+/// | can be written | [`Store::prepare_to_write`], so that refusals come before the data; [`Store::referrers`] and [`Store::put_referrer`], without which plans are not found |
+/// | deletes by itself what no manifest names | [`Store::drops_unnamed_blobs`] |
+/// | keeps leases | [`Store::keeps_leases`], [`Store::put_lease`] and what goes with them; the commands `lease` and `image prune` have to know the kind |
+///
+/// A method that is added here is added to the wrappers, too: `retry` and [`stop`](crate::stop) forward each by hand.
+///
 /// # Errors
 /// All calls: [`headstart_block::ErrorKind::Unavailable`] if trying again may help (time-outs, broken
 /// connections, short or wrong answers), [`headstart_block::ErrorKind::Denied`] where the credentials are refused,

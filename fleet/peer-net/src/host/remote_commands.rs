@@ -22,6 +22,7 @@ use crate::order::{Order, PARTS_MAX};
 use crate::pin::{KnownPin, Pin};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_cache::BlobSpec;
+use headstart_store::BucketScheme;
 use headstart_swarm::{PeerId, Role};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -168,7 +169,7 @@ fn for_others(why: &str) -> String {
                 let url = url.split(['?', '#']).next().unwrap_or_default();
                 let (host, path) = url.split_at(url.find('/').unwrap_or(url.len()));
                 // In the URL of a bucket, the name comes first, and then its place.
-                let is_bucket = matches!(scheme, "s3" | "gs" | "az");
+                let is_bucket = BucketScheme::of(scheme).is_some();
                 let host = if is_bucket { host.split('@').next() } else { host.rsplit('@').next() };
                 let host = host.unwrap_or_default();
                 format!("{lead}{scheme}://{host}{path}{end}")
