@@ -123,7 +123,7 @@ def lent(options, name):
     half = SMALL // 16 // 2
     with Harvest(options.work, name, SMALL) as host:
         host.create("db", "regular", 2)
-    # A daemon that begins anew knows of no flash block that it is clean: all are erased before they are lent.
+    # A daemon that begins again knows of no flash block that it is clean: all are erased before they are lent.
     with Harvest(options.work, name, SMALL) as host:
         uri = host.create("batch", "harvest", 1)
         offer = {"capacity": half, "bandwidth": 1, "duration_s": 8 * 3600}

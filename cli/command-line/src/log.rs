@@ -50,7 +50,7 @@ const OURS: &str = "headstart";
 pub fn start() -> Result<()> {
     let chosen = match std::env::var(VARIABLE) {
         Ok(text) if !text.is_empty() => text.parse::<Targets>().map_err(|e| {
-            Error::invalid(format!("{VARIABLE} is no level of logging: {e}")).remedy(
+            Error::invalid(format!("{VARIABLE} is not a level of logging: {e}")).remedy(
                 "write warn, info, debug or trace, or levels by crate such as warn,headstart_store=debug",
             )
         })?,

@@ -48,7 +48,7 @@ pub struct StoreArgs {
 
 fn parse_host(text: &str) -> Result<String> {
     if !headstart_store::is_host_with_port(text) {
-        return Err(Error::invalid(format!("`{}` is no host", text.escape_debug()))
+        return Err(Error::invalid(format!("`{}` is not a host", text.escape_debug()))
             .remedy("write HOST or HOST:PORT, such as minio.lan:9000"));
     }
     Ok(text.to_owned())

@@ -93,7 +93,7 @@ impl Keeper {
                 }
                 _ => "run it where the web server has its directory, on file:///DIR",
             };
-            Error::unsupported("is no directory or object store, and keeps no leases").about(location).remedy(remedy)
+            Error::unsupported("is not a directory or object store, and keeps no leases").about(location).remedy(remedy)
         })
     }
 

@@ -107,10 +107,10 @@ impl GuardedDir {
     /// Opens the directory in which `path` is, and returns the last part of `path`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] where that is no text, and errors of the operating system.
+    /// [`io::ErrorKind::InvalidInput`] where that is not text, and errors of the operating system.
     pub fn around(path: &Path) -> io::Result<(Self, &str)> {
         let name = path.file_name().and_then(|name| name.to_str());
-        let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "its name is no text"))?;
+        let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "its name is not text"))?;
         Ok((Self::open(path.parent().unwrap_or(Path::new(".")))?, name))
     }
 
@@ -137,7 +137,7 @@ impl GuardedDir {
     /// Opens a directory in it.
     ///
     /// # Errors
-    /// Errors of the operating system; if the entry is no directory, an error that names its kind.
+    /// Errors of the operating system; if the entry is not a directory, an error that names its kind.
     pub fn open_dir(&self, name: &str) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFULLY;
         let opened = openat(&self.handle, single(name)?, flags, Mode::empty());
@@ -165,7 +165,7 @@ impl GuardedDir {
     /// Opens a regular file.
     ///
     /// # Errors
-    /// Errors of the operating system; if the entry is no regular file, an error that names its kind.
+    /// Errors of the operating system; if the entry is not a regular file, an error that names its kind.
     pub fn open_file(&self, name: &str, access: Access) -> io::Result<File> {
         let access = match access {
             Access::Read => OFlags::RDONLY,
@@ -302,7 +302,7 @@ impl GuardedDir {
 /// Opens a regular file for reading, by a path that is followed through symbolic links; a pipe is not waited for.
 ///
 /// # Errors
-/// Errors of the operating system, and one that names its kind if it is no regular file.
+/// Errors of the operating system, and one that names its kind if it is not a regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;

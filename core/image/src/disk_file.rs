@@ -69,7 +69,7 @@ impl FromStr for DiskFormat {
 
     fn from_str(text: &str) -> Result<Self> {
         FORMATS.iter().find(|(_, name)| *name == text).map(|(format, _)| *format).ok_or_else(|| {
-            Error::invalid(format!("`{text}` is no disk format"))
+            Error::invalid(format!("`{text}` is not a disk format"))
                 .remedy("use raw, qcow2, vmdk, vhd or vhdx, or leave it out to have it found")
         })
     }

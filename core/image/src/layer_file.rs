@@ -19,7 +19,7 @@ impl LayerFile {
     /// Opens the file at `path`: ZFile-wrapped, tar-wrapped or plain, sealed or sparse.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if it is no layer or a damaged one.
+    /// [`headstart_block::ErrorKind::Corrupt`] if it is not a layer or a damaged one.
     pub fn open(path: &Path) -> Result<Self> {
         let named = |e: Error| e.about(path.display());
         let source = open_layer_source(Arc::new(FileSource::open(path)?)).map_err(named)?;

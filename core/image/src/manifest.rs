@@ -55,7 +55,7 @@ pub const BLOB_SIZE: &str = "containerd.io/snapshot/overlaybd/blob-size";
 pub const OVERLAYBD_VERSION: &str = "containerd.io/snapshot/overlaybd/version";
 /// The value of [`OVERLAYBD_VERSION`] that means plain layers.
 pub const OVERLAYBD_VERSION_NATIVE: &str = "0.1.0";
-/// Layer annotation: `yes` on a layer that is no disk layer but a recorded trace.
+/// Layer annotation: `yes` on a layer that is not a disk layer but a recorded trace.
 pub const ACCELERATION_LAYER: &str = "containerd.io/snapshot/overlaybd/acceleration-layer";
 /// Layer annotations of turboOCI layers, whose data is in another image's layer; the second is its old name.
 pub const TURBO_TARGETS: [&str; 2] = [
@@ -160,7 +160,7 @@ impl Layer {
         self.annotations.get(BOOT_LAYER)?.parse().ok()
     }
 
-    /// `true` if it is no disk layer but a trace for one of OverlayBD's prefetchers.
+    /// `true` if it is not a disk layer but a trace for one of OverlayBD's prefetchers.
     #[must_use]
     pub fn is_acceleration(&self) -> bool {
         self.annotations.get(ACCELERATION_LAYER).is_some_and(|value| value == "yes")
@@ -250,7 +250,7 @@ impl Manifest {
     /// Reads and checks a manifest.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if it is no manifest or contradicts itself,
+    /// [`headstart_block::ErrorKind::Corrupt`] if it is not a manifest or contradicts itself,
     /// [`headstart_block::ErrorKind::Unsupported`] if it is the manifest of something other than an image.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() as u64 > MAX_MANIFEST_SIZE {

@@ -100,7 +100,7 @@ impl Artifact {
         let value: Value =
             serde_json::from_slice(&bytes).map_err(|e| Error::corrupt("is not JSON").caused_by(e))?;
         if value["artifactType"] != PLAN {
-            return Err(Error::corrupt("is no artifact with plans, though it is listed as one"));
+            return Err(Error::corrupt("is not an artifact with plans, though it is listed as one"));
         }
         if value["subject"]["digest"] != subject.to_string() {
             return Err(Error::corrupt("belongs to another image, though it is listed with this one"));

@@ -196,7 +196,7 @@ async fn a_plan_is_published_once_and_found() {
     assert_eq!(plan.about, about(5));
     assert_eq!(digest(&store).await, image, "the image stays what it is");
     let images = ImageStore::open(&root).unwrap();
-    assert_eq!(images.list().unwrap().len(), 1, "a list of plans is no image");
+    assert_eq!(images.list().unwrap().len(), 1, "a list of plans is not an image");
 
     // The replaced artifact is listed no longer, and pruned.
     drop(store);

@@ -109,7 +109,7 @@ impl Layer {
         let header = Page::read_header(&file)?;
         let end = header.virtual_size.checked_add(PAGE_SIZE as u64).filter(|end| *end <= file.len());
         let Some(end) = end.filter(|_| header.flags.has(Flags::DATA | Flags::SPARSE)) else {
-            return Err(Error::corrupt("it is no whole sparse layer")
+            return Err(Error::corrupt("it is not a whole sparse layer")
                 .remedy("copy it again with its holes (cp --sparse, tar -S)"));
         };
         let segments = segments_of_holes(&file, end)?;

@@ -191,7 +191,7 @@ impl<W: Write> LayerWriter<W> {
         let range = ByteRange::new(offset, len).filter(|range| range.is_aligned(SECTOR_SIZE));
         let Some(range) = range.filter(|range| range.end() <= limit) else {
             return Err(Error::invalid(format!(
-                "{len} bytes at {offset} are no whole sectors of a disk of {limit} bytes"
+                "{len} bytes at {offset} are not whole sectors of a disk of {limit} bytes"
             )));
         };
         let start = range.offset() / SECTOR_SIZE;

@@ -228,7 +228,7 @@ impl WritableDisk {
     /// where there is none, [`ErrorKind::Corrupt`] where it is damaged.
     pub fn open(path: impl AsRef<Path>, base: Option<Arc<dyn BlockDevice>>, parent: &str) -> Result<Self> {
         let path = path.as_ref();
-        // Without this look, a directory that is no disk would be left with a lock file.
+        // Without this look, a directory that is not a disk would be left with a lock file.
         Self::inspect(path)?;
         let directory = RealDirectory::lock(path)?;
         directory.close_to_others()?;
@@ -299,7 +299,7 @@ impl WritableDisk {
                 |parent: &str| if parent.is_empty() { "nothing".to_owned() } else { parent.to_owned() };
             return Err(Error::new(
                 ErrorKind::Conflict,
-                format!("the writable layer lies on {}, not on {}", named(&state.parent), named(parent)),
+                format!("the writable layer is based on {}, not on {}", named(&state.parent), named(parent)),
             )
             .remedy("attach the image it belongs to, or give a new directory"));
         }
@@ -646,10 +646,10 @@ impl BlockDevice for WritableDisk {
 /// Checks that the disk's end cuts off nothing of the base: cut-off data would come back when the disk grows.
 fn check_base(base: Option<&dyn BlockDevice>, size: u64) -> Result<()> {
     match base.map(BlockDevice::size) {
-        Some(below) if below > size => Err(Error::invalid(format!(
-            "a disk of {size} bytes is smaller than what it lies on ({below} bytes)"
-        ))
-        .remedy("give it at least that size")),
+        Some(below) if below > size => {
+            Err(Error::invalid(format!("a disk of {size} bytes is smaller than its base ({below} bytes)"))
+                .remedy("give it at least that size"))
+        }
         _ => Ok(()),
     }
 }

@@ -33,12 +33,13 @@
 //!
 //! # A new kind of store
 //!
-//! 1. Its name: a scheme and a variant of [`Location`] in [`reference`](mod@reference); [`prefix`] tells its places apart.
-//!    The compiler finds neither the list of schemes in [`StorePrefix`]'s parser nor the texts that list the kinds: the
-//!    remedies in both modules, the options' help (`cli/command-line/src/store_args.rs`, `cli/headstart/src/image.rs`).
-//! 2. A module with the implementation of [`Store`], whose documentation says what each kind has to override. What is an
-//!    image layout below a URL shares [`layout`]; what speaks HTTP sends by `http` behind `guard`, reads by `link`, and
-//!    writes through `upload`. An arm in [`open`], and a row in the tables above.
+//! 1. Its name: a scheme and a variant of [`Location`] in [`reference`](mod@reference); [`prefix`] tells its places
+//!    apart. The compiler finds neither the list of schemes in [`StorePrefix`]'s parser nor the texts that list the
+//!    kinds: the remedies in both modules, the options' help (`cli/command-line/src/store_args.rs`,
+//!    `cli/headstart/src/image.rs`).
+//! 2. A module with the implementation of [`Store`], whose documentation says what each kind has to override. What is
+//!    an image layout below a URL shares [`layout`]; what speaks HTTP sends by `http` behind `guard`, reads by
+//!    `link`, and writes through `upload`. An arm in [`open`], and a row in the tables above.
 //! 3. Who asks for a kind: what other hosts may name (`fleet/peer-net/src/host/remote_commands.rs`), the operator's
 //!    commands `lease` and `image prune`, which know directories and buckets, and `attach --agent`
 //!    (`cli/headstart/src/attach/by_agent.rs`), for buckets' credentials.

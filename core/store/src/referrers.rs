@@ -54,7 +54,7 @@ impl Referrer {
 /// # Errors
 /// [`headstart_block::ErrorKind::Corrupt`] where it is no index.
 pub(crate) fn listed(list: &[u8], artifact_type: &str) -> Result<Vec<Referrer>> {
-    let wrong = || Error::corrupt("is no list of artifacts");
+    let wrong = || Error::corrupt("is not a list of artifacts");
     let list: Value = serde_json::from_slice(list).map_err(|e| wrong().caused_by(e))?;
     let entries = match list.get("manifests") {
         Some(Value::Array(entries)) => entries,
@@ -79,7 +79,7 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// The list with this change; `None` if there is nothing to change. A document that is no list is replaced by a
+    /// The list with this change; `None` if there is nothing to change. A document that is not a list is replaced by a
     /// new one.
     ///
     /// # Errors
@@ -107,7 +107,7 @@ impl Change<'_> {
     }
 
     fn entry(&self) -> Result<Value> {
-        let wrong = |e| Error::invalid("is no manifest").about(self.digest).caused_by(e);
+        let wrong = |e| Error::invalid("is not a manifest").about(self.digest).caused_by(e);
         let artifact: Value = serde_json::from_slice(self.artifact).map_err(wrong)?;
         let kinds = [&artifact["artifactType"], &artifact["config"]["mediaType"]];
         let (digest, size) = (self.digest.to_string(), self.artifact.len());
@@ -163,7 +163,7 @@ mod tests {
         let digests = |kind| listed(&list, kind).unwrap().iter().map(|r| r.digest).collect::<Vec<_>>();
         assert_eq!((digests("plan"), digests("trees")), (vec![Digest::of(&new)], vec![Digest::of(&trees)]));
         assert_eq!(listed(&list, "other").unwrap(), []);
-        // A document that is no list is replaced by a new one, and only manifests go in.
+        // A document that is not a list is replaced by a new one, and only manifests go in.
         assert!(add(Some(b"<html>"), &new, &[]).is_some());
         let change = Change { artifact: b"x", digest: Digest::of(b"x"), media_type: "m", replaced: &[] };
         assert!(change.of(None).is_err());

@@ -21,11 +21,13 @@ pub type Copied<'a> = &'a (dyn Fn(u64) -> Result<()> + Send + Sync);
 /// |---|---|
 /// | sends bytes as they come | [`Store::read_stream`], which otherwise holds the whole range |
 /// | knows a cheap way to ask again | [`Store::manifest_again`] |
-/// | can be written | [`Store::prepare_to_write`], so that refusals come before the data; [`Store::referrers`] and [`Store::put_referrer`], without which plans are not found |
+/// | can be written | [`Store::prepare_to_write`], so that refusals come before the data |
+/// | holds plans | [`Store::referrers`] and [`Store::put_referrer`], without which none is found |
 /// | deletes by itself what no manifest names | [`Store::drops_unnamed_blobs`] |
-/// | keeps leases | [`Store::keeps_leases`], [`Store::put_lease`] and what goes with them; the commands `lease` and `image prune` have to know the kind |
+/// | keeps leases | [`Store::keeps_leases`], [`Store::put_lease`] and the calls beside it |
 ///
-/// A method that is added here is added to the wrappers, too: `retry` and [`stop`](crate::stop) forward each by hand.
+/// The commands `lease` and `image prune` have to know a kind that keeps leases. A method that is added here is added
+/// to the wrappers, too: `retry` and [`stop`](crate::stop) forward each by hand.
 ///
 /// # Errors
 /// All calls: [`headstart_block::ErrorKind::Unavailable`] if trying again may help (time-outs, broken
@@ -35,7 +37,7 @@ pub type Copied<'a> = &'a (dyn Fn(u64) -> Result<()> + Send + Sync);
 pub trait Store: Send + Sync {
     /// The store as a reference names it, `oci://host/repo`, with the part from the environment that distinguishes
     /// it from all others, for callers that keep data from it. A bucket at an endpoint of its own is
-    /// `s3://bucket@host:port/path`, which is no reference. Never with credentials.
+    /// `s3://bucket@host:port/path`, which is not a reference. Never with credentials.
     fn location(&self) -> String;
 
     /// The store as a reference names it: for messages, whose readers type it again.

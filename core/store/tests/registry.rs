@@ -382,7 +382,7 @@ async fn reads_that_are_given_up_do_not_give_up_the_token() {
             break;
         }
     }
-    assert!(done, "each read that is given up begins anew");
+    assert!(done, "each read that is given up begins again");
     assert_eq!(house.tokens.requests() - before, 1);
 }
 

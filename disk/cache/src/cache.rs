@@ -157,7 +157,7 @@ fn boot_id() -> Result<BootId> {
     let failed = |e: Error| e.about(PATH).remedy("mount /proc");
     let text = std::fs::read_to_string(PATH).map_err(|e| failed(Error::io("cannot read", e)))?;
     let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
-    let id = u128::from_str_radix(&digits, 16).map_err(|_| failed(Error::corrupt("is no id")))?;
+    let id = u128::from_str_radix(&digits, 16).map_err(|_| failed(Error::corrupt("is not an id")))?;
     Ok(id.to_be_bytes())
 }
 
@@ -200,8 +200,8 @@ impl Cache {
     /// Opens a cache directory; makes it if it does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if the directory is no cache and holds something else: it stays as it is. Errors of the
-    /// operating system if the directory cannot be made, written or locked.
+    /// [`ErrorKind::Invalid`] if the directory is not a cache and holds something else: it stays as it is. Errors of
+    /// the operating system if the directory cannot be made, written or locked.
     pub fn open(dir: &Path, settings: CacheSettings) -> Result<Arc<Self>> {
         Self::open_in_boot(dir, settings, boot_id()?)
     }
@@ -209,7 +209,7 @@ impl Cache {
     /// Opens a directory that is a cache already; makes nothing if it is none.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if it is no cache, otherwise as [`open`](Self::open).
+    /// [`ErrorKind::NotFound`] if it is not a cache, otherwise as [`open`](Self::open).
     pub fn open_existing(dir: &Path, settings: CacheSettings) -> Result<Arc<Self>> {
         if !Directory::is_there(dir)? {
             let cause = match dir.symlink_metadata() {
@@ -223,8 +223,8 @@ impl Cache {
         Self::open(dir, settings)
     }
 
-    /// Refuses a directory that is no cache and holds something else, as [`open`](Self::open) does. One that is missing
-    /// passes.
+    /// Refuses a directory that is not a cache and holds something else, as [`open`](Self::open) does. One that is
+    /// missing passes.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] there, [`ErrorKind::Denied`] if directories in it are another user's; what the operating
@@ -238,8 +238,8 @@ impl Cache {
         }
     }
 
-    /// `true` if a directory is no cache yet, but holds entries that disks leave in one before that, such as recorded
-    /// boots.
+    /// `true` if a directory is not a cache yet, but holds entries that disks leave in one before that, such as
+    /// recorded boots.
     #[must_use]
     pub fn is_begun(dir: &Path) -> bool {
         let is_empty = std::fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());

@@ -216,7 +216,7 @@ impl Header {
         let word = |at: usize| u32::from_ne_bytes(field(bytes, at));
         let long = |at: usize| u64::from_ne_bytes(field(bytes, at));
         if field::<8>(bytes, 0) != *MAGIC {
-            return Err(Error::corrupt("is no sidecar of this host"));
+            return Err(Error::corrupt("is not a sidecar of this host"));
         }
         if word(8) != VERSION {
             return Err(Error::unsupported(format!("has version {}, not {VERSION}", word(8))));

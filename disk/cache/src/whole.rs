@@ -182,7 +182,7 @@ fn check_until_settled(blob: &Arc<CachedBlob>) {
 
 fn say_wrong(blob: &CachedBlob, error: &Error) {
     if let Some(error) = blob.check().refusal(blob) {
-        tracing::error!(%error, "wrong bytes were served; the cached bytes are dropped for good");
+        tracing::error!(%error, "wrong bytes were served; the cached bytes are dropped");
     } else {
         tracing::warn!(%error, "wrong bytes were served; the cached bytes are dropped and fetched again");
     }

@@ -496,8 +496,8 @@ async fn ask_manifest(host: &DiskHost, store: &dyn Store, selector: &Selector) -
     say_if_silent(store, host.warn_of_silence, asked).await
 }
 
-/// Remembers an image; a failure does not fail the attach. A document that is no image, such as a page that asks for a
-/// password, does not take the place of one.
+/// Remembers an image; a failure does not fail the attach. A document that is not an image, such as a page that asks
+/// for a password, does not take the place of one.
 fn remember(known_images: &KnownImages, name: &str, digest: &Digest, manifest: &[u8]) {
     if Manifest::parse(manifest).is_err() {
         return;
@@ -611,7 +611,7 @@ fn name_base(error: Error, reference: &Reference, options: &DiskOptions) -> Erro
     let info = writable.and_then(|writable| WritableDisk::inspect(&writable.dir).ok());
     let Some((writable, info)) = writable.zip(info) else { return error };
     let Ok(parent) = info.parent.parse::<Digest>() else { return error };
-    Error::new(error.kind(), format!("the writable layer lies on {parent}, and {reference} is not there"))
+    Error::new(error.kind(), format!("the writable layer is based on {parent}, and {reference} is not there"))
         .caused_by(error)
         .about(writable.dir.display())
         .remedy(attach_own(&info, parent, reference))
@@ -622,7 +622,7 @@ fn check_parent(info: &DiskInfo, digest: Digest, reference: &Reference) -> Resul
     let Some(parent) = info.parent.parse::<Digest>().ok().filter(|parent| *parent != digest) else {
         return Ok(());
     };
-    Err(Error::new(ErrorKind::Conflict, format!("the writable layer lies on {parent}, not on {digest}"))
+    Err(Error::new(ErrorKind::Conflict, format!("the writable layer is based on {parent}, not on {digest}"))
         .remedy(attach_own(info, parent, reference)))
 }
 

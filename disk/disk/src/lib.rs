@@ -22,7 +22,7 @@
 //! | [`release`] | gives up the leases of a disk whose process is down |
 //! | `known_links` | bandwidths seen before, for the first plan of a disk |
 //! | `known_files` | the files that keep both |
-//! | [`range_fetcher`] | fetches for a caller that is no disk |
+//! | [`range_fetcher`] | fetches for a caller that is not a disk |
 //! | [`swarm`] | bytes from other hosts, which are asked first |
 //! | `sharing` | the part of one disk in a swarm |
 //! | `swarm_reports` | reports the reads of a disk to the swarm |

@@ -1,4 +1,4 @@
-//! Fetches ranges into the cache for a caller that is no disk: an agent that fetches bytes on behalf of other hosts.
+//! Fetches ranges into the cache for a caller that is not a disk: an agent that fetches bytes on behalf of other hosts.
 
 use crate::fetch::Fetcher;
 use crate::need::Need;

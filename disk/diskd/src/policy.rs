@@ -88,7 +88,7 @@ fn list_of_blocks(list: &str) -> Result<Vec<PlanItem>> {
     let items = lines.map(|(n, line)| {
         let block = line.parse().ok().filter(|block: &u64| block.checked_mul(BLOCK_SIZE).is_some());
         block.map(PlanItem::whole).ok_or_else(|| {
-            Error::invalid(format!("line {}: `{}` is no number of a block", n + 1, line.escape_debug()))
+            Error::invalid(format!("line {}: `{}` is not a number of a block", n + 1, line.escape_debug()))
         })
     });
     items.collect()

@@ -40,7 +40,7 @@ impl FromStr for NamedImage {
         };
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if !name.chars().all(allowed) || name.starts_with('.') || name.len() > 64 {
-            return Err(Error::invalid(format!("`{}` is no name of an export", name.escape_debug()))
+            return Err(Error::invalid(format!("`{}` is not a name of an export", name.escape_debug()))
                 .remedy("write 1 to 64 letters, digits, `-`, `_` and `.`"));
         }
         Ok(Self { name: name.to_owned(), reference: reference.parse()? })

@@ -129,7 +129,7 @@ impl Host {
         let number = wanted.strip_prefix(&self.dev).ok().and_then(Path::to_str);
         let number: Option<u32> = number.and_then(|name| name.strip_prefix("nbd")?.parse().ok());
         let number = number.ok_or_else(|| {
-            Error::invalid("this is no nbd device")
+            Error::invalid("this is not an nbd device")
                 .remedy("give /dev/nbd0 or its like, or auto")
                 .about(wanted.display())
         })?;

@@ -135,9 +135,9 @@ impl NbdServer {
     /// Listens, and serves `exports` to the clients that connect.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Conflict`] if another server listens at the address or something that is no socket
-    /// is there, [`headstart_block::ErrorKind::Invalid`] for unfit certificates, names given twice or no export at all,
-    /// otherwise the error of the operating system.
+    /// [`headstart_block::ErrorKind::Conflict`] if another server listens at the address or something that is not a
+    /// socket is there, [`headstart_block::ErrorKind::Invalid`] for unfit certificates, names given twice or no
+    /// export at all, otherwise the error of the operating system.
     pub fn start(settings: &NbdSettings, exports: Vec<Export>) -> Result<Self> {
         check(&exports)?;
         Self::listen(settings, exports)

@@ -324,7 +324,7 @@ fn may_not(error: io::Error, access: &SocketAccess) -> Error {
     }
 }
 
-/// Refuses a path with an entry that is no socket.
+/// Refuses a path with an entry that is not a socket.
 fn refuse_other_kinds(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(meta) if !meta.file_type().is_socket() => {
@@ -399,7 +399,7 @@ impl Mark {
         let trusted = meta.is_file() && [0, nix::unistd::geteuid().as_raw()].contains(&meta.uid());
         let mut text = String::new();
         if trusted {
-            // A file that is no text is no mark.
+            // A file that is not text is no mark.
             let _ = io::Read::by_ref(&mut file).take(MARK_MAX).read_to_string(&mut text);
         }
         let named = text.starts_with(MARK).then_some(text);

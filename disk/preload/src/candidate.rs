@@ -66,7 +66,7 @@ pub struct Preloaded {
     pub why: String,
     /// Their results; of earlier plans it has only the switches.
     pub report: PilotReport,
-    /// The number of places that could not be looked at, or had something that is no plan.
+    /// The number of places that could not be looked at, or had something that is not a plan.
     pub failures: u64,
 }
 

@@ -247,8 +247,8 @@ impl PinManager {
         }
     }
 
-    /// A host that has this one as a root has a blob: this one takes part in it from now on. A host that is no operator
-    /// has to name a store that was named here, too.
+    /// A host that has this one as a root has a blob: this one takes part in it from now on. A host that is not an
+    /// operator has to name a store that was named here, too.
     fn take_part(&self, order: &Order, received: &ReceivedCommand) -> Result<()> {
         if self.swarm.role() != Role::Root {
             return Ok(());

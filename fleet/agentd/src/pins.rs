@@ -64,7 +64,7 @@ impl Pins {
         let (mut pins, mut own) = (BTreeMap::new(), BTreeSet::new());
         if let Some(text) = file::read(&path, LEN_MAX)? {
             let records: Records = serde_json::from_slice(&text)
-                .map_err(|e| about(Error::corrupt("is no list of pinned images").caused_by(e)))?;
+                .map_err(|e| about(Error::corrupt("is not a list of pinned images").caused_by(e)))?;
             if records.version != VERSION {
                 let error = Error::unsupported(format!("is a list of version {}", records.version));
                 return Err(about(error.remedy("start the agent of the release that wrote it")));
@@ -115,7 +115,7 @@ impl Pins {
         let own = self.own.iter().filter(|digest| self.pins.contains_key(*digest)).cloned().collect();
         let records = Records { version: VERSION, pins: self.pins.values().cloned().collect(), own };
         let text = serde_json::to_vec(&records);
-        let text = text.map_err(|e| Error::invalid("is no list").caused_by(e))?;
+        let text = text.map_err(|e| Error::invalid("is not a list").caused_by(e))?;
         file::replace(&self.path, &text, Readers::Owner)
     }
 

@@ -227,7 +227,7 @@ async fn warm(State(served): Shared, Body(spec): Body<WarmSpec>) -> Answer<Json<
 #[utoipa::path(post, path = "/v1/pin", request_body = Pin,
     responses((status = 200, description = "How it went on each host", body = Vec<Warmed>),
         (status = 404, description = "A host is not connected", body = Failure),
-        (status = 422, description = "It is no image, or there are fewer hosts than copies", body = Failure),
+        (status = 422, description = "It is not an image, or there are fewer hosts than copies", body = Failure),
         (status = 503, description = "The agent is in no swarm", body = Failure)))]
 async fn pin(State(served): Shared, Body(pin): Body<Pin>) -> Answer<Json<Vec<Warmed>>> {
     let pin_manager = served.pin_manager.clone().ok_or_else(|| Refusal(no_swarm()))?;

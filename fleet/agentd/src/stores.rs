@@ -99,7 +99,7 @@ impl Stores {
             )
         };
         let location = name.parse::<Location>().ok().filter(Location::is_remote);
-        let location = location.ok_or_else(|| denied("is no store that other hosts may name"))?;
+        let location = location.ok_or_else(|| denied("is not a store that other hosts may name"))?;
         if self.is_named(&location) {
             Ok(())
         } else {

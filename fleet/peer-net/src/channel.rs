@@ -257,7 +257,7 @@ async fn connect_by(
         None => Stream::Plain(socket),
         Some(connector) => {
             let name = ServerName::try_from(name.to_owned())
-                .map_err(|e| Error::invalid("is no name of a host").caused_by(e).about(name))?;
+                .map_err(|e| Error::invalid("is not a name of a host").caused_by(e).about(name))?;
             let stream = connector.connect(name, socket).await.map_err(refused)?;
             Stream::Tls(Box::new(TlsStream::Client(stream)))
         }

@@ -278,12 +278,12 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     if name.len() <= NAME_MAX && name.split('.').all(is_name) && ServerName::try_from(name).is_ok() {
         return Ok(());
     }
-    Err(Error::invalid(format!("`{}` is no name of a host", name.escape_debug()))
+    Err(Error::invalid(format!("`{}` is not a name of a host", name.escape_debug()))
         .remedy("use lower-case letters, digits, hyphens and dots, as in DNS"))
 }
 
 fn read_text(path: &Path) -> Result<String> {
-    String::from_utf8(read(path)?).map_err(|_| Error::corrupt("is no text").about(path.display()))
+    String::from_utf8(read(path)?).map_err(|_| Error::corrupt("is not text").about(path.display()))
 }
 
 #[cfg(test)]

@@ -310,9 +310,9 @@ pub fn refusal(why: &str) -> &[u8] {
 /// Parses the reason of a refusal from a received body: one line without control characters.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] if it is no text.
+/// [`headstart_block::ErrorKind::Corrupt`] if it is not text.
 pub fn decode_refusal(body: &[u8]) -> Result<String> {
-    let why = std::str::from_utf8(body).map_err(|e| Error::corrupt("is no text").caused_by(e))?;
+    let why = std::str::from_utf8(body).map_err(|e| Error::corrupt("is not text").caused_by(e))?;
     Ok(why.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
 }
 

@@ -166,7 +166,7 @@ impl Door {
     /// The error of the other listener or of the name.
     async fn find(&self, name: &str) -> Result<Option<(Channel, SocketAddr)>> {
         let addresses = lookup_host(name).await.map_err(|e| {
-            Error::io("is no name that can be found", e)
+            Error::io("is not a name that can be found", e)
                 .remedy("give --join a name that DNS has, or an address")
         })?;
         let mut last = Error::invalid("is a name without addresses");

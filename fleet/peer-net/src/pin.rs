@@ -41,7 +41,7 @@ impl Pin {
     /// The digest of its manifest.
     ///
     /// # Errors
-    /// If the text is no digest.
+    /// If the text is not a digest.
     pub fn digest(&self) -> Result<Digest> {
         self.digest.parse().map_err(|e: Error| e.about("a pinned image"))
     }

@@ -53,7 +53,7 @@ fn encode(saved: &Saved) -> Result<Vec<u8>> {
 }
 
 fn decode(bytes: &[u8]) -> Result<Saved> {
-    let nonsense = || Error::corrupt("is no list of recent requests of this version").remedy("remove it");
+    let nonsense = || Error::corrupt("is not a list of recent requests of this version").remedy("remove it");
     let list = bytes.strip_prefix(MAGIC).ok_or_else(nonsense)?;
     let (saved, rest) = postcard::take_from_bytes(list).map_err(|e| nonsense().caused_by(e))?;
     if rest.is_empty() { Ok(saved) } else { Err(nonsense()) }

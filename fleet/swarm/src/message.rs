@@ -70,7 +70,7 @@ pub enum Message {
     /// The answer to `Join`: the receiver may be an agent of this root.
     JoinAccepted,
     /// The answer to `Join`: the receiver may not be one, or no longer: this root has all the agents that it takes, or
-    /// this host is no root.
+    /// this host is not a root.
     JoinRefused,
     /// A sketch of the sender's recent reads of a blob, as the least hashes of them: to find out which hosts read the
     /// same.

@@ -656,7 +656,7 @@ impl Drop for Host {
 fn check_name(name: &str) -> Result<()> {
     let right = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     if name.is_empty() || name.len() > 64 || !name.chars().all(right) || name.starts_with(['.', '-']) {
-        let error = Error::invalid(format!("`{}` is no name for a vSSD", name.escape_debug()));
+        let error = Error::invalid(format!("`{}` is not a name for a vSSD", name.escape_debug()));
         return Err(error.remedy("use up to 64 letters, digits, and - _ . after the first"));
     }
     Ok(())

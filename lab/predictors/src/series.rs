@@ -58,7 +58,7 @@ impl Series {
     /// A series of runs; those without length are left out.
     ///
     /// # Errors
-    /// A level that is no number, negative or above [`MAX_LEVEL`]; together longer than [`MAX_LENGTH`].
+    /// A level that is not a number, negative or above [`MAX_LEVEL`]; together longer than [`MAX_LENGTH`].
     pub fn new(runs: impl IntoIterator<Item = Run>) -> Result<Self> {
         let mut series = Self::default();
         let mut length = Duration::ZERO;
@@ -143,7 +143,7 @@ fn parse(line: &str) -> Result<Run> {
         return Err(Error::corrupt("is not `duration_s level`"));
     };
     let seconds: f64 = seconds.parse().map_err(|_| Error::corrupt(format!("{seconds:?} is no duration")))?;
-    let level: f32 = level.parse().map_err(|_| Error::corrupt(format!("{level:?} is no level")))?;
+    let level: f32 = level.parse().map_err(|_| Error::corrupt(format!("{level:?} is not a level")))?;
     let length = Duration::try_from_secs_f64(seconds)
         .map_err(|_| Error::corrupt(format!("no time lasts {seconds} seconds")))?;
     Ok(Run { length, level })

@@ -370,7 +370,7 @@ fn find_traces(dir: &Path) -> Result<BTreeSet<PathBuf>> {
     for _ in 0..4 {
         let mut below = Vec::new();
         for parent in &level {
-            // What is no directory holds no traces.
+            // What is not a directory holds no traces.
             let Ok(entries) = fs::read_dir(dir.join(parent)) else { continue };
             for entry in entries {
                 let entry = entry.map_err(|e| Error::io("cannot be listed", e).about(parent.display()))?;

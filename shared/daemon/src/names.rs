@@ -12,7 +12,7 @@ const NAME_MAX: usize = 64;
 pub fn check_disk_name(name: &str) -> Result<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if !matches!(name.len(), 1..=NAME_MAX) || !name.chars().all(allowed) || name.starts_with('.') {
-        return Err(Error::invalid(format!("`{}` is no name of a disk", name.escape_debug()))
+        return Err(Error::invalid(format!("`{}` is not a name of a disk", name.escape_debug()))
             .remedy("write 1 to 64 letters, digits, `-`, `_` and `.`"));
     }
     Ok(())

@@ -87,7 +87,7 @@ pub fn resolved(path: &str, target: &str) -> Option<String> {
 }
 
 /// The dead links of the document `text` at `path`, each with its place, except for targets that `is_skipped`. `read`
-/// gives the text of the file at a path, an empty one where it is no text.
+/// gives the text of the file at a path, an empty one where it is not text.
 pub fn dead(
     path: &str,
     text: &str,

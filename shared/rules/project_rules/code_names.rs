@@ -1,7 +1,7 @@
 //! The names of code in documents are in the code.
 //!
-//! A name is what reads as a Rust path with a type in it: `EngineAction::Promote`. Each of its parts has to be a word of
-//! some Rust file. The changelog is left out: it tells of names that are gone.
+//! A name is what reads as a Rust path with a type in it: `EngineAction::Promote`. Each of its parts has to be a word
+//! of some Rust file. The changelog is left out: it tells of names that are gone.
 
 use crate::assert_none;
 use crate::tree::sources;

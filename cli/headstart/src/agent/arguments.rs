@@ -205,17 +205,17 @@ impl AgentArgs {
 /// This host's name, as the system has it.
 ///
 /// # Errors
-/// If it is no text.
+/// If it is not text.
 pub(crate) fn host_name() -> Result<String> {
     let name = rustix::system::uname().nodename().to_str().map(str::to_owned);
-    name.map_err(|e| Error::invalid("this host's name is no text").caused_by(e).remedy("give one by --name"))
+    name.map_err(|e| Error::invalid("this host's name is not text").caused_by(e).remedy("give one by --name"))
 }
 
 /// A host that is in the swarm, by name or address.
 fn host_and_port(text: &str) -> Result<String> {
     let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
     if host.is_empty() || !port.parse::<u16>().is_ok_and(|port| port > 0) {
-        return Err(Error::invalid(format!("`{}` is no host with a port", text.escape_debug()))
+        return Err(Error::invalid(format!("`{}` is not a host with a port", text.escape_debug()))
             .remedy("write HOST:PORT, such as node1:4647"));
     }
     Ok(text.to_owned())
@@ -244,7 +244,7 @@ impl FromStr for TopologyArg {
 
     fn from_str(text: &str) -> Result<Self> {
         let bad = || {
-            Error::invalid(format!("`{}` is no topology", text.escape_debug()))
+            Error::invalid(format!("`{}` is not a topology", text.escape_debug()))
                 .remedy("write random:4, ring, similar:4, roots or tree:2")
         };
         let (kind, number) = match text.split_once(':') {

@@ -42,7 +42,7 @@ impl AgentClient {
     /// # Errors
     /// Errors of the agent; [`ErrorKind::Unavailable`] if it is not there.
     pub(crate) fn attach(&self, spec: &DiskSpec) -> Result<Value> {
-        let body = serde_json::to_string(spec).map_err(|e| Error::invalid("is no disk").caused_by(e))?;
+        let body = serde_json::to_string(spec).map_err(|e| Error::invalid("is not a disk").caused_by(e))?;
         self.0.ask(Method::POST, "/v1/disks", Some(body))
     }
 
@@ -83,7 +83,7 @@ impl AgentClient {
     /// # Errors
     /// As [`AgentClient::attach`].
     pub(crate) fn warm(&self, spec: &WarmSpec) -> Result<Value> {
-        let body = serde_json::to_string(spec).map_err(|e| Error::invalid("is no image").caused_by(e))?;
+        let body = serde_json::to_string(spec).map_err(|e| Error::invalid("is not an image").caused_by(e))?;
         self.0.ask(Method::POST, "/v1/warm", Some(body))
     }
 
@@ -92,7 +92,7 @@ impl AgentClient {
     /// # Errors
     /// As [`AgentClient::attach`].
     pub(crate) fn pin(&self, pin: &Pin) -> Result<Value> {
-        let body = serde_json::to_string(pin).map_err(|e| Error::invalid("is no image").caused_by(e))?;
+        let body = serde_json::to_string(pin).map_err(|e| Error::invalid("is not an image").caused_by(e))?;
         self.0.ask(Method::POST, "/v1/pin", Some(body))
     }
 

@@ -137,7 +137,7 @@ impl fmt::Display for Checked {
             (Done::Mended, _) => write!(f, "\n`headstart harvest serve {dir}` can be started"),
             (Done::Discarded, _) => write!(
                 f,
-                "\nall of that is given up; `headstart harvest serve {dir} --size SIZE` begins anew, with --erase \
+                "\nall of that is given up; `headstart harvest serve {dir} --size SIZE` begins again, with --erase \
                  where the flash is named by --flash"
             ),
         }

@@ -99,19 +99,19 @@ impl Verify {
     }
 }
 
-/// The error if `from` lacks a part and is no copy of the image `digest`.
+/// The error if `from` lacks a part and is not a copy of the image `digest`.
 async fn no_copy(source: &dyn Store, from: &Reference, digest: Digest, missing: &Error) -> Error {
     let not_found = |cause| Error::new(ErrorKind::NotFound, cause);
     match source.manifest(&from.selector).await {
         Ok((other, _)) if other != digest => {
-            not_found(format!("{from} is no copy of this image: it is {other}, and the image is {digest}"))
+            not_found(format!("{from} is not a copy of this image: it is {other}, and the image is {digest}"))
                 .remedy("name an image of the same digest, which `headstart image inspect` shows")
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            not_found(format!("{from} is no copy of this image: {error}"))
+            not_found(format!("{from} is not a copy of this image: {error}"))
                 .remedy("`headstart image list` shows what is in that store")
         }
-        _ => not_found(format!("{from} is no whole copy of this image: {missing}"))
+        _ => not_found(format!("{from} is not a whole copy of this image: {missing}"))
             .remedy("name another copy, or import the image again"),
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Pull {
 impl Pull {
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         if self.target.location.is_remote() {
-            return Err(Error::invalid("is no directory, which an image is pulled into")
+            return Err(Error::invalid("is not a directory, which an image is pulled into")
                 .about(&self.target.location)
                 .remedy("use `headstart image copy` between other stores"));
         }

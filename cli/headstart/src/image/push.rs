@@ -27,7 +27,7 @@ pub(crate) struct Push {
 impl Push {
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         if self.source.location.is_remote() {
-            return Err(Error::invalid("is no directory, which an image is pushed from")
+            return Err(Error::invalid("is not a directory, which an image is pushed from")
                 .about(&self.source)
                 .remedy("use `headstart image copy` between other stores"));
         }

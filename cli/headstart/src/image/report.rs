@@ -345,7 +345,7 @@ struct ListedImage {
     layers: Option<usize>,
     /// Bytes of all blobs as stored.
     stored_bytes: Option<u64>,
-    /// The cause why it is no image that can be opened.
+    /// The cause why it is not an image that can be opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }

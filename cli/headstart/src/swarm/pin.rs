@@ -57,7 +57,7 @@ impl PinImage {
         };
         let (digest, manifest) = with_runtime(FEW, |runtime| runtime.block_on(named))?;
         let manifest = String::from_utf8(manifest.to_vec())
-            .map_err(|e| Error::corrupt("has a manifest that is no text").caused_by(e).about(&self.image))?;
+            .map_err(|e| Error::corrupt("has a manifest that is not text").caused_by(e).about(&self.image))?;
         let (image, digest) = (self.image.to_string(), digest.to_string());
         let pin = Pin {
             image: image.clone(),

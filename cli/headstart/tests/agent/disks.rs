@@ -75,7 +75,7 @@ fn what_cannot_work_is_said_and_leaves_nothing_behind() {
     let agent = Agent::start(&scene, "a", "");
     let option = agent.option();
     scene.fails(&format!("attach file://~/store:nothing {option}"), &["nothing"]);
-    scene.fails(&format!("attach file://~/store:v1 --as a/b {option}"), &["is no name of a disk"]);
+    scene.fails(&format!("attach file://~/store:v1 --as a/b {option}"), &["is not a name of a disk"]);
     scene
         .fails(&format!("attach file://~/store:v1 --nbd unix:~/no/d.sock {option}"), &["make the directory"]);
     scene.fails(&format!("disk detach vm {option}"), &["vm", "there is no disk of that name"]);

@@ -46,10 +46,10 @@ fn a_host_fetches_for_others_only_from_stores_that_it_was_told_of() {
     assert_eq!((&part["lacking_bytes"], &part["error"]), (&0.into(), &Value::Null), "{part}");
     // The same holds for a pin.
     scene.ok(&format!("swarm pin {image} --copies 2 --on a --on b {of_a}"));
-    // A host that is no operator orders nothing from others, by the command or by itself.
+    // A host that is not an operator orders nothing from others, by the command or by itself.
     let of_b = b.option();
-    scene.fails(&format!("swarm pin {image} --copies 1 {of_b}"), &["`b` is no operator", "--operator b"]);
-    scene.fails(&format!("swarm unpin {image} {of_b}"), &["`b` is no operator"]);
+    scene.fails(&format!("swarm pin {image} --copies 1 {of_b}"), &["`b` is not an operator", "--operator b"]);
+    scene.fails(&format!("swarm unpin {image} {of_b}"), &["`b` is not an operator"]);
     let part = only(&scene, &format!("swarm warm {image} --whole --on a {of_b}"), "a");
     assert!(part["error"].as_str().unwrap().contains("role `operator`"), "{part}");
     // It may do the same for itself.

@@ -219,7 +219,7 @@ fn what_cannot_be_written_is_said() {
     );
     assert!(!run.stderr.contains(".headstart-"), "{run}");
     scene.fails("image export file://~/store:a -o dir", &["dir", "directory"]);
-    let no_directory = format!("{} is no directory: name another place", scene.path("disk.raw").display());
+    let no_directory = format!("{} is not a directory: name another place", scene.path("disk.raw").display());
     scene.fails("image export file://~/store:a -o disk.raw/out.raw", &["disk.raw/out.raw", &no_directory]);
     assert_eq!(scene.names("dir"), [""; 0]);
 }
@@ -307,13 +307,13 @@ fn an_output_that_is_named_as_a_directory_is_refused() {
 fn a_place_that_is_no_directory_is_named() {
     let scene = imported(2);
     scene.ok("trace synthesize --images 2 --traces 2 --format parquet -o traces");
-    let file = format!("{} is no directory: name another place", scene.path("disk.raw").display());
+    let file = format!("{} is not a directory: name another place", scene.path("disk.raw").display());
     for (words, remedy) in [
         ("trace export traces -o disk.raw", file.as_str()),
         ("trace export traces -o disk.raw/set", &file),
         ("trace plot traces -o disk.raw", &file),
         ("trace synthesize --images 2 --traces 2 --format parquet -o disk.raw", &file),
-        ("trace export traces -o /dev/stdout", "/dev/stdout is no directory: name another place"),
+        ("trace export traces -o /dev/stdout", "/dev/stdout is not a directory: name another place"),
     ] {
         scene.fails(words, &[remedy]);
     }

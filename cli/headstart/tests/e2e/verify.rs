@@ -218,9 +218,9 @@ fn damaged_blobs_are_repaired_from_a_copy() {
     scene.ok("image import other.raw file://~/other:x");
     let words = "image verify file://~/store:top --repair-from file://~/other:x";
     let other = scene.json("image inspect file://~/other:x")["digest"].as_str().unwrap().to_owned();
-    scene.fails(words, &["other:x is no copy of this image", &other, "the same digest"]);
+    scene.fails(words, &["other:x is not a copy of this image", &other, "the same digest"]);
     let words = "image verify file://~/store:top --repair-from file://~/other:none";
-    scene.fails(words, &["other:none is no copy of this image", "image list"]);
+    scene.fails(words, &["other:none is not a copy of this image", "image list"]);
     // A lost manifest counts.
     fs::remove_file(&stored.manifest).unwrap();
     let repaired = scene.json("image verify file://~/store:top --repair-from file://~/copy:top");

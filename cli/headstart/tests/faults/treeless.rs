@@ -99,7 +99,7 @@ fn a_store_that_is_always_wrong_is_given_up() {
     for offset in [0, 2 << 20] {
         assert_eq!(client.read(offset, 4096), Err(EIO));
     }
-    let parts = [layer.as_str(), "came whole 3 times", "dropped for good", "repair it there"];
+    let parts = [layer.as_str(), "came whole 3 times", "dropped", "repair it there"];
     attached.warns(&parts);
     let told = said(&attached, &parts);
     assert_eq!(told.len(), 1, "{told:?}");

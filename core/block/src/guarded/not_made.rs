@@ -57,7 +57,7 @@ fn remedy_for(dir: &Path, kind: io::ErrorKind) -> Option<String> {
             shown.display()
         )),
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory if !found.is_dir() => {
-            Some(format!("{} is no directory: name another place", shown.display()))
+            Some(format!("{} is not a directory: name another place", shown.display()))
         }
         _ => None,
     }
@@ -96,7 +96,7 @@ mod tests {
         let below = at.join("a/b");
         let missing = said(&below, io::ErrorKind::NotFound);
         assert!(missing.ends_with(&format!("; make the directory {} first", below.display())), "{missing}");
-        // What else may be missing is no directory.
+        // What else may be missing is not a directory.
         assert!(!said(Path::new(""), io::ErrorKind::NotFound).contains("first"));
         assert!(!said(&at, io::ErrorKind::NotFound).contains("first"));
         assert!(!said(&at, io::ErrorKind::PermissionDenied).contains("directory"), "{at:?} is open");
@@ -111,7 +111,7 @@ mod tests {
             [(&file, io::ErrorKind::AlreadyExists), (&file.join("a/b"), io::ErrorKind::NotADirectory)]
         {
             let other = said(inside, kind);
-            assert!(other.ends_with(&format!("; {} is no directory: name another place", file.display())));
+            assert!(other.ends_with(&format!("; {} is not a directory: name another place", file.display())));
         }
         assert!(!said(dir.path(), io::ErrorKind::AlreadyExists).contains(';'));
         let fixed = said(&below, io::ErrorKind::ReadOnlyFilesystem);

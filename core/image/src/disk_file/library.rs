@@ -32,7 +32,7 @@ pub(super) fn open(file: &FileSource, allowed: &AllowedDirs) -> Result<Box<dyn B
 fn open_qcow2(file: &FileSource, allowed: &AllowedDirs, depth: usize) -> Result<FormatAccess<File>> {
     let named = |e: Error| e.about(file.path().display());
     let Some(header) = Header::read(file).map_err(named)? else {
-        return Err(named(Error::corrupt("is no qcow2")));
+        return Err(named(Error::corrupt("is not a qcow2 image")));
     };
     if depth > MAX_CHAIN {
         return Err(named(Error::invalid(format!(

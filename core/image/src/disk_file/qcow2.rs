@@ -62,7 +62,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 impl Header {
-    /// Reads the header of `file`; `None` if it is no qcow2.
+    /// Reads the header of `file`; `None` if it is not a qcow2 image.
     ///
     /// ```text
     /// byte 0   "QFI\xfb"
@@ -300,7 +300,7 @@ fn backing_name(file: &dyn ReadAt, offset: u64, len: u64) -> Result<Option<Strin
 
 fn name(bytes: &[u8]) -> Result<String> {
     let text = String::from_utf8(bytes.to_vec()).ok().filter(|text| !text.contains('\0'));
-    text.ok_or_else(|| Error::corrupt("has a name in its header that is no text"))
+    text.ok_or_else(|| Error::corrupt("has a name in its header that is not text"))
 }
 
 /// Checks that `len` bytes at `offset` are in a file of `end` bytes.

@@ -68,7 +68,7 @@ impl Source {
             }
             DiskFormat::Qcow2 => {
                 let header = Header::read(file).map_err(named)?;
-                let header = header.ok_or_else(|| named(Error::corrupt("is no qcow2")))?;
+                let header = header.ok_or_else(|| named(Error::corrupt("is not a qcow2 image")))?;
                 let data = header.open_data_file(file.path(), &self.allowed)?;
                 header.check(file, data.as_ref()).map_err(named)?;
                 if let Some(data) = &data {
@@ -143,7 +143,7 @@ impl Source {
         let path = dir.path().join("disk.vmdk");
         std::fs::write(&path, descriptor.renamed()?).map_err(cannot)?;
         self.dirs.push(dir);
-        let path = path.to_str().ok_or_else(|| Error::invalid("the store's path is no text"))?;
+        let path = path.to_str().ok_or_else(|| Error::invalid("the store's path is not text"))?;
         Ok(json!({ "driver": "file", "filename": path }))
     }
 }

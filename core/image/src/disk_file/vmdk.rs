@@ -323,7 +323,7 @@ struct Part {
 pub(super) fn open(file: &FileSource, allowed: &AllowedDirs) -> Result<Box<dyn BlockDevice>> {
     let descriptor = check(file, allowed)?;
     if !descriptor.is_flat() {
-        return Err(Error::unsupported("is no flat vmdk"));
+        return Err(Error::unsupported("is not a flat vmdk"));
     }
     open_flat(&descriptor, file.path(), allowed)
 }

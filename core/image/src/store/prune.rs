@@ -12,9 +12,9 @@
 //! Artifacts that are listed under a tag of their subject's digest (plans, for example) live as long as that: the list
 //! is followed only if something else leads to the subject, and its entry is removed with the subject.
 //!
-//! Only files whose names are digests are deleted, in `blobs/sha256` alone: manifests first, so that an image that was
-//! deleted in part is no image. They are moved out of the directory under the lock, because an attach or an import may
-//! need them as soon as it has the lock; their space is freed after that, which takes longer (`trash`).
+//! Only files whose names are digests are deleted, in `blobs/sha256` alone: manifests first, so that an image that
+//! was deleted in part is not an image. They are moved out of the directory under the lock, because an attach or an
+//! import may need them as soon as it has the lock; their space is freed after that, which takes longer (`trash`).
 
 use super::ImageStore;
 use crate::reference::{Selector, Tag};

@@ -198,7 +198,7 @@ impl Log {
         let tail = len.saturating_sub(self.position);
         let refused = || {
             Error::corrupt(format!(
-                "the records at byte {} fail their checksum, and later ones show that it is no torn tail",
+                "the records at byte {} fail their checksum, and later ones show that it is not a torn tail",
                 self.position
             ))
         };

@@ -127,7 +127,7 @@ impl State {
         let file = directory.open(STATE).map_err(|e| match e.kind() {
             ErrorKind::NotFound => Error::new(
                 ErrorKind::NotFound,
-                "it is no writable layer: it has no state.json",
+                "it is not a writable layer: it has no state.json",
             )
             .remedy(
                 "name the directory of `--writable`; that of several disks has one for each of them in it",
@@ -148,7 +148,7 @@ impl State {
         }
         let damaged = |cause: String| {
             Error::corrupt(cause).remedy(
-                "restore it from a copy, or delete the directory and create it anew; \
+                "restore it from a copy, or delete the directory and create it again; \
                  `headstart layer export --pair DATA,INDEX` still reads its pairs",
             )
         };

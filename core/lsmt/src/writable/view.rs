@@ -256,7 +256,7 @@ fn overlap(piece: Piece, buf: &mut [u8], offset: u64) -> (u64, &mut [u8]) {
 pub(super) fn whole_sectors(offset: u64, len: u64, size: u64) -> Result<(u64, u64)> {
     crate::stack::check_bounds(offset, len, size)?;
     if !offset.is_multiple_of(SECTOR_SIZE) || !len.is_multiple_of(SECTOR_SIZE) {
-        return Err(Error::invalid(format!("{len} bytes at offset {offset} are no whole sectors"))
+        return Err(Error::invalid(format!("{len} bytes at offset {offset} are not whole sectors"))
             .remedy(format!("write in multiples of {SECTOR_SIZE} bytes")));
     }
     Ok((offset / SECTOR_SIZE, (offset + len) / SECTOR_SIZE))

@@ -283,7 +283,7 @@ impl Lease {
         struct Versioned {
             version: u32,
         }
-        let damaged = |e| Error::corrupt("is no lease").caused_by(e);
+        let damaged = |e| Error::corrupt("is not a lease").caused_by(e);
         let Versioned { version } = serde_json::from_slice(bytes).map_err(damaged)?;
         if version != VERSION {
             let cause = format!("is a lease of version {version}, this program knows version {VERSION}");
@@ -295,7 +295,7 @@ impl Lease {
     /// Its bytes.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] where a path in it is no text.
+    /// [`headstart_block::ErrorKind::Invalid`] where a path in it is not text.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self).map_err(|e| Error::invalid("cannot make a lease").caused_by(e))
     }
@@ -514,7 +514,7 @@ fn found_lease(dir: &GuardedDir, id: String, allowed: u32) -> Option<FoundLease>
     Some(FoundLease { id, lease, is_locked, written })
 }
 
-/// The error of an entry that is no file, or of one that cannot be read.
+/// The error of an entry that is not a file, or of one that cannot be read.
 fn unreadable(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::InvalidInput => Error::invalid(format!("{error}: no lease")),
@@ -523,7 +523,7 @@ fn unreadable(error: io::Error) -> Error {
     }
 }
 
-/// Reads the lease in a file; the inner error is that of a file that is no lease.
+/// Reads the lease in a file; the inner error is that of a file that is not a lease.
 fn read_lease(file: &File) -> io::Result<Result<Lease>> {
     let mut bytes = Vec::new();
     file.take(LEASE_MAX + 1).read_to_end(&mut bytes)?;

@@ -95,7 +95,7 @@ pub struct UntaggedImage {
 /// A decision.
 #[derive(Debug)]
 pub struct PruneDecision {
-    /// The blobs to delete, manifests of images first: an image that was deleted in part is no image.
+    /// The blobs to delete, manifests of images first: an image that was deleted in part is not an image.
     pub deleted: Vec<StoredBlob>,
     /// The blobs that nothing needs, and that are too young to be deleted.
     pub young: Vec<StoredBlob>,
@@ -125,7 +125,7 @@ pub enum DocumentNeed {
     Required,
     /// The document may be missing, but not damaged.
     MayBeMissing,
-    /// The document may be anything: one that cannot be read is no image.
+    /// The document may be anything: one that cannot be read is not an image.
     MayBeAnything,
 }
 
@@ -282,7 +282,7 @@ impl PrunePlan {
         if wanted.need != DocumentNeed::MayBeAnything {
             return self.walk.give(wanted.digest, bytes);
         }
-        // Any other document is no image.
+        // Any other document is not an image.
         if let Some(document) = image_document(bytes) {
             self.note_image(wanted.digest, &document);
         }

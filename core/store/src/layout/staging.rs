@@ -93,7 +93,7 @@ pub fn remove_stale(layout: &LayoutDir, policy: StalePolicy) -> Result<Living> {
     let mut living = Living::default();
     let Some(staging) = layout.private_part(STAGING).map_err(failed)? else { return Ok(living) };
     for name in staging.names().map_err(failed)? {
-        // An entry that is no directory belongs to no writer.
+        // An entry that is not a directory belongs to no writer.
         let opened = match staging.open_dir(&name) {
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => continue,
             opened => opened.map_err(failed)?,

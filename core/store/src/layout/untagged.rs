@@ -135,7 +135,7 @@ impl LayoutDir {
                 Ok(since)
             });
             let since = match read {
-                // An entry that is no file is no mark, and the image is marked again.
+                // An entry that is not a file is no mark, and the image is marked again.
                 Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
                     continue;
                 }

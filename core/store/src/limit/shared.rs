@@ -136,7 +136,7 @@ impl SharedBucket {
         };
         let file = open().map_err(|e| about(Error::io("cannot open", e)))?;
         let content = Content::read(&file).map_err(|e| about(Error::io("cannot read", e)))?;
-        content.ok_or_else(|| about(Error::corrupt("is no shared rate")))?;
+        content.ok_or_else(|| about(Error::corrupt("is not a shared rate")))?;
         Ok(Self { file: Mutex::new(LockedFile { file, held_since: None }) })
     }
 

@@ -86,7 +86,7 @@ pub fn keep_images(pid_file: &Path, images: Vec<KeptImage>) -> Result<()> {
     let path = beside(pid_file);
     let failed = |e| Error::io("cannot write", e).about(path.display());
     let text = serde_json::to_vec(&Kept { version: VERSION, images })
-        .map_err(|e| Error::invalid("is no list of images").caused_by(e))?;
+        .map_err(|e| Error::invalid("is not a list of images").caused_by(e))?;
     headstart_daemon::file::replace(&path, &text, headstart_daemon::file::Readers::Owner)?;
     // The file that shows that this is no first start has to last as long.
     File::open(pid_file).and_then(|file| file.sync_all()).map_err(failed)?;

@@ -132,7 +132,7 @@ async fn serve(mut stream: UnixStream, host: &HostSide) -> Result<()> {
             spoken = version;
             None
         }
-        _ => Some("that is no disk".to_owned()),
+        _ => Some("that is not a disk".to_owned()),
     };
     if let Some(why) = refusal {
         return send(&mut stream, &FromAgent::Refused { why }).await;

@@ -147,9 +147,9 @@ impl PinManager {
     /// shown that they may read the image, and to operators.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if it is no image, or there are fewer hosts than copies; [`ErrorKind::Unsupported`] if a
-    /// layer has no hash tree; [`ErrorKind::NotFound`] if a host is not connected; [`ErrorKind::Denied`] if this host
-    /// is no operator. A failure on a host is in its part of the answer.
+    /// [`ErrorKind::Invalid`] if it is not an image, or there are fewer hosts than copies; [`ErrorKind::Unsupported`]
+    /// if a layer has no hash tree; [`ErrorKind::NotFound`] if a host is not connected; [`ErrorKind::Denied`] if this
+    /// host is not an operator. A failure on a host is in its part of the answer.
     pub async fn pin(&self, pin: &Pin) -> Result<Vec<Warmed>> {
         self.check_operator()?;
         let location: Location = pin.store.parse()?;
@@ -180,7 +180,8 @@ impl PinManager {
     /// are notified.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if no image of that name is pinned, [`ErrorKind::Denied`] if this host is no operator.
+    /// [`ErrorKind::NotFound`] if no image of that name is pinned, [`ErrorKind::Denied`] if this host is not an
+    /// operator.
     pub async fn unpin(&self, image: &str) -> Result<Vec<String>> {
         self.check_operator()?;
         let pins = self.keeping.pins().named(image);
@@ -207,7 +208,7 @@ impl PinManager {
         }
         let name = self.swarm.name();
         let cause =
-            format!("`{name}` is no operator, as its certificate says: other hosts would not heed it");
+            format!("`{name}` is not an operator, as its certificate says: other hosts would not heed it");
         Err(Error::new(ErrorKind::Denied, cause).remedy(format!(
             "order it at an operator's host, or give this one the role: `headstart swarm init DIR --operator {name}` \
              where the authority is"

@@ -108,8 +108,8 @@ impl TrustList {
     /// Parses a list that one of these authorities has signed.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if it is of another version, [`ErrorKind::Corrupt`] if it is no list, or not signed
-    /// by them.
+    /// [`ErrorKind::Unsupported`] if it is of another version, [`ErrorKind::Corrupt`] if it is not a list, or not
+    /// signed by them.
     pub(crate) fn open(bytes: &[u8], authorities: &[CertificateDer<'_>]) -> Result<Self> {
         let Some(rest) = bytes.strip_prefix(HEAD).filter(|_| bytes.len() <= TRUST_LIST_MAX) else {
             if bytes.starts_with(b"headstart trust ") {

@@ -234,7 +234,7 @@ impl Host {
             let cause = "it takes orders only from hosts whose certificate has the role `operator`";
             let remedy = format!("order it at an operator's host, or give `{}` that role", received.host);
             let error = Error::new(ErrorKind::Denied, cause).remedy(remedy);
-            tracing::debug!(host = %received.host, "a host that is no operator orders something");
+            tracing::debug!(host = %received.host, "a host that is not an operator orders something");
             self.done(&received, &CommandOutcome::refused(received.command.ordered_bytes(), &error));
             return Ok(());
         }

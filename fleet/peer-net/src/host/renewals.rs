@@ -141,7 +141,7 @@ impl Host {
     /// Handles the refusal of an authority.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if the reason is no text.
+    /// [`ErrorKind::Corrupt`] if the reason is not text.
     pub(crate) fn request_refused(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
         let why = decode_refusal(body)?;
         self.renewals.answered(link.peer, number, Err(Error::new(ErrorKind::Denied, why)));

@@ -220,7 +220,7 @@ impl Host {
     /// Disconnects the hosts that the list revokes, and sends it to all others.
     fn trust_changed(self: &Arc<Self>, from: Option<&Link>) {
         if let Some(error) = self.trust.refusal(self.trust.own.as_ref()) {
-            tracing::warn!(%error, "this host is no member of the swarm any more; its disks go on");
+            tracing::warn!(%error, "this host is not a member of the swarm any more; its disks go on");
         }
         for (link, _) in self.links() {
             if let Some(error) = self.trust.refusal(link.certificate().as_ref()) {

@@ -67,7 +67,7 @@ pub(super) enum Admission {
     New,
     /// The host is its agent still.
     Renewed,
-    /// The root takes no more, or this host is no root.
+    /// The root takes no more, or this host is not a root.
     Refused,
 }
 
@@ -393,6 +393,6 @@ mod tests {
         assert_eq!(root.admit(PeerId(1), Time(2)), Admission::Refused);
         assert_eq!(root.admit(PeerId(1), Time(1) + COUNTED), Admission::New);
         assert!(!root.has_agent(PeerId(0)));
-        assert_eq!(agent(1).admit(PeerId(0), Time(0)), Admission::Refused, "it is no root");
+        assert_eq!(agent(1).admit(PeerId(0), Time(0)), Admission::Refused, "it is not a root");
     }
 }

@@ -47,8 +47,8 @@ impl Node {
         self.retransmit.for_request(request.urgency, request.is_promised())
     }
 
-    /// The same for chunks that no read waits for. They come behind all others: a peer that sends others meanwhile sends
-    /// these when it is their turn.
+    /// The same for chunks that no read waits for. They come behind all others: a peer that sends others meanwhile
+    /// sends these when it is their turn.
     fn background_given_up_at(&self, request: &Request) -> Time {
         let answer = self.answer_time(request);
         let last_bytes_at = self.membership.get(request.peer).map_or(Time(0), |peer| peer.last_bytes_at);
@@ -62,7 +62,8 @@ impl Node {
     }
 
     /// The time at which a promise of chunks that a read waits for is no longer believed: its maker no longer repeats
-    /// it, or takes longer than the store may. A peer that never sent bytes is not believed for longer than others take.
+    /// it, or takes longer than the store may. A peer that never sent bytes is not believed for longer than others
+    /// take.
     fn promise_given_up_at(&self, request: &Request, promise: Promise) -> Time {
         let (answer, indirect) = (self.answer_time(request), self.retransmit.for_indirect());
         let source = match self.asks_in_turn(request) {

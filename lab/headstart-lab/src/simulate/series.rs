@@ -25,7 +25,7 @@ pub(super) fn read(path: &Path, unit: f64) -> Result<LinkBandwidth> {
         return Err(about(Error::invalid("is too long for a series of bandwidths")));
     }
     let text = fs::read(path).map_err(failed)?;
-    let text = String::from_utf8(text).map_err(|_| about(Error::invalid("is no text")))?;
+    let text = String::from_utf8(text).map_err(|_| about(Error::invalid("is not text")))?;
     parse(&text, unit).map_err(|e| {
         about(e).remedy("give lines `seconds,MBps`, seconds from the creation on, such as `0,8` and `12.5,2`")
     })

@@ -103,7 +103,7 @@ impl Course {
         let (mut sum, mut level) = (Self::default(), 0.0);
         for (at, change) in changes {
             level += change;
-            // The rest of sums that cancel out is no level.
+            // The rest of sums that cancel out is not a level.
             #[expect(clippy::cast_possible_truncation, reason = "a share")]
             sum.push(at, if level.abs() < 1e-7 { 0.0 } else { level as f32 });
         }

@@ -57,7 +57,7 @@ fn check_file(path: &Path, form: Form, limits: &DataSetLimits) -> Result<(), Fau
     let meta = path.metadata().map_err(|e| by_kind(Error::io("cannot be read", e)))?;
     // Opening a pipe would wait for its writer.
     if !meta.is_file() {
-        return Err((SkipReason::Unreadable, Error::unsupported("is no file")));
+        return Err((SkipReason::Unreadable, Error::unsupported("is not a file")));
     }
     let rows_max = match form {
         Form::Parquet => u64::MAX,

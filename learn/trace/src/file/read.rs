@@ -102,7 +102,7 @@ pub(crate) fn read_creation(path: &Path) -> Result<Creation> {
         let io = |e| Error::io("cannot be read", e);
         // Opening a pipe would wait for its writer.
         if !path.metadata().map_err(io)?.is_file() {
-            return Err(Error::unsupported("is no file"));
+            return Err(Error::unsupported("is not a file"));
         }
         let file = File::open(path).map_err(|e| Error::io("cannot be opened", e))?;
         let len = file.metadata().map_err(io)?.len();

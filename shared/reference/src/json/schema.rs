@@ -157,7 +157,7 @@ impl<'a> Schemas<'a> {
                 json!({ "type": "integer", "minimum": 0 })
             }
             ("i8" | "i16" | "i32" | "i64" | "isize", _) => json!({ "type": "integer" }),
-            // What is no number is written as null.
+            // What is not a number is written as null.
             ("f32" | "f64", _) => json!({ "type": ["number", "null"] }),
             ("bool", _) => json!({ "type": "boolean" }),
             ("Option", [of]) => json!({ "anyOf": [self.of_type(file, of)?, { "type": "null" }] }),

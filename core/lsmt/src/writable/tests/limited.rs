@@ -64,7 +64,7 @@ fn merging_runs_copies_up_no_more_than_was_written() {
     let error = refused.expect("nothing was refused");
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert!(error.to_string().contains("small pieces") && error.to_string().contains("copied"), "{error}");
-    // Writes that replace pieces are let through, and data that clients overwrite is no copy any more.
+    // Writes that replace pieces are let through, and data that clients overwrite is not a copy any more.
     disk.write_at(&[8; 512], last).unwrap();
     let before = disk.space();
     assert!(before.refused_writes > 0 && before.copied_up_bytes > COPIES / 2, "{before:?}");

@@ -241,7 +241,7 @@ fn a_damaged_log_is_repaired_on_request() {
     for (damaged, repaired) in [
         (index[..4096].to_vec(), kept(0, 0, false)),
         (index[..4096 + 70].to_vec(), kept(2, 6, true)),
-        // Later groups show that it is no torn tail.
+        // Later groups show that it is not a torn tail.
         (flipped, kept(1, 96, true)),
         (zeroed, kept(2, 64, false)),
         (foreign, kept(1, 40, true)),

@@ -125,7 +125,7 @@ impl CountedImage {
     /// [`ErrorKind::Corrupt`] if the number is not valid, or slices do not ascend.
     pub fn counts(&self) -> Result<ImageCounts> {
         let image = u64::from_str_radix(&self.image, 16);
-        let image = image.map_err(|e| Error::corrupt("is no number of an image").caused_by(e))?;
+        let image = image.map_err(|e| Error::corrupt("is not a number of an image").caused_by(e))?;
         if !self.slices.is_sorted_by(|(before, ..), (after, ..)| before < after) {
             return Err(Error::corrupt("has slices that do not ascend").about(&self.image));
         }
@@ -157,7 +157,7 @@ pub fn read_counts(file: &Path) -> Result<Vec<ImageCounts>> {
 fn load(path: &Path) -> Result<Option<Vec<ImageCounts>>> {
     let Some(bytes) = file::read(path, FILE_MAX)? else { return Ok(None) };
     let wrong = |what: &'static str| Error::corrupt(what).about(path.display());
-    let body = bytes.strip_prefix(&HEAD).ok_or_else(|| wrong("is no file of counts of this version"))?;
+    let body = bytes.strip_prefix(&HEAD).ok_or_else(|| wrong("is not a file of counts of this version"))?;
     let (hash, body) = body.split_at_checked(HASH).ok_or_else(|| wrong("is cut off"))?;
     if blake3::hash(body).as_bytes() != hash {
         return Err(wrong("is damaged"));

@@ -42,6 +42,6 @@ fn one(path: &Path) -> Result<Series> {
         return Err(Error::invalid("is too long for a demand series").about(path.display()));
     }
     let text = fs::read(path).map_err(failed)?;
-    let text = String::from_utf8(text).map_err(|_| Error::invalid("is no text").about(path.display()))?;
+    let text = String::from_utf8(text).map_err(|_| Error::invalid("is not text").about(path.display()))?;
     text.parse::<Series>().map_err(|e| e.about(path.display()))
 }
