@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_changed_is_known() {
+    fn unchanged_counts_make_the_same_boots() {
         let names = |counts| boots(&counts).into_iter().map(|boot| boot.creation.volume).collect::<Vec<_>>();
         assert_eq!(names(counts(20, &[(3, 9)])), names(counts(20, &[(3, 9)])));
         assert_ne!(names(counts(20, &[(3, 9)])), names(counts(20, &[(3, 10)])));

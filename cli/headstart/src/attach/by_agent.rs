@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_the_disks_goes_to_the_agent() {
+    fn arguments_of_the_disk_are_passed_to_the_agent() {
         let words = |text: &str| of_the_disk(text.split(' ').map(str::to_owned).collect()).join(" ");
         assert_eq!(
             words("headstart --json attach --agent /a web=oci://r/vm:1 --nbd unix:/x --as vm -q --fuse /f"),

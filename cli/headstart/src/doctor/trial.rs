@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_hangs_is_given_up() {
+    fn a_program_that_hangs_is_ended() {
         let shell = find("sh").unwrap();
         let ended = run(Command::new(&shell).args(["-c", "exit 3"]), Duration::from_secs(10));
         assert!(matches!(ended, Trial::Ended(status) if status.code() == Some(3)));

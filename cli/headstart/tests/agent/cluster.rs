@@ -65,7 +65,7 @@ fn hosts_of_a_cluster_help_each_other_and_nobody_else() {
 }
 
 #[test]
-fn what_is_wrong_with_a_set_up_is_said() {
+fn mistakes_in_the_set_up_of_a_cluster_are_named() {
     let scene = Scene::new();
     scene.fails("swarm init ~/cluster --host A", &["`A`", "lower-case"]);
     let remedy = format!("make the directory {} first", scene.path("no/such").display());
@@ -118,7 +118,7 @@ fn what_is_wrong_with_a_set_up_is_said() {
 
 /// The answer to any wrong request is JSON and has the cause.
 #[test]
-fn programs_are_told_what_is_wrong_with_what_they_ask() {
+fn wrong_requests_of_programs_are_answered_with_the_cause() {
     let scene = noisy(1);
     let agent = Agent::start(&scene, "a", "--plain a --listen 127.0.0.1:0 --http 127.0.0.1:0 --tracker");
     let address = agent.ready["http"].as_str().unwrap().strip_prefix("http://").unwrap().to_owned();

@@ -70,7 +70,7 @@ fn a_disk_is_attached_listed_and_detached() {
 }
 
 #[test]
-fn what_cannot_work_is_said_and_leaves_nothing_behind() {
+fn requests_that_cannot_work_are_refused_and_leave_nothing_behind() {
     let scene = noisy(1);
     let agent = Agent::start(&scene, "a", "");
     let option = agent.option();
@@ -232,7 +232,7 @@ fn clients_of_a_detached_disk_are_counted() {
 
 /// The credentials of an object store have to be in the agent's environment; those of the command's are of no use.
 #[test]
-fn whose_environment_lacks_credentials_is_said() {
+fn an_agent_without_credentials_in_its_environment_says_so() {
     let scene = Scene::new();
     let secrets = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
     let mut command = scene.command("agent --json --dir ~/a --cache ~/a-cache");

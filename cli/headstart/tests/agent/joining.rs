@@ -19,7 +19,7 @@ fn address(agent: &Agent<'_>) -> String {
 }
 
 #[test]
-fn that_a_host_is_in_the_swarm_is_said_when_it_is() {
+fn an_agent_reports_that_its_host_has_joined_the_swarm() {
     let scene = Scene::new();
     scene.ok("swarm init ~/cluster --host a --host b");
     let a = start(&scene, "a", "cluster/hosts/a", "");
@@ -167,7 +167,7 @@ fn a_host_of_another_cluster_is_refused_and_both_sides_say_why() {
 }
 
 #[test]
-fn what_is_there_instead_of_a_swarm_is_said() {
+fn an_agent_reports_what_it_finds_at_the_address_of_a_swarm() {
     let scene = Scene::new();
     scene.ok("swarm init ~/cluster --host a");
     let web = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -54,7 +54,7 @@ fn made_by_an_agent(scene: &Scene) -> Process {
 }
 
 #[test]
-fn nobody_else_reads_what_is_kept_whatever_the_umask_is() {
+fn files_of_agents_and_disks_are_their_owners_under_any_umask() {
     let scene = noisy(1);
     let mut agent = made_by_an_agent(&scene);
     let disk = "attach --json vm=file://~/store:v1 --nbd unix:~/new/n.sock --writable ~/new/deep/w";
@@ -67,7 +67,7 @@ fn nobody_else_reads_what_is_kept_whatever_the_umask_is() {
 
 /// The files are as version 0.1.0 made them.
 #[test]
-fn what_was_open_is_closed_and_said_once() {
+fn files_that_were_open_to_others_are_closed_with_one_warning() {
     let scene = noisy(1);
     let words = "file://~/store:v1 --no-record --nbd unix:~/n.sock --writable ~/w";
     Attached::start(&scene, words).detach();

@@ -50,7 +50,7 @@ fn stored(scene: &Scene) -> u64 {
 }
 
 #[test]
-fn the_fleet_is_a_repository() {
+fn pinned_images_need_no_store() {
     let scene = noisy(8);
     let Some(web) = Web::before(&scene) else { return };
     if !can_check_bytes() {
@@ -120,7 +120,7 @@ fn the_fleet_is_a_repository() {
 
 /// An image that is pushed is on the roots before any disk boots it.
 #[test]
-fn what_is_pushed_is_warm() {
+fn a_pushed_image_is_warm_on_the_roots() {
     let Some(registry) = Registry::start(Access::Open) else { return };
     let (scene, host) = (noisy(4), registry.host());
     let common = format!("--listen 127.0.0.1:0 --topology roots --plain-http {host}");

@@ -7,7 +7,7 @@ use crate::scene::Scene;
 use serde_json::Value;
 
 #[test]
-fn what_one_host_has_the_next_does_not_ask_the_store_for() {
+fn chunks_of_one_host_are_not_requested_from_the_store_by_the_next() {
     let scene = noisy(8);
     let Some(web) = Web::before(&scene) else { return };
     if !can_check_bytes() {
@@ -61,7 +61,7 @@ fn what_one_host_has_the_next_does_not_ask_the_store_for() {
 
 /// An image without a plan: a disk without reads preloads the blocks that a disk of another host read.
 #[test]
-fn what_a_disk_of_one_host_reads_a_disk_of_another_preloads() {
+fn reads_of_a_disk_are_preloaded_by_a_disk_of_another_host() {
     let scene = noisy(8);
     let Some(web) = Web::before(&scene) else { return };
     if !can_check_bytes() {
@@ -286,7 +286,7 @@ fn a_root_brings_what_its_agents_have() {
 
 /// A root that has seen an agent's reads sends the next agent the chunks that it will read.
 #[test]
-fn a_root_sends_ahead() {
+fn a_root_pushes_chunks_before_they_are_requested() {
     let scene = noisy(32);
     let Some(web) = Web::before(&scene) else { return };
     if !crate::tools::installed(&["qemu-io"]) {

@@ -66,7 +66,7 @@ fn an_image_that_is_all_here_attaches_without_its_store() {
 
 /// A user that may not read an image any more does not get it out of a cache that others filled.
 #[test]
-fn what_the_store_denies_is_not_attached_out_of_the_cache() {
+fn an_image_that_the_store_denies_is_not_attached_from_the_cache() {
     let scene = layered();
     let Some(web) = Web::before(&scene) else { return };
     if !can_check_bytes() {
@@ -283,7 +283,7 @@ fn an_image_that_is_not_all_here_needs_its_store() {
 }
 
 #[test]
-fn a_registry_that_is_gone() {
+fn an_attach_reports_a_registry_that_is_gone() {
     let Some(registry) = Registry::start(Access::Open) else { return };
     if !can_check_bytes() {
         return;
@@ -313,7 +313,7 @@ fn a_registry_that_is_gone() {
 /// A server that accepts and never answers is given its time, and the user gets one warning, whatever the number of
 /// disks.
 #[test]
-fn that_a_store_is_silent_is_said_on_standard_error() {
+fn a_silent_store_is_reported_on_standard_error() {
     let scene = Scene::new();
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap();
@@ -338,7 +338,7 @@ fn that_a_store_is_silent_is_said_on_standard_error() {
 
 /// The same holds if the manifest came, and a layer does not: neither its beginning nor the rest of it.
 #[test]
-fn that_a_layer_does_not_come_is_said_on_standard_error() {
+fn a_layer_that_does_not_come_is_reported_on_standard_error() {
     let scene = layered();
     let Some(web) = Web::before(&scene) else { return };
     let digest = scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();

@@ -179,7 +179,7 @@ fn a_bucket_loses_what_is_old_and_needed_by_nobody() {
 }
 
 #[test]
-fn nothing_young_is_deleted_and_copies_and_prunes_do_not_meet() {
+fn a_prune_deletes_nothing_young_and_does_not_run_beside_a_copy() {
     let Some(world) = World::new() else { return };
     let was = world.move_tag();
     world.run("image prune s3://images/vm --older-than 1d").fails(&["younger than a week", "7d"]);
@@ -580,7 +580,7 @@ fn a_dry_run_keeps_what_the_end_of_a_lease_keeps() {
 
 /// A first copy that was killed leaves blobs, and no record of their kind.
 #[test]
-fn what_a_killed_first_copy_left_is_pruned() {
+fn blobs_of_a_killed_first_copy_are_pruned() {
     let Some(world) = World::new() else { return };
     let digest = world.json("image inspect s3://images/vm:v1")["digest"].as_str().unwrap().to_owned();
     for name in ["oci-layout", "index.json", &format!("blobs/sha256/{}", &digest[7..])] {
@@ -609,7 +609,7 @@ fn a_bucket_that_is_not_there_is_named() {
 }
 
 #[test]
-fn what_is_no_lease_in_a_bucket_counts_until_it_is_released() {
+fn a_damaged_lease_in_a_bucket_counts_until_it_is_released() {
     let Some(world) = World::new() else { return };
     world.attach("s3://images/vm:v1 --writable ~/vm").detach();
     let leases = world.path(".headstart/leases");
@@ -631,7 +631,7 @@ fn what_is_no_lease_in_a_bucket_counts_until_it_is_released() {
 
 /// Object stores answer 400 if the credentials have expired.
 #[test]
-fn what_an_object_store_denies_is_not_attached_out_of_the_cache() {
+fn an_image_that_an_object_store_denies_is_not_attached_from_the_cache() {
     let Some(world) = World::new() else { return };
     let proxy = FaultProxy::start(world.server.addr());
     let digest = world.scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();

@@ -254,7 +254,7 @@ fn nbd_fuse_and_vhost_user_of_one_disk_at_once() {
 /// A link of another user's does not lead root anywhere, and in a directory for all users none gets a disk by being
 /// there first. A link of the user's own, and a file below another user's directory, is mounted on as before.
 #[test]
-fn nothing_is_mounted_where_another_user_leads_to() {
+fn no_disk_is_mounted_through_links_of_another_user() {
     const OTHER: u32 = 65_534;
     if !has_fuse() {
         return;

@@ -128,7 +128,7 @@ fn files_of_a_store_are_neither_followed_nor_waited_for() {
 }
 
 #[test]
-fn what_is_in_a_writable_directory_is_neither_followed_nor_waited_for() {
+fn links_and_pipes_in_a_writable_directory_are_refused_at_once() {
     let scene = scene();
     Attached::start(&scene, WRITABLE).detach();
     let vm = scene.path("vm");
@@ -311,7 +311,7 @@ fn listed(scene: &Scene) -> Vec<Value> {
 
 /// A lease that cannot be read counts as one of every image, until it is removed by its name.
 #[test]
-fn what_is_no_lease_counts_until_it_is_released() {
+fn a_damaged_lease_counts_until_it_is_released() {
     let scene = scene();
     Attached::start(&scene, WRITABLE).detach();
     let leases = scene.path("store/.headstart/leases");

@@ -135,7 +135,7 @@ fn a_directory_that_holds_other_things_becomes_no_cache() {
 
 /// A file there has the image that a tag stands for while the store is away.
 #[test]
-fn what_another_user_says_of_a_tag_is_not_believed() {
+fn tags_that_another_user_noted_are_not_believed() {
     let scene = layered();
     let Some(web) = Web::before(&scene) else { return };
     let words = filled(&scene, &web);
@@ -193,7 +193,7 @@ fn a_directory_of_roots_is_a_cache_of_another_user() {
 }
 
 #[test]
-fn nothing_is_recorded_into_a_directory_of_another_user() {
+fn a_directory_of_another_user_gets_no_traces() {
     let scene = noisy(1);
     if !is_root() {
         return;

@@ -402,7 +402,7 @@ fn an_image_that_was_laid_out_anew_goes_on_learning() {
 }
 
 #[test]
-fn whole_blocks_are_what_others_do() {
+fn whole_blocks_are_preloaded_on_request() {
     let Some((scene, web)) = booted() else { return };
     let words = format!("{} --cache ~/cache --whole-blocks --policy lazy {METRICS}", web.image());
     let attached = Attached::start(&scene, &words);

@@ -30,7 +30,7 @@ const SERVE: &str = "--nbd unix:~/d.sock --writable ~/vm";
 
 /// The server is asked again for a moment, because it may be one of several, but not for as long as one that is away.
 #[test]
-fn a_web_server_that_gives_no_ranges() {
+fn a_web_server_without_ranges_is_refused() {
     let scene = layered();
     let Some(web) = Web::before(&scene) else { return };
     web.proxy.add(Rule::new(Fault::IgnoreRange).on_path("/blobs/"));
@@ -39,7 +39,7 @@ fn a_web_server_that_gives_no_ranges() {
 }
 
 #[test]
-fn what_is_no_image() {
+fn references_to_no_image_are_refused() {
     let scene = layered();
     refused(&scene, &format!("file://~/store:v3 {SERVE}"), &["store:v3", "image list"]);
     refused(&scene, &format!("file://~/nowhere:v1 {SERVE}"), &["nowhere", "oci-layout"]);
@@ -92,7 +92,7 @@ fn what_is_no_image() {
 }
 
 #[test]
-fn hosts_that_are_not_there() {
+fn absent_hosts_are_named() {
     let scene = Scene::new();
     let cold = format!("--cache ~/cache {SERVE}");
     // Other processes do not get a port that refuses; names with this ending never exist.
@@ -154,7 +154,7 @@ fn stores_with_certificates_of_their_own() {
 }
 
 #[test]
-fn sockets_and_ports_that_are_taken() {
+fn taken_sockets_and_ports_are_refused() {
     let scene = layered();
     let image = "file://~/store:v1";
     let attached = Attached::start(&scene, &format!("{image} --nbd unix:~/taken.sock --vhost-user ~/v.sock"));
@@ -229,7 +229,7 @@ fn a_writable_directory_is_of_one_disk_or_of_several() {
 }
 
 #[test]
-fn caches_that_cannot_be_used() {
+fn unusable_caches_are_refused() {
     let scene = layered();
     let Some(web) = Web::before(&scene) else { return };
     let image = web.image();
@@ -246,7 +246,7 @@ fn caches_that_cannot_be_used() {
 }
 
 #[test]
-fn options_that_do_not_fit_together() {
+fn options_that_do_not_fit_together_are_refused() {
     let scene = layered();
     let two = "a=file://~/store:v1 b=file://~/store:base";
     for option in ["--vhost-user ~/v.sock", "--fuse ~/mnt", "--ublk", "--device auto"] {
@@ -278,7 +278,7 @@ fn options_that_do_not_fit_together() {
 }
 
 #[test]
-fn devices_that_this_kernel_does_not_have() {
+fn devices_that_the_kernel_lacks_are_refused() {
     let scene = layered();
     for (option, device) in [("--ublk", "/dev/ublk-control"), ("--device auto", "/dev/nbd0")] {
         if std::path::Path::new(device).exists() {

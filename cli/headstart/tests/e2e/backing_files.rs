@@ -187,7 +187,7 @@ fn a_flat_vmdk_does_not_name_files_outside() {
 
 /// A server that an image names is not contacted, not even to inspect the image.
 #[test]
-fn nothing_is_connected_to() {
+fn servers_that_an_image_names_are_not_contacted() {
     if !installed(&["qemu-img"]) {
         return;
     }

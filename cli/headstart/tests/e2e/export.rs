@@ -210,7 +210,7 @@ fn a_failed_export_leaves_the_older_file() {
 }
 
 #[test]
-fn what_cannot_be_written_is_said() {
+fn outputs_that_cannot_be_written_are_named() {
     let scene = imported(2);
     fs::create_dir(scene.path("dir")).unwrap();
     let run = scene.fails(

@@ -138,7 +138,7 @@ fn a_block_device_is_a_disk() {
 }
 
 #[test]
-fn what_cannot_be_imported_is_said() {
+fn inputs_that_cannot_be_imported_are_named() {
     let scene = Scene::new();
     fs::create_dir(scene.path("dir")).unwrap();
     tools::run(&scene, "mkfifo", "pipe");

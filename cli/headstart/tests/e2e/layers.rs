@@ -65,7 +65,7 @@ fn zeros_hide_the_data_of_the_base() {
 }
 
 #[test]
-fn what_was_cut_off_does_not_come_back() {
+fn data_past_a_smaller_size_does_not_come_back() {
     let scene = Scene::new();
     mixed_disk(&scene, "base.raw", 16);
     scene.ok("image import base.raw file://~/store:0 --format raw");

@@ -101,7 +101,7 @@ fn an_image_that_is_new_learns_from_its_relatives() {
 }
 
 #[test]
-fn what_was_learned_is_learned_once() {
+fn traces_are_learned_once() {
     let scene = Scene::new();
     part(&scene, "first", |at, _| at < 15);
     part(&scene, "second", |at, _| at >= 15);
@@ -131,7 +131,7 @@ fn what_was_learned_is_learned_once() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn unknown_policies_and_unusable_paths_are_refused() {
     let scene = Scene::new();
     let traces = sample();
     let traces = traces.display();

@@ -39,7 +39,7 @@ fn blocks(plan: &Value) -> Vec<u64> {
 const TRAIN: &str = "train --policy vmt-min --bandwidth 5,10";
 
 #[test]
-fn train_twice_and_it_is_the_same_artifact() {
+fn training_twice_publishes_the_same_artifact() {
     let scene = scene();
     let digest = scene.json("image inspect file://~/store:v1")["digest"].clone();
     let words = format!("{TRAIN} --traces monday --publish web=file://~/store:v1");
@@ -82,7 +82,7 @@ fn train_twice_and_it_is_the_same_artifact() {
 }
 
 #[test]
-fn what_cannot_be_published_is_said() {
+fn plans_that_cannot_be_published_are_named() {
     let scene = scene();
     let plan = "plan show --reference file://~/store:v1 --bandwidth 5";
     scene.fails(plan, &["store:v1", "no plan is published", "--publish"]);

@@ -258,7 +258,7 @@ fn a_stopped_read_of_a_store_is_not_called_damage() {
 
 /// A command that waits for a silent server reports that, long before it gives up.
 #[test]
-fn that_a_server_is_silent_is_said() {
+fn a_silent_server_is_reported() {
     let scene = Scene::new();
     mixed_disk(&scene, "small.raw", 4);
     scene.ok("image import small.raw file://~/store:a");
@@ -286,7 +286,7 @@ fn that_a_server_is_silent_is_said() {
 
 /// The same holds for one that got the manifest, and waits for a layer.
 #[test]
-fn that_a_layer_does_not_come_is_said() {
+fn a_layer_that_does_not_come_is_reported() {
     if !Nginx::is_installed() {
         return;
     }

@@ -5,7 +5,7 @@ use crate::scene::Scene;
 use std::fs;
 
 #[test]
-fn what_is_packed_is_unpacked() {
+fn packed_files_are_unpacked() {
     let scene = Scene::new();
     let mut mixed = text(1, 300_000);
     mixed.extend(noise(2, 300_000));

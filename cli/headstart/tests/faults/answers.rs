@@ -99,7 +99,7 @@ fn wrong_bytes_are_fetched_again() {
 /// Bytes that are always wrong: the client gets an error, and a message names the blob; no wrong byte is served, and
 /// when the store is right again, so is the disk.
 #[test]
-fn what_is_always_wrong_is_an_error() {
+fn bytes_that_are_always_wrong_are_an_error() {
     if !Nginx::is_installed() {
         return;
     }

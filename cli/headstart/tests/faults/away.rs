@@ -127,7 +127,7 @@ fn a_disk_whose_store_is_away_detaches() {
 
 /// With everything cached, the store may be away at attach: a warning says that, and all bytes are there.
 #[test]
-fn what_is_cached_attaches_without_its_store() {
+fn a_cached_image_attaches_without_its_store() {
     if !Nginx::is_installed() {
         return;
     }

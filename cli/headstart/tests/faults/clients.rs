@@ -67,7 +67,7 @@ impl Away {
 }
 
 #[test]
-fn clients_that_vanish_in_a_miss() {
+fn clients_that_vanish_in_a_miss_leave_nothing() {
     let Some(away) = Away::new() else { return };
     for round in 0..20u64 {
         let mut client = away.attached.client();
@@ -84,7 +84,7 @@ fn clients_that_vanish_in_a_miss() {
 }
 
 #[test]
-fn clients_that_send_halves() {
+fn clients_that_send_half_requests_harm_no_other() {
     let Some(away) = Away::new() else { return };
     let mut holding = Vec::new();
     for part in [1, 4, 27, 28, 29, 100, 4000] {
@@ -102,7 +102,7 @@ fn clients_that_send_halves() {
 }
 
 #[test]
-fn many_connections() {
+fn many_connections_harm_no_other_client() {
     let Some(away) = Away::new() else { return };
     // All connections except one are used.
     let clients: Vec<_> = (0..63u64)
@@ -134,7 +134,7 @@ fn many_connections() {
 
 /// A client that sends many requests and takes no answers.
 #[test]
-fn a_client_that_does_not_read() {
+fn a_client_that_does_not_read_harms_no_other() {
     let Some(away) = Away::new() else { return };
     let mut client = away.attached.client();
     client.stream.set_write_timeout(Some(Duration::from_secs(2))).unwrap();

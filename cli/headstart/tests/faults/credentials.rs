@@ -90,24 +90,24 @@ fn runs_out(style: Style, told: Option<Duration>, forbid: bool) {
 }
 
 #[test]
-fn addresses_that_say_when_they_end() {
+fn addresses_with_a_known_end_are_renewed() {
     runs_out(Style::Amazon, None, false);
 }
 
 #[test]
-fn addresses_that_do_not_say_when_they_end() {
+fn addresses_without_a_known_end_are_renewed() {
     runs_out(Style::Untold, None, false);
 }
 
 /// The announced life is false, and the registry answers 403 to a token that has ended.
 #[test]
-fn refusals_where_none_was_expected() {
+fn unexpected_refusals_renew_token_and_address() {
     runs_out(Style::Expires, Some(Duration::from_secs(300)), true);
 }
 
 /// Credentials that are refused in the middle: reads wait, and go on when they are good again.
 #[test]
-fn credentials_that_come_back() {
+fn reads_wait_while_credentials_are_refused() {
     let behaviour = Behaviour { life: LIFE, ..Behaviour::default() };
     let Some(house) = House::new(behaviour) else { return };
     house.tokens.set_life(LIFE);

@@ -19,7 +19,7 @@ fn said_of_cache(attached: &Attached) -> Vec<String> {
 }
 
 #[test]
-fn a_cache_on_a_full_disk() {
+fn a_cache_on_a_full_disk_is_bypassed() {
     if !Nginx::is_installed() {
         return;
     }
@@ -58,7 +58,7 @@ fn a_cache_on_a_full_disk() {
 
 /// Not a byte is left, not even for the files of the blobs.
 #[test]
-fn a_cache_without_room_for_its_files() {
+fn a_cache_without_room_for_its_files_is_bypassed() {
     if !Nginx::is_installed() {
         return;
     }
@@ -80,7 +80,7 @@ fn a_cache_without_room_for_its_files() {
 
 /// The state of a file system after an I/O error: it cannot be written any more.
 #[test]
-fn a_cache_on_a_disk_that_was_made_read_only() {
+fn a_cache_on_a_read_only_disk_is_bypassed() {
     if !Nginx::is_installed() {
         return;
     }
@@ -103,7 +103,7 @@ fn a_cache_on_a_disk_that_was_made_read_only() {
 
 /// Files of blobs that cannot be opened, and others that are cut off: the disk attaches anyway.
 #[test]
-fn a_cache_with_broken_files() {
+fn a_cache_with_broken_files_is_bypassed() {
     if !Nginx::is_installed() {
         return;
     }

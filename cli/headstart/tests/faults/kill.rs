@@ -178,7 +178,7 @@ fn is_load(guests: &[Guest], kills: u64) -> bool {
 }
 
 #[test]
-fn nothing_flushed_is_lost_by_kill_9() {
+fn flushed_writes_survive_kill_9() {
     if !Nginx::is_installed() {
         return;
     }

@@ -44,7 +44,7 @@ fn many_layers(scene: &Scene) -> BTreeMap<u64, Vec<u8>> {
 }
 
 #[test]
-fn an_attach_and_cold_reads_over_a_slow_link() {
+fn an_attach_and_cold_reads_take_few_round_trips_over_a_slow_link() {
     if !Nginx::is_installed() {
         return;
     }

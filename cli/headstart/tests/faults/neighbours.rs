@@ -108,7 +108,7 @@ fn a_neighbour_that_is_stopped_is_not_waited_for() {
 
 /// The process is stopped at any moment of its work, with any locks that it holds then.
 #[test]
-fn a_neighbour_that_is_stopped_at_work() {
+fn a_neighbour_that_is_stopped_at_work_is_not_waited_for() {
     if !Nginx::is_installed() {
         return;
     }

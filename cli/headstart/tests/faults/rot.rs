@@ -53,7 +53,7 @@ fn a_frame_that_was_changed_in_the_cache_is_fetched_again() {
 
 /// Without checksums of frames a reader does not notice: verifying the whole cache does.
 #[test]
-fn what_has_no_frames_is_found_by_verifying_the_cache() {
+fn damage_without_frame_checksums_is_found_by_verifying_the_cache() {
     if !Nginx::is_installed() {
         return;
     }

@@ -65,7 +65,7 @@ fn a_wrong_bit_of_the_journal_loses_nothing_that_was_flushed() {
 }
 
 #[test]
-fn what_is_damaged_further_is_said_and_given_up_by_command() {
+fn further_damage_is_named_and_given_up_by_command() {
     if !installed(&["qemu-io"]) {
         return;
     }

@@ -33,7 +33,7 @@ impl Drop for Client {
 }
 
 #[test]
-fn what_was_written_is_there_after_restarts_and_kills() {
+fn writes_are_there_after_restarts_and_kills() {
     if !installed(&["qemu-io"]) {
         return;
     }
@@ -157,7 +157,7 @@ fn a_disk_in_use_is_deleted_by_force_alone() {
 }
 
 #[test]
-fn programs_ask_over_http_and_who_looks_over_tcp() {
+fn programs_ask_over_http_and_readers_over_tcp() {
     let scene = Scene::new();
     let daemon = Daemon::start(&scene, "--size 2G --http 127.0.0.1:0");
     let (status, made) = daemon.http("POST /v1/vssds\n{\"name\":\"db\",\"kind\":\"regular\",\"channels\":1}");

@@ -69,7 +69,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn a_file_system_stays_whole_while_what_it_lies_on_is_taken_back() {
+fn a_file_system_stays_whole_while_its_flash_is_taken_back() {
     if !is_root() || !installed(&["fio", "mkfs.ext4", "e2fsck"]) {
         return;
     }
@@ -180,7 +180,7 @@ fn qemu_io(uri: &str, commands: &[String]) -> bool {
 }
 
 #[test]
-fn what_was_flushed_is_there_after_kills_while_flash_moves() {
+fn flushed_writes_survive_kills_while_flash_moves() {
     if !installed(&["qemu-io", "fio"]) {
         return;
     }

@@ -51,7 +51,7 @@ fn a_harvest_disk_grows_is_used_and_found_again() {
 }
 
 #[test]
-fn what_its_owner_offers_is_lent() {
+fn offered_flash_is_lent() {
     if !installed(&["qemu-io"]) {
         return;
     }
@@ -75,7 +75,7 @@ fn what_its_owner_offers_is_lent() {
 }
 
 #[test]
-fn who_has_it_next_reads_nothing_of_who_had_it() {
+fn the_next_user_of_flash_reads_no_bytes_of_the_last() {
     if !installed(&["qemu-io"]) {
         return;
     }

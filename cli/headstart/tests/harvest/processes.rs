@@ -291,7 +291,7 @@ fn a_process_that_does_not_start_with_its_daemon_is_tried_again() {
 }
 
 #[test]
-fn what_cannot_be_served_so_is_refused_and_leaves_nothing() {
+fn exports_that_cannot_be_served_are_refused_and_leave_nothing() {
     let scene = Scene::new();
     let daemon = Daemon::start(&scene, "--size 1G");
     fs::write(scene.path("precious"), "precious").unwrap();

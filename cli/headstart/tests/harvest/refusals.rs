@@ -123,7 +123,7 @@ fn vssds(daemon: &Daemon<'_>) -> Vec<(Value, Value, usize)> {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_changes_nothing() {
+fn invalid_requests_are_refused_and_change_nothing() {
     let scene = Scene::new();
     let daemon = Daemon::start(&scene, "--size 1G");
     daemon.create("db --channels 2");
@@ -165,7 +165,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn where_nothing_is_to_spare_it_is_said_so() {
+fn a_request_without_spare_flash_is_refused_with_the_cause() {
     let scene = Scene::new();
     let daemon = Daemon::start(&scene, "--size 1G");
     // There is no lender.
@@ -178,7 +178,7 @@ fn where_nothing_is_to_spare_it_is_said_so() {
 /// A daemon trusts only files of its user (its journal, its flash), and it neither waits for nor follows a file in the
 /// place of its lock.
 #[test]
-fn nothing_of_another_user_is_served() {
+fn directories_of_another_user_are_not_served() {
     let scene = Scene::new();
     fs::create_dir(scene.path("h")).unwrap();
     mknodat(CWD, scene.path("h/lock"), FileType::Fifo, Mode::RWXU, 0).unwrap();
