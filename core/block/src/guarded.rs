@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_followed_and_nothing_is_waited_for() {
+    fn links_pipes_and_sockets_in_the_place_of_files_are_refused_at_once() {
         let (dir, guarded) = scene();
         let outside = tempfile::tempdir().unwrap();
         let victim = outside.path().join("victim");

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_past_the_end_of_the_disk() {
+    fn plan_items_are_cut_at_the_end_of_the_disk() {
         assert_eq!(slices(PlanItem::whole(u64::MAX), 100), []);
         let parts: Vec<_> = PlanItem::whole(0).parts(SLICE_SIZE + 512).collect();
         assert_eq!(parts, [ByteRange::between(0, SLICE_SIZE + 512)]);

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_its_owners_alone() {
+    fn new_files_and_directories_are_for_their_owner_alone() {
         let dir = tempfile::tempdir().unwrap();
         let inner = dir.path().join("a/b");
         make_directory(&inner).unwrap();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_is_closed_once() {
+    fn files_and_directories_are_closed_to_others_once() {
         let dir = tempfile::tempdir().unwrap();
         let (inner, file) = (dir.path().join("d"), dir.path().join("f"));
         make_directory(&inner).unwrap();

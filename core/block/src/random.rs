@@ -72,13 +72,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_published_sequence() {
+    fn the_generator_gives_its_published_sequence() {
         let mut random = Random::new(1_234_567);
         assert_eq!([(); 2].map(|()| random.bits()), [6_457_827_717_110_365_317, 3_203_168_211_198_807_973]);
     }
 
     #[test]
-    fn numbers_are_where_they_should_be() {
+    fn numbers_and_floats_stay_within_their_bounds() {
         let mut random = Random::new(7);
         assert!((0..1000).all(|_| (0.0..1.0).contains(&random.unit())));
         assert!((0..1000).all(|_| random.below(3) < 3));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_those_asked_for() {
+    fn samples_have_the_requested_mean_and_variance() {
         let mut random = Random::new(1);
         let many: Vec<_> = (0..20_000).map(|_| random.normal()).collect();
         let mean = |list: &[f64]| list.iter().sum::<f64>() / list.len() as f64;

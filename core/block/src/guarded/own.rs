@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_another_user_is_refused_and_links_of_others_are_not_followed() {
+    fn directories_and_links_of_another_user_are_refused() {
         let (dir, guarded) = scene();
         let at = |name: &str| dir.path().join(name);
         for name in ["mine", "theirs"] {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_users_may_write_to_is_not_closed() {
+    fn a_directory_is_closed_if_no_other_user_may_write_to_it() {
         let (dir, guarded) = scene();
         let set = |mode| fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
         for (mode, remedy) in [(0o777, "chmod go-w"), (0o702, "chmod go-w"), (0o1777, "of your own in it")] {
