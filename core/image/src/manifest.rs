@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_base_config_says_of_the_container_survives() {
+    fn fields_of_a_base_config_survive() {
         let base = br#"{"architecture":"arm64","os":"linux","created":"2020-01-01T00:00:00Z","history":[{}],
             "config":{"Env":["A=1"]},"x-unknown":7,"rootfs":{"type":"layers","diff_ids":[]}}"#;
         let image = NewImage { config: Config::parse(base).unwrap(), ..image() };

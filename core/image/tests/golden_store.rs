@@ -115,7 +115,7 @@ fn an_image_on_top_of_it_keeps_its_layers() {
 }
 
 #[test]
-fn it_can_be_laid_out_anew() {
+fn an_image_of_the_reference_gets_a_boot_layer() {
     let Some(golden) = golden() else { return };
     let dir = tempfile::tempdir().unwrap();
     lay_out(&golden, dir.path());

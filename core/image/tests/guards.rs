@@ -85,7 +85,7 @@ fn an_image_whose_hash_tree_got_lost_is_checked_as_a_whole() {
 /// Goal: data past a base's end stays hidden. Method: a lower layer of 2 MiB under a top layer of 1 MiB, as other tools
 /// make them, too.
 #[test]
-fn what_lies_past_the_end_of_a_base_does_not_come_back() {
+fn data_past_the_end_of_a_base_stays_hidden() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let packing = Packing::default();

@@ -141,7 +141,7 @@ impl Store for Announced {
 
 /// Goal: a writer of a plan reports its end, because a prune of an object store gives way to writers.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_writes_a_plan_says_when_that_has_ended() {
+async fn a_writer_of_a_plan_reports_its_end() {
     let dir = tempfile::tempdir().unwrap();
     import(dir.path());
     for refuses in [true, false] {
@@ -232,7 +232,7 @@ async fn a_plan_is_published_once_and_found() {
 
 /// Goal: the same plan is the same artifact in all stores, also if it is published first in any of them.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_everywhere() {
+async fn directories_and_registries_find_the_same_plan() {
     let dir = tempfile::tempdir().unwrap();
     import(dir.path());
     let here = at(&dir.path().join("source"));
@@ -309,7 +309,7 @@ async fn of_several_the_newest_sound_one_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_but_what_was_published_is_believed() {
+async fn plans_and_lists_that_were_changed_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     import(dir.path());
     let registry = MemoryRegistry::start(Manners { lists: Some(10), ..Manners::default() }).await;

@@ -168,7 +168,7 @@ impl Scene {
 }
 
 #[test]
-fn the_same_is_said_of_it_as_in_a_directory() {
+fn verify_and_inspect_report_the_same_as_for_a_directory() {
     let scene = Scene::new();
     let here = OpenImage::open(&scene.image).unwrap();
     let there = OpenImage::open_remote(&scene.remote().unwrap()).unwrap();
@@ -195,7 +195,7 @@ fn the_same_is_said_of_it_as_in_a_directory() {
 }
 
 #[test]
-fn what_is_lost_is_named() {
+fn a_missing_blob_is_named() {
     let scene = Scene::new();
     let manifest = scene.manifest();
     let layer = &manifest.layers[1];

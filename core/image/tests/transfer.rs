@@ -181,7 +181,7 @@ async fn an_image_goes_to_a_registry_and_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_there_is_not_copied_again() {
+async fn blobs_that_the_target_has_are_not_copied_again() {
     let dir = tempfile::tempdir().unwrap();
     let source = import(dir.path(), &Packing::default());
     let root = dir.path().join("target");
@@ -320,7 +320,7 @@ impl Progress for Impatient {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_can_be_stopped() {
+async fn a_copy_can_be_stopped_even_while_a_store_is_silent() {
     let dir = tempfile::tempdir().unwrap();
     let source = import(dir.path(), &Packing::Plain);
     let target = at(&dir.path().join("target"));
@@ -373,7 +373,7 @@ impl Progress for Pruner {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_found_stays_while_the_rest_is_copied() {
+async fn a_prune_beside_a_copy_keeps_the_blobs_that_it_found() {
     let dir = tempfile::tempdir().unwrap();
     let source = import(dir.path(), &Packing::default());
     let root = dir.path().join("target");

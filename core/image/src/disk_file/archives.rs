@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_says_what_to_do() {
+    fn refusals_of_archives_name_the_tool_that_unpacks_them() {
         for (start, said) in [
             (&b"\x1f\x8b\x08\0"[..], "gunzip"),
             (b"\xfd7zXZ\0\0", "unxz"),

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_left_goes_and_nothing_else() {
+    fn leftovers_of_killed_processes_are_removed_and_other_files_stay() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for name in

@@ -241,7 +241,7 @@ fn stopped_anywhere_it_leaves_the_stores_as_they_were() {
 }
 
 #[test]
-fn what_differs_is_found() {
+fn a_difference_between_source_and_result_is_found() {
     let place = Place::new();
     let source = OpenImage::open(&place.make("store:a", &layers())).unwrap();
     let other =

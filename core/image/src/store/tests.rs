@@ -97,7 +97,7 @@ fn put_blob(store: &ImageStore, bytes: &[u8]) -> Digest {
 }
 
 #[test]
-fn what_is_published_is_found_listed_retagged_and_removed() {
+fn a_published_image_is_found_listed_retagged_and_removed() {
     let (_dir, store) = new_store();
     let image = publish(&store, "a", &[&[1; 100_000], b"small"]).unwrap();
     check(&store, &store.resolve(&by_tag("a")).unwrap());
@@ -203,7 +203,7 @@ fn damaged_blobs_are_named() {
 }
 
 #[test]
-fn what_other_tools_keep_in_a_store_survives() {
+fn entries_and_blobs_of_other_tools_survive() {
     let (_dir, store) = new_store();
     let artifact = json!({
         "mediaType": "application/x-unknown", "digest": format!("sha512:{}", "0".repeat(128)), "size": 1,
