@@ -145,7 +145,7 @@ fn the_largest_virtual_size_is_no_panic() {
 }
 
 #[test]
-fn what_makes_no_layer_is_refused() {
+fn runs_that_make_no_layer_are_refused() {
     let mut writer = writer(1 << 20);
     writer.data(4096, &[1; 512]).unwrap();
     let refused = [
@@ -257,7 +257,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_given_twice_is_refused_in_any_order_too() {
+fn overlapping_runs_are_refused_in_any_order() {
     let given = |runs: &[(u64, u64)]| {
         let mut writer = writer(1 << 20).in_any_order();
         runs.iter().for_each(|&(start, len)| writer.data(start * 512, &telling(start, len)).unwrap());

@@ -86,7 +86,7 @@ fn a_long_run_is_cut_to_what_a_segment_names() {
 }
 
 #[test]
-fn an_empty_one_and_one_without_holes_at_its_end() {
+fn sparse_layers_may_be_empty_or_end_with_data() {
     let dir = tempfile::tempdir().unwrap();
     assert!(open(&make(dir.path(), 1 << 20, &[])).unwrap().segments().is_empty());
     let odd = open(&make(dir.path(), 5000, &[(0, &[3; 5000])])).unwrap();
@@ -128,7 +128,7 @@ fn a_sealed_sparse_layer_is_read_by_its_table() {
 }
 
 #[test]
-fn one_cut_short_or_of_another_form_is_refused() {
+fn a_sparse_layer_that_is_cut_short_or_of_another_form_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = make(dir.path(), 1 << 20, &[]);
     File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();

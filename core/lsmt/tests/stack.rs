@@ -63,7 +63,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn a_stack_is_what_its_layers_say(
+    fn a_stack_reads_as_its_layers_applied_in_turn(
         layers in vec(wanted(12), 1..=6),
         reads in vec((any::<prop::sample::Index>(), 0usize..9000), 1..20),
     ) {
@@ -179,7 +179,7 @@ fn a_smaller_top_cuts_what_lies_below_and_a_larger_one_adds_zeros() {
 }
 
 #[test]
-fn no_layer_and_too_many_layers() {
+fn a_stack_of_no_layers_is_empty_and_256_layers_are_refused() {
     let none = Stack::new(Vec::new()).unwrap();
     assert_eq!((none.size(), none.layers()), (0, 0));
     none.read_at(&mut [], 0).unwrap();

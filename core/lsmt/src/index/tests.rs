@@ -106,7 +106,7 @@ fn an_empty_index_is_one_hole() {
 }
 
 #[test]
-fn a_lookup_stays_finished() {
+fn a_finished_lookup_gives_no_more_segments() {
     let index = Index::new(vec![Segment::data(8, 8, 8), Segment::data(16, 8, 100)]).unwrap();
     let mut lookup = index.lookup(8, 16);
     assert_eq!((lookup.next(), lookup.next(), lookup.next()), (Some(Segment::data(8, 8, 8)), None, None));

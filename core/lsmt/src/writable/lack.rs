@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_is_taken_once_and_comes_or_not() {
+    fn a_noted_range_is_taken_once() {
         let mut lack = Lack::default();
         assert!(lack.note(range(1)) && lack.note(range(1)) && lack.is_waiting());
         let below = ByteRange::between(0, 1 << 20);

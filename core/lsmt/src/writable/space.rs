@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_run_names_is_found() {
+    fn extents_that_no_run_names_are_found() {
         let runs: RunMap = [Segment::data(50, 4, 20), Segment::data(0, 8, 8), Segment::zeroed(60, 9, 8)]
             .into_iter()
             .collect();

@@ -32,7 +32,7 @@ fn names(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_was_flushed_is_there_again() {
+fn flushed_writes_are_there_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("new/disk");
     let disk = WritableDisk::create(&path, None, &new_disk(1 << 20)).unwrap();
@@ -383,7 +383,7 @@ fn a_state_that_is_not_the_disks_is_noticed() {
 
 /// The files of version 1, byte by byte: the present files must open for ever.
 #[test]
-fn version_1_is_what_it_was() {
+fn a_directory_of_version_1_has_its_bytes() {
     const STATE: &str = r#"{
   "version": 1,
   "uuid": "00000010-0000-0000-0000-000000000000",

@@ -57,7 +57,7 @@ const SCRIPT: &[Op] = &[
 ];
 
 #[test]
-fn punching_evacuating_and_compacting() {
+fn a_fault_at_any_step_of_compaction_loses_nothing() {
     let mut script = SCRIPT.to_vec();
     script.push(tend(Load::Quiet));
     script.push(write(30, 3));
@@ -70,7 +70,7 @@ fn punching_evacuating_and_compacting() {
 }
 
 #[test]
-fn absorbing_frozen_pairs() {
+fn a_fault_at_any_step_of_absorbing_pairs_loses_nothing() {
     let mut script = SCRIPT.to_vec();
     script.extend([Op::Collect { during: None }, write(2, 5), tend(Load::Busy), write(8, 30)]);
     script.extend([Op::Stack { replace: false, during: None }, write(50, 5), Op::Collect { during: None }]);
@@ -79,7 +79,7 @@ fn absorbing_frozen_pairs() {
 }
 
 #[test]
-fn writes_in_the_middle_of_steps() {
+fn writes_in_the_middle_of_a_collection_step_are_kept() {
     for after in 0..40 {
         let during = Some(Interlude { after, start: 2, len: 12, zero: after % 3 == 0 });
         let mut script = SCRIPT.to_vec();
@@ -91,7 +91,7 @@ fn writes_in_the_middle_of_steps() {
 }
 
 #[test]
-fn writers_that_do_the_collecting() {
+fn a_fault_at_any_step_of_a_writers_collection_loses_nothing() {
     let script: Vec<_> = (0..14).flat_map(|n| [write(n % 3, 17), write(40 + n, 9)]).collect();
     fail_every_step_of(&script, |seed| Model::new(false, seed).tight(48 << 10));
 }
@@ -118,7 +118,7 @@ proptest! {
     #![proptest_config(cases(3_000))]
 
     #[test]
-    fn keeps_its_bounds_by_itself(
+    fn writes_alone_keep_the_directory_within_its_bounds(
         base: bool, seed: u64, slack in prop_oneof![Just(40u64 << 10), Just(96 << 10)],
         ops in vec(
             prop_oneof![
@@ -310,7 +310,7 @@ fn a_commit_reads_what_is_overwritten_meanwhile() {
 }
 
 #[test]
-fn without_holes_it_copies() {
+fn without_holes_garbage_is_collected_by_copying() {
     let machine = Machine::default();
     machine.fill_holes();
     let disk = WritableDisk::create_in(machine.directory(), None, &new_disk(SIZE)).unwrap();

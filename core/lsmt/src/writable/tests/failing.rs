@@ -84,7 +84,7 @@ fn a_hole_that_always_fails_holds_nothing_up() {
 }
 
 #[test]
-fn holes_that_fail_are_no_error_of_who_waits_for_them() {
+fn a_writer_that_waits_for_a_hole_does_not_get_its_error() {
     let machine = Machine::default();
     let disk = half_dead(&machine);
     let mut failed = 0;
@@ -107,7 +107,7 @@ fn holes_that_fail_are_no_error_of_who_waits_for_them() {
 
 /// A write beside a hole that the file system has no room for is there, and durable once there is.
 #[test]
-fn what_was_written_beside_a_hole_waits_for_room() {
+fn a_write_beside_a_failed_hole_is_kept_until_there_is_room() {
     let machine = Machine::default();
     let disk = Arc::new(half_dead(&machine));
     let (beside, host) = (Arc::clone(&disk), machine.clone());

@@ -9,7 +9,7 @@ proptest! {
     #![proptest_config(cases(2_500))]
 
     #[test]
-    fn does_what_an_array_does(
+    fn any_history_reads_as_an_array(
         base: bool, seed: u64, ops in vec(prop_oneof![3 => io(), 1 => upkeep()], 1..40),
     ) {
         Model::new(base, seed).run(&ops);

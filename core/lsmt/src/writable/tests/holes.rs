@@ -127,7 +127,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_written_beside_holes_is_read_and_reaches_the_file(ops in vec(op(), 1..40)) {
+    fn writes_beside_holes_are_read_and_reach_the_file(ops in vec(op(), 1..40)) {
         let scene = Scene::new();
         for op in ops {
             match op {
@@ -150,7 +150,7 @@ proptest! {
 }
 
 #[test]
-fn so_much_is_kept_and_no_more() {
+fn the_bytes_kept_in_memory_are_bounded() {
     let scene = Scene::new();
     scene.write(2 * BLOCK);
     let beside = Arc::clone(&scene);

@@ -86,7 +86,7 @@ fn merging_runs_copies_up_no_more_than_was_written() {
 
 /// The bytes that were copied up before the disk was opened are not forgotten.
 #[test]
-fn what_was_copied_up_is_known_when_the_disk_is_opened_again() {
+fn copied_up_bytes_are_known_after_a_restart() {
     let (dir, base) = (tempfile::tempdir().unwrap(), full_base(SIZE));
     let disk = WritableDisk::create(dir.path(), Some(base.clone()), &base_over(SIZE)).unwrap();
     disk.view_mut().limits = Limits { runs: Some(256), ..Limits::default() };

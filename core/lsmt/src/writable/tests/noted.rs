@@ -362,7 +362,7 @@ proptest! {
 
     /// Nothing is missing in silence, whatever is done to the noted part of an index, by a crash or behind our back.
     #[test]
-    fn what_was_noted_is_never_silently_gone(
+    fn noted_records_are_never_lost_in_silence(
         writes in vec((0u64..120, 1usize..8, any::<bool>()), 1..20),
         later in vec((0u64..120, 1usize..8, any::<bool>()), 0..8),
         tended: bool, crashes: bool, kind in 0..4, seed: u64,

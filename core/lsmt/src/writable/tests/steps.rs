@@ -47,7 +47,7 @@ pub(super) fn fail_every_step_of(script: &[Op], new: impl Fn(u64) -> Model) {
 }
 
 #[test]
-fn writing_and_flushing() {
+fn a_fault_at_any_step_of_writes_loses_nothing() {
     fail_every_step(&[
         write(0, 20),
         zero(4, 4),
@@ -65,7 +65,7 @@ fn writing_and_flushing() {
 }
 
 #[test]
-fn collecting_garbage() {
+fn a_fault_at_any_step_of_a_collection_loses_nothing() {
     let during = |after, start, zero| Some(Interlude { after, start, len: 12, zero });
     fail_every_step(&[
         write(0, 20),
@@ -85,7 +85,7 @@ fn collecting_garbage() {
 }
 
 #[test]
-fn stacking_and_growing() {
+fn a_fault_at_any_step_of_stacking_and_growing_loses_nothing() {
     let during = Some(Interlude { after: 9, start: 16, len: 12, zero: false });
     fail_every_step(&[
         write(0, 20),
@@ -184,7 +184,7 @@ fn damage_in_the_middle_of_a_log_is_no_torn_tail() {
 /// A log with fewer records names less of the data file. If a process dies after it has put that log in the place of
 /// another, the name is in memory only: the data that the other one names must stay until the name is durable.
 #[test]
-fn nothing_is_cut_off_before_the_names_are_durable() {
+fn data_is_kept_until_the_log_without_it_is_durable() {
     let new = NewDisk { size: 1 << 16, parent: String::new(), uuid: Uuid::from_u128(7) };
     // A log of many records, the last of which name data that is dead.
     let prepared = || {
