@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_settings_name_is_allowed_with_its_port() {
+    fn addresses_of_the_settings_are_allowed_with_their_ports() {
         let guard = guard("https://8.8.8.8/images", &["127.0.0.1:9000", "minio.lan", "[::1]:80"]);
         assert!(follows(&guard, "http://127.0.0.1:9000/") && !follows(&guard, "http://127.0.0.1:9001/"));
         assert!(follows(&guard, "http://[::1]/") && !follows(&guard, "http://[::1]:81/"));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_what_its_addresses_are() {
+    fn a_name_is_judged_by_its_addresses() {
         let public = guard("https://store.example/images", &[]);
         assert_eq!(resolves(&public, "store.example", &["8.8.8.8"]), ["8.8.8.8"]);
         assert_eq!(resolves(&public, "inner.example", &["127.0.0.1", "10.0.0.1"]), [""; 0]);
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn one_origin_is_one_origin() {
+    fn a_store_of_one_origin_follows_no_redirect_elsewhere() {
         let settings = StoreSettings { one_origin: true, ..StoreSettings::default() };
         let guard = Guard::new(&Url::parse("https://store.example/images").unwrap(), &settings);
         assert!(follows(&guard, "https://store.example/else"));

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_beside_a_prefix_is_allowed() {
+    fn stores_beside_a_prefix_are_refused() {
         for (prefix, store) in [
             ("oci://registry.lan/vm", "oci://registry.lan/vmware"),
             ("oci://registry.lan/vm", "oci://registry.lan/other"),

@@ -578,7 +578,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_prints_as_itself(
+        fn a_parsed_reference_round_trips(
             text in "(file|https?|s3|oci)://([a-z0-9:@./A%_-]|@sha|@sha256:){0,16}|\
                      file:///([a-z:@./]|@sha){0,12}|\\PC*",
         ) {

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_hardly_changes_is_said_soon() {
+    async fn lasting_errors_are_given_up_after_a_few_tries() {
         let (start, mut tries) = (Instant::now(), 0);
         let call = || {
             tries += 1;
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_comes_back_sooner_than_asked() {
+    async fn retries_wait_as_long_as_the_server_asks() {
         let settings = RetrySettings::default();
         let tries = async |pause: u64, sound: usize| {
             let (start, mut tries) = (Instant::now(), Vec::new());
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_slow_is_no_failure() {
+    async fn slow_calls_are_no_failures() {
         let (_, store) = retrying(Slow { time: Duration::from_secs(100), ..Slow::default() });
         store.check().await.unwrap();
         store.tags().await.unwrap();

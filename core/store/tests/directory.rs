@@ -28,7 +28,7 @@ fn files(path: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn writes_and_reads() {
+async fn a_directory_gives_back_written_blobs_and_manifests() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("store");
     let store = at(&root);
@@ -64,7 +64,7 @@ async fn writes_and_reads() {
 }
 
 #[tokio::test]
-async fn what_goes_wrong_leaves_nothing() {
+async fn failed_writes_leave_no_files() {
     let dir = tempfile::tempdir().unwrap();
     let store = at(dir.path());
     let bytes = vec![1; 10_000_000];

@@ -277,7 +277,7 @@ async fn a_server_that_is_busy_is_asked_when_it_said() {
 }
 
 #[tokio::test]
-async fn all_goes_through_the_proxy() {
+async fn every_request_goes_through_the_proxy() {
     // The proxy answers for hosts that cannot be resolved.
     let proxy = Server::start(|request| match request {
         "HEAD http://registry.invalid/v2/team/disk/manifests/latest" => reply(200, ""),

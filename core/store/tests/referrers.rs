@@ -199,7 +199,7 @@ async fn in_a_registry_that_learned_to_list_them() {
 
 /// Only an artifact of the same kind and subject is ever removed, whatever a list says.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_else_is_removed() {
+async fn a_removal_keeps_the_other_referrers() {
     let registry = MemoryRegistry::start(Manners { removes: true, ..Manners::default() }).await;
     let store = at(&registry.host());
     let (subject, other) = (image(&*store, "v1").await, image(&*store, "v2").await);

@@ -137,7 +137,7 @@ async fn prune_and_check(store: &BucketStore, named: &[Option<u64>], held: &BTre
 }
 
 #[tokio::test]
-async fn nothing_young_is_deleted() {
+async fn a_prune_deletes_no_young_object() {
     let objects = Arc::new(InMemory::new());
     let store = store(&objects);
     let image = image(&store, 1).await;

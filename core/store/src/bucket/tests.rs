@@ -22,7 +22,7 @@ fn manifest(name: &str) -> Bytes {
 const TYPE: &str = crate::media_type::MANIFEST_OCI;
 
 #[tokio::test]
-async fn writes_and_reads() {
+async fn a_bucket_gives_back_written_blobs_and_manifests() {
     let objects = Arc::new(InMemory::new());
     let store = store(&objects);
     assert_eq!(store.check().await.unwrap_err().kind(), ErrorKind::NotFound);

@@ -619,7 +619,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(of in any_host(), is_writable: bool, record: bool) {
+        fn a_lease_round_trips(of in any_host(), is_writable: bool, record: bool) {
             let record = record.then(|| PathBuf::from("/run/vm.images"));
             let holder = if is_writable { writable() } else { LeaseHolder::Attach { record } };
             let lease = lease(holder, of);

@@ -627,7 +627,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_decides_as_a_plain_model(
+        fn a_prune_plan_decides_as_a_plain_model(
             all in prop::collection::vec(made(), 0..8), older_than in 0_u32..10, least_age in 0_u32..10,
             keeps_all in prop::bool::weighted(0.1), ignores_leases in prop::bool::weighted(0.2),
         ) {

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_bucket_is_refused() {
+    fn files_that_are_no_token_bucket_are_refused() {
         let (_dir, path) = scene();
         assert!(RateLimit::shared(&path).is_err());
         for wrong in [&b""[..], b"HSRATE01", &[0xff; LEN], b"#!/bin/sh\nexit 0\n# a longer script"] {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_that_open_it_keep_to_its_rate_together() {
+    async fn processes_that_share_a_limit_keep_to_its_rate_together() {
         let (_dir, path) = scene();
         set_shared_rate(&path, Some(1_000_000)).unwrap();
         let limits = [(); 3].map(|()| RateLimit::shared(&path).unwrap());
@@ -295,13 +295,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(rate in 0.0..1e15_f64, bytes in -1e15..1e15_f64, at_nanos in any::<u64>()) {
+        fn the_content_round_trips(rate in 0.0..1e15_f64, bytes in -1e15..1e15_f64, at_nanos in any::<u64>()) {
             let content = Content { flow: TokenFlow { rate, bytes }, at_nanos };
             prop_assert_eq!(Content::decode(&content.encode()), Some(content));
         }
 
         #[test]
-        fn no_content_breaks_it(bytes in any::<[u8; LEN]>(), magic in any::<bool>()) {
+        fn any_content_is_a_valid_bucket(bytes in any::<[u8; LEN]>(), magic in any::<bool>()) {
             let (_dir, path) = scene();
             let mut bytes = bytes;
             if magic {

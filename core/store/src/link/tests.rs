@@ -233,7 +233,7 @@ async fn second_requests_that_are_not_sent_take_nothing_of_the_rate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_asks_to_be_left_alone_is() {
+async fn a_retry_after_holds_back_later_requests() {
     let link = Link::new(&StoreSettings::default());
     let busy = |pause| async move {
         let error = Error::new(ErrorKind::Unavailable, "busy").retry_after(ms(pause));
@@ -313,7 +313,7 @@ async fn a_stream_keeps_its_place_and_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_holds_a_stream_does_not_blame_the_server() {
+async fn a_slow_reader_of_a_stream_is_no_stall_of_the_server() {
     let settings = StoreSettings { stall_timeout: ms(200), ..StoreSettings::default() };
     let link = Link::new(&settings);
     let send = || async {

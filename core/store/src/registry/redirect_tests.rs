@@ -35,7 +35,7 @@ fn an_address_that_tells_its_life_is_swapped_when_it_is_over() {
 }
 
 #[test]
-fn what_was_used_has_its_next_address_fetched_without_a_read() {
+fn a_used_address_is_renewed_without_a_read() {
     let mut route = Route::default();
     let due = route.learn_address(url("https://s/1"), seconds(10), Some(seconds(100)), None);
     assert_eq!(due, Some((1, seconds(90))));

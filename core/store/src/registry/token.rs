@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn is_used_then_renewed_beside_then_waited_for() {
+    fn a_token_is_used_then_renewed_in_the_background_then_waited_for() {
         let mut slot = TokenSlot::default();
         assert_eq!(slot.decide(seconds(0)), Decision::Renew);
         let token = slot.accept(Secret::new("a"), seconds(10), seconds(60));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_is_renewed_without_a_request() {
+    fn a_used_token_is_renewed_without_a_request() {
         let mut slot = TokenSlot::default();
         assert_eq!((slot.due_at(), slot.is_due(0, seconds(0))), (None, false));
         let token = slot.accept(Secret::new("a"), seconds(10), seconds(60));

@@ -344,7 +344,7 @@ async fn documents_come_as_they_are() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_said_at_once() {
+async fn a_refused_connection_is_an_error_at_once() {
     let (server, _, digest, _) = start().await;
     // Port 9 of this host: nothing listens there.
     let location = "http://127.0.0.1:9/images".parse().unwrap();
