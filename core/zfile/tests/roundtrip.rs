@@ -74,7 +74,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn what_is_packed_reads_back(
+    fn packed_bytes_read_back(
         options in options(), len in length(), seed: u64,
         cuts in proptest::collection::vec(prop_oneof![1usize..300, 1usize..600_000], 1..4),
         ranges in proptest::collection::vec((any::<prop::sample::Index>(), 0usize..200_000), 30),
@@ -242,7 +242,7 @@ impl ReadAt for Replaced {
 }
 
 #[test]
-fn what_a_thread_remembers_can_be_forgotten() {
+fn the_remembered_frame_of_a_thread_can_be_forgotten() {
     let content = noise(1, 64 << 10);
     let options =
         ZFileOptions { codec: Codec::Lz4, frame_size: 16 << 10, crc: false, level: None, threads: 1 };
