@@ -88,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_no_other_pin_covers_is_unlocked(
+        fn an_ended_pin_unlocks_the_chunks_that_no_other_covers(
             pins in prop::collection::vec((0u64..50, 0u64..50), 0..6), a in 0u64..50, b in 0u64..50,
         ) {
             let pins: Vec<_> = pins.into_iter().map(|(a, b)| a.min(b)..a.max(b)).collect();

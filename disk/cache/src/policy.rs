@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_once_was_hot_makes_room_for_what_is() {
+    fn a_former_hot_set_makes_room_for_the_present_one() {
         let mut sim = Sim::new(4000, 1000);
         for round in 0..40 {
             let base = if round < 10 { 0 } else { 2000 };

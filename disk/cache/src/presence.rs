@@ -101,7 +101,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
         #[test]
-        fn is_a_vector_of_booleans(
+        fn a_bitmap_reads_as_a_vector_of_booleans(
             units in 1u64..300, steps in prop::collection::vec((any::<bool>(), 0u64..300, 0u64..300), 1..20),
         ) {
             let bits: Vec<_> = (0..units.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_added_while_it_is_counted_counts() {
+    fn bytes_added_during_a_count_are_counted() {
         let state = SharedState::alone(None).unwrap();
         state.add(100);
         let before = state.added_bytes();

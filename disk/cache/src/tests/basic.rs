@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
-fn what_was_inserted_is_read_and_nothing_else() {
+fn reads_return_inserted_units_and_no_others() {
     let dir = tempfile::tempdir().unwrap();
     let sample = Sample::new(20 * UNIT as usize + 100, 1);
     let blob = open(dir.path(), None).blob(&sample.spec).unwrap();
@@ -39,7 +39,7 @@ fn what_was_inserted_is_read_and_nothing_else() {
 }
 
 #[test]
-fn what_is_absent_is_named_so_that_it_can_be_fetched() {
+fn an_absent_read_names_its_range_and_the_missing_units() {
     let dir = tempfile::tempdir().unwrap();
     let sample = Sample::new(8 * UNIT as usize, 1);
     let blob = open(dir.path(), None).blob(&sample.spec).unwrap();
@@ -66,7 +66,7 @@ fn bytes_that_are_not_whole_units_are_refused() {
 }
 
 #[test]
-fn nothing_is_visible_before_it_is_checked() {
+fn bytes_are_visible_only_after_their_check() {
     let dir = tempfile::tempdir().unwrap();
     // An outboard of more than 64 KiB, so that its pages are fetched one by one.
     let sample = Sample::new(1200 * UNIT as usize, 2);

@@ -74,7 +74,7 @@ fn a_directory_whose_disk_fails_is_done_without() {
 
 /// A hostile manifest may name many blobs of any length, of which only a few bytes are ever fetched.
 #[test]
-fn what_describes_blobs_counts_against_the_limit() {
+fn sidecars_count_against_the_size_limit() {
     const LIMIT: u64 = 4 << 20;
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path(), Some(LIMIT));

@@ -132,7 +132,7 @@ fn files_that_are_cut_lost_or_swapped_start_empty() {
 }
 
 #[test]
-fn what_is_in_use_goes_on_when_its_files_are_replaced() {
+fn a_blob_in_use_survives_the_replacement_of_its_files() {
     let dir = tempfile::tempdir().unwrap();
     let sample = Sample::new(20 * UNIT as usize, 1);
     prepared(dir.path(), &sample);

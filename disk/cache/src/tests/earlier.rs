@@ -37,7 +37,7 @@ fn pages(blob: &CachedBlob, sample: &Sample) -> Vec<bool> {
 }
 
 #[test]
-fn what_proves_is_taken_over_once() {
+fn pages_that_prove_are_taken_over_once() {
     let sample = Sample::new(LEN, 5);
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path(), None);
@@ -77,7 +77,7 @@ fn pages_that_are_wrong_or_missing_keep_no_others_back() {
 }
 
 #[test]
-fn nothing_is_taken_over_under_another_root() {
+fn pages_are_not_taken_over_under_another_root() {
     let sample = Sample::new(LEN, 7);
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path(), None);

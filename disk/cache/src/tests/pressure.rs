@@ -63,7 +63,7 @@ fn a_hot_set_survives_a_scan_of_three_times_the_cache() {
 }
 
 #[test]
-fn what_is_pinned_anywhere_stays_and_the_rest_goes_through_memory() {
+fn pinned_chunks_stay_and_the_rest_goes_through_memory() {
     const LIMIT: u64 = 2 << 20;
     let dir = tempfile::tempdir().unwrap();
     let sample = Sample::new(6 << 20, 1);

@@ -39,7 +39,7 @@ fn verified(cache: &Arc<Cache>, repair: bool) -> Findings {
 }
 
 #[test]
-fn what_changed_is_found_and_nothing_else_is_forgotten() {
+fn only_units_that_changed_are_forgotten() {
     let dir = tempfile::tempdir().unwrap();
     let (cache, sample) = (open(dir.path(), None), Sample::new(LEN, 3));
     let blob = filled(&cache, &sample);
@@ -61,7 +61,7 @@ fn what_changed_is_found_and_nothing_else_is_forgotten() {
 }
 
 #[test]
-fn what_goes_to_others_is_compared() {
+fn bytes_for_other_hosts_are_compared_with_the_tree() {
     let dir = tempfile::tempdir().unwrap();
     let (cache, sample) = (open(dir.path(), None), Sample::new(LEN, 4));
     let blob = filled(&cache, &sample);

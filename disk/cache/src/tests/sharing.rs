@@ -121,7 +121,7 @@ fn each_range_is_fetched_once_on_a_host() {
 }
 
 #[test]
-fn what_another_process_brought_first_is_seen_by_who_looks_again() {
+fn files_that_another_process_made_are_seen_after_looking_again() {
     let dir = tempfile::tempdir().unwrap();
     let sample = Sample::new(4 * UNIT as usize, 3);
     let [early, other] = [(); 2].map(|()| open(dir.path(), None).blob(&sample.spec).unwrap());

@@ -142,7 +142,7 @@ fn a_blob_that_is_always_wrong_is_not_taken_for_ever() {
 }
 
 #[test]
-fn what_an_ended_process_did_not_check_is_checked_when_it_is_opened() {
+fn an_unchecked_whole_blob_is_checked_when_it_is_opened() {
     let dir = tempfile::tempdir().unwrap();
     let sample = Sample::new(LEN, 8);
     for right in [true, false] {
@@ -162,7 +162,7 @@ fn what_an_ended_process_did_not_check_is_checked_when_it_is_opened() {
 }
 
 #[test]
-fn what_is_found_wrong_otherwise_is_dropped_unless_a_tree_proves_it() {
+fn reported_bytes_are_dropped_unless_the_digest_proves_them() {
     let dir = tempfile::tempdir().unwrap();
     let sample = Sample::new(LEN, 9);
     let cache = open(dir.path(), None);
