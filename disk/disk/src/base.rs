@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_served_by_a_wrong_index() {
+    fn a_disk_with_a_wrong_index_serves_no_read() {
         let base = base();
         base.read_at(&mut [0; 512], 0).unwrap();
         let said = base.health.condemn(Digest::of(b"x")).to_string();

@@ -561,7 +561,7 @@ mod tests {
 
     /// An attach that is given up while its lease is on its way leaves none.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn what_is_dropped_before_it_is_attached_leaves_no_lease() {
+    async fn an_attach_that_is_given_up_leaves_no_lease() {
         for has_begun in [false, true] {
             let store = Counting::slow(Duration::from_millis(100));
             let leasing = leasing(&store, &["attach"], false);
@@ -596,7 +596,7 @@ mod tests {
 
     /// The lease of a new directory is removed next, and must not be written again.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn nothing_is_written_once_a_disk_is_given_up_that_is_started_again() {
+    async fn a_given_up_hold_writes_no_lease_again() {
         let record = tempfile::NamedTempFile::new().unwrap();
         let store = Counting::slow(Duration::from_millis(300));
         let mut leasing = leasing(&store, &["attach", "directory"], false);

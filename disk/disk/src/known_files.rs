@@ -90,7 +90,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 
     #[test]
-    fn nothing_of_another_user_is_read_and_nothing_is_written_to_its_directory() {
+    fn files_of_another_user_are_neither_read_nor_replaced() {
         let scratch = tempfile::tempdir().unwrap();
         let known = KnownFiles { dir: scratch.path().join("known"), about: "the thing", length_max: 64 };
         known.write("a", b"mine").unwrap();

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_found_and_nothing_damaged() {
+    fn pinned_manifests_are_found_unless_they_are_damaged() {
         let dir = tempfile::tempdir().unwrap();
         let pinned = PinnedImages::of(dir.path());
         let (manifest, digest) = (b"{}".as_slice(), Digest::of(b"{}"));

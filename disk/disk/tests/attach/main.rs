@@ -134,7 +134,7 @@ fn read_error(disk: &Disk, offset: u64) -> headstart_block::Error {
 }
 
 #[test]
-fn what_is_read_is_right_whatever_the_size_and_place() {
+fn reads_of_any_size_and_place_are_right() {
     let rig = Rig::new();
     let disk = rig.attach(&rig.host());
     for (offset, len) in
@@ -360,7 +360,7 @@ fn a_read_larger_than_what_the_cache_can_hold_is_served() {
 
 /// Bytes that no read waits for have no place to stay, and would push out those that reads wait for.
 #[test]
-fn nothing_is_preloaded_into_a_cache_that_takes_nothing() {
+fn a_cache_that_takes_nothing_is_not_preloaded() {
     let rig = Rig::new();
     let settings = CacheSettings { size_limit: Some(0), ..CacheSettings::default() };
     let host = DiskHost { cache: Cache::open(&rig.cache_dir(), settings).unwrap(), ..rig.host() };
@@ -478,7 +478,7 @@ fn a_stuck_cache_directory_holds_up_no_fetch() {
 }
 
 #[test]
-fn what_is_zeroed_is_recorded_as_written() {
+fn zeroed_ranges_are_recorded_as_writes() {
     use headstart_trace::{Op, Recorder};
     let rig = Rig::new();
     let recorder = Arc::new(Recorder::new(Instant::now(), LIMIT, 100));

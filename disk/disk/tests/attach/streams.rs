@@ -22,7 +22,7 @@ fn wait_until_whole(disk: &Disk) {
 }
 
 #[test]
-fn a_plan_that_lies_so_is_one_request() {
+fn a_sequential_plan_is_one_request() {
     for last in TRIES {
         let rig = Rig::new();
         let disk = rig.try_attach(&rig.host(), &preloading()).unwrap().disk;
@@ -119,7 +119,7 @@ fn disks_that_stream_the_same_fetch_each_byte_once() {
 
 /// A follower goes on by itself when the stream that it followed goes away.
 #[test]
-fn who_follows_goes_on_alone() {
+fn a_follower_of_a_stream_goes_on_alone_when_the_stream_ends() {
     let rig = Rig::new();
     *rig.store.part_delay.lock().unwrap() = Duration::from_millis(10);
     let first = rig.try_attach(&rig.host(), &preloading()).unwrap().disk;

@@ -186,7 +186,7 @@ fn check_whole_chunks(fake: &Fake) {
 }
 
 #[test]
-fn what_the_swarm_brings_is_not_asked_of_the_store() {
+fn chunks_of_the_swarm_are_not_requested_from_the_store() {
     for options in [patient(LIMIT), sequential()] {
         let (rig, fake, disk) = attached(Gives::All, &options);
         rig.check(&disk, 0, DISK);
@@ -198,7 +198,7 @@ fn what_the_swarm_brings_is_not_asked_of_the_store() {
 }
 
 #[test]
-fn what_it_does_not_bring_comes_from_the_store_in_whole_chunks() {
+fn chunks_that_the_swarm_lacks_come_whole_from_the_store() {
     for (gives, options) in
         [(Gives::Nothing, patient(LIMIT)), (Gives::Half, patient(LIMIT)), (Gives::Half, sequential())]
     {
@@ -289,7 +289,7 @@ fn wrong_trees_come_from_the_store_the_next_time() {
 }
 
 #[test]
-fn it_hears_of_reads_and_plans_and_of_the_end() {
+fn the_swarm_is_notified_of_reads_plans_and_the_end() {
     let (rig, fake) = (Rig::new(), Fake::new(Gives::All));
     fake.knows(&rig);
     *fake.delay.lock().unwrap() = Duration::from_millis(100);
