@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_process_left_goes_and_nothing_else() {
+    fn directories_of_killed_processes_are_removed_and_others_stay() {
         let parent = tempfile::tempdir().unwrap();
         let make = || OwnDirectory::make_in(parent.path(), None, &SocketAccess::default()).unwrap();
         let names = || {
