@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_lacks_is_said_with_its_remedy() {
+    fn missing_parts_of_the_host_are_named_with_their_remedy() {
         let root = tempfile::tempdir().unwrap();
         let whole = host(root.path());
         whole.check().unwrap();

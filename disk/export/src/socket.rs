@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_program_made_stays() {
+    fn files_and_sockets_of_other_programs_are_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let refused = |leftover| listen_with(&path, leftover).unwrap_err();

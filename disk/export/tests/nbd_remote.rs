@@ -71,7 +71,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn it_is_the_disk(steps in prop::collection::vec(step(), 1..40)) {
+    fn a_remote_disk_reads_and_writes_as_the_disk(steps in prop::collection::vec(step(), 1..40)) {
         let Scene { disk, server: _server, remote, losses } = scene(false);
         let mut model = disk.content();
         for step in steps {
@@ -205,7 +205,7 @@ fn a_flush_waits_for_the_disk_and_for_nobody_else() {
 
 /// The requests of a client that has gone have ended when the server reports that, and not before.
 #[test]
-fn the_end_is_the_end_of_all_requests() {
+fn a_closed_connection_ends_all_requests() {
     let Scene { disk, server, remote, losses } = scene(false);
     disk.hold_flush(true);
     let flushing = std::thread::spawn({

@@ -138,7 +138,7 @@ fn the_configuration_space_tells_the_disk() {
 }
 
 #[test]
-fn what_cannot_be_done_is_an_error_of_the_request_alone() {
+fn a_request_that_cannot_be_done_fails_alone() {
     let served = Served::new(pattern(1 << 20), false);
     served.disk.spoil(bytes(65_536, 4096));
     let mut guest = served.guest();
@@ -171,7 +171,7 @@ fn what_cannot_be_done_is_an_error_of_the_request_alone() {
 }
 
 #[test]
-fn discards_and_zeroes() {
+fn discarded_and_zeroed_ranges_read_as_zeros() {
     let served = Served::new(vec![1; 1 << 20], false);
     let mut guest = served.guest();
     assert_eq!(guest.zero(DISCARD, &[(0, 8, 0), (16, 8, 0)]), OK);

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_may_write_nobody_gets_the_disk_by_being_first() {
+    fn a_mount_point_of_another_user_in_a_shared_directory_is_refused() {
         let (_dir, at) = scene();
         if !is_root() {
             return;

@@ -164,7 +164,7 @@ mod tests {
     const ANY: u64 = 32 << 20;
 
     #[test]
-    fn what_is_too_much_is_done_with_little_one_at_a_time() {
+    fn a_connection_without_a_share_has_its_own_small_memory() {
         let pool = Arc::<Pool>::default();
         let accounts = [(); 4].map(|()| Account::new(Arc::clone(&pool)));
         assert!(!pool.is_short());

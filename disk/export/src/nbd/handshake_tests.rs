@@ -80,7 +80,7 @@ fn session(options: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[test]
-fn goes_to_an_export_with_all_that_was_negotiated() {
+fn a_handshake_ends_at_an_export_with_the_negotiated_options() {
     let exports = exports();
     let session = session(&[
         message(option::STRUCTURED_REPLY, &[]),
@@ -115,7 +115,7 @@ fn a_context_holds_for_its_export_alone() {
 }
 
 #[test]
-fn answers_mistakes_and_goes_on() {
+fn mistakes_in_a_handshake_are_answered() {
     let exports = exports();
     let cases = [
         (message(option::GO, &named("nobody", &[0, 0])), option_reply::ERR_UNKNOWN),
@@ -241,7 +241,7 @@ fn bytes_slipped_in_behind_starttls_end_it() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_closed() {
+fn malformed_handshakes_are_closed() {
     let exports = exports();
     let long = OptionHeader { option: option::LIST, len: OPTION_LEN_MAX + 1 }.encode().to_vec();
     let bad_magic = [&(OPTION_MAGIC + 1).to_be_bytes()[..], &[0; 8]].concat();

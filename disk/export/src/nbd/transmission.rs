@@ -201,7 +201,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_judged_fit_lies_inside_the_disk(
+        fn accepted_requests_lie_inside_the_disk(
             flags in 0u16..64, command in 0u16..12, offset in 0u64..3000, len in 0u32..3000, size in 0u64..4000,
             structured: bool, base_allocation: bool, read_only: bool, resizable: bool,
         ) {

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_with_its_remedy() {
+    fn missing_parts_of_the_kernel_are_named_with_their_remedy() {
         let root = tempfile::tempdir().unwrap();
         let whole = host(root.path(), "6.18.44");
         assert_eq!(whole.check(false).unwrap(), "6.18.44");

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_answered_is_taken_up_in_order() {
+    fn unanswered_requests_are_taken_up_in_order() {
         let record = record(8);
         let mut queue = record.queue(1).unwrap();
         assert_eq!(queue.take_up(65_535), Ok(vec![]));

@@ -425,7 +425,7 @@ fn an_unmount_by_hand_is_noticed() {
 }
 
 #[test]
-fn nothing_to_mount_on_is_said_with_its_remedy() {
+fn a_missing_mount_point_is_named_with_its_remedy() {
     let export = Export::new("none", Arc::new(MemoryDisk::new(4096, true)) as Arc<dyn BlockDevice>);
     let Err(error) = FuseServer::start(export, Path::new("/nonexistent/x"), &FuseSettings::default()) else {
         panic!("mounted on nothing")

@@ -66,7 +66,7 @@ fn libnbd_and_qemu_read_over_tls() {
 }
 
 #[test]
-fn nothing_is_served_without_tls_or_with_a_foreign_certificate() {
+fn clients_without_tls_or_with_a_foreign_certificate_are_refused() {
     if !installed(&["nbdinfo"]) {
         return;
     }

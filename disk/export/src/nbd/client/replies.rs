@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_for_is_refused() {
+    fn replies_that_do_not_match_their_request_are_refused() {
         assert!(refusal(b"HTTP/1.1 400 Bad Request").contains("not a reply of the NBD protocol"));
         assert!(refusal(&simple_reply(3, 0)).contains("request 3"));
         let too_much = data_chunk_header(2, true, 0, 101);

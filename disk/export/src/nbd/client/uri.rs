@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_servers_print_is_understood() {
+    fn uris_that_servers_print_are_parsed() {
         assert_eq!(parsed("nbd://localhost:1/disk"), pair("localhost:1", "disk"));
         assert_eq!(parsed("nbd://host"), pair("host:10809", ""));
         assert_eq!(parsed("nbd://[::1]/a/b%20c"), pair("[::1]:10809", "a/b c"));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_uri_is_refused() {
+    fn malformed_uris_are_refused() {
         for text in [
             "",
             "nbd",
