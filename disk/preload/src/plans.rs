@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_one_place_comes_in_its_order() {
+    fn slices_in_one_place_come_in_the_order_of_the_data() {
         let order = items(&[(3, 0xff), (1, 0xff), (3, 0xff00)]);
         let plan = items(&[(1, 0x1ff), (3, 0xff), (7, 1), (3, 0xff00)]);
         assert_eq!(reordered(&plan, &order), items(&[(3, 0xff), (1, 0xff), (3, 0xff00), (1, 0x100), (7, 1)]));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_blocks_come_where_they_come_first() {
+    fn a_block_without_slices_comes_at_its_first_place() {
         let plans = in_whole_blocks(of_items(&items(&[(3, 1), (1, 2), (3, 4)])));
         assert_eq!(plans.groups[0].plans[0].items.to_vec(), [3, 1].map(PlanItem::whole));
     }

@@ -62,7 +62,7 @@ fn a_boot_as_foreseen_is_preloaded_to_its_end() {
 }
 
 #[test]
-fn nothing_is_due_in_the_grace_period_or_in_a_pause() {
+fn no_preload_is_due_in_the_grace_period_or_in_a_pause() {
     let mut pilot = begin(vec![group(&(0..100).collect::<Vec<_>>(), 100, &[10])]);
     let engine = passed(&pilot.plan(), 99);
     for now in (0..100_000).step_by(50) {
@@ -90,7 +90,7 @@ fn boots_that_read_some_of_it_or_in_another_order_are_not_given_up() {
 }
 
 #[test]
-fn what_nobody_reads_is_given_up_once() {
+fn a_plan_of_unread_blocks_is_stopped_once() {
     // First blocks that are never read, then ones that are.
     let useless: Vec<u64> = (500..600).chain(0..100).collect();
     let mut first = begin(vec![group(&useless, 0, &[10])]);

@@ -37,7 +37,7 @@ fn two_orders() -> [Vec<u64>; 2] {
 }
 
 #[test]
-fn goes_to_the_group_whose_order_the_boot_follows() {
+fn the_switcher_selects_the_group_whose_order_the_boot_follows() {
     let orders = two_orders();
     let mut switcher = Switcher::new(plans(&orders, &[2, 10]), Some(3 * MB));
     let mut switched = Vec::new();
@@ -65,7 +65,7 @@ fn a_boot_that_is_like_none_stays() {
 }
 
 #[test]
-fn follows_the_link_but_not_its_noise() {
+fn the_switcher_follows_the_link_but_not_its_noise() {
     let mut switcher = Switcher::new(plans(&[vec![]], &[2, 4, 8, 30]), Some(5 * MB));
     assert_eq!(followed(&switcher), 4);
     let mut at = |millis: u64, rate: u64| {
@@ -85,7 +85,7 @@ fn follows_the_link_but_not_its_noise() {
 }
 
 #[test]
-fn what_nobody_knew_is_learned_at_once() {
+fn the_first_bandwidth_estimate_selects_a_plan_at_once() {
     let mut switcher = Switcher::new(plans(&[vec![]], &[2, 4, 8]), None);
     assert_eq!(followed(&switcher), 2);
     assert!(switcher.on_estimate(Time(5), 9 * MB).is_some());
@@ -93,7 +93,7 @@ fn what_nobody_knew_is_learned_at_once() {
 }
 
 #[test]
-fn nothing_planned_is_lazy() {
+fn an_image_without_plans_is_lazy() {
     let none = Arc::new(ImagePlans { reason: ChoiceReason::None, groups: Vec::new() });
     let mut switcher = Switcher::new(none, Some(MB));
     assert_eq!(switcher.plan(), Plan::Lazy);
@@ -137,7 +137,7 @@ fn an_order() -> impl Strategy<Value = Vec<u64>> {
 
 proptest! {
     #[test]
-    fn correlates_like_vectors_written_out(boot in an_order(), centroids in prop::collection::vec(an_order(), 2..5)) {
+    fn correlations_equal_those_of_full_vectors(boot in an_order(), centroids in prop::collection::vec(an_order(), 2..5)) {
         let mut switcher = Switcher::new(plans(&centroids, &[2]), None);
         for seen in 1..=boot.len() {
             switcher.on_access(boot[seen - 1]);
