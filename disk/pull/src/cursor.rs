@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn walks_each_kind_of_plan() {
+    fn a_cursor_names_the_blocks_of_each_kind_of_plan() {
         let disk = 2 * BLOCK_SIZE + 512;
         let walk = |plan| {
             let mut cursor = Cursor::new(plan);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_what_is_planned() {
+    fn a_cursor_tells_planned_slices_from_others() {
         let items = [(7, 1), (2, 4), (7, 2)].map(|(block, mask)| PlanItem { block, mask });
         let (plan, mut named) = (Plan::List(items.to_vec().into()), Named::default());
         let places = [7, 2, 3].map(|block| named.place(&plan, block));

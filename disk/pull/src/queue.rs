@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_in_first_out_and_out_of_the_middle() {
+    fn entries_leave_in_order_or_from_the_middle() {
         let mut queues = Queues::default();
         for fetch in [3, 1, 2] {
             queues.push(Priority::Miss, FetchId(fetch));

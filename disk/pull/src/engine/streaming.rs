@@ -40,7 +40,7 @@ const LINKS: [(u64, u64); 9] =
     [(2, 1), (2, 20), (2, 50), (10, 1), (10, 20), (10, 50), (100, 1), (100, 20), (100, 50)];
 
 #[test]
-fn what_a_plan_names_one_after_the_other_is_one_request() {
+fn contiguous_plan_items_are_one_request() {
     for (rate, round_trip) in LINKS {
         let mut sim = streaming(rate, round_trip, lazy());
         sim.run(millis(80_000 / rate + 2000));
@@ -126,7 +126,7 @@ fn a_read_just_ahead_of_a_stream_waits_for_it() {
 /// A stream of about a round trip's worth, as rests of blocks and scans are asked for: a reader that asks for its
 /// part of the stream separately has the part no sooner, and it comes twice.
 #[test]
-fn what_comes_soon_is_waited_for_and_never_held() {
+fn a_read_just_ahead_of_a_short_stream_waits_without_holding_it() {
     for sharing in [BackgroundSharing::Fill, BackgroundSharing::Strict] {
         let mut sim = streaming(50, 20, EngineSettings { sharing, ..lazy() });
         sim.run(millis(3000));
@@ -167,7 +167,7 @@ fn a_stream_goes_on_behind_what_was_read_ahead() {
 }
 
 #[test]
-fn what_is_left_of_a_stream_that_breaks_is_asked_for_again() {
+fn the_rest_of_a_broken_stream_is_requested_again() {
     let mut breaks = 3;
     let fates = Box::new(move |_, _, range: BlobRange, _| {
         if range.blob == DATA && range.len() > 4 << 20 && breaks > 0 {
@@ -242,7 +242,7 @@ fn another_plan_ends_the_streams_of_the_last_one() {
 
 /// Ranges that are not contiguous, or come in another order, are requested in the usual way.
 #[test]
-fn what_is_not_in_order_is_not_streamed() {
+fn plan_items_out_of_order_are_not_streamed() {
     let mut sim = Sim::new(Disk::plain(192 << 20), lazy());
     sim.notify(EngineEvent::PlanChanged(Plan::List(
         (0..64).rev().map(|block| PlanItem { block, mask: 0b10 }).collect(),

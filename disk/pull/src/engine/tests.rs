@@ -471,7 +471,7 @@ fn data_waits_for_its_page_of_the_tree_without_blocking_it() {
 }
 
 #[test]
-fn what_somebody_else_brings_is_not_waited_for() {
+fn a_read_does_not_wait_for_bytes_that_others_inserted() {
     let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
     sim.read(0, 4096);
     sim.read(1 << 20, 40 << 10);
