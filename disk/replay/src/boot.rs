@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_past_the_end_of_the_disk() {
+    fn reads_past_the_end_of_the_disk_are_left_out() {
         let records = [1, 2, 3].map(|at| record(at, None, Op::Read));
         let boot = Boot::of_records(1100, &records, 1);
         assert_eq!(boot.reads().iter().map(|read| read.range.len()).collect::<Vec<_>>(), [512, 76]);

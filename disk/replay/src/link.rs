@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flows_can_not_be_cancelled() {
+    fn a_request_on_the_wire_cannot_be_cancelled() {
         let mut wire = InTurn::new(link(1_000_000, 0, 0), 0);
         for what in ['a', 'b', 'c'] {
             wire.ask(Nanos(0), what, 1000);

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_gathered_is_all_zeros() {
+    fn the_outcome_of_no_boots_is_zeros() {
         assert_eq!(Gatherer::default().summary(), Summary::default());
         let mut gatherer = Gatherer::default();
         gatherer.add(&BootOutcome::default(), &[]);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waited() {
+    fn waits_of_no_reads_are_zeros() {
         assert_eq!(ReadWaits::default().percentile(99), Nanos(0));
     }
 }

@@ -419,7 +419,7 @@ mod tests {
     proptest! {
         /// Compares with a set of bytes.
         #[test]
-        fn what_was_written_is_local(
+        fn written_ranges_are_local(
             writes in prop::collection::vec((0_u64..400, 1_u64..60), 0..12), read in (0_u64..400, 1_u64..99),
         ) {
             let mut local =

@@ -177,7 +177,7 @@ proptest! {
 
     /// Every read is answered, and the books agree.
     #[test]
-    fn the_books_agree(boot in a_boot(), plan in a_plan(), model in a_real_model()) {
+    fn waits_hits_and_bytes_of_an_outcome_add_up(boot in a_boot(), plan in a_plan(), model in a_real_model()) {
         let mut simulator = Simulator::new();
         let outcome = simulator.run(&boot, &plan, &model);
         let waits = simulator.waits();

@@ -189,7 +189,7 @@ fn a_plan_can_change_when_the_link_does() {
 }
 
 #[test]
-fn nothing_to_read_and_nothing_to_read_from() {
+fn boots_without_reads_and_disks_without_data_end() {
     let mut simulator = Simulator::new();
     for model in [Model::paper(RATE), real()] {
         let nothing = simulator.run(&Boot::default(), &Plan::Sequential, &model);
@@ -210,7 +210,7 @@ fn nothing_to_read_and_nothing_to_read_from() {
 
 /// Writes are served locally, and written bytes need no store; in the paper's model writes change nothing.
 #[test]
-fn what_was_written_is_read_without_the_store() {
+fn written_bytes_are_read_without_the_store() {
     let record = |t_us, op, from: u64, to: u64| {
         let range = ByteRange::between(from << 10, to << 10);
         Record { t_us, op, range, service_us: None }

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flows_at_once_is_slower_by_as_much() {
+    fn concurrent_transfers_share_the_rate() {
         let mut wire = wire(2);
         wire.ask(Nanos(0), 1, 30_000, false);
         wire.ask(Nanos(10 * MS), 2, 10_000, false);
