@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_read_and_nothing_damaged() {
+    fn kept_images_are_read_unless_they_are_damaged() {
         let dir = tempfile::tempdir().unwrap();
         let pid_file = dir.path().join("vm.1.pid");
         fs::write(&pid_file, "1\n").unwrap();

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_nothing_else_is_believed() {
+    fn records_round_trip_and_damaged_ones_are_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let record = Record { served: true, restarts: 3, ..Record::new(spec("a")) };
         record.write(dir.path()).unwrap();

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_said_last_is_known() {
+    fn the_last_report_of_space_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let pid_file = file(dir.path(), "vm.1", "pid");
         assert!(space_of(dir.path(), "vm.1").is_empty());

@@ -166,7 +166,7 @@ async fn a_disk_with_another_cache_is_refused() {
 
 /// An agent that was stopped, or hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_does_not_answer_is_as_good_as_away() {
+async fn a_silent_agent_counts_as_away() {
     let rig = Rig::new();
     let listener = UnixListener::bind(rig.socket()).unwrap();
     let silent = tokio::spawn(async move {
@@ -192,7 +192,7 @@ async fn an_agent_that_does_not_answer_is_as_good_as_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_disk_reads_is_told_to_the_next_and_again_to_another_agent() {
+async fn reads_of_one_disk_become_hints_for_another_at_each_agent() {
     let rig = Rig::new();
     let image = ImageKey(5);
     let (disk, other) = (rig.disk().await, rig.disk().await);

@@ -243,7 +243,7 @@ fn a_store_that_nobody_named_here_is_not_asked_and_the_asker_is_told() {
 }
 
 #[test]
-fn who_is_no_operator_orders_nothing() {
+fn orders_of_a_host_without_the_operator_role_are_refused() {
     let (secret, mut order, root) = theft(35, "");
     let web = Web::with(&secret);
     let mut scene = Scene::new("member", &[web.url.as_str()]);
@@ -389,7 +389,7 @@ fn an_order_takes_no_space_for_what_it_says() {
 }
 
 #[test]
-fn who_orders_without_end_and_reads_no_answer_is_closed() {
+fn a_peer_that_orders_without_end_and_reads_no_answer_is_disconnected() {
     let (_, order, _) = theft(36, "");
     let mut scene = Scene::new("member", &[]);
     let mut frame = Vec::new();
@@ -402,7 +402,7 @@ fn who_orders_without_end_and_reads_no_answer_is_closed() {
 
 /// The orders have words of the member's own choosing, and it reads all answers.
 #[test]
-fn who_tells_a_root_in_vain_without_end_fills_no_log_and_is_disconnected() {
+fn refused_orders_without_end_fill_no_log_and_disconnect_their_sender() {
     const AT_ONCE: usize = 256;
     let (_, mut order, _) = theft(37, "");
     order.store = format!("http://{}/x", "\u{7}".repeat(190));

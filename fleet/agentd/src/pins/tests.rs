@@ -104,7 +104,7 @@ fn nonsense_is_no_pin() {
 
 /// An ended pin makes room for the next one; if the next one cannot be stored, the ended one stays.
 #[test]
-fn what_made_room_for_a_pin_that_cannot_be_written_is_still_there() {
+fn an_ended_pin_stays_if_its_successor_cannot_be_written() {
     let dir = tempfile::tempdir().unwrap();
     let mut known = pins(&dir);
     let of = |number: usize, hosts: &[&str]| {

@@ -155,7 +155,7 @@ fn long_pin(layer: u8) -> Pin {
 
 /// The pins are more than may wait for a host that does not read: it receives them one part after the other.
 #[test]
-fn who_comes_late_learns_of_all_pins_and_is_not_cut_off() {
+fn a_host_that_joins_late_receives_all_pins() {
     let dir = TempDir::new().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let a = member(&runtime, &dir, "a", None);
