@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_names_hosts_without_end_keeps_out_no_host_that_named_itself() {
+    fn names_without_end_keep_out_no_host_that_named_itself() {
         let honest: Vec<_> = (0..1000).map(|at| member(&format!("z{at:04}"), at)).collect();
         let named: Vec<_> = (0..65_000u16).map(|at| member(&format!("a{at:05}"), at)).collect();
         let members = chosen(honest.clone(), named, UNCLAIMED_MAX);

@@ -65,7 +65,7 @@ mod tests {
     use headstart_swarm::{BlobKey, Chunks, PeerKey};
 
     #[test]
-    fn what_is_written_is_read_and_nothing_else_is_believed() {
+    fn a_recent_log_round_trips_and_damage_is_refused() {
         let mut recent = Recent::new(100);
         for agent in 1..4 {
             recent.on_request(PeerKey(agent), BlobKey(7), Chunks { first: 3, count: 50 }, |_| true);

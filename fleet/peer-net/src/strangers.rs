@@ -144,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whoever_comes_places_are_bounded_and_given_in_order(
+        fn places_of_strangers_are_bounded_and_given_in_order(
             comes in prop::collection::vec((0u8..80, any::<bool>(), 0u64..100, prop::option::of(0usize..64)), 0..600),
         ) {
             let (mut strangers, mut now) = (Strangers::default(), 0);

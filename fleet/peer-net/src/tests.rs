@@ -102,7 +102,7 @@ fn a_stranger_gets_nothing() {
 }
 
 #[test]
-fn nobody_is_who_his_certificate_does_not_name() {
+fn a_name_that_the_certificate_lacks_is_refused() {
     let cluster = Cluster::new(&["a", "b", "c"]);
     let a = cluster.host("a", Role::Agent, &[]);
     let mut false_name = cluster.credentials("b");
@@ -119,7 +119,7 @@ fn nobody_is_who_his_certificate_does_not_name() {
 }
 
 #[test]
-fn who_cannot_prove_that_he_may_read_a_blob_gets_nothing_of_it() {
+fn a_peer_without_proof_of_access_gets_no_bytes() {
     let cluster = Cluster::new(&["a", "b"]);
     let sample = sample(300_000, 2);
     let a = cluster.host("a", Role::Agent, &[]);
@@ -165,7 +165,7 @@ fn who_cannot_prove_that_he_may_read_a_blob_gets_nothing_of_it() {
 }
 
 #[test]
-fn who_corrupts_is_dropped_and_left_alone() {
+fn a_peer_that_sends_corrupt_chunks_is_dropped() {
     let cluster = Cluster::new(&["a", "b"]);
     let sample = sample(1 << 20, 3);
     let a = cluster.host("a", Role::Agent, &[]);
@@ -236,7 +236,7 @@ fn a_wrong_chunk_of_a_tree_is_found() {
 
 /// The refusal is no lie, although the host had announced that it has the chunk.
 #[test]
-fn what_cannot_be_checked_yet_is_not_passed_on() {
+fn unchecked_chunks_are_not_served() {
     let cluster = Cluster::new(&["a", "b"]);
     let sample = sample(40 << 20, 6);
     let a = cluster.host("a", Role::Agent, &[]);

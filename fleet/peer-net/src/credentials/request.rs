@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_host_or_several_or_has_another_kind_of_key_is_refused() {
+    fn requests_for_no_or_several_hosts_or_with_another_kind_of_key_are_refused() {
         let key = KeyPair::generate().unwrap();
         let of = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();

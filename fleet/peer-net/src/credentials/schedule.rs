@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_due_at_two_thirds_and_hosts_of_one_age_do_not_ask_at_once() {
+    fn renewals_are_due_at_two_thirds_and_spread_over_hosts_of_one_age() {
         let validity = ninety_days(1000 * DAY);
         let due: Vec<u64> = (0..100u64)
             .map(|host| Schedule::<u32>::new(host.wrapping_mul(0x9E37_79B9_7F4A_7C15)).due_at(validity))

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_directory_knows_counts_and_it_may_know_nothing() {
+    fn revocations_in_the_directory_count_at_once() {
         let scene = Scene::new();
         let (signer, later) = (scene.signer(), unix_now() + 60 * DAY);
         let (b, c) = (scene.credentials("b").identity, scene.credentials("c").identity);

@@ -38,7 +38,7 @@ fn hosts_are_added_and_what_is_there_stays() {
 }
 
 #[test]
-fn what_does_not_belong_together_is_said() {
+fn credentials_that_do_not_match_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let made = init(&dir.path().join("one"), &names(&["a", "b"])).unwrap();
     let other = init(&dir.path().join("other"), &names(&["a"])).unwrap();
@@ -63,7 +63,7 @@ fn what_does_not_belong_together_is_said() {
 }
 
 #[test]
-fn what_is_no_name_is_refused_before_anything_is_made() {
+fn invalid_host_names_are_refused_before_a_cluster_is_made() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["", "a/b", "..", "A", "a b", "-a", &"a".repeat(300)] {
         let refused = init(&dir.path().join("cluster"), &names(&["a", name])).unwrap_err();

@@ -200,7 +200,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_revoked_in_whatever_order_is_as_in_a_plain_map(
+        fn revocations_in_any_order_are_as_in_a_plain_map(
             revoked in prop::collection::vec(("[a-d]{1,2}", 0u64..20), 0..40), name in "[a-d]{1,2}", added in 0u64..20,
         ) {
             let (mut list, mut plain) = (list(), std::collections::BTreeMap::new());

@@ -153,7 +153,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_the_times_nothing_is_said_of_what_is_valid_for_long(
+        fn no_reminder_calls_a_valid_certificate_ended(
             not_before: u64, not_after: u64, now: u64,
         ) {
             let notice = Reminder::default().due(Validity { not_before, not_after }, now);

@@ -12,7 +12,7 @@ fn own(address: SocketAddr) -> RunId {
 }
 
 #[test]
-fn it_is_told_when_enough_has_come_for_many_entries() {
+fn a_notice_comes_when_enough_bytes_for_many_entries_have_arrived() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());

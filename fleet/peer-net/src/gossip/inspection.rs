@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_message_says_of_this_run_is_found_and_of_no_other() {
+    fn an_inspection_finds_the_entry_of_this_run_and_of_no_other() {
         let message = naming(0..500);
         let of = |own: &RunId| Inspection::of(&message, own).unwrap();
         assert_eq!(of(&host(499)).own, Some(Said { heartbeat: 1, version: 1 }));

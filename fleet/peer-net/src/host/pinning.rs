@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_left_keep_what_the_gone_kept() {
+    fn remaining_hosts_keep_the_chunks_of_those_that_are_gone() {
         let (holding, hosts) = holding(2);
         for gone in &hosts {
             let gone = HashSet::from([*gone]);

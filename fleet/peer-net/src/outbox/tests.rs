@@ -49,7 +49,7 @@ fn ok(result: Result<(), Overflow>) {
 }
 
 #[test]
-fn who_waits_comes_first() {
+fn demand_is_sent_before_background() {
     let (outbox, lanes, blob) = (Outbox::default(), Lanes::default(), blob());
     let advert = Message::Have { blob: BlobId(1), runs: vec![Chunks::one(3)] };
     ok(outbox.serve(serve(&blob, 1, 1, Urgency::Background), &lanes, 0));
@@ -86,7 +86,7 @@ fn prefetches_wait_for_who_waits_at_any_host() {
 }
 
 #[test]
-fn what_is_cancelled_does_not_go() {
+fn cancelled_requests_are_not_sent() {
     let (outbox, lanes, blob) = (Outbox::default(), Lanes::default(), blob());
     ok(outbox.serve(serve(&blob, 1, 3, Urgency::Demand), &lanes, 0));
     ok(outbox.serve(serve(&blob, 2, 1, Urgency::Background), &lanes, 0));
@@ -105,7 +105,7 @@ fn what_is_cancelled_does_not_go() {
 }
 
 #[test]
-fn nothing_is_sent_twice_in_answer_to_one_request() {
+fn a_chunk_is_sent_once_for_each_request() {
     let (outbox, lanes, blob) = (Outbox::default(), Lanes::default(), blob());
     ok(outbox.serve(serve(&blob, 1, 2, Urgency::Background), &lanes, 0));
     assert_eq!(next(&outbox, &lanes).1, Some((1, 0)));
@@ -115,7 +115,7 @@ fn nothing_is_sent_twice_in_answer_to_one_request() {
 }
 
 #[test]
-fn nothing_grows_without_bound() {
+fn an_outbox_is_bounded() {
     let (outbox, lanes, blob) = (Outbox::default(), Lanes::default(), blob());
     let mut random = Random::new(1);
     let mut cut_off = 0;
@@ -144,7 +144,7 @@ fn nothing_grows_without_bound() {
 }
 
 #[test]
-fn what_is_sent_unasked_moves_up_when_somebody_waits_and_is_sent_once() {
+fn a_pushed_chunk_is_promoted_by_a_request_and_sent_once() {
     let (outbox, lanes, blob) = (Outbox::default(), Lanes::default(), blob());
     let pushed = |chunk, urgency| {
         let (blob, chunks) = (Arc::clone(&blob), Chunks::one(chunk));

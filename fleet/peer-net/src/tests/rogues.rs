@@ -185,7 +185,7 @@ impl Scene {
 }
 
 #[test]
-fn who_sends_without_end_is_dropped() {
+fn a_peer_that_sends_without_end_is_dropped() {
     let scene = Scene::new(4 << 20, 11, Way::Endlessly);
     scene.all_is_brought();
     scene.is_dropped();
@@ -197,7 +197,7 @@ fn who_sends_without_end_is_dropped() {
 }
 
 #[test]
-fn who_sends_other_bytes_is_dropped_and_others_are_asked() {
+fn a_peer_that_sends_wrong_bytes_is_replaced_by_others() {
     let scene = Scene::new(4 << 20, 12, Way::Corruptly);
     scene.all_is_brought();
     scene.is_dropped();
@@ -206,7 +206,7 @@ fn who_sends_other_bytes_is_dropped_and_others_are_asked() {
 }
 
 #[test]
-fn who_lies_is_dropped_and_others_are_asked() {
+fn a_peer_that_lies_about_its_chunks_is_replaced_by_others() {
     let scene = Scene::new(4 << 20, 13, Way::WithLies);
     scene.all_is_brought();
     let counters = scene.reader.swarm.node_counters();
@@ -214,7 +214,7 @@ fn who_lies_is_dropped_and_others_are_asked() {
 }
 
 #[test]
-fn who_does_not_keep_promises_is_given_up() {
+fn a_peer_that_breaks_its_promises_times_out() {
     for (seed, way) in [(14, Way::WithPromises), (15, Way::Never), (16, Way::InDrops)] {
         let scene = Scene::new(2 << 20, seed, way);
         scene.all_is_brought();
@@ -224,7 +224,7 @@ fn who_does_not_keep_promises_is_given_up() {
 
 /// Only roots may send unrequested chunks, and not without end.
 #[test]
-fn who_pushes_without_end_is_dropped() {
+fn a_peer_that_pushes_without_end_is_dropped() {
     for is_root in [false, true] {
         let cluster = Cluster::new(&["a", "b"]);
         let sample = sample(1 << 20, 17);
@@ -254,7 +254,7 @@ fn who_pushes_without_end_is_dropped() {
 
 /// Chunks that cannot be checked yet wait in bounded memory.
 #[test]
-fn what_cannot_be_checked_yet_takes_bounded_memory() {
+fn unchecked_chunks_take_bounded_memory() {
     let cluster = Cluster::new(&["a", "b"]);
     let sample = sample(40 << 20, 18);
     let a = cluster.host("a", Role::Agent, &[]);
@@ -278,7 +278,7 @@ fn what_cannot_be_checked_yet_takes_bounded_memory() {
 
 /// A host that no longer shares a blob is not asked for it, and not taken for a liar.
 #[test]
-fn who_leaves_a_blob_is_no_liar() {
+fn a_peer_that_leaves_a_blob_is_not_blamed() {
     let cluster = Cluster::new(&["a", "b"]);
     let sample = sample(8 << 20, 19);
     let a = cluster.host("a", Role::Agent, &[]);
