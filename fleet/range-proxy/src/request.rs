@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_refused() {
+    fn paths_without_a_url_are_refused() {
         for path in ["/", "/x", "/x/y", "/https://registry/", "/x/ftp://a/b", "/x/http://", "/x/https:/a/b"] {
             assert_eq!(client_request(path, &[]).unwrap_err(), StatusCode::BAD_REQUEST, "{path}");
         }

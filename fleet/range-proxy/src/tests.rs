@@ -129,7 +129,7 @@ async fn token(host: &Host, tokens: &TokenServer) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_read_a_blob_gets_it_from_here() {
+async fn a_client_with_access_gets_the_blob_from_the_swarm() {
     let tokens = TokenServer::start().await;
     tokens.set_user(USER, PASSWORD);
     let Some(registry) = Registry::start(Access::Token(&tokens)) else { return };
@@ -303,7 +303,7 @@ async fn a_server_that_knows_some_of_the_bytes_lets_nobody_in() {
 
 /// Connections without a request are closed, and then do not hold up those of others any longer.
 #[tokio::test(flavor = "multi_thread")]
-async fn half_a_request_is_not_waited_for() {
+async fn connections_without_a_whole_request_are_closed() {
     let host = Host::start(&StoreSettings::default()).await;
     let mut half = Vec::new();
     for _ in 0..CONNECTIONS_MAX {
