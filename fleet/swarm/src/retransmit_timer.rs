@@ -196,7 +196,7 @@ mod tests {
     const RANGE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
     #[test]
-    fn it_follows_what_is_seen_within_bounds() {
+    fn the_timer_follows_observed_round_trips_within_bounds() {
         let mut timer = RetransmitTimer::new(RANGE);
         assert_eq!(timer.for_first_sign(), Duration::from_micros(312_500));
         assert_eq!(timer.for_request(Urgency::Demand, true), Duration::from_millis(1250));

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unread_or_on_its_way_closes_it_and_what_is_read_opens_it() {
+    fn unread_bytes_close_the_throttle_and_reads_open_it() {
         let mut throttle = Throttle::new(Some(100));
         throttle.request(60);
         assert!(throttle.has_room(1));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn withheld_hits_open_it_again() {
+    fn withheld_chunks_that_are_read_open_the_throttle() {
         let mut throttle = Throttle::new(Some(100));
         throttle.add_unread(500);
         assert!(!throttle.withheld_hit(99));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_extremes() {
+    fn thresholds_of_nothing_and_of_everything_hold() {
         let mut never = Throttle::new(Some(0));
         assert!(!never.has_room(1));
         assert!(never.withheld_hit(1) && !never.has_room(1));

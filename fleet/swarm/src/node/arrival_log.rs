@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_touches_is_one_run_until_it_was_announced() {
+    fn adjacent_arrivals_join_until_they_are_announced() {
         let mut log = ArrivalLog::default();
         log.push(run(4, 2));
         log.push(run(6, 1));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_short() {
+    fn an_arrival_log_is_bounded() {
         let mut log = ArrivalLog::default();
         for n in 0..100_000 {
             log.push(run(n * 7919 % 100_003, 1));

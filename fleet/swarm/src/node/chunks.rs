@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_is_a_byte() {
+    fn a_chunk_state_takes_a_byte() {
         assert_eq!(size_of::<ChunkState>(), 1);
     }
 

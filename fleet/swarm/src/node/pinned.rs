@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_it_is_asked_and_of_these_who_comes_before() {
+    fn a_holder_of_the_stripe_is_asked_and_holders_ask_an_earlier_one() {
         let all = [10, 20, 30, 40, 50];
         assert_eq!(asked(7, &all, &[]), Some(20));
         assert_eq!(asked(7, &all, &[20]), Some(40), "less to do than the second");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_away_has_somebody_in_his_place() {
+    fn an_absent_holder_is_replaced_by_one_host() {
         assert_eq!(asked(7, &[10, 30], &[]), Some(10));
         assert_eq!(asked(7, &[10, 20, 30, 40], &[20, 40]), Some(10));
         assert_eq!(asked(7, &[10, 20, 30, 40], &[10, 20, 40]), None, "one took the place of one");

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_ahead_of_need_stays_within_the_window() {
+    fn prefetches_in_flight_stay_within_the_window() {
         let mut prefetch = prefetch();
         prefetch.begin(Aim::Needed, READER, 9 * CHUNK_SIZE);
         assert!(prefetch.has_window(), "it is needed");
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unread_counts_on_the_readers_account() {
+    fn unread_bytes_count_on_the_account_of_their_reader() {
         let mut prefetch = prefetch();
         prefetch.join(ReaderId(1), BlobId(2), CHUNK_SIZE);
         assert_eq!((prefetch.blob_of(READER, 1), prefetch.blob_of(READER, 2)), (Some(BlobId(2)), None));

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_wait_grows_with_the_rate() {
+    fn the_send_queue_grows_with_the_rate() {
         let mut uplink = Uplink::default();
         assert!(!uplink.is_loaded(128 << 10, 8 << 20));
         assert!(uplink.is_loaded((128 << 10) + 1, 8 << 20));
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(uplink.backlog(), 0);
     }
     #[test]
-    fn what_takes_long_is_seen_before_the_rate_is_known_and_after() {
+    fn a_slow_uplink_is_noticed_before_and_after_its_rate_is_known() {
         let (mut uplink, span) = (Uplink::default(), Duration::from_millis(100));
         uplink.begin(Time(0), 1 << 20);
         assert!(!uplink.takes_longer(Time(100_000), span));

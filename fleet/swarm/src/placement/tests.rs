@@ -61,7 +61,7 @@ proptest! {
     }
 
     #[test]
-    fn a_ring_is_a_ring(all in hosts(1, 30)) {
+    fn ring_neighbours_are_the_adjacent_hosts(all in hosts(1, 30)) {
         let all = keys(&all);
         for (place, key) in all.iter().enumerate() {
             let beside = [1, all.len() - 1].map(|step| all[(place + step) % all.len()]);
@@ -73,7 +73,7 @@ proptest! {
     }
 
     #[test]
-    fn a_tree_is_a_tree(roots in hosts(0, 5), agents in hosts(1, 40), arity in 1_u32..5) {
+    fn every_host_of_a_tree_but_the_root_has_one_parent(roots in hosts(0, 5), agents in hosts(1, 40), arity in 1_u32..5) {
         let agents: BTreeSet<_> = agents.difference(&roots).copied().collect();
         let (roots, agents) = (keys(&roots), keys(&agents));
         let all: Vec<_> = roots.iter().chain(&agents).copied().collect();
@@ -153,7 +153,7 @@ fn homes_are_spread_evenly() {
 
 /// With rings, each host is heard by about as many others, not only on average.
 #[test]
-fn everybody_is_drawn_by_as_many() {
+fn neighbours_are_drawn_evenly() {
     let all = numbered(500);
     let mut heard: BTreeMap<_, usize> = BTreeMap::new();
     for key in &all {

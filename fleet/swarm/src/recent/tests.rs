@@ -95,7 +95,7 @@ fn boots_that_jitter_teach_one_way() {
 }
 
 #[test]
-fn what_several_read_at_once_is_no_muddle() {
+fn interleaved_reads_of_several_disks_are_told_apart() {
     let (boot, mut recent) = (a_boot(600), Recent::new(1 << 16));
     let mut hosts: Vec<_> = (1..=8).map(Host::new).collect();
     for at in 0..boot.len() + 8 * 20 {
@@ -158,7 +158,7 @@ fn a_scan_washes_nothing_out() {
 }
 
 #[test]
-fn several_applications_on_one_base() {
+fn applications_on_one_base_are_predicted_apart() {
     let mut recent = Recent::new(1 << 16);
     let app = |own: u64| -> Vec<ChunkKey> {
         let of_own = |n: u32| n.is_multiple_of(4) || n > 400;
@@ -182,7 +182,7 @@ fn several_applications_on_one_base() {
 }
 
 #[test]
-fn what_is_saved_is_what_was_known() {
+fn a_saved_log_predicts_as_before() {
     let (boot, mut recent) = (a_boot(300), Recent::new(1 << 10));
     (1..5).for_each(|key| drop(Host::new(key).boot(&mut recent, &boot)));
     let mut loaded = Recent::load(&recent.save(), 1 << 10);
@@ -216,7 +216,7 @@ proptest! {
 
     /// Random requests of random agents: the list stays consistent and bounded, and no local chunk is sent.
     #[test]
-    fn it_holds_together(
+    fn any_requests_keep_the_list_consistent_and_bounded(
         capacity in 1_usize..60,
         asks in prop::collection::vec((0_u64..5, any_piece(), 0_u32..4, 0_usize..9, any::<bool>()), 0..300),
     ) {
@@ -240,7 +240,7 @@ proptest! {
 
     /// A file with arbitrary content.
     #[test]
-    fn nonsense_can_be_loaded(
+    fn loading_any_content_is_safe(
         capacity in 1_usize..30,
         chains in prop::collection::vec(
             prop::collection::vec(

@@ -18,7 +18,7 @@ fn slices(answer: &HintAnswer) -> Vec<u32> {
 
 /// Figure 3 of the paper: four instances, chunks A to D, a threshold of two.
 #[test]
-fn the_example_of_the_paper() {
+fn the_tracker_gives_the_papers_example() {
     let [a, b, c, d] = [0, 1, 2, 3];
     let mut tracker =
         Tracker::new(1, TrackerSettings { threshold: Threshold::Disks(2), ..TrackerSettings::default() });
@@ -51,7 +51,7 @@ fn the_example_of_the_paper() {
 
 /// Subtrees below the threshold are skipped as a whole, and so are those that are known.
 #[test]
-fn little_is_looked_at() {
+fn an_answer_visits_few_nodes_of_the_tree() {
     let mut tree = Tree::default();
     let mut version = 0;
     let mut read = |tree: &mut Tree, slice: u32| {
@@ -81,7 +81,7 @@ proptest! {
     /// A new agent hears the plain counts; an agent that follows has, in the end, all slices above the threshold, and
     /// never is behind by a factor of two.
     #[test]
-    fn it_counts(
+    fn agents_follow_the_plain_counts_of_reports(
         reports in prop::collection::vec((0_u32..3, prop::collection::vec((0_u32..200, 0_u32..1000), 0..20)), 1..60),
         share in 0.0_f64..0.6,
         hints_max in 1_usize..40,
@@ -127,7 +127,7 @@ proptest! {
 
     /// All levels of the tree add up.
     #[test]
-    fn the_tree_adds_up(accesses in prop::collection::vec((prop_oneof![0_u32..40, any::<u32>()], 0_u32..1000), 1..80)) {
+    fn inner_nodes_are_the_sums_of_their_children(accesses in prop::collection::vec((prop_oneof![0_u32..40, any::<u32>()], 0_u32..1000), 1..80)) {
         let mut tree = Tree::default();
         for (slice, at_ms) in &accesses {
             tree.read(Access { slice: *slice, at_ms: *at_ms }, 1, 1, 1);

@@ -131,7 +131,7 @@ fn the_rest_of_what_was_hurried_and_came_unasked_comes_when_it_is_its_turn() {
 /// Chunks that no read waits for are not left to the disk while their source sends other chunks, and are when it is
 /// silent.
 #[test]
-fn what_nobody_waits_for_is_waited_for_while_bytes_come() {
+fn background_requests_wait_as_long_as_bytes_come() {
     let mut one = agent();
     one.want(1, Chunks { first: 0, count: 2 }, Urgency::Background);
     for chunk in 10..60 {
@@ -159,7 +159,7 @@ fn root() -> One {
 }
 
 #[test]
-fn what_is_sent_ahead_goes_before_what_was_asked_for_without_hurry() {
+fn pushed_chunks_go_before_background_requests() {
     let mut one = root();
     // The driver is given a few; others wait, and among them 8, which will be requested with urgency soon.
     assert_eq!(served(&one.asks(1, 1, Urgency::Background)).len(), 1);
@@ -184,7 +184,7 @@ fn what_is_sent_ahead_goes_before_what_was_asked_for_without_hurry() {
 }
 
 #[test]
-fn what_is_on_its_way_ahead_is_hurried_and_not_sent_twice() {
+fn a_pushed_chunk_that_is_requested_is_promoted_and_sent_once() {
     let mut one = root();
     let pushed = served(&one.asks(1, 0, Urgency::Demand));
     assert!(pushed.contains(&(None, Chunks::one(2), Urgency::Background)), "{pushed:?}");

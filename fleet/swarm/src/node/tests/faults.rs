@@ -114,14 +114,14 @@ fn bad_peers_cost_little() {
 }
 
 #[test]
-fn who_sends_rubbish_is_dropped_by_all_who_asked() {
+fn a_peer_that_sends_corrupt_chunks_is_dropped_by_every_asker() {
     let world = common(Nature::Corrupt);
     assert!(world.hosts[..7].iter().any(|host| host.drops.contains(&(7, crate::Offence::Corrupt))));
     assert!(world.hosts.iter().all(|host| host.drops.iter().all(|(peer, _)| *peer == 7)), "nobody else is");
 }
 
 #[test]
-fn the_store_away_while_the_swarm_has_everything() {
+fn a_swarm_that_has_everything_needs_no_store() {
     for topology in [Topology::Ring, Topology::Random(2), Topology::Roots, Topology::Tree(2)] {
         let mut roles = [Role::Agent; 8];
         roles[0] = Role::Root;
@@ -139,7 +139,7 @@ fn the_store_away_while_the_swarm_has_everything() {
 }
 
 #[test]
-fn a_third_dies_in_the_midst() {
+fn wants_are_answered_when_a_third_of_the_hosts_dies() {
     for topology in [Topology::Ring, Topology::Random(4), Topology::Roots, Topology::Tree(3)] {
         let mut roles = [Role::Agent; 24];
         roles[..3].fill(Role::Root);
@@ -159,7 +159,7 @@ fn a_third_dies_in_the_midst() {
 /// All hosts read different chunks, and the store needs minutes for all that is requested at once: chunks that a
 /// designated fetcher fetches are waited for, and not fetched again by another.
 #[test]
-fn a_store_slower_than_all_timeouts() {
+fn a_store_slower_than_all_timeouts_is_waited_for() {
     const HOSTS: u32 = 20;
     let part = 80;
     for designated_fetchers in [true, false] {
@@ -181,7 +181,7 @@ fn a_store_slower_than_all_timeouts() {
 
 /// A want asks one host for more than it sends in a moment, and no other host has it: the want waits.
 #[test]
-fn a_want_larger_than_what_a_host_sends_at_once() {
+fn a_want_larger_than_a_hosts_window_is_answered() {
     let rules = Rules { chunks: 390, read: 390, ahead: 0, ..Rules::default() };
     let mut world = World::new(rules, &[Role::Agent; 3], &NodeSettings::default());
     world.run(Time(1));

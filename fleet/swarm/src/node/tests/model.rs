@@ -222,7 +222,7 @@ impl Bench {
 
 proptest! {
     #[test]
-    fn reading_and_prefetching_as_the_paper_says(steps in steps()) {
+    fn the_node_reads_and_prefetches_as_the_papers_model(steps in steps()) {
         let (mut bench, mut model) = (Bench::new(), Model::default());
         for step in steps {
             let mut repository: BTreeSet<u32> = BTreeSet::new();

@@ -54,7 +54,7 @@ fn rules() -> Rules {
 }
 
 #[test]
-fn the_same_at_the_same_time() {
+fn reads_of_the_same_chunks_at_once_fetch_each_chunk_once() {
     for topology in [Topology::Ring, Topology::Random(4), Topology::Similar(3)] {
         let settings = NodeSettings { topology, ..NodeSettings::default() };
         let outcome = run(&settings, rules(), &[Role::Agent; HOSTS], |_| {
@@ -67,7 +67,7 @@ fn the_same_at_the_same_time() {
 }
 
 #[test]
-fn the_same_at_the_same_time_without_reading_ahead() {
+fn reads_of_the_same_chunks_at_once_need_no_prefetching() {
     let rules = Rules { ahead: 0, ..rules() };
     let outcome = run(&NodeSettings::default(), rules, &[Role::Agent; HOSTS], |_| {
         (Duration::ZERO, (REGION..2 * REGION).collect())
@@ -78,7 +78,7 @@ fn the_same_at_the_same_time_without_reading_ahead() {
 }
 
 #[test]
-fn the_same_one_after_the_other() {
+fn a_later_reader_gets_all_chunks_from_an_earlier_one() {
     let settings = NodeSettings::default();
     let outcome = run(&settings, rules(), &[Role::Agent; HOSTS], |host| {
         (Duration::from_millis(300) * host as u32, (REGION..2 * REGION).collect())
@@ -88,7 +88,7 @@ fn the_same_one_after_the_other() {
 }
 
 #[test]
-fn each_its_own() {
+fn readers_of_different_chunks_do_not_disturb_each_other() {
     let plan = |host: usize| {
         let (part, host) = (REGION / 8, host as u32);
         (Duration::ZERO, (host * part..(host + 1) * part).collect())
@@ -103,7 +103,7 @@ fn each_its_own() {
 }
 
 #[test]
-fn roots_and_trees() {
+fn roots_and_trees_fetch_each_chunk_once() {
     let mut roles = vec![Role::Agent; HOSTS];
     roles[..3].fill(Role::Root);
     for topology in [Topology::Roots, Topology::Tree(3)] {
@@ -117,7 +117,7 @@ fn roots_and_trees() {
 }
 
 #[test]
-fn hundreds_of_hosts() {
+fn hundreds_of_hosts_spare_the_store() {
     let rules = Rules { chunks: 4 * REGION, ..Rules::default() };
     let outcome = run(&NodeSettings::default(), rules, &[Role::Agent; 300], |_| {
         (Duration::ZERO, (REGION..2 * REGION).collect())

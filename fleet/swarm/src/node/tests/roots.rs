@@ -37,7 +37,7 @@ fn a_root_takes_so_many_agents_and_refuses_more() {
 }
 
 #[test]
-fn who_is_refused_by_all_does_without_and_asks_again() {
+fn an_agent_that_all_roots_refuse_asks_again_later() {
     let mut world =
         fleet(1, 4, Rules::default(), &NodeSettings { agents_max: Some(3), ..NodeSettings::default() });
     pass(&mut world, Time(3_000_000));
@@ -83,7 +83,7 @@ fn without_a_root_agents_are_each_others_homes() {
 }
 
 #[test]
-fn what_is_to_be_warm_is_brought_through_homes() {
+fn warm_chunks_come_once_through_designated_fetchers() {
     let mut world = fleet(3, 0, Rules { chunks: 64, ..Rules::default() }, &NodeSettings::default());
     (0..3).for_each(|root| {
         world.tell(root, Event::Warm { blob: BLOB, chunks: Chunks { first: 0, count: 64 } });
@@ -118,7 +118,7 @@ fn a_pinned_blob_comes_from_those_who_keep_it_and_the_store_is_away() {
 
 /// The first holder of a stripe has lost it, and asks the second; no host waits in vain.
 #[test]
-fn who_lost_what_it_keeps_gets_it_from_the_others() {
+fn a_holder_that_lost_its_stripe_gets_it_from_the_others() {
     for seed in 0..8 {
         let rules = Rules { chunks: 64, seed, ..Rules::default() };
         let settings =

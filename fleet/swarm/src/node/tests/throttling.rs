@@ -201,7 +201,7 @@ fn layers_of_one_image_share_an_account_and_a_read_of_one_makes_room_for_another
 }
 
 #[test]
-fn what_was_given_up_and_comes_all_the_same_is_unread() {
+fn a_chunk_that_arrives_after_its_request_was_given_up_is_unread() {
     let mut bench = Bench::new();
     bench.take(Step::Advert(0, 0, Chunks::one(3)));
     bench.now += 3_600_000_000;
