@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_less_than_a_grain_is_not_harvested() {
+    fn amounts_are_rounded_down_to_whole_grains() {
         let grain = Grain::default();
         let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
         assert_eq!(grain.down(3, 10_000, minutes(89)), (3, 8192, minutes(60)));

@@ -113,7 +113,7 @@ fn a_request_is_met_by_several_or_in_part_or_not_at_all() {
 }
 
 #[test]
-fn what_is_released_is_pooled_unless_its_lender_needs_it_soon() {
+fn a_released_gssd_is_pooled_unless_its_lender_needs_it_soon() {
     for (lasts, pooled) in [(61, 1), (59, 0)] {
         let mut host = host();
         host.forecast(1, 1, 20, lasts);
@@ -219,7 +219,7 @@ fn a_forecast_takes_back_what_is_leased_after_so_many() {
 }
 
 #[test]
-fn who_must_go_is_told_what_when_why_and_what_to_do() {
+fn a_borrower_is_told_what_it_loses_when_and_why() {
     let mut host = host();
     host.create(2, Regular, 4, 100);
     host.forecast(1, 2, 40, 600);
@@ -280,7 +280,7 @@ fn a_lease_stays_as_long_as_its_lender_does_not_need_it() {
 }
 
 #[test]
-fn who_needs_more_gets_more_or_is_told_once() {
+fn a_borrower_that_needs_more_gets_more_or_is_told_once() {
     let mut host = host();
     host.create(2, Regular, 4, 100);
     host.forecast(1, 2, 40, 600);
@@ -325,7 +325,7 @@ fn a_lender_that_is_pressed_waits_for_what_is_being_moved() {
 }
 
 #[test]
-fn what_is_on_its_way_for_a_forecast_is_hurried_when_its_lender_is_pressed() {
+fn an_evacuation_is_promoted_when_its_lender_is_under_pressure() {
     let mut host = host();
     host.moves = false;
     host.forecast(1, 2, 40, 600);
@@ -409,7 +409,7 @@ fn a_ghost_has_at_most_255_gssds() {
 }
 
 #[test]
-fn what_comes_too_late_or_from_nowhere_is_ignored() {
+fn late_and_unknown_events_are_ignored() {
     let mut host = host();
     host.forecast(1, 2, 40, 600);
     let before = host.broker.snapshot(Vec::new(), |_| Vec::new());

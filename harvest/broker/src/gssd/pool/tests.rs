@@ -147,7 +147,7 @@ fn best(model: &BTreeMap<GssdId, Offer>, want: &Want) -> Option<GssdId> {
 
 proptest! {
     #[test]
-    fn the_pool_is_like_one_that_looks_at_all(ops in ops()) {
+    fn the_pool_finds_what_an_exhaustive_search_finds(ops in ops()) {
         let (pool, mut model) = (Pool::new(GRAIN), BTreeMap::new());
         for op in ops {
             match op {
