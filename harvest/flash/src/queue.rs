@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_nothing() {
+    fn empty_and_outside_accesses_wait_for_nothing() {
         let queue = emulated();
         let outside = [(FlashBlock(99), Access::Erase), (FlashBlock(0), Access::Read { offset: 0, len: 0 })];
         drop(queue.enter(Class::Regular, &outside));
@@ -372,7 +372,7 @@ mod tests {
 
     /// Many threads of all classes, some with channels of their own: each gets through, whichever drives.
     #[test]
-    fn all_get_through() {
+    fn every_access_gets_through() {
         for queue in [emulated(), file(None), file(Some(100_000_000))] {
             queue.set_home(1, 7);
             scope(|scope| {

@@ -41,7 +41,7 @@ fn custody(steps: &[Step]) -> Custody {
 }
 
 #[test]
-fn blocks_go_round_by_way_of_erasures_only() {
+fn blocks_change_hands_only_after_an_erasure() {
     let custody = custody(&[]);
     let holder = |block| custody.holder(FlashBlock(block));
     assert_eq!(
@@ -85,7 +85,7 @@ fn blocks_go_round_by_way_of_erasures_only() {
 }
 
 #[test]
-fn what_cannot_be_erased_is_nobodys_for_ever() {
+fn a_block_that_cannot_be_erased_is_bad_for_ever() {
     let custody = custody(&[carved(GSSD, &[run(2, 3)]), erased(&[3]), leased()]);
     assert_eq!(custody.blocks(GSSD), [run(2, 1), run(4, 1)]);
     let bad = FlashBlock(3);
@@ -106,7 +106,7 @@ fn what_cannot_be_erased_is_nobodys_for_ever() {
 }
 
 #[test]
-fn what_is_not_a_homes_is_not_lent() {
+fn blocks_that_the_lender_does_not_own_are_not_lent() {
     let custody = custody(&[carved(GSSD, &[run(2, 3)])]);
     let other = GssdId(8);
     let cases: [&[Run]; 7] = [

@@ -81,7 +81,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     #[test]
-    fn what_is_on_a_device_is_seen() {
+    fn file_systems_on_a_device_are_recognised() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let with = |bytes: &[u8], at: u64| {
             file.as_file().set_len(0).unwrap();

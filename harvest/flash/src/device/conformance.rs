@@ -205,7 +205,7 @@ fn keeps_its_promises<S: Subject>() {
 }
 
 #[test]
-fn all_keep_their_promises() {
+fn every_device_keeps_the_contract() {
     keeps_its_promises::<InMemory>();
     keeps_its_promises::<InSparse>();
     keeps_its_promises::<InFile>();
@@ -306,7 +306,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn all_are_as_the_model(steps in steps()) {
+    fn every_device_behaves_as_the_model(steps in steps()) {
         is_as_the_model::<InMemory>(&steps);
         is_as_the_model::<InSparse>(&steps);
         is_as_the_model::<InFile>(&steps);

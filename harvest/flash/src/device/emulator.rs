@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn some_are_bad_as_made() {
+    fn some_blocks_are_bad_from_the_factory() {
         let geometry = Geometry { blocks: 1000, ..SMALL };
         let flash = Emulator::new(geometry, Faults { made_bad: 0.02, ..Faults::default() });
         let bad = flash.bad_blocks();
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_leave_what_they_leave() {
+    fn failed_operations_leave_the_documented_state() {
         for flash in both(Faults::default()) {
             flash.program(BLOCK, 0, &[5; 1024]).unwrap();
             flash.fail_next_program(BLOCK);
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_so_until_it_is_erased() {
+    fn unreadable_pages_stay_so_until_an_erasure() {
         for flash in both(Faults::default()) {
             flash.program(BLOCK, 0, &[5; 4096]).unwrap();
             flash.flush().unwrap();
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn power_takes_what_was_not_flushed() {
+    fn a_loss_of_power_takes_unflushed_pages() {
         let mut seen = [0; 3];
         for seed in 0..40 {
             for flash in both(Faults { seed, ..Faults::default() }) {

@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_not_the_blocks_fault() {
+    fn passing_errors_mark_no_block_bad() {
         let (_folder, path, _, flash) = made();
         let error = flash.spoilt(FlashBlock(3), "cannot be programmed", io::ErrorKind::StorageFull.into());
         let FlashError::Failed(error) = error else { unreachable!() };
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_for_now_costs_no_block() {
+    fn failed_writes_of_a_read_only_file_mark_no_block_bad() {
         let (_folder, path, _, mut flash) = made();
         let blocks = [FlashBlock(3), FlashBlock(4)];
         let writable = std::mem::replace(&mut flash.file, File::open(&path).unwrap());
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time() {
+    fn a_flash_file_has_one_user_at_a_time() {
         let (_folder, path, table, flash) = made();
         assert_eq!(FileFlash::open(&path, &table).err().unwrap().kind(), ErrorKind::Conflict);
         drop(flash);
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn made_anew_it_holds_nothing() {
+    fn flash_that_is_made_again_is_empty() {
         let (_folder, path, table, flash) = made();
         flash.program(FlashBlock(3), 0, &[1; 4096]).unwrap();
         drop(flash);

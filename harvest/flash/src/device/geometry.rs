@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_enough() {
+    fn a_geometry_has_at_least_the_requested_size() {
         for (size, channels, block, blocks) in [
             (1 << 40, 16, 4 << 20, 16_384),
             (4 << 30, 16, 4 << 20, 64),

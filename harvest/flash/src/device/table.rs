@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn made_anew_it_knows_the_bad_blocks() {
+    fn a_table_that_is_made_again_knows_the_bad_blocks() {
         let (geometry, entries) = decode(&anew(&SMALL, [FlashBlock(3)].into_iter())).unwrap();
         assert!(geometry == SMALL && entries == [0, 0, 0, BAD, 0, 0, 0, 0]);
     }

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn one_operation_takes_what_it_takes() {
+    fn one_operation_takes_its_die_and_bus_time() {
         let speeds = Speeds::default();
         assert_eq!(micros(speeds.transfer(PAGE)), 234);
         for (work, time) in [(Work::Read(PAGE), 304), (Work::Read(4096), 128), (Work::Program(PAGE), 934)] {

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_further_is_not_guessed() {
+    fn damage_of_more_than_a_bit_is_not_repaired() {
         let (bytes, begins) = journal(5);
         let whole = records(&bytes).unwrap();
         for at in begins[1]..begins[2] - 1 {

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spent_is_earned_again() {
+    fn spent_time_is_earned_again() {
         let mut budget = budget();
         assert_eq!(budget.has_at(1.0, false), Duration::ZERO);
         // The savings are the earnings of a quarter of a second: 10 ms. The debt of 30 ms takes half a second's worth

@@ -70,7 +70,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn what_it_was_is_forgotten() {
+    fn held_up_time_decays() {
         let mut held = Held::new(1);
         (0..200).for_each(|_| held.add(MS, MS * 8));
         let at = |seconds| (held.at(MS + Duration::from_secs(seconds)) * 1e3 * 100.0).round() / 100.0;
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_harvest_vms_do_is_not_held_up() {
+    fn time_of_harvest_vms_is_not_counted_as_held_up() {
         let mut held = Held::new(2);
         held.started(1, &Span { die: MS..MS * 4, bus: MS..MS * 2 });
         assert_eq!([0, 1].map(|die| held.waits_since(die, MS)), [MS * 2, MS * 4]);

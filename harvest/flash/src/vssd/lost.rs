@@ -243,7 +243,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn like_a_list_of_pages(steps in prop::collection::vec((any::<bool>(), 0_u32..300, 0_u32..140), 0..40)) {
+        fn lost_pages_are_as_in_a_list(steps in prop::collection::vec((any::<bool>(), 0_u32..300, 0_u32..140), 0..40)) {
             let (mut lost, mut model) = (Lost::default(), [false; 512]);
             for (add, first, count) in steps {
                 let run = first..first + count;
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_smaller_disk_has_lost_fits_it() {
+    fn lost_pages_are_cut_to_a_smaller_disk() {
         let mut lost = Lost::default();
         [10, 9000].into_iter().for_each(|page| lost.add(page));
         lost.remove(1000..10_000);

@@ -245,7 +245,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn like_an_array(steps in prop::collection::vec((0_u8..8, 0_u16..8, 0_u16..8, 0_u32..3), 0..200)) {
+        fn a_map_reads_as_an_array(steps in prop::collection::vec((0_u8..8, 0_u16..8, 0_u16..8, 0_u32..3), 0..200)) {
             let mut map = Map::new(8, 2);
             let mut model = [[None; 8]; 2];
             for (what, page, at, number) in steps {

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pinned_until_the_last_is_dropped() {
+    fn a_block_is_pinned_until_its_last_pin_is_dropped() {
         let pins = Pins::default();
         let block = FlashBlock(70_000);
         let (first, second) = (pins.pin(block), pins.pin(block));

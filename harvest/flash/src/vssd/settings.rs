@@ -119,20 +119,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_papers_disk() {
+    fn the_default_settings_are_the_papers_disk() {
         let settings = VssdSettings::new(Geometry::default(), 128 << 30);
         assert_eq!((settings.check().unwrap(), settings.width()), (8 << 20, 64));
         assert_eq!(settings.blocks_needed(settings.size), 32_768 + 2293);
     }
 
     #[test]
-    fn small_ones_are_spread_less() {
+    fn small_disks_are_striped_over_fewer_channels() {
         let width = |blocks: u64| VssdSettings::new(Geometry::default(), blocks << 22).width();
         assert_eq!([1, 8, 64, 256, 2048, 65_536].map(width), [1, 1, 1, 4, 32, 64]);
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn sizes_and_units_without_sense_are_refused() {
         let good = VssdSettings::new(Geometry::default(), 1 << 30);
         let odd = VssdSettings { size: (1 << 30) + 1, ..good.clone() };
         let none = VssdSettings { size: 0, ..good.clone() };

@@ -70,7 +70,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn neighbours_lie_apart() {
+    fn neighbouring_pages_are_on_different_channels() {
         let stripe = Stripe::new(4, 1, 8);
         assert_eq!(
             [0, 1, 3, 4, 31, 32].map(|page| stripe.locate(page)),
@@ -85,7 +85,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn there_and_back(width in 1_u32..70, unit in 1_u32..5, rows in 1_u32..40, page in any::<u32>()) {
+        fn a_page_maps_to_its_stripe_and_back(width in 1_u32..70, unit in 1_u32..5, rows in 1_u32..40, page in any::<u32>()) {
             let stripe = Stripe::new(width, unit, unit * rows);
             let (block, at) = stripe.locate(page);
             prop_assert!(u32::from(at) < unit * rows);
@@ -93,7 +93,7 @@ mod tests {
         }
 
         #[test]
-        fn whole_groups_are_what_they_say(
+        fn whole_groups_have_all_pages_of_their_stripes(
             width in 1_u32..5, rows in 1_u32..5, first in 0_u32..100, count in 0_u32..100,
         ) {
             let stripe = Stripe::new(width, 1, rows);

@@ -57,12 +57,12 @@ mod tests {
     }
 
     #[test]
-    fn the_fastest_for_the_least_worn() {
+    fn the_fastest_wearing_channel_swaps_with_the_least_worn() {
         assert_eq!(plan_swap(&wear(&[(100, 5), (160, 9), (90, 1)]), 10), Some(Swap { hot: 1, cold: 2 }));
     }
 
     #[test]
-    fn not_for_little_nor_for_what_rights_itself() {
+    fn small_and_passing_differences_of_wear_cause_no_swap() {
         assert_eq!(plan_swap(&wear(&[(100, 5), (105, 9), (98, 1)]), 10), None);
         assert_eq!(plan_swap(&wear(&[(90, 9), (160, 1), (100, 1)]), 10), None, "the least worn catches up");
         assert_eq!(plan_swap(&[], 10), None);

@@ -59,7 +59,7 @@ fn a_file_keeps_what_was_synced() {
 }
 
 #[test]
-fn what_a_rewritten_journal_begins_with_is_known_to_have_been_durable() {
+fn damage_at_the_front_of_a_rewritten_journal_is_no_torn_tail() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     drop(Journal::create(&path, &records()).unwrap());
@@ -76,7 +76,7 @@ fn what_a_rewritten_journal_begins_with_is_known_to_have_been_durable() {
 }
 
 #[test]
-fn who_syncs_at_the_same_time_shares_a_sync() {
+fn concurrent_syncs_share_one_sync() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let journal = Journal::create(&path, &[]).unwrap();
@@ -116,7 +116,7 @@ fn a_write_that_fails_is_the_last() {
 }
 
 #[test]
-fn what_is_appended_while_it_is_rewritten_follows() {
+fn records_appended_during_a_rewrite_follow_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let records = records();
@@ -155,7 +155,7 @@ fn what_is_appended_while_it_is_rewritten_follows() {
 }
 
 #[test]
-fn what_was_synced_is_there_whatever_bit_is_wrong() {
+fn synced_records_survive_any_flipped_bit() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let records = records();
@@ -285,7 +285,7 @@ fn a_rewriting_that_fails_changes_nothing() {
 }
 
 #[test]
-fn it_is_rewritten_while_it_is_used() {
+fn a_journal_is_rewritten_while_it_is_used() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let journal = Journal::create(&path, &[]).unwrap();
@@ -357,7 +357,7 @@ fn filled(journal: &Journal, others: u64) -> Vec<Record> {
 }
 
 #[test]
-fn what_is_taken_ahead_is_not_in_the_file() {
+fn reserved_room_does_not_lengthen_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let journal = Journal::create(&path, &records()).unwrap();
@@ -433,7 +433,7 @@ fn a_full_disk_is_no_worse_where_nothing_can_be_taken_ahead() {
 }
 
 #[test]
-fn what_was_taken_ahead_is_there_after_a_restart_on_a_full_disk() {
+fn reserved_room_survives_a_restart_on_a_full_disk() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let journal = Journal::create(&path, &[]).unwrap();
@@ -447,7 +447,7 @@ fn what_was_taken_ahead_is_there_after_a_restart_on_a_full_disk() {
 }
 
 #[test]
-fn what_was_too_much_is_asked_for_again() {
+fn a_request_for_more_room_is_tried_again_later() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let journal = Journal::create(&path, &[]).unwrap();
@@ -487,7 +487,7 @@ fn room_that_was_promised_and_is_not_there_is_none() {
 }
 
 #[test]
-fn nobody_else_reads_it() {
+fn a_journal_is_its_owners_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     let mode = || std::fs::metadata(&path).unwrap().mode() & 0o777;

@@ -56,7 +56,7 @@ fn wear_out(driver: &mut Driver) {
 
 /// A slot that is given up takes its own pages along, and none from elsewhere.
 #[test]
-fn nothing_moves_to_a_slot_that_is_given_up() {
+fn no_page_moves_to_an_abandoned_slot() {
     for seed in 0..40 {
         let mut driver = squeezed(seed);
         // Copies may be under way there.
@@ -88,7 +88,7 @@ fn nothing_moves_to_a_slot_that_is_given_up() {
 
 /// A slot that was found to be drained stays so until it is detached, whatever happens at home.
 #[test]
-fn nothing_moves_to_a_slot_that_is_closed() {
+fn no_page_moves_to_a_closed_slot() {
     let mut closed = 0;
     for seed in 0..40 {
         let mut driver = squeezed(seed);

@@ -548,7 +548,7 @@ impl Driver {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn like_an_array(
+    fn a_vssd_reads_as_an_array(
         blocks in 4_u64..43, interleave in prop::sample::select(vec![1_u32, 2, 4, 8]), seed: u64,
         steps in prop::collection::vec((0_u8..100, any::<u16>(), any::<u16>()), 0..600),
     ) {
