@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_always_follows_is_expected() {
+    fn a_pattern_that_repeats_is_forecast() {
         // Two steps of 1, two of 4: after two of 1 comes 4, and so on.
         let counts = told((0..402).map(|step| [1, 1, 4, 4][step % 4]), 1, Need::At);
         assert_eq!(counts.forecast(1.0), 4);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_nothing_holds_on() {
+    fn without_history_the_last_level_is_forecast() {
         assert_eq!(DemandCounts::new(1, Need::At).forecast(100.0), 0);
         assert_eq!(told([7], 1, Need::At).forecast(1.0), 7);
         assert!(told([7], 1, Need::At).forecast(1000.0) > 7);
@@ -254,7 +254,7 @@ mod tests {
     proptest! {
         /// Likelihoods add up, forecasts rise with the price of a miss, and memory is bounded.
         #[test]
-        fn sense_whatever_it_sees(
+        fn forecasts_rise_with_the_cost_of_a_miss(
             levels in prop::collection::vec(0_u16..70, 1..300), horizon in 1_usize..8, within: bool,
         ) {
             let counts = told(levels, horizon, if within { Need::Within } else { Need::At });

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plain_say_what_they_are() {
+    fn plain_duration_predictors_give_their_figure() {
         let last = told(LastLength::default(), &[(1, 100), (2, 10), (1, 20)]);
         assert_eq!(last.forecast(1, Duration::ZERO, 0.0), minutes(20));
         assert_eq!(last.forecast(1, minutes(4), 0.5), minutes(6));

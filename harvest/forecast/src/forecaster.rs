@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn all_kinds_say_something_sensible() {
+    fn every_kind_of_forecaster_stays_near_its_samples() {
         for kind in [PredictorKind::Steps, PredictorKind::Plain] {
             for horizon in [0, 1, 5] {
                 let forecaster = told(ForecastSettings { kind, horizon, ..ForecastSettings::default() }, 390);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_free_for_weeks_is_lent_but_for_a_fifth() {
+    fn four_fifths_of_long_free_flash_are_lent() {
         let settings = ForecastSettings { window: 390, ..ForecastSettings::default() };
         let supply = told(settings, 390).forecast(Side::Supply);
         assert_eq!(supply.capacity, (262_144 - 80_000) * 4 / 5);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_seen_nothing_promises_nothing() {
+    fn a_forecaster_without_samples_promises_nothing() {
         for kind in [PredictorKind::Default, PredictorKind::Steps, PredictorKind::Plain] {
             let forecaster = Forecaster::new(ForecastSettings { kind, ..ForecastSettings::default() });
             assert_eq!(forecaster.forecast(Side::Supply).lasts, Duration::ZERO);

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_seen_nothing_says_nothing_is_needed() {
+    fn plain_predictors_without_samples_forecast_zero() {
         assert_eq!(Margin::default().forecast(0.05), 0);
         assert_eq!(Quantile::new(3).forecast(0.9), 0);
         assert_eq!(Highest::new(3).forecast(2.0), 0);

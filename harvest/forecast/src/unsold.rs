@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_past_fades() {
+    fn old_durations_fade() {
         let mut unsold = Unsold::default();
         (0..15_000).for_each(|_| unsold.ended(1, HOUR));
         (0..15_000).for_each(|_| unsold.ended(1, 20 * HOUR));
