@@ -212,7 +212,7 @@ mod tests {
     use super::Pause;
 
     #[test]
-    fn what_fails_is_tried_less_and_less_often() {
+    fn failing_work_is_tried_less_and_less_often() {
         let (mut pause, mut tries) = (Pause::default(), Vec::new());
         for second in 0..20 {
             if pause.is_over() {

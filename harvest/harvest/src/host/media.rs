@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_clean_at_the_end_is_clean_at_the_next_start() {
+    fn clean_blocks_stay_clean_over_an_orderly_restart() {
         let dir = tempfile::tempdir().unwrap();
         let page = [7; 4096];
         let media = opened(dir.path(), true);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_erased_for_its_owner_is_erased_for_the_next() {
+    fn a_block_that_changes_hands_is_erased_durably() {
         let dir = tempfile::tempdir().unwrap();
         let media = opened(dir.path(), true);
         let block = FlashBlock(1);

@@ -366,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_somebody_may_miss_is_not_made_flash() {
+    fn files_and_devices_with_content_are_not_made_flash() {
         let dir = tempfile::tempdir().unwrap();
         let (path, table) = (dir.path().join("device"), dir.path().join("table"));
         let claim = Claim::new(dir.path(), &table);

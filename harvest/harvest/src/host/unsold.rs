@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn it_lasts_as_long_as_such_did() {
+    fn unsold_flash_is_expected_to_last_as_its_like_did() {
         let (mut inventory, settings) = (UnsoldInventory::default(), HostSettings::default());
         let lasts = |inventory: &UnsoldInventory, now| inventory.lasts(VssdId(1), GIB, now, &settings);
         inventory.put(VssdId(1), hours(100));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_remembered() {
+    fn the_unsold_inventory_is_bounded() {
         let mut inventory = UnsoldInventory::default();
         (0..1500).for_each(|lasted_s| inventory.remember(Sold { size: GIB, lasted_s }));
         assert_eq!((inventory.sold.len(), inventory.sold[0].lasted_s), (REMEMBERED, 500));

@@ -105,7 +105,7 @@ fn a_full_disk_is_waited_out() {
 }
 
 #[test]
-fn what_was_decided_on_a_disk_that_is_full_to_the_last_byte_is_done_later() {
+fn decisions_on_a_full_disk_are_carried_out_later() {
     for blind in [false, true] {
         let mut machine = Machine::new(SMALL, Faults::default());
         limit::here().is_blind.store(blind, Ordering::SeqCst);
@@ -146,7 +146,7 @@ fn what_was_decided_on_a_disk_that_is_full_to_the_last_byte_is_done_later() {
 }
 
 #[test]
-fn what_was_refused_does_not_happen_later() {
+fn refused_changes_do_not_happen_later() {
     limit::here().is_blind.store(true, Ordering::SeqCst);
     let mut machine = Machine::new(SMALL, Faults::default());
     let host = machine.restart();
@@ -259,7 +259,7 @@ fn life(host: &Arc<Host>, model: &mut Model) -> Result<()> {
 }
 
 #[test]
-fn killed_or_without_power_anywhere_in_a_life_on_a_full_disk() {
+fn a_crash_anywhere_in_a_life_on_a_full_disk_is_recovered() {
     for (end, step) in [(End::Killed, 1), (End::PowerLost, 2)] {
         let points = (0..).step_by(step);
         let points = points.take_while(|point| crash_at(*point, end, Faults::default(), life)).count();
@@ -311,7 +311,7 @@ const SMALL_DISK: &str = "HEADSTART_TEST_SMALL_DISK";
 
 /// A file system of 64 MiB: real files, and the system's own errors when it is full.
 #[test]
-fn on_a_file_system_that_gets_full() {
+fn a_host_survives_a_file_system_that_gets_full() {
     if let Some(dir) = std::env::var_os(SMALL_DISK).map(PathBuf::from) {
         let (first, second) = (dir.join("first"), dir.join("second"));
         flash_and_journal(&first);
@@ -326,7 +326,8 @@ fn on_a_file_system_that_gets_full() {
     let mut args: Vec<&OsStr> = ["--map-root-user", "--mount", "sh", "-c", &mount].map(OsStr::new).to_vec();
     args.extend([dir.path().as_os_str(), test.as_os_str()]);
     args.extend(
-        ["--nocapture", "--exact", "host::tests::full::on_a_file_system_that_gets_full"].map(OsStr::new),
+        ["--nocapture", "--exact", "host::tests::full::a_host_survives_a_file_system_that_gets_full"]
+            .map(OsStr::new),
     );
     let said = |output: &Output| {
         [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said).into_owned()).concat()

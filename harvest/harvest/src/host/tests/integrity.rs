@@ -198,7 +198,7 @@ fn live(seed: u64, faults: Faults, size: Option<u64>, steps: usize, swapping: bo
 }
 
 #[test]
-fn bytes_stay_whose_they_are() {
+fn no_vssd_reads_bytes_of_another() {
     for seed in 1..4 {
         live(seed, Faults::default(), None, 1500, false);
     }
@@ -206,7 +206,7 @@ fn bytes_stay_whose_they_are() {
 
 /// Disks with room for a channel's worth.
 #[test]
-fn bytes_stay_whose_they_are_while_channels_swap() {
+fn no_vssd_reads_bytes_of_another_while_channels_swap() {
     let size = Some(12 * 16 * PAGE as u64);
     let swapping = |seed| live(seed, Faults::default(), size, 1500, true);
     let mut swaps: usize = (1..4).map(swapping).sum();
@@ -221,7 +221,7 @@ fn bytes_stay_whose_they_are_while_channels_swap() {
 }
 
 #[test]
-fn bytes_stay_whose_they_are_on_failing_flash() {
+fn no_vssd_reads_bytes_of_another_on_failing_flash() {
     live(
         9,
         // Fewer blocks turn bad than a disk has to spare, however the threads run.

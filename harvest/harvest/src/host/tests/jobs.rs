@@ -89,7 +89,7 @@ fn a_home_that_is_pressed_waits_for_so_long() {
 }
 
 #[test]
-fn what_cannot_be_moved_ends_with_the_lease_or_is_kept() {
+fn unreadable_pages_are_lost_with_their_lease_or_kept() {
     for pressed in [true, false] {
         let mut machine = Machine::new(SMALL, Faults::default());
         let fuse = Fuse::of(u64::MAX);
@@ -175,7 +175,7 @@ fn an_action_that_fails_takes_no_other_along() {
 }
 
 #[test]
-fn what_is_unsold_is_offered_for_as_long_as_such_was_unsold() {
+fn unsold_flash_is_offered_for_as_long_as_its_like_was_unsold() {
     let mut machine = Machine::new(SMALL, Faults::default());
     let mut host = machine.restart();
     let lasts = |host: &Host, name: &str| {
@@ -214,7 +214,7 @@ fn what_is_unsold_is_offered_for_as_long_as_such_was_unsold() {
 }
 
 #[test]
-fn what_nobody_has_on_lease_grows_with_a_larger_offer() {
+fn unleased_flash_grows_with_a_larger_offer() {
     let mut machine = Machine::new(SMALL, Faults::default());
     let host = machine.restart();
     host.create("regular", spec(Kind::Regular, 2, Some(8 * BLOCK))).unwrap();

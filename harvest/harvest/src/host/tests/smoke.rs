@@ -30,7 +30,7 @@ pub(super) fn wait_for(host: &Host, what: impl Fn(&Host) -> bool) {
 }
 
 #[test]
-fn on_a_file() {
+fn a_host_on_a_file_lends_flash_and_takes_it_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("flash");
     let place = |size| FlashPlace::File { path: path.clone(), size };
@@ -130,7 +130,7 @@ fn another_flash_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_saved_is_given_up_by_name() {
+fn damaged_vssds_are_given_up_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let place = FlashPlace::File { path: dir.path().join("flash"), size: Some(64 << 20) };
     let open = || Host::open(options(dir.path(), place.clone()), clock());
@@ -185,7 +185,7 @@ fn a_directory_of_something_else_and_sizes_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn on_emulated_flash() {
+fn a_host_on_emulated_flash_lends_it_and_takes_it_back() {
     let dir = tempfile::tempdir().unwrap();
     let host = Host::open(options(dir.path(), FlashPlace::Emulated { size: 256 << 20 }), clock()).unwrap();
     host.create("sold", spec(Kind::Regular, 4, None)).unwrap();

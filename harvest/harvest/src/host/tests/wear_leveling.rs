@@ -86,7 +86,7 @@ fn two_channels_swap_owners() {
 
 /// Pooled storage goes home, leased storage is waited for.
 #[test]
-fn nothing_is_swapped_that_is_lent() {
+fn lent_channels_are_not_swapped() {
     let mut machine = Machine::new(SMALL, Faults::default());
     let host = machine.restart();
     make(&host, "one", b'1');
@@ -118,7 +118,7 @@ fn nothing_is_swapped_that_is_lent() {
 
 /// A vSSD that is full keeps its channels.
 #[test]
-fn who_has_no_room_keeps_his_channels() {
+fn a_full_vssd_keeps_its_channels() {
     let mut machine = Machine::new(SMALL, Faults::default());
     let host = machine.restart();
     host.create("one", spec(Kind::Regular, 1, None)).unwrap();
@@ -138,7 +138,7 @@ fn who_has_no_room_keeps_his_channels() {
 
 /// One that writes a lot and one that does not, for more than a year.
 #[test]
-fn what_wears_fast_changes_places_with_what_was_worn_little() {
+fn channels_that_wear_fast_swap_with_those_that_do_not() {
     let mut machine = Machine::new(SMALL, Faults::default());
     let host = machine.restart();
     make(&host, "hot", b'1');
