@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_first_version_wrote_is_read() {
+    fn files_of_the_first_version_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let file = file(dir.path(), false);
         std::fs::write(&file, r#"{"a":{"vhost_user":"/run/a.sock"},"b":{"fuse":"/mnt/b"}}"#).unwrap();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_open_it_is_checked() {
+    fn owners_modes_and_tls_names_are_checked() {
         let owned = |owner: &str| Ways { socket_owner: Some(owner.to_owned()), ..Ways::default() };
         assert_eq!(owned("root:0").access().unwrap().mode(), 0o660);
         assert!(owned("no such user").access().is_err());

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_daemon_left_is_killed() {
+    fn a_process_of_an_earlier_daemon_is_killed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.pid");
         end_leftover(&path).unwrap();
