@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_was_read() {
+    fn a_replay_without_reads_has_zero_waits() {
         let figures = Figures::of(&played(&[]), Nanos(0));
         assert_eq!((figures.hits, figures.wait.mean, figures.wait.max), (0, 0.0, 0.0));
         assert!(figures.histogram.is_empty());

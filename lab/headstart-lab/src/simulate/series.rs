@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_series_says_where() {
+    fn a_malformed_series_is_refused_with_its_line() {
         let wrong =
             ["", "a\n", "0,8\nx,2", "0,8\n1", "0,8\n1,2,3", "0,-1", "-1,3", "0,NaN", "5,1\n5,2", "1e9,1"];
         for text in wrong {

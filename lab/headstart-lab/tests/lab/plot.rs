@@ -97,7 +97,7 @@ fn real_boots() {
 }
 
 #[test]
-fn what_cannot_be_drawn_is_said() {
+fn figures_that_cannot_be_drawn_are_named() {
     let scene = Scene::new();
     headstart_testkit::data_sets::data_set(&scene);
     let report = scene.json("trace plot set -o ~/plots");

@@ -174,7 +174,7 @@ fn servers_that_are_none_are_told_apart() {
 }
 
 #[test]
-fn what_cannot_be_replayed_is_said_before_it_begins() {
+fn traces_that_cannot_be_replayed_are_refused_at_once() {
     let scene = Scene::new();
     mixed_disk(&scene, "disk.raw", 8);
     scene.ok("image import disk.raw file://~/s:a");

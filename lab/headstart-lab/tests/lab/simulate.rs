@@ -79,7 +79,7 @@ fn a_table_for_people() {
 
 /// Of each image's seven boots five are learned from, and two replayed.
 #[test]
-fn what_is_learned_is_worth_something_to_other_boots() {
+fn learned_plans_help_other_boots() {
     let scene = Scene::new();
     let common = format!("simulate disk --traces {} --split 0.8 --bandwidth 3,5", sample());
     let report = scene.json(&format!("{common} --policies all"));
@@ -194,7 +194,7 @@ fn a_recorded_link_and_pictures() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn simulations_without_boots_or_sense_are_refused() {
     let scene = Scene::new();
     data_set(&scene);
     fs::create_dir(scene.path("empty")).unwrap();

@@ -437,7 +437,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_parts_is_read() {
+    fn arguments_of_several_parts_are_parsed() {
         assert_eq!(topology("similar:6"), Ok(Topology::Similar(6)));
         assert!(["star", "random:0", "random:x"].iter().all(|wrong| topology(wrong).is_err()));
         assert_eq!(racks("40@1GB/s"), Ok(Racks { hosts: 40, rate: 1_000_000_000 }));

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_the_same_order() {
+    fn the_longest_common_order_is_found() {
         let [a, b] = common_order(&[1, 2, 3, 4, 5], &[2, 9, 1, 4, 3, 5]);
         assert_eq!((a.len(), b.len()), (3, 3));
         assert!(a.contains(&4) && b.contains(&5));
