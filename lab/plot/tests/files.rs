@@ -75,7 +75,7 @@ fn the_png_has_its_pixels() {
 }
 
 #[test]
-fn what_is_too_large_is_refused() {
+fn scales_that_are_too_large_or_no_numbers_are_refused() {
     for scale in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e6] {
         assert_eq!(diagonal().png(scale).unwrap_err().kind(), ErrorKind::Invalid, "{scale}");
     }
