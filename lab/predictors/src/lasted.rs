@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_less_is_kept_more_often() {
+    fn a_shorter_forecast_is_kept_more_often() {
         let runs = runs(&[(60, 1), (10, 2), (40, 1), (10, 2), (80, 1), (5, 2)]);
         let points = frontier(&runs, Quantity::Bandwidth, Ends::Other, Side::Supply);
         // Lasted 60 10 40 10 80, forecast 0 60 60 10 40 (of all levels if one is new).

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn it_learns_what_margins_cannot() {
+    fn an_lstm_learns_patterns_that_margins_cannot() {
         let lstm = LevelLstm::new(Quantity::Bandwidth, Rule::Likeliest, 16, 1, Need::At, 3);
         let said = after(lstm, 600);
         assert!(said.iter().all(|(said, needed)| said == needed), "{said:?}");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_makes_it() {
+    fn a_seed_determines_an_lstm() {
         let lstm = |seed| {
             LevelLstm::new(Quantity::Bandwidth, Rule::Cheapest, 16, 2, Need::Within, seed).replaying(2)
         };

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn it_learns_what_lies_steps_back() {
+    fn a_network_learns_from_steps_back() {
         // Which of two came first, three steps ago.
         let mut network =
             Network::new(Shape { inputs: 1, hidden: 8, outputs: 2, head: Head::Softmax, rate: 0.02 }, 5);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_makes_it() {
+    fn a_seed_determines_a_network() {
         let trained = |seed| {
             let mut network = Network::new(shape(Head::Softmax), seed);
             for _ in 0..10 {

@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_promised_before_the_first_sample() {
+    fn no_supply_is_promised_before_the_first_sample() {
         let forecaster = forecaster(ForecastSettings::default(), 1);
         assert_eq!(forecaster.forecast(Side::Supply).lasts, Duration::ZERO);
     }

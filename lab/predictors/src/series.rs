@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_is_read() {
+    fn series_of_other_programs_are_read() {
         let runs = |text: &str| text.parse::<Series>().unwrap().runs().to_vec();
         let expected = [Run { length: minutes(1), level: 2.5 }, Run { length: minutes(2), level: 0.0 }];
         assert_eq!(runs("\u{feff}60,2.5\n# a word\n\t120 ; 0"), expected);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_its_line() {
+    fn malformed_series_are_refused_with_their_line() {
         for (text, word) in [
             ("", "no level"),
             ("summary\n", "no level"),

@@ -58,7 +58,7 @@ fn the_plainest_covers_what_the_data_says_it_does() {
 }
 
 #[test]
-fn those_ship_that_the_rule_speaks_for() {
+fn the_rule_selects_the_predictors_that_ship() {
     for (kind, horizon, coverage, learned, predictor, setting) in [
         ("bandwidth", 1, 0.95, false, "highest", 2.0),
         ("bandwidth", 5, 0.95, false, "last-plus", 2.0),
