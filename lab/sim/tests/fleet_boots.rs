@@ -293,7 +293,7 @@ fn first(count: usize, (plain, strayed): &WithStrays) -> WithStrays {
 /// One application on one host, and several on as many: sending ahead takes three fifths off the start, and is nearly
 /// as quick as the link allows; so it is after strays.
 #[test]
-fn what_is_sent_ahead_starts_applications() {
+fn applications_start_faster_with_pushed_chunks() {
     let all = turned([3, 5, 7].map(application).into_iter().collect());
     for (what, agents, disks) in [("one", 1, 1), ("three on three hosts", 3, 1), ("three on one host", 1, 3)]
     {
@@ -317,7 +317,7 @@ fn what_is_sent_ahead_starts_applications() {
 /// and a warm one can be saved, and three fifths of it are; two fifths with three on one host. If the transfer of their
 /// reads takes longer than that, the start takes little longer than the transfer.
 #[test]
-fn what_is_sent_ahead_boots_machines() {
+fn machines_boot_faster_with_pushed_chunks() {
     let images = ["p-deb12min", "m-nginx", "m-redis"].map(|image| boots(SMALL, image).unwrap());
     for faster in [1, 2, 4, 8] {
         let of = |trace: &Trace, strays, seed| {

@@ -364,7 +364,7 @@ fn faults_cost_no_more_than_the_swarm_is_worth() {
 }
 
 #[test]
-fn what_the_swarm_has_needs_no_store() {
+fn chunks_of_the_swarm_need_no_store() {
     judge_all(seeds(), world_without_store);
 }
 

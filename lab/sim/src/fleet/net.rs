@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_urgent_overtakes_and_flows_take_turns() {
+    fn urgent_parcels_overtake_and_flows_take_turns() {
         let mut rig = Rig::new(&[1, 1]);
         for what in 0..3 {
             rig.send(what, 10_000, 4, 7, &[0, 1]);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_promoted_or_cancelled_and_what_is_on_the_wire_is_not() {
+    fn waiting_parcels_are_promoted_or_cancelled_and_sent_ones_are_not() {
         let mut rig = Rig::new(&[1, 1]);
         for what in 0..6 {
             let (way, class) = ([0, 1, NONE, NONE, NONE], if what == 5 { 0 } else { 4 });

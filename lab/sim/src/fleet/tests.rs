@@ -63,7 +63,7 @@ fn patterns_are_what_they_are_called() {
 }
 
 #[test]
-fn the_same_twice() {
+fn a_simulation_gives_the_same_result_twice() {
     let model = FleetModel {
         faults: Faults {
             loss_per_million: 10_000,
@@ -100,7 +100,7 @@ fn hosts_help_each_other() {
 
 /// Hosts that read other parts than the others leave no more unread than the threshold.
 #[test]
-fn who_reads_something_else_prefetches_no_more_than_the_threshold() {
+fn hosts_that_read_other_chunks_prefetch_no_more_than_the_threshold() {
     let part = 2 * MIB;
     let region = Region { start: part, len: part, read: MIB, ahead: 1, shared: 0 };
     let workload = Workload::pattern(24, 64 * MIB, region, Pattern::SyncDisjoint);
@@ -167,7 +167,7 @@ fn a_pinned_image_needs_no_store() {
 
 /// Many hosts want the same chunk of its two keepers at once: none is sent to the store, which is away.
 #[test]
-fn who_keeps_a_pinned_image_sends_a_large_fleet_to_each_other() {
+fn holders_of_a_pinned_image_redirect_a_large_fleet_to_each_other() {
     let swarm = SwarmModel { pinned: 2, ..SwarmModel::default() };
     let workload = Workload::pattern(200, 32 * MIB, region(8 * MIB), Pattern::SyncSame);
     let outcome = simulate(&FleetModel::new(200, links(), Way::Swarm(Box::new(swarm))), &workload);
@@ -201,7 +201,7 @@ fn a_fabric_holds_back_what_hosts_send_each_other() {
 
 /// A store that takes longer than any peer is waited for: no chunk is fetched twice because of that.
 #[test]
-fn a_store_slower_than_all_timeouts() {
+fn a_store_slower_than_all_timeouts_is_waited_for() {
     let slow = Links { store: 240_000, ..links() };
     let region = Region { start: 5 * MIB, len: 5 * MIB, read: MIB, ahead: 1, shared: 0 };
     let workload = Workload::pattern(20, 20 * MIB, region, Pattern::SyncDisjoint);

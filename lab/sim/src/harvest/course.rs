@@ -170,7 +170,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn like_a_list_of_seconds(
+        fn a_course_reads_as_a_list_of_seconds(
             steps in vec((0_u32..60, 0_u8..5), 1..12),
             other in vec((0_u32..60, 0_u8..5), 1..12),
             from in 0_u32..70,

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_weighs_nothing_is_not_picked() {
+    fn an_entry_without_weight_is_not_picked() {
         assert_eq!(pick(&mut Random::new(1), &[(1, 0.0), (2, 1.0), (3, 0.0)]), Some(2));
     }
 }

@@ -279,7 +279,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_was_held_comes_back_after_a_burst() {
+    fn a_level_comes_back_after_a_burst() {
         let mut course = Course::constant(0.1);
         course.push(100, 0.2);
         let bursts = [Burst { from: 50, until: 60, level: 1.0 }, Burst { from: 90, until: 110, level: 0.9 }];
