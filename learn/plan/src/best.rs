@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_equals() {
+    fn the_first_of_equal_candidates_is_best() {
         let score = |at: &usize| [1.0, 3.0, 2.0, 3.0][*at];
         assert_eq!(first_best(0..4, score), Some((1, 3.0)));
         assert_eq!(first_best(0..0, score), None);

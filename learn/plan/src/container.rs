@@ -249,7 +249,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(sections: Vec<Vec<u8>>, head: Vec<u8>) {
+        fn a_container_round_trips(sections: Vec<Vec<u8>>, head: Vec<u8>) {
             prop_assert_eq!(contents(file(&sections, &head)).unwrap(), (sections, head));
         }
 

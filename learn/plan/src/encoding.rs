@@ -190,7 +190,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(numbers: Vec<u64>, signed: i64, float: f64, text: String) {
+        fn an_encoding_round_trips(numbers: Vec<u64>, signed: i64, float: f64, text: String) {
             let mut writer = Writer::default();
             writer.numbers(numbers.iter().copied());
             numbers.iter().for_each(|number| writer.number(*number));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn malformed_numbers_and_texts_are_refused() {
         assert!(Reader::new(&[0x80]).u64().is_err());
         assert!(Reader::new(&[0xff; 10]).u64().is_err());
         assert!(Reader::new(&[0xff, 1]).number::<u8>().is_ok());

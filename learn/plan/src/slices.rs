@@ -35,7 +35,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn are_those_whose_bits_are_set(mask in any::<u32>(), len in 0..=BLOCK_SIZE) {
+        fn slices_are_those_whose_bits_are_set(mask in any::<u32>(), len in 0..=BLOCK_SIZE) {
             let slices: Vec<_> = (0..32_usize).filter(|slice| mask >> slice & 1 == 1).collect();
             prop_assert_eq!(of(mask).collect::<Vec<_>>(), &slices[..]);
             let inside = |slice: &usize| len.saturating_sub(*slice as u64 * SLICE_SIZE).min(SLICE_SIZE);

@@ -22,7 +22,7 @@ fn masks_are_of_slices() {
 }
 
 #[test]
-fn what_makes_no_sense_is_left_out_and_counted() {
+fn invalid_records_are_left_out_and_counted() {
     let mut block_table = BlockTable::new(DISK);
     let mut records = vec![read(5, 0, 512), read(6, DISK - 512, 1024), read(u64::MAX, 0, 512), read(7, 9, 0)];
     records.push(Record { op: Op::Write, ..read(8, 0, 512) });

@@ -21,7 +21,7 @@ fn golden(name: &str) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn what_the_reference_recorded() {
+fn traces_of_the_reference_are_read_and_written() {
     for (name, count, last) in [
         ("trace_stack3.trace", 36, record(1, 15_872, 8704)),
         ("trace_img3.trace", 42, record(0, 7_213_056, 8192)),
@@ -73,7 +73,7 @@ fn signed(body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn damaged_traces_are_refused() {
     let good = encode(&[record(0, 0, 4096)]).unwrap();
     let body = good[HEADER_LEN..].to_vec();
     for at in (0..good.len()).filter(|at| !(4..8).contains(at) && !(20..24).contains(at)) {
@@ -171,7 +171,7 @@ fn some_extents() -> impl Strategy<Value = Vec<LayerExtent>> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(records in prop::collection::vec((0_u32..300, 0_u64..1 << 50, 1..=RECORD_MAX), 0..50)) {
+    fn an_overlaybd_trace_round_trips(records in prop::collection::vec((0_u32..300, 0_u64..1 << 50, 1..=RECORD_MAX), 0..50)) {
         let records: Vec<_> = records.into_iter().map(|(layer, offset, len)| record(layer, offset, len)).collect();
         prop_assert_eq!(parse(&encode(&records).unwrap()).unwrap(), records);
     }

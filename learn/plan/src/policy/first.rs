@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_most_read_first_and_what_some_read_last() {
+    fn blocks_that_most_boots_read_come_before_those_of_some() {
         let mut block_table = BlockTable::new(1 << 30);
         // All read slice 0 of blocks 9 and 5; one reads a slice more, and block 2 before all; block 3 half of them.
         let mut boots = vec![trace(&[(7, 2, 3, 1), (8, 9, 0, 2), (50, 5, 0, 1)], &mut block_table)];

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_before_the_disk() {
+    fn a_trend_ends_at_the_start_of_the_disk() {
         let mut trend = Trend::default();
         for block in [5, 3] {
             trend.on_read(&[block]);

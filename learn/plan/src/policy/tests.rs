@@ -46,7 +46,7 @@ fn every_policy_orders_each_block_once() {
 }
 
 #[test]
-fn nothing_to_learn_from_gives_nothing() {
+fn no_boots_give_an_empty_order() {
     let (block_table, statistics) = (BlockTable::new(0), Statistics::default());
     let training = Training { block_table: &block_table, statistics: &statistics, traces: &[] };
     let aim = Aim { objective: Objective::Hits, bandwidth: Bandwidth::mib(4), seed: 1 };
@@ -128,7 +128,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_the_traces_each_block_once_with_slices_and_the_same_again(
+    fn every_policy_orders_each_block_of_any_traces_once_and_repeatably(
         boots in prop::collection::vec(a_boot(), 0..4),
         rate in prop::sample::select(vec![1, 2 << 20, 30_000_000, u64::MAX]),
         is_closed in any::<bool>(),

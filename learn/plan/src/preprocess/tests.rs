@@ -61,7 +61,7 @@ fn without_preprocessing_all_is_one_group() {
 }
 
 #[test]
-fn what_is_not_compared_goes_to_the_nearest_centroid() {
+fn uncompared_boots_join_the_nearest_centroid() {
     let mut block_table = BlockTable::new(1 << 30);
     let boots = reordered(60, &mut block_table);
     let model: ImageModel =

@@ -101,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn stored_statistics_round_trip(
             traces in prop::collection::vec(
                 prop::collection::vec((0_u32..500, 0_u64..20, 0_u64..30, 1_u64..40), 0..40), 0..6),
         ) {
