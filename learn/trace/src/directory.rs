@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn many_at_once() {
+    fn many_threads_write_traces_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let limits = DirectoryLimits { bytes_max: Some(8 << 10), age_max: None };
         std::thread::scope(|scope| {

@@ -82,7 +82,7 @@ fn all(set: &DataSet, threads: usize) -> (Vec<Result<Trace, String>>, Skipped) {
 }
 
 #[test]
-fn every_form_is_the_same() {
+fn every_form_of_a_data_set_reads_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let traces = traces();
     let expected: Vec<_> = traces.iter().cloned().map(Ok).collect();
@@ -114,7 +114,7 @@ fn every_form_is_the_same() {
 }
 
 #[test]
-fn what_is_no_data_set_is_refused() {
+fn paths_without_a_data_set_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let fails = |path: &Path| DataSet::open(path, &DataSetLimits::default()).unwrap_err();
     assert_eq!(fails(&dir.path().join("nothing")).kind(), ErrorKind::NotFound);
@@ -197,7 +197,7 @@ fn each_kind_of_damage_has_its_reason() {
 }
 
 #[test]
-fn what_is_unsorted_is_mended() {
+fn unsorted_traces_are_mended() {
     let (read, skipped) = spoiled(|path| rows(path, |rows| rows.reverse()));
     assert_eq!(read[1].as_ref().unwrap().records.len(), trace(2, "b", NOW).records.len());
     assert!(read[1].as_ref().unwrap().records.is_sorted_by_key(|record| record.t_us));
@@ -294,7 +294,7 @@ proptest! {
 
     /// All traces are read or counted, with any bytes in the place of traces and tables.
     #[test]
-    fn nothing_panics(
+    fn damaged_data_sets_never_panic(
         at in prop::collection::vec((0_usize..4000, any::<u8>()), 1..8),
         cut in prop::option::of(0_usize..1500),
         which in 0_usize..3,

@@ -43,7 +43,7 @@ fn export_all(dir: &Path, traces: &[Trace]) {
 }
 
 #[test]
-fn comes_back_as_it_was() {
+fn an_exported_data_set_comes_back_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let traces = ["7", "../v: é%", "", ".hidden", "a%41"]
         .map(|name| trace(name, &format!("oci://h/{name}"), 1_000_000_000_000));
@@ -88,7 +88,7 @@ fn recorded_traces_keep_what_has_a_place() {
 }
 
 #[test]
-fn what_is_wrong_is_named_and_the_rest_is_read() {
+fn damaged_traces_are_named_and_the_rest_is_read() {
     let dir = tempfile::tempdir().unwrap();
     export_all(dir.path(), &["1", "2", "3"].map(|volume| trace(volume, "i", 1_000_000_000_000)));
     let file = |volume: &str| dir.path().join(format!("trace/it3/i/3GB/{volume}.npy"));
@@ -104,7 +104,7 @@ fn what_is_wrong_is_named_and_the_rest_is_read() {
 }
 
 #[test]
-fn names_lead_nowhere_else() {
+fn names_do_not_lead_out_of_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     export_all(dir.path(), &[trace("1", "i", 0)]);
     let table = dir.path().join(CREATIONS);

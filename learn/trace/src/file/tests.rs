@@ -44,7 +44,7 @@ pub(crate) fn sample() -> Trace {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn a_written_trace_reads_back() {
     for trace in [sample(), Trace::default()] {
         assert_eq!(read(&encode(&trace).unwrap(), &ReadLimits::default()).unwrap(), trace);
     }
@@ -52,13 +52,13 @@ fn what_is_written_is_read() {
 
 /// A file of the first release, which must open for ever.
 #[test]
-fn version_1_opens() {
+fn a_file_of_version_1_is_read() {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/version-1.parquet");
     assert_eq!(read_file(&file, &ReadLimits::default()).unwrap(), sample());
 }
 
 #[test]
-fn other_readers_open_it() {
+fn other_parquet_readers_read_a_trace() {
     let trace = sample();
     let reader = SerializedFileReader::new(temporary(&encode(&trace).unwrap())).unwrap();
     let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
@@ -144,7 +144,7 @@ fn records() -> impl Strategy<Value = Vec<Record>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn any_records_survive(records in records(), labels in prop::collection::btree_map(".*", ".*", 0..4)) {
+    fn any_records_round_trip(records in records(), labels in prop::collection::btree_map(".*", ".*", 0..4)) {
         let creation = Creation { labels, ..Creation::default() };
         let trace = Trace { creation, records, ..Trace::default() };
         prop_assert_eq!(read(&encode(&trace).unwrap(), &ReadLimits::default()).unwrap(), trace);

@@ -27,7 +27,7 @@ fn read(recorder: &Recorder, range: ByteRange, after: Duration) -> BootId {
 }
 
 #[test]
-fn keeps_the_earliest_and_counts_the_rest() {
+fn a_full_recorder_keeps_the_earliest_records_and_counts_the_rest() {
     let created = Instant::now();
     let recorder = Recorder::new(created, WINDOW, 3);
     let boot = recorder.read_arrived(range(0, 4096), created);
@@ -103,7 +103,7 @@ fn a_client_that_comes_when_none_is_there_starts_anew() {
 }
 
 #[test]
-fn many_threads_lose_nothing() {
+fn many_threads_record_without_loss() {
     let created = Instant::now();
     let recorder = Recorder::new(created, WINDOW, 40_000);
     let boot = recorder.read_arrived(range(512, 512), created);

@@ -43,7 +43,7 @@ fn wait_for(what: impl Fn() -> bool) {
 }
 
 #[test]
-fn saves_in_between_and_at_the_end() {
+fn traces_are_saved_in_between_and_at_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let directory = Arc::new(TraceDirectory::open(dir.path(), DirectoryLimits::default()).unwrap());
     let (a, first) = recording("a", PATIENCE);

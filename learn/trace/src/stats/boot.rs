@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn boils_down() {
+    fn a_boot_is_summed_up() {
         let start = 4_000_000;
         let boot = trace(&[
             (start, Op::Write, 0, 512),

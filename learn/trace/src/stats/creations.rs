@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn counts() {
+    fn creations_are_counted_by_hour() {
         let creations = [
             creation("p-a", "u1", "c1", 0, 40),
             creation("p-a", "u2", "c2", 0, 40),

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn counts() {
+    fn requests_are_counted_by_kind_and_size() {
         let mut records = vec![read(10, 0, 4096), read(20, 4095, 2), read(30, (2 << 20) - 512, 1024)];
         records.push(Record { op: Op::Write, ..read(70, 1 << 30, 4096) });
         records.push(read(70, 5, 0));

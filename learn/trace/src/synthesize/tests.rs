@@ -199,7 +199,7 @@ fn the_same_seed_gives_the_same_bytes() {
 }
 
 #[test]
-fn what_cannot_be_made_is_refused() {
+fn impossible_settings_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |settings: SynthesisSettings| Synthesizer::new(settings).err().unwrap().kind();
     let default = SynthesisSettings::default();
