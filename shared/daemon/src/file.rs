@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_user_left_is_not_read() {
+    fn files_of_another_user_are_not_read() {
         let dir = tempfile::tempdir().unwrap();
         let [path, link] = ["a.json", "link"].map(|name| dir.path().join(name));
         fs::write(&path, "one").unwrap();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_may_reads_it() {
+    fn a_private_file_is_readable_by_its_owner_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.key");
         let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
