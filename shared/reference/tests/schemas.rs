@@ -207,7 +207,7 @@ fn reports_are_as_their_schemas_say() {
 
 /// A report that lacks a field, has one of another type, or one more, is not as the schema says.
 #[test]
-fn what_a_schema_does_not_say_is_a_fault() {
+fn fields_that_a_schema_lacks_are_faults() {
     let reports = reports(Path::new(ROOT)).unwrap();
     let schema = Schema::whole(&of(&reports, "cache usage", "").unwrap().schema);
     let faults = |text: &str| {
