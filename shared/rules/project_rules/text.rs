@@ -76,7 +76,7 @@ fn text_has_no_trailing_blanks_and_ends_with_its_line() {
 }
 
 #[test]
-fn nothing_is_left_unfinished() {
+fn no_text_has_marks_of_unfinished_work() {
     let offences = offences_by_line(
         |source| source.is_rust() || source.path.ends_with(".md") || source.path.starts_with("scripts/"),
         |line| UNFINISHED.iter().find(|sign| line.contains(**sign)).map(|sign| (*sign).to_owned()),

@@ -32,7 +32,7 @@ fn units_expose_little_of_the_host() {
 
 /// The program sets modes itself; a unit does so for what systemd makes before the program starts.
 #[test]
-fn what_units_keep_is_for_their_user_alone() {
+fn directories_of_units_are_for_their_user_alone() {
     let mut offences = Vec::new();
     for unit in UNITS {
         let text = fs::read_to_string(root().join("deploy/systemd").join(unit)).unwrap();
