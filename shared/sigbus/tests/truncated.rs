@@ -78,9 +78,9 @@ fn many_regions_are_lost_at_once_from_many_threads() {
 
 /// Also a region whose guard is gone.
 #[test]
-fn what_is_not_guarded_ends_the_process() {
+fn a_fault_outside_of_guarded_maps_ends_the_process() {
     const CHILD: &str = "HEADSTART_SIGBUS_CHILD";
-    let name = "what_is_not_guarded_ends_the_process";
+    let name = "a_fault_outside_of_guarded_maps_ends_the_process";
     if std::env::var_os(CHILD).is_some() {
         let ((_kept_file, kept), (file, map)) = (mapped(), mapped());
         let _kept = guard(&kept, &Lost::default());
