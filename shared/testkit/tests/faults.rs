@@ -120,7 +120,7 @@ fn without_faults_all_passes_and_is_remembered() {
 }
 
 #[test]
-fn what_comes_is_wrong() {
+fn answers_are_changed_and_cut_short() {
     let Some(scene) = Scene::new() else { return };
     let right = &scene.file[1000..2000];
     let with = |fault| {
@@ -147,7 +147,7 @@ fn what_comes_is_wrong() {
 }
 
 #[test]
-fn connections_break() {
+fn connections_are_broken_where_the_rule_says() {
     let Some(scene) = Scene::new() else { return };
     let with = |fault| {
         scene.proxy.clear_rules();
@@ -164,7 +164,7 @@ fn connections_break() {
 }
 
 #[test]
-fn time_passes() {
+fn answers_are_late_slow_or_hang() {
     let Some(scene) = Scene::new() else { return };
     let since = Instant::now();
     scene.proxy.add(Rule::new(Fault::Late(Duration::from_millis(100))).times(1));
@@ -187,7 +187,7 @@ fn time_passes() {
 }
 
 #[test]
-fn rules_choose() {
+fn rules_choose_requests_by_path_and_count() {
     let Some(scene) = Scene::new() else { return };
     scene.proxy.add(Rule::new(Fault::status(403)).on(|asked| asked.range == Some(0..1)).skip(1).times(2));
     scene.proxy.add(Rule::new(Fault::status(404)).on_path("nowhere"));

@@ -95,7 +95,7 @@ fn processes_are_watched_and_ended() {
 }
 
 #[test]
-fn what_was_said_is_there_in_its_order() {
+fn lines_of_both_outputs_are_kept_in_order() {
     for _ in 0..100 {
         let script = "echo first >&2; echo then; read -r _ <go; echo last >&2; echo >done; exec sleep 60";
         let dir = tempfile::tempdir().unwrap();

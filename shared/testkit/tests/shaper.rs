@@ -20,7 +20,7 @@ fn milliseconds(n: u64) -> Duration {
 }
 
 #[test]
-fn calibration() {
+fn links_have_their_rate_and_round_trip() {
     rate_and_round_trip();
     connections_share_the_rate();
     a_small_answer_passes_a_large_one();

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_and_crowds() {
+    fn the_longest_sequence_and_the_largest_crowd_are_counted() {
         let log = Log(vec![
             request("/m", 0..9, 0, Some(10)),
             request("/a", 0..9, 11, Some(30)),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_again() {
+    fn bytes_sent_again_are_counted() {
         let log = |spans: &[(&str, Range<u64>)]| {
             Log(spans.iter().map(|(path, range)| request(path, range.clone(), 0, None)).collect())
         };
