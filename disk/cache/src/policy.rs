@@ -213,6 +213,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn buckets_of_ages_past_the_fine_ones_double_in_width() {
+        let ages = [0, 1, 1023, 1024, 2047, 2048, 4095, 4096, EPOCH_MASK];
+        let buckets = [0, 1, 1023, 1024, 1024, 1025, 1025, 1026, BUCKETS - 1];
+        assert_eq!(ages.map(|age| bucket(0, age)), buckets);
+        // The epoch wraps around.
+        assert_eq!(bucket(EPOCH_MASK << COUNT_BITS, 3), 4);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(30))]
 
