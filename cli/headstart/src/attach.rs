@@ -11,12 +11,10 @@
 //! | [`release`] | releasing the images of an agent's disk whose process is down |
 //! | [`space`] | the space that writable layers take, for an agent |
 //! | [`status`] | the live line |
-//! | [`metrics`] | the page for Prometheus |
 
 mod agent_swarm;
 mod arguments;
 mod by_agent;
-mod metrics;
 mod prior;
 mod record_args;
 mod release;
@@ -29,17 +27,17 @@ pub(crate) use arguments::Attach;
 use crate::report::{Outcome, Report, count};
 use crate::terminal::{Terminal, print_above};
 use agent_swarm::Connector;
+use arguments::MetricsAddress;
 use headstart_agentd::disks::{Held, ends_for_good, hold_pid_file, keep_images};
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result};
 use headstart_diskd::lines::VersionQuery;
 use headstart_diskd::{
     Copies, DiskSession, Environment, Preloads, QemuVersion, RecordedBoots, ServerSettings, Servers,
-    SwarmConnector, SyncThread, Totals, Way,
+    SwarmConnector, SyncThread, Totals, Way, metrics,
 };
 use headstart_export::Leftover;
 use headstart_image::progress::Progress;
 use headstart_store::RateLimit;
-use metrics::Sources;
 use prior::{Before, kept_images};
 use serde::Serialize;
 use status::StatusLine;
@@ -78,7 +76,6 @@ struct Opened<'a> {
     session: &'a Arc<DiskSession>,
     before: Before,
     servers: ServerSettings,
-    figures: Sources,
 }
 
 impl Attach {
@@ -133,7 +130,7 @@ impl Attach {
         });
         let before = Before::of(held);
         let of_session = self.session_settings(&before, quiet)?;
-        let swarm = self.swarm.as_deref().map(Connector::new);
+        let swarm = self.swarm.as_deref().map(Connector);
         let session = DiskSession::open(
             &of_session,
             &Environment {
@@ -148,9 +145,7 @@ impl Attach {
         let session = Arc::new(session);
         let leftover = if before.is_nothing() { Leftover::IsUnknown } else { Leftover::IsOurs };
         let servers = self.server_settings(&of_session, leftover);
-        let figures =
-            Sources { session: Arc::clone(&session), swarm: swarm.and_then(|swarm| swarm.connected()) };
-        let opened = Opened { session: &session, before, servers, figures };
+        let opened = Opened { session: &session, before, servers };
         let detached = self.serve_session(runtime, opened, (started, qemu), terminal, (quiet, json));
         if detached.is_err() {
             session.give_up();
@@ -162,7 +157,7 @@ impl Attach {
     fn serve_session(
         &self,
         runtime: &Runtime,
-        Opened { session, before, servers, figures }: Opened<'_>,
+        Opened { session, before, servers }: Opened<'_>,
         (started, qemu): (Instant, Option<VersionQuery>),
         terminal: &Terminal,
         (quiet, json): (bool, bool),
@@ -173,7 +168,7 @@ impl Attach {
         }
         let mut servers = Servers::start(&servers, qemu, session)?;
         let metrics = match &self.metrics {
-            Some(address) => Some(runtime.block_on(metrics::serve(address, figures))?),
+            Some(address) => Some(Self::serve_metrics(address, runtime, session)?),
             None => None,
         };
         self.announce(session, &servers, metrics, started.elapsed(), json)?;
@@ -186,6 +181,16 @@ impl Attach {
         let clients = ended?;
         stopped.and(closed)?;
         Ok(Detached { clients, ..report })
+    }
+
+    /// Serves the page of `--metrics`; returns its URL.
+    fn serve_metrics(
+        address: &MetricsAddress,
+        runtime: &Runtime,
+        session: &Arc<DiskSession>,
+    ) -> Result<String> {
+        let served = runtime.block_on(metrics::serve(&address.to_string(), Arc::clone(session)));
+        served.map_err(|e| e.about(format!("--metrics {address}")))
     }
 
     /// Prints that the disks can be used, and the warnings.

@@ -47,6 +47,11 @@ pub trait Swarm: Send + Sync {
     /// Notes that the disk has read some of these bytes.
     fn read(&self, blob: &Digest, range: ByteRange);
 
+    /// The state of the connection to the agent of this host; `None` for a swarm that is reached without one.
+    fn agent(&self) -> Option<AgentConnection> {
+        None
+    }
+
     /// Notes whether the disk follows a plan at present: if `running`, the swarm brings only requested chunks.
     fn planned(&self, blob: &Digest, running: bool);
 
@@ -54,6 +59,19 @@ pub trait Swarm: Send + Sync {
     fn boot(&self, _image: ImageKey) -> Option<Box<dyn BootTracker>> {
         None
     }
+}
+
+/// The connection to the agent of this host, through which a disk's process reaches the swarm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentConnection {
+    /// `true` if the agent is connected now.
+    pub connected: bool,
+    /// The number of times that the connection was lost.
+    pub lost: u64,
+    /// The number of wants that were sent to it.
+    pub wants: u64,
+    /// The number of wants that it did not answer, because it was away or went away.
+    pub unanswered: u64,
 }
 
 /// A disk that boots, as seen by the tracker that gathers the reads of boots. Dropped, it has booted, or is gone.

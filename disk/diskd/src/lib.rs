@@ -19,6 +19,7 @@
 //! | [`lines`] | the command lines of QEMU with a disk |
 //! | `own_directory` | the directory of a socket without a given path |
 //! | [`release`] | releasing the images of a disk that has no process |
+//! | [`metrics`] | the page of these disks for Prometheus |
 //! | [`sync_thread`] | the cache made durable while disks are served |
 //! | [`totals`], [`preloads`], [`recorded`] | figures of a session: reads, the use of preloading, boots with a trace |
 //! | [`words`] | numbers in words |
@@ -31,6 +32,7 @@ pub mod environment;
 mod keep_base;
 pub mod layer_map;
 pub mod lines;
+pub mod metrics;
 mod own_directory;
 pub mod plans;
 pub mod policy;

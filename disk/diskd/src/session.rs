@@ -32,6 +32,8 @@ pub struct DiskSession {
     pub cache: Option<Arc<Cache>>,
     /// The stores that the images come from.
     pub stores: Vec<Arc<dyn Store>>,
+    /// The swarm that is asked for missing bytes, if there is one.
+    pub swarm: Option<Arc<dyn Swarm>>,
     /// The recordings of the disks; `None` if there are to be none, or the directory cannot be used.
     pub traces: Option<Traces>,
     /// The warnings for the user.
@@ -59,7 +61,7 @@ impl DiskSession {
             warnings.push(format!("{error}: nothing is recorded"));
             None
         });
-        Ok(Self { disks, cache, stores: stores.into_values().collect(), traces, warnings })
+        Ok(Self { disks, cache, stores: stores.into_values().collect(), swarm, traces, warnings })
     }
 
     /// Records that the disks are served: directories that were made for them stay.

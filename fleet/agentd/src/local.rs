@@ -19,7 +19,7 @@ mod client;
 mod server;
 mod wire;
 
-pub use client::{AgentSwarm, Connection};
+pub use client::AgentSwarm;
 pub use server::LocalServer;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, PlanItem, Result};
 use headstart_cache::{Cache, CachedBlob};
 use headstart_disk::Swarm;
-use headstart_disk::swarm::{BootTracker, Hinted};
+use headstart_disk::swarm::{AgentConnection, BootTracker, Hinted};
 use headstart_store::Urgency;
 use headstart_swarm::tracker::{Access, ImageKey};
 use parking_lot::{Mutex, MutexGuard};
@@ -56,19 +56,6 @@ const FIRST: Duration = Duration::from_millis(500);
 /// The swarm as a disk's process sees it: through the agent of its host. It lives as long as it has an owner.
 pub struct AgentSwarm {
     shared: Arc<Shared>,
-}
-
-/// The state of the connection to the agent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Connection {
-    /// `true` if the agent is connected now.
-    pub connected: bool,
-    /// The number of times that the connection was lost.
-    pub lost: u64,
-    /// The number of wants that were sent to it.
-    pub wants: u64,
-    /// The number of wants that it did not answer, because it was away or went away.
-    pub unanswered: u64,
 }
 
 struct Shared {
@@ -219,9 +206,9 @@ impl AgentSwarm {
 
     /// The state of the connection.
     #[must_use]
-    pub fn connection(&self) -> Connection {
+    pub fn connection(&self) -> AgentConnection {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Connection {
+        AgentConnection {
             connected: *self.shared.connected.borrow(),
             lost: load(&self.shared.lost),
             wants: load(&self.shared.wants),
@@ -317,6 +304,10 @@ impl Drop for AgentBoot {
 }
 
 impl Swarm for AgentSwarm {
+    fn agent(&self) -> Option<AgentConnection> {
+        Some(self.connection())
+    }
+
     fn join(&self, blob: &Arc<CachedBlob>, origin: &str) {
         let (Some(words), Some(tree)) = (BlobWords::of(blob.spec()), blob.spec().tree) else { return };
         let mut state = self.shared.state();

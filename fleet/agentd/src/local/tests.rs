@@ -6,6 +6,7 @@ use crate::stores::Stores;
 use headstart_block::{ByteRange, Digest, PlanItem};
 use headstart_cache::{BlobSpec, Cache, CacheSettings, CachedBlob};
 use headstart_disk::Swarm as _;
+use headstart_disk::swarm::AgentConnection;
 use headstart_hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::Tree;
 use headstart_peer_net::testing::sample;
@@ -100,7 +101,7 @@ async fn a_want_is_over_when_the_agent_says_so_and_when_it_is_away() {
     let digest = rig.blob.spec().digest;
     disk.join(&rig.blob, "http://127.0.0.1:9/store");
     bring(&disk, &digest).await;
-    assert_eq!(disk.connection(), Connection { connected: false, lost: 0, wants: 1, unanswered: 1 });
+    assert_eq!(disk.connection(), AgentConnection { connected: false, lost: 0, wants: 1, unanswered: 1 });
     for times in 1..=2 {
         let (swarm, server) = rig.agent().await;
         until("the agent is found", || disk.connection().connected).await;
@@ -184,7 +185,7 @@ async fn a_silent_agent_counts_as_away() {
     let started = Instant::now();
     bring(&disk, &rig.blob.spec().digest).await;
     assert!(started.elapsed() > Duration::from_secs(2), "it had no time to answer");
-    assert_eq!(disk.connection(), Connection { connected: false, lost: 1, wants: 1, unanswered: 1 });
+    assert_eq!(disk.connection(), AgentConnection { connected: false, lost: 1, wants: 1, unanswered: 1 });
     let started = Instant::now();
     bring(&disk, &rig.blob.spec().digest).await;
     assert!(started.elapsed() < Duration::from_secs(2), "it is known to be away");

@@ -1,17 +1,16 @@
-//! The page of `--metrics`: every disk's counters and latency distributions, the figures of the pull engine, the cache
-//! and the stores, for Prometheus.
+//! The page for Prometheus of the disks of one process: their counters and latency distributions, the figures of the
+//! pull engine, the cache and the stores.
 
-use super::arguments::MetricsAddress;
+use crate::preloads::share;
+use crate::{DiskSession, NamedDisk};
 use axum::Router;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use headstart_agentd::local::AgentSwarm;
 use headstart_block::{Error, Result};
 use headstart_disk::stats::SlowCause;
-use headstart_diskd::preloads::share;
-use headstart_diskd::{DiskSession, NamedDisk};
+use headstart_disk::swarm::AgentConnection;
 use headstart_lsmt::writable::SpaceStatus;
 use headstart_preload::Preloaded;
 use headstart_pull::EngineCounters;
@@ -21,31 +20,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::TcpListener;
 
-/// The sources of the figures.
-#[derive(Clone)]
-pub(super) struct Sources {
-    pub(super) session: Arc<DiskSession>,
-    /// The agent of this host, if it is asked for missing bytes.
-    pub(super) swarm: Option<Arc<AgentSwarm>>,
-}
-
-/// Serves `/metrics` at `address` until the runtime ends; returns the URL.
-pub(super) async fn serve(address: &MetricsAddress, sources: Sources) -> Result<String> {
-    let about = |cause, e| Error::io(cause, e).about(format!("--metrics {address}"));
-    let listener = TcpListener::bind(address.to_string()).await.map_err(|e| about("cannot listen", e))?;
-    let bound = listener.local_addr().map_err(|e| about("cannot listen", e))?;
-    let app = Router::new().route("/metrics", get(page)).with_state(sources);
+/// Serves `/metrics` at `address`, which is HOST:PORT, until the runtime ends; returns the URL.
+///
+/// # Errors
+/// If it cannot listen.
+pub async fn serve(address: &str, session: Arc<DiskSession>) -> Result<String> {
+    let failed = |e| Error::io("cannot listen", e);
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    let app = Router::new().route("/metrics", get(page)).with_state(session);
     // Requests may use the name in the address.
-    let name = address.to_string().rsplit_once(':').map(|(name, _)| name.to_owned());
+    let name = address.rsplit_once(':').map(|(name, _)| name.to_owned());
     tokio::spawn(headstart_daemon::http::serve(listener, app, name.into_iter().collect()));
     Ok(format!("http://{bound}/metrics"))
 }
 
-async fn page(State(sources): State<Sources>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, exposition::TEXT)], render(&sources))
+async fn page(State(session): State<Arc<DiskSession>>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, exposition::TEXT)], render(&session))
 }
 
-fn render(Sources { session, swarm: agent }: &Sources) -> String {
+fn render(session: &DiskSession) -> String {
     let mut page = Page::of("headstart");
     latencies(&mut page, &session.disks);
     requests(&mut page, &session.disks);
@@ -57,8 +51,8 @@ fn render(Sources { session, swarm: agent }: &Sources) -> String {
     preloading(&mut page, &session.disks);
     cache(&mut page, session);
     stores(&mut page, session);
-    if let Some(agent) = agent {
-        swarm(&mut page, session, agent);
+    if let Some(agent) = session.swarm.as_ref().and_then(|swarm| swarm.agent()) {
+        swarm(&mut page, session, &agent);
     }
     traces(&mut page, session);
     page.finish()
@@ -380,8 +374,7 @@ fn stores(page: &mut Page, session: &DiskSession) {
     one("errors", "Reads that failed.", &|c| c.errors);
 }
 
-fn swarm(page: &mut Page, session: &DiskSession, agent: &AgentSwarm) {
-    let connection = agent.connection();
+fn swarm(page: &mut Page, session: &DiskSession, connection: &AgentConnection) {
     let name = "headstart_swarm_connected";
     page.metric(name, Kind::Gauge, "1 if the agent of this host is connected, otherwise 0.");
     page.sample(name, &[], u8::from(connection.connected));
