@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-pub use headstart_telemetry::histogram::{BUCKETS, Distribution, Histogram};
+pub use headstart_telemetry::histogram::{BUCKETS, Histogram, LatencyDistribution};
 
 /// The counters of one disk.
 #[derive(Debug, Default)]

@@ -5,17 +5,20 @@ use crate::preloads::share;
 use crate::{DiskSession, NamedDisk};
 use axum::Router;
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use headstart_block::{Error, Result};
-use headstart_disk::stats::SlowCause;
+use headstart_disk::stats::{DiskStats, SlowCause};
 use headstart_disk::swarm::AgentConnection;
 use headstart_lsmt::writable::SpaceStatus;
 use headstart_preload::Preloaded;
 use headstart_pull::EngineCounters;
-use headstart_telemetry::exposition::{self, Kind, Page};
+use headstart_store::StoreCounters;
+use headstart_telemetry::exposition::{self, MetricType, MetricValue, PageEncoder, PageFormat};
 use headstart_trace::Recorder;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::TcpListener;
@@ -35,180 +38,156 @@ pub async fn serve(address: &str, session: Arc<DiskSession>) -> Result<String> {
     Ok(format!("http://{bound}/metrics"))
 }
 
-async fn page(State(session): State<Arc<DiskSession>>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, exposition::TEXT)], render(&session))
+async fn page(State(session): State<Arc<DiskSession>>, headers: HeaderMap) -> impl IntoResponse {
+    let format = PageFormat::accepted(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
+    ([(CONTENT_TYPE, format.media_type())], render(session, format))
 }
 
-fn render(session: &DiskSession) -> String {
-    let mut page = Page::of("headstart");
-    latencies(&mut page, &session.disks);
-    requests(&mut page, &session.disks);
-    writable(&mut page, &session.disks);
-    local(&mut page, &session.disks);
-    link(&mut page, &session.disks);
-    pulling(&mut page, &session.disks);
-    slow_reads(&mut page, &session.disks);
-    preloading(&mut page, &session.disks);
-    cache(&mut page, session);
-    stores(&mut page, session);
+fn render(session: Arc<DiskSession>, format: PageFormat) -> String {
+    exposition::page("headstart", format, move |page| encode(page, &session))
+}
+
+fn encode(page: &mut PageEncoder<'_>, session: &DiskSession) -> fmt::Result {
+    latencies(page, &session.disks)?;
+    requests(page, &session.disks)?;
+    writable(page, &session.disks)?;
+    local(page, &session.disks)?;
+    link(page, &session.disks)?;
+    pulling(page, &session.disks)?;
+    slow_reads(page, &session.disks)?;
+    preloading(page, &session.disks)?;
+    cache(page, session)?;
+    stores(page, session)?;
     if let Some(agent) = session.swarm.as_ref().and_then(|swarm| swarm.agent()) {
-        swarm(&mut page, session, &agent);
+        swarm(page, session, &agent)?;
     }
-    traces(&mut page, session);
-    page.finish()
+    traces(page, session)
 }
 
-fn latencies(page: &mut Page, disks: &[NamedDisk]) {
-    let name = "headstart_request_seconds";
-    page.metric(
-        name,
-        Kind::Histogram,
-        "Time from a request's arrival until it was served; a miss waited for bytes from elsewhere.",
-    );
-    for NamedDisk { name: disk, disk: served, .. } in disks {
-        let stats = served.stats();
-        let kinds = [
-            ("hit", &stats.hits),
-            ("miss", &stats.misses),
-            ("write", &stats.writes),
-            ("flush", &stats.flushes),
-        ];
-        for (kind, histogram) in kinds {
-            page.distribution(name, &[("disk", disk), ("kind", kind)], &histogram.snapshot());
-        }
-    }
-}
-
-/// A metric with one sample a disk.
-fn each_disk(
-    page: &mut Page,
-    name: &str,
-    kind: Kind,
-    help: &str,
-    disks: &[NamedDisk],
-    value: impl Fn(&NamedDisk) -> Option<f64>,
-) {
-    page.each(name, kind, help, disks.iter().map(|disk| ([("disk", disk.name.as_str())], value(disk))));
-}
-
-#[expect(clippy::cast_precision_loss, reason = "Prometheus has nothing but doubles")]
-fn number(value: u64) -> f64 {
-    value as f64
-}
-
-fn requests(page: &mut Page, disks: &[NamedDisk]) {
-    let load = |counter: &AtomicU64| Some(number(counter.load(Ordering::Relaxed)));
-    let mut one = |name, kind, help, value: &dyn Fn(&NamedDisk) -> Option<f64>| {
-        each_disk(page, name, kind, help, disks, value);
+fn latencies(page: &mut PageEncoder<'_>, disks: &[NamedDisk]) -> fmt::Result {
+    let help = "Time from a request's arrival until it was served; a miss waited for bytes from elsewhere.";
+    let of_disk = |disk: &NamedDisk| {
+        let stats = disk.disk.stats();
+        [("hit", &stats.hits), ("miss", &stats.misses), ("write", &stats.writes), ("flush", &stats.flushes)]
+            .map(|(kind, histogram)| (kind, histogram.snapshot()))
     };
-    one("headstart_read_bytes_total", Kind::Counter, "Bytes read by clients.", &|d| {
-        load(&d.disk.stats().read_bytes)
+    let samples = disks.iter().flat_map(|disk| {
+        of_disk(disk).map(|(kind, values)| ([("disk", disk.name.as_str()), ("kind", kind)], values))
     });
-    one("headstart_written_bytes_total", Kind::Counter, "Bytes written or zeroed by clients.", &|d| {
-        load(&d.disk.stats().written_bytes)
-    });
-    one("headstart_request_errors_total", Kind::Counter, "Requests that failed.", &|d| {
-        load(&d.disk.stats().errors)
-    });
-    one("headstart_waiting_reads", Kind::Gauge, "Reads that wait for bytes from elsewhere.", &|d| {
-        load(&d.disk.stats().waiting)
-    });
+    page.histograms("request_seconds", help, samples)
+}
+
+/// Adds a metric with one sample for each disk that has it.
+fn each_disk<V: MetricValue>(
+    page: &mut PageEncoder<'_>,
+    (name, kind, help): (&str, MetricType, &str),
+    disks: &[NamedDisk],
+    value: impl Fn(&NamedDisk) -> Option<V>,
+) -> fmt::Result {
+    let samples = disks.iter().filter_map(|disk| Some(([("disk", disk.name.as_str())], value(disk)?)));
+    page.each(name, kind, help, samples)
+}
+
+fn requests(page: &mut PageEncoder<'_>, disks: &[NamedDisk]) -> fmt::Result {
+    let mut one = |name, kind, help, counter: fn(&DiskStats) -> &AtomicU64| {
+        let value = |disk: &NamedDisk| Some(counter(disk.disk.stats()).load(Ordering::Relaxed));
+        each_disk(page, (name, kind, help), disks, value)
+    };
+    one("read_bytes", MetricType::Counter, "Bytes read by clients.", |stats| &stats.read_bytes)?;
+    one("written_bytes", MetricType::Counter, "Bytes written or zeroed by clients.", |stats| {
+        &stats.written_bytes
+    })?;
+    one("request_errors", MetricType::Counter, "Requests that failed.", |stats| &stats.errors)?;
+    one("waiting_reads", MetricType::Gauge, "Reads that wait for bytes from elsewhere.", |stats| {
+        &stats.waiting
+    })
 }
 
 /// A metric of a writable layer: its name, kind, help, value.
-type WritableGauge = (&'static str, Kind, &'static str, fn(&SpaceStatus) -> Option<u64>);
+type WritableGauge = (&'static str, MetricType, &'static str, fn(&SpaceStatus) -> Option<u64>);
 
 const WRITABLE: &[WritableGauge] = &[
-    ("headstart_writable_live_bytes", Kind::Gauge, "Bytes in the writable directory that are read.", |s| {
+    ("writable_live_bytes", MetricType::Gauge, "Bytes in the writable directory that are read.", |s| {
         Some(s.live_bytes)
     }),
     (
-        "headstart_writable_garbage_bytes",
-        Kind::Gauge,
+        "writable_garbage_bytes",
+        MetricType::Gauge,
         "Bytes there that were overwritten or discarded, and of the log.",
         |s| Some(s.garbage_bytes),
     ),
     (
-        "headstart_writable_collected_bytes_total",
-        Kind::Counter,
+        "writable_collected_bytes",
+        MetricType::Counter,
         "Bytes of garbage that were given back to the file system.",
         |s| Some(s.collected_bytes),
     ),
     (
-        "headstart_writable_copied_bytes_total",
-        Kind::Counter,
+        "writable_copied_bytes",
+        MetricType::Counter,
         "Bytes that were written again to free the blocks around them, or to merge small pieces.",
         |s| Some(s.copied_bytes),
     ),
     (
-        "headstart_writable_copied_up_bytes",
-        Kind::Gauge,
+        "writable_copied_up_bytes",
+        MetricType::Gauge,
         "Those of the bytes read that merging small pieces has copied up from the image.",
         |s| Some(s.copied_up_bytes),
     ),
     (
-        "headstart_writable_throttled_writes_total",
-        Kind::Counter,
+        "writable_throttled_writes",
+        MetricType::Counter,
         "Writes and discards that waited until garbage was collected.",
         |s| Some(s.throttled_writes),
     ),
     (
-        "headstart_writable_refused_writes_total",
-        Kind::Counter,
+        "writable_refused_writes",
+        MetricType::Counter,
         "Writes and discards refused because the disk is in too many small pieces.",
         |s| Some(s.refused_writes),
     ),
-    ("headstart_writable_waiting_writes", Kind::Gauge, "Writes and discards that wait for that now.", |s| {
+    ("writable_waiting_writes", MetricType::Gauge, "Writes and discards that wait for that now.", |s| {
         Some(s.waiting_writes)
     }),
-    ("headstart_writable_runs", Kind::Gauge, "Runs of the map in memory, some 50 bytes each.", |s| {
-        Some(s.runs)
-    }),
+    ("writable_runs", MetricType::Gauge, "Runs of the map in memory, some 50 bytes each.", |s| Some(s.runs)),
     (
-        "headstart_writable_max_bytes",
-        Kind::Gauge,
+        "writable_max_bytes",
+        MetricType::Gauge,
         "Most bytes that the directory may take, where limited.",
         |s| s.max_bytes,
     ),
 ];
 
-fn writable(page: &mut Page, disks: &[NamedDisk]) {
-    for (name, kind, help, value) in WRITABLE {
-        each_disk(page, name, *kind, help, disks, |disk| value(&disk.disk.writable()?.space()).map(number));
-    }
+fn writable(page: &mut PageEncoder<'_>, disks: &[NamedDisk]) -> fmt::Result {
+    WRITABLE.iter().try_for_each(|(name, kind, help, value)| {
+        each_disk(page, (*name, *kind, *help), disks, |disk| value(&disk.disk.writable()?.space()))
+    })
 }
 
-fn local(page: &mut Page, disks: &[NamedDisk]) {
-    let mut one = |name, help, value: &dyn Fn(&NamedDisk) -> Option<f64>| {
-        each_disk(page, name, Kind::Gauge, help, disks, value);
+fn local(page: &mut PageEncoder<'_>, disks: &[NamedDisk]) -> fmt::Result {
+    let mut one = |name, help, value: fn(&NamedDisk) -> u64| {
+        each_disk(page, (name, MetricType::Gauge, help), disks, |disk| Some(value(disk)))
     };
-    one("headstart_image_bytes", "Bytes of the image's blobs as stored.", &|d| {
-        Some(number(d.local_bytes().1))
-    });
-    one("headstart_image_local_bytes", "Bytes of them that are on this host.", &|d| {
-        Some(number(d.local_bytes().0))
-    });
+    one("image_bytes", "Bytes of the image's blobs as stored.", |disk| disk.local_bytes().1)?;
+    one("image_local_bytes", "Bytes of them that are on this host.", |disk| disk.local_bytes().0)?;
     one(
-        "headstart_image_unproven_bytes",
+        "image_unproven_bytes",
         "Of those, bytes on this host that neither a hash tree nor the digest of a whole blob proves.",
-        &|d| Some(number(d.disk.puller().map_or(0, |puller| puller.blobs().unproven_bytes()))),
-    );
+        |disk| disk.disk.puller().map_or(0, |puller| puller.blobs().unproven_bytes()),
+    )
 }
 
-fn link(page: &mut Page, disks: &[NamedDisk]) {
-    let mut one = |name, help, value: &dyn Fn(&NamedDisk) -> Option<f64>| {
-        each_disk(page, name, Kind::Gauge, help, disks, value);
-    };
-    let estimate = |d: &NamedDisk| Some(d.disk.puller()?.estimate());
-    one("headstart_bandwidth_bytes", "Estimated bandwidth of the link in bytes a second.", &|d| {
-        estimate(d)?.bandwidth.map(number)
-    });
-    one("headstart_round_trip_seconds", "Estimated round trip to the store.", &|d| {
-        estimate(d)?.round_trip.map(|time| time.as_secs_f64())
-    });
-    one("headstart_fill_seconds", "Estimated time until the disk is filled, if filling is on.", &|d| {
-        d.disk.puller()?.progress().eta.map(|time| time.as_secs_f64())
-    });
+fn link(page: &mut PageEncoder<'_>, disks: &[NamedDisk]) -> fmt::Result {
+    let estimate = |disk: &NamedDisk| Some(disk.disk.puller()?.estimate());
+    let help = "Estimated bandwidth of the link in bytes a second.";
+    let metric = ("bandwidth_bytes", MetricType::Gauge, help);
+    each_disk(page, metric, disks, |disk| estimate(disk)?.bandwidth)?;
+    let metric = ("round_trip_seconds", MetricType::Gauge, "Estimated round trip to the store.");
+    each_disk(page, metric, disks, |disk| estimate(disk)?.round_trip.map(|time| time.as_secs_f64()))?;
+    let help = "Estimated time until the disk is filled, if filling is on.";
+    each_disk(page, ("fill_seconds", MetricType::Gauge, help), disks, |disk| {
+        disk.disk.puller()?.progress().eta.map(|time| time.as_secs_f64())
+    })
 }
 
 /// A counter of the pull engine: the name of its metric, labels, value.
@@ -233,100 +212,80 @@ const PULL: &[PullCounter] = &[
     ("rescued_reads", &[], |c| c.overtaken),
 ];
 
-fn pulling(page: &mut Page, disks: &[NamedDisk]) {
+fn pulling(page: &mut PageEncoder<'_>, disks: &[NamedDisk]) -> fmt::Result {
     let counted: Vec<_> =
         disks.iter().filter_map(|d| Some((d.name.as_str(), d.disk.puller()?.counters()))).collect();
-    let mut last = "";
-    for (name, labels, value) in PULL {
-        let metric = format!("headstart_pull_{name}_total");
-        if *name != last {
-            page.metric(&metric, Kind::Counter, &format!("The pull engine's {}.", name.replace('_', " ")));
-            last = name;
-        }
-        for (disk, counters) in &counted {
-            let labels: Vec<_> = [("disk", *disk)].into_iter().chain(labels.iter().copied()).collect();
-            page.sample(&metric, &labels, value(counters));
-        }
-    }
+    PULL.chunk_by(|one, next| one.0 == next.0).try_for_each(|counters| {
+        let name = counters[0].0;
+        let help = format!("The pull engine's {}.", name.replace('_', " "));
+        let samples = counters.iter().flat_map(|(_, labels, value)| {
+            counted.iter().map(move |(disk, counters)| (([("disk", *disk)], *labels), value(counters)))
+        });
+        page.each(&format!("pull_{name}"), MetricType::Counter, &help, samples)
+    })
 }
 
-fn slow_reads(page: &mut Page, disks: &[NamedDisk]) {
-    let name = "headstart_slow_reads_total";
+fn slow_reads(page: &mut PageEncoder<'_>, disks: &[NamedDisk]) -> fmt::Result {
     let help =
         "Reads slower than a second: unforeseen by a plan, planned but late, while the store failed, other.";
-    page.metric(name, Kind::Counter, help);
-    for disk in disks {
-        for cause in SlowCause::ALL {
+    let samples = disks.iter().flat_map(|disk| {
+        SlowCause::ALL.map(|cause| {
             let labels = [("disk", disk.name.as_str()), ("cause", cause.name())];
-            page.sample(name, &labels, disk.disk.stats().slow_by(cause));
-        }
-    }
+            (labels, disk.disk.stats().slow_by(cause))
+        })
+    });
+    page.each("slow_reads", MetricType::Counter, help, samples)
 }
 
-/// A metric of preloaded bytes: its name, help, value.
-type PreloadGauge = (&'static str, &'static str, fn(&Preloaded) -> Option<f64>);
+/// A number of preloading: the name of its metric, help, value.
+type PreloadGauge = (&'static str, &'static str, fn(&Preloaded) -> u64);
 
-const PRELOAD: &[PreloadGauge] = &[
-    ("headstart_preloaded_bytes", "Bytes of the disk that were preloaded as planned.", |p| {
-        Some(number(p.report.preloaded))
+const PRELOAD: [PreloadGauge; 5] = [
+    ("preloaded_bytes", "Bytes of the disk that were preloaded as planned.", |p| p.report.preloaded),
+    ("preloaded_used_bytes", "Of those, bytes that were read.", |p| p.report.used),
+    ("preloaded_due_bytes", "Of the preloaded bytes, those that should have been read by now.", |p| {
+        p.report.due
     }),
-    ("headstart_preloaded_used_bytes", "Of those, bytes that were read.", |p| Some(number(p.report.used))),
     (
-        "headstart_preloaded_due_bytes",
-        "Of the preloaded bytes, those that should have been read by now.",
-        |p| Some(number(p.report.due)),
-    ),
-    (
-        "headstart_preloaded_due_used_bytes",
+        "preloaded_due_used_bytes",
         "Of the bytes that should have been read by now, those that were read.",
-        |p| Some(number(p.report.due_used)),
+        |p| p.report.due_used,
     ),
-    ("headstart_preload_accuracy", "The share of the preloaded bytes that was read, from 0 to 1.", |p| {
-        share(p.report.used, p.report.preloaded)
-    }),
-    ("headstart_preload_stopped", "1 if preloading was stopped because it did harm, otherwise 0.", |p| {
-        Some(if p.report.stopped.is_some() { 1.0 } else { 0.0 })
+    ("preload_stopped", "1 if preloading was stopped because it did harm, otherwise 0.", |p| {
+        p.report.stopped.is_some().into()
     }),
 ];
 
-fn preloading(page: &mut Page, disks: &[NamedDisk]) {
+fn preloading(page: &mut PageEncoder<'_>, disks: &[NamedDisk]) -> fmt::Result {
     let done: Vec<_> =
         disks.iter().filter_map(|d| Some((d.name.as_str(), d.disk.preloader()?.preloaded()))).collect();
-    page.metric("headstart_plan_info", Kind::Gauge, "The plan that is followed: its place and its origin.");
-    for (disk, preloaded) in &done {
-        let Some(origin) = preloaded.origin else { continue };
-        let labels = [("disk", *disk), ("plan", origin.name()), ("from", preloaded.why.as_str())];
-        page.sample("headstart_plan_info", &labels, 1);
-    }
+    let plans = done.iter().filter_map(|(disk, preloaded)| {
+        Some([("disk", *disk), ("plan", preloaded.origin?.name()), ("from", preloaded.why.as_str())])
+    });
+    page.info("plan", "The plan that is followed: its place and its origin.", plans)?;
     for (name, help, value) in PRELOAD {
-        page.metric(name, Kind::Gauge, help);
-        for (disk, preloaded) in &done {
-            if let Some(value) = value(preloaded) {
-                page.sample(name, &[("disk", disk)], value);
-            }
-        }
+        let samples = done.iter().map(|(disk, preloaded)| ([("disk", *disk)], value(preloaded)));
+        page.each(name, MetricType::Gauge, help, samples)?;
     }
-    let name = "headstart_plan_switches_total";
-    page.metric(
-        name,
-        Kind::Counter,
-        "Changes to another plan, for another group of boots or another bandwidth.",
-    );
-    for (disk, preloaded) in &done {
+    let accuracies = done.iter().filter_map(|(disk, preloaded)| {
+        Some(([("disk", *disk)], share(preloaded.report.used, preloaded.report.preloaded)?))
+    });
+    let help = "The share of the preloaded bytes that was read, from 0 to 1.";
+    page.each("preload_accuracy", MetricType::Gauge, help, accuracies)?;
+    let switches = done.iter().flat_map(|(disk, preloaded)| {
         let switches = preloaded.report.switches;
-        for (to, number) in [("group", switches.groups), ("bandwidth", switches.bins)] {
-            page.sample(name, &[("disk", disk), ("to", to)], number);
-        }
-    }
-    let name = "headstart_plan_failures_total";
-    page.metric(name, Kind::Counter, "Places that were searched for plans and could not be used.");
-    for (disk, preloaded) in &done {
-        page.sample(name, &[("disk", disk)], preloaded.failures);
-    }
+        [("group", switches.groups), ("bandwidth", switches.bins)]
+            .map(|(to, number)| ([("disk", *disk), ("to", to)], u64::from(number)))
+    });
+    let help = "Changes to another plan, for another group of boots or another bandwidth.";
+    page.each("plan_switches", MetricType::Counter, help, switches)?;
+    let failures = done.iter().map(|(disk, preloaded)| ([("disk", *disk)], preloaded.failures));
+    let help = "Places that were searched for plans and could not be used.";
+    page.each("plan_failures", MetricType::Counter, help, failures)
 }
 
-fn cache(page: &mut Page, session: &DiskSession) {
-    let Some(cache) = &session.cache else { return };
+fn cache(page: &mut PageEncoder<'_>, session: &DiskSession) -> fmt::Result {
+    let Some(cache) = &session.cache else { return Ok(()) };
     let counters = cache.counters();
     let numbers = [
         ("inserted_bytes", "Bytes put into the cache by this process.", counters.inserted_bytes),
@@ -354,30 +313,28 @@ fn cache(page: &mut Page, session: &DiskSession) {
             counters.damaged_bytes,
         ),
     ];
-    page.numbers("headstart_cache", Kind::Counter, &numbers);
+    page.numbers("cache_", MetricType::Counter, &numbers)
 }
 
-fn stores(page: &mut Page, session: &DiskSession) {
+fn stores(page: &mut PageEncoder<'_>, session: &DiskSession) -> fmt::Result {
     let counted: Vec<_> = session.stores.iter().map(|store| (store.location(), store.counters())).collect();
-    let mut one = |name: &str, help: &str, value: &dyn Fn(&headstart_store::StoreCounters) -> u64| {
-        let metric = format!("headstart_store_{name}_total");
-        page.metric(&metric, Kind::Counter, help);
-        for (location, counters) in &counted {
-            page.sample(&metric, &[("store", location)], value(counters));
-        }
+    let mut one = |name: &str, help, value: fn(&StoreCounters) -> u64| {
+        let samples =
+            counted.iter().map(|(location, counters)| ([("store", location.as_str())], value(counters)));
+        page.each(&format!("store_{name}"), MetricType::Counter, help, samples)
     };
-    one("requests", "Requests sent to the store.", &|c| c.requests);
-    one("bytes", "Bytes of blobs received.", &|c| c.bytes);
-    one("retries", "Metadata calls tried again.", &|c| c.retries);
-    one("hedges", "Demand reads sent a second time.", &|c| c.hedges);
-    one("hedges_won", "Second requests that were answered first.", &|c| c.hedges_won);
-    one("errors", "Reads that failed.", &|c| c.errors);
+    one("requests", "Requests sent to the store.", |c| c.requests)?;
+    one("bytes", "Bytes of blobs received.", |c| c.bytes)?;
+    one("retries", "Metadata calls tried again.", |c| c.retries)?;
+    one("hedges", "Demand reads sent a second time.", |c| c.hedges)?;
+    one("hedges_won", "Second requests that were answered first.", |c| c.hedges_won)?;
+    one("errors", "Reads that failed.", |c| c.errors)
 }
 
-fn swarm(page: &mut Page, session: &DiskSession, connection: &AgentConnection) {
-    let name = "headstart_swarm_connected";
-    page.metric(name, Kind::Gauge, "1 if the agent of this host is connected, otherwise 0.");
-    page.sample(name, &[], u8::from(connection.connected));
+fn swarm(page: &mut PageEncoder<'_>, session: &DiskSession, connection: &AgentConnection) -> fmt::Result {
+    let connected = u64::from(connection.connected);
+    let help = "1 if the agent of this host is connected, otherwise 0.";
+    page.numbers("swarm_", MetricType::Gauge, &[("connected", help, connected)])?;
     let numbers = [
         ("lost_connections", "Times that the connection to the agent was lost.", connection.lost),
         ("wants", "Ranges that were requested from the agent.", connection.wants),
@@ -387,29 +344,23 @@ fn swarm(page: &mut Page, session: &DiskSession, connection: &AgentConnection) {
             connection.unanswered,
         ),
     ];
-    page.numbers("headstart_swarm", Kind::Counter, &numbers);
-    let name = "headstart_swarm_brought_bytes_total";
-    page.metric(name, Kind::Counter, "Bytes that other hosts delivered while the disk waited for them.");
-    for disk in &session.disks {
-        let brought = disk.disk.puller().map_or(0, |puller| puller.brought_by_swarm());
-        page.sample(name, &[("disk", &disk.name)], brought);
-    }
+    page.numbers("swarm_", MetricType::Counter, &numbers)?;
+    let help = "Bytes that other hosts delivered while the disk waited for them.";
+    each_disk(page, ("swarm_brought_bytes", MetricType::Counter, help), &session.disks, |disk| {
+        Some(disk.disk.puller().map_or(0, |puller| puller.brought_by_swarm()))
+    })
 }
 
-fn traces(page: &mut Page, session: &DiskSession) {
+fn traces(page: &mut PageEncoder<'_>, session: &DiskSession) -> fmt::Result {
     let mut one = |name, help, value: fn(&Recorder) -> u64| {
-        each_disk(page, name, Kind::Counter, help, &session.disks, |disk| {
-            disk.recorder.as_deref().map(|recorder| number(value(recorder)))
-        });
+        each_disk(page, (name, MetricType::Counter, help), &session.disks, |disk| {
+            disk.recorder.as_deref().map(value)
+        })
     };
-    one("headstart_trace_records_total", "Requests that were recorded.", Recorder::recorded);
-    one(
-        "headstart_trace_dropped_records_total",
-        "Requests that arrived while the recorder was full.",
-        Recorder::dropped,
-    );
-    one("headstart_trace_boots_total", "Boots that began.", Recorder::boots);
-    let Some(traces) = &session.traces else { return };
+    one("trace_records", "Requests that were recorded.", Recorder::recorded)?;
+    one("trace_dropped_records", "Requests that arrived while the recorder was full.", Recorder::dropped)?;
+    one("trace_boots", "Boots that began.", Recorder::boots)?;
+    let Some(traces) = &session.traces else { return Ok(()) };
     let saved = traces.saved();
     let numbers = [
         ("evicted_files", "Traces that were removed to keep the directory's limits.", traces.evicted()),
@@ -422,5 +373,5 @@ fn traces(page: &mut Page, session: &DiskSession) {
             saved.beyond,
         ),
     ];
-    page.numbers("headstart_trace", Kind::Counter, &numbers);
+    page.numbers("trace_", MetricType::Counter, &numbers)
 }

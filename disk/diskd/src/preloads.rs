@@ -4,7 +4,7 @@ use crate::disk::NamedDisk;
 use crate::session::DiskSession;
 use crate::words::count;
 use headstart_block::ByteSize;
-use headstart_disk::stats::{BUCKETS, Distribution, SlowCause};
+use headstart_disk::stats::{BUCKETS, LatencyDistribution, SlowCause};
 use headstart_preload::Preloaded;
 use serde::Serialize;
 use std::fmt;
@@ -133,7 +133,7 @@ pub struct Waits {
 
 impl Waits {
     fn of(session: &DiskSession) -> Self {
-        let mut all = Distribution { counts: [0; BUCKETS], sum: Duration::ZERO };
+        let mut all = LatencyDistribution { counts: [0; BUCKETS], sum: Duration::ZERO };
         for disk in &session.disks {
             let misses = disk.disk.stats().misses.snapshot();
             all.counts.iter_mut().zip(misses.counts).for_each(|(sum, count)| *sum += count);

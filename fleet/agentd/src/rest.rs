@@ -9,8 +9,8 @@ use crate::disks::{DiskImage, DiskSpace, DiskSpec, DiskState, DiskStatus, Disks}
 use crate::pin_manager::{PinManager, PinStatus, WarmSpec, Warmed};
 use crate::scrub::ScrubCounts;
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -26,7 +26,7 @@ use headstart_peer_net::order::Order;
 use headstart_peer_net::pin::Pin;
 use headstart_peer_net::{CountedImage, Status, Swarm};
 use headstart_range_proxy::Proxy;
-use headstart_telemetry::exposition;
+use headstart_telemetry::exposition::PageFormat;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::path::Path;
@@ -325,9 +325,12 @@ async fn targets(State(served): Shared) -> Json<Vec<Targets>> {
 }
 
 /// Metrics of the agent and of its part in the swarm, for Prometheus.
-#[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]
-async fn metrics(State(served): Shared) -> impl IntoResponse {
-    ([(CONTENT_TYPE, exposition::TEXT)], metrics::render(&served, &pins(&served).await))
+#[utoipa::path(get, path = "/metrics",
+    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text")))))]
+async fn metrics(State(served): Shared, headers: HeaderMap) -> impl IntoResponse {
+    let format = PageFormat::accepted(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
+    let pins = pins(&served).await;
+    ([(CONTENT_TYPE, format.media_type())], metrics::render(served, pins, format))
 }
 
 async fn openapi() -> Json<utoipa::openapi::OpenApi> {

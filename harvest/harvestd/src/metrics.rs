@@ -4,11 +4,8 @@ use super::export_process::ExportProcessStatus;
 use super::vssd::Vssd;
 use headstart_harvest::broker::Counters;
 use headstart_harvest::host::{FlashStatus, HostStatus, JournalStatus};
-use headstart_telemetry::exposition::{Kind, Number, Page};
-use std::fmt::Display;
-
-/// The prefix of all names.
-const PREFIX: &str = "headstart_harvest";
+use headstart_telemetry::exposition::{self, MetricType, MetricValue, Number, PageEncoder, PageFormat};
+use std::fmt;
 
 /// A number of a vSSD: the end of its metric's name, its help text, the number.
 type OfVssd = (&'static str, &'static str, fn(&Vssd) -> u64);
@@ -31,47 +28,49 @@ const VSSD_IO: [OfVssd; 2] = [
     ("written_bytes", "Bytes that a vSSD's VM wrote.", |vssd| vssd.status.written_bytes),
 ];
 
-/// Counters begin at zero with each daemon, as Prometheus expects; only erasures of flash go on.
-pub(super) fn page(vssds: &[Vssd], status: &HostStatus) -> String {
-    let mut page = Page::of(PREFIX);
-    for (kind, ending, numbers) in [(Kind::Gauge, "", &VSSD[..]), (Kind::Counter, "_total", &VSSD_IO[..])] {
+/// The page of the metrics of a host and its vSSDs. Counters begin at zero with each daemon, as Prometheus expects; only
+/// erasures of flash go on.
+pub(super) fn page(vssds: Vec<Vssd>, status: HostStatus, format: PageFormat) -> String {
+    exposition::page("headstart_harvest", format, move |page| encode(page, &vssds, &status))
+}
+
+fn encode(page: &mut PageEncoder<'_>, vssds: &[Vssd], status: &HostStatus) -> fmt::Result {
+    for (kind, numbers) in [(MetricType::Gauge, &VSSD[..]), (MetricType::Counter, &VSSD_IO[..])] {
         for (name, help, number) in numbers {
-            let all = vssds.iter().map(|vssd| (vssd, Some(number(vssd))));
-            of_vssds(&mut page, &format!("{name}{ending}"), kind, help, all);
+            of_vssds(page, name, kind, help, vssds.iter().map(|vssd| (vssd, Some(number(vssd)))))?;
         }
     }
     let wear = vssds.iter().map(|vssd| (vssd, Some(vssd.status.harvest_wear)));
     let help = "Of all erasures of a vSSD's channels, those for harvest VMs.";
-    of_vssds(&mut page, "harvest_wear_ratio", Kind::Gauge, help, wear);
+    of_vssds(page, "harvest_wear_ratio", MetricType::Gauge, help, wear)?;
     let forecast = |vssd: &Vssd| vssd.status.forecast.as_ref().map(|forecast| forecast.capacity);
     let forecasts = vssds.iter().map(|vssd| (vssd, forecast(vssd)));
     let help = "Flash that a harvest vSSD is forecast to need, or that another one is forecast to spare.";
-    of_vssds(&mut page, "forecast_bytes", Kind::Gauge, help, forecasts);
+    of_vssds(page, "forecast_bytes", MetricType::Gauge, help, forecasts)?;
     let processes = |number: fn(&ExportProcessStatus) -> u64| {
         vssds.iter().map(move |vssd| (vssd, vssd.process.as_ref().map(number)))
     };
     let help = "1 while the process that serves a vSSD by vhost-user or as a file does so, otherwise 0.";
-    of_vssds(&mut page, "process_up", Kind::Gauge, help, processes(|process| process.serving.into()));
+    of_vssds(page, "process_up", MetricType::Gauge, help, processes(|process| process.serving.into()))?;
     let help = "Times that this process died and was started again.";
-    of_vssds(&mut page, "process_restarts_total", Kind::Counter, help, processes(|process| process.restarts));
-    page.numbers(PREFIX, Kind::Gauge, &now(status));
-    page.numbers(PREFIX, Kind::Counter, &broker(&status.broker));
-    page.numbers(PREFIX, Kind::Counter, &flash(&status.flash));
-    page.numbers(PREFIX, Kind::Counter, &journal(&status.journal));
-    page.finish()
+    of_vssds(page, "process_restarts", MetricType::Counter, help, processes(|process| process.restarts))?;
+    page.numbers("", MetricType::Gauge, &now(status))?;
+    page.numbers("", MetricType::Counter, &broker(&status.broker))?;
+    page.numbers("", MetricType::Counter, &flash(&status.flash))?;
+    page.numbers("", MetricType::Counter, &journal(&status.journal))
 }
 
 /// Adds a metric of each vSSD that has it.
 fn of_vssds<'a>(
-    page: &mut Page,
+    page: &mut PageEncoder<'_>,
     name: &str,
-    kind: Kind,
+    kind: MetricType,
     help: &str,
-    values: impl Iterator<Item = (&'a Vssd, Option<impl Display>)>,
-) {
+    values: impl Iterator<Item = (&'a Vssd, Option<impl MetricValue>)>,
+) -> fmt::Result {
     let labels = |vssd: &'a Vssd| [("vssd", vssd.status.name.as_str()), ("kind", vssd.status.kind.name())];
-    let values = values.map(|(vssd, value)| (labels(vssd), value));
-    page.each(&format!("{PREFIX}_vssd_{name}"), kind, help, values);
+    let samples = values.filter_map(|(vssd, value)| Some((labels(vssd), value?)));
+    page.each(&format!("vssd_{name}"), kind, help, samples)
 }
 
 fn now(status: &HostStatus) -> [Number; 12] {

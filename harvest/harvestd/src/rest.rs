@@ -10,8 +10,8 @@ use super::vssd::Vssd;
 use super::ways::Ways;
 use super::{broke_off, metrics};
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{StatusCode, Uri};
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::IntoResponse;
 use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
@@ -27,7 +27,7 @@ use headstart_harvest::host::{
     FlashStatus, ForecastStatus, Host, HostStatus, JournalStatus, Kind, LeaseStatus, PooledStatus, Report,
     ReportKind, VssdSpec, VssdStatus, Wish,
 };
-use headstart_telemetry::exposition;
+use headstart_telemetry::exposition::PageFormat;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -497,10 +497,12 @@ async fn reports(served: Shared) -> Answer<Json<Vec<Report>>> {
 }
 
 /// Metrics, for Prometheus.
-#[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]
-async fn page(served: Shared) -> Answer<impl IntoResponse> {
-    let page = blocking(served, |served| Ok(metrics::page(&served.vssds(), &served.host.status()))).await?;
-    Ok(([(CONTENT_TYPE, exposition::TEXT)], page))
+#[utoipa::path(get, path = "/metrics",
+    responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text")))))]
+async fn page(served: Shared, headers: HeaderMap) -> Answer<impl IntoResponse> {
+    let format = PageFormat::accepted(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
+    let render = move |served: &Served| Ok(metrics::page(served.vssds(), served.host.status(), format));
+    Ok(([(CONTENT_TYPE, format.media_type())], blocking(served, render).await?))
 }
 
 async fn openapi() -> Json<utoipa::openapi::OpenApi> {

@@ -4,6 +4,8 @@ use headstart_harvest::broker::Counters;
 use headstart_harvest::host::{
     FlashPlace, FlashStatus, HostSettings, HostStatus, JournalStatus, Kind, VssdStatus,
 };
+use headstart_telemetry::exposition::PageFormat;
+use headstart_testkit::metrics::Metrics;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -117,7 +119,7 @@ fn metrics_are_announced_and_have_numbers() {
         stopped: Some("its disk is full".into()),
     };
     let process = Some(ExportProcessStatus { pid: None, serving: false, restarts: 3 });
-    let page = metrics::page(&[Vssd { process, ..unserved() }], &status);
+    let page = metrics::page(vec![Vssd { process, ..unserved() }], status, PageFormat::Prometheus);
     for line in [
         "headstart_harvest_vssd_size_bytes{vssd=\"a\",kind=\"regular\"} 1048576",
         "headstart_harvest_vssd_harvest_wear_ratio{vssd=\"a\",kind=\"regular\"} 0.25",
@@ -134,6 +136,16 @@ fn metrics_are_announced_and_have_numbers() {
     assert!(!page.contains("vssd_forecast_bytes{"), "there is no forecast: {page}");
     let mut kinds = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     assert!(kinds.all(|(name, kind)| (kind == "counter") == name.ends_with("_total")), "{page}");
+}
+
+#[test]
+fn both_formats_of_the_metrics_say_the_same() {
+    let recorded = include_str!("../../../tests/fixtures/0.1.0/json/harvest-v1-vssds.json");
+    let vssds: Vec<Vssd> = serde_json::from_str(recorded).unwrap();
+    let recorded = include_str!("../../../tests/fixtures/0.1.0/json/harvest-v1-status.json");
+    let status: HostStatus = serde_json::from_str(recorded).unwrap();
+    let facts = |format| Metrics::parse(&metrics::page(vssds.clone(), status.clone(), format)).facts();
+    assert_eq!(facts(PageFormat::OpenMetrics), facts(PageFormat::Prometheus));
 }
 
 #[tokio::test(flavor = "multi_thread")]

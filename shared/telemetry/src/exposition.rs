@@ -1,109 +1,205 @@
-//! Prometheus' text format, version 0.0.4, as far as it is used here.
+//! Pages of metrics, written by `prometheus-client` in the format that a scraper asks for.
+//!
+//! No number is kept here: a program counts where things happen, and a function encodes its numbers when it is scraped.
+//! The crate knows both formats, with their escapes and their names: a counter `reads` is the family `reads_total` of
+//! Prometheus' text format, and in OpenMetrics the family `reads` with a sample `reads_total`.
+//!
+//! One thing is done after the crate. It writes the bounds of a histogram below 0.0001 with an exponent: `1e-06`, and
+//! `1e-6` in OpenMetrics. Every version of headstart wrote `0.000001`, and another text is another series to Prometheus
+//! 2, so that a rate over an update would lack these buckets. [`plain_bounds`] writes them as they were.
 
-use crate::histogram::{BUCKETS, Distribution};
-use std::fmt::{Display, Write};
+use crate::histogram::{BUCKETS, LatencyDistribution};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, NoLabelSet, prometheus_text,
+    text,
+};
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+use std::fmt;
 
-/// The media type of a page.
-pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub use prometheus_client::metrics::MetricType;
 
-/// The kind of a metric.
-#[derive(Clone, Copy)]
-pub enum Kind {
-    /// A number that only grows.
-    Counter,
-    /// A number that goes up and down.
-    Gauge,
-    /// The numbers of values in ranges of size.
-    Histogram,
+/// The media type of OpenMetrics, and the only version of it that is served.
+const OPEN_METRICS: (&str, &str) = ("application/openmetrics-text", "version=1.0.0");
+
+/// The format of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageFormat {
+    /// Prometheus' text format, version 0.0.4.
+    Prometheus,
+    /// OpenMetrics, version 1.0.0.
+    OpenMetrics,
 }
 
-/// A number without labels: its metric's name without the page's prefix and `_total`, its help text, the number.
+impl PageFormat {
+    /// The format for a scraper with this header `Accept`: OpenMetrics if its version is listed, as Prometheus' own
+    /// libraries choose. Weights are not looked at: a scraper lists what it understands.
+    #[must_use]
+    pub fn accepted(accept: Option<&str>) -> Self {
+        let is_open = |range: &str| {
+            let mut words = range.split(';').map(str::trim);
+            words.next() == Some(OPEN_METRICS.0) && words.any(|word| word == OPEN_METRICS.1)
+        };
+        let listed = accept.is_some_and(|accept| accept.split(',').any(is_open));
+        if listed { Self::OpenMetrics } else { Self::Prometheus }
+    }
+
+    /// The media type of the page.
+    #[must_use]
+    pub const fn media_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => prometheus_text::CONTENT_TYPE,
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// A number that a metric can have.
+pub trait MetricValue: EncodeCounterValue + EncodeGaugeValue {}
+
+impl MetricValue for u64 {}
+
+impl MetricValue for f64 {}
+
+/// A number without labels: its metric's name without prefixes and `_total`, its help text, the number.
 pub type Number = (&'static str, &'static str, u64);
 
-/// A page of metrics.
-#[derive(Default)]
-pub struct Page(String);
+/// A page of the metrics that `encode` adds. Their names begin with `prefix`; the first metric is the version.
+pub fn page(
+    prefix: &str,
+    format: PageFormat,
+    encode: impl Fn(&mut PageEncoder<'_>) -> fmt::Result + Send + Sync + 'static,
+) -> String {
+    let mut registry = Registry::default();
+    // The registry ends a help text with a full stop.
+    registry.register(
+        prefix,
+        "The version of headstart",
+        Info::new([("version", env!("CARGO_PKG_VERSION"))]),
+    );
+    registry.sub_registry_with_prefix(prefix).register_collector(Box::new(Numbers(encode)));
+    let mut page = String::new();
+    // Writing to a string does not fail.
+    let _ = match format {
+        PageFormat::Prometheus => prometheus_text::encode(&mut page, &registry),
+        PageFormat::OpenMetrics => text::encode(&mut page, &registry),
+    };
+    plain_bounds(page)
+}
 
-impl Page {
-    /// A page whose names begin with `prefix`, with the version as its first metric.
-    #[must_use]
-    pub fn of(prefix: &str) -> Self {
-        let (mut page, name) = (Self::default(), format!("{prefix}_info"));
-        page.metric(&name, Kind::Gauge, "The version of headstart.");
-        page.sample(&name, &[("version", env!("CARGO_PKG_VERSION"))], 1);
-        page
-    }
+/// The numbers that a function encodes.
+struct Numbers<F>(F);
 
-    /// Adds a metric with a sample of each thing that has it: its labels and the value.
-    pub fn each<'a, const LABELS: usize, V: Display>(
-        &mut self,
-        name: &str,
-        kind: Kind,
-        help: &str,
-        values: impl Iterator<Item = ([(&'a str, &'a str); LABELS], Option<V>)>,
-    ) {
-        self.metric(name, kind, help);
-        for (labels, value) in values {
-            value.iter().for_each(|value| self.sample(name, &labels, value));
-        }
-    }
-
-    /// Begins a metric; its samples follow.
-    pub fn metric(&mut self, name: &str, kind: Kind, help: &str) {
-        let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-        };
-        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-    }
-
-    /// Adds a sample to the metric that was begun last.
-    pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
-        let _ = writeln!(self.0, "{name}{} {value}", Labels(labels, None));
-    }
-
-    /// Adds numbers without labels, each a metric of its own: `prefix`, its name, and `_total` for a counter.
-    pub fn numbers(&mut self, prefix: &str, kind: Kind, numbers: &[Number]) {
-        let ending = if matches!(kind, Kind::Counter) { "_total" } else { "" };
-        for (name, help, value) in numbers {
-            let metric = format!("{prefix}_{name}{ending}");
-            self.metric(&metric, kind, help);
-            self.sample(&metric, &[], value);
-        }
-    }
-
-    /// Adds a distribution as the sample of a histogram, in seconds.
-    pub fn distribution(&mut self, name: &str, labels: &[(&str, &str)], values: &Distribution) {
-        let mut sum = 0;
-        for bucket in 0..BUCKETS {
-            sum += values.counts[bucket];
-            let bound = Distribution::bound_s(bucket).map_or("+Inf".to_owned(), |bound| bound.to_string());
-            let _ = writeln!(self.0, "{name}_bucket{} {sum}", Labels(labels, Some(&bound)));
-        }
-        let _ = writeln!(self.0, "{name}_sum{} {}", Labels(labels, None), values.sum.as_secs_f64());
-        let _ = writeln!(self.0, "{name}_count{} {sum}", Labels(labels, None));
-    }
-
-    /// The text of the page.
-    #[must_use]
-    pub fn finish(self) -> String {
-        self.0
+impl<F> fmt::Debug for Numbers<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Numbers")
     }
 }
 
-/// Labels in braces; the bound of a bucket is one of them.
-struct Labels<'a>(&'a [(&'a str, &'a str)], Option<&'a str>);
-
-impl Display for Labels<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let bound = self.1.map(|bound| ("le", bound));
-        for (i, (name, value)) in self.0.iter().copied().chain(bound).enumerate() {
-            let value = value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
-            write!(f, "{}{name}=\"{value}\"", if i == 0 { '{' } else { ',' })?;
-        }
-        if self.0.is_empty() && self.1.is_none() { Ok(()) } else { f.write_char('}') }
+impl<F: Fn(&mut PageEncoder<'_>) -> fmt::Result + Send + Sync + 'static> Collector for Numbers<F> {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        (self.0)(&mut PageEncoder(encoder))
     }
+}
+
+/// Adds metrics to a page. Names lack the page's prefix, and the `_total` of a counter and the `_info` of an information.
+pub struct PageEncoder<'a>(DescriptorEncoder<'a>);
+
+impl PageEncoder<'_> {
+    /// Adds a metric with a sample of each thing that has it: its labels and the value.
+    ///
+    /// # Errors
+    /// None: a page is a string.
+    pub fn each<L: EncodeLabelSet, V: MetricValue>(
+        &mut self,
+        name: &str,
+        kind: MetricType,
+        help: &str,
+        samples: impl IntoIterator<Item = (L, V)>,
+    ) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        for (labels, value) in samples {
+            let mut sample = metric.encode_family(&labels)?;
+            match kind {
+                MetricType::Counter => sample.encode_counter::<NoLabelSet, V, f64>(&value, None)?,
+                _ => sample.encode_gauge(&value)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds numbers without labels, each a metric of its own whose name begins with `prefix`.
+    ///
+    /// # Errors
+    /// None: a page is a string.
+    pub fn numbers(&mut self, prefix: &str, kind: MetricType, numbers: &[Number]) -> fmt::Result {
+        for (name, help, value) in numbers {
+            let none: [(&str, &str); 0] = [];
+            self.each(&format!("{prefix}{name}"), kind, help, [(none, *value)])?;
+        }
+        Ok(())
+    }
+
+    /// Adds an information: labels whose values are words, with the number 1.
+    ///
+    /// # Errors
+    /// None: a page is a string.
+    pub fn info(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: impl IntoIterator<Item = impl EncodeLabelSet>,
+    ) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Info)?;
+        labels.into_iter().try_for_each(|labels| metric.encode_info(&labels))
+    }
+
+    /// Adds latency distributions as histograms, in seconds.
+    ///
+    /// # Errors
+    /// None: a page is a string.
+    pub fn histograms<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (L, LatencyDistribution)>,
+    ) -> fmt::Result {
+        let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (labels, values) in samples {
+            let bound = |bucket| LatencyDistribution::bound_s(bucket).unwrap_or(f64::INFINITY);
+            let buckets: [_; BUCKETS] = std::array::from_fn(|i| (bound(i), values.counts[i]));
+            let (sum, count) = (values.sum.as_secs_f64(), values.count());
+            metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes the bounds of histograms without an exponent.
+///
+/// Only a label can match: a quotation mark in a label's value has a backslash before it.
+fn plain_bounds(page: String) -> String {
+    const LABEL: &str = "le=\"";
+    if !page.contains(LABEL) {
+        return page;
+    }
+    let (mut plain, mut rest) = (String::with_capacity(page.len() + page.len() / 16), page.as_str());
+    while let Some(at) = rest.find(LABEL) {
+        let (before, bound) = rest.split_at(at + LABEL.len());
+        plain.push_str(before);
+        let end = bound.find('"').unwrap_or(bound.len());
+        let is_bound = before.ends_with("{le=\"") || before.ends_with(",le=\"");
+        match bound[..end].parse::<f64>() {
+            Ok(number) if is_bound && bound[..end].contains('e') => {
+                let _ = fmt::Write::write_fmt(&mut plain, format_args!("{number}"));
+            }
+            _ => plain.push_str(&bound[..end]),
+        }
+        rest = &bound[end..];
+    }
+    plain.push_str(rest);
+    plain
 }
 
 #[cfg(test)]
@@ -112,45 +208,79 @@ mod tests {
     use crate::histogram::Histogram;
     use std::time::Duration;
 
-    #[test]
-    fn prints_samples_with_their_labels() {
-        let mut page = Page::default();
-        page.metric("a_total", Kind::Counter, "Things.");
-        page.sample("a_total", &[("disk", "a\"b\\\n")], 7);
-        page.sample("a_total", &[], 1.5);
-        let expected = "# HELP a_total Things.\n# TYPE a_total counter\n\
-                        a_total{disk=\"a\\\"b\\\\\\n\"} 7\na_total 1.5\n";
-        assert_eq!(page.finish(), expected);
+    fn of(format: PageFormat, encode: fn(&mut PageEncoder<'_>) -> fmt::Result) -> String {
+        page("a", format, encode)
     }
 
     #[test]
-    fn numbers_are_metrics_of_their_own() {
-        let mut page = Page::default();
-        page.numbers("a", Kind::Counter, &[("x", "Xs.", 1), ("y", "Ys.", 2)]);
-        page.numbers("a", Kind::Gauge, &[("z", "Zs.", 3)]);
-        let expected = "# HELP a_x_total Xs.\n# TYPE a_x_total counter\na_x_total 1\n\
-                        # HELP a_y_total Ys.\n# TYPE a_y_total counter\na_y_total 2\n\
-                        # HELP a_z Zs.\n# TYPE a_z gauge\na_z 3\n";
-        assert_eq!(page.finish(), expected);
-    }
-
-    #[test]
-    fn a_distribution_is_cumulative_and_ends_with_all() {
-        let histogram = Histogram::default();
-        for micros in [1, 3, 100] {
-            histogram.record(Duration::from_micros(micros));
+    fn a_page_has_the_version_and_each_metric_with_its_samples() {
+        let encode = |page: &mut PageEncoder<'_>| {
+            page.each("b", MetricType::Counter, "Bs.", [([("disk", "a\"b\\\n"), ("le", "1e-6")], 7_u64)])?;
+            page.numbers("c_", MetricType::Gauge, &[("x", "Xs.", 1), ("y", "Ys.", 2)])?;
+            page.each("d", MetricType::Gauge, "Ds, and \\.", [([("file", "1e-6")], 0.25_f64)])?;
+            page.info("e", "E.", [[("le", "1e-6,le=\"")]])
+        };
+        let text = of(PageFormat::Prometheus, encode);
+        let version = env!("CARGO_PKG_VERSION");
+        let expected = format!(
+            "# HELP a_info The version of headstart.\n# TYPE a_info gauge\na_info{{version=\"{version}\"}} 1\n\
+             # HELP a_b_total Bs.\n# TYPE a_b_total counter\n\
+             a_b_total{{disk=\"a\\\"b\\\\\\n\",le=\"0.000001\"}} 7\n\
+             # HELP a_c_x Xs.\n# TYPE a_c_x gauge\na_c_x 1\n# HELP a_c_y Ys.\n# TYPE a_c_y gauge\na_c_y 2\n\
+             # HELP a_d Ds, and \\\\.\n# TYPE a_d gauge\na_d{{file=\"1e-6\"}} 0.25\n\
+             # HELP a_e_info E.\n# TYPE a_e_info gauge\na_e_info{{le=\"1e-6,le=\\\"\"}} 1\n"
+        );
+        assert_eq!(text, expected);
+        let open = of(PageFormat::OpenMetrics, encode);
+        for line in ["# TYPE a info", "# TYPE a_b counter", "# TYPE a_c_x gauge", "# TYPE a_e info"] {
+            assert!(open.lines().any(|found| found == line), "{line} is not in {open}");
         }
-        let mut page = Page::default();
-        page.distribution("t", &[("disk", "")], &histogram.snapshot());
-        let page = page.finish();
+        assert!(open.contains("\na_b_total{") && open.ends_with("# EOF\n"), "{open}");
+    }
+
+    #[test]
+    fn a_histogram_is_cumulative_and_its_bounds_have_no_exponent() {
+        let encode = |page: &mut PageEncoder<'_>| {
+            let histogram = Histogram::default();
+            for micros in [1, 3, 100] {
+                histogram.record(Duration::from_micros(micros));
+            }
+            page.histograms("t_seconds", "Times.", [([("disk", "")], histogram.snapshot())])
+        };
+        let text = of(PageFormat::Prometheus, encode);
         for line in [
-            "t_bucket{disk=\"\",le=\"0.000001\"} 1",
-            "t_bucket{disk=\"\",le=\"0.000004\"} 2",
-            "t_bucket{disk=\"\",le=\"+Inf\"} 3",
-            "t_sum{disk=\"\"} 0.000104",
-            "t_count{disk=\"\"} 3",
+            "# TYPE a_t_seconds histogram",
+            "a_t_seconds_bucket{disk=\"\",le=\"0.000001\"} 1",
+            "a_t_seconds_bucket{disk=\"\",le=\"0.000004\"} 2",
+            "a_t_seconds_bucket{disk=\"\",le=\"67.108864\"} 3",
+            "a_t_seconds_bucket{disk=\"\",le=\"+Inf\"} 3",
+            "a_t_seconds_sum{disk=\"\"} 0.000104",
+            "a_t_seconds_count{disk=\"\"} 3",
         ] {
-            assert!(page.lines().any(|found| found == line), "{line} is not in {page}");
+            assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         }
+        let open = of(PageFormat::OpenMetrics, encode);
+        let bounds = |page: &str| -> Vec<String> {
+            let bounds = page.split("le=\"").skip(1).filter_map(|rest| rest.split_once('"'));
+            bounds.map(|(bound, _)| bound.to_owned()).collect()
+        };
+        let expected: Vec<_> = (0..BUCKETS)
+            .map(|i| LatencyDistribution::bound_s(i).map_or("+Inf".to_owned(), |bound| bound.to_string()))
+            .collect();
+        assert_eq!((bounds(&text), bounds(&open)), (expected.clone(), expected));
+    }
+
+    #[test]
+    fn a_scraper_gets_open_metrics_if_it_lists_this_version() {
+        let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
+                          application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        for accept in [prometheus, "application/openmetrics-text; version=1.0.0; charset=utf-8"] {
+            assert_eq!(PageFormat::accepted(Some(accept)), PageFormat::OpenMetrics, "{accept}");
+        }
+        let earlier = "application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        for accept in [None, Some(earlier), Some("*/*"), Some("text/plain"), Some("")] {
+            assert_eq!(PageFormat::accepted(accept), PageFormat::Prometheus, "{accept:?}");
+        }
+        assert_eq!(PageFormat::Prometheus.media_type(), "text/plain; version=0.0.4; charset=utf-8");
     }
 }

@@ -18,7 +18,7 @@ pub struct Histogram {
 
 /// A [`Histogram`] at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Distribution {
+pub struct LatencyDistribution {
     /// Values in each bucket: `counts[i]` are above `2^(i-1)` and at most `2^i` microseconds; the last one has
     /// the rest.
     pub counts: [u64; BUCKETS],
@@ -36,8 +36,8 @@ impl Histogram {
 
     /// The counts so far.
     #[must_use]
-    pub fn snapshot(&self) -> Distribution {
-        Distribution {
+    pub fn snapshot(&self) -> LatencyDistribution {
+        LatencyDistribution {
             counts: std::array::from_fn(|i| self.counts[i].load(Ordering::Relaxed)),
             sum: Duration::from_nanos(self.sum.load(Ordering::Relaxed)),
         }
@@ -51,7 +51,7 @@ fn bucket(nanos: u64) -> usize {
     (log as usize).min(BUCKETS - 1)
 }
 
-impl Distribution {
+impl LatencyDistribution {
     /// Upper bound of a bucket in seconds; `None` for the last, which has none.
     #[must_use]
     pub fn bound_s(bucket: usize) -> Option<f64> {

@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`exposition`] | Prometheus' text format |
+//! | [`exposition`] | pages in the formats that scrapers ask for |
 //! | [`histogram`] | latency distributions |
 
 #![forbid(unsafe_code)]

@@ -9,6 +9,8 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+pub use crate::metrics::Metrics;
+
 /// The longest time until the disks are ready, and until it has ended: much longer than either takes, even on a busy
 /// machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -134,106 +136,4 @@ fn get(url: &str) -> String {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("text/plain; version=0.0.4"), "{head}");
     body.to_owned()
-}
-
-/// A page of metrics: every sample with its labels, as in the text.
-pub struct Metrics {
-    /// The page.
-    pub text: String,
-    /// The samples, in their order.
-    pub samples: Vec<Sample>,
-}
-
-/// `name{label="value"} number`.
-#[derive(Debug)]
-pub struct Sample {
-    /// The name of the metric.
-    pub name: String,
-    /// The labels, each with its value.
-    pub labels: Vec<(String, String)>,
-    /// The number.
-    pub value: f64,
-}
-
-impl Sample {
-    /// The value of a label.
-    pub fn label(&self, name: &str) -> Option<&str> {
-        self.labels.iter().find(|(label, _)| label == name).map(|(_, value)| value.as_str())
-    }
-}
-
-impl Metrics {
-    /// Parses a page. Every line has to be a comment of a known form or a sample of a metric that was announced.
-    #[track_caller]
-    fn parse(text: &str) -> Self {
-        assert!(text.ends_with('\n'), "{text}");
-        let (mut samples, mut helped, mut kinds) = (Vec::new(), Vec::new(), Vec::<(&str, &str)>::new());
-        for line in text.lines() {
-            if let Some(rest) = line.strip_prefix("# HELP ") {
-                let (name, help) = rest.split_once(' ').unwrap();
-                assert!(!help.is_empty() && !helped.contains(&name), "{line}");
-                helped.push(name);
-            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
-                let (name, kind) = rest.split_once(' ').unwrap();
-                assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
-                assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
-                assert_eq!(helped.last(), Some(&name), "{line}");
-                kinds.push((name, kind));
-            } else {
-                let sample = parse_sample(line).unwrap_or_else(|| panic!("no sample: {line}"));
-                let (announced, kind) = *kinds.last().unwrap();
-                let rest = sample.name.strip_prefix(announced);
-                let allowed: &[_] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
-                assert!(rest.is_some_and(|rest| allowed.contains(&rest)), "{line} follows {announced}");
-                samples.push(sample);
-            }
-        }
-        Self { text: text.to_owned(), samples }
-    }
-
-    /// The sum over all samples of this name whose labels include these.
-    #[track_caller]
-    pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let wanted = |sample: &&Sample| {
-            sample.name == name && labels.iter().all(|(label, value)| sample.label(label) == Some(value))
-        };
-        let mut found = self.samples.iter().filter(wanted).peekable();
-        assert!(found.peek().is_some(), "no {name}{labels:?} in\n{}", self.text);
-        found.map(|sample| sample.value).sum()
-    }
-
-    /// Requests of a kind (hit, miss, write, flush).
-    #[track_caller]
-    pub fn requests(&self, kind: &str) -> f64 {
-        self.sum("headstart_request_seconds_count", &[("kind", kind)])
-    }
-
-    /// `true` if every byte of every image is on this host.
-    pub fn all_is_local(&self) -> bool {
-        self.sum("headstart_image_local_bytes", &[]) == self.sum("headstart_image_bytes", &[])
-    }
-}
-
-fn parse_sample(line: &str) -> Option<Sample> {
-    let name_end = line.find(['{', ' '])?;
-    let (name, mut rest) = line.split_at(name_end);
-    let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic())
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    let mut labels = Vec::new();
-    if let Some(inside) = rest.strip_prefix('{') {
-        rest = inside;
-        while !rest.starts_with('}') {
-            let (label, after) = rest.split_once("=\"")?;
-            // A quotation mark in a value has a backslash before it.
-            let mut end = after.find('"')?;
-            while after[..end].ends_with('\\') {
-                end += 1 + after[end + 1..].find('"')?;
-            }
-            labels.push((label.to_owned(), after[..end].to_owned()));
-            rest = after[end + 1..].trim_start_matches(',');
-        }
-        rest = &rest[1..];
-    }
-    let value = rest.strip_prefix(' ')?.parse().ok()?;
-    is_name.then(|| Sample { name: name.to_owned(), labels, value })
 }

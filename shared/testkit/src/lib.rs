@@ -10,6 +10,7 @@
 //! | [`process`] | programs that a test starts, watches and ends |
 //! | [`scene`] | a directory of a test's own, the programs of the workspace run in it, and their output |
 //! | [`attached`] | a running `headstart attach` |
+//! | [`metrics`] | pages of metrics, read strictly |
 //! | [`disk`] | disks that any run makes again |
 //! | [`data_sets`] | small data sets of recorded boots |
 //! | [`help`] | the help texts of the programs, and the examples in them |
@@ -35,6 +36,7 @@ pub mod files;
 pub mod fio;
 pub mod help;
 pub mod memory_registry;
+pub mod metrics;
 pub mod nginx;
 pub mod process;
 pub mod redirect;

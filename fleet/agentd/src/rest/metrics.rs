@@ -4,7 +4,9 @@ use super::Served;
 use crate::disks::DiskState;
 use crate::pin_manager::PinStatus;
 use crate::scrub::ScrubCounts;
-use headstart_telemetry::exposition::{Kind, Number, Page};
+use headstart_telemetry::exposition::{self, MetricType, Number, PageEncoder, PageFormat};
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const STATES: [(DiskState, &str); 4] = [
@@ -14,28 +16,27 @@ const STATES: [(DiskState, &str); 4] = [
     (DiskState::Detaching, "detaching"),
 ];
 
-/// The prefix of the names of the swarm's metrics.
-const SWARM: &str = "headstart_agent_swarm";
+/// The page of the agent's metrics.
+pub(super) fn render(served: Arc<Served>, pins: Vec<PinStatus>, format: PageFormat) -> String {
+    exposition::page("headstart_agent", format, move |page| encode(page, &served, &pins))
+}
 
-pub(super) fn render(served: &Served, pins: &[PinStatus]) -> String {
-    let mut page = Page::of("headstart_agent");
+fn encode(page: &mut PageEncoder<'_>, served: &Served, pins: &[PinStatus]) -> fmt::Result {
     let disks = served.disks.list();
-    page.metric("headstart_agent_disks", Kind::Gauge, "Disks that the agent looks after, by what they do.");
-    for (state, name) in STATES {
-        let number = disks.iter().filter(|disk| disk.state == state).count();
-        page.sample("headstart_agent_disks", &[("state", name)], number);
-    }
-    let name = "headstart_agent_disk_restarts_total";
+    let states = STATES.map(|(state, name)| {
+        ([("state", name)], disks.iter().filter(|disk| disk.state == state).count() as u64)
+    });
+    page.each("disks", MetricType::Gauge, "Disks that the agent looks after, by what they do.", states)?;
     let help = "How often a disk's process died and was started again.";
-    let restarts = disks.iter().map(|disk| ([("disk", disk.spec.name.as_str())], Some(disk.restarts)));
-    page.each(name, Kind::Counter, help, restarts);
-    page.numbers("headstart_agent_cache", Kind::Counter, &cached(served));
+    let restarts = disks.iter().map(|disk| ([("disk", disk.spec.name.as_str())], disk.restarts));
+    page.each("disk_restarts", MetricType::Counter, help, restarts)?;
+    page.numbers("cache_", MetricType::Counter, &cached(served))?;
     if let Some(swarm) = &served.swarm {
         let status = swarm.status();
         let sum = |number: fn(&PinStatus) -> u64| pins.iter().map(number).sum();
         page.numbers(
-            SWARM,
-            Kind::Gauge,
+            "swarm_",
+            MetricType::Gauge,
             &[
                 ("peers", "Hosts that this host is connected to.", status.peers.len() as u64),
                 ("blobs", "Blobs that this host shares.", status.blobs.len() as u64),
@@ -48,19 +49,19 @@ pub(super) fn render(served: &Served, pins: &[PinStatus]) -> String {
                     swarm.hint_counters().tracked_images,
                 ),
             ],
-        );
+        )?;
         if let Some(seconds) = swarm.certificate_seconds() {
             let help = "Seconds until this host's certificate ends; 0 once it has.";
-            page.numbers(SWARM, Kind::Gauge, &[("certificate_seconds", help, seconds)]);
+            page.numbers("swarm_", MetricType::Gauge, &[("certificate_seconds", help, seconds)])?;
         }
-        page.numbers(SWARM, Kind::Counter, &connections(&swarm.counters()));
-        page.numbers(SWARM, Kind::Counter, &decisions(&swarm.node_counters()));
-        page.numbers(SWARM, Kind::Counter, &hints(&swarm.hint_counters()));
+        page.numbers("swarm_", MetricType::Counter, &connections(&swarm.counters()))?;
+        page.numbers("swarm_", MetricType::Counter, &decisions(&swarm.node_counters()))?;
+        page.numbers("swarm_", MetricType::Counter, &hints(&swarm.hint_counters()))?;
     }
     if let Some(proxy) = &served.proxy {
-        page.numbers("headstart_agent_proxy", Kind::Counter, &proxied(&proxy.counters()));
+        page.numbers("proxy_", MetricType::Counter, &proxied(&proxy.counters()))?;
     }
-    page.finish()
+    Ok(())
 }
 
 fn cached(served: &Served) -> [Number; 3] {
