@@ -15,6 +15,7 @@
 //! | [`data_sets`] | small data sets of recorded boots |
 //! | [`help`] | the help texts of the programs, and the examples in them |
 //! | [`files`] | the contents of directories |
+//! | [`mod@wait`] | waiting for a condition, with a limit |
 //! | [`fio`] | NBD servers measured side by side |
 //!
 //! Nothing in here is part of the product.
@@ -46,3 +47,4 @@ pub mod scene;
 mod served;
 pub mod shaper;
 pub mod token_server;
+pub mod wait;

@@ -6,11 +6,12 @@ use crate::sidecar::Locks;
 use crate::whole::{Checked, check};
 use crate::{Cache, CacheSettings, CachedBlob, EntryKind, Watcher};
 use headstart_block::{ByteRange, ErrorKind, ReadAt};
+use headstart_testkit::wait::wait_until;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LEN: usize = 200_000;
 
@@ -23,15 +24,8 @@ fn checking(dir: &Path) -> Arc<Cache> {
     Cache::open(dir, CacheSettings::default()).unwrap()
 }
 
-#[track_caller]
-#[expect(clippy::disallowed_methods, reason = "a thread is waited for")]
-fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !happened() {
-        assert!(started.elapsed() < Duration::from_secs(60), "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
+/// A limit that nothing here exceeds on any machine.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Inserts everything that is missing, with one byte of it wrong.
 fn fill_wrongly(sample: &Sample, blob: &CachedBlob) {
@@ -104,11 +98,11 @@ fn a_wrong_blob_is_dropped_by_itself_and_taken_again() {
     let gone: Weak<Told> = Weak::new();
     blob.watch(gone);
     fill_wrongly(&sample, &blob);
-    wait_until("it is found out", || told.0.load(Ordering::Relaxed) == 1);
+    wait_until("it is found out", LIMIT, || told.0.load(Ordering::Relaxed) == 1);
     assert_eq!((cache.counters().wrong_blobs, blob.local_bytes()), (1, 0));
     assert_eq!(missing(&blob, all()), [all()]);
     sample.fill(&blob, all());
-    wait_until("it is found right", || blob.is_proven() && cache.counters().proven_blobs == 1);
+    wait_until("it is found right", LIMIT, || blob.is_proven() && cache.counters().proven_blobs == 1);
     assert!(sample.reads(&blob, all()));
     assert_eq!((told.0.load(Ordering::Relaxed), cache.counters().proven_blobs), (1, 1));
 }
@@ -121,7 +115,9 @@ fn a_blob_that_is_always_wrong_is_not_taken_for_ever() {
     let blob = cache.blob(&sample.plain("a")).unwrap();
     for round in 1..=3 {
         fill_wrongly(&sample, &blob);
-        wait_until("it is found out", || cache.counters().wrong_blobs == round && blob.local_bytes() == 0);
+        wait_until("it is found out", LIMIT, || {
+            cache.counters().wrong_blobs == round && blob.local_bytes() == 0
+        });
     }
     let errors = [
         blob.read_at(&mut [0; 10], 5).unwrap_err(),
@@ -135,7 +131,7 @@ fn a_blob_that_is_always_wrong_is_not_taken_for_ever() {
     }
     // A blob that is opened again starts again.
     drop(blob);
-    wait_until("it is taken again", || {
+    wait_until("it is taken again", LIMIT, || {
         let blob = cache.blob(&sample.plain("a")).unwrap();
         blob.insert(0, sample.part(units(0, 1))).is_ok()
     });
@@ -156,8 +152,10 @@ fn an_unchecked_whole_blob_is_checked_when_it_is_opened() {
         drop(blob);
         let cache = checking(dir.path());
         let blob = cache.blob(&sample.plain(&right.to_string())).unwrap();
-        wait_until("it is checked", || cache.counters().proven_blobs + cache.counters().wrong_blobs == 1);
-        wait_until("what follows", || if right { blob.is_proven() } else { blob.local_bytes() == 0 });
+        wait_until("it is checked", LIMIT, || {
+            cache.counters().proven_blobs + cache.counters().wrong_blobs == 1
+        });
+        wait_until("what follows", LIMIT, || if right { blob.is_proven() } else { blob.local_bytes() == 0 });
     }
 }
 

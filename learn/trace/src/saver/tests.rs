@@ -5,6 +5,7 @@ use crate::boots::RecordingPhase;
 use crate::directory::DirectoryLimits;
 use crate::file::{ReadLimits, read_file};
 use headstart_block::ByteRange;
+use headstart_testkit::wait::wait_until;
 use std::path::Path;
 
 const PACE: Pace = Pace {
@@ -34,14 +35,6 @@ fn traces(dir: &Path) -> Vec<Trace> {
     paths.iter().map(|path| read_file(path, &ReadLimits::default()).unwrap()).collect()
 }
 
-fn wait_for(what: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !what() {
-        assert!(started.elapsed() < PATIENCE);
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
 #[test]
 fn traces_are_saved_in_between_and_at_the_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -51,7 +44,7 @@ fn traces_are_saved_in_between_and_at_the_end() {
     let saver = Saver::start(directory, vec![first, second], PACE).unwrap();
     assert_eq!(saver.saved(), SavedBoots::default());
     read(&a, 0);
-    wait_for(|| traces(dir.path()).len() == 1);
+    wait_until("a trace is there", PATIENCE, || traces(dir.path()).len() == 1);
     read(&a, 4096);
     assert!(saver.stop(PATIENCE));
     let traces = traces(dir.path());
@@ -67,10 +60,11 @@ fn a_trace_ends_with_the_window_and_the_next_boot_has_one_of_its_own() {
     let directory = Arc::new(TraceDirectory::open(dir.path(), DirectoryLimits::default()).unwrap());
     let (a, recording) = recording("a", Duration::from_secs(1));
     // Longer than the window: it has not begun.
-    thread::sleep(Duration::from_millis(1100));
+    let attached_for = Duration::from_millis(1100);
+    wait_until("more than a window goes by", PATIENCE, || a.created().elapsed() >= attached_for);
     let saver = Saver::start(directory, vec![recording], PACE).unwrap();
     read(&a, 1 << 20);
-    wait_for(|| {
+    wait_until("the window is over, and its trace there", PATIENCE, || {
         matches!(a.phase(Instant::now()), RecordingPhase::Idle { .. }) && traces(dir.path()).len() == 1
     });
     read(&a, 2 << 20);
@@ -99,7 +93,7 @@ fn a_look_at_the_disk_leaves_no_trace() {
     let saver = Saver::start(directory, vec![recording], PACE).unwrap();
     read(&a, 0);
     // Also if it was written already.
-    wait_for(|| traces(dir.path()).len() == 1);
+    wait_until("a trace is there", PATIENCE, || traces(dir.path()).len() == 1);
     for _ in 0..3 * OPEN_MAX {
         a.client_came();
         read(&a, 0);
@@ -136,7 +130,7 @@ fn a_directory_that_fails_harms_nobody() {
     let (a, recording) = recording("a", PATIENCE);
     read(&a, 0);
     let saver = Saver::start(directory, vec![recording], PACE).unwrap();
-    wait_for(|| saver.saved().failures > 1);
+    wait_until("two failures", PATIENCE, || saver.saved().failures > 1);
     assert_eq!(saver.saved().requests, 0);
     // Once it works again, nothing was lost.
     std::fs::create_dir(&gone).unwrap();
