@@ -17,6 +17,7 @@
 
 use headstart_block::{ByteRange, ReadAt};
 use headstart_cache::{BlobSpec, Cache, CacheSettings, CachedBlob, WaitHint};
+use headstart_testkit::wait::{wait_for, wait_until};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -144,14 +145,10 @@ impl Other {
 
     /// Waits until the process ends by itself, with success.
     fn ends(mut self) {
-        let started = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return assert!(status.success(), "{status}");
-            }
-            assert!(started.elapsed() < DEADLINE, "it does not end");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let status = wait_for("the other process has ended", DEADLINE, || {
+            self.child.try_wait().unwrap().ok_or("it runs")
+        });
+        assert!(status.success(), "{status}");
     }
 
     fn kill(mut self) {
@@ -219,7 +216,7 @@ fn the_other_process() {
             say(cache.counters().bypassed_bytes);
             say(blob.local_bytes());
             wait_for_parent();
-            std::thread::sleep(Duration::from_millis(1100));
+            wait_until("the disk is tried again", DEADLINE, || !blob.is_bypassed());
             sample.fill(&blob, ByteRange::between(LEN / 2, LEN / 2 + UNIT));
             say(blob.local_bytes());
         }

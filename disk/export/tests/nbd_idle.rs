@@ -7,12 +7,12 @@ use headstart_block::{BlockDevice, ByteRange, Extent, Result};
 use headstart_export::nbd::proto::{NbdRequest, OptionHeader, option};
 use headstart_export::nbd::{Address, NbdServer, NbdSettings};
 use headstart_export::{Export, Server as _};
+use headstart_testkit::wait::wait_for_value;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const DISKS: usize = 200;
 /// The most memory that a server may keep for an idle disk, in KiB: an eighth of the limit for a whole disk.
@@ -75,22 +75,16 @@ fn idle_disks_cost_little() {
             (busy_client(&socket), Box::new(server))
         })
         .collect();
-    let until = Instant::now() + PATIENCE;
-    let has_ended = |threads: usize| status("Threads") == threads || Instant::now() > until;
-    sleep(Duration::from_millis(2500));
-    while !has_ended(threads + 2 * DISKS) {
-        sleep(Duration::from_millis(50));
-    }
-    let each = (status("VmRSS") - memory) / DISKS;
-    assert!(each < KIB_MAX, "an idle disk takes {each} KiB");
-    assert_eq!(status("Threads") - threads, 2 * DISKS);
+    let seen = || (status("Threads").saturating_sub(threads), status("VmRSS").saturating_sub(memory) / DISKS);
+    // The threads of their work end after a while, and give their memory back.
+    let (_, each) =
+        wait_for_value("two threads a disk, and little memory in KiB", PATIENCE, seen, |(threads, each)| {
+            *threads == 2 * DISKS && *each < KIB_MAX
+        });
     let _ = writeln!(std::io::stderr(), "an idle disk takes {each} KiB");
     for (client, server) in attached {
         drop(client);
         server.stop().unwrap();
     }
-    while !has_ended(threads) {
-        sleep(Duration::from_millis(50));
-    }
-    assert_eq!(status("Threads"), threads);
+    wait_for_value("no thread is left", PATIENCE, || status("Threads"), |now| *now == threads);
 }

@@ -154,15 +154,14 @@ pub fn warnings_behind(log: &Path, from: u64) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headstart_testkit::wait::wait_for_value;
+    use std::time::Duration;
 
     /// Waits until a released lock is free: a program that another test starts has it for a moment.
     #[track_caller]
     fn wait_until_free(path: &Path) {
-        let is_free = (0..3000).any(|_| {
-            std::thread::park_timeout(std::time::Duration::from_millis(10));
-            holder(path).is_none()
-        });
-        assert!(is_free, "{:?} holds {}", holder(path), path.display());
+        let what = format!("nothing holds {}", path.display());
+        wait_for_value(&what, Duration::from_secs(60), || holder(path), Option::is_none);
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use crate::process::Process;
 use crate::scene::Scene;
+use crate::wait::{Shown, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub use crate::metrics::Metrics;
 
@@ -99,15 +100,10 @@ impl Attached {
     /// Waits until `wanted` is true of its metrics.
     #[track_caller]
     pub fn wait_for(&self, what: &str, wanted: impl Fn(&Metrics) -> bool) -> Metrics {
-        let until = Instant::now() + PATIENCE;
-        loop {
+        wait_for(what, PATIENCE, || {
             let metrics = self.metrics();
-            if wanted(&metrics) {
-                return metrics;
-            }
-            assert!(Instant::now() < until, "no {what}:\n{}", metrics.text);
-            std::thread::sleep(Duration::from_millis(10));
-        }
+            if wanted(&metrics) { Ok(metrics) } else { Err(Shown(metrics.text)) }
+        })
     }
 }
 

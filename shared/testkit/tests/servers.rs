@@ -5,11 +5,11 @@
 use headstart_testkit::nginx::{Certificate, Nginx};
 use headstart_testkit::process::{Process, installed};
 use headstart_testkit::s3::S3;
+use headstart_testkit::wait::wait_until;
 use std::fs;
 use std::net::TcpStream;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -31,10 +31,7 @@ fn nginx_serves_a_directory() {
     let nginx = Nginx::serve(dir.path());
     assert_eq!(curl(&["-r", "3-5", &format!("{}/file", nginx.url())]), "345");
     // The log line is written once everything was sent.
-    let until = Instant::now() + TIME_LIMIT;
-    while nginx.log().is_empty() && Instant::now() < until {
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("the request is logged", TIME_LIMIT, || !nginx.log().is_empty());
     assert_eq!(nginx.log(), "GET /file 206 3 bytes=3-5\n");
     let addr = nginx.addr();
     drop(nginx);

@@ -4,12 +4,12 @@ use crate::attached::PATIENCE;
 use crate::http::ask;
 use crate::scene::{Scene, run_tool};
 use headstart_testkit::process::Process;
+use headstart_testkit::wait::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// An agent in the directory `NAME` of a scene, with the cache `NAME-cache`. Killed when dropped; its disks, too.
 pub(crate) struct Agent<'s> {
@@ -115,17 +115,10 @@ impl<'s> Agent<'s> {
     /// The only disk, once it is as `wanted`.
     #[track_caller]
     pub(crate) fn disk_that(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let disks = self.disks();
-            if let [disk] = disks.as_slice()
-                && wanted(disk)
-            {
-                return disk.clone();
-            }
-            assert!(Instant::now() < until, "not {what}: {disks:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_for(what, PATIENCE, || match self.disks().as_slice() {
+            [disk] if wanted(disk) => Ok(disk.clone()),
+            disks => Err(disks.to_vec()),
+        })
     }
 
     /// `true` if a process serves this disk.

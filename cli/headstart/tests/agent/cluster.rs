@@ -6,9 +6,9 @@ use crate::http::ask;
 use crate::images::{Web, can_check_bytes, check_bytes, noisy};
 use crate::scene::Scene;
 use crate::swarm::wait_for_company;
+use headstart_testkit::wait::wait_for_value;
 use serde_json::Value;
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
 
 pub(crate) fn start<'s>(scene: &'s Scene, name: &'static str, credentials: &str, words: &str) -> Agent<'s> {
     let words = format!("--credentials ~/{credentials} --name {name} --listen 127.0.0.1:0 {words}");
@@ -21,11 +21,7 @@ pub(crate) fn part(agent: &Agent<'_>) -> Value {
 
 #[track_caller]
 pub(crate) fn wait_for(what: &str, agent: &Agent<'_>, is_so: impl Fn(&Value) -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so(&part(agent)) {
-        assert!(Instant::now() < until, "not {what}: {}", part(agent));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_for_value(what, PATIENCE, || part(agent), is_so);
 }
 
 pub(crate) fn knows(name: &'static str) -> impl Fn(&Value) -> bool {

@@ -7,13 +7,13 @@ use crate::images::{Web, can_check_bytes, check_bytes, noisy, tool};
 use crate::scene::{Run, Scene};
 use crate::tools::installed;
 use headstart_testkit::process::Process;
+use headstart_testkit::wait::{wait_for_value, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
 
 fn kill(pid: &Value) {
     signal(pid, Signal::KILL);
@@ -295,11 +295,7 @@ fn an_agent_that_ends_starts_no_process_again() {
     let own = Value::from(agent.id());
     signal(&own, Signal::STOP);
     signal(&disk["pid"], Signal::TERM);
-    let until = Instant::now() + PATIENCE;
-    while agent.is_served("vm") {
-        assert!(Instant::now() < until, "the disk's process does not end");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("the disk's process has ended", PATIENCE, || !agent.is_served("vm"));
     signal(&own, Signal::TERM);
     signal(&own, Signal::CONT);
     agent.ends();
@@ -322,11 +318,7 @@ fn a_detach_that_an_agent_died_in_is_finished_by_the_next() {
     vm["detaching"] = true.into();
     fs::write(&record, vm.to_string()).unwrap();
     agent.again();
-    let until = Instant::now() + PATIENCE;
-    while !agent.disks().is_empty() {
-        assert!(Instant::now() < until, "{:?}", agent.disks());
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    wait_for_value("the disk is detached", PATIENCE, || agent.disks(), Vec::is_empty);
     assert!(!scene.path("d.sock").exists());
 }
 

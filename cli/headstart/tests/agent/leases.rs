@@ -6,9 +6,10 @@ use crate::disk::noise;
 use crate::images::tool;
 use crate::scene::Scene;
 use crate::tools::installed;
+use headstart_testkit::wait::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const PRUNE: &str = "image prune file://~/store --older-than 0s";
 
@@ -30,12 +31,8 @@ fn a_detached_disk_leaves_no_file_in_its_store_and_a_stopped_one_keeps_it() {
     // The host goes down in good order, and comes back.
     let pid = fs::read_to_string(scene.path("a/disks/vm.pid")).unwrap();
     kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), Signal::TERM).unwrap();
-    let until = Instant::now() + PATIENCE;
     let has_said = || fs::read_to_string(scene.path("a/disks/vm.out")).unwrap().contains("{\"reads\"");
-    while !has_said() || agent.is_served("vm") {
-        assert!(Instant::now() < until, "the disk does not end");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the disk's process has ended", PATIENCE, || has_said() && !agent.is_served("vm"));
     assert_eq!(leases(&scene), 1);
     agent.again();
     let disk = agent.disk_that("serving", |disk| disk["state"] == "serving");

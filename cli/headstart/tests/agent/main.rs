@@ -4,7 +4,6 @@
 //! |---|---|
 //! | [`cluster`] | hosts with certificates, and errors of a set-up |
 //! | [`disks`] | attaching, detaching, listing, watching; requests that cannot work; processes that die |
-//! | [`idle`] | the cost of hosts that have nothing to share |
 //! | [`io`] | fio with verification, while the agent is killed, restarted and replaced by another program |
 //! | [`joining`] | a host in the swarm, and its errors, are reported on both sides |
 //! | [`leases`] | a disk whose process is dead keeps its image |
@@ -39,7 +38,6 @@ mod flipped;
 mod guest;
 #[path = "../support/http.rs"]
 mod http;
-mod idle;
 #[path = "../attach/images.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod images;

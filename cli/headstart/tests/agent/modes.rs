@@ -5,13 +5,13 @@ use crate::attached::{Attached, PATIENCE};
 use crate::images::noisy;
 use crate::scene::Scene;
 use headstart_testkit::process::Process;
+use headstart_testkit::wait::{wait_for, wait_for_value};
 use std::fs::{self, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// Files and directories below `dir` that others than their owner can use.
 pub(crate) fn open_to_others(dir: &Path) -> Vec<String> {
@@ -89,15 +89,12 @@ fn files_that_were_open_to_others_are_closed_with_one_warning() {
         let about = |said: &str| said.lines().filter(|line| line.contains("now they cannot")).count();
         let expected = if is_first { (1, 2) } else { (0, 0) };
         // Standard error may come later than the line that all is ready.
-        let until = Instant::now() + PATIENCE;
-        let said = loop {
-            let said = (attached.said(), agent.said());
-            if (about(&said.0), about(&said.1)) == expected || Instant::now() > until {
-                break said;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        assert_eq!((about(&said.0), about(&said.1)), expected, "{said:?}");
+        wait_for_value(
+            &format!("{expected:?} lines about modes, of the disk and of the agent"),
+            PATIENCE,
+            || (attached.said(), agent.said()),
+            |said| (about(&said.0), about(&said.1)) == expected,
+        );
         attached.detach();
     }
 }
@@ -123,15 +120,15 @@ fn a_disks_log_gives_way_to_a_new_one() {
     // The log is nearly full, and the process warns of each client that sends malformed bytes.
     let log = scene.path("a/disks/vm.log");
     fs::write(&log, vec![b'\n'; 1 << 20]).unwrap();
-    let until = Instant::now() + PATIENCE;
-    // The log is copied, and then begun again.
-    while !scene.path("a/disks/vm.log.1").exists() || fs::metadata(&log).unwrap().len() >= 1 << 16 {
+    wait_for("the log is copied and then begun again", PATIENCE, || {
+        let len = fs::metadata(&log).unwrap().len();
+        if scene.path("a/disks/vm.log.1").exists() && len < 1 << 16 {
+            return Ok(());
+        }
         let mut client = UnixStream::connect(scene.path("n.sock")).unwrap();
         let _ = client.write_all(&[0xff; 64]);
-        drop(client);
-        assert!(Instant::now() < until, "the log is {} bytes long", fs::metadata(&log).unwrap().len());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        Err(format!("the log is {len} bytes long"))
+    });
     assert_eq!(open_to_others(&scene.path("a/disks")), Vec::<String>::new());
     scene.ok("disk detach vm --json --agent ~/a/agent.sock");
     assert_eq!(scene.names("a/disks"), Vec::<String>::new());

@@ -7,8 +7,8 @@ use crate::scene::{Run, Scene};
 use crate::swarm::hosts_with;
 use headstart_testkit::faults::Outage;
 use headstart_testkit::registry::{Access, Registry};
+use headstart_testkit::wait::wait_until;
 use serde_json::Value;
-use std::time::{Duration, Instant};
 
 fn part(agent: &Agent<'_>) -> Value {
     serde_json::from_str(&agent.http("GET /v1/swarm").1).unwrap()
@@ -20,15 +20,6 @@ fn pin(agent: &Agent<'_>) -> Option<Value> {
     let pins = part["pins"].as_array().unwrap();
     assert!(pins.len() <= 1, "{part}");
     pins.first().cloned()
-}
-
-#[track_caller]
-fn wait_for(what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "not {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Bytes of the image's blobs, hash trees included.
@@ -85,14 +76,14 @@ fn pinned_images_need_no_store() {
     agents[1].stop();
     std::fs::remove_dir_all(scene.path("b-cache")).unwrap();
     agents[1].again();
-    wait_for("a part that came again", || {
+    wait_until("a part that came again", PATIENCE, || {
         pin(&agents[1]).is_some_and(|pin| pin["lacking_bytes"] == 0 && pin["bytes"].as_u64() > Some(0))
     });
     // A host that comes later learns of it, and reads all of it, although one of those that keep it dies.
     let join = format!("--join {}", agents[0].ready["address"].as_str().unwrap());
     let late = Agent::start(&scene, "d", &format!("--plain d --listen 127.0.0.1:0 {join}"));
-    wait_for("known to a host that came later", || pin(&late).is_some());
-    wait_for("connected to all", || part(&late)["peers"].as_array().unwrap().len() == 3);
+    wait_until("known to a host that came later", PATIENCE, || pin(&late).is_some());
+    wait_until("connected to all", PATIENCE, || part(&late)["peers"].as_array().unwrap().len() == 3);
     scene.fails(&format!("attach {image} --cache ~/d-cache --nbd unix:~/x.sock"), &["refused"]);
     agents[2].kill();
     let by_digest = image.replace(":v1", &format!("@{digest}"));
@@ -106,14 +97,16 @@ fn pinned_images_need_no_store() {
     let disk = agents[1].attach(&format!("vm={image} --nbd unix:~/d.sock"));
     assert!(disk["ready"].is_object(), "{disk}");
     agents[1].detach("vm");
-    wait_for("seen that one is away", || pin(&late).unwrap()["away"] == serde_json::json!(["c"]));
+    wait_until("seen that one is away", PATIENCE, || pin(&late).unwrap()["away"] == serde_json::json!(["c"]));
 
     // The pin ends, and a host that was away learns of it.
     let gone = scene.json(&format!("swarm unpin {image} {}", late.option()));
     assert_eq!(gone["digests"], serde_json::json!([digest]));
-    wait_for("let go", || agents[..2].iter().all(|agent| pin(agent).is_none()) && pin(&late).is_none());
+    wait_until("let go", PATIENCE, || {
+        agents[..2].iter().all(|agent| pin(agent).is_none()) && pin(&late).is_none()
+    });
     agents[2].again();
-    wait_for("known to who was away", || pin(&agents[2]).is_none());
+    wait_until("known to who was away", PATIENCE, || pin(&agents[2]).is_none());
     scene.ok("cache prune --dir ~/b-cache");
     scene.fails(&format!("attach vm={by_digest} --nbd unix:~/e.sock {}", agents[1].option()), &["refused"]);
 }
@@ -128,7 +121,7 @@ fn a_pushed_image_is_warm_on_the_roots() {
     let root = Agent::start(&scene, "a", &format!("--plain a --root {common} {allowed}"));
     let join = root.ready["address"].as_str().unwrap().to_owned();
     let agent = Agent::start(&scene, "b", &format!("--plain b {common} --join {join}"));
-    wait_for("connected", || part(&agent)["peers"].as_array().unwrap().len() == 1);
+    wait_until("connected", PATIENCE, || part(&agent)["peers"].as_array().unwrap().len() == 1);
     let push = |tag: &str| format!("image push file://~/store:v1 oci://{host}/vm:{tag} --plain-http {host}");
     scene.fails(&format!("{} --warm --agent ~/x.sock", push("v1")), &["no agent answers", "x.sock"]);
     let words = format!("image push file://~/store:v1 file://~/other --warm {}", agent.option());

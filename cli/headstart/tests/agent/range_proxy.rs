@@ -4,9 +4,9 @@ use crate::agent::Agent;
 use crate::attached::PATIENCE;
 use crate::images::{Web, noisy};
 use crate::scene::Scene;
+use headstart_testkit::wait::wait_until;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
 
 /// The bytes of a URL from `from` up to and including `to`.
 #[track_caller]
@@ -46,12 +46,10 @@ fn another_program_gets_blobs_of_attached_images_from_here() {
         line.unwrap().parse::<u64>().unwrap()
     };
     // The disk may not have reported its chunks to the agent yet.
-    let until = Instant::now() + PATIENCE;
-    while served() == 0 {
-        assert!(Instant::now() < until, "{}", agent.http("GET /metrics").1);
+    wait_until("bytes of the agent are served", PATIENCE, || {
         assert!(get(&url, 0, 99_999) == blob[..100_000]);
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        served() > 0
+    });
     let before = served();
     assert!(get(&url, 1_000_000, 2_999_999) == blob[1_000_000..3_000_000]);
     assert_eq!(served() - before, 2_000_000);

@@ -117,11 +117,7 @@ fn a_host_that_cannot_keep_its_certificate_renews_it_again_and_keeps_it_once_it_
     let warnings = b.said().lines().filter(|line| line.contains("not be known after a restart")).count();
     assert_eq!(warnings, 1, "{}", b.said());
     fs::remove_dir_all(scene.path("of-b/host.pem.new")).unwrap();
-    let patience = std::time::Instant::now() + Duration::from_secs(60);
-    while in_file() == at_first {
-        assert!(std::time::Instant::now() < patience, "it is not kept: {}", b.said());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_for("kept", &b, |_| in_file() != at_first);
 }
 
 #[test]

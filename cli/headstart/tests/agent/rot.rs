@@ -6,8 +6,9 @@ use crate::flipped::flip;
 use crate::images::{Web, can_check_bytes, check_bytes};
 use crate::scene::Scene;
 use crate::swarm::wait_for_company;
+use headstart_testkit::wait::wait_until;
 use serde_json::Value;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// An image without frames, whose bytes only its hash tree proves, and its layer.
 fn bare() -> (Scene, String) {
@@ -76,11 +77,8 @@ fn an_agent_looks_through_its_cache_where_it_is_told_to() {
     }
     flip(&scene.path("a-cache"), &layer, |len| len / 2);
     let agent = Agent::start(&scene, "a", "--scrub-rate 100MB/s");
-    let until = Instant::now() + Duration::from_secs(60);
-    while metric(&agent, "headstart_agent_cache_scrub_rounds_total") == 0 {
-        assert!(Instant::now() < until, "it does not look");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let rounds = || metric(&agent, "headstart_agent_cache_scrub_rounds_total");
+    wait_until("all of the cache was looked at", Duration::from_secs(60), || rounds() > 0);
     assert_eq!(metric(&agent, "headstart_agent_cache_damaged_bytes_total"), 16384);
     assert!(metric(&agent, "headstart_agent_cache_scrubbed_bytes_total") > 4 << 20);
     check_bytes(&scene, "disk.raw", uri(&agent.attach(&words)));

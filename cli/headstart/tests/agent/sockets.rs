@@ -5,12 +5,12 @@ use crate::attached::{PATIENCE, image_options};
 use crate::images::noisy;
 use crate::scene::{Run, Scene};
 use crate::tools::{installed, is_root, skipped};
+use headstart_testkit::wait::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 const OWNER: u32 = 51_001;
 const GROUP: u32 = 51_002;
@@ -197,11 +197,10 @@ fn outlives_the_end_by(signal: Signal) {
     let mut command = Command::new("qemu-img");
     command.args(["bench", "--image-opts", "-w", "-c", "40000", "-d", "4", "-s", "4096", &options]);
     let mut bench = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let until = Instant::now() + PATIENCE;
-    while fs::metadata(scene.path("vm/data")).map_or(0, |meta| meta.len()) < 1 << 20 {
-        assert!(Instant::now() < until && bench.try_wait().unwrap().is_none(), "nothing is written");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("1 MiB is written", PATIENCE, || {
+        assert!(bench.try_wait().unwrap().is_none(), "the client has ended");
+        fs::metadata(scene.path("vm/data")).is_ok_and(|meta| meta.len() >= 1 << 20)
+    });
     kill_process(Pid::from_raw(disk["pid"].as_i64().unwrap() as i32).unwrap(), signal).unwrap();
     let output = bench.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

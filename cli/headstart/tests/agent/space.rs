@@ -4,9 +4,8 @@ use crate::agent::Agent;
 use crate::attached::PATIENCE;
 use crate::images::{noisy, tool};
 use crate::tools::installed;
+use headstart_testkit::wait::wait_for_value;
 use std::os::unix::fs::MetadataExt;
-use std::thread;
-use std::time::{Duration, Instant};
 
 #[test]
 fn the_space_of_a_disk_is_listed() {
@@ -26,16 +25,15 @@ fn the_space_of_a_disk_is_listed() {
         let files = std::fs::read_dir(scene.path("vm")).unwrap();
         files.filter_map(|file| Some(file.ok()?.metadata().ok()?.blocks() * 512)).sum()
     };
-    let until = Instant::now() + PATIENCE;
-    let space = loop {
-        let space = agent.disks()[0]["space"][0].clone();
-        let collected = space["collected_bytes"].as_u64() >= Some(140 << 20);
-        if collected && space["garbage_bytes"].as_u64() <= Some(1 << 20) && taken() <= 10 << 20 {
-            break space;
-        }
-        assert!(Instant::now() < until, "{space} {}", taken());
-        thread::sleep(Duration::from_millis(50));
-    };
+    let (space, _) = wait_for_value(
+        "garbage is collected",
+        PATIENCE,
+        || (agent.disks()[0]["space"][0].clone(), taken()),
+        |(space, taken)| {
+            let collected = space["collected_bytes"].as_u64() >= Some(140 << 20);
+            collected && space["garbage_bytes"].as_u64() <= Some(1 << 20) && *taken <= 10 << 20
+        },
+    );
     assert_eq!((space["live_bytes"].as_u64(), space["max_bytes"].as_u64()), (Some(8 << 20), Some(32 << 20)));
     let said = scene.ok(&format!("disk list {}", agent.option())).stdout;
     assert!(said.contains("8 MiB written"), "{said}");

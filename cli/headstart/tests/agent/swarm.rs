@@ -4,6 +4,7 @@ use crate::agent::Agent;
 use crate::attached::{Attached, Metrics, PATIENCE};
 use crate::images::{Web, can_check_bytes, check_bytes, noisy, tool};
 use crate::scene::Scene;
+use headstart_testkit::wait::{Shown, wait_for, wait_until};
 use serde_json::Value;
 
 #[test]
@@ -152,11 +153,9 @@ fn shares(agent: &Agent<'_>) -> bool {
 /// does not ask, and fetches to the end the ranges that it begins then.
 #[track_caller]
 pub(crate) fn wait_for_company(agent: &Agent<'_>) {
-    let until = std::time::Instant::now() + PATIENCE;
-    while !shares(agent) {
-        assert!(std::time::Instant::now() < until, "nobody shares it: {}", agent.http("GET /v1/swarm").1);
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    wait_for("other hosts share its blobs", PATIENCE, || {
+        if shares(agent) { Ok(()) } else { Err(Shown(agent.http("GET /v1/swarm").1)) }
+    });
     std::thread::sleep(std::time::Duration::from_secs(1));
 }
 
@@ -189,16 +188,12 @@ pub(crate) fn hosts_with<'s>(scene: &'s Scene, names: &[&'static str], more: &st
         let words = format!("--plain {name} --listen 127.0.0.1:0 {more} {}", join.unwrap_or_default());
         all.push(Agent::start(scene, name, &words));
     }
-    let until = std::time::Instant::now() + PATIENCE;
     let is_alone = |agent: &Agent<'_>| {
         let (_, body) = agent.http("GET /v1/swarm");
         let status: Value = serde_json::from_str(&body).unwrap();
         status["peers"].as_array().unwrap().len() + 1 < names.len()
     };
-    while all.iter().any(is_alone) {
-        assert!(std::time::Instant::now() < until, "the hosts do not find each other");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    wait_until("the hosts have found each other", PATIENCE, || !all.iter().any(is_alone));
     all
 }
 
@@ -247,15 +242,11 @@ fn a_root_brings_what_its_agents_have() {
     let start =
         |name: &'static str| Agent::start(&scene, name, &format!("--plain {name} {common} --join {port}"));
     let read = |agent: &Agent<'_>, name: &str| {
-        let until = std::time::Instant::now() + PATIENCE;
         let knows_root = || {
             let status: Value = serde_json::from_str(&agent.http("GET /v1/swarm").1).unwrap();
             status["peers"].as_array().unwrap().iter().any(|peer| peer["role"] == "root")
         };
-        while !knows_root() {
-            assert!(std::time::Instant::now() < until, "{name} knows no root");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        wait_until(&format!("{name} knows a root"), PATIENCE, knows_root);
         let disk = agent.attach(&format!("vm={} --nbd unix:~/{name}.sock", web.image()));
         wait_for_company(agent);
         check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
@@ -305,18 +296,15 @@ fn a_root_pushes_chunks_before_they_are_requested() {
         let agent = Agent::start(&scene, name, &format!("--plain {name} {common} {join}"));
         let disk = agent.attach(&format!("vm={} --policy none --nbd unix:~/{name}.sock", web.image()));
         wait_for_company(&agent);
-        let until = std::time::Instant::now() + PATIENCE;
         let uri = disk["ready"]["ways"][0]["uri"].as_str().unwrap();
         for at in reads {
             tool(&scene, "qemu-io", &["-r", "-f", "raw", uri, "-c", &format!("read {at} 64k")]);
         }
-        while name == "c" && counted(&agent, "prefetched_chunks_total") < 4.0 {
-            assert!(
-                std::time::Instant::now() < until,
-                "nothing is sent ahead: {}",
-                agent.http("GET /v1/swarm").1
-            );
-            std::thread::sleep(std::time::Duration::from_millis(20));
+        if name == "c" {
+            wait_for("chunks are sent ahead", PATIENCE, || {
+                let is_sent = counted(&agent, "prefetched_chunks_total") >= 4.0;
+                if is_sent { Ok(()) } else { Err(Shown(agent.http("GET /v1/swarm").1)) }
+            });
         }
         agent.detach("vm");
     }

@@ -8,6 +8,7 @@ use crate::images::{Web, layered, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
 use headstart_testkit::faults::{Fault, Rule};
+use headstart_testkit::wait::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -32,16 +33,13 @@ fn kill(pid: &Value) {
 
 /// Waits until a process has ended, which may be a child of this one's.
 fn await_end(pid: &Value) {
-    let until = Instant::now() + PATIENCE;
     let is_zombie = |state: String| state.contains(") Z");
     let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     // The first of its threads may have ended before the others.
-    while fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|state| !is_zombie(state) || threads() > 1)
-    {
-        assert!(Instant::now() < until, "process {pid} does not end");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let state = || fs::read_to_string(format!("/proc/{pid}/stat"));
+    wait_until(&format!("process {pid} has ended"), PATIENCE, || {
+        state().map_or(true, |state| is_zombie(state) && threads() <= 1)
+    });
 }
 
 /// A store, an agent, and the expected content of each disk.

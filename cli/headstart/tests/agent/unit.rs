@@ -6,11 +6,11 @@ use crate::modes::open_to_others;
 use crate::scene::Scene;
 use crate::tools::{installed, is_root};
 use headstart_testkit::process::Process;
+use headstart_testkit::wait::wait_for_value;
 use rustix::fs::{Gid, Uid, chown};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::time::{Duration, Instant};
 
 /// An agent under these restrictions; `None` if this machine does not allow them.
 fn restricted(scene: &Scene) -> Option<Process> {
@@ -42,16 +42,11 @@ fn an_agent_with_the_restrictions_of_its_unit_does_its_work() {
     assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
     check_bytes(&scene, "disk.raw", first["ready"]["ways"][0]["uri"].as_str().unwrap());
     let Some(_next) = restricted(&scene) else { return };
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let listed = scene.json("disk list --agent ~/a/agent.sock");
+    let listed = || scene.json("disk list --agent ~/a/agent.sock");
+    wait_for_value("both disks are adopted", PATIENCE, listed, |listed| {
         let disks = listed["disks"].as_array().unwrap();
-        if disks.len() == 2 && disks.iter().all(|disk| disk["adopted"] == Value::Bool(true)) {
-            break;
-        }
-        assert!(Instant::now() < until, "{listed}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        disks.len() == 2 && disks.iter().all(|disk| disk["adopted"] == Value::Bool(true))
+    });
     for dir in ["a", "state", "cache", "w"] {
         assert_eq!(open_to_others(&scene.path(dir)), Vec::<String>::new());
     }

@@ -7,6 +7,7 @@ use crate::scene::{Run, Scene};
 use headstart_testkit::faults::{Asked, Fault, FaultProxy, Rule};
 use headstart_testkit::process::Process;
 use headstart_testkit::s3::S3;
+use headstart_testkit::wait::{wait_for, wait_for_value, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
@@ -94,15 +95,8 @@ impl World {
     /// The names of the leases, once there are `count` of them: a slow store gets them when the disk is served.
     #[track_caller]
     fn leases(&self, count: usize) -> Vec<String> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let names = self.names(".headstart/leases");
-            if names.len() == count {
-                return names;
-            }
-            assert!(Instant::now() < until, "{names:?} are not {count}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let names = || self.names(".headstart/leases");
+        wait_for_value(&format!("{count} leases"), PATIENCE, names, |names| names.len() == count)
     }
 
     /// Makes all objects below a name this old.
@@ -293,11 +287,10 @@ fn end_disk(scene: &Scene, name: &str) {
     let file = |ending: &str| fs::read_to_string(scene.path(&format!("a/disks/{name}.{ending}")));
     let pid = Pid::from_raw(file("pid").unwrap().trim().parse().unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
-    let until = Instant::now() + PATIENCE;
-    while !file("out").is_ok_and(|out| out.contains("{\"reads\"")) {
-        assert!(Instant::now() < until, "it does not end: {:?}", file("log"));
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_for("the disk's process has ended", PATIENCE, || {
+        let has_ended = file("out").is_ok_and(|out| out.contains("{\"reads\""));
+        if has_ended { Ok(()) } else { Err(file("log")) }
+    });
 }
 
 /// The host goes down in good order and comes back: images of disks that its agent starts again stay held meanwhile.
@@ -312,11 +305,8 @@ fn a_disk_that_an_agent_starts_again_stays_held_until_it_is_detached() {
     end_disk(&world.scene, "vm");
     assert_eq!(world.names(".headstart/leases"), leases);
     let mut second = world.agent();
-    let until = Instant::now() + PATIENCE;
-    while world.json("disk list --agent ~/a/agent.sock")["disks"][0]["state"] != "serving" {
-        assert!(Instant::now() < until, "it is not started again");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let state = || world.json("disk list --agent ~/a/agent.sock")["disks"][0]["state"].clone();
+    wait_for_value("it is started again", PATIENCE, state, |state| state == "serving");
     assert_eq!(world.names(".headstart/leases"), leases);
     world.run("disk detach vm --agent ~/a/agent.sock").succeeds();
     world.leases(0);
@@ -333,11 +323,7 @@ fn a_prune_that_is_interrupted_leaves_no_mark() {
     let mut command = world.scene.command("image prune s3://images/vm");
     command.envs(S3::environment(&proxy.url()));
     let mut process = Process::start(&mut command);
-    let until = Instant::now() + PATIENCE;
-    while !world.path(".headstart/pruning").exists() {
-        assert!(Instant::now() < until, "it does not begin: {process}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("the prune has begun", PATIENCE, || world.path(".headstart/pruning").exists());
     process.signal(Signal::INT);
     assert_eq!(process.end(PATIENCE).code(), Some(1), "{process}");
     assert!(process.said().contains("stopped on request"), "{process}");
@@ -439,15 +425,10 @@ fn a_disk_that_is_detached_while_its_process_is_down_gives_up_what_it_held() {
     fs::rename(&state, &hidden).unwrap();
     let pid = fs::read_to_string(world.scene.path("a/disks/vm.pid")).unwrap();
     kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let disk = world.json(&format!("disk list --agent {AGENT}"))["disks"][0].clone();
-        if disk["error"].as_str().is_some_and(|error| error.contains("is not there")) {
-            break;
-        }
-        assert!(Instant::now() < until, "{disk}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let disk = || world.json(&format!("disk list --agent {AGENT}"))["disks"][0].clone();
+    wait_for_value("the disk's process is missed", PATIENCE, disk, |disk| {
+        disk["error"].as_str().is_some_and(|error| error.contains("is not there"))
+    });
     world.leases(2);
     world.run(&format!("disk detach vm --agent {AGENT}")).succeeds();
     // The writes of the directory still need the image.

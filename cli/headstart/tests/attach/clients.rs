@@ -4,11 +4,11 @@ use crate::attached::{Attached, PATIENCE, image_options};
 use crate::images::noisy;
 use crate::scene::Scene;
 use crate::tools::installed;
+use headstart_testkit::wait::wait_until;
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// A client that stays connected, and reads when it is told to.
 struct Client {
@@ -64,12 +64,14 @@ fn the_first_interrupt_takes_no_disk_away_that_is_used() {
     drop(client);
     let mut attached = Attached::start(&scene, "file://~/store:v1 --nbd unix:~/d.sock");
     drop(Client::connect(&attached.uri()));
-    let until = Instant::now() + PATIENCE;
-    while attached.process().is_running() && Instant::now() < until {
-        attached.process().signal(Signal::INT);
-        // The server may not have noticed yet that the client is gone.
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    // The server may not have noticed yet that the client is gone.
+    wait_until("it has ended", PATIENCE, || {
+        let is_running = attached.process().is_running();
+        if is_running {
+            attached.process().signal(Signal::INT);
+        }
+        !is_running
+    });
     assert!(!attached.said().contains("panicked"), "{}", attached.said());
 }
 
@@ -147,11 +149,10 @@ fn bench(scene: &Scene, options: &str) -> Child {
 /// Waits until some data has been written, but not all.
 #[track_caller]
 fn wait_for_writes(scene: &Scene, bench: &mut Child) {
-    let until = Instant::now() + PATIENCE;
-    while std::fs::metadata(scene.path("vm/data")).map_or(0, |meta| meta.len()) < 1 << 20 {
-        assert!(Instant::now() < until && bench.try_wait().unwrap().is_none(), "nothing is written");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("1 MiB is written", PATIENCE, || {
+        assert!(bench.try_wait().unwrap().is_none(), "the client has ended");
+        std::fs::metadata(scene.path("vm/data")).is_ok_and(|meta| meta.len() >= 1 << 20)
+    });
     assert!(bench.try_wait().unwrap().is_none(), "all was written before the disk was killed");
 }
 

@@ -5,10 +5,10 @@ use crate::images::{can_check_bytes, check_bytes, layered, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
 use headstart_testkit::process::Process;
+use headstart_testkit::wait::wait_for_value;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
-use std::time::{Duration, Instant};
 
 const ATTACH: &str = "file://~/store:v1 --writable ~/vm --nbd unix:~/d.sock";
 
@@ -140,15 +140,12 @@ fn a_directory_whose_data_is_gone_is_not_repaired() {
 /// Waits until the end of the index is recorded.
 #[track_caller]
 fn wait_for_note(scene: &Scene) {
-    let until = Instant::now() + PATIENCE;
     let noted = || {
         let state: Value = serde_json::from_slice(&scene.bytes("vm/state.json")).unwrap();
         state["logs"][0]["bytes"].as_u64()
     };
-    while noted() != Some((HEADER + 40 * 32) as u64) {
-        assert!(Instant::now() < until, "{:?}", noted());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let all = Some((HEADER + 40 * 32) as u64);
+    wait_for_value("the end of the index is noted", PATIENCE, noted, |noted| *noted == all);
 }
 
 /// A second after the last write, a kill does not make damage look like a torn tail.
@@ -216,15 +213,8 @@ fn an_agent_lists_a_disk_whose_index_is_damaged() {
     let pid = fs::read_to_string(scene.path("a/disks/vm.pid")).unwrap();
     kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
     let wait_for = |what: &str, wanted: &dyn Fn(&Value) -> bool| {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let listed = scene.json("disk list --agent ~/a/agent.sock");
-            if wanted(&listed["disks"][0]) {
-                break;
-            }
-            assert!(Instant::now() < until, "not {what}: {listed}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let listed = || scene.json("disk list --agent ~/a/agent.sock");
+        wait_for_value(what, PATIENCE, listed, |listed| wanted(&listed["disks"][0]));
     };
     wait_for("refused", &|disk| {
         let error = disk["error"].as_str().unwrap_or_default();

@@ -226,7 +226,9 @@ fn a_store_that_is_away_while_it_is_preloaded_delays_and_breaks_nothing() {
     web.proxy.set_outage(Outage::Refuse);
     let reading = std::thread::scope(|scope| {
         let reading = scope.spawn(|| read(&scene, &attached, &[2, 14]));
-        std::thread::sleep(Duration::from_secs(10));
+        attached.wait_for("a read that waits", |metrics| metrics.sum("headstart_waiting_reads", &[]) >= 1.0);
+        // A read is slow after a second.
+        std::thread::sleep(Duration::from_millis(1100));
         let waiting = attached.metrics().sum("headstart_waiting_reads", &[]);
         web.proxy.set_outage(Outage::None);
         reading.join().map(|()| waiting)

@@ -9,13 +9,14 @@ use crate::tools::installed;
 use headstart_block::BlockDevice;
 use headstart_block::random::Random;
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
+use headstart_testkit::wait::wait_for_value;
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use uuid::Uuid;
 
 const MIB: u64 = 1 << 20;
@@ -58,11 +59,8 @@ fn watched(scene: &Scene, uri: &str, script: &str) -> u64 {
 /// Waits until the directory takes no more than `most`.
 #[track_caller]
 fn settles(dir: &Path, most: u64) {
-    let until = Instant::now() + PATIENCE;
-    while taken(dir) > most {
-        assert!(Instant::now() < until, "it takes {} still", taken(dir));
-        thread::sleep(Duration::from_millis(50));
-    }
+    let what = format!("it takes at most {most} bytes");
+    wait_for_value(&what, PATIENCE, || taken(dir), |taken| *taken <= most);
 }
 
 const WRITABLE: &str =

@@ -3,14 +3,14 @@
 use crate::disk::mixed_disk;
 use crate::scene::{Scene, Started};
 use headstart_testkit::data_sets::data_set;
+use headstart_testkit::wait::wait_for;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The longest time for any answer, unless the server hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -55,18 +55,13 @@ fn a_damaged_trace_is_named_and_the_others_count() {
 
 /// Connects; a socket is there a moment before its listener.
 fn connect(socket: &Path) -> UnixStream {
-    let start = Instant::now();
-    loop {
-        match UnixStream::connect(socket) {
-            Ok(stream) => return stream,
-            Err(e) => assert!(
-                e.kind() == ErrorKind::ConnectionRefused && start.elapsed() < PATIENCE,
-                "{}: {e}",
-                socket.display()
-            ),
+    wait_for(&format!("{} has a listener", socket.display()), PATIENCE, || {
+        let connected = UnixStream::connect(socket);
+        if let Err(e) = &connected {
+            assert_eq!(e.kind(), ErrorKind::ConnectionRefused, "{}: {e}", socket.display());
         }
-        thread::sleep(Duration::from_millis(5));
-    }
+        connected
+    })
 }
 
 /// Reads 4 KiB at each of `offsets` of the only disk that is served at `socket`.

@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The longest time for an attach, unless it hangs.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -124,14 +124,4 @@ pub(crate) fn command(scene: &Scene, reference: &str, cache: &str, words: &str) 
         socket.display()
     );
     (scene.command(&words), socket)
-}
-
-/// Waits until `happened`. Panics if that takes longer than `limit`.
-#[track_caller]
-pub(crate) fn wait_until(what: &str, limit: Duration, mut happened: impl FnMut() -> bool) {
-    let until = Instant::now() + limit;
-    while !happened() {
-        assert!(Instant::now() < until, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }

@@ -1,6 +1,6 @@
 //! The store is away: for a while, for longer than a read may wait, and when attaching.
 
-use crate::attached::{Attached, command, wait_until};
+use crate::attached::{Attached, command};
 use crate::disk::noise;
 use crate::image::Image;
 use crate::nbd::{Client, EIO};
@@ -10,6 +10,7 @@ use headstart_export::nbd::proto::command;
 use headstart_testkit::faults::{FaultProxy, Outage};
 use headstart_testkit::nginx::Nginx;
 use headstart_testkit::process::Process;
+use headstart_testkit::wait::wait_until;
 use std::fs;
 use std::io::ErrorKind;
 use std::thread;

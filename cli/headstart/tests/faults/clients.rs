@@ -1,10 +1,11 @@
 //! Clients that vanish, stall and come in crowds: other clients do not notice, and nothing of theirs is left.
 
-use crate::attached::{Attached, wait_until};
+use crate::attached::Attached;
 use crate::image::Image;
 use crate::nbd::Client;
 use headstart_testkit::faults::{FaultProxy, Outage};
 use headstart_testkit::nginx::Nginx;
+use headstart_testkit::wait::wait_until;
 use std::thread;
 use std::time::{Duration, Instant};
 

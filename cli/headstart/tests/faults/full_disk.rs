@@ -1,12 +1,13 @@
 //! The cache's disk is full, fails, or takes no files at all: disks go on, there is one warning and a count, and when
 //! there is room again it is used.
 
-use crate::attached::{Attached, command, wait_until};
+use crate::attached::{Attached, command};
 use crate::disk::noise;
 use crate::image::Image;
 use crate::tools::SmallDisk;
 use headstart_testkit::nginx::Nginx;
 use headstart_testkit::process::Process;
+use headstart_testkit::wait::wait_until;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;

@@ -3,10 +3,11 @@
 //! Both processes have the same image from the same web server, each through a proxy of its own, so that one can be
 //! stuck alone.
 
-use crate::attached::{Attached, wait_until};
+use crate::attached::Attached;
 use crate::image::Image;
 use headstart_testkit::faults::{Fault, FaultProxy, Outage, Rule};
 use headstart_testkit::nginx::Nginx;
+use headstart_testkit::wait::wait_until;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 

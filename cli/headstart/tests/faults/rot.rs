@@ -91,7 +91,7 @@ fn a_blob_without_a_hash_tree_is_verified_as_a_whole() {
     let (nginx, (layer, len)) = (image.serve(), image.layer_of("treeless"));
     let reference = format!("http://{}/store:treeless", nginx.addr());
     let attached = Attached::start(scene, &reference, "~/cache", "--fill 1GB/s");
-    crate::attached::wait_until("it is right", std::time::Duration::from_secs(60), || {
+    headstart_testkit::wait::wait_until("it is right", std::time::Duration::from_secs(60), || {
         attached.metric("headstart_cache_proven_blobs_total", "") == 1
     });
     drop(attached);

@@ -1,11 +1,12 @@
 //! Images without hash trees, as other tools make them, from a store that gives wrong bytes: these are found by the
 //! checksums of frames if there are any, and by the blob's digest once all of it is here.
 
-use crate::attached::{Attached, wait_until};
+use crate::attached::Attached;
 use crate::image::Image;
 use crate::nbd::EIO;
 use headstart_testkit::faults::{Fault, FaultProxy, Rule};
 use headstart_testkit::nginx::Nginx;
+use headstart_testkit::wait::wait_until;
 use std::time::Duration;
 
 /// The longest time until a disk of a few MiB is filled and checked, even on a busy machine.

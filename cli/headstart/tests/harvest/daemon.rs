@@ -4,11 +4,12 @@ use crate::http;
 use crate::scene::{Scene, run_tool};
 use crate::tools::find;
 use headstart_testkit::process::Process;
+use headstart_testkit::wait::wait_for;
 use serde_json::Value;
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The longest time until it is ready, and until it has ended: much longer than either takes, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -127,14 +128,7 @@ impl<'s> Daemon<'s> {
     /// Waits until `there` returns a value.
     #[track_caller]
     pub(crate) fn wait_for<T>(&self, what: &str, mut there: impl FnMut() -> Option<T>) -> T {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(found) = there() {
-                return found;
-            }
-            assert!(Instant::now() < until, "not {what}: {}", self.ask("vssd list"));
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        wait_for(what, PATIENCE, || there().ok_or_else(|| self.ask("vssd list")))
     }
 
     /// Waits until no client has a vSSD open: the daemon notices a moment later that one has ended.

@@ -6,6 +6,7 @@ use crate::guest::{Machine, check_rounds, make_bootable, make_bootable_for};
 use crate::restricted::restricted;
 use crate::scene::{Scene, output_of, run_tool};
 use crate::tools::{find, installed, is_root, skipped};
+use headstart_testkit::wait::wait_until;
 use rustix::fs::{Uid, chown};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -157,11 +158,7 @@ fn the_processes_end_with_a_killed_daemon_and_come_back_with_the_next() {
     // One of them cannot notice anything: the next daemon ends it.
     signal(pids[1], Signal::STOP);
     daemon.kill();
-    let until = Instant::now() + crate::daemon::PATIENCE;
-    while is_alive(pids[0]) {
-        assert!(Instant::now() < until, "it goes on without a daemon");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    wait_until("it has ended without a daemon", crate::daemon::PATIENCE, || !is_alive(pids[0]));
     assert!(is_alive(pids[1]));
     daemon.start_again();
     for name in ["a", "b"] {
@@ -403,10 +400,7 @@ fn memory_that_is_taken_away_harms_no_other_vssd() {
         machine.wait_for_rounds(2);
         File::options().write(true).open(&memory).unwrap().set_len(0).unwrap();
         // The hypervisor itself fails on its missing memory.
-        let until = Instant::now() + crate::daemon::PATIENCE;
-        while machine.is_running() && Instant::now() < until {
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        wait_until("the hypervisor has ended", crate::daemon::PATIENCE, || !machine.is_running());
         drop(machine);
         fs::remove_file(&memory).unwrap();
         process(&daemon, "bad");

@@ -7,6 +7,7 @@
 use crate::disk::noise;
 use crate::scene::{Scene, run_tool};
 use crate::tools::find;
+use headstart_testkit::wait::wait_for;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -136,21 +137,19 @@ impl Machine {
 
     #[track_caller]
     pub(crate) fn wait_for_rounds(&mut self, rounds: u64) {
-        let until = Instant::now() + PATIENCE;
-        while self.rounds() < rounds {
-            assert!(Instant::now() < until && self.is_running(), "{} rounds of {rounds}", self.rounds());
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        wait_for(&format!("{rounds} rounds"), PATIENCE, || {
+            let now = self.rounds();
+            assert!(now >= rounds || self.is_running(), "it ended after {now} rounds of {rounds}");
+            if now >= rounds { Ok(()) } else { Err(now) }
+        });
     }
 
     /// Waits for its end, which has to be a good one; returns its rounds, and the longest time of one of them.
     #[track_caller]
     pub(crate) fn end(mut self) -> (u64, Duration) {
-        let until = Instant::now() + PATIENCE;
-        while self.is_running() {
-            assert!(Instant::now() < until, "it does not end after {} rounds", self.rounds());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_for("it has ended", PATIENCE, || {
+            if self.is_running() { Err(format!("{} rounds", self.rounds())) } else { Ok(()) }
+        });
         self.listening.take().unwrap().join().unwrap();
         let printed = self.printed.lock().unwrap().clone();
         let text: Vec<u8> = printed.iter().map(|(_, byte)| *byte).collect();

@@ -18,6 +18,7 @@ use headstart_image::new_layer::Packing;
 use headstart_image::progress::Silent;
 use headstart_lsmt::{LayerMeta, LayerWriter};
 use headstart_store::{Reference, RetrySettings, StoreSettings};
+use headstart_testkit::wait::wait_until;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -118,15 +119,6 @@ impl Rig {
 fn patient(deadline: Duration) -> DiskOptions {
     let pull = headstart_pull::EngineSettings { deadline, ..headstart_pull::EngineSettings::default() };
     DiskOptions { pull, ..DiskOptions::default() }
-}
-
-#[track_caller]
-fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !happened() {
-        assert!(started.elapsed() < LIMIT, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn read_error(disk: &Disk, offset: u64) -> headstart_block::Error {
@@ -268,9 +260,9 @@ fn reads_wait_for_a_store_that_is_away_and_go_on_when_it_is_back() {
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| rig.check(&disk, 5 << 20, 65_536));
         // The thread may run late.
-        wait_until("the read waits", || disk.stats().waiting.load(Ordering::Relaxed) == 1);
+        wait_until("the read waits", LIMIT, || disk.stats().waiting.load(Ordering::Relaxed) == 1);
         let before = rig.store.requests.load(Ordering::Relaxed);
-        wait_until("it is tried again", || rig.store.requests.load(Ordering::Relaxed) > before + 2);
+        wait_until("it is tried again", LIMIT, || rig.store.requests.load(Ordering::Relaxed) > before + 2);
         assert!(!reading.is_finished() && disk.stats().waiting.load(Ordering::Relaxed) == 1);
         rig.set_failing(None);
         reading.join().unwrap();
@@ -444,7 +436,7 @@ fn filling_brings_all_of_it() {
     let options = DiskOptions { fill_rate: Some(1 << 40), ..DiskOptions::default() };
     let disk = rig.try_attach(&rig.host(), &options).unwrap().disk;
     let mut buf = vec![0; DISK];
-    wait_until("it is filled", || disk.read_local_at(&mut buf, 0).is_ok());
+    wait_until("it is filled", LIMIT, || disk.read_local_at(&mut buf, 0).is_ok());
     assert!(buf == rig.content);
 }
 

@@ -204,7 +204,7 @@ fn chunks_that_the_swarm_lacks_come_whole_from_the_store() {
     {
         let (rig, fake, disk) = attached(gives, &options);
         rig.check(&disk, 0, DISK);
-        wait_until("all is there", || {
+        wait_until("all is there", LIMIT, || {
             let blobs = fake.blobs.lock().unwrap();
             blobs.values().all(|blob| blob.is_local(ByteRange::between(0, blob.len())))
         });
@@ -251,7 +251,7 @@ fn a_read_promotes_the_fetch_that_brings_its_bytes() {
         };
         let options = DiskOptions { pull, plan, ..DiskOptions::default() };
         let (rig, fake, disk) = attached(Gives::WhatIsUrgent, &options);
-        wait_until("it preloads", || {
+        wait_until("it preloads", LIMIT, || {
             fake.asked_of_the_data().iter().any(|(_, urgency)| *urgency == Urgency::Background)
         });
         let given = rig.store.requests.load(Ordering::Relaxed);
@@ -296,7 +296,7 @@ fn the_swarm_is_notified_of_reads_plans_and_the_end() {
     let host = DiskHost { swarm: Some(Arc::clone(&fake) as Arc<dyn Swarm>), ..rig.host() };
     let disk = rig.try_attach(&host, &sequential()).unwrap().disk;
     rig.check(&disk, 0, 1 << 20);
-    wait_until("reads are told of", || {
+    wait_until("reads are told of", LIMIT, || {
         let blobs = fake.blobs.lock().unwrap();
         let read: u64 = fake.read.lock().unwrap().iter().map(|(_, range)| range.len()).sum();
         // The disk is half random: of a mebibyte, most is stored.
@@ -304,7 +304,7 @@ fn the_swarm_is_notified_of_reads_plans_and_the_end() {
     });
     let most: u64 = fake.read.lock().unwrap().iter().map(|(_, range)| range.end()).max().unwrap();
     assert!(most <= 2 << 20, "{most} bytes are not read yet");
-    wait_until("the plan is over", || *fake.planned.lock().unwrap() == [true, false]);
+    wait_until("the plan is over", LIMIT, || *fake.planned.lock().unwrap() == [true, false]);
     drop(disk);
-    wait_until("it has left", || *fake.left.lock().unwrap() == 1);
+    wait_until("it has left", LIMIT, || *fake.left.lock().unwrap() == 1);
 }

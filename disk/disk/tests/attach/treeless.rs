@@ -99,8 +99,8 @@ fn a_local_read_leaves_wrong_frames_to_who_may_wait() {
     let blobs = Arc::clone(disk.puller().unwrap().blobs());
     let before = blobs.local_bytes().0;
     disk.prefetch(ByteRange::between(4 << 20, (4 << 20) + 4096));
-    wait_until("it is here", || blobs.local_bytes().0 > before && blobs.unproven_bytes() > 0);
-    wait_until("its way is known to be long", || {
+    wait_until("it is here", LIMIT, || blobs.local_bytes().0 > before && blobs.unproven_bytes() > 0);
+    wait_until("its way is known to be long", LIMIT, || {
         disk.read_local_at(&mut [0; 4096], 4 << 20).is_err_and(|e| e.kind() == ErrorKind::Absent)
     });
     rig.store.corrupt.store(0, Ordering::Relaxed);
@@ -123,8 +123,8 @@ fn wrong_bytes_that_nothing_covers_are_found_out_when_all_is_here() {
     let (host, (reference, _)) = (rig.host(), bare(&rig));
     rig.store.wrong_at.lock().unwrap().insert(1 << 20, 1);
     let disk = attach(&rig, &host, &reference, &filled());
-    wait_until("it is found out", || host.cache.counters().wrong_blobs == 1);
-    wait_until("it is fetched again, and right", || host.cache.counters().proven_blobs == 1);
+    wait_until("it is found out", LIMIT, || host.cache.counters().wrong_blobs == 1);
+    wait_until("it is fetched again, and right", LIMIT, || host.cache.counters().proven_blobs == 1);
     assert_eq!(disk.puller().unwrap().blobs().unproven_bytes(), 0);
     rig.check(&disk, 0, DISK / 4);
     rig.check(&disk, DISK / 2, DISK / 4);
@@ -137,9 +137,9 @@ fn a_store_that_is_always_wrong_is_not_asked_for_ever() {
     let (host, (reference, _)) = (rig.host(), bare(&rig));
     rig.store.wrong_at.lock().unwrap().insert(1 << 20, u64::MAX);
     let disk = attach(&rig, &host, &reference, &filled());
-    wait_until("it is given up", || disk.puller().unwrap().blobs().data()[0].is_refused());
+    wait_until("it is given up", LIMIT, || disk.puller().unwrap().blobs().data()[0].is_refused());
     assert_eq!(host.cache.counters().wrong_blobs, 3);
-    wait_until("nothing of it is here", || disk.puller().unwrap().blobs().local_bytes().0 == 0);
+    wait_until("nothing of it is here", LIMIT, || disk.puller().unwrap().blobs().local_bytes().0 == 0);
     let requests = || rig.store.requests.load(Ordering::Relaxed);
     let before = requests();
     for offset in [0, 1 << 20, DISK as u64 / 2] {
@@ -157,7 +157,7 @@ fn a_store_that_is_always_wrong_is_not_asked_for_ever() {
     rig.store.wrong_at.lock().unwrap().clear();
     let host = rig.host();
     let disk = attach(&rig, &host, &reference, &filled());
-    wait_until("it is right", || host.cache.counters().proven_blobs == 1);
+    wait_until("it is right", LIMIT, || host.cache.counters().proven_blobs == 1);
     rig.check(&disk, 0, DISK / 4);
 }
 
@@ -169,13 +169,13 @@ fn a_disk_that_was_opened_by_a_wrong_index_serves_no_more() {
     // The place of the first segment's data: a sector further on.
     rig.store.wrong_at.lock().unwrap().insert(table + 8, 1);
     let disk = attach(&rig, &host, &reference, &filled());
-    wait_until("it is found out", || host.cache.counters().wrong_blobs == 1);
+    wait_until("it is found out", LIMIT, || host.cache.counters().wrong_blobs == 1);
     let mut buf = vec![0; 4096];
-    wait_until("it serves no more", || {
+    wait_until("it serves no more", LIMIT, || {
         disk.read_at(&mut buf, 0).is_err_and(|e| e.to_string().contains("attach it again"))
     });
     assert!(read_error(&disk, DISK as u64 - 512).to_string().contains(&blob_of(&disk).to_string()));
-    wait_until("it is right", || host.cache.counters().proven_blobs == 1);
+    wait_until("it is right", LIMIT, || host.cache.counters().proven_blobs == 1);
     let again = attach(&rig, &host, &reference, &patient(LIMIT));
     rig.check(&again, 0, DISK / 4);
     drop(disk);

@@ -6,6 +6,7 @@ use super::{Served, serve, serve_with};
 use headstart_block::ByteRange;
 use headstart_export::Export;
 use headstart_export::nbd::proto::{NbdRequest, OptionHeader, command, option};
+use headstart_testkit::wait::wait_until;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::io::Write as _;
@@ -60,9 +61,8 @@ fn clients_beyond_the_limit_are_turned_away() {
     assert_eq!(served.server.connections(), 2);
     let [first, mut second] = clients;
     drop(first);
-    while served.server.connections() > 1 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let is_noticed = || served.server.connections() == 1;
+    wait_until("the first client is missed", Duration::from_secs(60), is_noticed);
     check_serves(&served);
     second.read(2, 0, 512);
     assert_eq!(second.reply(512).cookie, 2);

@@ -16,6 +16,7 @@ mod tls;
 
 use headstart_export::nbd::{Address, NbdServer, NbdSettings};
 use headstart_export::{Export, Server as _};
+use headstart_testkit::wait::wait_for_value;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -54,13 +55,8 @@ impl Served {
 
     /// Waits until all clients are gone and all their threads have ended.
     fn wait_until_empty(&self) {
-        for _ in 0..1200 {
-            if self.server.connections() == 0 {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-        panic!("{} connections are left", self.server.connections());
+        let left = || self.server.connections();
+        wait_for_value("all clients are gone", std::time::Duration::from_secs(60), left, |left| *left == 0);
     }
 }
 

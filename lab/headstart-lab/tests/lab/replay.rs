@@ -6,6 +6,7 @@ use headstart_testkit::attached::Attached;
 use headstart_testkit::disk::mixed_disk;
 use headstart_testkit::process::{Process, find, installed};
 use headstart_testkit::scene::Scene;
+use headstart_testkit::wait::wait_for;
 use headstart_trace::{Creation, Op, Record, Trace};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
@@ -15,7 +16,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
@@ -49,10 +50,7 @@ fn nbdkit(scene: &Scene, words: &str) -> (Process, String) {
     command.args(["--foreground", "--exit-with-parent", "--unix", socket.to_str().unwrap()]);
     command.args(words.split_whitespace());
     let process = Process::start(&mut command);
-    let since = Instant::now();
-    while UnixStream::connect(&socket).is_err() && since.elapsed() < Duration::from_secs(30) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_for("nbdkit is there", Duration::from_secs(30), || UnixStream::connect(&socket).map(drop));
     (process, format!("nbd+unix:///?socket={}", socket.display()))
 }
 

@@ -3,6 +3,7 @@
 use super::super::{Limits, Load, NewDisk, WritableDisk};
 use super::sim::Machine;
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result};
+use headstart_testkit::wait::wait_until;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -82,16 +83,8 @@ fn check(disk: &WritableDisk, pieces: &[(u64, u8)]) {
     }
 }
 
-/// Waits for `happened`, for a minute at least where it does not.
-fn wait_until(happened: impl Fn() -> bool) {
-    for _ in 0..60_000 {
-        if happened() {
-            return;
-        }
-        thread::park_timeout(Duration::from_millis(1));
-    }
-    panic!("it does not happen");
-}
+/// A limit that nothing here exceeds on any machine.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Writes that need pieces to be merged wait for the base; a write that makes no more pieces does not, nor does a
 /// discard.
@@ -109,7 +102,7 @@ fn writes_wait_for_a_base_that_is_fetched() {
     assert_eq!(disk.space().throttled_writes, 0);
     thread::scope(|scope| {
         let writer = scope.spawn(|| disk.write_at(&[3; 512], place(MOST + 1)));
-        wait_until(|| disk.space().waiting_writes == 1);
+        wait_until("a write waits", LIMIT, || disk.space().waiting_writes == 1);
         thread::park_timeout(Duration::from_millis(50));
         assert!(!writer.is_finished());
         assert!(!bring(&disk, &base).is_empty());
@@ -127,7 +120,9 @@ fn writes_are_refused_while_the_base_is_away() {
     let disk = scattered(&base, Limits::default());
     thread::scope(|scope| {
         let writer = scope.spawn(|| disk.write_at(&[3; 512], place(MOST + 1)));
-        wait_until(|| disk.space().waiting_writes == 1 && !disk.take_absent().is_empty());
+        wait_until("a write waits for the base", LIMIT, || {
+            disk.space().waiting_writes == 1 && !disk.take_absent().is_empty()
+        });
         disk.absent_came(Err(&Error::new(ErrorKind::Unavailable, "the store is away")));
         let error = writer.join().unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace);
@@ -141,7 +136,7 @@ fn writes_are_refused_while_the_base_is_away() {
     assert!(disk.retry_absent() && !disk.retry_absent());
     thread::scope(|scope| {
         let writer = scope.spawn(|| disk.write_at(&[3; 512], place(MOST + 1)));
-        wait_until(|| !bring(&disk, &base).is_empty());
+        wait_until("the base is wanted", LIMIT, || !bring(&disk, &base).is_empty());
         writer.join().unwrap().unwrap();
     });
     check(&disk, &[(0, 1), (3, 2), (4, 0), (MOST + 1, 3)]);

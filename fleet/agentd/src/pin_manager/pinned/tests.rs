@@ -10,6 +10,7 @@ use headstart_image::manifest::{Config, Layer, NewImage};
 use headstart_peer_net::testing::{Sample, sample};
 use headstart_peer_net::{Security, Swarm, SwarmSettings};
 use headstart_swarm::{CHUNK_SIZE, Role};
+use headstart_testkit::wait::wait_until;
 use std::net::SocketAddr;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -75,16 +76,6 @@ impl Member {
     }
 }
 
-#[track_caller]
-#[expect(clippy::disallowed_methods, reason = "a time limit")]
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let since = std::time::Instant::now();
-    while !is_so() {
-        assert!(since.elapsed() < LONG, "not {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// An image of one layer. Its store's address has no listener.
 fn image_of(sample: &Sample) -> Pin {
     let layers = vec![Layer::new(sample.spec.digest, sample.spec.len, sample.spec.tree.unwrap())];
@@ -108,7 +99,7 @@ fn others_take_the_part_of_a_host_that_is_gone_until_it_is_back() {
     let a = member(&runtime, &dir, "a", None);
     let join = Some(a.swarm.address());
     let (b, c) = (member(&runtime, &dir, "b", join), member(&runtime, &dir, "c", join));
-    wait_until("connected", || [&a, &b, &c].iter().all(|host| host.knows(2)));
+    wait_until("connected", LONG, || [&a, &b, &c].iter().all(|host| host.knows(2)));
     // One of the hosts has all of it.
     let sample = sample(usize::try_from(CHUNK_SIZE).unwrap() * 50 + 7, 5);
     let blob = a.cache.blob(&sample.spec).unwrap();
@@ -125,7 +116,7 @@ fn others_take_the_part_of_a_host_that_is_gone_until_it_is_back() {
     // A host that is away may be back soon.
     runtime.block_on(b.swarm.stop());
     drop(b);
-    wait_until("left alone", || a.knows(1) && c.knows(1));
+    wait_until("left alone", LONG, || a.knows(1) && c.knows(1));
     assert_eq!([a.looks(&runtime), c.looks(&runtime)], parts.map(|part| (part, 0)));
     // After ten minutes another host keeps its part, and gets it from any host that has it.
     a.waits();
@@ -141,7 +132,7 @@ fn others_take_the_part_of_a_host_that_is_gone_until_it_is_back() {
 
     // The host comes back with its part, and the others let go.
     let b = member(&runtime, &dir, "b", join);
-    wait_until("back", || a.knows(2) && b.knows(2) && c.knows(2));
+    wait_until("back", LONG, || a.knows(2) && b.knows(2) && c.knows(2));
     assert_eq!([a.looks(&runtime).0, c.looks(&runtime).0], parts);
     assert_eq!(b.looks(&runtime), (all - parts[0] - parts[1], 0));
 }
@@ -170,7 +161,7 @@ fn a_host_that_joins_late_receives_all_pins() {
     at_a.became_local(ByteRange::between(0, sample.spec.len));
     let b = member(&runtime, &dir, "b", Some(a.swarm.address()));
     let _at_b = b.swarm.open(&sample.spec, None).unwrap();
-    wait_until("told of all", || b.pin_manager.keeping.pins().kept().count() == 20);
+    wait_until("told of all", LONG, || b.pin_manager.keeping.pins().kept().count() == 20);
     assert_eq!(a.swarm.counters().dropped_other + b.swarm.counters().dropped_other, 0);
     assert_eq!(a.swarm.counters().connections, 1);
 }

@@ -5,19 +5,19 @@ use super::super::meta::Sold;
 use super::super::{FlashPlace, Host, HostSettings, Kind, Options};
 use super::crash::{End, HOLDERS, Life, Model, crash_at, ends_well, live, nobodys_is_clean, settled, swap};
 use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
-use super::smoke::{clock, wait_for};
+use super::smoke::{LIMIT, clock, wait_for};
 use crate::{ErrorKind, Result};
 use headstart_block::ByteRange;
 use headstart_flash::device::emulator::Faults;
 use headstart_flash::device::forks::output_of;
 use headstart_flash::journal::room::limit;
+use headstart_testkit::wait::wait_until;
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 /// A host whose harvest VM has a lease.
 fn lent(machine: &mut Machine) -> Arc<Host> {
@@ -438,9 +438,5 @@ fn flash_and_journal(dir: &Path) {
 /// Threads that work in the background hold the host for a while.
 fn wait_until_closed(dir: &Path) {
     let lock = std::fs::File::open(dir.join("lock")).unwrap();
-    let is_free = |()| {
-        std::thread::park_timeout(Duration::from_millis(5));
-        lock.try_lock().is_ok()
-    };
-    assert!(std::iter::repeat_n((), 12_000).any(is_free));
+    wait_until("the host is closed", LIMIT, || lock.try_lock().is_ok());
 }

@@ -5,6 +5,7 @@ use super::super::{FlashPlace, Host, HostSettings, Kind, Options, Wish};
 use super::kit::{HOUR, spec};
 use crate::ErrorKind;
 use headstart_flash::queue::Clock;
+use headstart_testkit::wait;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -19,14 +20,16 @@ fn options(dir: &Path, flash: FlashPlace) -> Options {
     Options { dir: dir.to_owned(), flash, size: None, erase: false, settings: HostSettings::default() }
 }
 
-pub(super) fn wait_for(host: &Host, what: impl Fn(&Host) -> bool) {
-    let came = (0..12_000).any(|_| {
+/// A limit that nothing here exceeds on any machine.
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
+
+/// Waits until `is_so` of a host, whose threads work meanwhile.
+#[track_caller]
+pub(super) fn wait_for(host: &Host, is_so: impl Fn(&Host) -> bool) {
+    wait::wait_for("the host has come so far", LIMIT, || {
         host.tick();
-        // Threads work meanwhile.
-        std::thread::park_timeout(Duration::from_millis(5));
-        what(host)
+        if is_so(host) { Ok(()) } else { Err(host.status()) }
     });
-    assert!(came, "{:?}", host.status());
 }
 
 #[test]
@@ -83,12 +86,8 @@ fn a_host_on_a_file_lends_flash_and_takes_it_back() {
 
 /// Background threads may hold the last host for a moment.
 fn wait_until_free(dir: &Path, place: &FlashPlace) {
-    for _ in 0..12_000 {
-        if Host::open(options(dir, place.clone()), clock()).is_ok() {
-            return;
-        }
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+    let is_free = || Host::open(options(dir, place.clone()), clock()).is_ok();
+    wait::wait_until("the host is closed", LIMIT, is_free);
 }
 
 #[test]
