@@ -5,7 +5,7 @@
 //!
 //! | from the outside in | function | reason for its place |
 //! |---|---|---|
-//! | [`stop`] | ends calls when the user wants to stop | outside of all: it ends every wait |
+//! | `stoppable` | ends calls when the user wants to stop | outside of all: it ends every wait |
 //! | [`retry`] | tries metadata calls again, with a deadline | a new try is a whole new call |
 //! | `directory`, `web`, `bucket`, `registry` | know addresses and tokens | a hedged request is addressed again |
 //! | `link` | bounds concurrency, lets a busy store rest | a waiting read must not hold bytes of the rate |
@@ -25,6 +25,8 @@
 //! | [`store`] | the interface |
 //! | [`layout`] | the OCI image layout, which directories, web servers and object stores share |
 //! | [`referrers`] | artifacts that belong to a manifest |
+//! | [`stop`] | the user's request to end a command |
+//! | `silence` | warnings about stores that say nothing |
 //! | `upload` | a blob on its way into a store, checked against its digest |
 //! | [`media_type`] | names of documents |
 //! | [`blob_source`] | a blob of a store as a source, for copies |
@@ -66,7 +68,9 @@ pub mod referrers;
 mod registry;
 pub mod retry;
 pub mod settings;
+mod silence;
 pub mod stop;
+mod stoppable;
 pub mod store;
 mod upload;
 mod web;
@@ -81,7 +85,8 @@ pub use prefix::StorePrefix;
 pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
 pub use referrers::Referrer;
 pub use settings::{HedgeSettings, Mirror, ProxyUrl, RetrySettings, StoreSettings};
-pub use stop::{Stop, StopSender, say_if_nothing_comes, say_if_silent};
+pub use silence::{say_if_nothing_comes, say_if_silent};
+pub use stop::{Stop, StopSender};
 pub use store::{Copied, Store, Urgency};
 
 use headstart_block::Result;
@@ -114,7 +119,7 @@ pub fn open(location: &Location, settings: &StoreSettings) -> Result<Arc<dyn Sto
     };
     let store = Arc::new(retry::Retrying::new(store, settings.retry));
     Ok(match &settings.stop {
-        Some(stop) => Arc::new(stop::Stoppable::new(store, stop.clone(), settings.silence_limit())),
+        Some(stop) => Arc::new(stoppable::Stoppable::new(store, stop.clone(), settings.silence_limit())),
         None => store,
     })
 }

@@ -5,7 +5,8 @@ use super::{BucketPruneOptions, BucketPruneReport, BucketRemoval, BucketStore, L
 use crate::layout::JudgedLease;
 use crate::reference::{Location, Selector};
 use crate::settings::StoreSettings;
-use crate::stop::{Stop, say_if_silent};
+use crate::silence::say_if_silent;
+use crate::stop::Stop;
 use crate::store::Store;
 use headstart_block::{Digest, ErrorKind, Result};
 use std::time::SystemTime;

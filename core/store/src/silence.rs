@@ -1,0 +1,82 @@
+//! Warnings about stores that say nothing: the user, who sees no progress, learns which server is waited for.
+
+use crate::store::Store;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// The time after which the user is told that a store has not answered: longer than the tries at a store that refuses
+/// connections, because that case has its own error.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// The time between two looks at whether bytes of blobs come.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// The result of `asked`, which waits for a small answer of `store`. If there is none after some seconds, a warning
+/// says so, and that each answer may take `limit`; but not for a store that is tried again, because that one failed,
+/// and not without a `limit`.
+pub async fn say_if_silent<T>(
+    store: &dyn Store,
+    limit: Option<Duration>,
+    asked: impl Future<Output = T>,
+) -> T {
+    let Some(limit) = limit else { return asked.await };
+    let mut asked = pin!(asked);
+    let retries = store.counters().retries;
+    tokio::select! {
+        biased;
+        answer = &mut asked => return answer,
+        () = sleep(SILENCE) => {}
+    }
+    if store.counters().retries == retries {
+        let (name, limit) = (store.name(), limit.as_secs_f64());
+        tracing::warn!("{name} has not answered yet; it is given {limit} s for each answer");
+    }
+    asked.await
+}
+
+/// The result of `read`, which waits for bytes of blobs of `store`. If some are asked for and none come for some
+/// seconds, a warning says so once, as that of [`say_if_silent`]. Bytes that a rate holds back are not asked for.
+pub async fn say_if_nothing_comes<T>(
+    store: &dyn Store,
+    limit: Option<Duration>,
+    read: impl Future<Output = T>,
+) -> T {
+    say_once(store, limit, &AtomicBool::new(false), read).await
+}
+
+/// As [`say_if_nothing_comes`], where `has_warned` is `true` once the warning was given.
+pub(crate) async fn say_once<T>(
+    store: &dyn Store,
+    limit: Option<Duration>,
+    has_warned: &AtomicBool,
+    read: impl Future<Output = T>,
+) -> T {
+    let Some(limit) = limit else { return read.await };
+    let mut read = pin!(read);
+    tokio::select! {
+        biased;
+        done = &mut read => return done,
+        () = silence(store) => {}
+    }
+    if !has_warned.swap(true, Ordering::Relaxed) {
+        let (name, limit) = (store.name(), limit.as_secs_f64());
+        tracing::warn!(
+            "nothing comes from {name}; it is given {limit} s for each answer, and for more of one"
+        );
+    }
+    read.await
+}
+
+/// Returns once reads of `store` have waited for some seconds, and nothing has come.
+async fn silence(store: &dyn Store) {
+    let (mut before, mut silent) = (store.counters(), Duration::ZERO);
+    while silent < SILENCE {
+        sleep(LOOK).await;
+        let now = store.counters();
+        silent = if now.is_silent_since(&before) { silent + LOOK } else { Duration::ZERO };
+        before = now;
+    }
+}
