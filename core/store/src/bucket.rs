@@ -21,13 +21,16 @@ mod admin;
 #[cfg(test)]
 mod lease_tests;
 mod leases;
+mod objects;
 mod prune;
+mod prune_mark;
 #[cfg(test)]
 mod tests;
 
 pub use admin::Bucket;
-pub use leases::{LEASE_LASTS, LEAST_AGE, PRUNING_LASTS};
+pub use leases::{LEASE_LASTS, LEAST_AGE};
 pub use prune::{BucketPruneOptions, BucketPruneReport, BucketRemoval, Look};
+pub use prune_mark::PRUNING_LASTS;
 
 use crate::MAX_MANIFEST_SIZE;
 use crate::counters::{Meter, StoreCounters};

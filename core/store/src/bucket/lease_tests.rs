@@ -1,7 +1,8 @@
 //! Leases, copies and prunes of an object store in memory, where nothing is ever old: prunes run at a later time.
 
-use super::leases::{LEASES, PRUNING, PUSHES};
+use super::leases::{LEASES, PUSHES};
 use super::prune::BucketPruneOptions;
+use super::prune_mark::PRUNING;
 use super::*;
 use crate::layout::{DirectorySeen, HostId, LeaseFacts, LeaseHolder, RecordSeen, Standing};
 use headstart_block::random::Random;
