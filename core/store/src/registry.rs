@@ -21,7 +21,7 @@
 //! | [`flight`] | one request asks, the others wait for its result |
 //! | [`challenge`], [`credentials`], [`auth`] | the challenge, our credentials, and the proof that requests show |
 //! | [`endpoint`] | one registry or mirror: URLs, requests, redirects followed by hand |
-//! | [`blob`] | reading ranges |
+//! | [`blob`], [`routes`] | reading ranges; the routes to blobs that reads have found out |
 //! | [`login`] | the same credentials for plain web servers |
 //! | [`upload`] | writing blobs and manifests |
 //! | [`referrers`] | artifacts of a manifest, listed by the registry or under a tag |
@@ -46,6 +46,7 @@ mod flight;
 mod login;
 mod redirect;
 mod referrers;
+mod routes;
 mod token;
 mod upload;
 

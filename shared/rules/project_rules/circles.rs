@@ -38,7 +38,6 @@ const KNOWN: &[Known] = &[
     ("headstart-export", "nbd", &["connection", "receiver"]),
     ("headstart-lsmt", "writable", &["batch", "coarsen", "collector"]),
     ("headstart-lsmt", "writable", &["copied_up", "view"]),
-    ("headstart-store", "registry", &["blob", "endpoint"]),
 ];
 
 /// Modules of one parent that import each other in a circle.

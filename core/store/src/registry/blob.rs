@@ -10,16 +10,15 @@
 
 use super::auth::Access;
 use super::endpoint::{Endpoint, MOST_HOPS};
-use super::flight::{Flight, Turn};
-use super::redirect::{Address, Decision, Route, life_in_url};
+use super::flight::Turn;
+use super::redirect::{Address, Decision, life_in_url};
+use super::routes::BlobRoute;
 use crate::http::{self, http_date};
 use crate::link::Answer;
 use crate::retry::jitter;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
-use parking_lot::Mutex;
 use reqwest::header::DATE;
 use reqwest::{Method, Response, StatusCode};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -34,21 +33,6 @@ const AHEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time for which a mirror is not asked for a blob that it does not have.
 const LACKS: Duration = Duration::from_secs(60);
 
-/// The state of the blobs of one endpoint.
-#[derive(Default)]
-pub(super) struct Blobs {
-    known: Mutex<HashMap<Digest, Arc<Blob>>>,
-    /// The shortest life of an address seen so far.
-    shortest: Mutex<Option<Duration>>,
-}
-
-#[derive(Default)]
-struct Blob {
-    route: Mutex<Route>,
-    flight: Flight,
-    lacks_until: Mutex<Duration>,
-}
-
 /// The registry's answer to a read.
 enum Asked {
     /// The bytes, from the registry itself.
@@ -57,36 +41,21 @@ enum Asked {
     Elsewhere,
 }
 
-impl Blobs {
-    fn get(&self, digest: &Digest) -> Arc<Blob> {
-        Arc::clone(self.known.lock().entry(*digest).or_default())
-    }
-
-    fn shortest(&self) -> Option<Duration> {
-        *self.shortest.lock()
-    }
-
-    fn saw(&self, life: Duration) {
-        let mut shortest = self.shortest.lock();
-        *shortest = Some(shortest.map_or(life, |known| known.min(life)));
-    }
-}
-
 impl Endpoint {
     /// `true` if the endpoint said lately that it does not have the blob.
     pub(super) fn lacks(&self, digest: &Digest) -> bool {
-        self.clock.now() < *self.blobs.get(digest).lacks_until.lock()
+        self.clock.now() < *self.routes.get(digest).lacks_until.lock()
     }
 
     /// Notes that the endpoint does not have the blob.
     pub(super) fn note_lack(&self, digest: &Digest) {
-        *self.blobs.get(digest).lacks_until.lock() = self.clock.now().saturating_add(LACKS);
+        *self.routes.get(digest).lacks_until.lock() = self.clock.now().saturating_add(LACKS);
     }
 
     /// Begins to read `range` of a blob.
     pub(super) async fn open_range(self: &Arc<Self>, digest: &Digest, range: ByteRange) -> Result<Answer> {
-        let blob = self.blobs.get(digest);
-        let decide = || blob.route.lock().decide(self.clock.now(), self.blobs.shortest());
+        let blob = self.routes.get(digest);
+        let decide = || blob.route.lock().decide(self.clock.now(), self.routes.shortest());
         let mut refusals = 0;
         // Each round learns something; the bound is for a registry that changes its mind for ever.
         for _ in 0..8 {
@@ -125,7 +94,12 @@ impl Endpoint {
     }
 
     /// Asks the registry for the range, and notes where the blob is.
-    async fn ask(self: &Arc<Self>, blob: &Arc<Blob>, digest: &Digest, range: ByteRange) -> Result<Asked> {
+    async fn ask(
+        self: &Arc<Self>,
+        blob: &Arc<BlobRoute>,
+        digest: &Digest,
+        range: ByteRange,
+    ) -> Result<Asked> {
         let url = self.url(&format!("blobs/{digest}"))?;
         let now = self.clock.now();
         let patience = self.settings.first_byte_timeout;
@@ -134,7 +108,7 @@ impl Endpoint {
         if let Some(target) = self.target(&response)? {
             let date = response.headers().get(DATE).and_then(|date| http_date(date.to_str().ok()?));
             let life = life_in_url(&target, date);
-            let due = blob.route.lock().learn_address(target, now, life, self.blobs.shortest());
+            let due = blob.route.lock().learn_address(target, now, life, self.routes.shortest());
             if let Some((generation, at)) = due {
                 self.look_after(blob, digest, generation, at);
             }
@@ -152,14 +126,14 @@ impl Endpoint {
 
     /// Schedules the fetch of the next address of a blob for `at`, when the new one of `generation` nears its end, if
     /// it was used by then. Keeps nothing alive.
-    fn look_after(self: &Arc<Self>, blob: &Arc<Blob>, digest: &Digest, generation: u64, at: Duration) {
+    fn look_after(self: &Arc<Self>, blob: &Arc<BlobRoute>, digest: &Digest, generation: u64, at: Duration) {
         let (endpoint, blob, digest) = (Arc::downgrade(self), Arc::downgrade(blob), *digest);
         let pause = at.saturating_sub(self.clock.now());
         tokio::spawn(async move {
             // An image's blobs were all asked for at once; the next time is spread out.
             sleep(pause.mul_f64(1.0 + jitter() / 16.0)).await;
             let (Some(endpoint), Some(blob)) = (endpoint.upgrade(), blob.upgrade()) else { return };
-            let (now, seen) = (endpoint.clock.now(), endpoint.blobs.shortest());
+            let (now, seen) = (endpoint.clock.now(), endpoint.routes.shortest());
             let is_due = blob.route.lock().is_due(generation, now, seen);
             if is_due {
                 endpoint.fetch_ahead(&blob, &digest);
@@ -168,7 +142,7 @@ impl Endpoint {
     }
 
     /// Fetches the next address of a blob while this one still serves, unless another read does so already.
-    fn fetch_ahead(self: &Arc<Self>, blob: &Arc<Blob>, digest: &Digest) {
+    fn fetch_ahead(self: &Arc<Self>, blob: &Arc<BlobRoute>, digest: &Digest) {
         let Some(lead) = blob.flight.try_lead() else { return };
         let (endpoint, blob, digest) = (Arc::clone(self), Arc::clone(blob), *digest);
         tokio::spawn(async move {
@@ -188,7 +162,12 @@ impl Endpoint {
 
     /// Reads from an address that the registry gave; inner errors are refusals, after which another one may
     /// serve.
-    async fn read_away(&self, blob: &Blob, address: &Address, range: ByteRange) -> Result<Result<Answer>> {
+    async fn read_away(
+        &self,
+        blob: &BlobRoute,
+        address: &Address,
+        range: ByteRange,
+    ) -> Result<Result<Answer>> {
         let sent = self.get_away(&address.url, range).await;
         let response = match sent {
             Ok(response) => response,
@@ -203,7 +182,7 @@ impl Endpoint {
             400 | 401 | 403 | 404 | 410 => {
                 let lived = blob.route.lock().reject(address.generation, self.clock.now());
                 if let Some(lived) = lived.filter(|_| !matches!(status.as_u16(), 404 | 410)) {
-                    self.blobs.saw(lived);
+                    self.routes.saw(lived);
                 }
                 let said = super::said(response).await;
                 let error = http::status_error(status, &url);

@@ -4,7 +4,7 @@
 //! failure.
 
 use super::auth::{Access, Auth};
-use super::blob::Blobs;
+use super::routes::BlobRoutes;
 use super::{CHECKED, Clock};
 use crate::counters::Meter;
 use crate::guard::{self, Guard};
@@ -45,7 +45,7 @@ pub(super) struct Endpoint {
     pub(super) settings: Arc<StoreSettings>,
     pub(super) clock: Clock,
     pub(super) auth: Arc<Auth>,
-    pub(super) blobs: Blobs,
+    pub(super) routes: BlobRoutes,
     pub(super) meter: Arc<Meter>,
     rests_until: Mutex<Duration>,
     /// The result of asking its top for a challenge: `true` if it sent one.
@@ -96,7 +96,7 @@ impl Endpoint {
             settings,
             clock,
             auth: Arc::new(auth),
-            blobs: Blobs::default(),
+            routes: BlobRoutes::default(),
             meter,
             rests_until: Mutex::default(),
             knocked: OnceCell::new(),

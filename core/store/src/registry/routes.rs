@@ -1,0 +1,44 @@
+//! The routes to the blobs of one endpoint, as far as reads have found them out.
+
+use super::flight::Flight;
+use super::redirect::Route;
+use headstart_block::Digest;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The routes to all blobs that were asked for at one endpoint.
+#[derive(Default)]
+pub(super) struct BlobRoutes {
+    blobs: Mutex<HashMap<Digest, Arc<BlobRoute>>>,
+    /// The shortest life of an address seen so far.
+    shortest: Mutex<Option<Duration>>,
+}
+
+/// The route to one blob.
+#[derive(Default)]
+pub(super) struct BlobRoute {
+    pub(super) route: Mutex<Route>,
+    /// The request that asks the registry for the route.
+    pub(super) flight: Flight,
+    /// The time before which the endpoint is not asked for the blob again, which it did not have.
+    pub(super) lacks_until: Mutex<Duration>,
+}
+
+impl BlobRoutes {
+    pub(super) fn get(&self, digest: &Digest) -> Arc<BlobRoute> {
+        Arc::clone(self.blobs.lock().entry(*digest).or_default())
+    }
+
+    /// The shortest life of an address seen so far.
+    pub(super) fn shortest(&self) -> Option<Duration> {
+        *self.shortest.lock()
+    }
+
+    /// Notes that an address lived for this time.
+    pub(super) fn saw(&self, life: Duration) {
+        let mut shortest = self.shortest.lock();
+        *shortest = Some(shortest.map_or(life, |shortest| shortest.min(life)));
+    }
+}
