@@ -35,7 +35,6 @@ type Known = (&'static str, &'static str, &'static [&'static str]);
 /// One that has gone, or has become smaller, is taken off.
 const KNOWN: &[Known] = &[
     ("headstart-cache", "", &["blob", "cache", "claim", "earlier", "evict", "pin", "whole", "writing"]),
-    ("headstart-export", "nbd", &["connection", "receiver"]),
     ("headstart-lsmt", "writable", &["batch", "coarsen", "collector"]),
     ("headstart-lsmt", "writable", &["copied_up", "view"]),
 ];

@@ -6,6 +6,7 @@ use super::connection_registry::{ConnectionRegistry, Placed, Slot};
 use super::disk::ExportState;
 use super::handshake::{Chosen, Encryption, ExportView, Handshake, HandshakeStep, OPTION_LEN_MAX};
 use super::proto::OPTION_HEADER;
+use super::receiver;
 use super::standing::now;
 use super::tls;
 use super::transmission::NbdSession;
@@ -105,7 +106,7 @@ pub(crate) fn receive_client(
         let session = session(chosen, &views);
         let account = Account::new(pool);
         let connection = Connection::new(wire, account, Arc::clone(state), session, peer, Box::new(slot));
-        connection.serve(&input.bytes[..input.filled]);
+        receiver::serve(&connection, &input.bytes[..input.filled]);
     }
 }
 

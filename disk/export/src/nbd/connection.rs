@@ -38,7 +38,6 @@ use super::proto::{
     CHUNK_HEADER, DATA_CHUNK_HEADER, Errno, chunk, chunk_header, data_chunk_header, put_hole_chunk,
     simple_reply,
 };
-use super::receiver::Receiver;
 use super::reply_buffer::ReplyBuffer;
 use super::transmission::{NbdCommand, NbdSession, errno_of, message_of, put_error};
 use super::wire::Wire;
@@ -131,14 +130,8 @@ impl Connection {
         }
     }
 
-    /// Serves the client until it goes; `early` are bytes that came with the end of its handshake.
-    pub(crate) fn serve(self: &Arc<Self>, early: &[u8]) {
-        let mut receiver = Receiver::new(self, early);
-        let served = catch_unwind(AssertUnwindSafe(|| receiver.run()));
-        if served.is_err() {
-            tracing::error!(peer = self.peer, "a disk panicked; its client is disconnected");
-            self.wire.break_off();
-        }
+    /// Ends the worker pools: their threads end once their queues are empty, or at once if the client is gone.
+    pub(super) fn close_pools(&self) {
         for pool in [&self.remote, &self.local, &self.cpu] {
             pool.close(self.wire.is_broken());
         }

@@ -14,6 +14,7 @@ use crate::complaints::complain;
 use crate::processors::{decodes_much, processors};
 use headstart_block::{ByteRange, Result, SECTOR_SIZE};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,8 +38,19 @@ enum Flow {
     End,
 }
 
+/// Serves the client of `connection` until it goes; `early` are bytes that came with the end of its handshake.
+pub(super) fn serve(connection: &Arc<Connection>, early: &[u8]) {
+    let mut receiver = Receiver::new(connection, early);
+    let served = catch_unwind(AssertUnwindSafe(|| receiver.run()));
+    if served.is_err() {
+        tracing::error!(peer = connection.peer, "a disk panicked; its client is disconnected");
+        connection.wire.break_off();
+    }
+    connection.close_pools();
+}
+
 /// The receiving thread.
-pub(super) struct Receiver<'a> {
+struct Receiver<'a> {
     connection: &'a Arc<Connection>,
     input: Vec<u8>,
     /// Bytes of `input` that were received and not served.
@@ -56,7 +68,7 @@ pub(super) struct Receiver<'a> {
 }
 
 impl<'a> Receiver<'a> {
-    pub(super) fn new(connection: &'a Arc<Connection>, early: &[u8]) -> Self {
+    fn new(connection: &'a Arc<Connection>, early: &[u8]) -> Self {
         let mut input = vec![0; RECEIVE.max(early.len())];
         input[..early.len()].copy_from_slice(early);
         let (out, payload) = (ReplyBuffer::default(), Vec::new());
@@ -65,7 +77,7 @@ impl<'a> Receiver<'a> {
         Self { connection, input, filled, out, out_share, payload, payload_share, timed: false, spin_policy }
     }
 
-    pub(super) fn run(&mut self) {
+    fn run(&mut self) {
         loop {
             if self.filled >= REQUEST_HEADER {
                 self.connection.wire.activity().asked(now());
