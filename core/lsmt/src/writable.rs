@@ -86,12 +86,14 @@ mod log;
 mod noted;
 mod pace;
 mod pair;
+mod pass;
 mod policy;
 mod relog;
 mod runs;
 mod snapshot;
 mod space;
 mod state;
+mod step;
 #[cfg(test)]
 mod tests;
 mod torn;

@@ -35,8 +35,6 @@ type Known = (&'static str, &'static str, &'static [&'static str]);
 /// One that has gone, or has become smaller, is taken off.
 const KNOWN: &[Known] = &[
     ("headstart-cache", "", &["blob", "cache", "claim", "earlier", "evict", "pin", "whole", "writing"]),
-    ("headstart-lsmt", "writable", &["batch", "coarsen", "collector"]),
-    ("headstart-lsmt", "writable", &["copied_up", "view"]),
 ];
 
 /// Modules of one parent that import each other in a circle.

@@ -3,7 +3,6 @@
 
 use super::WritableDisk;
 use super::collector::Collector;
-use super::lack::{Lack, Unmerged};
 use super::pair::Pair;
 use super::runs::{Piece, RunMap, What, visit_merged};
 use super::space::{self, BLOCK_SECTORS, FileRange};
@@ -27,35 +26,6 @@ const ENTER_AT_ONCE: usize = 64;
 
 /// A run of this many sectors or fewer is moved as a whole: 64 KiB.
 const MOVED_WHOLE: u64 = 128;
-
-/// The positions of passes over the disk, in sectors.
-#[derive(Default)]
-pub(super) struct Pass {
-    evacuated: u64,
-    /// Bytes that evacuation has moved since the disk was opened.
-    pub(super) moved: u64,
-    /// The place at which merging runs goes on.
-    pub(super) coarsened: u64,
-    /// Merging has made fewer of some runs.
-    pub(super) merged: bool,
-    /// The bytes of the base that merging runs lacks.
-    pub(super) lack: Lack,
-    /// The reason for which the last window that was not merged stays as it is.
-    pub(super) unmerged: Option<Unmerged>,
-    absorbed: u64,
-    /// The frozen pairs, lowest first, that are being absorbed.
-    absorbing: Vec<u64>,
-    /// The position up to which the data of each of them was declared dead.
-    declared: BTreeMap<u64, u64>,
-}
-
-impl Pass {
-    /// `true` if merging cannot go on before bytes of the base have come.
-    pub(super) fn awaits_base(&self) -> bool {
-        let at_end = self.coarsened == u64::MAX;
-        !self.lack.has_arrived() && (self.lack.is_full() || at_end && self.lack.is_waiting())
-    }
-}
 
 /// Data on its way to another place.
 struct Batch {

@@ -2,8 +2,8 @@
 //!
 //! All of a window, a few hundred kilobytes of the disk, is read from its first run to its last and written as one
 //! run. This includes its holes, which show the levels below. Windows with eight runs or more come first, then
-//! those with four, then two. So no disk has more runs than [`runs_max`] and a quarter, of some 50 bytes each, at
-//! the price of data that is copied up from the base: only a disk of very many scattered small writes pays it. The
+//! those with four, then two. So no disk has more runs than [`Limits::runs_max`] and a quarter, of some 50 bytes each,
+//! at the price of data that is copied up from the base: only a disk of very many scattered small writes pays it. The
 //! amount of copied data is bounded, too (`copied_up.rs`): beyond the bound, or if the base cannot be read, writes
 //! that make more runs are refused. While a commit goes on, which keeps the runs of its start, there may be up to
 //! twice that number in addition.
@@ -31,14 +31,9 @@ const LOOK_AT_ONCE: usize = 64;
 /// Windows looked at in one step.
 const LOOK_MAX: usize = 1 << 14;
 
-/// Most runs of a disk of `size` bytes: one for 64 KiB, and 2^18 at least.
-pub(super) fn runs_max(limits: &Limits, size: u64) -> u64 {
-    limits.runs.unwrap_or_else(|| (size >> 16).max(1 << 18))
-}
-
-/// Sectors of a window: with two runs in each window, the disk has half of [`runs_max`].
+/// Sectors of a window: with two runs in each window, the disk has half of [`Limits::runs_max`].
 fn window_sectors(limits: &Limits, size: u64) -> u64 {
-    let bytes = size.div_ceil((runs_max(limits, size) / 4).max(1));
+    let bytes = size.div_ceil((limits.runs_max(size) / 4).max(1));
     bytes.next_power_of_two().max(64 << 10) / SECTOR_SIZE
 }
 

@@ -1,4 +1,4 @@
-//! The collector: gives space back in small steps, beside reads, writes and commits.
+//! The collector: gives space back in small steps (`step.rs`), beside reads, writes and commits.
 //!
 //! # The way of a dead sector
 //!
@@ -29,14 +29,12 @@
 //! [`Alive`]: super::view::Alive
 
 use super::WritableDisk;
-use super::batch::Pass;
-use super::coarsen::runs_max;
 use super::pair::Pair;
-use super::policy::{Action, Facts, Load, Policy};
-use super::space::{self, CLASSES, DeadMap, FileRange};
+use super::pass::Pass;
+use super::policy::Policy;
+use super::space::{self, DeadMap, FileRange};
 use super::view::Generation;
-use crate::Segment;
-use headstart_block::{Error, ErrorKind, Result, SECTOR_SIZE};
+use headstart_block::{Error, SECTOR_SIZE};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -58,16 +56,16 @@ pub(super) struct Collector {
     /// Dead sectors that a commit may still read.
     held: Vec<FileRange>,
     /// Bytes that were entered as dead since the disk was opened.
-    died: u64,
+    pub(super) died: u64,
     pub(super) policy: Policy,
     pub(super) pass: Pass,
-    can_punch: bool,
+    pub(super) can_punch: bool,
     /// Dead ranges whose punching has failed: tried again when there is nothing else to do.
     failed: Vec<FileRange>,
     /// The cause for which punching has failed in this step.
     failure: Option<Error>,
     /// The last failure of a step that a writer did, which the next step of the collector's thread reports.
-    untold: Option<Error>,
+    pub(super) untold: Option<Error>,
     /// Pairs that are not punched: of other programs, or with sectors that are named twice.
     pub(super) shared: BTreeSet<u64>,
 }
@@ -147,7 +145,7 @@ impl Collector {
     }
 
     /// Sets the failure of a step that ended early aside: it is none of the next one.
-    fn begin_step(&mut self) {
+    pub(super) fn begin_step(&mut self) {
         if let Some(error) = self.failure.take() {
             self.untold = Some(error);
         }
@@ -159,7 +157,7 @@ impl Collector {
     }
 
     /// Makes the collector try failed ranges again. Returns whether there are any and none failed just now.
-    fn retry(&mut self, generation: &Generation) -> bool {
+    pub(super) fn retry(&mut self, generation: &Generation) -> bool {
         if self.failure.is_some() || self.failed.is_empty() {
             return false;
         }
@@ -171,63 +169,15 @@ impl Collector {
         true
     }
 
-    fn residue(&self) -> u64 {
+    pub(super) fn residue(&self) -> u64 {
         self.dead.values().map(|dead| dead.sectors() - dead.ripe_sectors().iter().sum::<u64>()).sum::<u64>()
             * SECTOR_SIZE
     }
 }
 
 impl WritableDisk {
-    /// Does a step of garbage collection: some hundred holes, little more than a mebibyte of copies, one flush or one
-    /// new log. Two kinds of steps take longer: one that moves data of frozen pairs passes over all of their runs that
-    /// others hide until it has found a mebibyte, and where there are no holes all live data is copied at once.
-    /// Returns `false` where there is nothing to do for this `load` at present.
-    ///
-    /// # Errors
-    /// Errors of the files. The disk goes on as it was; the failed part is tried again later.
-    pub fn collect(&self, load: Load) -> Result<bool> {
-        let Some(mut collector) = self.collector.try_lock() else { return Ok(false) };
-        let worked = self.step(&mut collector, load)?;
-        collector.take_failure().or_else(|| collector.untold.take()).map_or(Ok(worked), Err)
-    }
-
-    /// Does a step. Holes that could not be punched are no error of it: the collector remembers them and the reason.
-    pub(super) fn step(&self, collector: &mut Collector, load: Load) -> Result<bool> {
-        self.check_usable()?;
-        collector.begin_step();
-        let settled = self.settle(collector);
-        // If that fails, the next step tries again.
-        let _ = self.note_copied_up();
-        let _ = self.note_grown_logs(load);
-        let facts = self.facts(collector, load);
-        match collector.policy.next(&self.limits(), &facts) {
-            Action::Rest => return Ok(collector.retry(&self.generation()) || settled),
-            Action::Flush => self.flush_all()?,
-            Action::Punch { class } => self.punch_ripe(collector, class),
-            Action::CompactLog => self.compact_log()?,
-            Action::Reunite => self.reunite(),
-            Action::Absorb => return self.absorb(collector),
-            Action::Evacuate { least } => {
-                if self.evacuate(collector, least)? {
-                    collector.policy.pass_ended();
-                }
-            }
-            Action::Coarsen { least } => {
-                if self.coarsen(collector, least)? {
-                    let merged = std::mem::take(&mut collector.pass.merged);
-                    let after = self.facts(collector, load);
-                    collector.policy.coarse_pass_ended(merged, &after);
-                    self.gate.notify_all();
-                }
-            }
-            Action::CopyAll => return self.copy_all(),
-        }
-        self.settle(collector);
-        Ok(true)
-    }
-
     /// Takes dead sectors along their way; returns whether any came further.
-    fn settle(&self, collector: &mut Collector) -> bool {
+    pub(super) fn settle(&self, collector: &mut Collector) -> bool {
         let mut moved = self.sweep(collector);
         let ready = std::mem::take(&mut *self.ready.lock());
         if !ready.is_empty() {
@@ -327,7 +277,7 @@ impl WritableDisk {
     }
 
     /// Punches dead ranges, the longest first, down to `class`.
-    fn punch_ripe(&self, collector: &mut Collector, class: usize) {
+    pub(super) fn punch_ripe(&self, collector: &mut Collector, class: usize) {
         let generation = self.generation();
         let numbers: Vec<_> = collector.dead.keys().copied().collect();
         let mut left = PUNCHES;
@@ -346,72 +296,6 @@ impl WritableDisk {
             }
         }
         self.gate.notify_all();
-    }
-
-    fn facts(&self, collector: &Collector, load: Load) -> Facts {
-        let (space, active, records, dying, frozen, set_aside, runs, runs_max, copy_room) = {
-            let view = self.view();
-            let generation = &view.generation;
-            let set_aside = generation.set_aside().len();
-            let dying = space::sectors(&view.dying);
-            let aside: usize = generation.set_aside().iter().map(|level| level.runs.len()).sum();
-            // A long run takes a record for each of its parts.
-            let records = (view.runs.len() + aside) as u64 + view.size / SECTOR_SIZE / Segment::MAX_LEN;
-            let active = Arc::clone(&generation.active);
-            let (runs, runs_max) = (view.runs.len() as u64, runs_max(&view.limits, view.size));
-            let frozen = generation.frozen.len() > set_aside;
-            let space = self.space_of(&view);
-            let copy_room = view.copy_room(space.live).min(view.limits.usable().saturating_sub(space.live));
-            (space, active, records, dying, frozen, set_aside > 0, runs, runs_max, copy_room)
-        };
-        let ready = space::sectors(&self.ready.lock());
-        let no_commit = self.commits.lock().count == 0;
-        let may_absorb = frozen && !set_aside && no_commit && {
-            // Announced first: another thread that wants the lock waits for this look instead of giving up.
-            let _brief = self.brief();
-            self.try_maintain().is_some_and(|it| it.awaiting.is_none())
-        };
-        let mut ripe = [0; CLASSES];
-        for sectors in collector.dead.values().map(DeadMap::ripe_sectors) {
-            ripe.iter_mut().zip(sectors).for_each(|(sum, sectors)| *sum += sectors * SECTOR_SIZE);
-        }
-        Facts {
-            space,
-            records,
-            runs,
-            runs_max,
-            copy_room,
-            awaits_base: collector.pass.awaits_base(),
-            log: active.log_bytes(),
-            dying: (dying + ready) * SECTOR_SIZE,
-            ripe,
-            residue: collector.residue(),
-            died: collector.died,
-            evacuated: collector.pass.moved,
-            frozen: may_absorb,
-            set_aside: set_aside && no_commit,
-            can_punch: collector.can_punch,
-            load,
-        }
-    }
-
-    fn copy_all(&self) -> Result<bool> {
-        match self.collect_garbage() {
-            Ok(collected) => {
-                self.counters.collected.fetch_add(collected.reclaimed_bytes, Ordering::Relaxed);
-                self.counters.copied.fetch_add(collected.copied_bytes, Ordering::Relaxed);
-                self.gate.notify_all();
-                Ok(collected.reclaimed_bytes > 0)
-            }
-            // A commit goes on.
-            Err(error) if error.kind() == ErrorKind::Conflict => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Flushes also where nothing is pending but the death of sectors.
-    fn flush_all(&self) -> Result<()> {
-        self.flush_with(&mut self.flusher.lock())
     }
 }
 

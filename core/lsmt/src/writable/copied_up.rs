@@ -3,11 +3,8 @@
 //! They are kept in memory, a bit for each block of 4 KiB. Their sum is noted in `state.json` now and then, and
 //! only that sum is known when the disk is opened again.
 
-use super::WritableDisk;
 use super::space::BLOCK_SECTORS;
-use super::state::State;
-use super::view::View;
-use headstart_block::{Result, SECTOR_SIZE};
+use headstart_block::SECTOR_SIZE;
 use std::collections::BTreeMap;
 
 /// Bytes of a block.
@@ -63,9 +60,20 @@ impl CopiedUp {
         }
     }
 
-    /// Limits the sum to the `live` bytes: no more can have been copied up than there is.
-    fn cut_to(&mut self, live: u64) {
+    /// `true` if the sum of a disk with `live` bytes differs from the noted one by [`NOTED_WITHIN`] or more.
+    pub(super) fn is_to_be_noted(&self, live: u64) -> bool {
+        self.noted.abs_diff(self.bytes().min(live)) >= NOTED_WITHIN
+    }
+
+    /// Limits the sum to the `live` bytes, because no more can have been copied up than there is; returns it.
+    pub(super) fn cut_to(&mut self, live: u64) -> u64 {
         self.before = self.before.min(live.saturating_sub(self.blocks * BLOCK));
+        self.bytes().min(live)
+    }
+
+    /// Remembers the sum that `state.json` records.
+    pub(super) fn set_noted(&mut self, bytes: u64) {
+        self.noted = bytes;
     }
 }
 
@@ -75,41 +83,6 @@ fn cells(start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
         let (from, to) = (start.max(cell * 64) % 64, (end - cell * 64).min(64));
         (cell, (u64::MAX << from) & (u64::MAX >> (64 - to)))
     })
-}
-
-impl View {
-    /// Bytes that merging may still copy up. With the bytes that it has copied, they are at most
-    /// [`Limits::copied_up`], or at most the bytes that clients wrote. `live` is the sum of both.
-    ///
-    /// [`Limits::copied_up`]: super::Limits::copied_up
-    pub(super) fn copy_room(&self, live: u64) -> u64 {
-        let copied = self.copied_up.bytes().min(live);
-        self.limits.copied_up.max(live - copied).saturating_sub(copied)
-    }
-}
-
-impl WritableDisk {
-    /// Notes in `state.json` the bytes that were copied up, if that has changed by [`NOTED_WITHIN`] or more.
-    pub(super) fn note_copied_up(&self) -> Result<()> {
-        let has_changed = |view: &View| {
-            let copied = &view.copied_up;
-            copied.noted.abs_diff(copied.bytes().min(self.space_of(view).live)) >= NOTED_WITHIN
-        };
-        if !has_changed(&self.view()) {
-            return Ok(());
-        }
-        let bytes = {
-            let mut view = self.view_mut();
-            let live = self.space_of(&view).live;
-            view.copied_up.cut_to(live);
-            view.copied_up.bytes().min(live)
-        };
-        let mut state = self.state.lock();
-        let noted = State { copied_up_bytes: bytes, ..state.clone() };
-        self.store(&mut state, noted)?;
-        self.view_mut().copied_up.noted = bytes;
-        Ok(())
-    }
 }
 
 #[cfg(test)]

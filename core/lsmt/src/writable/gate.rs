@@ -2,7 +2,6 @@
 //! its steps.
 
 use super::WritableDisk;
-use super::coarsen::runs_max;
 use super::collector::Collector;
 use super::lack::Unmerged;
 use super::policy::{Limits, Load, Space};
@@ -306,7 +305,7 @@ enum Failed {
 
 /// `true` where there are so many runs that some must be merged before `demand` may make more.
 fn needs_merging(view: &View, demand: Demand) -> bool {
-    let max = runs_max(&view.limits, view.size);
+    let max = view.limits.runs_max(view.size);
     view.runs.len() as u64 > max + max / 4 && view.runs.adds_a_run(demand.piece())
 }
 

@@ -100,6 +100,11 @@ impl Limits {
         space.garbage().saturating_mul(100) / (space.live + slack - slack / 4).max(1)
     }
 
+    /// Most runs of a disk of `size` bytes: one for 64 KiB, and 2^18 at least.
+    pub(super) fn runs_max(&self, size: u64) -> u64 {
+        self.runs.unwrap_or_else(|| (size >> 16).max(1 << 18))
+    }
+
     /// Bytes of live data that fit below [`max`](Self::max).
     pub(super) fn usable(&self) -> u64 {
         self.max.map_or(u64::MAX, |max| max - self.slack() / 2)

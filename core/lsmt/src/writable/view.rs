@@ -118,6 +118,15 @@ impl View {
 }
 
 impl View {
+    /// Bytes that merging may still copy up. With the bytes that it has copied, they are at most
+    /// [`Limits::copied_up`], or at most the bytes that clients wrote. `live` is the sum of both.
+    ///
+    /// [`Limits::copied_up`]: super::Limits::copied_up
+    pub(super) fn copy_room(&self, live: u64) -> u64 {
+        let copied = self.copied_up.bytes().min(live);
+        self.limits.copied_up.max(live - copied).saturating_sub(copied)
+    }
+
     /// Replaces the generation by an equal one; returns its number.
     pub(super) fn renew(&mut self) -> u64 {
         let Generation { active, frozen, base, .. } = &*self.generation;
