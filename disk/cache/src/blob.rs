@@ -1,4 +1,4 @@
-//! One blob in the cache: reads of local bytes, the list of missing ranges, and inserts of fetched bytes.
+//! One blob in the cache: reads of local bytes, the list of missing ranges, and the blob's files.
 //!
 //! # Reading while others evict
 //!
@@ -21,17 +21,16 @@
 //! one file are ordered.
 
 use crate::blob_files::Files;
-use crate::cache::{Cache, takes_nothing};
-use crate::claim::{ClaimTable, missing_of_run};
+use crate::check_state::CheckState;
+use crate::claim_table::{ClaimTable, missing_of_run};
 use crate::durable;
-use crate::pin;
+use crate::pin_table;
 use crate::policy;
 use crate::presence;
+use crate::room::Room;
 use crate::sidecar::{CHUNK, Identity, Kind, Layout};
 use crate::spec::BlobSpec;
-use crate::whole::{self, Check};
-use crate::writing::Writing;
-use crate::{CacheClaim, CachePin, Watcher};
+use crate::storage::{Storage, takes_nothing};
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
 use headstart_hash_tree::pages;
 use parking_lot::Mutex;
@@ -53,29 +52,35 @@ const UNPROVEN_MAX: u64 = 128 << 10;
 /// A callback for a change of a blob.
 type Waker = Box<dyn FnOnce() + Send>;
 
+/// A holder of something that was made of a blob's bytes.
+pub trait Watcher: Send + Sync {
+    /// Called when the blob was whole and its digest is another one: all of it was forgotten just now.
+    fn found_wrong(self: Arc<Self>, blob: &Arc<CachedBlob>);
+}
+
 /// One blob in the cache. Dropping it leaves its bytes there.
 pub struct CachedBlob {
     me: Weak<Self>,
-    cache: Arc<Cache>,
+    pub(crate) storage: Arc<Storage>,
     /// The blob's number in this process: its name in the overlay.
-    number: u64,
+    pub(crate) number: u64,
     spec: BlobSpec,
     identity: Identity,
-    layout: Layout,
+    pub(crate) layout: Layout,
     tree: Option<Arc<CachedBlob>>,
     /// The two files: made at the first claim or insert, or taken into use at once if they exist.
     files: OnceLock<Files>,
     /// Held by the thread that makes the files.
     making_files: Mutex<()>,
     /// `true` if no byte that this process inserted stayed; empty files are then removed at the end.
-    is_untouched: AtomicBool,
+    pub(crate) is_untouched: AtomicBool,
     /// The time before which files that could not be opened or made are not tried again, in milliseconds since the
     /// cache was opened.
     no_files_until: AtomicU64,
     /// The number of units in the overlay.
-    units_in_memory: Arc<AtomicUsize>,
+    pub(crate) units_in_memory: Arc<AtomicUsize>,
     /// `true` if something was inserted since the last sync.
-    dirty: AtomicBool,
+    pub(crate) dirty: AtomicBool,
     /// The number of threads that write at the moment: the first takes the lock between processes, the last gives it
     /// back.
     pub(crate) writers: Mutex<usize>,
@@ -84,13 +89,15 @@ pub struct CachedBlob {
     pub(crate) pins: Mutex<Vec<Range<u64>>>,
     wakers: Mutex<Vec<Waker>>,
     /// The check of the whole blob by its digest, if it has no tree.
-    check: Check,
+    check: CheckState,
+    /// The holders of something that was made of its bytes.
+    watchers: Mutex<Vec<Weak<dyn Watcher>>>,
 }
 
 impl CachedBlob {
     pub(crate) fn new(
         me: &Weak<Self>,
-        cache: &Arc<Cache>,
+        storage: &Arc<Storage>,
         number: u64,
         spec: &BlobSpec,
         identity: Identity,
@@ -99,7 +106,7 @@ impl CachedBlob {
         let layout = Layout::of(&identity);
         Self {
             me: Weak::clone(me),
-            cache: Arc::clone(cache),
+            storage: Arc::clone(storage),
             number,
             spec: spec.clone(),
             identity,
@@ -115,7 +122,8 @@ impl CachedBlob {
             claims: Mutex::default(),
             pins: Mutex::default(),
             wakers: Mutex::default(),
-            check: Check::default(),
+            check: CheckState::default(),
+            watchers: Mutex::default(),
         }
     }
 
@@ -181,107 +189,15 @@ impl CachedBlob {
     /// that a read waits for.
     #[must_use]
     pub fn is_bypassed(&self) -> bool {
-        self.cache.is_bypassing()
+        self.storage.is_bypassing()
     }
 
     /// Keeps inserts in memory for a while, as if the disk took nothing: for reads whose bytes are evicted again and
     /// again before they are read, because more is read at once than the cache has room for.
     pub fn bypass_for_now(&self) {
         let cause = "bytes are evicted before they are read: more is read at once than it has room for";
-        self.cache.bypass_began(&Error::new(ErrorKind::NoSpace, cause).remedy("give it a larger size limit"));
-    }
-
-    /// Takes bytes from `offset` on: whole units, the last of which may be cut at the blob's end. If there is a hash
-    /// tree, they are checked against it before they become visible; they can be read when this returns. Units that are
-    /// local already stay as they are. Neither a disk that takes nothing more nor a full cache from which another
-    /// thread or process evicts is an error: the bytes are kept in memory.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Absent`] if pages of the tree are missing ([`tree_missing`](Self::tree_missing) names them).
-    /// [`ErrorKind::Corrupt`] if the check fails: fetch again, from another source if possible. If the tree is wrong,
-    /// its pages are forgotten, and `tree_missing` names them again. Also if a blob without a tree was complete and
-    /// wrong too often. [`ErrorKind::Invalid`] if the bytes are not whole units.
-    pub fn insert(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let range = ByteRange::new(offset, bytes.len() as u64).filter(|range| range.end() <= self.layout.len);
-        let whole = |at: u64| at.is_multiple_of(self.layout.unit) || at == self.layout.len;
-        let Some(range) = range.filter(|range| whole(range.end()) && range.offset() % self.layout.unit == 0)
-        else {
-            return Err(Error::invalid(format!("{} bytes at {offset} are not whole units", bytes.len()))
-                .about(self.spec.digest));
-        };
-        if range.is_empty() {
-            return Ok(());
-        }
-        self.check_taken()?;
-        let about = |e: Error| e.about(format!("blob {} {range}", self.spec.digest));
-        self.check_arrived(range, bytes).map_err(about)?;
-        let units = self.layout.units_of(range.offset(), range.end());
-        let stored = self.files_or_bypass().is_some_and(|files| {
-            let stored = self.store(files, &units, bytes);
-            stored.inspect_err(|error| self.cache.bypass_began(error)).unwrap_or(false)
-        });
-        if !stored {
-            self.keep_in_memory(&units, bytes);
-        }
-        self.notify();
-        whole::check_if_whole(self);
-        Ok(())
-    }
-
-    /// Writes units that are not local yet, and makes them visible. `false` if there is no room for them yet.
-    fn store(&self, files: &Files, units: &Range<u64>, bytes: &[u8]) -> Result<bool> {
-        let Some(room) = self.cache.make_room(bytes.len() as u64)? else { return Ok(false) };
-        let writing = Writing::begin(self, files)?;
-        let bits = files.sidecar.local();
-        let mut missing = Vec::new();
-        presence::runs(bits, units, false, &mut |run| missing.push(run));
-        for run in missing {
-            let range = self.bytes_of(&run);
-            let start =
-                usize::try_from(range.offset() - units.start * self.layout.unit).unwrap_or(usize::MAX);
-            let end = start.saturating_add(usize::try_from(range.len()).unwrap_or(usize::MAX));
-            let part = bytes.get(start..end).unwrap_or_default();
-            files
-                .data
-                .write_all_at(part, range.offset())
-                .map_err(|e| Error::io("cannot write", e).about(files.data_path.display()))?;
-            self.mark_inserted(files, &run);
-            if presence::set(bits, &run) > 0 {
-                self.cache.state.add(range.len());
-                self.cache.counts.inserted_bytes.fetch_add(range.len(), Ordering::Relaxed);
-            }
-        }
-        drop(room);
-        drop(writing);
-        self.is_untouched.store(false, Ordering::Relaxed);
-        self.dirty.store(true, Ordering::Release);
-        self.cache.bypass_ended();
-        Ok(true)
-    }
-
-    /// Resets the access words of chunks of which nothing was local.
-    fn mark_inserted(&self, files: &Files, units: &Range<u64>) {
-        let epoch = self.cache.state.epoch();
-        for chunk in self.chunks_of(units) {
-            if presence::count(files.sidecar.local(), &self.layout.units_of_chunk(chunk)) > 0 {
-                continue;
-            }
-            if let Some(word) = usize::try_from(chunk).ok().and_then(|at| files.sidecar.access().get(at)) {
-                word.store(policy::inserted(word.load(Ordering::Relaxed), epoch), Ordering::Relaxed);
-            }
-        }
-    }
-
-    fn keep_in_memory(&self, units: &Range<u64>, bytes: &[u8]) {
-        self.cache.counts.bypassed_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        let limit = self.cache.settings.overlay_limit;
-        let mut overlay = self.cache.overlay.lock();
-        let unit = usize::try_from(self.layout.unit).unwrap_or(usize::MAX);
-        for (unit, bytes) in units.clone().zip(bytes.chunks(unit)) {
-            if !self.has_unit(unit) {
-                overlay.put((self.number, unit), bytes, &self.units_in_memory, limit);
-            }
-        }
+        self.storage
+            .bypass_began(&Error::new(ErrorKind::NoSpace, cause).remedy("give it a larger size limit"));
     }
 
     /// Forgets the units that touch `range`: they are missing from now on.
@@ -295,11 +211,11 @@ impl CachedBlob {
             return Ok(());
         }
         if self.has_memory() {
-            let mut overlay = self.cache.overlay.lock();
+            let mut overlay = self.storage.overlay.lock();
             units.clone().for_each(|unit| overlay.remove((self.number, unit)));
         }
         if let Some(files) = self.files.get() {
-            self.cache.state.subtract(files.local_bytes(&units));
+            self.storage.state.subtract(files.local_bytes(&units));
             durable::forget(files, &[units])?;
             self.is_untouched.fetch_or(files.all_local_bytes() == 0, Ordering::Relaxed);
         }
@@ -311,14 +227,14 @@ impl CachedBlob {
     /// digest.
     #[must_use]
     pub fn is_proven(&self) -> bool {
-        !self.is_plain() || self.files.get().is_some_and(whole::is_proven)
+        !self.is_plain() || self.files.get().is_some_and(Files::is_proven)
     }
 
     /// `true` if the cache takes nothing of the blob any more: it has no hash tree, and was complete and wrong too
     /// often.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        self.check.refusal(self).is_some()
+        self.refusal().is_some()
     }
 
     /// The number of times that the blob was complete and wrong since this process uses it. For a caller that begins to
@@ -330,7 +246,9 @@ impl CachedBlob {
 
     /// Notifies `watcher` whenever the blob, which has no hash tree, is complete and wrong.
     pub fn watch(&self, watcher: Weak<dyn Watcher>) {
-        self.check.watch(watcher);
+        let mut watchers = self.watchers.lock();
+        watchers.retain(|watcher| watcher.strong_count() > 0);
+        watchers.push(watcher);
     }
 
     /// Takes the blob's files into use if another process has made them meanwhile, as a [`claim`](Self::claim) does.
@@ -344,24 +262,6 @@ impl CachedBlob {
     #[must_use]
     pub fn claims_at_once(&self) -> bool {
         self.files.get().is_some() || self.leaves_files_alone()
-    }
-
-    /// Claims the missing units of `range` that no other claim covers. May wait for the disk, and for seconds if
-    /// another process changes the cache directory and does not end, unless it [is quick](Self::claims_at_once).
-    ///
-    /// # Errors
-    /// Errors of the operating system's locks; [`ErrorKind::Corrupt`] if a blob without a tree was complete and wrong
-    /// too often.
-    pub fn claim(self: &Arc<Self>, range: ByteRange) -> Result<CacheClaim> {
-        CacheClaim::new(self, range)
-    }
-
-    /// Keeps `range` from being evicted, by any process, as long as the guard lives.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Conflict`] if another process evicts parts of it and does not end.
-    pub fn pin(self: &Arc<Self>, range: ByteRange) -> Result<CachePin> {
-        CachePin::new(self, range.intersect(ByteRange::between(0, self.layout.len)))
     }
 
     /// Calls `waker` once, at the next insert, discard or end of a claim of this blob in this process; the caller must
@@ -383,22 +283,27 @@ impl CachedBlob {
         durable::sync(files).map(drop).inspect_err(|_| self.dirty.store(true, Ordering::Release))
     }
 
-    pub(crate) fn cache(&self) -> &Cache {
-        &self.cache
-    }
-
     /// The blob's own `Arc`, unless it is being dropped.
     pub(crate) fn shared(&self) -> Option<Arc<Self>> {
         self.me.upgrade()
     }
 
-    pub(crate) fn check(&self) -> &Check {
+    pub(crate) fn watchers(&self) -> Vec<Arc<dyn Watcher>> {
+        self.watchers.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The error by which nothing of the blob is taken any more, if that is so.
+    pub(crate) fn refusal(&self) -> Option<Error> {
+        self.check.refusal(&self.spec.digest)
+    }
+
+    pub(crate) fn check(&self) -> &CheckState {
         &self.check
     }
 
     /// Fails if the cache takes nothing of the blob any more.
     pub(crate) fn check_taken(&self) -> Result<()> {
-        self.check.refusal(self).map_or(Ok(()), Err)
+        self.refusal().map_or(Ok(()), Err)
     }
 
     pub(crate) fn is_plain(&self) -> bool {
@@ -416,7 +321,7 @@ impl CachedBlob {
             return;
         }
         let _making = self.making_files.lock();
-        let found = self.cache.directory.open_blob(&self.identity, false);
+        let found = self.storage.directory.open_blob(&self.identity, false);
         if let Err(error) =
             found.and_then(|files| files.map_or(Ok(()), |files| self.use_files(files).map(drop)))
         {
@@ -433,14 +338,14 @@ impl CachedBlob {
         if let Some(files) = self.files.get() {
             return Ok(Some(files));
         }
-        if let Some(files) = self.cache.directory.open_blob(&self.identity, false)? {
+        if let Some(files) = self.storage.directory.open_blob(&self.identity, false)? {
             return self.use_files(files).map(Some);
         }
         // The files that describe the blob count as well: a manifest may name blobs of any length.
         let beside = self.layout.file_len();
-        let Some(room) = self.cache.make_room(beside)? else { return Ok(None) };
-        let made = self.cache.directory.open_blob(&self.identity, true)?;
-        self.cache.state.occupy(beside);
+        let Some(room) = Room::make(&self.storage, beside)? else { return Ok(None) };
+        let made = self.storage.directory.open_blob(&self.identity, true)?;
+        self.storage.state.occupy(beside);
         drop(room);
         let made = made.ok_or_else(|| Error::new(ErrorKind::Io, "cannot make cache files"))?;
         self.use_files(made).map(Some)
@@ -448,7 +353,7 @@ impl CachedBlob {
 
     fn use_files(&self, files: Files) -> Result<&Files> {
         let files = self.files.get_or_init(|| files);
-        pin::apply(files, &self.pins.lock())?;
+        pin_table::apply(files, &self.pins.lock())?;
         Ok(files)
     }
 
@@ -467,7 +372,7 @@ impl CachedBlob {
         self.look_again();
         let len = self.layout.file_len();
         match self.files.get() {
-            None if len <= UNPROVEN_MAX && self.cache.has_free_room(len) => self.files_or_bypass(),
+            None if len <= UNPROVEN_MAX && self.storage.has_free_room(len) => self.files_or_bypass(),
             found => found,
         }
     }
@@ -479,10 +384,10 @@ impl CachedBlob {
             return;
         }
         let Some(files) = self.files.get().filter(|files| files.all_local_bytes() == 0) else { return };
-        let directory = &self.cache.directory;
+        let directory = &self.storage.directory;
         let stem = self.identity.file_stem();
         match directory.change().and_then(|change| change.unlink_if_unused(&stem, files)) {
-            Ok(true) => self.cache.state.subtract(self.layout.file_len()),
+            Ok(true) => self.storage.state.subtract(self.layout.file_len()),
             Ok(false) => {}
             Err(error) => tracing::debug!(blob = %self.spec.digest, %error, "empty files stay in the cache"),
         }
@@ -490,7 +395,7 @@ impl CachedBlob {
 
     /// `true` if the blob's files are not tried at present.
     fn leaves_files_alone(&self) -> bool {
-        self.cache.is_bypassing() || self.cache.now_ms() < self.no_files_until.load(Ordering::Relaxed)
+        self.storage.is_bypassing() || self.storage.now_ms() < self.no_files_until.load(Ordering::Relaxed)
     }
 
     /// Logs that the files cannot be used; they are tried again after a while. A disk that takes nothing concerns all
@@ -498,10 +403,10 @@ impl CachedBlob {
     #[cold]
     fn files_failed(&self, error: &Error) {
         if takes_nothing(error) {
-            return self.cache.bypass_began(error);
+            return self.storage.bypass_began(error);
         }
-        self.no_files_until.store(self.cache.retry_at(), Ordering::Relaxed);
-        if self.cache.said_broken.lock().insert(self.spec.digest) {
+        self.no_files_until.store(self.storage.retry_at(), Ordering::Relaxed);
+        if self.storage.said_broken.lock().insert(self.spec.digest) {
             tracing::warn!(
                 blob = %self.spec.digest, %error,
                 "a cached blob cannot be used; disks go on without it, what they read of it is fetched again"
@@ -521,7 +426,7 @@ impl CachedBlob {
         ByteRange::between(start, start + self.layout.bytes_of(units))
     }
 
-    fn chunks_of(&self, units: &Range<u64>) -> Range<u64> {
+    pub(crate) fn chunks_of(&self, units: &Range<u64>) -> Range<u64> {
         let per_chunk = CHUNK / self.layout.unit;
         units.start / per_chunk..units.end.div_ceil(per_chunk)
     }
@@ -538,7 +443,7 @@ impl CachedBlob {
         }
         let mut missing = Vec::new();
         missing_of_run(bits, units, &mut |run| missing.push(run));
-        let overlay = self.cache.overlay.lock();
+        let overlay = self.storage.overlay.lock();
         let mut runs: Vec<Range<u64>> = Vec::new();
         for unit in missing.into_iter().flatten().filter(|&unit| overlay.get((self.number, unit)).is_none()) {
             match runs.last_mut() {
@@ -550,7 +455,7 @@ impl CachedBlob {
         runs.into_iter().for_each(each);
     }
 
-    fn has_unit(&self, unit: u64) -> bool {
+    pub(crate) fn has_unit(&self, unit: u64) -> bool {
         self.files.get().is_some_and(|files| presence::all_set(files.sidecar.local(), &(unit..unit + 1)))
     }
 
@@ -583,7 +488,7 @@ impl CachedBlob {
     #[cold]
     fn read_failed(&self, files: &Files, units: &Range<u64>, error: &std::io::Error) {
         let range = self.bytes_of(units);
-        if self.cache.counts.failed_reads.fetch_add(1, Ordering::Relaxed) == 0 {
+        if self.storage.counts.failed_reads.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::warn!(
                 file = %files.data_path.display(), %range, %error,
                 "the cache cannot be read; it is fetched again"
@@ -596,7 +501,7 @@ impl CachedBlob {
 
     /// Marks chunks as read.
     fn touch(&self, files: &Files, units: &Range<u64>) {
-        let epoch = self.cache.state.epoch();
+        let epoch = self.storage.state.epoch();
         let access = files.sidecar.access();
         for chunk in self.chunks_of(units) {
             if let Some(word) = usize::try_from(chunk).ok().and_then(|at| access.get(at)) {
@@ -609,7 +514,7 @@ impl CachedBlob {
     #[cold]
     fn read_with_memory(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let range = ByteRange::between(offset, offset + buf.len() as u64);
-        let absent = || self.check.refusal(self).unwrap_or_else(|| Error::absent(range));
+        let absent = || self.refusal().unwrap_or_else(|| Error::absent(range));
         if !self.has_memory() {
             return Err(absent());
         }
@@ -622,7 +527,7 @@ impl CachedBlob {
             }
             let unit = part.offset() / self.layout.unit;
             let start = usize::try_from(part.offset() % self.layout.unit).unwrap_or(usize::MAX);
-            let overlay = self.cache.overlay.lock();
+            let overlay = self.storage.overlay.lock();
             let found =
                 overlay.get((self.number, unit)).and_then(|bytes| bytes.get(start..start + piece.len()));
             piece.copy_from_slice(found.ok_or_else(absent)?);
@@ -660,7 +565,7 @@ impl ReadAt for CachedBlob {
 impl Drop for CachedBlob {
     fn drop(&mut self) {
         if self.has_memory() {
-            self.cache.overlay.lock().remove_blob(self.number);
+            self.storage.overlay.lock().remove_blob(self.number);
         }
         self.release_files();
     }

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use std::fs::File;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 /// A blob's files, in use.
 pub(crate) struct Files {
@@ -31,5 +32,16 @@ impl Files {
     /// As [`local_bytes`](Self::local_bytes), of all units.
     pub(crate) fn all_local_bytes(&self) -> u64 {
         self.local_bytes(&(0..self.sidecar.layout.units()))
+    }
+
+    /// `true` if all units are local.
+    pub(crate) fn is_whole(&self) -> bool {
+        presence::all_set(self.sidecar.local(), &(0..self.sidecar.layout.units()))
+    }
+
+    /// `true` if a plain blob was found right and nothing was forgotten since.
+    pub(crate) fn is_proven(&self) -> bool {
+        let generation = self.sidecar.generation().load(Ordering::Acquire);
+        self.sidecar.whole_at().load(Ordering::Acquire) == generation.wrapping_add(1) && self.is_whole()
     }
 }

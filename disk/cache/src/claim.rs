@@ -10,11 +10,10 @@
 //! back.
 
 use crate::blob::CachedBlob;
+use crate::claim_table::each_unclaimed;
 use crate::locks;
-use crate::presence;
 use crate::sidecar::Locks;
 use headstart_block::{ByteRange, Result};
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,9 +32,6 @@ pub enum WaitHint {
     /// Another process fetches it: look again after this time.
     Poll(Duration),
 }
-
-/// The units that this process has claimed: from their first to one past their last. They do not overlap.
-pub(crate) type ClaimTable = BTreeMap<u64, u64>;
 
 /// The right to fetch some runs of a blob, given back when dropped: others wait for it, so insert or drop soon.
 ///
@@ -61,7 +57,7 @@ impl CacheClaim {
     }
 
     /// Claims the missing units of `range` that no other claim covers.
-    pub(crate) fn new(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Self> {
+    fn new(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Self> {
         blob.check_taken()?;
         // Where the disk takes no files, fetched bytes go to this process's memory, and other processes do not matter.
         let file = blob.files_to_claim().map(|files| &files.sidecar.file);
@@ -106,35 +102,22 @@ impl CacheClaim {
     }
 }
 
+impl CachedBlob {
+    /// Claims the missing units of `range` that no other claim covers. May wait for the disk, and for seconds if
+    /// another process changes the cache directory and does not end, unless it [is quick](Self::claims_at_once).
+    ///
+    /// # Errors
+    /// Errors of the operating system's locks; [`ErrorKind::Corrupt`](headstart_block::ErrorKind::Corrupt) if a blob
+    /// without a tree was complete and wrong too often.
+    pub fn claim(self: &Arc<Self>, range: ByteRange) -> Result<CacheClaim> {
+        CacheClaim::new(self, range)
+    }
+}
+
 fn unlock(file: Option<&std::fs::File>, units: Range<u64>) {
     if let Some(file) = file.filter(|_| !units.is_empty()) {
         locks::unlock(file, &Locks::claim(&units));
     }
-}
-
-/// Names the parts of `run` that are not in the table; `true` if some of it is in the table.
-fn each_unclaimed(table: &ClaimTable, run: Range<u64>, each: &mut dyn FnMut(Range<u64>)) -> bool {
-    if run.is_empty() {
-        return false;
-    }
-    let mut at = run.start;
-    let mut others = false;
-    let before = table.range(..=run.start).next_back();
-    let within = table.range(run.start + 1..run.end);
-    for (&start, &end) in before.into_iter().chain(within) {
-        if end <= at {
-            continue;
-        }
-        others = true;
-        if start > at {
-            each(at..start);
-        }
-        at = end.min(run.end);
-    }
-    if at < run.end {
-        each(at..run.end);
-    }
-    others
 }
 
 impl Drop for CacheClaim {
@@ -152,41 +135,5 @@ impl Drop for CacheClaim {
         }
         drop(table);
         self.blob.notify();
-    }
-}
-
-/// Names the parts of `run` that the file does not have, by its bits; used by the blob, which then looks in memory.
-pub(crate) fn missing_of_run(
-    bits: Option<&[std::sync::atomic::AtomicU64]>,
-    run: &Range<u64>,
-    each: &mut dyn FnMut(Range<u64>),
-) {
-    match bits {
-        Some(bits) => presence::runs(bits, run, false, each),
-        None if run.is_empty() => {}
-        None => each(run.clone()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn unclaimed_parts_are_what_the_table_leaves(
-            ends in prop::collection::btree_set(0u64..100, 0..20), a in 0u64..100, b in 0u64..100,
-        ) {
-            let ends: Vec<_> = ends.into_iter().collect();
-            let table: ClaimTable = ends.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
-            let claimed = |unit: u64| table.iter().any(|(&start, &end)| (start..end).contains(&unit));
-            let run = a.min(b)..a.max(b);
-            let mut free = Vec::new();
-            let others = each_unclaimed(&table, run.clone(), &mut |part| free.extend(part));
-            let expected: Vec<_> = run.clone().filter(|&unit| !claimed(unit)).collect();
-            prop_assert_eq!(others, expected.len() as u64 != run.end - run.start);
-            prop_assert_eq!(free, expected);
-        }
     }
 }

@@ -1,12 +1,11 @@
 //! The content of a cache, for people: listing, removing, pruning.
 
 use crate::blob_files::Files;
-use crate::cache::{Cache, Evicted};
+use crate::cache::Cache;
 use crate::durable;
-use crate::evict;
+use crate::evict::{self, Evicted};
 use crate::locks;
 use crate::sidecar::{CHUNK, Kind, Locks};
-use crate::whole;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use serde::Serialize;
 use std::path::Path;
@@ -64,7 +63,7 @@ pub(crate) fn kind_of(files: &Files) -> EntryKind {
     match files.header.identity.kind {
         Kind::Verified => EntryKind::Verified,
         Kind::Outboard => EntryKind::HashTree,
-        Kind::Plain if whole::is_proven(files) => EntryKind::Whole,
+        Kind::Plain if files.is_proven() => EntryKind::Whole,
         Kind::Plain => EntryKind::Unverified,
     }
 }
@@ -102,7 +101,7 @@ impl Cache {
     /// Errors of reading the directory.
     pub fn list(&self) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
-        for stem in self.directory.stems()? {
+        for stem in self.storage.directory.stems()? {
             if let Some(files) = self.readable(&stem) {
                 entries.push(entry(&files)?);
             }
@@ -112,7 +111,7 @@ impl Cache {
 
     /// The files under a name. Files that cannot be opened are logged and left out; they hide no others.
     pub(crate) fn readable(&self, stem: &str) -> Option<Files> {
-        let opened = self.directory.open_stem(stem);
+        let opened = self.storage.directory.open_stem(stem);
         opened
             .inspect_err(|error| tracing::warn!(stem, %error, "a cached blob cannot be opened"))
             .ok()
@@ -125,7 +124,7 @@ impl Cache {
     /// Errors of reading the directory.
     pub fn usage(&self) -> Result<Usage> {
         let mut usage = Usage::default();
-        for stem in self.directory.stems()? {
+        for stem in self.storage.directory.stems()? {
             let Some(files) = self.readable(&stem) else { continue };
             usage.blobs += 1;
             usage.blobs_in_use +=
@@ -151,13 +150,13 @@ impl Cache {
     /// # Errors
     /// [`ErrorKind::NotFound`] if it is not there, [`ErrorKind::Conflict`] if a process has it open.
     pub fn remove(&self, digest: &Digest) -> Result<u64> {
-        let stems = self.directory.stems()?;
+        let stems = self.storage.directory.stems()?;
         let mut found = Vec::new();
         for stem in stems.iter().filter(|stem| stem.starts_with(&digest.hex())) {
-            match self.directory.open_stem(stem)? {
+            match self.storage.directory.open_stem(stem)? {
                 Some(files) => found.push((stem, files)),
                 None => {
-                    self.directory.change()?.unlink_if_wrong(stem)?;
+                    self.storage.directory.change()?.unlink_if_wrong(stem)?;
                 }
             }
         }
@@ -174,7 +173,7 @@ impl Cache {
                 return Err(in_use());
             }
         }
-        let changing = self.directory.change()?;
+        let changing = self.storage.directory.change()?;
         let (mut bytes, mut beside) = (0, 0);
         let mut outboards = Vec::new();
         for (stem, files) in found {
@@ -188,15 +187,15 @@ impl Cache {
         }
         drop(changing);
         for stem in stems.iter().filter(|stem| outboards.iter().any(|hex| stem.starts_with(hex.as_str()))) {
-            let Some(files) = self.directory.open_stem(stem)? else { continue };
+            let Some(files) = self.storage.directory.open_stem(stem)? else { continue };
             let local = files.all_local_bytes();
             // Another image may need it: then it stays.
-            if self.directory.change()?.unlink_if_unused(stem, &files)? {
+            if self.storage.directory.change()?.unlink_if_unused(stem, &files)? {
                 bytes += local;
                 beside += files.sidecar.layout.file_len();
             }
         }
-        self.state.subtract(bytes.saturating_add(beside));
+        self.storage.state.subtract(bytes.saturating_add(beside));
         Ok(bytes)
     }
 
@@ -206,7 +205,7 @@ impl Cache {
     /// # Errors
     /// [`ErrorKind::Conflict`] if another process evicts and does not end; errors of reading the directory.
     pub fn prune(&self, target: u64) -> Result<Evicted> {
-        evict::evict_patiently(self, target)
+        evict::evict_patiently(&self.storage, target)
     }
 }
 

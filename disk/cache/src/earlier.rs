@@ -6,28 +6,27 @@
 //! files themselves stay until they are evicted.
 
 use crate::blob::CachedBlob;
-use crate::cache::Cache;
 use headstart_block::{ByteRange, ReadAt, Result};
-use headstart_hash_tree::{HashTree, OutboardCheck, TREE_PAGE};
+use headstart_hash_tree::{HashTree, OutboardCheck, TREE_PAGE, Tree};
 use std::sync::Arc;
 
 /// The number of bytes of an outboard that are proven at once.
 const PART: u64 = 64 << 10;
 
-/// Takes over the pages of a blob's hash tree that version 0.1.0 cached. Pages that cannot be taken over are fetched
-/// again.
-pub(crate) fn take_over_tree(cache: &Arc<Cache>, blob: &CachedBlob) {
-    if let Err(error) = try_take_over(cache, blob) {
+/// Takes over the pages of a blob's hash tree that version 0.1.0 cached; `open` gives the outboard that it cached of a
+/// tree. Pages that cannot be taken over are fetched again.
+pub(crate) fn take_over_tree(blob: &CachedBlob, open: impl FnOnce(&Tree) -> Result<Arc<CachedBlob>>) {
+    if let Err(error) = try_take_over(blob, open) {
         tracing::debug!(blob = %blob.spec().digest, %error, "a hash tree of an earlier version is not taken over");
     }
 }
 
-fn try_take_over(cache: &Arc<Cache>, blob: &CachedBlob) -> Result<()> {
+fn try_take_over(blob: &CachedBlob, open: impl FnOnce(&Tree) -> Result<Arc<CachedBlob>>) -> Result<()> {
     let (Some(spec), Some(outboard)) = (&blob.spec().tree, blob.tree()) else { return Ok(()) };
     if outboard.present_files().is_some() {
         return Ok(());
     }
-    let earlier = cache.earlier_outboard(spec)?;
+    let earlier = open(spec)?;
     let Some(files) = earlier.present_files() else { return Ok(()) };
     let tree = HashTree::open(spec.root, &*earlier, blob.len())?;
     let take = |part: ByteRange| -> Result<bool> {

@@ -9,16 +9,17 @@
 //! nothing is left and that no process uses is unlinked.
 
 use crate::blob_files::Files;
-use crate::cache::{Cache, Evicted};
 use crate::durable;
 use crate::locks::{self, Mode};
 use crate::policy::{self, Census, Cut};
 use crate::presence;
 use crate::sidecar::{CHUNK, Locks};
+use crate::storage::Storage;
 use headstart_block::lock::try_within;
 use headstart_block::{Error, ErrorKind, Result};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
+use serde::Serialize;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -30,9 +31,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest wait of a command for another thread or process that evicts.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The evictor of a cache; it is locked during an eviction.
-pub(crate) struct Evictor(File);
-
+/// The lock between processes on evicting.
 struct Evicting<'a>(&'a File);
 
 impl Drop for Evicting<'_> {
@@ -41,10 +40,19 @@ impl Drop for Evicting<'_> {
     }
 }
 
-impl Evictor {
-    pub(crate) fn new(lock_file: File) -> Self {
-        Self(lock_file)
-    }
+/// The result of an eviction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Evicted {
+    /// Bytes given back.
+    pub bytes: u64,
+    /// Bytes left.
+    pub left_bytes: u64,
+    /// Blobs left, outboards included.
+    pub left_blobs: u64,
+    /// `true` if less could be evicted than was needed: the rest is pinned or describes blobs in use, or an error kept
+    /// it.
+    #[serde(skip)]
+    pub(crate) is_stuck: bool,
 }
 
 /// Evicts until blobs and their sidecars take at most `target` bytes, as far as possible. `None` if another thread or
@@ -52,37 +60,37 @@ impl Evictor {
 ///
 /// # Errors
 /// Errors of the directory; a blob that fails is left alone, with a warning.
-pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
-    let Some(file) = cache.evictor.try_lock() else { return Ok(None) };
-    if !locks::try_lock(&file.0, &(0..1), Mode::Exclusive)? {
+pub(crate) fn evict(storage: &Storage, target: u64) -> Result<Option<Evicted>> {
+    let Some(file) = storage.evictor.try_lock() else { return Ok(None) };
+    if !locks::try_lock(&file, &(0..1), Mode::Exclusive)? {
         return Ok(None);
     }
-    let _evicting = Evicting(&file.0);
-    let added_before = cache.state.added_bytes();
-    let stems = cache.directory.stems()?;
-    let mut census = Census::new(cache.state.epoch());
+    let _evicting = Evicting(&file);
+    let added_before = storage.state.added_bytes();
+    let stems = storage.directory.stems()?;
+    let mut census = Census::new(storage.state.epoch());
     let mut evicted = Evicted::default();
     let mut beside = 0;
     for stem in &stems {
-        if let Some(files) = open(cache, stem) {
+        if let Some(files) = open(storage, stem) {
             evicted.left_blobs += 1;
             beside += files.sidecar.layout.file_len();
             evicted.left_bytes += count(&files, &mut census).unwrap_or_default();
         }
     }
     let local = evicted.left_bytes;
-    let taken = cache.state.set_counted_bytes(local.saturating_add(beside), added_before);
+    let taken = storage.state.set_counted_bytes(local.saturating_add(beside), added_before);
     // A prune of everything also removes blobs of which nothing is local.
     if taken <= target && target > 0 {
         return Ok(Some(evicted));
     }
-    let capacity = cache.settings.size_limit.unwrap_or(local);
+    let capacity = storage.settings.size_limit.unwrap_or(local);
     let need = taken.saturating_sub(target);
     let mut cut = census.cut(need, capacity);
     let mut could_go = census.bytes();
     let mut freed_beside = 0;
     for stem in &stems {
-        let Some(files) = open(cache, stem) else { continue };
+        let Some(files) = open(storage, stem) else { continue };
         match evict_from(&files, &mut cut) {
             Ok(bytes) => evicted.bytes += bytes,
             Err(error) => {
@@ -91,7 +99,7 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
             }
         }
         if files.all_local_bytes() == 0 {
-            match cache.directory.change().and_then(|change| change.unlink_if_unused(stem, &files)) {
+            match storage.directory.change().and_then(|change| change.unlink_if_unused(stem, &files)) {
                 Ok(true) => {
                     evicted.left_blobs -= 1;
                     freed_beside += files.sidecar.layout.file_len();
@@ -106,15 +114,15 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
     evicted.left_bytes = local.saturating_sub(evicted.bytes);
     // Chunks that were read or pinned since they were counted stay, and may go the next time.
     evicted.is_stuck = could_go.max(evicted.bytes).saturating_add(freed_beside) < need;
-    cache.state.subtract(evicted.bytes.saturating_add(freed_beside));
-    cache.counts.evicted_bytes.fetch_add(evicted.bytes, Ordering::Relaxed);
+    storage.state.subtract(evicted.bytes.saturating_add(freed_beside));
+    storage.counts.evicted_bytes.fetch_add(evicted.bytes, Ordering::Relaxed);
     Ok(Some(evicted))
 }
 
 /// A blob's files; a pair that cannot be trusted and that no process uses is removed.
-fn open(cache: &Cache, stem: &str) -> Option<Files> {
-    let opened = cache.directory.open_stem(stem).and_then(|files| match files {
-        None => cache.directory.change()?.unlink_if_wrong(stem).map(|_| None),
+fn open(storage: &Storage, stem: &str) -> Option<Files> {
+    let opened = storage.directory.open_stem(stem).and_then(|files| match files {
+        None => storage.directory.change()?.unlink_if_wrong(stem).map(|_| None),
         files => Ok(files),
     });
     opened.inspect_err(|error| tracing::warn!(stem, %error, "a cached blob cannot be opened")).ok().flatten()
@@ -226,12 +234,12 @@ const _: () = assert!(CHUNK.is_multiple_of(crate::sidecar::DATA_UNIT));
 const _: () = assert!(CHUNK.is_multiple_of(crate::sidecar::TREE_UNIT));
 
 /// Evicts as [`evict`] does, but waits for the end of another eviction, as commands and tests can.
-pub(crate) fn evict_patiently(cache: &Cache, target: u64) -> Result<Evicted> {
+pub(crate) fn evict_patiently(storage: &Storage, target: u64) -> Result<Evicted> {
     // No lock is held meanwhile: inserts of other threads do not wait.
-    let evicted = try_within(COMMAND_PATIENCE, || evict(cache, target))?;
+    let evicted = try_within(COMMAND_PATIENCE, || evict(storage, target))?;
     evicted.ok_or_else(|| {
         Error::new(ErrorKind::Conflict, "another process evicts already")
-            .about(cache.dir().display())
+            .about(storage.dir().display())
             .remedy("run it again in a while")
     })
 }

@@ -48,7 +48,9 @@
 //! | module | task |
 //! |---|---|
 //! | `cache`, `blob`, `spec` | the items that other crates see; the read path and why it is safe |
-//! | `claim`, `pin` | single-flight; chunks that must stay |
+//! | `storage`, `counts` | the directory and its limits, which all blobs share; counts of what was done |
+//! | `insert`, `room` | fetched bytes on their way into a blob; the room that they take |
+//! | `claim`, `pin` | single-flight; chunks that must stay; `claim_table` and `pin_table` have those of this process |
 //! | `sidecar` | the format, byte by byte, and the parts of it that are trusted |
 //! | `durable` | the units that survive a loss of power; forgetting |
 //! | `earlier` | hash trees that version 0.1.0 cached |
@@ -56,7 +58,8 @@
 //! | `files` | making, finding, recovering and removing a blob's files |
 //! | `evict`, `policy` | giving space back; the choice of the chunks |
 //! | `overlay` | units that the disk did not take |
-//! | `whole` | blobs without a tree, once whole |
+//! | `tree_check` | bytes against the hash tree |
+//! | `whole`, `check_state` | blobs without a tree, once whole |
 //! | `recheck` | bytes that were right when they came and are not any more |
 //! | `writing` | keeps evictors away from bytes that are being written |
 //! | `contents` | list, usage, remove, prune |
@@ -66,35 +69,45 @@
 mod blob;
 mod blob_files;
 mod cache;
+mod check_state;
 mod claim;
+mod claim_table;
 mod contents;
+mod counts;
 mod durable;
 mod earlier;
 mod evict;
 mod files;
+mod insert;
 mod locks;
 mod mapping;
 mod overlay;
 mod pin;
+mod pin_table;
 mod policy;
 mod presence;
 mod recheck;
+mod room;
 mod shared_state;
 mod sidecar;
 mod spec;
+mod storage;
+mod tree_check;
 mod whole;
 mod writing;
 
 #[cfg(test)]
 mod tests;
 
-pub use blob::CachedBlob;
-pub use cache::{Cache, CacheCounters, CacheSettings, Evicted};
+pub use blob::{CachedBlob, Watcher};
+pub use cache::Cache;
 pub use claim::{CacheClaim, WaitHint};
 pub use contents::{Entry, EntryKind, Usage};
+pub use counts::CacheCounters;
+pub use evict::Evicted;
 #[doc(hidden)]
 pub use files::recover_sidecar;
 pub use pin::CachePin;
 pub use recheck::{Findings, Verified};
 pub use spec::BlobSpec;
-pub use whole::Watcher;
+pub use storage::CacheSettings;

@@ -20,7 +20,7 @@ use crate::presence;
 use crate::sidecar::{Identity, Kind};
 use crate::whole;
 use headstart_block::{ByteRange, Digest, ErrorKind, ReadAt, Result};
-use headstart_hash_tree::{HashTree, OutboardCheck, TREE_PAGE, pages};
+use headstart_hash_tree::{HashTree, OutboardCheck, TREE_PAGE};
 use serde::Serialize;
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -101,46 +101,7 @@ enum Verdict {
     Gone,
 }
 
-fn is_corrupt(result: Result<()>) -> bool {
-    result.is_err_and(|e| e.kind() == ErrorKind::Corrupt)
-}
-
 impl CachedBlob {
-    /// Checks fetched bytes against the hash tree, if there is one; pages of it that are wrong are forgotten.
-    pub(crate) fn check_arrived(&self, range: ByteRange, bytes: &[u8]) -> Result<()> {
-        let Err(error) = self.check_bytes(range.offset(), bytes) else { return Ok(()) };
-        if error.kind() != ErrorKind::Corrupt {
-            return Err(error);
-        }
-        self.cache().counts.corrupt_inserts.fetch_add(1, Ordering::Relaxed);
-        self.forget_tree(&self.wrong_tree(range))?;
-        Err(error.remedy("fetch it again, from another source if there is one"))
-    }
-
-    /// Checks whole units against the hash tree, if there is one.
-    fn check_bytes(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let (Some(spec), Some(outboard)) = (&self.spec().tree, self.tree()) else { return Ok(()) };
-        HashTree::open(spec.root, &**outboard, self.len())?.verify_part(bytes, offset)
-    }
-
-    /// The pages of the hash tree that checking `range` reads, if the tree's nodes for it are wrong.
-    fn wrong_tree(&self, range: ByteRange) -> Vec<ByteRange> {
-        let mut wrong = Vec::new();
-        let (Some(spec), Some(outboard)) = (&self.spec().tree, self.tree()) else { return wrong };
-        match HashTree::open(spec.root, &**outboard, self.len()) {
-            Err(e) if e.kind() == ErrorKind::Corrupt => wrong.push(ByteRange::between(0, 8)),
-            Ok(tree) if is_corrupt(tree.verify_nodes(range)) => {
-                pages(self.len(), range, &mut |run| wrong.push(run));
-            }
-            _ => {}
-        }
-        wrong
-    }
-
-    fn forget_tree(&self, runs: &[ByteRange]) -> Result<()> {
-        runs.iter().try_for_each(|run| self.tree().map_or(Ok(()), |tree| tree.discard(*run)))
-    }
-
     /// Forgets wrong local bytes of `range`, for a caller that found them wrong by other means, such as the checksum of
     /// a frame. `true` if there were any, so that it is worth fetching again. Bytes that cannot be compared with a hash
     /// tree are forgotten too, unless the digest of a short blob proves them.
@@ -168,7 +129,7 @@ impl CachedBlob {
             self.count_damaged(wrong_bytes);
             self.say_damaged(&Findings { wrong_bytes, ..Findings::default() });
         } else {
-            self.cache().counts.corrupt_inserts.fetch_add(1, Ordering::Relaxed);
+            self.storage.counts.corrupt_inserts.fetch_add(1, Ordering::Relaxed);
         }
         self.discard(range).map(|()| true)
     }
@@ -262,15 +223,15 @@ impl CachedBlob {
     }
 
     fn count_damaged(&self, bytes: u64) {
-        self.cache().counts.damaged_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.storage.counts.damaged_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Logs once that bytes were found wrong.
     fn say_damaged(&self, found: &Findings) {
-        let cache = self.cache();
-        if found.wrong_bytes > 0 && cache.said_wrong.lock().insert(self.spec().digest) {
+        let storage = &self.storage;
+        if found.wrong_bytes > 0 && storage.said_wrong.lock().insert(self.spec().digest) {
             tracing::warn!(
-                blob = %self.spec().digest, directory = %cache.dir().display(),
+                blob = %self.spec().digest, directory = %storage.dir().display(),
                 "the cache has changed since it was filled: what is wrong is dropped, and fetched again when it is \
                  needed; `headstart cache verify` looks for more"
             );
@@ -331,7 +292,7 @@ impl Cache {
         each: &mut dyn FnMut(Verified),
     ) -> Result<()> {
         let remedy = if repair { Remedy::Forget } else { Remedy::None };
-        for stem in self.directory.stems()? {
+        for stem in self.storage.directory.stems()? {
             let Some(files) = self.readable(&stem) else { continue };
             let (identity, kind) = (files.header.identity.clone(), kind_of(&files));
             drop(files);

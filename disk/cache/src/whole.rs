@@ -10,8 +10,8 @@
 //!
 //! All of it is forgotten, so that no read sees it any more; it is logged and counted; watchers of the blob are told,
 //! because they may have made something of its bytes; and it is fetched again like anything else that is missing. A
-//! store may be wrong for good: after [`WRONG_MOST`] times nothing of the blob is taken any more, and its reads get an
-//! error that names it. That ends when nothing uses the blob any more: a later attach starts again.
+//! store may be wrong for good: after some times (`check_state`) nothing of the blob is taken any more, and its reads
+//! get an error that names it. That ends when nothing uses the blob any more: a later attach starts again.
 //!
 //! # Limits
 //!
@@ -22,61 +22,12 @@
 use crate::blob::CachedBlob;
 use crate::blob_files::Files;
 use crate::locks::{self, Mode};
-use crate::presence;
 use crate::sidecar::Locks;
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result, copy_source};
 use headstart_hash_tree::sums::{BlobSums, HashingWriter};
-use parking_lot::Mutex;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
-use std::sync::{Arc, Weak};
-
-/// The number of times that a blob may be whole and wrong, in one process, before nothing of it is taken any more.
-const WRONG_MOST: u32 = 3;
-
-/// A holder of something that was made of a blob's bytes.
-pub trait Watcher: Send + Sync {
-    /// Called when the blob was whole and its digest is another one: all of it was forgotten just now.
-    fn found_wrong(self: Arc<Self>, blob: &Arc<CachedBlob>);
-}
-
-/// The state of the check of a whole blob.
-#[derive(Default)]
-pub(crate) struct Check {
-    /// `true` while a thread checks the blob.
-    running: AtomicBool,
-    /// The number of times that it was wrong since it was right.
-    wrong: AtomicU32,
-    /// The number of times that it was wrong in all.
-    wrong_in_all: AtomicU32,
-    watchers: Mutex<Vec<Weak<dyn Watcher>>>,
-}
-
-impl Check {
-    /// The error by which nothing of the blob is taken any more, if that is so.
-    pub(crate) fn refusal(&self, blob: &CachedBlob) -> Option<Error> {
-        let wrong = self.wrong.load(Ordering::Acquire);
-        (wrong >= WRONG_MOST).then(|| {
-            Error::corrupt(format!("came whole {wrong} times, each time with another digest than its name"))
-                .about(format!("blob {}", blob.spec().digest))
-                .remedy("its store gives wrong bytes: repair it there, then detach and attach again")
-        })
-    }
-
-    pub(crate) fn times_wrong(&self) -> u32 {
-        self.wrong_in_all.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn watch(&self, watcher: Weak<dyn Watcher>) {
-        let mut watchers = self.watchers.lock();
-        watchers.retain(|watcher| watcher.strong_count() > 0);
-        watchers.push(watcher);
-    }
-
-    fn watchers(&self) -> Vec<Arc<dyn Watcher>> {
-        self.watchers.lock().iter().filter_map(Weak::upgrade).collect()
-    }
-}
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 /// The result of a check.
 #[derive(Debug)]
@@ -124,12 +75,12 @@ fn is_due(blob: &CachedBlob) -> Option<&Files> {
     let files = blob.present_files().filter(|_| blob.is_plain())?;
     // Of two threads that insert the last two units at the same time, one at least must see both.
     fence(Ordering::SeqCst);
-    (is_whole(files) && !is_proven(files)).then_some(files)
+    (files.is_whole() && !files.is_proven()).then_some(files)
 }
 
 /// Starts the check of a blob that has become whole. Called after inserts and opens; waits for nothing.
 pub(crate) fn check_if_whole(blob: &CachedBlob) {
-    if !blob.cache().settings.check_whole
+    if !blob.storage.settings.check_whole
         || is_due(blob).is_none()
         || blob.check().running.swap(true, Ordering::AcqRel)
     {
@@ -137,7 +88,7 @@ pub(crate) fn check_if_whole(blob: &CachedBlob) {
     }
     let Some(shared) = blob.shared() else { return };
     let started =
-        std::thread::Builder::new().name("check".to_owned()).spawn(move || check_until_settled(&shared));
+        std::thread::Builder::new().name("check".to_owned()).spawn(move || check_until_done(&shared));
     if let Err(error) = started {
         blob.check().running.store(false, Ordering::Release);
         tracing::warn!(blob = %blob.spec().digest, %error, "a blob is whole and cannot be checked");
@@ -145,12 +96,12 @@ pub(crate) fn check_if_whole(blob: &CachedBlob) {
 }
 
 /// The thread that checks a blob. Other checks of this process wait for it, because hashing takes a core.
-fn check_until_settled(blob: &Arc<CachedBlob>) {
+fn check_until_done(blob: &Arc<CachedBlob>) {
     // Only this thread holds the blob: nothing else uses it any more.
     let is_unused = || Arc::strong_count(blob) == 1;
     loop {
         let checked = {
-            let _alone = blob.cache().checking.lock();
+            let _alone = blob.storage.checking.lock();
             check(blob, &is_unused)
         };
         // A thread that inserted the last unit meanwhile saw the flag, and left the look to this thread.
@@ -162,7 +113,7 @@ fn check_until_settled(blob: &Arc<CachedBlob>) {
             }
             Ok(Checked::Wrong(error)) => {
                 say_wrong(blob, error);
-                blob.check().watchers().into_iter().for_each(|watcher| watcher.found_wrong(blob));
+                blob.watchers().into_iter().for_each(|watcher| watcher.found_wrong(blob));
                 true
             }
             Ok(Checked::NotWhole) => true,
@@ -181,7 +132,7 @@ fn check_until_settled(blob: &Arc<CachedBlob>) {
 }
 
 fn say_wrong(blob: &CachedBlob, error: &Error) {
-    if let Some(error) = blob.check().refusal(blob) {
+    if let Some(error) = blob.refusal() {
         tracing::error!(%error, "wrong bytes were served; the cached bytes are dropped");
     } else {
         tracing::warn!(%error, "wrong bytes were served; the cached bytes are dropped and fetched again");
@@ -194,7 +145,7 @@ fn say_wrong(blob: &CachedBlob, error: &Error) {
 /// [`ErrorKind::Cancelled`] if `is_unused` says that nothing uses the blob any more; errors of the disk.
 pub(crate) fn check(blob: &CachedBlob, is_unused: &dyn Fn() -> bool) -> Result<Checked> {
     let Some(files) = blob.present_files() else { return Ok(Checked::NotWhole) };
-    if is_proven(files) {
+    if files.is_proven() {
         return Ok(Checked::Right);
     }
     let mut go_on = |_| match is_unused() {
@@ -207,7 +158,7 @@ pub(crate) fn check(blob: &CachedBlob, is_unused: &dyn Fn() -> bool) -> Result<C
         Hashed::Elsewhere => return Ok(Checked::Elsewhere),
     };
     let (sidecar, proven) = (&files.sidecar, generation.wrapping_add(1));
-    let counts = &blob.cache().counts;
+    let counts = &blob.storage.counts;
     if sums.digest == blob.spec().digest {
         sidecar.write_whole_root(sums.root.as_bytes())?;
         sidecar.whole_at().store(proven, Ordering::Release);
@@ -241,14 +192,14 @@ enum Hashed {
 fn hash(blob: &CachedBlob, files: &Files, read: &mut dyn FnMut(u64) -> Result<()>) -> Result<Hashed> {
     let sidecar = &files.sidecar;
     let generation = sidecar.generation().load(Ordering::Acquire);
-    if !is_whole(files) {
+    if !files.is_whole() {
         return Ok(Hashed::NotWhole);
     }
     if !locks::try_lock(&sidecar.file, &Locks::CHECK, Mode::Exclusive)? {
         return Ok(Hashed::Elsewhere);
     }
     let _checking = Checking(files);
-    let mut hashes = HashingWriter::new(io::sink(), blob.cache().dir());
+    let mut hashes = HashingWriter::new(io::sink(), blob.storage.dir());
     match copy_source(&Unmarked { blob, files }, &mut hashes, read) {
         Err(e) if e.kind() == ErrorKind::Absent => return Ok(Hashed::NotWhole),
         copied => copied?,
@@ -268,14 +219,4 @@ pub(crate) fn is_right(blob: &CachedBlob, read: &mut dyn FnMut(u64) -> Result<()
         Hashed::Whole(sums, _) => Some(sums.digest == blob.spec().digest),
         Hashed::NotWhole | Hashed::Elsewhere => None,
     })
-}
-
-fn is_whole(files: &Files) -> bool {
-    presence::all_set(files.sidecar.local(), &(0..files.sidecar.layout.units()))
-}
-
-/// `true` if a plain blob was found right and nothing was forgotten since.
-pub(crate) fn is_proven(files: &Files) -> bool {
-    let generation = files.sidecar.generation().load(Ordering::Acquire);
-    files.sidecar.whole_at().load(Ordering::Acquire) == generation.wrapping_add(1) && is_whole(files)
 }

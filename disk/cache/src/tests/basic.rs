@@ -270,7 +270,7 @@ fn the_shared_state_of_another_user_is_not_used() {
     drop(open(dir.path(), None));
     for (owner, is_used) in [(0, true), (54_321, false), (0, true)] {
         chown(dir.path().join("state.1"), Some(owner), None).unwrap();
-        assert_eq!(open(dir.path(), None).state.was_there, is_used, "{owner}");
+        assert_eq!(open(dir.path(), None).storage.state.was_there, is_used, "{owner}");
     }
 }
 

@@ -51,7 +51,7 @@ fn a_directory_whose_disk_fails_is_done_without() {
         (Errno::NOTDIR, false),
         (Errno::ACCESS, false),
     ] {
-        assert_eq!(crate::cache::is_fault_of_disk(&error(errno.raw_os_error())), fault, "{errno}");
+        assert_eq!(crate::storage::is_fault_of_disk(&error(errno.raw_os_error())), fault, "{errno}");
     }
     let dir = tempfile::tempdir().unwrap();
     let sample = Sample::new(20 * UNIT as usize, 1);
@@ -94,7 +94,7 @@ fn sidecars_count_against_the_size_limit() {
     assert!(usage.sidecar_bytes > LIMIT / 2 && usage.sidecar_bytes + usage.local_bytes <= LIMIT, "{usage:?}");
     drop(blobs);
     assert_eq!(cache.prune(0).unwrap().left_blobs, 0);
-    assert_eq!(cache.state.taken_bytes(), 0);
+    assert_eq!(cache.storage.state.taken_bytes(), 0);
 }
 
 #[test]

@@ -204,7 +204,7 @@ fn a_directory_of_version_1_opens() {
     fs::write(dir.path().join("state.1"), state).unwrap();
 
     let cache = open(dir.path(), None);
-    assert_eq!(cache.state.taken_bytes(), 77);
+    assert_eq!(cache.storage.state.taken_bytes(), 77);
     assert_eq!(local_units(&cache, &sample), [1, 2, 5]);
     assert!(sample.reads(&cache.blob(&sample.plain("a")).unwrap(), ByteRange::between(5 * UNIT, len)));
 }

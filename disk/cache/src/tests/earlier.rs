@@ -23,7 +23,7 @@ fn cache_as_before(cache: &Cache, sample: &Sample, outboard: &[u8], missing: &[u
         outboard: nothing,
         origin: nothing,
     };
-    let files = cache.directory.open_blob(&identity, true).unwrap().unwrap();
+    let files = cache.storage.directory.open_blob(&identity, true).unwrap().unwrap();
     files.data.write_all_at(outboard, 0).unwrap();
     for page in (0..tree.size.div_ceil(TREE_PAGE)).filter(|page| !missing.contains(page)) {
         presence::set(files.sidecar.local(), &(page..page + 1));

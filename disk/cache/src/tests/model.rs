@@ -48,8 +48,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Spoils the units that are not durable, in all data files.
 pub(super) fn lose_power(cache: &Cache) {
-    for stem in cache.directory.stems().unwrap() {
-        let files = cache.directory.open_stem(&stem).unwrap().unwrap();
+    for stem in cache.storage.directory.stems().unwrap() {
+        let files = cache.storage.directory.open_stem(&stem).unwrap().unwrap();
         let layout = files.sidecar.layout;
         let durable = durable_units(&files).unwrap();
         for unit in (0..layout.units()).filter(|unit| durable[*unit as usize / 64] >> (unit % 64) & 1 == 0) {
@@ -63,8 +63,8 @@ pub(super) fn lose_power(cache: &Cache) {
 }
 
 fn tear_slot(cache: &Cache, slot: usize, at: usize) {
-    for stem in cache.directory.stems().unwrap() {
-        let files = cache.directory.open_stem(&stem).unwrap().unwrap();
+    for stem in cache.storage.directory.stems().unwrap() {
+        let files = cache.storage.directory.open_stem(&stem).unwrap().unwrap();
         let offset = files.sidecar.layout.slot_offset(slot) + (at % files.sidecar.layout.slot_len()) as u64;
         let mut byte = [0];
         files.sidecar.file.read_exact_at(&mut byte, offset).unwrap();

@@ -4,6 +4,7 @@ use super::{Sample, UNIT, missing, open, units};
 use crate::evict;
 use crate::files::EVICT_LOCK;
 use crate::locks::{self, Mode};
+use crate::room::Room;
 use crate::writing::Writing;
 use crate::{BlobSpec, Cache, CacheSettings, CachedBlob};
 use headstart_block::{ByteRange, Digest, ErrorKind, ReadAt};
@@ -36,7 +37,7 @@ fn the_size_limit_holds_and_space_is_given_back() {
         let usage = cache.usage().unwrap();
         let taken = usage.local_bytes + usage.sidecar_bytes;
         assert!(taken <= LIMIT, "{usage:?}");
-        assert_eq!(taken, cache.state.taken_bytes());
+        assert_eq!(taken, cache.storage.state.taken_bytes());
         assert!(blocks(dir.path()) <= LIMIT + (256 << 10), "{} on disk", blocks(dir.path()));
     }
     assert_eq!(cache.counters().bypassed_bytes, 0);
@@ -55,7 +56,7 @@ fn a_hot_set_survives_a_scan_of_three_times_the_cache() {
     hot.fill(&hot_blob, all);
     for _ in 0..2 {
         assert!(all.parts(4096).all(|range| hot.reads(&hot_blob, range)));
-        (0..2).for_each(|_| cache.state.next_epoch());
+        (0..2).for_each(|_| cache.storage.state.next_epoch());
     }
     for range in ByteRange::between(0, scanned_blob.len()).parts(UNIT) {
         scanned.fill(&scanned_blob, range);
@@ -106,7 +107,7 @@ fn pinned_chunks_stay_and_the_rest_goes_through_memory() {
 fn a_disk_that_refuses_by_turns_is_not_spoken_of_each_time() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path(), None);
-    let said: Vec<u64> = (0..200_000).step_by(1000).filter(|now| cache.is_news(*now)).collect();
+    let said: Vec<u64> = (0..200_000).step_by(1000).filter(|now| cache.storage.is_news(*now)).collect();
     assert_eq!(said, [0, 60_000, 120_000, 180_000]);
 }
 
@@ -117,7 +118,7 @@ fn the_disk_is_tried_again_after_a_while() {
     let settings = CacheSettings { overlay_limit: 8 * UNIT, ..CacheSettings::default() };
     let cache = Cache::open(dir.path(), settings).unwrap();
     let blob = cache.blob(&sample.plain("a")).unwrap();
-    cache.bypass_began(&headstart_block::Error::invalid("a test says that the disk is full"));
+    cache.storage.bypass_began(&headstart_block::Error::invalid("a test says that the disk is full"));
     assert_eq!(blob.claim(units(0, 4)).unwrap().owned(), [units(0, 4)]);
     for unit in 0..20 {
         sample.fill(&blob, units(unit, unit + 1));
@@ -163,16 +164,16 @@ fn inserts_beside_an_evictor_keep_to_the_size_limit() {
         let cache = open(dir.path(), Some(LIMIT));
         let blob = cache.blob(&sample.plain("a")).unwrap();
         // Another handle behaves as another process does.
-        let other = cache.directory.open_lock(EVICT_LOCK).unwrap();
+        let other = cache.storage.directory.open_lock(EVICT_LOCK).unwrap();
         let thread = if is_another_process {
             assert!(locks::try_lock(&other, &(0..1), Mode::Exclusive).unwrap());
             None
         } else {
-            Some(cache.evictor.lock())
+            Some(cache.storage.evictor.lock())
         };
         insert_at_once(&sample, &blob, &|range| {
             assert!(sample.reads(&blob, range), "a read that waits completes");
-            let (taken, held) = (cache.state.taken_bytes(), blocks(dir.path()));
+            let (taken, held) = (cache.storage.state.taken_bytes(), blocks(dir.path()));
             assert!(taken <= LIMIT && held <= LIMIT + (64 << 10), "{taken} bytes, {held} on disk");
         });
         let counters = cache.counters();
@@ -185,10 +186,10 @@ fn inserts_beside_an_evictor_keep_to_the_size_limit() {
         // An evictor that ends makes room.
         drop(thread);
         locks::unlock(&other, &(0..1));
-        cache.bypass_ended();
+        cache.storage.bypass_ended();
         for range in ByteRange::between(THREADS * EACH, blob.len()).parts(PART) {
             sample.fill(&blob, range);
-            assert!(cache.state.taken_bytes() <= LIMIT, "{}", cache.state.taken_bytes());
+            assert!(cache.storage.state.taken_bytes() <= LIMIT, "{}", cache.storage.state.taken_bytes());
         }
         assert_eq!(cache.counters().bypassed_bytes, counters.bypassed_bytes);
     }
@@ -200,7 +201,7 @@ fn an_evictor_that_does_not_end_has_the_disk_left_alone() {
     let sample = Sample::new(8 << 20, 1);
     let cache = open(dir.path(), Some(1 << 20));
     let blob = cache.blob(&sample.plain("a")).unwrap();
-    let other = cache.directory.open_lock(EVICT_LOCK).unwrap();
+    let other = cache.storage.directory.open_lock(EVICT_LOCK).unwrap();
     assert!(locks::try_lock(&other, &(0..1), Mode::Exclusive).unwrap());
     let mut inserts = 0;
     wait_for("the disk is left alone", PATIENCE, || {
@@ -214,7 +215,7 @@ fn an_evictor_that_does_not_end_has_the_disk_left_alone() {
         }
         Err(inserts)
     });
-    assert!(cache.state.taken_bytes() <= 1 << 20);
+    assert!(cache.storage.state.taken_bytes() <= 1 << 20);
 }
 
 /// Evictions and inserts of many threads at once; a count under way meanwhile misses none of them.
@@ -228,10 +229,10 @@ fn no_insert_beside_a_real_evictor_is_lost_to_the_count() {
     let cache = open(dir.path(), Some(LIMIT));
     let blob = cache.blob(&sample.plain("a")).unwrap();
     insert_at_once(&sample, &blob, &|_| {
-        assert!(cache.state.taken_bytes() <= MOST, "{}", cache.state.taken_bytes());
+        assert!(cache.storage.state.taken_bytes() <= MOST, "{}", cache.storage.state.taken_bytes());
     });
     let (usage, counters) = (cache.usage().unwrap(), cache.counters());
-    assert!(usage.local_bytes + usage.sidecar_bytes <= cache.state.taken_bytes(), "{usage:?}");
+    assert!(usage.local_bytes + usage.sidecar_bytes <= cache.storage.state.taken_bytes(), "{usage:?}");
     assert_eq!(counters.inserted_bytes + counters.bypassed_bytes, THREADS * EACH);
     assert!(counters.evicted_bytes > 0);
 }
@@ -246,7 +247,7 @@ fn an_eviction_tells_whether_enough_could_go() {
     let all = ByteRange::between(0, FILLED);
     sample.fill(&blob, all);
     let evict = |target| {
-        let evicted = evict::evict(&cache, target).unwrap().unwrap();
+        let evicted = evict::evict(&cache.storage, target).unwrap().unwrap();
         (evicted.bytes, evicted.is_stuck)
     };
     assert_eq!(evict(2 * FILLED), (0, false), "it is at its target");
@@ -289,18 +290,18 @@ fn a_cache_whose_room_others_take_first_is_not_full() {
     sample.fill(&blob, ByteRange::between(0, LIMIT - WANTED));
     let local = blob.local_bytes();
     // The evictor waits for the end of a write before it gives back what it has forgotten, for a second.
-    let writing = Writing::begin(&blob, blob.present_files().unwrap()).unwrap();
+    let writing = Writing::begin(&blob.writers, blob.present_files().unwrap()).unwrap();
     let made = std::thread::scope(|scope| {
-        let making = scope.spawn(|| cache.make_room(WANTED).map(|room| room.is_some()));
+        let making = scope.spawn(|| Room::make(&cache.storage, WANTED).map(|room| room.is_some()));
         wait_until("something is evicted", PATIENCE, || blob.local_bytes() < local);
         // As another process does.
-        cache.state.add(WANTED);
+        cache.storage.state.add(WANTED);
         drop(writing);
         making.join().unwrap()
     });
     // There may be no room yet, but the cache is not full.
     assert!(made.is_ok(), "{made:?}");
-    assert_eq!(cache.make_room(LIMIT + 1).map(|_| ()).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(Room::make(&cache.storage, LIMIT + 1).map(|_| ()).unwrap_err().kind(), ErrorKind::NoSpace);
 }
 
 /// Bytes that the file system holds for all files of the cache.
@@ -325,7 +326,7 @@ fn claimed(cache: &Arc<Cache>, count: u64, len: u64) -> Vec<Arc<CachedBlob>> {
 fn lengths_that_nothing_proves_take_no_space() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path(), None);
-    let (before, taken) = (all_blocks(dir.path()), cache.state.taken_bytes());
+    let (before, taken) = (all_blocks(dir.path()), cache.storage.state.taken_bytes());
     // Long blobs have no files.
     let long = claimed(&cache, 40, 2 << 30);
     assert_eq!(all_blocks(dir.path()), before);
@@ -333,9 +334,9 @@ fn lengths_that_nothing_proves_take_no_space() {
     // Shorter ones have files as long as they are in use.
     let short = claimed(&cache, 40, 1 << 30);
     assert!(all_blocks(dir.path()) > before + (1 << 20));
-    assert_eq!(cache.usage().unwrap().sidecar_bytes, cache.state.taken_bytes() - taken);
+    assert_eq!(cache.usage().unwrap().sidecar_bytes, cache.storage.state.taken_bytes() - taken);
     drop(short);
-    assert_eq!((all_blocks(dir.path()), cache.state.taken_bytes()), (before, taken));
+    assert_eq!((all_blocks(dir.path()), cache.storage.state.taken_bytes()), (before, taken));
     // Another process that uses the files keeps them, and removes them itself.
     let short = claimed(&cache, 1, 1 << 30);
     let elsewhere = open(dir.path(), None);
@@ -370,7 +371,7 @@ fn files_stay_for_what_came_and_not_for_what_was_wrong() {
     assert_eq!(blob.local_bytes(), UNIT);
     blob.discard(units(1, 2)).unwrap();
     drop(blob);
-    assert_eq!((blobs(), cache.state.taken_bytes()), (0, 0));
+    assert_eq!((blobs(), cache.storage.state.taken_bytes()), (0, 0));
 }
 
 /// Claims take only free room, and inserts make no sidecar beside another evictor: that evictor cannot know of them.
@@ -384,15 +385,15 @@ fn sidecars_do_not_pass_the_size_limit() {
     sample.fill(&used, ByteRange::between(0, used.len()));
     let held = claimed(&cache, 40, 1 << 30);
     assert!(used.is_local(ByteRange::between(0, used.len())) && cache.counters().bypassed_bytes == 0);
-    assert!(cache.state.taken_bytes() <= LIMIT, "{}", cache.state.taken_bytes());
+    assert!(cache.storage.state.taken_bytes() <= LIMIT, "{}", cache.storage.state.taken_bytes());
     drop((held, used));
-    let evicting = cache.directory.open_lock(EVICT_LOCK).unwrap();
+    let evicting = cache.storage.directory.open_lock(EVICT_LOCK).unwrap();
     assert!(locks::try_lock(&evicting, &(0..1), Mode::Exclusive).unwrap());
     let filled = claimed(&cache, 20, 8 << 30);
     for blob in &filled {
         blob.insert(0, &[1; UNIT as usize]).unwrap();
         assert!(blob.is_local(units(0, 1)));
-        let (taken, held) = (cache.state.taken_bytes(), all_blocks(dir.path()));
+        let (taken, held) = (cache.storage.state.taken_bytes(), all_blocks(dir.path()));
         assert!(taken <= LIMIT && held <= LIMIT + (64 << 10), "{taken} bytes, {held} on disk");
     }
     locks::unlock(&evicting, &(0..1));
@@ -409,7 +410,7 @@ fn files_made_at_once_keep_to_the_size_limit() {
     for are_many in [true, false] {
         let dir = tempfile::tempdir().unwrap();
         let cache = open(dir.path(), Some(LIMIT));
-        let evicting = cache.directory.open_lock(EVICT_LOCK).unwrap();
+        let evicting = cache.storage.directory.open_lock(EVICT_LOCK).unwrap();
         assert!(locks::try_lock(&evicting, &(0..1), Mode::Exclusive).unwrap());
         let blob = |n: u64| {
             let digest = Digest::of(&n.to_le_bytes());
@@ -425,7 +426,8 @@ fn files_made_at_once_keep_to_the_size_limit() {
                 let unit = units(thread, thread + 1);
                 start.wait();
                 let inserted = blob.insert(unit.offset(), &[1; UNIT as usize]);
-                most = most.and_then(|most: u64| inserted.map(|()| most.max(cache.state.taken_bytes())));
+                most =
+                    most.and_then(|most: u64| inserted.map(|()| most.max(cache.storage.state.taken_bytes())));
                 // No other thread drops the blob before.
                 start.wait();
             }
@@ -441,10 +443,13 @@ fn files_made_at_once_keep_to_the_size_limit() {
         });
         let (usage, held) = (cache.usage().unwrap(), all_blocks(dir.path()));
         let one = usage.sidecar_bytes / usage.blobs;
-        assert_eq!(usage.sidecar_bytes + usage.local_bytes, cache.state.taken_bytes(), "{usage:?}");
+        assert_eq!(usage.sidecar_bytes + usage.local_bytes, cache.storage.state.taken_bytes(), "{usage:?}");
         assert!(held <= LIMIT + (64 << 10), "{held} on disk");
         if are_many {
-            assert!(cache.state.taken_bytes() > LIMIT - THREADS * one, "the room that was free is used");
+            assert!(
+                cache.storage.state.taken_bytes() > LIMIT - THREADS * one,
+                "the room that was free is used"
+            );
         } else {
             assert_eq!(usage.blobs, ROUNDS);
         }
@@ -457,7 +462,7 @@ fn room_for_files_is_found_once() {
     const LIMIT: u64 = 512 << 10;
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path(), Some(LIMIT));
-    let evicting = cache.directory.open_lock(EVICT_LOCK).unwrap();
+    let evicting = cache.storage.directory.open_lock(EVICT_LOCK).unwrap();
     assert!(locks::try_lock(&evicting, &(0..1), Mode::Exclusive).unwrap());
     let blobs: Vec<_> = (0..THREADS)
         .map(|n| {
@@ -471,7 +476,7 @@ fn room_for_files_is_found_once() {
     #[expect(clippy::disallowed_methods, reason = "a test that hangs fails")]
     let since = std::time::Instant::now();
     std::thread::scope(|scope| {
-        let changing = cache.directory.change().unwrap();
+        let changing = cache.storage.directory.change().unwrap();
         for blob in &blobs {
             scope.spawn(|| blob.insert(0, &[1; UNIT as usize]).unwrap());
         }
@@ -483,5 +488,5 @@ fn room_for_files_is_found_once() {
     });
     let usage = cache.usage().unwrap();
     assert!(usage.blobs <= most && usage.sidecar_bytes + usage.local_bytes <= LIMIT, "{usage:?}");
-    assert_eq!(usage.sidecar_bytes + usage.local_bytes, cache.state.taken_bytes(), "{usage:?}");
+    assert_eq!(usage.sidecar_bytes + usage.local_bytes, cache.storage.state.taken_bytes(), "{usage:?}");
 }

@@ -1,0 +1,55 @@
+//! Counts of one process since it opened the cache.
+
+use serde::Serialize;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The counts of one process since it opened the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CacheCounters {
+    /// Bytes inserted and written.
+    pub inserted_bytes: u64,
+    /// Bytes kept in memory because the disk did not take them.
+    pub bypassed_bytes: u64,
+    /// Bytes evicted.
+    pub evicted_bytes: u64,
+    /// Ranges that failed their check.
+    pub corrupt_inserts: u64,
+    /// Reads of the cache's files that failed.
+    pub failed_reads: u64,
+    /// Blobs without a hash tree that were whole and matched their digest.
+    pub proven_blobs: u64,
+    /// Blobs without a hash tree that were whole and did not match their digest.
+    pub wrong_blobs: u64,
+    /// Bytes that were right when they came, were found wrong later, and were forgotten.
+    pub damaged_bytes: u64,
+}
+
+/// The counters behind [`CacheCounters`].
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) inserted_bytes: AtomicU64,
+    pub(crate) bypassed_bytes: AtomicU64,
+    pub(crate) evicted_bytes: AtomicU64,
+    pub(crate) corrupt_inserts: AtomicU64,
+    pub(crate) failed_reads: AtomicU64,
+    pub(crate) proven_blobs: AtomicU64,
+    pub(crate) wrong_blobs: AtomicU64,
+    pub(crate) damaged_bytes: AtomicU64,
+}
+
+impl Counts {
+    /// The present values.
+    pub(crate) fn read(&self) -> CacheCounters {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        CacheCounters {
+            inserted_bytes: read(&self.inserted_bytes),
+            bypassed_bytes: read(&self.bypassed_bytes),
+            evicted_bytes: read(&self.evicted_bytes),
+            corrupt_inserts: read(&self.corrupt_inserts),
+            failed_reads: read(&self.failed_reads),
+            proven_blobs: read(&self.proven_blobs),
+            wrong_blobs: read(&self.wrong_blobs),
+            damaged_bytes: read(&self.damaged_bytes),
+        }
+    }
+}
