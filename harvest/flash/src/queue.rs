@@ -118,14 +118,15 @@ impl ChannelQueue {
         Self { geometry, clock, speed, passed, watched: AtomicBool::new(false), state }
     }
 
-    /// Gives the channel to another home (a vSSD's number) from now on: see [`ChannelSchedulers::set_home`].
-    pub fn set_home(&self, channel: u16, home: u32) {
-        self.state.lock().schedulers.set_home(channel, home);
+    /// Gives the channel to another owner (a vSSD's number) from now on: see [`ChannelSchedulers::set_owner`].
+    pub fn set_owner(&self, channel: u16, owner: u32) {
+        self.state.lock().schedulers.set_owner(channel, owner);
     }
 
-    /// The time for which regular operations of a home waited for harvest reads and programs, and for erasures, in all.
-    pub fn spent(&self, home: u32) -> Option<[Duration; 2]> {
-        self.state.lock().schedulers.budget(home).map(Budget::spent)
+    /// The time for which regular operations of an owner waited for harvest reads and programs, and for erasures, in
+    /// all.
+    pub fn spent(&self, owner: u32) -> Option<[Duration; 2]> {
+        self.state.lock().schedulers.budget(owner).map(Budget::spent)
     }
 
     /// The present duration of a harvest VM's program on each channel, for comparisons: see
@@ -374,7 +375,7 @@ mod tests {
     #[test]
     fn every_access_gets_through() {
         for queue in [emulated(), file(None), file(Some(100_000_000))] {
-            queue.set_home(1, 7);
+            queue.set_owner(1, 7);
             scope(|scope| {
                 for thread in 0..8_u32 {
                     let queue = &queue;

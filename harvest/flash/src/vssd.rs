@@ -182,21 +182,21 @@ pub struct Memory {
 }
 
 impl Vssd {
-    /// A new vSSD on `home`: flash blocks, in any order, each with its number of erasures. They are clean.
+    /// A new vSSD on `blocks`, its own flash blocks, in any order, each with its number of erasures. They are clean.
     ///
     /// # Errors
     /// Invalid if the settings make no sense or a block comes twice; NoSpace if the blocks are too few.
-    pub fn new(settings: &VssdSettings, home: &[(FlashBlock, u32)]) -> Result<Self> {
+    pub fn new(settings: &VssdSettings, blocks: &[(FlashBlock, u32)]) -> Result<Self> {
         let pages = settings.check()?;
         let needed = settings.blocks_needed(settings.size);
-        if !settings.thin && (home.len() as u64) < needed {
+        if !settings.thin && (blocks.len() as u64) < needed {
             let cause =
-                format!("{} bytes take {needed} flash blocks, there are {}", settings.size, home.len());
+                format!("{} bytes take {needed} flash blocks, there are {}", settings.size, blocks.len());
             let error = Error::new(crate::ErrorKind::NoSpace, cause);
             return Err(error.remedy("give it more channels, or a smaller size"));
         }
         let mut vssd = Self::empty(settings, pages);
-        vssd.space.add(0, home)?;
+        vssd.space.add(0, blocks)?;
         Ok(vssd)
     }
 

@@ -626,7 +626,7 @@ impl Host {
     fn add_volume(&self, control: &mut Control, about: About, vssd: Vssd, last: u64) {
         let geometry = *self.media.geometry();
         let channels = u16::try_from(about.channels.len()).unwrap_or(u16::MAX);
-        about.channels.iter().for_each(|channel| self.media.queue().set_home(*channel, about.id.0));
+        about.channels.iter().for_each(|channel| self.media.queue().set_owner(*channel, about.id.0));
         // A borrower may need all the flash that there is.
         let (channels, blocks) = match about.kind {
             Kind::Harvest => (geometry.channels, geometry.total_blocks()),

@@ -62,7 +62,7 @@ pub struct Emulator {
     file: Option<Arc<File>>,
     faults: Faults,
     random: Mutex<Random>,
-    told: Mutex<Told>,
+    injected: Mutex<InjectedFaults>,
     /// Blocks with volatile pages.
     volatile: Mutex<BTreeSet<u32>>,
     /// Changes until power goes; `u64::MAX` for never.
@@ -74,7 +74,7 @@ pub struct Emulator {
 
 /// Blocks whose next operation is to fail.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct InjectedFaults {
     program: BTreeSet<u32>,
     erase: BTreeSet<u32>,
     /// Erasures that fail for a passing reason.
@@ -140,7 +140,7 @@ impl Emulator {
             file,
             faults,
             random: Mutex::new(random),
-            told: Mutex::default(),
+            injected: Mutex::default(),
             volatile: Mutex::default(),
             left: AtomicU64::new(u64::MAX),
             dead: AtomicBool::new(false),
@@ -151,17 +151,17 @@ impl Emulator {
 
     /// The next program of this block fails.
     pub fn fail_next_program(&self, block: FlashBlock) {
-        self.told.lock().program.insert(block.0);
+        self.injected.lock().program.insert(block.0);
     }
 
     /// The next erasure of this block fails.
     pub fn fail_next_erase(&self, block: FlashBlock) {
-        self.told.lock().erase.insert(block.0);
+        self.injected.lock().erase.insert(block.0);
     }
 
     /// The next erasure of this block fails, and it is not the block's fault.
     pub fn interrupt_next_erase(&self, block: FlashBlock) {
-        self.told.lock().busy.insert(block.0);
+        self.injected.lock().busy.insert(block.0);
     }
 
     /// Makes this page unreadable from now on, until its block is erased.
@@ -359,7 +359,7 @@ impl Flash for Emulator {
             return Err(FlashError::NotErased(block, page));
         }
         let extent = self.change()?;
-        let fails = self.told.lock().program.remove(&block.0) || self.chance(self.faults.program);
+        let fails = self.injected.lock().program.remove(&block.0) || self.chance(self.faults.program);
         let done = if fails || extent == Extent::Part { pages / 2 } else { pages };
         for (page, bytes) in (page..page + done).zip(data.chunks_exact(size)) {
             self.store(block, &mut held, page, bytes)?;
@@ -382,7 +382,7 @@ impl Flash for Emulator {
         if held.bad {
             return Err(FlashError::Bad(block));
         }
-        if self.told.lock().busy.remove(&block.0) {
+        if self.injected.lock().busy.remove(&block.0) {
             return Err(FlashError::Failed(Error::new(ErrorKind::Io, "emulated flash is busy")));
         }
         if self.change()? == Extent::Part {
@@ -390,7 +390,7 @@ impl Flash for Emulator {
             self.clear(block, &mut held, first)?;
             return Err(no_power());
         }
-        if self.told.lock().erase.remove(&block.0) || self.chance(self.faults.erase) {
+        if self.injected.lock().erase.remove(&block.0) || self.chance(self.faults.erase) {
             held.bad = true;
             return Err(FlashError::Bad(block));
         }

@@ -6,7 +6,7 @@ use crate::device::timing::Op;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The schedulers of all channels. Channels of the same home share a [`Budget`].
+/// The schedulers of all channels. Channels of the same owner share a [`Budget`].
 #[derive(Clone, Debug)]
 pub struct ChannelSchedulers {
     settings: SchedulerSettings,
@@ -14,13 +14,13 @@ pub struct ChannelSchedulers {
     schedulers: Vec<ChannelScheduler>,
     /// The time at which each scheduler is to be advanced next, as of its last advance.
     next: Vec<Option<Duration>>,
-    /// The home of each channel.
-    homes: Vec<u32>,
+    /// The owner of each channel.
+    owners: Vec<u32>,
     budgets: BTreeMap<u32, Budget>,
 }
 
 impl ChannelSchedulers {
-    /// All channels of such flash, of one home, 0.
+    /// All channels of such flash, of one owner, 0.
     #[must_use]
     pub fn new(geometry: &Geometry, speed: Speed, settings: SchedulerSettings) -> Self {
         let channels = usize::from(geometry.channels);
@@ -29,7 +29,7 @@ impl ChannelSchedulers {
             speed,
             schedulers: vec![ChannelScheduler::new(geometry, speed, settings); channels],
             next: vec![None; channels],
-            homes: vec![0; channels],
+            owners: vec![0; channels],
             budgets: BTreeMap::from([(0, Budget::new(&settings))]),
         }
     }
@@ -40,20 +40,20 @@ impl ChannelSchedulers {
         self.speed
     }
 
-    /// Gives the channel to another home (a vSSD's number) from now on; call it before the home's operations come. Does
+    /// Gives the channel to another owner (a vSSD's number) from now on; call it before its operations come. Does
     /// nothing if there is no such channel.
-    pub fn set_home(&mut self, channel: u16, home: u32) {
-        if let Some(of) = self.homes.get_mut(usize::from(channel)) {
-            *of = home;
-            self.budgets.entry(home).or_insert_with(|| Budget::new(&self.settings));
-            self.budgets.retain(|home, _| self.homes.contains(home));
+    pub fn set_owner(&mut self, channel: u16, owner: u32) {
+        if let Some(of) = self.owners.get_mut(usize::from(channel)) {
+            *of = owner;
+            self.budgets.entry(owner).or_insert_with(|| Budget::new(&self.settings));
+            self.budgets.retain(|owner, _| self.owners.contains(owner));
         }
     }
 
-    /// The account of a home.
+    /// The account of an owner.
     #[must_use]
-    pub fn budget(&self, home: u32) -> Option<&Budget> {
-        self.budgets.get(&home)
+    pub fn budget(&self, owner: u32) -> Option<&Budget> {
+        self.budgets.get(&owner)
     }
 
     /// The scheduler of a channel.
@@ -103,10 +103,10 @@ impl ChannelSchedulers {
     }
 
     fn with(&mut self, index: usize, act: impl FnOnce(&mut ChannelScheduler, &mut Budget)) {
-        let Some((scheduler, home)) = self.schedulers.get_mut(index).zip(self.homes.get(index)) else {
+        let Some((scheduler, owner)) = self.schedulers.get_mut(index).zip(self.owners.get(index)) else {
             return;
         };
-        let budget = self.budgets.entry(*home).or_insert_with(|| Budget::new(&self.settings));
+        let budget = self.budgets.entry(*owner).or_insert_with(|| Budget::new(&self.settings));
         act(scheduler, budget);
         self.next[index] = scheduler.next(budget);
     }

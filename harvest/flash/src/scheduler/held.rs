@@ -16,7 +16,7 @@ const FORGET: Duration = Duration::from_secs(5);
 pub(super) struct Held {
     /// In seconds.
     mean: f64,
-    told: Duration,
+    updated_at: Duration,
     /// The time until which harvest operations hold each die, and the bus.
     dies: Vec<Duration>,
     bus: Duration,
@@ -24,7 +24,7 @@ pub(super) struct Held {
 
 impl Held {
     pub(super) fn new(dies: usize) -> Self {
-        Self { mean: 0.0, told: Duration::ZERO, dies: vec![Duration::ZERO; dies], bus: Duration::ZERO }
+        Self { mean: 0.0, updated_at: Duration::ZERO, dies: vec![Duration::ZERO; dies], bus: Duration::ZERO }
     }
 
     /// Notes that a harvest operation started.
@@ -47,7 +47,7 @@ impl Held {
     /// Adds a program that started after a wait of `waited`.
     pub(super) fn add(&mut self, now: Duration, waited: Duration) {
         self.mean = self.with(now, waited);
-        self.told = now;
+        self.updated_at = now;
     }
 
     /// The mean with another program that waited `waited`.
@@ -58,7 +58,7 @@ impl Held {
 
     /// The expected wait now, in seconds.
     pub(super) fn at(&self, now: Duration) -> f64 {
-        let passed = now.saturating_sub(self.told).as_secs_f64() / FORGET.as_secs_f64();
+        let passed = now.saturating_sub(self.updated_at).as_secs_f64() / FORGET.as_secs_f64();
         self.mean * (-passed).exp2()
     }
 }

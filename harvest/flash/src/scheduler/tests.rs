@@ -404,14 +404,14 @@ fn on_a_file_harvest_waits_for_quiet() {
 }
 
 #[test]
-fn a_channel_without_a_home_or_place_does_no_harm() {
+fn a_channel_without_an_owner_or_place_does_no_harm() {
     let geometry = Geometry { channels: 2, ..Geometry::default() };
     let mut schedulers =
         ChannelSchedulers::new(&geometry, Speed::Emulated(Speeds::default()), SchedulerSettings::default());
-    schedulers.set_home(7, 1);
+    schedulers.set_owner(7, 1);
     schedulers.submit(Duration::ZERO, 7, Ticket(0), Class::Regular, READ);
     assert_eq!(schedulers.next(), None);
-    schedulers.set_home(1, 9);
+    schedulers.set_owner(1, 9);
     schedulers.submit(Duration::ZERO, 1, Ticket(1), Class::Regular, READ);
     let mut done = Vec::new();
     schedulers.advance(micros(1_000_000), &mut done);

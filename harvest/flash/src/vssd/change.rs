@@ -84,7 +84,7 @@ pub enum ChangeKind {
         /// The logical page.
         page: u32,
     },
-    /// Another channel took the place of one of home's.
+    /// Another channel took the place of one of the vSSD's own.
     Replaced {
         /// The channel that went.
         channel: u16,
@@ -153,11 +153,11 @@ impl Vssd {
                     .map_err(|error| Error::corrupt("adds an impossible slot").caused_by(error))?;
             }
             ChangeKind::Removed { slot, channel } => {
-                for lane in self.space.lanes_of(slot, channel) {
-                    if self.space.lane(lane).entries().any(|entry| self.space.info(entry).valid > 0) {
+                for pool in self.space.pools_of(slot, channel) {
+                    if self.space.pool(pool).entries().any(|entry| self.space.info(entry).valid > 0) {
                         return Err(Error::corrupt("removes what holds something"));
                     }
-                    self.space.remove_lane(lane);
+                    self.space.remove_pool(pool);
                 }
             }
             ChangeKind::Abandoned { slot } => self.abandon(slot),

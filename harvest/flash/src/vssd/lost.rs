@@ -109,20 +109,20 @@ impl Vssd {
     /// journal, or `None` if the slot holds nothing.
     ///
     /// # Errors
-    /// NotFound; Invalid for home, whose bytes are never given up.
+    /// NotFound; Invalid for its own slot, whose bytes are never given up.
     pub fn abandon_slot(&mut self, slot: u8) -> Result<Option<Change>> {
         let about = |error: Error| error.about(format!("slot {slot} of a vSSD"));
         if slot == 0 {
             return Err(about(Error::invalid("is home")));
         }
-        let lanes = self.space.lanes_of(slot, None);
-        if lanes.is_empty() {
+        let pools = self.space.pools_of(slot, None);
+        if pools.is_empty() {
             return Err(about(Error::new(ErrorKind::NotFound, "is not there")));
         }
-        for &lane in &lanes {
-            self.space.set_draining(lane, true);
-            self.space.set_closed(lane, true);
-            let entries: Vec<_> = self.space.lane(lane).entries().collect();
+        for &pool in &pools {
+            self.space.set_draining(pool, true);
+            self.space.set_closed(pool, true);
+            let entries: Vec<_> = self.space.pool(pool).entries().collect();
             entries.into_iter().for_each(|entry| self.seal(entry));
         }
         let before = self.stored;
@@ -138,8 +138,8 @@ impl Vssd {
     /// Unmaps the pages of a slot: they are lost.
     pub(super) fn abandon(&mut self, slot: u8) {
         let pages = u16::try_from(self.settings.geometry.pages).unwrap_or(u16::MAX);
-        for lane in self.space.lanes_of(slot, None) {
-            for entry in self.space.lane(lane).entries() {
+        for pool in self.space.pools_of(slot, None) {
+            for entry in self.space.pool(pool).entries() {
                 for page in 0..pages {
                     if self.space.info(entry).valid == 0 {
                         break;
@@ -201,10 +201,10 @@ impl Vssd {
     /// `true` if it has such a slot.
     #[must_use]
     pub fn has_slot(&self, slot: u8) -> bool {
-        !self.space.lanes_of(slot, None).is_empty()
+        !self.space.pools_of(slot, None).is_empty()
     }
 
-    /// The slots that it has, except home.
+    /// The slots that it has, except its own.
     #[must_use]
     pub fn harvested(&self) -> Vec<u8> {
         self.space.slots().map(|(slot, _)| slot).filter(|slot| *slot > 0 && self.has_slot(*slot)).collect()
@@ -213,7 +213,7 @@ impl Vssd {
     /// `true` if nothing is written to a slot any more.
     #[must_use]
     pub fn is_draining(&self, slot: u8) -> bool {
-        self.space.lanes_of(slot, None).iter().all(|lane| self.space.lane(*lane).draining)
+        self.space.pools_of(slot, None).iter().all(|pool| self.space.pool(*pool).draining)
     }
 
     /// `true` if a block is lent.

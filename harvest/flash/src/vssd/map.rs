@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A flash block as a vSSD knows it: the slot that it came with (8 bits; 0 is home), and its number there (24 bits).
-/// This is BlockFlex's [gSSD-ID, gLBA] (section 4.3.2).
+/// A flash block as a vSSD knows it: the slot that it came with (8 bits; 0 is the vSSD's own), and its number there (24
+/// bits). This is BlockFlex's [gSSD-ID, gLBA] (section 4.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(super) struct Entry(u32);
 

@@ -3,7 +3,7 @@
 use super::change::{Change, ChangeKind};
 use super::map::{Entry, Spot};
 use super::open::Fill;
-use super::space::{LOG, Lane, State, Stream};
+use super::space::{ChannelPool, LOG, State, Stream};
 use super::{FlashBlock, Vssd};
 use crate::{Error, ErrorKind, Result};
 
@@ -174,13 +174,13 @@ impl Vssd {
         }
     }
 
-    /// Uses a channel of home again that is being drained: writes go first. `true` if there is one, or one that is
+    /// Uses an own channel again that is being drained: writes go first. `true` if there is one, or one that is
     /// closed, which comes back by itself.
-    pub(super) fn keep_home(&mut self) -> bool {
+    pub(super) fn keep_own_channel(&mut self) -> bool {
         if self.space.is_slot_draining(0) {
-            for lane in self.space.lanes_of(0, None) {
-                if !self.space.lane(lane).closed {
-                    self.space.set_draining(lane, false);
+            for pool in self.space.pools_of(0, None) {
+                if !self.space.pool(pool).closed {
+                    self.space.set_draining(pool, false);
                 }
             }
             return true;
@@ -189,7 +189,7 @@ impl Vssd {
     }
 
     fn refuse(&mut self) -> Result<Place> {
-        if self.keep_home() {
+        if self.keep_own_channel() {
             return Ok(Place::Collect);
         }
         if self.space.lent() > 0 {
@@ -324,11 +324,12 @@ impl Vssd {
         }
         let share =
             self.widths().user.max(self.widths().collect).div_ceil(self.space.active().max(1) as usize);
-        let hogs = |lane: &Lane| owner == LOG && lane.is_slow() && lane.opens(stream) as usize >= share;
+        let hogs =
+            |pool: &ChannelPool| owner == LOG && pool.is_slow() && pool.opens(stream) as usize >= share;
         // Pages of a slow channel are collected there: they would use up the room on quick ones.
         let slow = !quick || from.is_some_and(|from| self.space.is_slow(from));
-        let fits = |lane: &Lane| if lane.is_slow() { slow } else { quick || last };
-        self.space.open(stream, owner, |lane| !lane.draining && fits(lane) && !hogs(lane))
+        let fits = |pool: &ChannelPool| if pool.is_slow() { slow } else { quick || last };
+        self.space.open(stream, owner, |pool| !pool.draining && fits(pool) && !hogs(pool))
     }
 
     /// The number of free blocks that are the collector's, for pages that are copied from a block, or written.
@@ -423,7 +424,7 @@ impl Vssd {
         let entry = match self.open.logs[0].first() {
             Some(&log) => log,
             None => {
-                let entry = self.space.open(Stream::Collect, LOG, |lane| lane.draining)?;
+                let entry = self.space.open(Stream::Collect, LOG, |pool| pool.draining)?;
                 self.open.logs[1].push(entry);
                 entry
             }

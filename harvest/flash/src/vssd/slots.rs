@@ -55,10 +55,10 @@ impl Vssd {
     pub fn fit_without(&self, slot: u8, channel: Option<u16>) -> Fit {
         let mut usable = self.space.usable();
         let mut there = 0;
-        for lane in self.space.lanes_of(slot, channel) {
-            let lane = self.space.lane(lane);
-            usable -= if lane.draining { 0 } else { lane.usable() };
-            there += lane.entries().map(|entry| u64::from(self.space.info(entry).valid)).sum::<u64>();
+        for pool in self.space.pools_of(slot, channel) {
+            let pool = self.space.pool(pool);
+            usable -= if pool.draining { 0 } else { pool.usable() };
+            there += pool.entries().map(|entry| u64::from(self.space.info(entry).valid)).sum::<u64>();
         }
         Fit { there, stored: self.stored + self.users(), room: self.space.capacity_of(usable) }
     }
@@ -69,8 +69,8 @@ impl Vssd {
     /// # Errors
     /// NotFound; NoSpace if the stored pages do not fit elsewhere: nothing was changed then.
     pub fn drain_slot(&mut self, slot: u8, channel: Option<u16>) -> Result<Fit> {
-        let lanes = self.space.lanes_of(slot, channel);
-        if lanes.is_empty() {
+        let pools = self.space.pools_of(slot, channel);
+        if pools.is_empty() {
             return Err(
                 Error::new(ErrorKind::NotFound, "is not there").about(format!("slot {slot} of a vSSD"))
             );
@@ -82,9 +82,9 @@ impl Vssd {
                 .about(format!("slot {slot} of a vSSD"))
                 .remedy("harvest more, or trim data that is not needed"));
         }
-        for &lane in &lanes {
-            self.space.set_draining(lane, true);
-            let entries: Vec<_> = self.space.lane(lane).entries().collect();
+        for &pool in &pools {
+            self.space.set_draining(pool, true);
+            let entries: Vec<_> = self.space.pool(pool).entries().collect();
             entries.into_iter().for_each(|entry| self.seal(entry));
         }
         Ok(fit)
@@ -100,9 +100,9 @@ impl Vssd {
 
     /// Uses a slot again that was being drained, or one of its channels.
     pub fn keep_slot(&mut self, slot: u8, channel: Option<u16>) {
-        for lane in self.space.lanes_of(slot, channel) {
-            self.space.set_draining(lane, false);
-            self.space.set_closed(lane, false);
+        for pool in self.space.pools_of(slot, channel) {
+            self.space.set_draining(pool, false);
+            self.space.set_closed(pool, false);
         }
     }
 
@@ -111,8 +111,8 @@ impl Vssd {
     pub fn close_slot(&mut self, slot: u8, channel: Option<u16>) -> bool {
         let drained = self.drained(slot, channel);
         if drained {
-            for lane in self.space.lanes_of(slot, channel) {
-                self.space.set_closed(lane, true);
+            for pool in self.space.pools_of(slot, channel) {
+                self.space.set_closed(pool, true);
             }
         }
         drained
@@ -123,14 +123,14 @@ impl Vssd {
     /// blocks.
     #[must_use]
     pub fn drained(&self, slot: u8, channel: Option<u16>) -> bool {
-        let lanes = self.space.lanes_of(slot, channel);
+        let pools = self.space.pools_of(slot, channel);
         let leaves = |entry| {
             matches!(self.space.info(entry).state, State::Free | State::Dirty | State::Bad | State::Vacant)
         };
-        lanes
+        pools
             .iter()
-            .all(|&lane| self.space.lane(lane).draining && self.space.lane(lane).entries().all(leaves))
-            && !lanes.is_empty()
+            .all(|&pool| self.space.pool(pool).draining && self.space.pool(pool).entries().all(leaves))
+            && !pools.is_empty()
     }
 
     /// Gives up a slot that is drained, or one of its channels. The blocks were not erased; they may be as soon as the
@@ -145,21 +145,21 @@ impl Vssd {
             );
         }
         let (mut blocks, mut bad) = (Vec::new(), Vec::new());
-        for lane in self.space.lanes_of(slot, channel) {
-            for entry in self.space.lane(lane).entries() {
+        for pool in self.space.pools_of(slot, channel) {
+            for entry in self.space.pool(pool).entries() {
                 match self.space.info(entry).state {
                     State::Vacant => {}
                     State::Bad => bad.push(self.space.block(entry)),
                     _ => blocks.push(self.space.block(entry)),
                 }
             }
-            self.space.remove_lane(lane);
+            self.space.remove_pool(pool);
         }
         self.finish_tasks();
         Ok(Leaving { blocks, bad, change: self.next_change(ChangeKind::Removed { slot, channel }) })
     }
 
-    /// Has another channel take the place of one of home's that is closed: its flash blocks, clean, each with its
+    /// Has another channel take the place of one of its own that is closed: its flash blocks, clean, each with its
     /// number of erasures, or `None` if it is bad. As many are taken as the channel had that goes; bad ones only if
     /// there are no others. Returns the change to write to the journal.
     ///
@@ -170,8 +170,8 @@ impl Vssd {
             let error = Error::new(ErrorKind::Conflict, "is not drained");
             return Err(error.about(format!("channel {channel} of a vSSD")));
         }
-        let lanes = self.space.lanes_of(0, Some(channel));
-        let count = lanes.first().map_or(0, |&lane| self.space.lane(lane).entries().count());
+        let pools = self.space.pools_of(0, Some(channel));
+        let count = pools.first().map_or(0, |&pool| self.space.pool(pool).entries().count());
         let mut taken = blocks.to_vec();
         taken.sort_by_key(|(block, wear)| (wear.is_none(), *block));
         taken.truncate(count);
@@ -185,11 +185,11 @@ impl Vssd {
     /// See [`Vssd::replace_channel`].
     pub(super) fn replace(&mut self, channel: u16, blocks: &[(FlashBlock, Option<u32>)]) -> Result<()> {
         let about = |error: Error| error.about(format!("channel {channel} of a vSSD"));
-        let [lane] = self.space.lanes_of(0, Some(channel))[..] else {
+        let [pool] = self.space.pools_of(0, Some(channel))[..] else {
             return Err(about(Error::corrupt("is not home's")));
         };
         let geometry = self.settings.geometry;
-        let entries: Vec<_> = self.space.lane(lane).entries().collect();
+        let entries: Vec<_> = self.space.pool(pool).entries().collect();
         let holds = |&entry: &super::map::Entry| {
             let info = self.space.info(entry);
             info.valid > 0 || info.holds > 0 || info.state == State::Lent
@@ -199,7 +199,7 @@ impl Vssd {
             .all(|pair| pair[0].0 < pair[1].0 && geometry.channel(pair[0].0) == geometry.channel(pair[1].0));
         let is_new = blocks.iter().all(|(block, _)| {
             block.0 < geometry.total_blocks()
-                && self.space.lanes_of(0, Some(geometry.channel(*block))).is_empty()
+                && self.space.pools_of(0, Some(geometry.channel(*block))).is_empty()
         });
         if entries.iter().any(holds) {
             return Err(about(Error::corrupt("is replaced while it holds something")));
@@ -207,44 +207,44 @@ impl Vssd {
         if blocks.len() != entries.len() || !is_one || !is_new {
             return Err(about(Error::corrupt("is replaced by blocks that cannot be")));
         }
-        self.space.replace_lane(lane, blocks);
+        self.space.replace_pool(pool, blocks);
         self.finish_tasks();
         Ok(())
     }
 
-    /// The channels of home.
+    /// The vSSD's own channels.
     #[must_use]
-    pub fn home_channels(&self) -> Vec<u16> {
-        let lanes = self.space.lanes_of(0, None);
-        lanes.into_iter().map(|lane| self.space.lane(lane).channel).collect()
+    pub fn own_channels(&self) -> Vec<u16> {
+        let pools = self.space.pools_of(0, None);
+        pools.into_iter().map(|pool| self.space.pool(pool).channel).collect()
     }
 
-    /// `true` if a channel of home is being drained.
+    /// `true` if this own channel is being drained.
     #[must_use]
     pub fn is_channel_draining(&self, channel: u16) -> bool {
-        self.space.lanes_of(0, Some(channel)).iter().any(|&lane| self.space.lane(lane).draining)
+        self.space.pools_of(0, Some(channel)).iter().any(|&pool| self.space.pool(pool).draining)
     }
 
-    /// `true` if any block of a home channel is lent.
+    /// `true` if any block of this own channel is lent.
     #[must_use]
     pub fn lends_of(&self, channel: u16) -> bool {
-        let lanes = self.space.lanes_of(0, Some(channel)).into_iter();
-        let mut entries = lanes.flat_map(|lane| self.space.lane(lane).entries());
+        let pools = self.space.pools_of(0, Some(channel)).into_iter();
+        let mut entries = pools.flat_map(|pool| self.space.pool(pool).entries());
         entries.any(|entry| self.space.info(entry).state == State::Lent)
     }
 
-    /// The number of blocks of each of its home channels that could be lent now, if `keep` blocks stay for writes
+    /// The number of blocks of each of its own channels that could be lent now, if `keep` blocks stay for writes
     /// beyond the stored pages. The sum over channels is bounded too; the second value is that bound.
     #[must_use]
     pub fn lendable(&self, keep: u32) -> (Vec<(u16, u32)>, u32) {
-        let mut lanes = self.space.lanes_of(0, None);
-        lanes.retain(|&lane| !self.space.lane(lane).draining);
-        let count = |lane: usize| u32::try_from(self.leaving(lane).count()).unwrap_or(u32::MAX);
-        let channels = lanes.into_iter().map(|lane| (self.space.lane(lane).channel, count(lane)));
+        let mut pools = self.space.pools_of(0, None);
+        pools.retain(|&pool| !self.space.pool(pool).draining);
+        let count = |pool: usize| u32::try_from(self.leaving(pool).count()).unwrap_or(u32::MAX);
+        let channels = pools.into_iter().map(|pool| (self.space.pool(pool).channel, count(pool)));
         (channels.filter(|&(_, count)| count > 0).collect(), self.spare_beyond(keep))
     }
 
-    /// Lends free blocks of its home channels: the wanted number of each. They leave as they are; their next holder
+    /// Lends free blocks of its own channels: the wanted number of each. They leave as they are; their next holder
     /// erases them, once the change is durable. `keep` blocks stay for writes beyond the stored pages: with the rest of
     /// its size here, the promise to its user is kept without anything being given back; with fewer, a write may have
     /// to wait for blocks to come back ([`Place::Recall`](super::Place::Recall)).
@@ -255,9 +255,9 @@ impl Vssd {
         let mut entries = Vec::new();
         for &(channel, count) in wanted {
             let before = entries.len();
-            for lane in self.space.lanes_of(0, Some(channel)) {
+            for pool in self.space.pools_of(0, Some(channel)) {
                 let left = count as usize - (entries.len() - before);
-                entries.extend(self.leaving(lane).take(left));
+                entries.extend(self.leaving(pool).take(left));
             }
             if entries.len() - before < count as usize {
                 let cause =
@@ -319,8 +319,8 @@ impl Vssd {
     pub fn resize(&mut self, size: u64) -> Result<Change> {
         let pages = pages_of(size, self.settings.geometry.page_size)?;
         // A channel that is being emptied comes back, or another in its place.
-        let home = self.space.lanes_of(0, None).into_iter().map(|lane| self.space.lane(lane));
-        let emptied: u32 = home.filter(|lane| lane.draining).map(super::space::Lane::usable).sum();
+        let own = self.space.pools_of(0, None).into_iter().map(|pool| self.space.pool(pool));
+        let emptied: u32 = own.filter(|pool| pool.draining).map(super::space::ChannelPool::usable).sum();
         let there = self.space.usable() + self.space.lent() + emptied;
         let needed = self.settings.blocks_needed(size);
         if size > self.size() && !self.settings.thin && needed > u64::from(there) {
@@ -345,9 +345,9 @@ impl Vssd {
         self.seal_short_fills();
     }
 
-    /// Blocks of a home lane that may leave and are not being read.
-    fn leaving(&self, lane: usize) -> impl Iterator<Item = super::map::Entry> {
-        self.space.leaving(lane).filter(|&entry| !self.pins.is_pinned(self.space.block(entry)))
+    /// Blocks of an own pool that may leave and are not being read.
+    fn leaving(&self, pool: usize) -> impl Iterator<Item = super::map::Entry> {
+        self.space.leaving(pool).filter(|&entry| !self.pins.is_pinned(self.space.block(entry)))
     }
 
     /// Blocks that it can do without, if it keeps `keep` for writes: two are left for open blocks.

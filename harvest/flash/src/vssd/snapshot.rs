@@ -96,14 +96,14 @@ impl Vssd {
         if snapshot.bases.len() != stripe.blocks(pages) as usize {
             return Err(corrupt("maps another size"));
         }
-        // The home blocks need not be as many as for a new one: some may be bad, some of its size may be harvested.
+        // Its own blocks need not be as many as for a new one: some may be bad, some of its size may be harvested.
         let mut vssd = Self::empty(settings, pages);
         vssd.replaying = true;
         for (slot, blocks) in &snapshot.slots {
             let here: Vec<_> = blocks.iter().map(|&(block, _)| (block, 0)).collect();
             let channel = |block: &(FlashBlock, u32)| settings.geometry.channel(block.0);
-            let mut lanes = here.chunk_by(|a, b| channel(a) == channel(b));
-            if lanes.any(|lane| lane.windows(2).any(|pair| pair[0].0 >= pair[1].0)) {
+            let mut channels = here.chunk_by(|a, b| channel(a) == channel(b));
+            if channels.any(|blocks| blocks.windows(2).any(|pair| pair[0].0 >= pair[1].0)) {
                 return Err(corrupt("has blocks out of order"));
             }
             vssd.space

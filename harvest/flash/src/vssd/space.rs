@@ -1,7 +1,7 @@
 //! The flash blocks of a vSSD: their slots and channels, and the state of each.
 //!
-//! A *lane* is the part of a slot on one channel: it is contiguous, ascending, in the slot's list. Counts over all
-//! lanes are kept ready; they change with blocks, not with pages.
+//! A *channel pool* is the part of a slot on one channel: it is contiguous, ascending, in the slot's list. Counts over
+//! all pools are kept ready; they change with blocks, not with pages.
 
 mod slow;
 
@@ -63,7 +63,7 @@ pub(super) struct Info {
     pub(super) next: u16,
     /// Placements into it and copies out of it that are under way.
     pub(super) holds: u16,
-    lane: u16,
+    pool: u16,
     pub(super) state: State,
     stream: Stream,
     /// `true` if a program failed here.
@@ -76,15 +76,16 @@ impl Info {
     }
 }
 
-/// The blocks that came with one gSSD, or home's own.
+/// The blocks that came with one gSSD, or the vSSD's own.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) blocks: Vec<FlashBlock>,
     pub(super) info: Vec<Info>,
 }
 
+/// The blocks of a slot on one channel.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct ChannelPool {
     pub(super) slot: u8,
     pub(super) channel: u16,
     first: u32,
@@ -112,7 +113,7 @@ pub(super) struct Lane {
     dead: u32,
 }
 
-impl Lane {
+impl ChannelPool {
     /// Blocks that hold or may hold something.
     pub(super) fn usable(&self) -> u32 {
         self.usable
@@ -134,7 +135,7 @@ pub(super) struct Space {
     geometry: Geometry,
     pages: u16,
     slots: Vec<Option<Slot>>,
-    lanes: Vec<Lane>,
+    pools: Vec<ChannelPool>,
     /// The logical page of each page of log blocks.
     logs: Table<Entry, Box<[u32]>>,
     /// Blocks that are dead, and the change that must be durable first.
@@ -148,7 +149,7 @@ pub(super) struct Space {
     active: u32,
     /// Of those that are free or dirty, the ones on channels that are not slow.
     quick: [u32; 2],
-    /// `true` if a channel that is not slow is [dry](Lane::is_dry).
+    /// `true` if a channel that is not slow is [dry](ChannelPool::is_dry).
     dry: bool,
 }
 
@@ -158,7 +159,7 @@ impl Space {
             geometry,
             pages: u16::try_from(geometry.pages).unwrap_or(u16::MAX),
             slots: Vec::new(),
-            lanes: Vec::new(),
+            pools: Vec::new(),
             logs: Table::default(),
             dead: VecDeque::new(),
             failing: Vec::new(),
@@ -196,7 +197,7 @@ impl Space {
         let geometry = self.geometry;
         for channel in blocks.chunk_by(|a, b| geometry.channel(a.0) == geometry.channel(b.0)) {
             let first = u32::try_from(info.len()).unwrap_or(SLOT_BLOCKS);
-            let lane = self.new_lane(Lane {
+            let pool = self.new_pool(ChannelPool {
                 slot,
                 channel: geometry.channel(channel[0].0),
                 first,
@@ -221,7 +222,7 @@ impl Space {
                 valid: 0,
                 next: 0,
                 holds: 0,
-                lane,
+                pool,
                 state: State::Free,
                 stream: Stream::User,
                 failing: false,
@@ -236,29 +237,29 @@ impl Space {
         Ok(())
     }
 
-    /// A lane's number: one that is gone is used again.
-    fn new_lane(&mut self, lane: Lane) -> Result<u16> {
-        let index = self.lanes.iter().position(|lane| lane.count == 0).unwrap_or(self.lanes.len());
+    /// A pool's number: one that is gone is used again.
+    fn new_pool(&mut self, pool: ChannelPool) -> Result<u16> {
+        let index = self.pools.iter().position(|pool| pool.count == 0).unwrap_or(self.pools.len());
         let number = u16::try_from(index).map_err(|_| Error::invalid("too many slots and channels"))?;
-        if index == self.lanes.len() {
-            self.lanes.push(lane);
+        if index == self.pools.len() {
+            self.pools.push(pool);
         } else {
-            self.lanes[index] = lane;
+            self.pools[index] = pool;
         }
         Ok(number)
     }
 
-    /// Gives a lane whose blocks hold nothing to another channel: as many blocks of that, ascending, each with its
+    /// Gives a pool whose blocks hold nothing to another channel: as many blocks of that, ascending, each with its
     /// number of erasures, or `None` if it is bad.
-    pub(super) fn replace_lane(&mut self, index: usize, blocks: &[(FlashBlock, Option<u32>)]) {
-        let entries: Vec<_> = self.lanes[index].entries().collect();
+    pub(super) fn replace_pool(&mut self, index: usize, blocks: &[(FlashBlock, Option<u32>)]) {
+        let entries: Vec<_> = self.pools[index].entries().collect();
         self.failing.retain(|failing| !entries.contains(failing));
-        let (slot, number) = (usize::from(self.lanes[index].slot), u16::try_from(index).unwrap_or(u16::MAX));
-        let lane = &mut self.lanes[index];
-        (lane.free, lane.dirty, lane.usable, lane.lent) = Default::default();
-        (lane.draining, lane.closed) = (false, false);
+        let (slot, number) = (usize::from(self.pools[index].slot), u16::try_from(index).unwrap_or(u16::MAX));
+        let pool = &mut self.pools[index];
+        (pool.free, pool.dirty, pool.usable, pool.lent) = Default::default();
+        (pool.draining, pool.closed) = (false, false);
         for (&entry, &(block, wear)) in entries.iter().zip(blocks) {
-            lane.channel = self.geometry.channel(block);
+            pool.channel = self.geometry.channel(block);
             let number_in_slot = u32::try_from(entry.number()).unwrap_or(SLOT_BLOCKS);
             let info = Info {
                 owner: LOG,
@@ -266,14 +267,14 @@ impl Space {
                 valid: 0,
                 next: 0,
                 holds: 0,
-                lane: number,
+                pool: number,
                 state: if wear.is_some() { State::Free } else { State::Bad },
                 stream: Stream::User,
                 failing: false,
             };
             if let Some(wear) = wear {
-                lane.free.insert((wear, number_in_slot));
-                lane.usable += 1;
+                pool.free.insert((wear, number_in_slot));
+                pool.usable += 1;
             }
             if let Some(slot) = &mut self.slots[slot] {
                 (slot.blocks[entry.number()], slot.info[entry.number()]) = (block, info);
@@ -282,16 +283,16 @@ impl Space {
         self.recount();
     }
 
-    /// Forgets a lane, all of whose blocks hold nothing; with its slot if that was the last.
-    pub(super) fn remove_lane(&mut self, index: usize) {
-        let entries: Vec<_> = self.lanes[index].entries().collect();
+    /// Forgets a pool, all of whose blocks hold nothing; with its slot if that was the last.
+    pub(super) fn remove_pool(&mut self, index: usize) {
+        let entries: Vec<_> = self.pools[index].entries().collect();
         for entry in entries {
             self.put(entry, State::Vacant);
         }
-        let slot = self.lanes[index].slot;
-        self.lanes[index].count = 0;
-        self.lanes[index].draining = false;
-        if !self.lanes.iter().any(|lane| lane.count > 0 && lane.slot == slot) {
+        let slot = self.pools[index].slot;
+        self.pools[index].count = 0;
+        self.pools[index].draining = false;
+        if !self.pools.iter().any(|pool| pool.count > 0 && pool.slot == slot) {
             self.slots[usize::from(slot)] = None;
         }
         self.recount();
@@ -306,64 +307,64 @@ impl Space {
         (0..=u8::MAX).zip(&self.slots).filter_map(|(number, slot)| Some((number, slot.as_ref()?)))
     }
 
-    /// The lanes of a slot, or of one of its channels, by number.
-    pub(super) fn lanes_of(&self, slot: u8, channel: Option<u16>) -> Vec<usize> {
-        let ours = |lane: &Lane| {
-            lane.count > 0 && lane.slot == slot && channel.is_none_or(|channel| lane.channel == channel)
+    /// The pools of a slot, or of one of its channels, by number.
+    pub(super) fn pools_of(&self, slot: u8, channel: Option<u16>) -> Vec<usize> {
+        let ours = |pool: &ChannelPool| {
+            pool.count > 0 && pool.slot == slot && channel.is_none_or(|channel| pool.channel == channel)
         };
-        (0..self.lanes.len()).filter(|&index| ours(&self.lanes[index])).collect()
+        (0..self.pools.len()).filter(|&index| ours(&self.pools[index])).collect()
     }
 
-    pub(super) fn lane(&self, index: usize) -> &Lane {
-        &self.lanes[index]
+    pub(super) fn pool(&self, index: usize) -> &ChannelPool {
+        &self.pools[index]
     }
 
-    fn lane_of(&self, entry: Entry) -> &Lane {
-        &self.lanes[usize::from(self.info(entry).lane)]
+    fn pool_of(&self, entry: Entry) -> &ChannelPool {
+        &self.pools[usize::from(self.info(entry).pool)]
     }
 
     pub(super) fn set_draining(&mut self, index: usize, draining: bool) {
-        self.lanes[index].draining = draining;
+        self.pools[index].draining = draining;
         self.recount();
     }
 
     pub(super) fn set_closed(&mut self, index: usize, closed: bool) {
-        self.lanes[index].closed = closed;
+        self.pools[index].closed = closed;
     }
 
     pub(super) fn is_closed(&self, entry: Entry) -> bool {
-        self.lanes[usize::from(self.info(entry).lane)].closed
+        self.pools[usize::from(self.info(entry).pool)].closed
     }
 
     /// `true` if a channel of a slot is drained, and may be used again.
     pub(super) fn is_slot_draining(&self, slot: u8) -> bool {
-        let drained = |lane: &Lane| lane.draining && !lane.closed;
-        self.lanes.iter().any(|lane| lane.count > 0 && lane.slot == slot && drained(lane))
+        let drained = |pool: &ChannelPool| pool.draining && !pool.closed;
+        self.pools.iter().any(|pool| pool.count > 0 && pool.slot == slot && drained(pool))
     }
 
     /// `true` if a channel of a slot is closed.
     pub(super) fn is_slot_closed(&self, slot: u8) -> bool {
-        self.lanes.iter().any(|lane| lane.count > 0 && lane.slot == slot && lane.closed)
+        self.pools.iter().any(|pool| pool.count > 0 && pool.slot == slot && pool.closed)
     }
 
     /// `true` if a block that is drained could be written, or one is being erased.
     pub(super) fn is_anything_left(&self) -> bool {
-        let drained = |lane: &Lane| lane.draining && !lane.closed && !lane.free.is_empty();
-        self.lanes.iter().filter(|lane| lane.count > 0).any(|lane| drained(lane) || lane.erasing > 0)
+        let drained = |pool: &ChannelPool| pool.draining && !pool.closed && !pool.free.is_empty();
+        self.pools.iter().filter(|pool| pool.count > 0).any(|pool| drained(pool) || pool.erasing > 0)
     }
 
     /// Every existing block.
     pub(super) fn entries(&self) -> Vec<Entry> {
-        self.lanes.iter().filter(|lane| lane.count > 0).flat_map(Lane::entries).collect()
+        self.pools.iter().filter(|pool| pool.count > 0).flat_map(ChannelPool::entries).collect()
     }
 
     pub(super) fn find(&self, block: FlashBlock) -> Option<Entry> {
         let channel = self.geometry.channel(block);
-        self.lanes.iter().filter(|lane| lane.count > 0 && lane.channel == channel).find_map(|lane| {
-            let slot = self.slot(lane.slot)?;
+        self.pools.iter().filter(|pool| pool.count > 0 && pool.channel == channel).find_map(|pool| {
+            let slot = self.slot(pool.slot)?;
             let number =
-                slot.blocks[lane.first as usize..][..lane.count as usize].binary_search(&block).ok()?;
-            let entry = Entry::new(lane.slot, lane.first + u32::try_from(number).ok()?);
+                slot.blocks[pool.first as usize..][..pool.count as usize].binary_search(&block).ok()?;
+            let entry = Entry::new(pool.slot, pool.first + u32::try_from(number).ok()?);
             (self.info(entry).state != State::Vacant).then_some(entry)
         })
     }
@@ -375,11 +376,11 @@ impl Space {
     }
 
     pub(super) fn is_draining(&self, entry: Entry) -> bool {
-        self.lanes[usize::from(self.info(entry).lane)].draining
+        self.pools[usize::from(self.info(entry).pool)].draining
     }
 
     pub(super) fn is_any_draining(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.draining)
+        self.pools.iter().any(|pool| pool.draining)
     }
 
     pub(super) fn block(&self, entry: Entry) -> FlashBlock {
@@ -394,7 +395,7 @@ impl Space {
             valid: 0,
             next: 0,
             holds: 0,
-            lane: 0,
+            pool: 0,
             state: State::Vacant,
             stream: Stream::User,
             failing: false,
@@ -410,7 +411,7 @@ impl Space {
 
     /// `true` if two blocks came with one slot from one channel.
     pub(super) fn are_together(&self, entry: Entry, other: Entry) -> bool {
-        self.info(entry).lane == self.info(other).lane
+        self.info(entry).pool == self.info(other).pool
     }
 
     /// Moves a block to another state, and between the lists that go with them.
@@ -425,29 +426,29 @@ impl Space {
         });
         let after = *self.info(entry);
         let die = self.geometry.die(self.block(entry));
-        let lane = &mut self.lanes[usize::from(before.lane)];
+        let pool = &mut self.pools[usize::from(before.pool)];
         match before.state {
-            State::Free => drop(lane.free.remove(&(before.wear, number))),
-            State::Dirty => drop(lane.dirty.remove(&number)),
-            State::Open => lane.opens[before.stream as usize] -= 1,
-            State::Lent => lane.lent -= 1,
-            State::Erasing => lane.erasing -= 1,
-            State::Dead => lane.dead -= 1,
+            State::Free => drop(pool.free.remove(&(before.wear, number))),
+            State::Dirty => drop(pool.dirty.remove(&number)),
+            State::Open => pool.opens[before.stream as usize] -= 1,
+            State::Lent => pool.lent -= 1,
+            State::Erasing => pool.erasing -= 1,
+            State::Dead => pool.dead -= 1,
             _ => {}
         }
         match state {
-            State::Free => drop(lane.free.insert((after.wear, number))),
-            State::Dirty => drop(lane.dirty.insert(number)),
-            State::Open => lane.opens[after.stream as usize] += 1,
-            State::Lent => lane.lent += 1,
+            State::Free => drop(pool.free.insert((after.wear, number))),
+            State::Dirty => drop(pool.dirty.insert(number)),
+            State::Open => pool.opens[after.stream as usize] += 1,
+            State::Lent => pool.lent += 1,
             State::Erasing => {
-                lane.erasing += 1;
-                lane.dies[STREAMS] = die;
+                pool.erasing += 1;
+                pool.dies[STREAMS] = die;
             }
-            State::Dead => lane.dead += 1,
+            State::Dead => pool.dead += 1,
             _ => {}
         }
-        lane.usable = lane.usable + u32::from(after.counts()) - u32::from(before.counts());
+        pool.usable = pool.usable + u32::from(after.counts()) - u32::from(before.counts());
         if !matches!(state, State::Open | State::Sealed) {
             self.logs.remove(&entry);
         }
@@ -464,7 +465,7 @@ impl Space {
         }
         let before = *self.info(entry);
         self.change(entry, |info| info.failing = true);
-        self.lanes[usize::from(before.lane)].usable -= u32::from(before.counts());
+        self.pools[usize::from(before.pool)].usable -= u32::from(before.counts());
         self.failing.push(entry);
         self.recount();
     }
@@ -473,23 +474,23 @@ impl Space {
         (self.usable, self.free, self.dirty, self.lent, self.active, self.quick) = (0, 0, 0, 0, 0, [0; 2]);
         self.dry = false;
         let size = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
-        for lane in &self.lanes {
-            self.lent += lane.lent;
-            if !lane.draining && lane.count > 0 {
-                self.usable += lane.usable;
-                self.free += size(lane.free.len());
-                self.dirty += size(lane.dirty.len());
-                if !lane.is_slow() {
-                    self.quick[0] += size(lane.free.len());
-                    self.quick[1] += size(lane.dirty.len());
-                    self.dry |= lane.is_dry(self.geometry.dies.into());
+        for pool in &self.pools {
+            self.lent += pool.lent;
+            if !pool.draining && pool.count > 0 {
+                self.usable += pool.usable;
+                self.free += size(pool.free.len());
+                self.dirty += size(pool.dirty.len());
+                if !pool.is_slow() {
+                    self.quick[0] += size(pool.free.len());
+                    self.quick[1] += size(pool.dirty.len());
+                    self.dry |= pool.is_dry(self.geometry.dies.into());
                 }
-                self.active += u32::from(lane.usable > 0);
+                self.active += u32::from(pool.usable > 0);
             }
         }
     }
 
-    /// Blocks of lanes that are not drained: those that hold or may hold something.
+    /// Blocks of pools that are not drained: those that hold or may hold something.
     pub(super) fn usable(&self) -> u32 {
         self.usable
     }
@@ -507,7 +508,7 @@ impl Space {
         self.free + self.dirty + u32::try_from(self.dead.len()).unwrap_or(u32::MAX)
     }
 
-    /// `true` if a channel that is not slow is [dry](Lane::is_dry).
+    /// `true` if a channel that is not slow is [dry](ChannelPool::is_dry).
     pub(super) fn is_dry(&self) -> bool {
         self.dry
     }
@@ -516,7 +517,7 @@ impl Space {
         self.lent
     }
 
-    /// Lanes that are not drained.
+    /// Pools that are not drained.
     pub(super) fn active(&self) -> u32 {
         self.active
     }
@@ -531,7 +532,7 @@ impl Space {
         self.capacity_of(self.usable)
     }
 
-    /// Takes a free block of a lane that passes: of the lane with the fewest open ones for this purpose for its cost,
+    /// Takes a free block of a pool that passes: of the pool with the fewest open ones for this purpose for its cost,
     /// then of the one that waited longest; there, of the least worn ones, one on the next die: a long transfer is as
     /// slow as the die with the most open ones. If a stream's blocks are written evenly, as data blocks are, the last
     /// channel ends as early as possible.
@@ -539,23 +540,23 @@ impl Space {
         &mut self,
         stream: Stream,
         owner: u32,
-        passes: impl Fn(&Lane) -> bool,
+        passes: impl Fn(&ChannelPool) -> bool,
     ) -> Option<Entry> {
-        let ready = |lane: &&mut Lane| !lane.closed && !lane.free.is_empty() && passes(lane);
-        let load = |lane: &Lane| {
-            let cost = if owner == LOG { lane.cost.min(LOG_COST * WHOLE) } else { lane.cost };
-            u64::from(lane.opens[stream as usize] + 1) * u64::from(cost)
+        let ready = |pool: &&mut ChannelPool| !pool.closed && !pool.free.is_empty() && passes(pool);
+        let load = |pool: &ChannelPool| {
+            let cost = if owner == LOG { pool.cost.min(LOG_COST * WHOLE) } else { pool.cost };
+            u64::from(pool.opens[stream as usize] + 1) * u64::from(cost)
         };
-        let lane = self.lanes.iter_mut().filter(ready).min_by_key(|lane| (load(lane), lane.turn))?;
+        let pool = self.pools.iter_mut().filter(ready).min_by_key(|pool| (load(pool), pool.turn))?;
         self.turn += 1;
-        lane.turn = self.turn;
-        let blocks = &self.slots.get(usize::from(lane.slot))?.as_ref()?.blocks;
+        pool.turn = self.turn;
+        let blocks = &self.slots.get(usize::from(pool.slot))?.as_ref()?.blocks;
         let die = |number: u32| self.geometry.die(blocks[number as usize]);
-        let after = |number: u32| self.geometry.dies_after(lane.dies[stream as usize], die(number));
-        let least = lane.free.iter().take(AMONG);
+        let after = |number: u32| self.geometry.dies_after(pool.dies[stream as usize], die(number));
+        let least = pool.free.iter().take(AMONG);
         let &(_, number) = least.min_by_key(|&&(wear, number)| (after(number), wear, number))?;
-        lane.dies[stream as usize] = die(number);
-        let entry = Entry::new(lane.slot, number);
+        pool.dies[stream as usize] = die(number);
+        let entry = Entry::new(pool.slot, number);
         self.change(entry, |info| (info.stream, info.next, info.valid) = (stream, 0, 0));
         self.put(entry, State::Open);
         self.change(entry, |info| info.owner = owner);
@@ -630,22 +631,22 @@ impl Space {
         self.dead.back().map(|&(number, _)| number)
     }
 
-    /// A dirty block that passes, of a lane with few free ones, on its next die; on slow channels only if they have few
+    /// A dirty block that passes, of a pool with few free ones, on its next die; on slow channels only if they have few
     /// free ones, or `all` are wanted.
     pub(super) fn erasable(&self, all: bool, passes: impl Fn(FlashBlock) -> bool) -> Option<Entry> {
-        let mut lanes: Vec<&Lane> = Vec::new();
+        let mut pools: Vec<&ChannelPool> = Vec::new();
         let dies = self.geometry.dies.into();
-        lanes.extend(self.lanes.iter().filter(|lane| lane.erases(dies, all) && !lane.dirty.is_empty()));
-        lanes.sort_by_key(|lane| (lane.is_slow(), lane.free.len() + lane.erasing as usize));
-        lanes.iter().find_map(|lane| {
-            let entries = lane.dirty.iter().take(AMONG).map(|&number| Entry::new(lane.slot, number));
+        pools.extend(self.pools.iter().filter(|pool| pool.erases(dies, all) && !pool.dirty.is_empty()));
+        pools.sort_by_key(|pool| (pool.is_slow(), pool.free.len() + pool.erasing as usize));
+        pools.iter().find_map(|pool| {
+            let entries = pool.dirty.iter().take(AMONG).map(|&number| Entry::new(pool.slot, number));
             let passing = entries.filter(|&entry| passes(self.block(entry)));
             let after = |entry: Entry| self.geometry.die(self.block(entry));
-            passing.min_by_key(|&entry| self.geometry.dies_after(lane.dies[STREAMS], after(entry)))
+            passing.min_by_key(|&entry| self.geometry.dies_after(pool.dies[STREAMS], after(entry)))
         })
     }
 
-    /// The sealed block, of lanes that are drained or not, with the fewest valid pages, if it passes. A lane without a
+    /// The sealed block, of pools that are drained or not, with the fewest valid pages, if it passes. A pool without a
     /// free block is preferred a little. Of slow channels only those that have few, unless `all` are wanted.
     pub(super) fn fewest(
         &self,
@@ -654,34 +655,34 @@ impl Space {
         passes: impl Fn(Entry) -> bool,
     ) -> Option<(Entry, u16)> {
         let mut best: Option<(u16, Entry, u16)> = None;
-        for lane in self.lanes.iter().filter(|lane| lane.count > 0 && lane.draining == draining) {
-            let Some(slot) = self.slot(lane.slot) else { continue };
+        for pool in self.pools.iter().filter(|pool| pool.count > 0 && pool.draining == draining) {
+            let Some(slot) = self.slot(pool.slot) else { continue };
             // On a slow channel only as much room is made as is used.
-            let idle = lane.is_slow() && lane.free.len() >= usize::from(self.geometry.dies);
+            let idle = pool.is_slow() && pool.free.len() >= usize::from(self.geometry.dies);
             if idle && !all && !draining {
                 continue;
             }
-            let more = if lane.free.is_empty() { 0 } else { self.pages / 16 };
-            for (number, info) in (lane.first..).zip(&slot.info[lane.first as usize..][..lane.count as usize])
+            let more = if pool.free.is_empty() { 0 } else { self.pages / 16 };
+            for (number, info) in (pool.first..).zip(&slot.info[pool.first as usize..][..pool.count as usize])
             {
                 let score = info.valid.saturating_add(more);
                 if info.state == State::Sealed
                     && info.holds == 0
                     && best.is_none_or(|(least, _, _)| score < least)
-                    && passes(Entry::new(lane.slot, number))
+                    && passes(Entry::new(pool.slot, number))
                 {
-                    best = Some((score, Entry::new(lane.slot, number), info.valid));
+                    best = Some((score, Entry::new(pool.slot, number), info.valid));
                 }
             }
         }
         best.map(|(_, entry, valid)| (entry, valid))
     }
 
-    /// Blocks of a lane that may leave: free ones first, then dirty ones.
-    pub(super) fn leaving(&self, lane: usize) -> impl Iterator<Item = Entry> {
-        let lane = &self.lanes[lane];
-        let free = lane.free.iter().map(|&(_, number)| number);
-        free.chain(lane.dirty.iter().copied()).map(|number| Entry::new(lane.slot, number))
+    /// Blocks of a pool that may leave: free ones first, then dirty ones.
+    pub(super) fn leaving(&self, pool: usize) -> impl Iterator<Item = Entry> {
+        let pool = &self.pools[pool];
+        let free = pool.free.iter().map(|&(_, number)| number);
+        free.chain(pool.dirty.iter().copied()).map(|number| Entry::new(pool.slot, number))
     }
 
     /// Bytes of: numbers of flash blocks; the logical pages of log blocks; the rest.
@@ -690,7 +691,7 @@ impl Space {
         let numbers = slots().map(|slot| slot.blocks.capacity() * size_of::<FlashBlock>()).sum();
         let infos: usize = slots().map(|slot| slot.info.capacity() * size_of::<Info>()).sum();
         // A B-tree's nodes are half to wholly full.
-        let lists: usize = self.lanes.iter().map(|lane| lane.free.len() * 12 + lane.dirty.len() * 6).sum();
+        let lists: usize = self.pools.iter().map(|pool| pool.free.len() * 12 + pool.dirty.len() * 6).sum();
         let log = usize::from(self.pages) * size_of::<u32>();
         let logs = self.logs.len() * log + self.logs.capacity() * size_of::<(Entry, Box<[u32]>)>();
         (numbers, logs, infos + lists + self.dead.capacity() * size_of::<(u64, Entry)>())

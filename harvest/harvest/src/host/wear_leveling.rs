@@ -231,7 +231,7 @@ impl Host {
             self.log.change(vssd, &mut inner, &change)?;
             volume.swap_channel(from, to);
             drop(inner);
-            self.media.queue().set_home(to, vssd.0);
+            self.media.queue().set_owner(to, vssd.0);
             self.log.append(&Meta::made(volume.about()).record()?)?;
             volume.turn_over();
         }
@@ -255,7 +255,7 @@ impl Host {
 
     /// Repairs a map if a crash came between a swap and the maps.
     pub(super) fn follow_swap(&self, vssd: &mut Vssd, owned: &[u16]) -> Result<Option<Change>> {
-        let has = vssd.home_channels();
+        let has = vssd.own_channels();
         let gone = has.iter().find(|channel| !owned.contains(channel));
         let new = owned.iter().find(|channel| !has.contains(channel));
         gone.zip(new).map(|(gone, new)| self.replace_channel(vssd, *gone, *new)).transpose()

@@ -5,7 +5,7 @@
 //! transfer which is spread over it is slower than without: it is room, not speed. So a slow channel takes pages that
 //! find no room on quick ones.
 
-use super::{Lane, Space};
+use super::{ChannelPool, Space};
 use crate::vssd::map::Entry;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const SLOW: [u32; 2] = [WHOLE + WHOLE / 4, WHOLE + WHOLE / 20];
 /// The most times that a slow channel's cost counts when log blocks are opened: there is to be one.
 pub(super) const LOG_COST: u32 = 4;
 
-impl Lane {
+impl ChannelPool {
     /// `true` if other VMs use its channel so much that a quick one is to be preferred.
     pub(in crate::vssd) fn is_slow(&self) -> bool {
         self.cost > WHOLE
@@ -41,50 +41,50 @@ impl Lane {
 impl Space {
     /// Sets the duration of a program on each channel.
     pub(in crate::vssd) fn set_program_times(&mut self, time: impl Fn(u16) -> Duration) {
-        let nanos = |lane: &Lane| time(lane.channel).as_nanos().max(1);
-        let used = |lane: &&Lane| lane.count > 0 && !lane.draining;
-        let Some(least) = self.lanes.iter().filter(used).map(nanos).min() else { return };
-        for lane in &mut self.lanes {
-            let cost = nanos(lane).saturating_mul(WHOLE.into()) / least;
+        let nanos = |pool: &ChannelPool| time(pool.channel).as_nanos().max(1);
+        let used = |pool: &&ChannelPool| pool.count > 0 && !pool.draining;
+        let Some(least) = self.pools.iter().filter(used).map(nanos).min() else { return };
+        for pool in &mut self.pools {
+            let cost = nanos(pool).saturating_mul(WHOLE.into()) / least;
             let cost = u32::try_from(cost).unwrap_or(u32::MAX).min(WHOLE * WHOLE);
-            lane.cost = if cost > SLOW[usize::from(lane.is_slow())] { cost } else { WHOLE };
+            pool.cost = if cost > SLOW[usize::from(pool.is_slow())] { cost } else { WHOLE };
         }
         self.recount();
     }
 
     /// The expected wait of a page that is placed in a block, for comparisons.
     pub(in crate::vssd) fn wait(&self, entry: Entry) -> u64 {
-        self.wait_in(self.lane_of(entry))
+        self.wait_in(self.pool_of(entry))
     }
 
-    fn wait_in(&self, lane: &Lane) -> u64 {
-        (u64::from(lane.placed) + u64::from(self.geometry.dies)) * u64::from(lane.cost)
+    fn wait_in(&self, pool: &ChannelPool) -> u64 {
+        (u64::from(pool.placed) + u64::from(self.geometry.dies)) * u64::from(pool.cost)
     }
 
     /// `true` if a block is on a slow channel that has work for every die.
     pub(in crate::vssd) fn is_busy(&self, entry: Entry) -> bool {
-        let lane = self.lane_of(entry);
-        lane.is_slow() && lane.placed >= self.geometry.dies.into()
+        let pool = self.pool_of(entry);
+        pool.is_slow() && pool.placed >= self.geometry.dies.into()
     }
 
     pub(in crate::vssd) fn is_any_slow(&self) -> bool {
-        self.lanes.iter().any(Lane::is_slow)
+        self.pools.iter().any(ChannelPool::is_slow)
     }
 
     pub(in crate::vssd) fn is_slow(&self, entry: Entry) -> bool {
-        self.lane_of(entry).is_slow()
+        self.pool_of(entry).is_slow()
     }
 
     /// Notes that a page of a block was placed, or is copied.
     pub(in crate::vssd) fn placed(&mut self, entry: Entry) {
-        let lane = usize::from(self.info(entry).lane);
-        self.lanes[lane].placed += 1;
+        let pool = usize::from(self.info(entry).pool);
+        self.pools[pool].placed += 1;
     }
 
     /// Notes that it is through.
     pub(in crate::vssd) fn landed(&mut self, entry: Entry) {
-        let lane = usize::from(self.info(entry).lane);
-        self.lanes[lane].placed = self.lanes[lane].placed.saturating_sub(1);
+        let pool = usize::from(self.info(entry).pool);
+        self.pools[pool].placed = self.pools[pool].placed.saturating_sub(1);
     }
 
     /// Free blocks on channels that are not slow.

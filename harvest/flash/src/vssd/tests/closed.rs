@@ -146,7 +146,7 @@ fn a_channel_takes_the_place_of_another() {
             driver.note(Some(change));
             // The host knows of it: changes that a crash takes are done again.
             driver.sync();
-            assert_eq!(driver.vssd.home_channels().into_iter().max(), Some(if to == 2 { 2 } else { 1 }));
+            assert_eq!(driver.vssd.own_channels().into_iter().max(), Some(if to == 2 { 2 } else { 1 }));
             driver.audit();
             for page in 0..80 {
                 driver.write(page);

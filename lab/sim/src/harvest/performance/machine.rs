@@ -197,7 +197,7 @@ impl Machine {
     pub(super) fn add(&mut self, vm: Vm, home: impl Iterator<Item = u16>) -> usize {
         self.vms.push(vm);
         let number = u32::try_from(self.vms.len()).unwrap_or(u32::MAX);
-        home.for_each(|channel| self.schedulers.set_home(channel, number));
+        home.for_each(|channel| self.schedulers.set_owner(channel, number));
         self.vms.len() - 1
     }
 
