@@ -63,8 +63,8 @@
 //! | `recheck` | bytes that were right when they came and are not any more |
 //! | `writing` | keeps evictors away from bytes that are being written |
 //! | `contents` | list, usage, remove, prune |
-//! | `presence`, `mapping` | bitmaps; the memory they are in, shared by processes (the only `unsafe`) |
-//! | `locks`, `shared_state` | locks between processes; the numbers that they share |
+//! | `presence`, `mapping` | bitmaps; the memory they are in, shared by processes (`unsafe`) |
+//! | `locks`, `shared_state` | locks between processes (an `unsafe` call); the numbers that they share |
 
 mod blob;
 mod blob_files;

@@ -6,14 +6,17 @@
 //! code that shares one keeps a table or a mutex beside it.
 //!
 //! Nothing here waits without a limit: a process that was stopped while it held a lock must not stop the others.
+//!
+//! rustix lacks these locks (its `fcntl_lock` makes a process's own, and of a whole file), and so does the standard
+//! library (`flock`, of a whole file): the C library's `fcntl` is called.
 
 use headstart_block::lock::try_within;
 use headstart_block::{Error, Result};
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, fcntl};
-use nix::libc;
+use rustix::io::Errno;
 use std::fs::File;
+use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 /// The mode of a lock.
@@ -48,20 +51,31 @@ fn flock(bytes: &Range<u64>, kind: libc::c_int) -> libc::flock {
     }
 }
 
+/// Does `command`, one of those for open file description locks, with `lock`.
+fn fcntl(file: &File, command: libc::c_int, lock: &mut libc::flock) -> rustix::io::Result<()> {
+    loop {
+        // SAFETY: the descriptor is open while `file` is borrowed; both commands take a pointer to a `flock`, which
+        // this is, and which the kernel reads and writes only during the call.
+        if unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut *lock) } >= 0 {
+            return Ok(());
+        }
+        match Errno::from_io_error(&io::Error::last_os_error()) {
+            Some(Errno::INTR) => {}
+            errno => return Err(errno.unwrap_or(Errno::IO)),
+        }
+    }
+}
+
 fn failed(errno: Errno) -> Error {
     Error::io("cannot lock", errno.into()).remedy("keep the cache on a local file system that has file locks")
 }
 
 /// Locks `bytes`, or changes the lock that this open file has there; `false` if other handles hold it.
 pub(crate) fn try_lock(file: &File, bytes: &Range<u64>, mode: Mode) -> Result<bool> {
-    let lock = flock(bytes, mode.kind());
-    loop {
-        match fcntl(file, FcntlArg::F_OFD_SETLK(&lock)) {
-            Ok(_) => return Ok(true),
-            Err(Errno::EAGAIN | Errno::EACCES) => return Ok(false),
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(failed(errno)),
-        }
+    match fcntl(file, libc::F_OFD_SETLK, &mut flock(bytes, mode.kind())) {
+        Ok(()) => Ok(true),
+        Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+        Err(errno) => Err(failed(errno)),
     }
 }
 
@@ -74,19 +88,15 @@ pub(crate) fn lock_within(file: &File, bytes: &Range<u64>, mode: Mode, timeout: 
 /// Gives back this open file's locks on `bytes`.
 pub(crate) fn unlock(file: &File, bytes: &Range<u64>) {
     // Unlocking fails if the kernel has no memory to split a lock in two; then closing the file gives it back.
-    let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&flock(bytes, libc::F_UNLCK)));
+    let _ = fcntl(file, libc::F_OFD_SETLK, &mut flock(bytes, libc::F_UNLCK));
 }
 
 /// A part of `bytes` that another open file holds in any mode; `None` if there is none.
 pub(crate) fn held_by_others(file: &File, bytes: &Range<u64>) -> Result<Option<Range<u64>>> {
     let mut lock = flock(bytes, libc::F_WRLCK);
-    loop {
-        match fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock)) {
-            Ok(_) if i32::from(lock.l_type) == libc::F_UNLCK => return Ok(None),
-            Ok(_) => break,
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(failed(errno)),
-        }
+    fcntl(file, libc::F_OFD_GETLK, &mut lock).map_err(failed)?;
+    if i32::from(lock.l_type) == libc::F_UNLCK {
+        return Ok(None);
     }
     let start = u64::try_from(lock.l_start).unwrap_or(0);
     let len = u64::try_from(lock.l_len).unwrap_or(0);

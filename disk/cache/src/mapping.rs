@@ -1,4 +1,4 @@
-//! Words of a file that all processes of the host see at once: the one place with `unsafe`.
+//! Words of a file that all processes of the host see at once: the place with `unsafe`, but for a call in `locks`.
 //!
 //! A file is mapped shared and looked at only through atomics, never through plain references: other processes
 //! change it at any time.

@@ -4,18 +4,16 @@
 //! of the last one may still be there, and are given to programs that read without `O_DIRECT`. So a device is flushed
 //! and its cache dropped when a disk is attached to it, and again before the disk goes.
 
+use rustix::ioctl::{NoArg, Opcode, ioctl, opcode};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-mod number {
-    // `BLKFLSBUF` of <linux/fs.h> writes back and drops all pages of a block device.
-    nix::ioctl_none!(flush_buffers, 0x12, 97);
-}
+/// `BLKFLSBUF` of <linux/fs.h>: writes back and drops all pages of a block device.
+const FLUSH_BUFFERS: Opcode = opcode::none(0x12, 97);
 
 /// Writes back the pages that the host holds of `device` and drops them.
 ///
@@ -33,7 +31,7 @@ pub(crate) fn drop_pages(device: &Path, timeout: Duration) -> io::Result<()> {
 
 fn flush(device: &File) -> io::Result<()> {
     // SAFETY: the request takes no argument and touches no memory of this process.
-    unsafe { number::flush_buffers(device.as_raw_fd()) }?;
+    unsafe { ioctl(device, NoArg::<FLUSH_BUFFERS>::new()) }?;
     Ok(())
 }
 
@@ -45,6 +43,6 @@ mod tests {
     fn a_plain_file_is_refused_and_nothing_hangs() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let refused = drop_pages(file.path(), Duration::from_secs(10)).unwrap_err();
-        assert_eq!(refused.raw_os_error(), Some(nix::libc::ENOTTY));
+        assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::NOTTY.raw_os_error()));
     }
 }

@@ -61,7 +61,7 @@ impl Host {
             sys: "/sys".into(),
             dev: "/dev".into(),
             client: tool::find("nbd-client"),
-            root: nix::unistd::geteuid().is_root(),
+            root: rustix::process::geteuid().is_root(),
             module_file: module_file_exists(),
         }
     }

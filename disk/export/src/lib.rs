@@ -21,6 +21,7 @@
 //! * Stopping is bounded: no new work is taken, requests in flight get [`STOP_PATIENCE`] to finish, the device is
 //!   flushed, and the sockets, files and devices that the server made are gone.
 
+mod account_names;
 mod blocking_pool;
 mod complaints;
 pub mod fuse;

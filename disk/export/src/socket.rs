@@ -25,12 +25,12 @@
 //! do not remove each other's. That takes moments. If another user may open the mark, that user may also lock it for
 //! any time: after five seconds the server refuses, and names the mark.
 
+use crate::account_names;
 use headstart_block::guarded::shell_word;
 use headstart_block::lock::{try_lock, try_within};
 use headstart_block::{Error, ErrorKind, Result};
-use nix::unistd::{Gid, Group, Uid, User};
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen as start_listening,
@@ -108,7 +108,7 @@ impl SocketAccess {
         let mode = 0o700
             | if reachable & 0o060 != 0 { 0o010 } else { 0 }
             | if reachable & 0o006 != 0 { 0o001 } else { 0 };
-        nix::unistd::fchown(&directory, None, gid)
+        rustix::fs::fchown(&directory, None, gid)
             .map_err(io::Error::from)
             .and_then(|()| directory.set_permissions(Permissions::from_mode(mode)))
             .map_err(|e| may_not(e, self).about(path.display()))
@@ -135,8 +135,8 @@ impl FromStr for SocketOwner {
             return Err(Error::invalid(format!("`{}` names no user", text.escape_debug()))
                 .remedy("write it as USER, USER:GROUP or :GROUP"));
         }
-        let uid = if user.is_empty() { None } else { Some(uid_of(user)?) };
-        let gid = group.map(gid_of).transpose()?;
+        let uid = if user.is_empty() { None } else { Some(account_names::uid(user)?) };
+        let gid = group.map(account_names::gid).transpose()?;
         Ok(Self { text: text.to_owned(), uid, gid })
     }
 }
@@ -145,33 +145,6 @@ impl fmt::Display for SocketOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
-}
-
-fn uid_of(name: &str) -> Result<u32> {
-    if let Ok(number) = name.parse() {
-        return Ok(number);
-    }
-    match User::from_name(name) {
-        Ok(Some(user)) => Ok(user.uid.as_raw()),
-        Ok(None) => Err(unknown("user", name)),
-        Err(e) => Err(Error::io("cannot look up a user", e.into()).about(name)),
-    }
-}
-
-fn gid_of(name: &str) -> Result<u32> {
-    if let Ok(number) = name.parse() {
-        return Ok(number);
-    }
-    match Group::from_name(name) {
-        Ok(Some(group)) => Ok(group.gid.as_raw()),
-        Ok(None) => Err(unknown("group", name)),
-        Err(e) => Err(Error::io("cannot look up a group", e.into()).about(name)),
-    }
-}
-
-fn unknown(kind: &str, name: &str) -> Error {
-    Error::invalid(format!("there is no {kind} `{}` on this host", name.escape_debug()))
-        .remedy(format!("`getent {}` lists them", if kind == "user" { "passwd" } else { "group" }))
 }
 
 /// Permissions of a socket or of a disk's file, in octal: `0660`.
@@ -297,15 +270,15 @@ fn finish(path: &Path, socket: &OwnedFd, access: &SocketAccess, mark: &mut Mark)
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| cannot(e.into()))?;
     let file = File::from(file);
     let meta = file.metadata().map_err(cannot)?;
-    if !meta.file_type().is_socket() || meta.uid() != nix::unistd::geteuid().as_raw() {
+    if !meta.file_type().is_socket() || meta.uid() != rustix::process::geteuid().as_raw() {
         return Err(Error::new(ErrorKind::Conflict, "another program has just replaced it")
             .remedy("choose a directory that only this user can write to"));
     }
     mark.write(Identity::of(&meta)).map_err(|e| Error::io("cannot mark it as made by this program", e))?;
     let owner = (access.uid().map(Uid::from_raw), access.gid().map(Gid::from_raw));
     if owner != (None, None) {
-        let flags = nix::fcntl::AtFlags::AT_EMPTY_PATH;
-        nix::unistd::fchownat(&file, "", owner.0, owner.1, flags).map_err(|e| may_not(e.into(), access))?;
+        rustix::fs::chownat(&file, "", owner.0, owner.1, AtFlags::EMPTY_PATH)
+            .map_err(|e| may_not(e.into(), access))?;
     }
     // There is no `fchmod` for such a handle, but the handle has a name of its own.
     let handle = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
@@ -317,7 +290,7 @@ fn finish(path: &Path, socket: &OwnedFd, access: &SocketAccess, mark: &mut Mark)
 fn may_not(error: io::Error, access: &SocketAccess) -> Error {
     let owner = access.owner.as_ref().map(ToString::to_string).unwrap_or_default();
     let failed = Error::io(format!("cannot be given to {owner}"), error);
-    if nix::unistd::geteuid().is_root() {
+    if rustix::process::geteuid().is_root() {
         failed
     } else {
         failed.remedy("run it as root, or name a group that this user is in, as :GROUP")
@@ -381,7 +354,7 @@ impl Mark {
     /// Opens the mark at `path`, and makes it if it does not exist; `None` if another process holds it or has just
     /// removed it.
     fn try_lock(path: &Path) -> io::Result<Option<Self>> {
-        let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
         let mut file = options.open(path)?;
@@ -396,7 +369,7 @@ impl Mark {
             return Ok(None);
         }
         // A mark that another user wrote is not trusted.
-        let trusted = meta.is_file() && [0, nix::unistd::geteuid().as_raw()].contains(&meta.uid());
+        let trusted = meta.is_file() && [0, rustix::process::geteuid().as_raw()].contains(&meta.uid());
         let mut text = String::new();
         if trusted {
             // A file that is not text is no mark.

@@ -1,8 +1,7 @@
 //! Running the standard tools of a host, with a time limit.
 
 use headstart_block::{Error, ErrorKind, Result};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -43,7 +42,7 @@ pub(crate) fn run(program: &Path, args: &[String], timeout: Duration) -> Result<
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| about(Error::io("cannot start it", error)))?;
-    let id = child.id();
+    let id = Pid::from_child(&child);
     let (end, ended) = mpsc::channel();
     let wait = move || {
         let _ = end.send(child.wait_with_output());
@@ -52,7 +51,7 @@ pub(crate) fn run(program: &Path, args: &[String], timeout: Duration) -> Result<
     waiting.map_err(|error| about(Error::io("cannot start a thread", error)))?;
     let Ok(output) = ended.recv_timeout(timeout) else {
         // The process number is the child's own until the child has been waited for, which was not so a moment ago.
-        let _ = i32::try_from(id).map(|id| kill(Pid::from_raw(id), Signal::SIGKILL));
+        let _ = kill_process(id, Signal::KILL);
         let cause = format!("it took longer than {} s and was killed", timeout.as_secs());
         return Err(about(Error::new(ErrorKind::Io, cause)));
     };

@@ -9,6 +9,9 @@
 //!
 //! # The handler
 //!
+//! rustix lacks signal handlers beside a C library (its `kernel_sigaction` is for programs without one): the C
+//! library's `sigaction` is called, with its types, and in the handler its `mmap`.
+//!
 //! It runs between any two instructions of a thread, so it takes no lock, allocates nothing, and calls nothing but
 //! `mmap`. What it looks at is a list of slots that only grows. A slot has a version, odd while it is changed:
 //! slots that are just changed are passed over, because the region that a thread touches is not among them (that
@@ -17,7 +20,6 @@
 //! The whole region is replaced, and not the one page, because it is lost to its user anyway, and because memory in
 //! huge pages cannot be replaced in part.
 
-use nix::libc;
 use parking_lot::Mutex;
 use std::io;
 use std::ptr::null_mut;

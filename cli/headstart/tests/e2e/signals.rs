@@ -9,6 +9,7 @@ use headstart_testkit::faults::{Fault, FaultProxy, Rule};
 use headstart_testkit::nginx::Nginx;
 use headstart_testkit::process::Process;
 use headstart_testkit::s3::S3;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use std::fs;
 use std::net::TcpListener;
@@ -396,7 +397,7 @@ fn bytes_below(dir: &Path) -> u64 {
 #[test]
 fn a_command_that_cannot_end_in_order_is_cut_off() {
     let scene = Scene::new();
-    nix::unistd::mkfifo(&scene.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    mknodat(CWD, scene.path("fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     let heard = |pid: u32| {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let mut names =

@@ -5,7 +5,7 @@ use crate::Export;
 use crate::blocking_pool::BlockingPool;
 use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
 use headstart_block::{BlockDevice, Error, ErrorKind, Result};
-use nix::libc;
+use rustix::fs::OFlags;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -122,7 +122,7 @@ impl Image {
         let data = &data[..fits];
         self.written();
         // Newer kernels send a sync of their own; one that finds nothing to do costs little.
-        let durable = open_flags & libc::O_DSYNC != 0;
+        let durable = OFlags::from_bits_retain(open_flags.cast_unsigned()).intersects(OFlags::DSYNC);
         match self.writer.write_at_once(data, offset) {
             Ok(()) if !durable => reply.written(count(fits)),
             Err(error) if error.kind() != ErrorKind::Absent => {

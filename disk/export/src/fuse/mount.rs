@@ -10,11 +10,14 @@ use super::mount_table::MountEntry;
 use super::place::Place;
 use crate::SocketAccess;
 use headstart_block::{Error, ErrorKind, Result};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::ffi::CString;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -77,9 +80,9 @@ impl Mount {
             let unmounted = fusermount_unmounts(self.place.path(), false);
             return Ok(if unmounted { self.gone() } else { Unmounted::Busy });
         }
-        match umount2(&self.place.anchored(), MntFlags::UMOUNT_NOFOLLOW) {
-            Ok(()) | Err(nix::Error::EINVAL | nix::Error::ENOENT) => Ok(self.gone()),
-            Err(nix::Error::EBUSY) => Ok(Unmounted::Busy),
+        match unmount(self.place.anchored(), UnmountFlags::NOFOLLOW) {
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(self.gone()),
+            Err(Errno::BUSY) => Ok(Unmounted::Busy),
             Err(error) => Err(failed("cannot unmount", error).about(self.place.path().display())),
         }
     }
@@ -93,7 +96,7 @@ impl Mount {
         }
         if is_root() {
             // This ends the connection, then fails with EBUSY, as expected.
-            let _ = umount2(&self.place.anchored(), MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW);
+            let _ = unmount(self.place.anchored(), UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
         }
         detach(&self.place);
         self.gone();
@@ -162,7 +165,7 @@ pub(super) fn repair(path: &Path) -> Result<Place> {
 }
 
 /// The errors of a file system whose server is gone.
-const DEAD: [i32; 2] = [nix::libc::ENOTCONN, nix::libc::ECONNABORTED];
+const DEAD: [Errno; 2] = [Errno::NOTCONN, Errno::CONNABORTED];
 
 /// `true` if the server of the file system mounted at a place lives; `None` if it does not answer.
 ///
@@ -173,7 +176,7 @@ fn is_alive(place: &Place) -> Option<bool> {
     let path = place.anchored();
     let asking = thread::Builder::new().name("fuse-alive".to_owned()).spawn(move || {
         let alive = match rustix::fs::statfs(&path) {
-            Err(error) => !DEAD.contains(&error.raw_os_error()),
+            Err(error) => !DEAD.contains(&error),
             Ok(_) => true,
         };
         let _ = answer.send(alive);
@@ -183,15 +186,15 @@ fn is_alive(place: &Place) -> Option<bool> {
 }
 
 fn is_root() -> bool {
-    nix::unistd::geteuid().is_root()
+    rustix::process::geteuid().is_root()
 }
 
-fn failed(what: &'static str, error: nix::Error) -> Error {
+fn failed(what: &'static str, error: Errno) -> Error {
     Error::io(what, error.into())
 }
 
 fn detach(place: &Place) {
-    let detached = umount2(&place.anchored(), MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW);
+    let detached = unmount(place.anchored(), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
     if detached.is_err() && !fusermount_unmounts(place.path(), true) {
         tracing::warn!("{}: cannot unmount; try `umount -l`", place.path().display());
     }
@@ -202,19 +205,21 @@ fn detach(place: &Place) {
 fn mount_directly((point, found): (File, &Metadata), read_only: bool) -> Result<OwnedFd> {
     let fuse = OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(no_fuse)?;
     let mode = found.mode();
-    let (uid, gid) = (nix::unistd::getuid(), nix::unistd::getgid());
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let options = format!(
         "fd={},rootmode={mode:o},user_id={uid},group_id={gid},default_permissions,allow_other",
         fuse.as_raw_fd()
     );
-    let mut flags = MsFlags::MS_NODEV | MsFlags::MS_NOSUID | MsFlags::MS_NOATIME;
-    flags.set(MsFlags::MS_RDONLY, read_only);
+    // No number has a byte of zero.
+    let options = CString::new(options).map_err(|error| Error::io("cannot mount", error.into()))?;
+    let mut flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME;
+    flags.set(MountFlags::RDONLY, read_only);
     let target = format!("/proc/self/fd/{}", point.as_raw_fd());
-    let mounted = mount(Some("headstart"), target.as_str(), Some(KIND), flags, Some(options.as_str()));
+    let mounted = mount("headstart", target, KIND, flags, options.as_c_str());
     mounted.map_err(|error| match error {
-        nix::Error::EPERM => failed("this container may not mount", error)
+        Errno::PERM => failed("this container may not mount", error)
             .remedy("run it with the capability SYS_ADMIN, or export the disk over NBD"),
-        nix::Error::ENODEV => failed("this kernel has no FUSE", error).remedy("load it: modprobe fuse"),
+        Errno::NODEV => failed("this kernel has no FUSE", error).remedy("load it: modprobe fuse"),
         _ => failed("cannot mount", error),
     })?;
     Ok(fuse.into())
@@ -261,18 +266,17 @@ fn ask_fusermount(path: &Path, read_only: bool, for_others: bool) -> Result<Owne
 fn receive(socket: &UnixStream) -> Option<OwnedFd> {
     let mut byte = [0];
     let mut parts = [IoSliceMut::new(&mut byte)];
-    let mut space = nix::cmsg_space!(RawFd);
-    let message = loop {
-        match recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC) {
-            Err(nix::Error::EINTR) => {}
-            other => break other.ok()?,
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    loop {
+        match recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+            Ok(_) => break,
         }
-    };
-    message.cmsgs().ok()?.find_map(|control| match control {
-        ControlMessageOwned::ScmRights(fds) => fds.first().map(|fd| {
-            // SAFETY: the kernel has just made this descriptor for this process, and no other code knows it.
-            unsafe { OwnedFd::from_raw_fd(*fd) }
-        }),
+    }
+    control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
     })
 }

@@ -8,8 +8,8 @@ use fuser::{
     ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use headstart_block::SECTOR_SIZE;
-use nix::libc;
 use parking_lot::{Mutex, MutexGuard};
+use rustix::fs::{FallocateFlags, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -44,6 +44,10 @@ const ROOT: INodeNo = INodeNo::ROOT;
 /// The inode of the file in the directory.
 const IN_DIRECTORY: INodeNo = INodeNo(2);
 
+/// The numbers that `lseek(2)` has for the next data and the next hole, which rustix has only in its own `SeekFrom`.
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+
 /// The time for which attributes of a read-only disk are kept: it never changes.
 const KEEP_READ_ONLY: Duration = Duration::from_secs(3600);
 /// The time for which attributes of a writable disk are kept: it may grow without its users being told
@@ -68,8 +72,8 @@ impl Tree {
         let face = Face {
             directory_mode: mount_point.mode() & 0o777 | passed(0o060, 0o010) | passed(0o006, 0o001),
             mode: if image.read_only { mode & 0o555 } else { mode },
-            uid: access.uid().unwrap_or_else(|| nix::unistd::geteuid().as_raw()),
-            gid: access.gid().unwrap_or_else(|| nix::unistd::getegid().as_raw()),
+            uid: access.uid().unwrap_or_else(|| rustix::process::geteuid().as_raw()),
+            gid: access.gid().unwrap_or_else(|| rustix::process::getegid().as_raw()),
             modified: now(),
         };
         let keep = if image.read_only { KEEP_READ_ONLY } else { KEEP_WRITABLE };
@@ -208,7 +212,7 @@ impl Filesystem for Tree {
         if ino != self.file() {
             return reply.error(Errno::EISDIR);
         }
-        let writes = flags.0 & libc::O_ACCMODE != libc::O_RDONLY;
+        let writes = OFlags::from_bits_retain(flags.0.cast_unsigned()).intersects(OFlags::RWMODE);
         if self.image.read_only && writes {
             return reply.error(Errno::EROFS);
         }
@@ -321,14 +325,14 @@ impl Filesystem for Tree {
         if ino != self.file() {
             return reply.error(Errno::EISDIR);
         }
-        let zeroes = mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0;
-        let known = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+        let mode = FallocateFlags::from_bits_retain(mode.cast_unsigned());
+        let zeroing = FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
         // Space cannot be reserved for a disk that grows as it is written.
-        if !zeroes || mode & !known != 0 {
+        if !mode.intersects(zeroing) || !(zeroing | FallocateFlags::KEEP_SIZE).contains(mode) {
             return reply.error(Errno::EOPNOTSUPP);
         }
         let grown = offset.saturating_add(length);
-        if mode & libc::FALLOC_FL_KEEP_SIZE == 0
+        if !mode.contains(FallocateFlags::KEEP_SIZE)
             && grown > self.image.device.size()
             && let Err(errno) = self.truncate(grown)
         {
@@ -339,8 +343,8 @@ impl Filesystem for Tree {
 
     fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
         let hole = match whence {
-            libc::SEEK_DATA => false,
-            libc::SEEK_HOLE => true,
+            SEEK_DATA => false,
+            SEEK_HOLE => true,
             _ => return reply.error(Errno::EINVAL),
         };
         let Some(offset) = u64::try_from(offset).ok().filter(|_| ino == self.file()) else {

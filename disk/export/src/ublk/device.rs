@@ -16,9 +16,9 @@ use libublk::helpers::IoBuf;
 use libublk::io::{UblkDev, UblkQueue};
 use libublk::uring_async::{ublk_submit_sqe_async, wait_and_handle_io_events};
 use libublk::{BufDesc, UblkError, UblkFlags, UblkUringData, sys};
-use nix::libc;
 use parking_lot::{Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFlags, eventfd};
+use rustix::io::Errno;
 use std::future::poll_fn;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -240,7 +240,7 @@ fn serve_queue(
 
 /// Polls the bell for ever: its completions wake the thread, which then runs the woken tasks.
 async fn watch_bell(bell: &OwnedFd) {
-    let poll = || opcode::PollAdd::new(types::Fd(bell.as_raw_fd()), libc::POLLIN as u32).build();
+    let poll = || opcode::PollAdd::new(types::Fd(bell.as_raw_fd()), u32::from(PollFlags::IN.bits())).build();
     while ublk_submit_sqe_async(poll(), UblkUringData::Target as u64).await.is_ok_and(|events| events >= 0) {
         // Rings in between are one event.
         let _ = rustix::io::read(bell, &mut [0; 8]);
@@ -260,7 +260,7 @@ async fn serve_tag(
         let request = Request::of(queue.get_iod(tag));
         let result = match request {
             Ok(request) => answer(request, &mut buffer, target, bell).await,
-            Err(errno) => -errno,
+            Err(errno) => -errno.raw_os_error(),
         };
         queue.submit_io_commit_cmd(tag, BufDesc::Slice(buffer.as_slice()), result).await?;
     }
@@ -283,30 +283,30 @@ enum Operation {
 }
 
 impl Request {
-    fn of(described: &sys::ublksrv_io_desc) -> std::result::Result<Self, i32> {
+    fn of(described: &sys::ublksrv_io_desc) -> std::result::Result<Self, Errno> {
         let operation = match described.op_flags & 0xff {
             sys::UBLK_IO_OP_READ => Operation::Read,
             sys::UBLK_IO_OP_WRITE => Operation::Write,
             sys::UBLK_IO_OP_FLUSH => Operation::Flush,
             sys::UBLK_IO_OP_DISCARD | sys::UBLK_IO_OP_WRITE_ZEROES => Operation::Zero,
-            _ => return Err(libc::EOPNOTSUPP),
+            _ => return Err(Errno::OPNOTSUPP),
         };
         // A flush has no range.
         let sectors = if operation == Operation::Flush { 0 } else { described.nr_sectors };
         let start = described.start_sector.checked_mul(SECTOR_SIZE);
         let range = start.and_then(|start| ByteRange::new(start, u64::from(sectors) * SECTOR_SIZE));
         let durable = described.op_flags & sys::UBLK_IO_F_FUA != 0;
-        Ok(Self { operation, range: range.ok_or(libc::EINVAL)?, durable })
+        Ok(Self { operation, range: range.ok_or(Errno::INVAL)?, durable })
     }
 }
 
 /// Serves one request: here if it is local, otherwise by the blocking pool. Returns its length, or a negative error
 /// number.
 async fn answer(request: Request, buffer: &mut IoBuf<u8>, target: &Arc<Target>, bell: &Arc<OwnedFd>) -> i32 {
-    let Ok(len) = usize::try_from(request.range.len()) else { return -libc::EINVAL };
+    let Ok(len) = usize::try_from(request.range.len()) else { return -Errno::INVAL.raw_os_error() };
     let moves = matches!(request.operation, Operation::Read | Operation::Write);
     if moves && len > buffer.len() {
-        return -libc::EINVAL;
+        return -Errno::INVAL.raw_os_error();
     }
     let offset = request.range.offset();
     let at_once = match request.operation {
@@ -334,7 +334,7 @@ async fn answer(request: Request, buffer: &mut IoBuf<u8>, target: &Arc<Target>, 
         Ok(()) => i32::try_from(len).unwrap_or(i32::MAX),
         Err(error) => {
             complain!(target.complaints, Fault, %error, "ublk: {:?} at {offset} failed", request.operation);
-            -errno(&error)
+            -errno(&error).raw_os_error()
         }
     }
 }
@@ -401,13 +401,13 @@ impl Target {
     }
 }
 
-fn errno(error: &Error) -> i32 {
+fn errno(error: &Error) -> Errno {
     match error.kind() {
-        ErrorKind::NoSpace => libc::ENOSPC,
-        ErrorKind::ReadOnly => libc::EROFS,
-        ErrorKind::Invalid => libc::EINVAL,
-        ErrorKind::Unsupported => libc::EOPNOTSUPP,
-        _ => libc::EIO,
+        ErrorKind::NoSpace => Errno::NOSPC,
+        ErrorKind::ReadOnly => Errno::ROFS,
+        ErrorKind::Invalid => Errno::INVAL,
+        ErrorKind::Unsupported => Errno::OPNOTSUPP,
+        _ => Errno::IO,
     }
 }
 
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(of(sys::UBLK_IO_OP_WRITE | sys::UBLK_IO_F_FUA, 8, 1), Ok(write));
         let flush = Request { operation: Operation::Flush, range: ByteRange::between(0, 0), durable: false };
         assert_eq!(of(sys::UBLK_IO_OP_FLUSH, 77, 0), Ok(flush));
-        assert_eq!(of(18, 1, 0), Err(libc::EOPNOTSUPP));
-        assert_eq!(of(sys::UBLK_IO_OP_READ, 1, u64::MAX), Err(libc::EINVAL));
+        assert_eq!(of(18, 1, 0), Err(Errno::OPNOTSUPP));
+        assert_eq!(of(sys::UBLK_IO_OP_READ, 1, u64::MAX), Err(Errno::INVAL));
     }
 }

@@ -11,6 +11,8 @@ use headstart_block::{BlockDevice, ByteRange};
 use headstart_export::fuse::{FuseServer, FuseSettings};
 use headstart_export::{Export, Server};
 use memory_disk::MemoryDisk;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -23,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// `true` if FUSE can be tested here; prints past the test harness why not.
 fn can_mount() -> bool {
-    let root = nix::unistd::geteuid().is_root();
+    let root = rustix::process::geteuid().is_root();
     let able = root && OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
     if !able {
         skip("needs root and /dev/fuse");
@@ -131,7 +133,7 @@ fn a_data_set_is_read_whole_with_its_exact_size() {
         run("dd", &[&format!("if={}", mounted.text()), &to, "iflag=direct", "bs=64k", "status=none"]);
         assert_eq!(fs::read(direct).unwrap(), bytes);
         let refused = OpenOptions::new().write(true).open(mounted.path()).unwrap_err();
-        assert_eq!(refused.raw_os_error(), Some(nix::libc::EROFS));
+        assert_eq!(refused.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
         let names: Vec<_> =
             fs::read_dir(mounted.beside("mnt")).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, ["disk.raw"]);
@@ -223,7 +225,7 @@ fn any_bytes_can_be_written() {
     let end = model.len() as u64;
     assert_eq!(file.write_at(&[1; 1024], end - 512).unwrap(), 512);
     assert_eq!(file.write_at(&[1; 10], end).unwrap_err().kind(), std::io::ErrorKind::StorageFull);
-    assert_eq!(file.set_len(end - 512).unwrap_err().raw_os_error(), Some(nix::libc::EPERM));
+    assert_eq!(file.set_len(end - 512).unwrap_err().raw_os_error(), Some(Errno::PERM.raw_os_error()));
     file.set_len(end + 4096).unwrap();
     assert_eq!((mounted.disk.size(), file.metadata().unwrap().len()), (end + 4096, end + 4096));
     file.write_all_at(b"new", end + 100).unwrap();
@@ -248,9 +250,14 @@ fn neighbours_in_one_sector_do_not_lose_each_others_writes() {
             let path = &path;
             scope.spawn(move || {
                 // Memory maps and O_DIRECT reach the server in parallel; the kernel serialises buffered writes.
-                let flags = if writer % 2 == 0 { nix::libc::O_DIRECT } else { 0 };
+                let flags = if writer % 2 == 0 { OFlags::DIRECT } else { OFlags::empty() };
                 use std::os::unix::fs::OpenOptionsExt;
-                let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).unwrap();
+                let file = OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .custom_flags(flags.bits().cast_signed())
+                    .open(path)
+                    .unwrap();
                 for round in 0..200_usize {
                     let at = (round % 16) * 512 + writer * 64;
                     file.write_all_at(&[(writer + 1) as u8; 64], at as u64).unwrap();
@@ -379,7 +386,7 @@ fn a_killed_server_leaves_nothing_that_the_next_cannot_clear_away() {
             child.wait().unwrap();
             let file = if over_file { point.clone() } else { point.join("disk.raw") };
             let dead = File::open(file).unwrap_err();
-            assert_eq!(dead.raw_os_error(), Some(nix::libc::ENOTCONN));
+            assert_eq!(dead.raw_os_error(), Some(Errno::NOTCONN.raw_os_error()));
         }
         let bytes = content(100_000, 17);
         let export = Export::new("again", Arc::new(MemoryDisk::of(&bytes, true)) as Arc<dyn BlockDevice>);
