@@ -8,6 +8,7 @@
 //! | [`complaints`] | lines of a log that others cause, a few of them aloud |
 //! | [`digest`] | the names of blobs |
 //! | [`size`] | sectors, sizes as people write them (`4k`, `40G`) |
+//! | [`number`] | conversions of integers: lossless, asserted, saturating |
 //! | [`range`] | a half-open interval of bytes |
 //! | [`private`] | files and directories that are one user's alone |
 //! | [`random`] | numbers from a seed |
@@ -30,6 +31,7 @@ pub mod error;
 pub mod exchange;
 pub mod guarded;
 pub mod lock;
+pub mod number;
 pub mod plan;
 pub mod private;
 pub mod random;
@@ -43,6 +45,7 @@ pub use complaints::{Complaints, Say};
 pub use device::{BlockDevice, ClientGuard, Extent};
 pub use digest::{Digest, SHA256};
 pub use error::{Error, ErrorKind, Result};
+pub use number::{exact, saturating, to_usize};
 pub use plan::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
 pub use range::ByteRange;
 pub use rate::ByteRate;
