@@ -22,6 +22,7 @@ pub use entry::{Entry, refuse_links};
 pub use not_made::{directory_of, not_made_in, with_obstacle};
 pub use own::{OthersMay, check_own, check_own_directory, check_own_file, open_own_file};
 
+use crate::saturating;
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat,
 };
@@ -270,13 +271,14 @@ impl GuardedDir {
         Ok(names)
     }
 
-    /// The number of seconds from 1970 to the last change of an entry's content; symbolic links are not followed.
+    /// The number of seconds from 1970 to the last change of an entry's content, 0 for changes before; symbolic links
+    /// are not followed.
     ///
     /// # Errors
     /// Errors of the operating system.
     pub fn modified(&self, name: &str) -> io::Result<u64> {
         let found = rustix::fs::statat(&self.handle, single(name)?, AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(u64::try_from(i128::from(found.st_mtime)).unwrap_or(0))
+        Ok(saturating(i128::from(found.st_mtime)))
     }
 
     /// Makes its names durable.

@@ -49,7 +49,7 @@ impl Random {
     /// A number in `0..below`; 0 where that is empty.
     pub fn below(&mut self, below: usize) -> usize {
         let wide = u128::from(self.bits()) * below as u128;
-        usize::try_from(wide >> 64).unwrap_or(0)
+        exact(wide >> 64, "64 of 128 bits remain")
     }
 
     /// At most `count` distinct numbers of `0..below`, ascending.

@@ -1,5 +1,6 @@
 //! Sources: immutable bytes that can be read anywhere, by many threads at once.
 
+use crate::to_usize;
 use crate::{ByteRange, Error, Result};
 use rustix::io::{Errno, preadv};
 use std::fs::File;
@@ -71,7 +72,7 @@ pub fn copy_source(
 ) -> Result<()> {
     let mut buf = Vec::new();
     for part in ByteRange::between(0, source.len()).parts(COPY_PART) {
-        buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+        buf.resize(to_usize(part.len()), 0);
         source.read_at(&mut buf, part.offset())?;
         out.write_all(&buf)?;
         copied(part.len())?;

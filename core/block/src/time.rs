@@ -1,5 +1,6 @@
 //! [`Time`]: the clock as decision makers see it.
 
+use crate::saturating;
 use std::ops::Add;
 use std::time::Duration;
 
@@ -19,6 +20,6 @@ impl Add<Duration> for Time {
     type Output = Self;
 
     fn add(self, span: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(span.as_micros()).unwrap_or(u64::MAX)))
+        Self(self.0.saturating_add(saturating::<u64>(span.as_micros())))
     }
 }

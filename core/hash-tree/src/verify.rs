@@ -3,7 +3,7 @@
 use super::geometry::{Subtree, TREE_PAGE, groups_of};
 use super::{GROUP_SIZE, NODE, PREFIX, TreeRoot, group_cv, merge, merge_root, outboard_len};
 use blake3::hazmat::ChainingValue;
-use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
+use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result, to_usize};
 
 /// The most bytes of the blob read at once: few calls, and still in the cache when they are hashed.
 const BLOB_WINDOW: u64 = 256 * 1024;
@@ -303,7 +303,7 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
     /// `len` bytes at `offset`; the caller knows that they are before the end.
     fn get(&mut self, offset: u64, len: usize) -> Result<&[u8]> {
         if let Some(bytes) = self.source.as_slice() {
-            let start = usize::try_from(offset).unwrap_or(usize::MAX);
+            let start = to_usize(offset);
             let found = start.checked_add(len).and_then(|end| bytes.get(start..end));
             return found.ok_or_else(|| Error::corrupt("ends before its length"));
         }

@@ -4,7 +4,7 @@
 
 use crate::progress::{Progress, step};
 use crate::tar_wrapper::{SourceRange, locate};
-use headstart_block::{Error, ReadAt, Result};
+use headstart_block::{Error, ReadAt, Result, to_usize};
 use headstart_zfile::{ZFileInfo, ZFileReader, is_zfile};
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub fn open_layer_source(blob: Arc<dyn ReadAt>) -> Result<LayerSource> {
         None => blob,
     };
     let mut start = [0; 24];
-    let len = start.len().min(usize::try_from(inner.len()).unwrap_or(usize::MAX));
+    let len = start.len().min(to_usize(inner.len()));
     inner.read_at(&mut start[..len], 0)?;
     refuse_compressed(&start[..len])?;
     if !is_zfile(&start[..len]) {

@@ -3,7 +3,7 @@
 use crate::open_image::OpenImage;
 use crate::progress::{Progress, step};
 use crate::reference::Reference;
-use headstart_block::{BlockDevice, ByteRange, Result};
+use headstart_block::{BlockDevice, ByteRange, Result, to_usize};
 
 /// The number of bytes compared at once.
 const PART: u64 = 1 << 20;
@@ -58,7 +58,7 @@ pub fn diff(a: &Reference, b: &Reference, progress: &dyn Progress) -> Result<Dif
         }
         for part in both.parts(PART) {
             for (disk, buf) in disks.iter().zip(&mut bufs) {
-                buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+                buf.resize(to_usize(part.len()), 0);
                 disk.read_at(buf, part.offset())?;
             }
             compare(&bufs, part.offset(), &mut ranges);

@@ -26,7 +26,7 @@ pub use chain::AllowedDirs;
 pub use raw::RawDisk;
 
 use crate::progress::Progress;
-use headstart_block::{BlockDevice, Error, ErrorKind, FileSource, ReadAt, Result};
+use headstart_block::{BlockDevice, Error, ErrorKind, FileSource, ReadAt, Result, to_usize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -88,7 +88,7 @@ impl DiskFormat {
     fn of(file: &FileSource) -> Result<Self> {
         let path = file.path();
         let mut start = [0; 512];
-        let len = start.len().min(usize::try_from(file.len()).unwrap_or(usize::MAX));
+        let len = start.len().min(to_usize(file.len()));
         file.read_at(&mut start[..len], 0)?;
         let is_vhd_name = path
             .extension()

@@ -15,7 +15,7 @@ use crate::reference::{Reference, Selector};
 use crate::store::Image;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result, to_usize};
 use headstart_hash_tree::pages;
 use headstart_store::blob_source::BlobSource;
 use headstart_store::{RetrySettings, Store, Urgency};
@@ -157,7 +157,7 @@ impl RemoteImage {
         if blob.len > crate::manifest::MAX_MANIFEST_SIZE {
             return Err(about(Error::unsupported(format!("a config of {} bytes", blob.len))));
         }
-        let mut bytes = vec![0; usize::try_from(blob.len).unwrap_or(0)];
+        let mut bytes = vec![0; to_usize(blob.len)];
         blob.read_at(&mut bytes, 0)?;
         let digest = Digest::of(&bytes);
         if digest != config.digest {

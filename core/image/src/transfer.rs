@@ -24,7 +24,7 @@ use crate::reference::{Selector, Tag};
 use crate::store::{Image, ListEntry};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result, to_usize};
 use headstart_hash_tree::sums::DigestWriter;
 use headstart_store::blob_source::BlobSource;
 use headstart_store::media_type::CONFIG_EMPTY;
@@ -309,7 +309,7 @@ impl Transfer<'_> {
             let mut sum = DigestWriter::new(io::sink());
             let mut buf = Vec::new();
             for part in ByteRange::between(0, size).parts(CHECKED_PART) {
-                buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+                buf.resize(to_usize(part.len()), 0);
                 blob.read_at(&mut buf, part.offset())?;
                 sum.write_all(&buf)?;
             }

@@ -14,7 +14,7 @@
 
 use crate::Segment;
 use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page};
-use headstart_block::{Error, FileSource, ReadAt, Result, SECTOR_SIZE};
+use headstart_block::{Error, FileSource, ReadAt, Result, SECTOR_SIZE, to_usize};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -214,11 +214,11 @@ pub(crate) fn for_each_record(
     bytes: u64,
     mut each: impl FnMut(Segment) -> Result<()>,
 ) -> Result<()> {
-    let mut chunk = vec![0; TABLE_CHUNK.min(usize::try_from(bytes).unwrap_or(TABLE_CHUNK))];
+    let mut chunk = vec![0; TABLE_CHUNK.min(to_usize(bytes))];
     let end = offset.saturating_add(bytes);
     let mut offset = offset;
     while offset < end {
-        let len = chunk.len().min(usize::try_from(end - offset).unwrap_or(usize::MAX));
+        let len = chunk.len().min(to_usize(end - offset));
         source.read_at(&mut chunk[..len], offset)?;
         for record in chunk[..len].as_chunks::<{ Segment::RECORD_SIZE }>().0 {
             let segment = Segment::from_record(*record).with_layer(0);

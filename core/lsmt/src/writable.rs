@@ -110,7 +110,7 @@ use self::state::{State, StoreError};
 use self::view::{Alive, Frozen, Generation, PIECES, View, whole_sectors};
 use crate::Segment;
 use crate::stack::check_bounds;
-use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result, SECTOR_SIZE, to_usize};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -596,7 +596,7 @@ impl BlockDevice for WritableDisk {
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let (size, step) = self.size_and_step();
         let (mut start, _) = whole_sectors(offset, data.len() as u64, size)?;
-        for part in data.chunks(usize::try_from(step).unwrap_or(usize::MAX)) {
+        for part in data.chunks(to_usize(step)) {
             self.write_step(part, start)?;
             start += part.len() as u64 / SECTOR_SIZE;
         }

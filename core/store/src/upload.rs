@@ -2,7 +2,7 @@
 
 use crate::store::Copied;
 use bytes::Bytes;
-use headstart_block::{ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, Result, to_usize};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl Upload {
         }
         let (source, mut hasher) = (Arc::clone(&self.source), self.hasher.clone());
         let read = tokio::task::spawn_blocking(move || {
-            let mut part = vec![0; usize::try_from(range.len()).unwrap_or(0)];
+            let mut part = vec![0; to_usize(range.len())];
             source.read_at(&mut part, range.offset())?;
             hasher.update(&part);
             Ok::<_, Error>((Bytes::from(part), hasher))
@@ -84,7 +84,7 @@ impl Upload {
         for range in ByteRange::between(0, beginning.len().min(self.len())).parts(self.part) {
             let (source, mut hasher) = (Arc::clone(beginning), self.hasher.clone());
             let read = tokio::task::spawn_blocking(move || {
-                let mut part = vec![0; usize::try_from(range.len()).unwrap_or(0)];
+                let mut part = vec![0; to_usize(range.len())];
                 source.read_at(&mut part, range.offset())?;
                 hasher.update(&part);
                 Ok::<_, Error>(hasher)

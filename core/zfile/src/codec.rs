@@ -3,7 +3,7 @@
 //! All foreign calls of this crate are here. lz4 frames are raw lz4 blocks (no frame header, no size
 //! prefix); zstd frames are complete zstd frames. There is no stored form: a frame that does not compress grows.
 
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, exact};
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
 use std::str::FromStr;
@@ -107,7 +107,7 @@ impl Compressor {
         match (codec, level) {
             (Codec::Lz4, None) => {
                 // SAFETY: takes nothing and returns a constant.
-                let bytes = usize::try_from(unsafe { LZ4_sizeofState() }).unwrap_or_default();
+                let bytes: usize = exact(unsafe { LZ4_sizeofState() }, "a state has a size");
                 Ok(Self::Lz4 { state: vec![0; bytes.div_ceil(8)] })
             }
             (Codec::Lz4, Some(level)) => {

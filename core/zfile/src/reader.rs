@@ -24,7 +24,7 @@ use crate::codec::Codec;
 use crate::format::{ENTRY_SIZE, FRAME_CRC_SIZE, HEADER_SIZE, Part, Place, ZFileInfo, damaged};
 use crate::index::{Index, frame_len_max};
 use crate::scratch::{self, RecentFrame, Scratch};
-use headstart_block::{ByteRange, Error, ReadAt, Result};
+use headstart_block::{ByteRange, Error, ReadAt, Result, to_usize};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -93,7 +93,7 @@ impl<S: ReadAt> ZFileReader<S> {
         let mut content = vec![0; VERIFY_STEP / frame_size * frame_size];
         let mut offset = 0;
         while offset < self.info.original_size {
-            let rest = usize::try_from(self.info.original_size - offset).unwrap_or(usize::MAX);
+            let rest = to_usize(self.info.original_size - offset);
             let piece = content.len().min(rest);
             self.read_at(&mut content[..piece], offset)?;
             offset += piece as u64;
@@ -128,7 +128,7 @@ impl<S: ReadAt> ZFileReader<S> {
                 None => self.index.run(frame..last + 1, FETCH_MAX),
             };
             let end = (run.end as u64 * frame_size).min(self.info.original_size);
-            let len = usize::try_from(end - offset).unwrap_or(usize::MAX).min(buf.len());
+            let len = to_usize(end - offset).min(buf.len());
             let (part, rest) = buf.split_at_mut(len);
             self.fetch_run(scratch, run, part, skip)?;
             (buf, offset) = (rest, offset + len as u64);
@@ -140,7 +140,7 @@ impl<S: ReadAt> ZFileReader<S> {
     fn fetch_run(&self, scratch: &mut Scratch, run: Range<usize>, buf: &mut [u8], skip: usize) -> Result<()> {
         let place = self.index.place(run.clone());
         // At most FETCH_MAX or one frame.
-        let len = usize::try_from(place.end - place.start).unwrap_or(usize::MAX);
+        let len = to_usize(place.end - place.start);
         let mut fetched = std::mem::take(&mut scratch.fetched);
         let stored = fetched.first(len);
         let result = self

@@ -22,7 +22,7 @@ use crate::checksum::{self, raw};
 use crate::codec::{Codec, Compressor};
 use crate::format::{self, ENTRY_SIZE, FRAME_CRC_SIZE, FRAME_SIZE_MAX, FRAMES_MAX, HEADER_SIZE, ZFileInfo};
 use crate::pool::{Batch, Pool};
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, ErrorKind, Result, to_usize};
 use std::fmt;
 use std::io::{self, Write};
 
@@ -162,7 +162,7 @@ impl<W: Write> ZFileWriter<W> {
             self.compress_batch()?;
         }
         self.drain(true)?;
-        let frame = usize::try_from(offset / self.info.frame_size as u64).unwrap_or(usize::MAX);
+        let frame = to_usize(offset / self.info.frame_size as u64);
         let before = self.index.iter().take(frame).map(|len| u64::from(*len)).sum::<u64>();
         self.write_index()?;
         self.info.compressed_size += HEADER_SIZE as u64;

@@ -1,7 +1,7 @@
 //! Files that are no disks, though they would be accepted as raw ones: archives, compressed disks, and disks in formats
 //! that are not read here.
 
-use headstart_block::{Error, ReadAt, Result, SECTOR_SIZE};
+use headstart_block::{Error, ReadAt, Result, SECTOR_SIZE, to_usize};
 
 /// First bytes that identify a file's kind, and the program that turns it into a disk.
 const COMPRESSED: [(&[u8], &str, &str); 7] = [
@@ -36,7 +36,7 @@ const FOREIGN: [(usize, &[u8], &str, &str); 5] = [
 /// [`headstart_block::ErrorKind::Invalid`] with the program that makes a disk of it; errors of reading.
 pub(super) fn refuse(file: &dyn ReadAt) -> Result<()> {
     let mut start = [0; 512];
-    let len = start.len().min(usize::try_from(file.len()).unwrap_or(usize::MAX));
+    let len = start.len().min(to_usize(file.len()));
     file.read_at(&mut start[..len], 0)?;
     let taken = "; --format raw takes it as it is";
     let named = |list: &[(&[u8], &'static str, &'static str)]| {

@@ -10,7 +10,7 @@
 //! Format: `docs/interop/qcow2.txt` of QEMU. All numbers are big-endian.
 
 use super::{AllowedDirs, chain};
-use headstart_block::{Error, FileSource, ReadAt, Result};
+use headstart_block::{Error, FileSource, ReadAt, Result, to_usize};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -82,7 +82,7 @@ impl Header {
     /// Errors if the header is cut off, encrypted, or its numbers do not fit each other: a few bytes could otherwise
     /// keep a reader walking through an exabyte of nothing.
     pub(super) fn read(file: &dyn ReadAt) -> Result<Option<Self>> {
-        let mut head = vec![0; usize::try_from(file.len().min(MAX_HEADER)).unwrap_or(0)];
+        let mut head = vec![0; to_usize(file.len().min(MAX_HEADER))];
         file.read_at(&mut head, 0)?;
         if !head.starts_with(MAGIC) {
             return Ok(None);
@@ -99,15 +99,12 @@ impl Header {
         let cluster_bits @ 9..=21 = field(20, 4)? else {
             return Err(Error::corrupt("has clusters of a size that there is not"));
         };
-        let (features, length) = if version >= 3 {
-            (field(72, 8)?, usize::try_from(field(100, 4)?).unwrap_or(usize::MAX))
-        } else {
-            (0, V2_HEADER)
-        };
+        let (features, length) =
+            if version >= 3 { (field(72, 8)?, to_usize(field(100, 4)?)) } else { (0, V2_HEADER) };
         let backing_offset = field(8, 8)?;
         // The list of extensions ends with its own mark, the backing file's name or the first cluster.
         let list_end = if backing_offset > 0 { backing_offset } else { 1 << cluster_bits };
-        let list_end = usize::try_from(list_end.min(MAX_HEADER)).unwrap_or(0).max(length);
+        let list_end = to_usize(list_end.min(MAX_HEADER)).max(length);
         let extensions = head.get(length..).ok_or_else(cut_off)?;
         let (extensions, is_cut_off) = match extensions.get(..list_end - length) {
             Some(list) => (list, false),
@@ -140,7 +137,7 @@ impl Header {
         const BACKING_FORMAT: u64 = 0xe279_2aca;
         const DATA_FILE: u64 = 0x4441_5441;
         while let (Some(kind), Some(len)) = (bytes.get(..4).map(number), bytes.get(4..8).map(number)) {
-            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            let len = to_usize(len);
             let text = bytes.get(8..).and_then(|rest| rest.get(..len));
             match (kind, text) {
                 (0, _) => return Ok(true),
@@ -231,7 +228,7 @@ impl Header {
         file: &dyn ReadAt,
         data: Option<&FileSource>,
     ) -> Result<()> {
-        let step = usize::try_from(self.entry_len()).unwrap_or(8);
+        let step = to_usize(self.entry_len());
         let places = (start..self.size).step_by(1 << self.cluster_bits);
         for (entry, place) in table.chunks_exact(step).zip(places) {
             let on_disk = self.cluster().min(self.size - place);
@@ -275,7 +272,7 @@ impl Header {
             return ends_earlier;
         }
         // At most twice a cluster, according to the number of sectors.
-        let mut packed = vec![0; usize::try_from(file.len() - offset).unwrap_or(0)];
+        let mut packed = vec![0; to_usize(file.len() - offset)];
         file.read_at(&mut packed, offset)?;
         let mut bytes = vec![0; 1 << self.cluster_bits];
         let mut inflater = flate2::Decompress::new(false);
@@ -293,7 +290,7 @@ fn backing_name(file: &dyn ReadAt, offset: u64, len: u64) -> Result<Option<Strin
         return Err(Error::corrupt(format!("names a backing file by {len} bytes")));
     }
     check_inside("name of its backing file", offset, len, file.len())?;
-    let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+    let mut bytes = vec![0; to_usize(len)];
     file.read_at(&mut bytes, offset)?;
     name(&bytes).map(Some)
 }

@@ -1,7 +1,7 @@
 //! Dynamic vhd files checked against the file's end: programs that read them take blocks past it for zeros.
 
 use super::qcow2::check_inside;
-use headstart_block::{Error, ReadAt, Result, SECTOR_SIZE};
+use headstart_block::{Error, ReadAt, Result, SECTOR_SIZE, to_usize};
 
 const FOOTER: &[u8] = b"conectix";
 const HEADER: &[u8] = b"cxsparse";
@@ -56,7 +56,7 @@ pub(super) fn check(file: &dyn ReadAt) -> Result<()> {
     let mut part = vec![0; 64 << 10];
     let mut place = 0;
     for offset in (table..table + len).step_by(part.len()) {
-        let part_len = usize::try_from(table + len - offset).unwrap_or(usize::MAX).min(part.len());
+        let part_len = to_usize(table + len - offset).min(part.len());
         file.read_at(&mut part[..part_len], offset)?;
         for entry in part[..part_len].chunks_exact(4).map(number) {
             if entry != NOT_THERE && place < size {

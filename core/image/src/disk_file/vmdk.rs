@@ -11,7 +11,9 @@
 
 use super::qcow2::check_inside;
 use super::{AllowedDirs, RawDisk, chain};
-use headstart_block::{BlockDevice, ByteRange, Error, Extent, FileSource, ReadAt, Result, SECTOR_SIZE};
+use headstart_block::{
+    BlockDevice, ByteRange, Error, Extent, FileSource, ReadAt, Result, SECTOR_SIZE, to_usize,
+};
 use std::path::Path;
 
 /// The largest descriptor in bytes: the most that QEMU reads.
@@ -72,7 +74,7 @@ impl Descriptor {
         if len > MAX_DESCRIPTOR {
             return Err(Error::unsupported(format!("has a descriptor of {len} bytes")));
         }
-        let mut text = vec![0; usize::try_from(len).unwrap_or(0)];
+        let mut text = vec![0; to_usize(len)];
         file.read_at(&mut text, offset)?;
         let text = String::from_utf8_lossy(&text);
         Self::parse(text.split('\0').next().unwrap_or_default())
@@ -207,7 +209,7 @@ impl SparseHeader {
     /// ```
     fn read(file: &dyn ReadAt, offset: u64) -> Result<Option<Self>> {
         let mut head = [0; Self::LEN];
-        let len = usize::try_from(file.len().saturating_sub(offset)).unwrap_or(usize::MAX).min(Self::LEN);
+        let len = to_usize(file.len().saturating_sub(offset)).min(Self::LEN);
         file.read_at(&mut head[..len], offset)?;
         if !head.starts_with(SPARSE_MAGIC) {
             return Ok(None);
@@ -259,9 +261,7 @@ pub(super) fn check_sparse(file: &dyn ReadAt) -> Result<()> {
         return Err(Error::corrupt(format!("has a grain directory of {directory_len} bytes")));
     }
     let directory = entries(file, "grain directory", header.directory, directory_len)?;
-    for (table, start) in
-        directory.into_iter().zip((0..).step_by(usize::try_from(table_sectors).unwrap_or(1)))
-    {
+    for (table, start) in directory.into_iter().zip((0..).step_by(to_usize(table_sectors))) {
         if table != 0 {
             let table = entries(file, "grain table", table, header.table_len * 4)?;
             check_grains(file, &header, &table, start)?;
@@ -274,14 +274,14 @@ pub(super) fn check_sparse(file: &dyn ReadAt) -> Result<()> {
 fn entries(file: &dyn ReadAt, what: &str, sector: u64, len: u64) -> Result<Vec<u64>> {
     let offset = sector.saturating_mul(SECTOR_SIZE);
     check_inside(what, offset, len, file.len())?;
-    let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+    let mut bytes = vec![0; to_usize(len)];
     file.read_at(&mut bytes, offset)?;
     Ok(bytes.chunks_exact(4).map(number).collect())
 }
 
 /// Checks the grains of a table whose first is at sector `start` of the disk.
 fn check_grains(file: &dyn ReadAt, header: &SparseHeader, table: &[u64], start: u64) -> Result<()> {
-    let step = usize::try_from(header.grain).unwrap_or(usize::MAX);
+    let step = to_usize(header.grain);
     for (grain, place) in table.iter().zip((start..header.capacity).step_by(step)) {
         let is_zero = *grain == 1 && header.flags & SparseHeader::HAS_ZERO_GRAINS != 0;
         if *grain == 0 || is_zero {
@@ -395,7 +395,7 @@ impl BlockDevice for FlatDisk {
         }
         let (mut rest, mut offset) = (buf, offset);
         for part in self.parts_from(offset) {
-            let len = rest.len().min(usize::try_from(part.range.end() - offset).unwrap_or(usize::MAX));
+            let len = rest.len().min(to_usize(part.range.end() - offset));
             let (here, after) = rest.split_at_mut(len);
             match &part.file {
                 Some((file, start)) => file.read_at(here, start + (offset - part.range.offset()))?,

@@ -3,7 +3,7 @@
 use super::{ExportReport, data_extents};
 use crate::progress::{Progress, step};
 use crate::zero::is_zero;
-use headstart_block::{BlockDevice, Error, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, Error, Result, SECTOR_SIZE, to_usize};
 use imago::file::File;
 use imago::format::builder::{FormatCreateBuilder, FormatDriverBuilder};
 use imago::qcow2::Qcow2;
@@ -33,12 +33,12 @@ pub(super) fn write(
     let (extents, bytes) = data_extents(disk)?;
     progress.begin("export", bytes);
     let mut data_bytes = 0;
-    let mut buf = vec![0; usize::try_from(PART).unwrap_or(0)];
+    let mut buf = vec![0; to_usize(PART)];
     for part in extents.into_iter().flat_map(|extent| extent.parts(PART)) {
         #[expect(clippy::cast_possible_truncation, reason = "at most PART")]
         let buf = &mut buf[..part.len() as usize];
         disk.read_at(buf, part.offset())?;
-        for (i, cluster) in buf.chunks(usize::try_from(CLUSTER).unwrap_or(1)).enumerate() {
+        for (i, cluster) in buf.chunks(to_usize(CLUSTER)).enumerate() {
             if !is_zero(cluster) {
                 image.write(cluster, part.offset() + i as u64 * CLUSTER).map_err(failed)?;
                 data_bytes += cluster.len() as u64;

@@ -3,7 +3,7 @@
 use super::{ExportReport, data_extents};
 use crate::progress::{Progress, step};
 use crate::zero::{BLOCK, is_zero};
-use headstart_block::{BlockDevice, ByteRange, Error, Result};
+use headstart_block::{BlockDevice, ByteRange, Error, Result, to_usize};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions};
@@ -37,7 +37,7 @@ pub(super) fn write_device(
     use std::io::{Seek, SeekFrom};
     let named = |e: std::io::Error| Error::io("cannot write the device", e).about(path.display());
     // Exclusive: the kernel refuses a device that is mounted.
-    let exclusive = i32::try_from(OFlags::EXCL.bits()).unwrap_or(0);
+    let exclusive = OFlags::EXCL.bits().cast_signed();
     let mut file = OpenOptions::new().write(true).custom_flags(exclusive).open(path).map_err(named)?;
     let size = file.seek(SeekFrom::End(0)).map_err(named)?;
     if size < disk.size() {
@@ -79,7 +79,7 @@ fn copy(
     let data_bytes = AtomicU64::new(0);
     let failed = AtomicBool::new(false);
     let copy_parts = || -> Result<()> {
-        let mut buf = vec![0; usize::try_from(PART).unwrap_or(0)];
+        let mut buf = vec![0; to_usize(PART)];
         loop {
             let next = parts.lock().next();
             let Some(part) = next.filter(|_| !failed.load(Ordering::Relaxed)) else { return Ok(()) };

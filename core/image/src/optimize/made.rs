@@ -3,7 +3,7 @@
 use crate::store::Staging;
 use async_trait::async_trait;
 use bytes::Bytes;
-use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result, to_usize};
 use headstart_store::store::Copied;
 use headstart_store::{Selector, Stop, Store, StoreCounters, Tag, Urgency};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Store for Made {
             return self.rest.read(blob, range, urgency).await;
         };
         let read = move || {
-            let mut bytes = vec![0; usize::try_from(range.len()).unwrap_or(usize::MAX)];
+            let mut bytes = vec![0; to_usize(range.len())];
             staged.read_at(&mut bytes, range.offset()).map(|()| bytes.into())
         };
         let read = tokio::task::spawn_blocking(read).await;

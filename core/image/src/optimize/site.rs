@@ -10,7 +10,9 @@ use crate::progress::{Progress, step};
 use crate::reference::{Reference, Selector};
 use crate::store::{Image, ImageStore, Staging};
 use crate::transfer::transfer;
-use headstart_block::{BlockDevice, ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, Result};
+use headstart_block::{
+    BlockDevice, ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, Result, to_usize,
+};
 use headstart_lsmt::Stack;
 use std::io::Write;
 use std::sync::Arc;
@@ -183,7 +185,7 @@ const COPY_PART: u64 = 8 << 20;
 fn copy(blob: &dyn ReadAt, out: &mut dyn Write, progress: &dyn Progress) -> Result<()> {
     let mut buf = Vec::new();
     for part in ByteRange::between(0, blob.len()).parts(COPY_PART) {
-        buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+        buf.resize(to_usize(part.len()), 0);
         blob.read_at(&mut buf, part.offset())?;
         out.write_all(&buf)?;
         step(progress, part.len())?;

@@ -359,8 +359,8 @@ fn filesystem_of(path: &Path) -> io::Result<String> {
 /// `true` if a directory is on a file system that only one host at a time can have mounted.
 fn is_on_local_filesystem(path: &Path) -> bool {
     // The type has another sign and width on each architecture.
-    let kind = rustix::fs::statfs(path).map(|fs| u64::try_from(fs.f_type).unwrap_or(0) & 0xFFFF_FFFF);
-    kind.is_ok_and(|kind| LOCAL_FILESYSTEMS.contains(&kind))
+    let kind = rustix::fs::statfs(path).map(|fs| i128::from(fs.f_type) & 0xFFFF_FFFF);
+    kind.is_ok_and(|kind| LOCAL_FILESYSTEMS.iter().any(|local| i128::from(*local) == kind))
 }
 
 /// The warning for the user of a disk whose image has no lease.

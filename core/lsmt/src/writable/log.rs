@@ -36,7 +36,7 @@ use super::files::LogFile;
 use crate::Segment;
 use crate::format::{FIRST_DATA_SECTOR, PAGE_SIZE};
 use crc_fast::{CrcAlgorithm, Digest};
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, to_usize};
 use uuid::Uuid;
 
 /// Most records in a group; a larger flush writes several. Bounds what recovery holds in memory.
@@ -228,7 +228,7 @@ fn has_later_group(tail: &[u8], chain: u32) -> bool {
         }
         // A group has no seal but its own, so no record is summed up twice below.
         let since = last_seal.map_or(0, |seal| seal + 1);
-        let count = usize::try_from(seal_fields(record).0).unwrap_or(usize::MAX);
+        let count = to_usize(seal_fields(record).0);
         let start = at.checked_sub(count).filter(|start| *start > 0 && *start >= since && count > 0);
         if let Some(start) = start {
             let group = bytes_of(start, at + 1);

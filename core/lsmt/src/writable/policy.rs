@@ -22,7 +22,7 @@
 //! gives back an eighth of what it costs. Only a waiting writer has these evacuated as well.
 
 use super::space::{BLOCK_SECTORS, CLASSES};
-use headstart_block::SECTOR_SIZE;
+use headstart_block::{SECTOR_SIZE, saturating};
 use std::time::Duration;
 
 /// The garbage from which on ranges of each class are punched while clients write, in per cent of the amount that
@@ -247,7 +247,7 @@ impl Series {
 
     /// The bytes that have died since by anything but evacuation.
     fn died_since(&self, facts: &Facts) -> u64 {
-        u64::try_from(died_otherwise(facts) - self.died_otherwise).unwrap_or(0)
+        saturating(died_otherwise(facts) - self.died_otherwise)
     }
 
     /// `true` if another pass may find something to move and moving it is worth it. That needs a last pass that

@@ -52,7 +52,7 @@ fn whole_blocks(start: u64, end: u64) -> Option<(u64, u64)> {
 /// The class of a range of whole blocks.
 fn class(sectors: u64) -> usize {
     let blocks = (sectors / BLOCK_SECTORS).max(1);
-    usize::try_from(blocks.ilog2()).map_or(CLASSES - 1, |class| class.min(CLASSES - 1))
+    (blocks.ilog2() as usize).min(CLASSES - 1)
 }
 
 /// The dead sectors of one data file that were not punched: ordered ranges that neither overlap nor touch.

@@ -7,7 +7,7 @@
 use super::files::{Directory, STATE_NEW};
 use super::log::LogEnd;
 use crate::Segment;
-use headstart_block::{Error, ErrorKind, Result, SECTOR_SIZE};
+use headstart_block::{Error, ErrorKind, Result, SECTOR_SIZE, to_usize};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -136,7 +136,7 @@ impl State {
             _ => e,
         })?;
         let len = file.len()?;
-        let mut text = vec![0; usize::try_from(len.min(STATE_MAX)).unwrap_or(0)];
+        let mut text = vec![0; to_usize(len.min(STATE_MAX))];
         file.read_at(&mut text, 0)?;
         Self::parse(&text).map_err(|e| e.about(about()))
     }

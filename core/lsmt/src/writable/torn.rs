@@ -3,7 +3,7 @@
 use super::files::{Directory, LogFile};
 use super::log::Log;
 use super::state::PairFiles;
-use headstart_block::Result;
+use headstart_block::{Result, to_usize};
 
 /// The file with the bytes that were cut off a log last. Earlier ones have a number behind that, the latest of them 1.
 pub(super) const TORN: &str = "index.torn";
@@ -104,7 +104,7 @@ fn copy_tail(directory: &dyn Directory, file: &dyn LogFile, from: u64, new: &str
     let mut copy: Option<Box<dyn LogFile>> = None;
     let mut bytes = Vec::new();
     while at < len {
-        bytes.resize(usize::try_from(len - at).map_or(CHUNK, |left| left.min(CHUNK)), 0);
+        bytes.resize(to_usize(len - at).min(CHUNK), 0);
         file.read_at(&mut bytes, at)?;
         if copy.is_none() && bytes.iter().any(|byte| *byte != 0) {
             copy = Some(directory.create(new)?);

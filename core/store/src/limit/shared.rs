@@ -16,7 +16,7 @@
 use super::{Floor, TokenFlow, most};
 use headstart_block::guarded::{Access, GuardedDir, Like};
 use headstart_block::lock::{lock_within, try_lock};
-use headstart_block::{Error, Result, private};
+use headstart_block::{Error, Result, private, saturating};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -83,7 +83,7 @@ impl Content {
 #[expect(clippy::disallowed_methods, reason = "processes share no other clock")]
 fn now_nanos() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+    saturating::<u64>(now.as_nanos())
 }
 
 /// Sets the rate of a shared bucket in bytes a second, also for processes that have it open: `None` for no limit.

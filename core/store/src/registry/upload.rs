@@ -11,7 +11,7 @@ use crate::counters::Meter;
 use crate::http;
 use crate::store::Copied;
 use bytes::Bytes;
-use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result, to_usize};
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, LOCATION, RANGE};
 use reqwest::{Body, Method, Response, StatusCode};
 use std::io;
@@ -277,7 +277,7 @@ fn body(source: Arc<dyn ReadAt>, bytes: ByteRange, progress: mpsc::UnboundedSend
         let (source, progress) = (Arc::clone(&source), progress.clone());
         async move {
             let bytes = tokio::task::spawn_blocking(move || {
-                let mut bytes = vec![0; usize::try_from(part.len()).unwrap_or(0)];
+                let mut bytes = vec![0; to_usize(part.len())];
                 source.read_at(&mut bytes, part.offset()).map(|()| Bytes::from(bytes))
             });
             let bytes =
