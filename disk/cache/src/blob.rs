@@ -31,7 +31,7 @@ use crate::room::Room;
 use crate::sidecar::{CHUNK, Identity, Kind, Layout};
 use crate::spec::BlobSpec;
 use crate::storage::{Storage, takes_nothing};
-use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
+use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result, to_usize};
 use headstart_hash_tree::pages;
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -520,13 +520,13 @@ impl CachedBlob {
         }
         let mut rest = buf;
         for part in range.parts(self.layout.unit) {
-            let (piece, after) = rest.split_at_mut(usize::try_from(part.len()).unwrap_or(0));
+            let (piece, after) = rest.split_at_mut(to_usize(part.len()));
             rest = after;
             if self.files.get().is_some_and(|files| self.read_file(files, piece, part.offset())) {
                 continue;
             }
             let unit = part.offset() / self.layout.unit;
-            let start = usize::try_from(part.offset() % self.layout.unit).unwrap_or(usize::MAX);
+            let start = to_usize(part.offset() % self.layout.unit);
             let overlay = self.storage.overlay.lock();
             let found =
                 overlay.get((self.number, unit)).and_then(|bytes| bytes.get(start..start + piece.len()));

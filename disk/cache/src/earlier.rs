@@ -6,7 +6,7 @@
 //! files themselves stay until they are evicted.
 
 use crate::blob::CachedBlob;
-use headstart_block::{ByteRange, ReadAt, Result};
+use headstart_block::{ByteRange, ReadAt, Result, to_usize};
 use headstart_hash_tree::{HashTree, OutboardCheck, TREE_PAGE, Tree};
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn try_take_over(blob: &CachedBlob, open: impl FnOnce(&Tree) -> Result<Arc<Cache
         if wrong.is_some() || !is_complete {
             return Ok(false);
         }
-        let mut bytes = vec![0; usize::try_from(part.len()).unwrap_or(0)];
+        let mut bytes = vec![0; to_usize(part.len())];
         earlier.read_at(&mut bytes, part.offset())?;
         outboard.insert(part.offset(), &bytes)?;
         Ok(true)

@@ -7,7 +7,7 @@ use crate::presence;
 use crate::room::Room;
 use crate::whole;
 use crate::writing::Writing;
-use headstart_block::{ByteRange, Error, Result};
+use headstart_block::{ByteRange, Error, Result, to_usize};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
@@ -61,8 +61,8 @@ impl CachedBlob {
         for run in missing {
             let range = self.bytes_of(&run);
             let start =
-                usize::try_from(range.offset() - units.start * self.layout.unit).unwrap_or(usize::MAX);
-            let end = start.saturating_add(usize::try_from(range.len()).unwrap_or(usize::MAX));
+                to_usize(range.offset() - units.start * self.layout.unit);
+            let end = start.saturating_add(to_usize(range.len()));
             let part = bytes.get(start..end).unwrap_or_default();
             files
                 .data
@@ -99,7 +99,7 @@ impl CachedBlob {
         self.storage.counts.bypassed_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let limit = self.storage.settings.overlay_limit;
         let mut overlay = self.storage.overlay.lock();
-        let unit = usize::try_from(self.layout.unit).unwrap_or(usize::MAX);
+        let unit = to_usize(self.layout.unit);
         for (unit, bytes) in units.clone().zip(bytes.chunks(unit)) {
             if !self.has_unit(unit) {
                 overlay.put((self.number, unit), bytes, &self.units_in_memory, limit);

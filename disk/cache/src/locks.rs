@@ -11,7 +11,7 @@
 //! library (`flock`, of a whole file): the C library's `fcntl` is called.
 
 use headstart_block::lock::try_within;
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, saturating};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -39,8 +39,8 @@ impl Mode {
 
 /// The kernel's form of a lock on `bytes`, which need not exist in the file.
 fn flock(bytes: &Range<u64>, kind: libc::c_int) -> libc::flock {
-    let start = i64::try_from(bytes.start).unwrap_or(i64::MAX);
-    let end = i64::try_from(bytes.end).unwrap_or(i64::MAX);
+    // No file reaches further.
+    let (start, end) = (saturating::<i64>(bytes.start), saturating::<i64>(bytes.end));
     #[expect(clippy::cast_possible_truncation, reason = "these constants are 0 to 2")]
     libc::flock {
         l_type: kind as _,
@@ -98,8 +98,7 @@ pub(crate) fn held_by_others(file: &File, bytes: &Range<u64>) -> Result<Option<R
     if i32::from(lock.l_type) == libc::F_UNLCK {
         return Ok(None);
     }
-    let start = u64::try_from(lock.l_start).unwrap_or(0);
-    let len = u64::try_from(lock.l_len).unwrap_or(0);
+    let (start, len) = (saturating::<u64>(lock.l_start), saturating::<u64>(lock.l_len));
     let end = if len == 0 { u64::MAX } else { start.saturating_add(len) };
     Ok(Some(start.max(bytes.start)..end.min(bytes.end)))
 }

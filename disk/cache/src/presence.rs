@@ -4,6 +4,7 @@
 //! (`Acquire`): a thread that sees the bit sees the bytes. All functions take units as a half-open range and ignore
 //! units past the bitmap's end.
 
+use headstart_block::to_usize;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +21,7 @@ fn words(units: &Range<u64>) -> impl Iterator<Item = (usize, u64)> + use<> {
         let word_end = (at - at % WORD).saturating_add(WORD).min(end);
         let ones = word_end - at;
         let mask = if ones == WORD { u64::MAX } else { ((1 << ones) - 1) << (at % WORD) };
-        let index = usize::try_from(at / WORD).unwrap_or(usize::MAX);
+        let index = to_usize(at / WORD);
         at = word_end;
         Some((index, mask))
     })

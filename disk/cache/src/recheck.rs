@@ -19,7 +19,7 @@ use crate::contents::{EntryKind, kind_of};
 use crate::presence;
 use crate::sidecar::{Identity, Kind};
 use crate::whole;
-use headstart_block::{ByteRange, Digest, ErrorKind, ReadAt, Result};
+use headstart_block::{ByteRange, Digest, ErrorKind, ReadAt, Result, to_usize};
 use headstart_hash_tree::{HashTree, OutboardCheck, TREE_PAGE};
 use serde::Serialize;
 use std::ops::AddAssign;
@@ -184,7 +184,7 @@ impl CachedBlob {
     }
 
     fn judge(&self, files: &Files, part: ByteRange, buf: &mut Vec<u8>) -> Result<Verdict> {
-        buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+        buf.resize(to_usize(part.len()), 0);
         if !self.read_file(files, buf, part.offset()) {
             return Ok(Verdict::Gone);
         }

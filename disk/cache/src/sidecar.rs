@@ -53,7 +53,7 @@
 //! places in all versions.
 
 use crate::mapping::Mapping;
-use headstart_block::{Digest, Error, Result};
+use headstart_block::{Digest, Error, Result, to_usize};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -351,10 +351,10 @@ impl Sidecar {
     /// Errors of reading.
     pub(crate) fn read_through(file: &File, header: &Header) -> io::Result<()> {
         let len = Layout::of(&header.identity).mapped_len();
-        let mut bytes = vec![0; usize::try_from(len.min(1 << 16)).unwrap_or(0)];
+        let mut bytes = vec![0; to_usize(len.min(1 << 16))];
         let mut at = 0;
         while at < len {
-            let part = usize::try_from(len - at).unwrap_or(usize::MAX).min(bytes.len());
+            let part = to_usize(len - at).min(bytes.len());
             file.read_exact_at(&mut bytes[..part], at)?;
             at += part as u64;
         }
@@ -440,7 +440,7 @@ pub(crate) fn allocate(file: &File, len: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 16];
     let mut at = 0;
     while at < len {
-        let part = usize::try_from(len - at).unwrap_or(usize::MAX).min(zeros.len());
+        let part = to_usize(len - at).min(zeros.len());
         file.write_all_at(&zeros[..part], at)?;
         at += part as u64;
     }

@@ -8,7 +8,7 @@ use crate::files::{self, Directory};
 use crate::overlay::Overlay;
 use crate::shared_state::SharedState;
 use crate::sidecar::BootId;
-use headstart_block::{Digest, Error, ErrorKind, Result};
+use headstart_block::{Digest, Error, ErrorKind, Result, saturating};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -175,7 +175,7 @@ impl Storage {
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
-        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
+        saturating::<u64>(self.opened.elapsed().as_millis())
     }
 
     /// The time at which to try again what has just failed, in milliseconds since the cache was opened.

@@ -11,7 +11,7 @@ use crate::opening::Opening;
 use crate::sharing::Sharing;
 use crate::streaming::PIECE_MOST;
 use futures::future::{BoxFuture, try_join_all};
-use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result, saturating};
 use headstart_cache::{CachedBlob, WaitHint};
 use headstart_store::{Store, Urgency};
 use parking_lot::{Mutex, MutexGuard};
@@ -195,7 +195,7 @@ impl Fetcher {
     /// Notes that others did not bring their claimed bytes within `claim_timeout`. Of many that waited together only
     /// the first counts.
     fn waited_in_vain(&self, claim_timeout: Duration) {
-        let was = u64::try_from(claim_timeout.as_millis()).unwrap_or(u64::MAX);
+        let was = saturating::<u64>(claim_timeout.as_millis());
         let less = (was / CLAIM_TIMEOUT_DIVISOR).max(CLAIM_TIMEOUT_MIN_MS);
         let _ = self.claim_timeout_ms.compare_exchange(was, less, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -227,7 +227,7 @@ impl Fetcher {
 
     /// Notes the time that the store took to answer.
     pub(crate) fn answered_after(&self, took: Duration) {
-        let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let took = saturating::<u64>(took.as_millis());
         let claim_timeout = took.saturating_mul(CLAIM_TIMEOUT_PER_ANSWER).min(CLAIM_TIMEOUT_MAX_MS);
         self.claim_timeout_ms.fetch_max(claim_timeout, Ordering::Relaxed);
     }

@@ -11,7 +11,7 @@ use crate::preloading::Preloader;
 use crate::puller::Puller;
 use crate::swarm::{BUSY, BootTracker, REPORT_INTERVAL, REPORT_INTERVAL_IDLE};
 use headstart_block::exchange::{Access, ImageKey};
-use headstart_block::{BLOCK_SIZE, Digest, SLICE_SIZE};
+use headstart_block::{BLOCK_SIZE, Digest, SLICE_SIZE, saturating};
 use headstart_cache::CachedBlob;
 use headstart_image::manifest::{Manifest, Tree};
 use std::sync::{Arc, Weak};
@@ -114,9 +114,9 @@ impl BootReports {
             return Vec::new();
         }
         let first = *self.first.get_or_insert(looked);
-        let ms = |at: Instant| u64::try_from((at - first).as_millis()).unwrap_or(u64::MAX);
+        let ms = |at: Instant| saturating::<u64>((at - first).as_millis());
         let (from, to, count) = (ms(looked), ms(now), slices.len() as u64);
-        let at = |n: u64| u32::try_from(from + (to - from) * n / count).unwrap_or(u32::MAX);
+        let at = |n: u64| saturating(from + (to - from) * n / count);
         (1..).zip(slices).map(|(n, slice)| Access { slice, at_ms: at(n) }).collect()
     }
 }

@@ -6,7 +6,7 @@
 //! the blob was wrong, the same bytes are fetched again and compared, and a disk that was opened by other bytes serves
 //! no more.
 
-use headstart_block::{ByteRange, Digest, ReadAt, Result};
+use headstart_block::{ByteRange, Digest, ReadAt, Result, to_usize};
 use headstart_cache::CachedBlob;
 use headstart_hash_tree::sums::DigestWriter;
 use parking_lot::Mutex;
@@ -35,7 +35,7 @@ impl Opening {
         let mut digest = DigestWriter::new(io::sink());
         let mut buf = Vec::new();
         for part in self.ranges.iter().flat_map(|range| range.parts(PART)) {
-            buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+            buf.resize(to_usize(part.len()), 0);
             blob.read_at(&mut buf, part.offset())?;
             digest.write_all(&buf)?;
         }

@@ -11,7 +11,7 @@ use crate::need::Need;
 use crate::opening::Opening;
 use crate::sharing::Sharing;
 use crate::streaming::{StreamProgress, Streaming};
-use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use headstart_block::{ByteRange, Error, ErrorKind, Result, saturating};
 use headstart_cache::{CachedBlob, Watcher};
 use headstart_pull::{
     BlobId, BlobRange, Engine, EngineAction, EngineEvent, EngineSettings, FetchId, FetchOutcome, Plan,
@@ -249,7 +249,7 @@ impl Puller {
 
     /// The time on the engine's clock.
     pub(crate) fn now(&self) -> Time {
-        Time(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+        Time(saturating::<u64>(self.started.elapsed().as_micros()))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

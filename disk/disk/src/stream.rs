@@ -20,7 +20,7 @@ use crate::fetch::Fetcher;
 use crate::streaming::{PIECE_MOST, StreamProgress, Streaming};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
+use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result, to_usize};
 use headstart_cache::{CacheClaim, CachedBlob};
 use headstart_store::Urgency;
 use std::collections::VecDeque;
@@ -147,7 +147,7 @@ impl Fetcher {
         let mut missing = Vec::new();
         blob.missing(range, &mut |run| missing.push(run.intersect(range)));
         for run in missing.into_iter().filter(|run| !run.is_empty()) {
-            let place = |offset: u64| usize::try_from(offset - at).unwrap_or(usize::MAX);
+            let place = |offset: u64| to_usize(offset - at);
             let bytes = piece.get(place(run.offset())..place(run.end())).unwrap_or_default();
             self.insert(blob, run, bytes, Urgency::Background).await?;
         }
@@ -170,7 +170,7 @@ fn next_piece(buffer: &mut BytesMut, at: u64, last: bool, unit: u64) -> Option<B
         enough if enough >= PIECE.min(whole(PIECE.max(unit))) || last => enough,
         _ => 0,
     };
-    (take > 0).then(|| buffer.split_to(usize::try_from(take).unwrap_or(buffer.len())).freeze())
+    (take > 0).then(|| buffer.split_to(to_usize(take)).freeze())
 }
 
 /// The claims ahead of a stream.

@@ -26,6 +26,7 @@ pub use self::kernel::probe;
 #[cfg(feature = "ublk")]
 pub use self::device::Ublk;
 
+use headstart_block::exact;
 use std::time::Duration;
 
 /// The time that the kernel may take to make a device.
@@ -46,6 +47,6 @@ impl Default for UblkSettings {
     /// A queue a core, four at most; 64 requests each; no trust.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { queues: u16::try_from(cores.min(4)).unwrap_or(1), depth: 64, trust_kernel: false }
+        Self { queues: exact(cores.min(4), "it is at most 4"), depth: 64, trust_kernel: false }
     }
 }

@@ -46,7 +46,7 @@ use crate::complaints::complain;
 use crate::socket::{self, Leftover, SocketAccess, SocketFile};
 use crate::{Export, STOP_PATIENCE, Server};
 use blk::Target;
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, exact};
 use owner::Owner;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ring::WorkerPools;
@@ -84,7 +84,7 @@ impl Default for VhostUserSettings {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (access, leftover) = Default::default();
-        Self { queues: u16::try_from(cores.min(4)).unwrap_or(4), access, leftover }
+        Self { queues: exact(cores.min(4), "it is at most 4"), access, leftover }
     }
 }
 

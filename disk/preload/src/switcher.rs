@@ -22,7 +22,7 @@
 //! first [`SEEN_MAX`] blocks count, and as many blocks that none of them names; a boot that has read more is not
 //! compared any more.
 
-use headstart_block::{Plan, Time};
+use headstart_block::{Plan, Time, exact};
 use headstart_plan::{GroupPlans, ImagePlans, RatedPlan};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -280,7 +280,7 @@ impl Beside {
     /// The correlation after `seen` blocks. With at most 4096 of them all of this is exact.
     #[expect(clippy::cast_precision_loss, reason = "a correlation")]
     fn correlation(&self, seen: i64) -> f64 {
-        let theirs = seen.min(i64::try_from(self.order.len()).unwrap_or(i64::MAX));
+        let theirs = seen.min(exact(self.order.len(), "an order has at most SEEN_MAX blocks"));
         let all = seen + theirs - self.both;
         let squares = |upto: i64| upto * (upto + 1) * (2 * upto + 1) / 6;
         let (x, xx) = (seen * (seen + 1) / 2, squares(seen));
@@ -316,7 +316,7 @@ impl Prefix {
             for (rank, block) in (0..).zip(order) {
                 let place = blocks.binary_search(block).unwrap_or_default();
                 ranks[place * orders.len() + group] = rank;
-                places.push(u32::try_from(place).unwrap_or(NONE));
+                places.push(exact(place, "all orders together have fewer blocks than 32 bits count"));
             }
             beside.push(Beside { order: places, ..Beside::default() });
         }

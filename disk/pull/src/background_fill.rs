@@ -15,7 +15,7 @@ use crate::active::Active;
 use crate::estimator::span;
 use crate::window::{Shape, Window};
 use crate::{BLOCK_SIZE, BlobId, BlobRange, BlobView, FillProgress, Time};
-use headstart_block::ByteRange;
+use headstart_block::{ByteRange, saturating};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -239,7 +239,7 @@ impl BackgroundFill {
 }
 
 fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+    saturating::<u64>(span.as_micros())
 }
 
 /// Adds `range` to a union of ranges.
@@ -293,7 +293,7 @@ impl Meter {
         let recent = self.seconds.iter().filter(|(at, _)| *at >= from).map(|(_, bytes)| *bytes);
         let bytes = recent.fold(0_u64, u64::saturating_add);
         let spent = now.since(began.max(Time(from * 1_000_000))).max(METER_LEAST);
-        u64::try_from(u128::from(bytes) * 1_000_000 / spent.as_micros()).unwrap_or(u64::MAX)
+        saturating::<u64>(u128::from(bytes) * 1_000_000 / spent.as_micros())
     }
 }
 

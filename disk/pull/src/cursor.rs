@@ -1,6 +1,7 @@
 //! The position in a plan.
 
 use crate::{BLOCK_SIZE, Plan, PlanItem};
+use headstart_block::exact;
 use std::collections::{BTreeSet, VecDeque};
 
 /// A walk through a plan, once and in its order.
@@ -114,7 +115,8 @@ impl Rests {
         if !self.known.insert(block) {
             self.known.remove(&block);
             self.once.retain(|other| *other != block);
-            let before = u32::MAX.checked_shr(32 - u32::try_from(end).unwrap_or(32)).unwrap_or(0);
+            let end: u32 = exact(end, "a block has 32 slices");
+            let before = u32::MAX.checked_shr(32 - end).unwrap_or(0);
             self.promote(block, &[before, !before], max);
             return false;
         }

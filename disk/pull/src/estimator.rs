@@ -20,6 +20,7 @@
 //! on the link beyond the product, a round trip in calm times, a quarter of one otherwise.
 
 use crate::{EngineSettings, Estimate, FetchId, Time};
+use headstart_block::{exact, saturating};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -88,7 +89,7 @@ fn rate<'a>(buckets: impl Iterator<Item = &'a Bucket>) -> Option<u64> {
         (bytes.saturating_add(bucket.bytes), busy + bucket.busy)
     });
     let micros = busy.as_micros().max(1);
-    (bytes > 0).then(|| u64::try_from(u128::from(bytes) * 1_000_000 / micros).unwrap_or(u64::MAX).max(1))
+    (bytes > 0).then(|| saturating::<u64>(u128::from(bytes) * 1_000_000 / micros).max(1))
 }
 
 /// The limits of background requests.
@@ -302,7 +303,7 @@ impl Estimator {
 
 /// The bytes that come in `time`.
 fn product(bandwidth: u64, time: Duration) -> u64 {
-    u64::try_from(u128::from(bandwidth) * time.as_micros() / 1_000_000).unwrap_or(u64::MAX)
+    saturating(u128::from(bandwidth) * time.as_micros() / 1_000_000)
 }
 
 /// The part of `bytes`, which came within `all`, that came within `counted`.
@@ -310,13 +311,13 @@ fn part(bytes: u64, counted: Duration, all: Duration) -> u64 {
     if counted >= all {
         return bytes;
     }
-    u64::try_from(u128::from(bytes) * counted.as_micros() / all.as_micros().max(1)).unwrap_or(bytes)
+    exact(u128::from(bytes) * counted.as_micros() / all.as_micros().max(1), "it is a part of `bytes`")
 }
 
 /// The time that `bytes` take.
 pub(crate) fn span(bytes: u64, bandwidth: u64) -> Duration {
     let micros = u128::from(bytes) * 1_000_000 / u128::from(bandwidth.max(1));
-    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+    Duration::from_micros(saturating(micros))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::Retry;
 use headstart_block::random::Random;
+use headstart_block::saturating;
 use std::time::Duration;
 
 /// Draws pauses: doubled with each failure up to a maximum, each from the upper half of its span, so that many disks
@@ -20,7 +21,7 @@ impl BackOff {
     pub(crate) fn pause(&mut self, retry: &Retry, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
         let span = retry.first.saturating_mul(1 << doublings).min(retry.most);
-        let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        let micros = saturating::<u64>(span.as_micros());
         Duration::from_micros(micros - micros / 2 + self.random.bits() % (micros / 2 + 1))
     }
 }

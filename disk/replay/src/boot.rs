@@ -15,8 +15,8 @@
 
 use crate::model::ReplayClock;
 use crate::time::Nanos;
-use headstart_block::ByteRange;
 use headstart_block::random::Random;
+use headstart_block::{ByteRange, to_usize};
 use headstart_pull::{BLOCK_SIZE, PlanItem, SLICE_SIZE};
 use headstart_trace::{Op, Record, Trace};
 use std::cmp::Reverse;
@@ -201,7 +201,7 @@ impl Boot {
 #[must_use]
 pub fn with_strays(records: &[Record], disk_size: u64, per_million: u32, seed: u64) -> Vec<Record> {
     let mut random = Random::new(seed);
-    let places = usize::try_from(disk_size / STRAY).unwrap_or(usize::MAX);
+    let places = to_usize(disk_size / STRAY);
     let mut all = Vec::with_capacity(records.len() * 2);
     for record in records {
         all.push(*record);

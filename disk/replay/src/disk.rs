@@ -19,7 +19,7 @@ use crate::model::{MissPolicy, Model, PreloadUnit};
 use crate::outcome::{Accuracy, BootOutcome, Bytes, SLOW};
 use crate::time::Nanos;
 use crate::world::Local;
-use headstart_block::{ByteRange, Error, ErrorKind};
+use headstart_block::{ByteRange, Error, ErrorKind, to_usize};
 use headstart_pull::{
     BLOCK_SIZE, BlobRange, Engine, EngineAction, EngineEvent, FetchId, FetchOutcome as Fetched, Plan,
     PlanItem, Priority, ReadId,
@@ -163,7 +163,7 @@ impl<'a, 'g> Run<'a, 'g> {
     fn new(boot: &'a Boot, guide: Option<&'g mut dyn Guide>, model: &'a Model, mut memory: Memory) -> Self {
         let layout = model.layout(boot.disk_size());
         let reads = &boot.reads()[..boot.reads().len().min(model.reads_max)];
-        let blocks = usize::try_from(boot.disk_size().div_ceil(BLOCK_SIZE)).unwrap_or(usize::MAX);
+        let blocks = to_usize(boot.disk_size().div_ceil(BLOCK_SIZE));
         let follow = !model.tell_all && model.one_stream;
         memory.waits.clear();
         memory.waits.resize(reads.len(), Nanos(0));
@@ -325,7 +325,7 @@ impl<'a, 'g> Run<'a, 'g> {
     /// Notes that a read touched its blocks, and which of them it found local.
     fn note_blocks(&mut self, range: ByteRange, hit: bool) {
         for block in range.offset() / BLOCK_SIZE..range.end().div_ceil(BLOCK_SIZE) {
-            let place = usize::try_from(block).unwrap_or(usize::MAX);
+            let place = to_usize(block);
             let Some(known) = self.memory.blocks.get_mut(place).filter(|known| **known & FOUND == 0) else {
                 continue;
             };
@@ -393,7 +393,7 @@ impl<'a, 'g> Run<'a, 'g> {
         self.local.insert(range);
         let (blocks, accuracy) = (&mut self.memory.blocks, &mut self.accuracy);
         self.local.blocks_of(range, &mut |block| {
-            let place = usize::try_from(block).unwrap_or(usize::MAX);
+            let place = to_usize(block);
             let Some(known) = blocks.get_mut(place).filter(|known| **known & PULLED == 0) else { return };
             *known |= PULLED;
             accuracy.pulled += 1;

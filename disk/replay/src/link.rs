@@ -16,6 +16,7 @@ pub(crate) mod shared;
 
 use crate::time::Nanos;
 use headstart_block::random::Random;
+use headstart_block::saturating;
 use headstart_trace::LinkSample;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -91,7 +92,7 @@ fn end_of_series(steps: &[(Nanos, u64)], start: Nanos, bytes: u64) -> Nanos {
         let until = steps.get(step + 1).map_or(Nanos::NEVER, |(from, _)| *from);
         let room = u128::from(until.since(at).0) * rate;
         if left <= room || until == Nanos::NEVER {
-            return at.plus(Nanos(u64::try_from(left.div_ceil(rate)).unwrap_or(u64::MAX)));
+            return at.plus(Nanos(saturating(left.div_ceil(rate))));
         }
         left -= room;
         at = until;

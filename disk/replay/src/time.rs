@@ -3,6 +3,7 @@
 //! The engine counts microseconds; the simulator counts nanoseconds, so that the transfers of many blocks one after the
 //! other add up without rounding. The engine is told the microsecond that contains a moment.
 
+use headstart_block::saturating;
 use headstart_pull::Time;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ impl Nanos {
     /// A span of time.
     #[must_use]
     pub fn from_duration(span: Duration) -> Self {
-        Self(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
+        Self(saturating::<u64>(span.as_nanos()))
     }
 
     /// The time from `earlier` to this moment; zero if it is not after.

@@ -2,7 +2,7 @@
 //! of a real image ([`ImageMap`]).
 
 use crate::image::ImageMap;
-use headstart_block::ByteRange;
+use headstart_block::{ByteRange, exact, to_usize};
 use headstart_pull::{BLOCK_SIZE, BlobId, BlobRange, BlobView};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -205,7 +205,7 @@ impl Local {
         };
         let blobs = shapes.map(presence).collect();
         before.clear();
-        before.resize(usize::try_from(next.div_ceil(64)).unwrap_or(usize::MAX), 0);
+        before.resize(to_usize(next.div_ceil(64)), 0);
         Self { place, blobs, units: before, written: Written::default() }
     }
 
@@ -313,7 +313,7 @@ impl BlobView for Local {
                 for n in part.offset() / size..part.end().div_ceil(size) {
                     let inside = part.intersect(ByteRange::between(n * size, (n + 1) * size));
                     let own = ByteRange::between(inside.offset() - n * size, inside.end() - n * size);
-                    let blob = BlobId(u32::try_from(n).unwrap_or(u32::MAX));
+                    let blob = BlobId(exact(n, "it is one of the disk's images, whose number has 32 bits"));
                     each(BlobRange { blob, range: layout.stored_range(own) });
                 }
             }

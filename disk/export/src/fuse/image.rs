@@ -4,7 +4,7 @@ use super::image_writer::ImageWriter;
 use crate::Export;
 use crate::blocking_pool::BlockingPool;
 use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
-use headstart_block::{BlockDevice, Error, ErrorKind, Result};
+use headstart_block::{BlockDevice, Error, ErrorKind, Result, exact, to_usize};
 use rustix::fs::OFlags;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl Image {
 
     /// Reads `size` bytes, or as many as there are before the end.
     pub(super) fn read(self: &Arc<Self>, offset: u64, size: u32, reply: ReplyData) {
-        let left = usize::try_from(self.device.size().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let left = to_usize(self.device.size().saturating_sub(offset));
         let len = (size as usize).min(left);
         if len == 0 {
             return reply.data(&[]);
@@ -114,7 +114,7 @@ impl Image {
 
     /// Writes as many bytes of `data` as fit before the end: the file does not grow by being written.
     pub(super) fn write(self: &Arc<Self>, offset: u64, data: &[u8], open_flags: i32, reply: ReplyWrite) {
-        let left = usize::try_from(self.device.size().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let left = to_usize(self.device.size().saturating_sub(offset));
         let fits = data.len().min(left);
         if fits == 0 && !data.is_empty() {
             return reply.error(Errno::ENOSPC);
@@ -236,7 +236,7 @@ pub(super) fn errno(error: &Error) -> Errno {
     }
 }
 
-/// The length of an answer, which fits because the request's length did.
+/// The length of an answer.
 fn count(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
+    exact(len, "the length of its request has 32 bits")
 }

@@ -7,7 +7,7 @@ use fuser::{
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
     ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
-use headstart_block::SECTOR_SIZE;
+use headstart_block::{SECTOR_SIZE, to_usize};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{FallocateFlags, OFlags};
 use std::ffi::{OsStr, OsString};
@@ -292,9 +292,7 @@ impl Filesystem for Tree {
             (ROOT, FileType::Directory, OsStr::new("..")),
             (IN_DIRECTORY, FileType::RegularFile, name),
         ];
-        for (next, (ino, kind, name)) in
-            (1..).zip(entries).skip(usize::try_from(offset).unwrap_or(usize::MAX))
-        {
+        for (next, (ino, kind, name)) in (1..).zip(entries).skip(to_usize(offset)) {
             if reply.add(ino, next, kind, name) {
                 break;
             }

@@ -9,6 +9,7 @@
 //!
 //! Small buffers are not counted: see [`SMALL`].
 
+use headstart_block::saturating;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +60,7 @@ impl Pool {
             self.left.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |left| left.checked_sub(bytes));
         if taken.is_err() {
             let until = (self.began.elapsed() + SHORT).as_millis();
-            self.short_until.store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
+            self.short_until.store(saturating(until), Ordering::Relaxed);
         }
         taken.is_ok()
     }

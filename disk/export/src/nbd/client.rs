@@ -17,7 +17,7 @@ use super::address::Address;
 use super::proto::{NbdRequest, command};
 use super::wire::{Received, receive, send_all};
 use handshake::Facts;
-use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use headstart_block::{ByteRange, Error, ErrorKind, Result, exact};
 use replies::{Ended, Replies};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -151,7 +151,7 @@ impl Client {
         for part in ByteRange::between(start, end).parts(longest) {
             let cookie = self.next_cookie;
             self.next_cookie += 1;
-            let len = u32::try_from(part.len()).unwrap_or(u32::MAX);
+            let len = exact(part.len(), "a request has at most PAYLOAD_MAX bytes");
             let request = NbdRequest { flags: 0, command: command::READ, cookie, offset: part.offset(), len };
             self.unsent.extend_from_slice(&request.encode());
             self.replies.ask(cookie, part);

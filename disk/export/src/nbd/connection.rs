@@ -43,7 +43,7 @@ use super::transmission::{NbdCommand, NbdSession, errno_of, message_of, put_erro
 use super::wire::Wire;
 use super::worker_pool::{Job, PoolKind, Pushed, WorkerPool};
 use crate::complaints::complain;
-use headstart_block::{ByteRange, ClientGuard, Error, ErrorKind, Result};
+use headstart_block::{ByteRange, ClientGuard, Error, ErrorKind, Result, exact, to_usize};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -200,7 +200,7 @@ impl Connection {
             }
             NbdCommand::Status { range, one } => match state.status(range, one) {
                 Ok(payload) => {
-                    let len = u32::try_from(payload.len()).unwrap_or(0);
+                    let len = exact(payload.len(), "it describes at most EXTENTS_MAX extents");
                     out.put(&chunk_header(cookie, chunk::BLOCK_STATUS, true, len));
                     out.put(&payload);
                     self.send(out);
@@ -264,7 +264,7 @@ impl Connection {
     ) -> Option<ByteRange> {
         self.send(out);
         let pieces = || {
-            let step = usize::try_from(OWN_BYTES).unwrap_or(usize::MAX);
+            let step = to_usize(OWN_BYTES);
             (range.offset()..range.end())
                 .step_by(step)
                 .map(|at| ByteRange::between(at, range.end().min(at + OWN_BYTES)))
@@ -304,7 +304,7 @@ impl Connection {
 
     /// Appends the bytes of a part of the disk.
     fn fill(&self, out: &mut ReplyBuffer, piece: ByteRange, mode: BlockingMode) -> Result<()> {
-        let room = out.room(usize::try_from(piece.len()).unwrap_or(0));
+        let room = out.room(to_usize(piece.len()));
         let device = self.state.device();
         match mode {
             BlockingMode::LocalOnly => device.read_local_at(room, piece.offset()),
@@ -314,8 +314,7 @@ impl Connection {
 
     /// Appends the head of a reply with the bytes of `range`, or of a chunk of it.
     fn put_head(&self, out: &mut ReplyBuffer, cookie: u64, range: ByteRange, last: bool) {
-        // The request was judged before: at most PAYLOAD_MAX bytes.
-        let len = u32::try_from(range.len()).unwrap_or(0);
+        let len = exact(range.len(), "the request was judged before: it has at most PAYLOAD_MAX bytes");
         if self.session.structured {
             out.put(&data_chunk_header(cookie, last, range.offset(), len));
         } else {
@@ -418,7 +417,7 @@ impl Connection {
 
     fn put_hole(&self, out: &mut ReplyBuffer, cookie: u64, hole: ByteRange, rest: ByteRange) {
         let mut chunk = Vec::with_capacity(CHUNK_HEADER + 12);
-        let len = u32::try_from(hole.len()).unwrap_or(0);
+        let len = exact(hole.len(), "the length of its request has 32 bits");
         put_hole_chunk(&mut chunk, cookie, hole.end() == rest.end(), hole.offset(), len);
         out.put(&chunk);
     }
@@ -433,7 +432,7 @@ impl Connection {
         mode: BlockingMode,
     ) -> Result<()> {
         let start = out.len();
-        out.make_room(DATA_CHUNK_HEADER + usize::try_from(piece.len()).unwrap_or(0));
+        out.make_room(DATA_CHUNK_HEADER + to_usize(piece.len()));
         self.put_head(out, cookie, piece, last);
         let read = self.fill(out, piece, mode);
         if read.is_err() {

@@ -11,7 +11,7 @@
 
 use super::proto::{BASE_ALLOCATION_ID, STATE_HOLE_ZERO};
 use crate::Export;
-use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE, exact, to_usize};
 use parking_lot::RwLock;
 
 /// The bytes of a sector, as a length in memory.
@@ -55,7 +55,7 @@ impl ExportState {
             return self.write_sectors(data, offset);
         }
         let part = |part: ByteRange| {
-            let from = usize::try_from(part.offset() - offset).unwrap_or(usize::MAX);
+            let from = to_usize(part.offset() - offset);
             data.get(from..)
                 .and_then(|data| data.get(..usize::try_from(part.len()).ok()?))
                 .unwrap_or_default()
@@ -98,7 +98,7 @@ impl ExportState {
     fn change_sector(&self, edge: ByteRange, change: &mut dyn FnMut(&mut [u8])) -> Result<()> {
         let start = edge.offset() - edge.offset() % SECTOR_SIZE;
         let mut sector = [0; SECTOR];
-        let at = |offset: u64| usize::try_from(offset - start).unwrap_or(0);
+        let at = |offset: u64| to_usize(offset - start);
         for _ in 0..FETCHES_MAX {
             self.device().read_at(&mut sector, start)?;
             let alone = self.sectors.write();
@@ -131,8 +131,7 @@ impl ExportState {
             };
             let end = extent.range.end().min(range.end());
             let state = if extent.zero { STATE_HOLE_ZERO } else { 0 };
-            // A request's length has 32 bits.
-            let len = u32::try_from(end.saturating_sub(at)).unwrap_or(0);
+            let len: u32 = exact(end.saturating_sub(at), "the length of a request has 32 bits");
             let full = one || extents.len() >= EXTENTS_MAX;
             match extents.last_mut() {
                 Some(last) if last.1 == state => last.0 = last.0.saturating_add(len),

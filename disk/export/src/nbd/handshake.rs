@@ -24,6 +24,7 @@ use super::proto::{
     self, BASE_ALLOCATION, BASE_ALLOCATION_ID, Fields, OPTION_HEADER, OptionHeader, PAYLOAD_MAX, STRING_MAX,
     clip, export_flag, info, option, option_reply, put_option_reply,
 };
+use headstart_block::exact;
 
 /// The longest data of an option, in bytes: a name of 4,096 and many queries.
 pub const OPTION_LEN_MAX: u32 = 16 << 10;
@@ -251,7 +252,7 @@ impl<'a> Handshake<'a> {
         for (_, export) in self.visible() {
             let name = clip(&export.name, STRING_MAX);
             let mut entry = Vec::with_capacity(4 + name.len() + export.description.len());
-            entry.extend_from_slice(&len_u32(name).to_be_bytes());
+            entry.extend_from_slice(&exact::<u32>(name.len(), "it was cut to STRING_MAX").to_be_bytes());
             entry.extend_from_slice(name.as_bytes());
             entry.extend_from_slice(clip(&export.description, STRING_MAX).as_bytes());
             reply.put(option_reply::SERVER, &entry);
@@ -350,10 +351,6 @@ impl Reply<'_> {
         self.put(kind, clip(message, STRING_MAX).as_bytes());
         HandshakeStep::More
     }
-}
-
-fn len_u32(text: &str) -> u32 {
-    u32::try_from(text.len()).unwrap_or(u32::MAX)
 }
 
 /// Parses the name of an export and the wanted facts about it.

@@ -15,6 +15,8 @@
 //! structured chunk  u32 magic, u16 flags, u16 kind, u64 cookie, u32 length, then `length` bytes
 //! ```
 
+use headstart_block::exact;
+
 /// `NBDMAGIC`: the first word of a server.
 pub const GREETING: u64 = 0x4e42_444d_4147_4943;
 /// `IHAVEOPT`: the second word of a server, and the first of each option.
@@ -359,7 +361,7 @@ pub fn put_hole_chunk(out: &mut Vec<u8>, cookie: u64, done: bool, offset: u64, l
 pub fn put_error_chunk(out: &mut Vec<u8>, cookie: u64, error: Errno, message: &str) {
     // Sixteen bits hold the message's length, and the protocol allows less.
     let message = clip(message, STRING_MAX);
-    let len = u16::try_from(message.len()).unwrap_or(0);
+    let len: u16 = exact(message.len(), "it was cut to STRING_MAX");
     out.extend_from_slice(&chunk_header(cookie, chunk::ERROR, true, 6 + u32::from(len)));
     out.extend_from_slice(&(error as u32).to_be_bytes());
     out.extend_from_slice(&len.to_be_bytes());
@@ -371,7 +373,8 @@ pub fn put_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) 
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
     out.extend_from_slice(&option.to_be_bytes());
     out.extend_from_slice(&kind.to_be_bytes());
-    out.extend_from_slice(&u32::try_from(data.len()).unwrap_or(0).to_be_bytes());
+    let len: u32 = exact(data.len(), "texts in replies are cut to STRING_MAX");
+    out.extend_from_slice(&len.to_be_bytes());
     out.extend_from_slice(data);
 }
 

@@ -12,7 +12,7 @@ use super::wire::{Received, receive, receive_soon};
 use super::worker_pool::{Job, PoolKind};
 use crate::complaints::complain;
 use crate::processors::{decodes_much, processors};
-use headstart_block::{ByteRange, Result, SECTOR_SIZE};
+use headstart_block::{ByteRange, Result, SECTOR_SIZE, to_usize};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -211,11 +211,11 @@ impl<'a> Receiver<'a> {
         let connection = self.connection;
         let size = connection.state.device().size();
         let judged = judge(request, connection.session, size);
-        let mut part = vec![0; usize::try_from(OWN_BYTES).unwrap_or(RECEIVE)];
+        let mut part = vec![0; to_usize(OWN_BYTES)];
         let (mut at, mut done, mut came, mut rest) = (request.offset, Ok(()), early, len);
         while rest > 0 {
             // Parts end where sectors do, so that only the first and the last change a part of one.
-            let wanted = usize::try_from(OWN_BYTES - at % SECTOR_SIZE).unwrap_or(RECEIVE).min(rest);
+            let wanted = to_usize(OWN_BYTES - at % SECTOR_SIZE).min(rest);
             let (head, tail) = came.split_at(came.len().min(wanted));
             came = tail;
             part[..head.len()].copy_from_slice(head);
@@ -334,7 +334,7 @@ impl<'a> Receiver<'a> {
 
     /// `true` if the reply to a read may be put together here, in one piece.
     fn has_room_for(&mut self, len: u64) -> bool {
-        let bytes = usize::try_from(len).unwrap_or(usize::MAX);
+        let bytes = to_usize(len);
         if len > WHOLE_MAX {
             return false;
         }

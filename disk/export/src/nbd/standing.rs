@@ -25,6 +25,7 @@
 //! (the places divided by the exports that have clients) always gets one more. And no export takes a place from one
 //! that holds no more than its share.
 
+use headstart_block::saturating;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -62,7 +63,7 @@ impl Activity {
     /// A moment as it is kept: never 0.
     fn mark(&self, moment: Instant) -> u64 {
         let millis = moment.saturating_duration_since(self.came).as_millis().saturating_add(1);
-        u64::try_from(millis).unwrap_or(u64::MAX)
+        saturating(millis)
     }
 
     /// Notes that the client has left a reply since `since`; `None`: it takes its replies.

@@ -9,7 +9,7 @@ use super::{CREATION_PATIENCE, UblkSettings};
 use crate::blocking_pool::BlockingPool;
 use crate::complaints::{Complaints, complain};
 use crate::{Export, STOP_PATIENCE, Server, host_cache};
-use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE, saturating, to_usize};
 use io_uring::{opcode, types};
 use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
 use libublk::helpers::IoBuf;
@@ -331,7 +331,8 @@ async fn answer(request: Request, buffer: &mut IoBuf<u8>, target: &Arc<Target>, 
         other => other,
     };
     match result {
-        Ok(()) => i32::try_from(len).unwrap_or(i32::MAX),
+        // Of a request that moves no bytes the kernel looks at the sign only.
+        Ok(()) => saturating(len),
         Err(error) => {
             complain!(target.complaints, Fault, %error, "ublk: {:?} at {offset} failed", request.operation);
             -errno(&error).raw_os_error()
@@ -387,7 +388,7 @@ impl Target {
                     return Err(Error::new(ErrorKind::Cancelled, "the server stops"));
                 }
                 // The caller has checked that the request fits into a buffer.
-                data.resize(usize::try_from(request.range.len()).unwrap_or(0), 0);
+                data.resize(to_usize(request.range.len()), 0);
                 self.device.read_at(&mut data, offset)?;
             }
             Operation::Write => self.device.write_at(&data, offset)?,

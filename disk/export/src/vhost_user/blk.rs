@@ -13,7 +13,7 @@ use super::chain::{Broken, Chain, Cursor, NoMemory};
 use super::memory::GuestMemory;
 use crate::complaints::Complaints;
 use crate::processors::decodes_much;
-use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, SECTOR_SIZE};
+use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, SECTOR_SIZE, exact, saturating, to_usize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use virtio_bindings::bindings::virtio_blk as blk;
@@ -270,7 +270,8 @@ impl Target {
                 Err(error) => return Err(self.failed("read", error)),
             }
         }
-        Ok(Step::Done(Status::Ok, u32::try_from(request.len).unwrap_or(u32::MAX)))
+        // The used ring has 32 bits for it, however long the chain of a guest is.
+        Ok(Step::Done(Status::Ok, saturating(request.len)))
     }
 
     /// `true` if a request is a read that the disk serves at once.
@@ -302,7 +303,7 @@ impl Target {
         bounce: &[u8],
         result: Result<(), Error>,
     ) -> Step {
-        let len = usize::try_from(request.len).unwrap_or(0);
+        let len = to_usize(request.len);
         let read = match result {
             Ok(()) => request.got(memory, chain, &bounce[..len]).map_err(|NoMemory| Status::IoError),
             Err(error) if error.kind() == ErrorKind::Absent => {
@@ -312,7 +313,7 @@ impl Target {
             Err(error) => Err(self.failed("read", error)),
         };
         match read {
-            Ok(()) => Step::Done(Status::Ok, u32::try_from(request.len).unwrap_or(u32::MAX)),
+            Ok(()) => Step::Done(Status::Ok, saturating(request.len)),
             Err(status) => Step::Done(status, 0),
         }
     }
@@ -325,14 +326,14 @@ impl Target {
 
     /// Reads the range of a [`Work::Read`], however long it takes.
     pub(crate) fn read_waiting(&self, range: ByteRange) -> Result<Vec<u8>, Error> {
-        let mut bytes = vec![0; usize::try_from(range.len()).unwrap_or(0)];
+        let mut bytes = vec![0; to_usize(range.len())];
         self.device.read_at(self.before_end(&mut bytes, range.offset()), range.offset())?;
         Ok(bytes)
     }
 
     /// The part of `buf` that the disk has bytes for; the rest becomes zeros.
     fn before_end<'a>(&self, buf: &'a mut [u8], offset: u64) -> &'a mut [u8] {
-        let inside = usize::try_from(self.device.size().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let inside = to_usize(self.device.size().saturating_sub(offset));
         let (inside, after) = buf.split_at_mut(inside.min(buf.len()));
         after.fill(0);
         inside
@@ -365,9 +366,9 @@ impl Target {
     }
 
     fn tell_id(&self, memory: &GuestMemory, chain: &Chain, request: &mut Request) -> Result<Step, Status> {
-        let len = self.id.len().min(usize::try_from(request.len).unwrap_or(usize::MAX));
+        let len = self.id.len().min(to_usize(request.len));
         request.got(memory, chain, &self.id[..len]).map_err(|NoMemory| Status::IoError)?;
-        Ok(Step::Done(Status::Ok, u32::try_from(len).unwrap_or(0)))
+        Ok(Step::Done(Status::Ok, exact(len, "an id has 20 bytes")))
     }
 
     /// Serves discard and write-zeroes: for the disks here both give the space back, and the range reads as zeros
@@ -422,7 +423,7 @@ fn written(driver_flushes: bool) -> Step {
 
 /// The first `len` bytes of a buffer that is kept.
 fn part(bounce: &mut Vec<u8>, len: u64) -> &mut [u8] {
-    let len = usize::try_from(len).unwrap_or(0);
+    let len = to_usize(len);
     if bounce.len() < len {
         bounce.resize(len, 0);
     }

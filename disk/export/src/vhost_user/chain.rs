@@ -9,6 +9,7 @@
 //! at a given head, as is necessary to take up requests after a restart.
 
 use super::memory::GuestMemory;
+use headstart_block::saturating;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress};
 
@@ -171,7 +172,7 @@ impl Cursor {
                 continue;
             }
             let addr = segment.addr.0.checked_add(u64::from(self.done)).ok_or(NoMemory)?;
-            let len = left.min(u32::try_from(wanted).unwrap_or(u32::MAX));
+            let len = left.min(saturating(wanted));
             self.done += len;
             return Ok((GuestAddress(addr), len as usize));
         }

@@ -44,7 +44,7 @@ use crate::blocking_pool::BlockingPool;
 use crate::complaints::complain;
 use crate::processors::processors;
 use gathered::Gathered;
-use headstart_block::Result;
+use headstart_block::{Result, exact};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use requests::Waiting;
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -358,7 +358,7 @@ impl Ring {
         let Some(record) = &mut self.parts.record else { return Ok(()) };
         let queue = &mut self.parts.queue;
         self.resumed = record.take_up(queue.next_used())?.into();
-        let in_flight = u16::try_from(self.resumed.len()).unwrap_or(u16::MAX);
+        let in_flight = exact(self.resumed.len(), "a record names each of a ring's entries once at most");
         queue.set_next_avail(queue.next_used().wrapping_add(in_flight));
         Ok(())
     }

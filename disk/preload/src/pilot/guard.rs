@@ -3,7 +3,7 @@
 use super::StopReason;
 use super::account::Account;
 use crate::Switcher;
-use headstart_block::{Plan, PlanItem, SLICE_SIZE, Time};
+use headstart_block::{Plan, PlanItem, SLICE_SIZE, Time, saturating, to_usize};
 use headstart_pull::Preloading;
 use std::sync::Arc;
 
@@ -102,7 +102,7 @@ impl Guard {
         if !Arc::ptr_eq(items, &self.items) {
             return;
         }
-        let passed = usize::try_from(preloading.items).unwrap_or(usize::MAX).min(self.items.len());
+        let passed = to_usize(preloading.items).min(self.items.len());
         while self.passed < passed {
             let item = self.items[self.passed];
             account.preloaded(item.block, item.mask);
@@ -112,8 +112,8 @@ impl Guard {
 
     /// Advances the due items, up to `passed` items.
     fn advance(&mut self, now: Time, account: &Account, passed: usize) {
-        let by_order = usize::try_from(account.blocks_read() * 3 / 4).unwrap_or(usize::MAX);
-        let elapsed = u64::try_from(account.elapsed(now).as_millis()).unwrap_or(u64::MAX);
+        let by_order = to_usize(account.blocks_read() * 3 / 4);
+        let elapsed = saturating::<u64>(account.elapsed(now).as_millis());
         let by_time = elapsed.saturating_mul(FASTER).max(u64::from(self.reached_ms));
         while self.due < passed.min(by_order) && u64::from(self.expected[self.due]) <= by_time {
             let (item, read) = (self.items[self.due], self.read[self.due]);

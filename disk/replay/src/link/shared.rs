@@ -11,6 +11,7 @@
 
 use super::{Answer, Came, Connections, LinkBandwidth, LinkModel, Store};
 use crate::time::Nanos;
+use headstart_block::saturating;
 
 /// Bytes of a streamed answer that are told together.
 const PIECE: u64 = 64 << 10;
@@ -200,7 +201,7 @@ fn change<T>(bandwidth: &LinkBandwidth, answers: &[Flow<T>], at: Nanos) -> Nanos
     let Some(least) = least else { return next };
     let (count, rate) = (flowing().count() as u128, u128::from(bandwidth.at(at)));
     let takes = (least * count).div_ceil(rate).max(1);
-    let flows = at.plus(Nanos(u64::try_from(takes).unwrap_or(u64::MAX)));
+    let flows = at.plus(Nanos(saturating(takes)));
     next.min(flows).min(bandwidth.changes_after(at))
 }
 

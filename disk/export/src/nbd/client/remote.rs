@@ -19,7 +19,9 @@ use super::super::wire::{Received, receive, receive_soon};
 use super::Line;
 use super::handshake::{Facts, choose_with_holes};
 use crate::processors::processors;
-use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result, SECTOR_SIZE};
+use headstart_block::{
+    BlockDevice, ByteRange, Error, ErrorKind, Extent, Result, SECTOR_SIZE, exact, to_usize,
+};
 use parking_lot::{Condvar, Mutex};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -193,9 +195,15 @@ impl RemoteDisk {
     }
 }
 
-/// A request without flags; its cookie is set by the connection.
+/// A request of less than 4 GiB without flags; its cookie is set by the connection.
 fn request(command: u16, offset: u64, len: u64) -> NbdRequest {
-    NbdRequest { flags: 0, command, cookie: 0, offset, len: u32::try_from(len).unwrap_or(u32::MAX) }
+    NbdRequest {
+        flags: 0,
+        command,
+        cookie: 0,
+        offset,
+        len: exact(len, "requests are cut to PAYLOAD_MAX, ZEROES_MAX or EXTENT_MAX bytes"),
+    }
 }
 
 impl BlockDevice for RemoteDisk {
@@ -208,7 +216,7 @@ impl BlockDevice for RemoteDisk {
         self.check(range.offset(), range.len())?;
         let mut rest = buf;
         for part in range.parts(self.facts.longest) {
-            let (now, later) = rest.split_at_mut(usize::try_from(part.len()).unwrap_or(0));
+            let (now, later) = rest.split_at_mut(to_usize(part.len()));
             let sink = Sink::Data(now, part.offset());
             self.ask(&self.requests, request(command::READ, part.offset(), part.len()), &[], sink)?;
             rest = later;
@@ -274,7 +282,7 @@ impl BlockDevice for RemoteDisk {
         self.check_aligned(range)?;
         let mut rest = data;
         for part in range.parts(self.facts.longest) {
-            let (now, later) = rest.split_at(usize::try_from(part.len()).unwrap_or(0));
+            let (now, later) = rest.split_at(to_usize(part.len()));
             self.ask(&self.requests, request(command::WRITE, part.offset(), part.len()), now, Sink::None)?;
             rest = later;
         }
@@ -358,7 +366,7 @@ impl Connection {
         let mut replies: Vec<_> = parts.iter().map(|_| Reply::default()).collect();
         while !replies.iter().all(|reply| reply.done) {
             let chunk = self.chunk()?;
-            let at = usize::try_from(chunk.cookie.wrapping_sub(first)).unwrap_or(usize::MAX);
+            let at = to_usize(chunk.cookie.wrapping_sub(first));
             let (Some((buf, offset)), Some(reply)) = (parts.get_mut(at), replies.get_mut(at)) else {
                 return Err(broken("answers what was not asked"));
             };
@@ -402,7 +410,7 @@ impl Connection {
         }
         let (flags, kind) = (fields.u16().unwrap_or_default(), fields.u16().unwrap_or_default());
         let (cookie, len) = (fields.u64().unwrap_or_default(), fields.u32().unwrap_or_default());
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let len = to_usize(len);
         Ok(Chunk { kind, cookie, len, done: flags & chunk::DONE != 0 })
     }
 

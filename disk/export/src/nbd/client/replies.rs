@@ -9,7 +9,7 @@
 use super::super::proto::{
     CHUNK_HEADER, CHUNK_MAGIC, Fields, SIMPLE_REPLY_HEADER, SIMPLE_REPLY_MAGIC, STRING_MAX, chunk,
 };
-use headstart_block::{ByteRange, Error, Result};
+use headstart_block::{ByteRange, Error, Result, to_usize};
 use std::collections::BTreeMap;
 
 /// The longest payload of a chunk that is looked at: an error with an offset.
@@ -94,7 +94,7 @@ impl Replies {
                 }
                 Next::Data { cookie, left, done } => {
                     let taken = left.min(bytes.len() as u64);
-                    bytes = bytes.get(usize::try_from(taken).unwrap_or(usize::MAX)..).unwrap_or_default();
+                    bytes = bytes.get(to_usize(taken)..).unwrap_or_default();
                     self.next = Next::Data { cookie, left: left - taken, done };
                     if left == taken {
                         self.end(cookie, done, ended)?;
@@ -151,7 +151,7 @@ impl Replies {
             fields.u64().and_then(|cookie| Some((cookie, fields.u32()?))).ok_or_else(short)?;
         let done = flags & chunk::DONE != 0;
         let asked = self.asked(cookie)?;
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let len = to_usize(len);
         let fits = match kind {
             chunk::NONE => len == 0 && done,
             // Its offset is looked at, the rest is skipped.
