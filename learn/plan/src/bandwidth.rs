@@ -1,6 +1,6 @@
 //! Bandwidths, and the bins that plans are made for (paper, section 5.3).
 
-use headstart_block::ByteRate;
+use headstart_block::{ByteRate, saturating};
 
 /// Nanoseconds: the unit of all times of the evaluators, so that they agree to the last digit.
 pub type RawNanos = u64;
@@ -43,7 +43,7 @@ impl Bandwidth {
             Some(product) => product.div_ceil(self.0),
             None => {
                 let nanos = (u128::from(len) * 1_000_000_000).div_ceil(u128::from(self.0));
-                u64::try_from(nanos).unwrap_or(RawNanos::MAX)
+                saturating(nanos)
             }
         }
     }

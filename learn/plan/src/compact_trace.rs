@@ -12,7 +12,7 @@
 //! * *fresh* reads, the first to access some slice: a guest that waits for its reads can only ever wait for these.
 
 use crate::block_table::{BlockId, BlockTable};
-use headstart_block::{BLOCK_SIZE, ByteRange, SLICE_SIZE};
+use headstart_block::{BLOCK_SIZE, ByteRange, SLICE_SIZE, exact, saturating};
 use headstart_trace::{Op, Record, Trace};
 use std::ops::Range;
 
@@ -319,7 +319,7 @@ impl CompactTrace {
     fn paced(&self, grace_us: u32, scale: impl Fn(u64) -> u64, block_table: &BlockTable) -> Self {
         let grace = self.grace_us();
         let scaled = |read: &CompactRead| {
-            let since = u32::try_from(scale(u64::from(read.t_us - grace))).unwrap_or(u32::MAX);
+            let since = saturating(scale(u64::from(read.t_us - grace)));
             let t_us = grace_us.saturating_add(since);
             // The time that the store took does not depend on the guest.
             CompactRead { t_us, done_us: t_us.saturating_add(read.done_us - read.t_us), ..*read }
@@ -343,7 +343,10 @@ fn mask_of(range: ByteRange, block: u64) -> u32 {
     let start = block * BLOCK_SIZE;
     let first = range.offset().saturating_sub(start) / SLICE_SIZE;
     let end = (range.end() - start).min(BLOCK_SIZE).div_ceil(SLICE_SIZE);
-    let up_to = |slice: u64| u32::MAX.checked_shr(32 - u32::try_from(slice).unwrap_or(32)).unwrap_or(0);
+    let up_to = |slice: u64| {
+        let slice: u32 = exact(slice, "a block has 32 slices");
+        u32::MAX.checked_shr(32 - slice).unwrap_or(0)
+    };
     up_to(end) & !up_to(first)
 }
 

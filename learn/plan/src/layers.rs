@@ -13,7 +13,7 @@
 
 use crate::encoding::{Reader, Writer};
 use crate::plans::{Centroid, FirstRead, GroupPlans, RatedPlan, named};
-use headstart_block::{BLOCK_SIZE, ByteRange, Digest, Error, PlanItem, Result, SLICE_SIZE};
+use headstart_block::{BLOCK_SIZE, ByteRange, Digest, Error, PlanItem, Result, SLICE_SIZE, exact};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -108,7 +108,7 @@ impl LayerMap {
         runs.take_while(move |run| run.start < end).map(move |run| {
             let (from, to) = (run.start.max(start) - start, run.end.min(end) - start);
             let mask = (u64::from(u32::MAX) >> (SLICES - (to - from)) << from) & u64::from(u32::MAX);
-            (run.layer as usize, u32::try_from(mask).unwrap_or(u32::MAX))
+            (run.layer as usize, exact(mask, "it was cut to 32 bits"))
         })
     }
 

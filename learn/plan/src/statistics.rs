@@ -8,6 +8,7 @@
 use crate::block_table::{BlockId, BlockTable};
 use crate::compact_trace::{CompactTrace, READS_MAX};
 use crate::slices;
+use headstart_block::saturating;
 
 /// The reads that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +51,7 @@ impl AccessTimes {
     #[must_use]
     pub fn first_average_ms(&self) -> Option<u32> {
         let average = self.first_sum_us.checked_div(u64::from(self.traces))? / 1000;
-        Some(u32::try_from(average).unwrap_or(u32::MAX))
+        Some(saturating(average))
     }
 
     fn add(&mut self, t_us: u32, is_first: bool) {
@@ -181,8 +182,8 @@ impl Statistics {
     #[must_use]
     pub fn weighted(&self, traces: u32) -> Self {
         let (times, of) = (u128::from(traces.max(self.traces)), u128::from(self.traces.max(1)));
-        let wide = |number: u64| u64::try_from(u128::from(number) * times / of).unwrap_or(u64::MAX);
-        let narrow = |number: u32| u32::try_from(wide(u64::from(number))).unwrap_or(u32::MAX);
+        let wide = |number: u64| saturating::<u64>(u128::from(number) * times / of);
+        let narrow = |number: u32| saturating::<u32>(wide(u64::from(number)));
         let accesses = |accesses: &AccessTimes| AccessTimes {
             count: wide(accesses.count),
             traces: narrow(accesses.traces),

@@ -28,7 +28,7 @@ use crate::preprocess::{Dropped, Group, ImageModel};
 use crate::tasks;
 use crate::zero_shot::ChoiceTiers;
 use headstart_block::random::Random;
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, exact};
 use merged::Summary;
 use plans::Builder;
 use std::cmp::Reverse;
@@ -216,7 +216,7 @@ impl<'a> Trainer<'a> {
         };
         let first_reads = named(&plans).into_iter().filter_map(first_read).collect();
         GroupPlans {
-            category: u32::try_from(category).unwrap_or(u32::MAX),
+            category: exact(category, "an image has fewer groups than boots, which are counted in 32 bits"),
             traces: u64::from(training.statistics.traces),
             centroid: Centroid { order: order.unwrap_or_default() },
             plans,

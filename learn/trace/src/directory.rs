@@ -16,7 +16,7 @@ use crate::file::encode;
 use crate::trace::{Creation, Trace};
 use chrono::{DateTime, NaiveDateTime};
 use headstart_block::guarded::{not_made_in, refuse_links};
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, exact};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -191,7 +191,7 @@ fn remove(path: &Path) -> io::Result<bool> {
 
 /// The name of a trace's file.
 fn file_name(creation: &Creation) -> String {
-    let micros = i64::try_from(creation.created_us.min(LAST_US)).unwrap_or(0);
+    let micros = exact(creation.created_us.min(LAST_US), "LAST_US is a date");
     let time = DateTime::from_timestamp_micros(micros).unwrap_or_default().format(TIME_FORMAT);
     let mut volume = escape(&creation.volume);
     if volume.len() > VOLUME_MAX {

@@ -32,7 +32,7 @@ use crate::record::{Op, Record};
 use crate::trace::{Creation, Trace};
 use chrono::{DateTime, NaiveDateTime};
 use headstart_block::guarded::{not_made_in, refuse_links};
-use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use headstart_block::{ByteRange, Error, ErrorKind, Result, saturating};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -95,7 +95,8 @@ impl CreationRow {
 
     fn of(creation: &Creation) -> Result<Self> {
         let label = |name| creation.labels.get(name).cloned();
-        let seconds = i64::try_from(creation.created_us).unwrap_or(i64::MAX) / MICROS;
+        // The last time that the type has is no date either.
+        let seconds = saturating::<i64>(creation.created_us) / MICROS;
         let time = DateTime::from_timestamp(seconds, 0)
             .ok_or_else(|| Error::invalid("was created at a time that has no date"))?;
         let meta_info = || {
@@ -173,7 +174,7 @@ pub fn creation_of(mut column: impl FnMut(&str) -> Option<String>) -> Result<Cre
 /// the creation. `first` is the time of the first request, in microseconds of Unix time.
 pub(crate) fn not_after(creation: &mut Creation, first: u64) {
     if first < creation.created_us {
-        let seconds = i64::try_from(creation.created_us).unwrap_or(i64::MAX) / MICROS;
+        let seconds = saturating::<i64>(creation.created_us) / MICROS;
         let time = DateTime::from_timestamp(seconds, 0).unwrap_or_default();
         creation.labels.insert(GMT_CREATE.to_owned(), time.format(TIME_FORMAT).to_string());
         creation.created_us = first;

@@ -15,7 +15,7 @@
 //! header as the file says, up to 4 GiB, multiplies the shape unchecked, and reads brackets by recursion. The checks
 //! before it would be as long as this module.
 
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, exact};
 
 /// Columns of a trace.
 pub const COLUMNS: usize = 4;
@@ -42,8 +42,7 @@ pub fn encode(rows: &[NpyRow]) -> Vec<u8> {
     let padding = ALIGN - (prefix + header.len() + 1) % ALIGN;
     header.push_str(&" ".repeat(padding));
     header.push('\n');
-    // The header has 128 bytes less the prefix, or a few more.
-    let len = u16::try_from(header.len()).unwrap_or(u16::MAX);
+    let len: u16 = exact(header.len(), "the header has 128 bytes less the prefix, or a few more");
     let mut file = Vec::with_capacity(prefix + header.len() + size_of_val(rows));
     file.extend_from_slice(MAGIC);
     file.extend_from_slice(&[1, 0]);
@@ -69,7 +68,7 @@ pub fn decode(file: &[u8]) -> Result<Vec<NpyRow>> {
         }
         2 | 3 => {
             let (len, rest) = rest.split_first_chunk::<4>().ok_or_else(malformed)?;
-            (usize::try_from(u32::from_le_bytes(*len)).unwrap_or(usize::MAX), rest)
+            (u32::from_le_bytes(*len) as usize, rest)
         }
         _ => return Err(Error::unsupported(format!("is a NumPy file of version {major}"))),
     };
@@ -99,8 +98,7 @@ pub fn decode(file: &[u8]) -> Result<Vec<NpyRow>> {
 
 /// Most bytes of a file with `rows` rows.
 pub(crate) fn len_max(rows: usize) -> u64 {
-    let rows = u64::try_from(rows).unwrap_or(u64::MAX);
-    rows.saturating_mul(size_of::<NpyRow>() as u64).saturating_add((HEADER_MAX + ALIGN) as u64)
+    (rows as u64).saturating_mul(size_of::<NpyRow>() as u64).saturating_add((HEADER_MAX + ALIGN) as u64)
 }
 
 /// The content of the dictionary.

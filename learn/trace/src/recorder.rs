@@ -11,7 +11,7 @@
 
 use crate::boots::{Arrival, RecordingPhase, covers_boot_sector, is_over};
 use crate::record::{Op, Record};
-use headstart_block::ByteRange;
+use headstart_block::{ByteRange, exact, saturating};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -181,7 +181,7 @@ impl Recorder {
     pub fn record(&self, boot: BootId, op: Op, range: ByteRange, arrived: Instant, took: Duration) {
         let at_us = self.micros(arrived);
         if op == Op::Read && took >= Duration::from_micros(GRAIN_US) {
-            let ended_us = at_us.saturating_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+            let ended_us = at_us.saturating_add(saturating::<u64>(took.as_micros()));
             self.was_read(ended_us, self.last_read_us.load(Ordering::Relaxed));
         }
         let Some(since_us) = boot.0.checked_sub(1) else { return };
@@ -191,7 +191,7 @@ impl Recorder {
         let Some(slot) = self.take() else { return };
         // The window fits 32 bits of microseconds, so this is far from overflowing.
         let t_us = at_us.saturating_sub(since_us);
-        let service_us = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+        let service_us = saturating::<u32>(took.as_micros());
         slot[0].store(boot.0, Ordering::Relaxed);
         slot[1].store(t_us << 32 | u64::from(service_us), Ordering::Relaxed);
         slot[2].store(range.offset(), Ordering::Relaxed);
@@ -267,7 +267,7 @@ fn empty(slot: &Slot) -> Option<(BootId, Option<Record>)> {
     let op = if last & WRITE == 0 { Op::Read } else { Op::Write };
     let range = ByteRange::new(slot[2].load(Ordering::Relaxed), last & !(FULL | WRITE));
     slot[3].store(0, Ordering::Relaxed);
-    let service_us = u32::try_from(times & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+    let service_us = exact(times & u64::from(u32::MAX), "it was cut to 32 bits");
     let record = range.map(|range| Record { t_us: times >> 32, op, range, service_us: Some(service_us) });
     Some((boot, record))
 }

@@ -21,7 +21,7 @@ use crate::directory::TraceDirectory;
 use crate::record::{Op, Record};
 use crate::recorder::{BootId, RECORDS_MAX, Recorder};
 use crate::trace::{ATTACHED_BEFORE, Creation, LinkSample, Trace};
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, saturating};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -270,7 +270,7 @@ impl OpenBoot {
 fn unix_us(created: Instant, since: Duration) -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let ago = created.elapsed().saturating_sub(since);
-    u64::try_from(now.saturating_sub(ago).as_micros()).unwrap_or(u64::MAX)
+    saturating::<u64>(now.saturating_sub(ago).as_micros())
 }
 
 impl Disk {
@@ -363,7 +363,7 @@ impl Work {
                 wrote |= self.close(&mut disk.share, open, is_cut_short);
                 continue;
             }
-            let t_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+            let t_us = saturating::<u64>(since.as_micros());
             open.trace.link.extend((disk.recording.sample)(t_us));
             if since >= open.save_at {
                 wrote |= self.save(&mut disk.share, &mut open, Moment::Midway);

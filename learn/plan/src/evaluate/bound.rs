@@ -27,6 +27,7 @@ use crate::block_table::BlockTable;
 use crate::compact_trace::CompactTrace;
 use crate::evaluate::Link;
 use crate::slices;
+use headstart_block::{exact, saturating};
 
 /// A block that is read.
 struct Block {
@@ -42,7 +43,7 @@ impl Block {
     fn hits(&self, start: RawNanos) -> i64 {
         let done = start.saturating_add(self.cost);
         let late = self.times.partition_point(|time| *time < done);
-        i64::try_from(self.times.len() - late).unwrap_or(i64::MAX)
+        exact(self.times.len() - late, "what memory holds is counted in 63 bits")
     }
 }
 
@@ -69,7 +70,7 @@ pub fn hits_at_most(trace: &CompactTrace, block_table: &BlockTable, bandwidth: B
         blocks.iter().enumerate().map(gain).collect()
     };
     let gains: Vec<Vec<i64>> = (0..blocks.len()).map(gains).collect();
-    u64::try_from(later.iter().sum::<i64>() + assignment(&gains)).unwrap_or(0)
+    exact(later.iter().sum::<i64>() + assignment(&gains), "hits and gains are not negative")
 }
 
 /// The blocks that counted reads read, in the order of first access.
@@ -164,7 +165,7 @@ pub fn delay_at_least(trace: &CompactTrace, block_table: &BlockTable, link: &Lin
         }
         // Rounded down, because transfers are rounded up one by one.
         let brought = u128::from(bytes) * 1_000_000_000 / u128::from(link.bandwidth.bytes());
-        let done = u64::try_from(brought).unwrap_or(RawNanos::MAX).saturating_add(link.round_trip);
+        let done = saturating::<RawNanos>(brought).saturating_add(link.round_trip);
         if bytes > 0 {
             delay = delay.max(done.saturating_sub(RawNanos::from(read.t_us) * 1000));
         }

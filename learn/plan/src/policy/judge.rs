@@ -12,6 +12,7 @@ use crate::compact_trace::CompactTrace;
 use crate::evaluate::{BootEvaluator, Evaluator, Item, Link};
 use crate::policy::{Aim, Objective, Training};
 use headstart_block::random::Random;
+use headstart_block::{exact, saturating, to_usize};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -36,7 +37,7 @@ const ACCURACY: f64 = 0.01;
 
 /// A number of a range.
 fn within(range: &Range<u64>, random: &mut Random) -> u64 {
-    let span = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+    let span = to_usize(range.end - range.start);
     range.start + random.below(span) as u64
 }
 
@@ -87,8 +88,8 @@ impl<'a> Judge<'a> {
             for _ in 1..variants {
                 let grace = u64::from(traces[random.below(traces.len())].grace_us());
                 let grace = grace * within(&GRACES, random) / 1000;
-                let grace = u32::try_from(grace).unwrap_or(u32::MAX);
-                let permille = u32::try_from(within(&PACES, random)).unwrap_or(1000);
+                let grace = saturating(grace);
+                let permille = exact(within(&PACES, random), "it is one of PACES");
                 judge.boots.push(Cow::Owned(trace.elsewhere(grace, permille, training.block_table)));
             }
         }
@@ -125,6 +126,6 @@ impl<'a> Judge<'a> {
         let Objective::Hits = aim.objective else { return usize::MAX };
         let last = self.boots.iter().filter_map(last).max().unwrap_or(0);
         let brought = u64::from(last) * 1000 / aim.bandwidth.time_of(headstart_block::BLOCK_SIZE).max(1);
-        usize::try_from(brought).unwrap_or(usize::MAX).saturating_add(1)
+        to_usize(brought).saturating_add(1)
     }
 }

@@ -8,7 +8,7 @@ use crate::plans::{GroupPlans, ImagePlans};
 use crate::policy::Objective;
 use crate::preprocess::Dropped;
 use crate::zero_shot::{ChoiceReason, ChoiceTiers, Metadata, select};
-use headstart_block::Digest;
+use headstart_block::{Digest, exact};
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -139,7 +139,7 @@ fn of_layers<S: Shelf>(shelf: &S, map: &LayerMap) -> Result<Option<ImagePlans>, 
             known.push((*digest, layer));
         }
     }
-    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let count = |number: usize| exact::<u32>(number, "the layers of a map have numbers of 32 bits");
     let reason = ChoiceReason::Layers { known: count(known.len()), all: count(map.layers().len()) };
     let group = join(map, known.iter().map(|(digest, layer)| (*digest, layer)));
     Ok(group.map(|group| ImagePlans { reason, groups: vec![group] }))

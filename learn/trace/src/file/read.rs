@@ -4,7 +4,7 @@ use super::thrift::Value;
 use super::{COLUMNS, Column, HEADER_MAX, Header, KEY, LINK, PAGE_MAX, Physical, READ, VERSION, WRITE};
 use crate::record::{Op, Record};
 use crate::trace::{Creation, LinkSample, Trace};
-use headstart_block::{ByteRange, Error, Result};
+use headstart_block::{ByteRange, Error, Result, to_usize};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -119,7 +119,7 @@ pub(crate) fn read_creation(path: &Path) -> Result<Creation> {
         let footer_len = u64::from(u32::from_le_bytes([a, b, c, d])).min(FOOTER_MAX as u64 + 1);
         let from = len.saturating_sub(END as u64 + footer_len).max(start.len() as u64);
         let mut bytes = start.to_vec();
-        let rest = usize::try_from(len - from).unwrap_or(usize::MAX);
+        let rest = to_usize(len - from);
         bytes.resize(start.len() + rest, 0);
         file.read_exact_at(&mut bytes[start.len()..], from).map_err(io)?;
         let (footer, _) = Value::parse(footer(&bytes)?)?;
@@ -139,7 +139,7 @@ fn footer(bytes: &[u8]) -> Result<&[u8]> {
         .and_then(|rest| rest.strip_suffix(MAGIC))
         .ok_or_else(|| Error::corrupt("is not a Parquet file, or was cut short"))?;
     let (rest, len) = rest.split_last_chunk::<4>().ok_or_else(|| no("footer"))?;
-    let len = usize::try_from(u32::from_le_bytes(*len)).unwrap_or(usize::MAX);
+    let len = u32::from_le_bytes(*len) as usize;
     if len > FOOTER_MAX {
         return Err(Error::unsupported(format!("has a footer of {len} bytes: not a trace of headstart's")));
     }
@@ -328,7 +328,7 @@ impl ColumnValues {
     fn append(&mut self, mut page: &[u8], column: &Column, rows: usize) -> Result<()> {
         if column.nullable {
             let (len, rest) = page.split_first_chunk::<4>().ok_or_else(too_short)?;
-            let len = usize::try_from(u32::from_le_bytes(*len)).unwrap_or(usize::MAX);
+            let len = u32::from_le_bytes(*len) as usize;
             let (levels, values) = rest.split_at_checked(len).ok_or_else(too_short)?;
             append_levels(&mut self.present, levels, rows)?;
             page = values;
@@ -379,7 +379,7 @@ fn append_levels(present: &mut Vec<bool>, mut levels: &[u8], rows: usize) -> Res
                 break;
             }
         }
-        let len = usize::try_from(number >> 1).unwrap_or(usize::MAX);
+        let len = to_usize(number >> 1);
         if len == 0 {
             return Err(too_short());
         }

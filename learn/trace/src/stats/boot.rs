@@ -3,6 +3,7 @@
 use super::BLOCK;
 use crate::record::{Op, Record};
 use crate::trace::Trace;
+use headstart_block::exact;
 
 /// Sizes of blocks for which reads in more than one block are counted, in bytes.
 pub const CROSS: [u64; 8] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20];
@@ -72,7 +73,7 @@ impl Boot {
                 boot.grace_us = Some(record.t_us.saturating_add(trace.creation.attached_before_us()));
             }
             if let Some(last) = last_read {
-                boot.intervals_us.push(u32::try_from(record.t_us - last).unwrap_or(u32::MAX));
+                boot.intervals_us.push(exact(record.t_us - last, "WINDOW_US has 32 bits"));
             }
             last_read = Some(record.t_us);
             boot.count_blocks(record, t_us, &mut uses);

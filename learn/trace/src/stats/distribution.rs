@@ -1,5 +1,6 @@
 //! Quantiles of numbers.
 
+use headstart_block::to_usize;
 use serde::Serialize;
 
 /// Some numbers, by rank.
@@ -106,7 +107,7 @@ impl LogHistogram {
             u64::from(octave) * PARTS + (number >> octave)
         };
         // Below 16 * 64.
-        usize::try_from(index).unwrap_or_default()
+        to_usize(index)
     }
 
     /// The least number of a counter.

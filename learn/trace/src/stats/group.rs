@@ -7,6 +7,7 @@
 use super::boot::{BlockUse, Boot};
 use super::similarity::{cosine, order, ranks};
 use crate::trace::Creation;
+use headstart_block::saturating;
 
 /// Traces whose pairs are compared, as the paper does.
 const SAMPLE: usize = 50;
@@ -111,7 +112,7 @@ impl Group {
             }
             self.sample.push(boot.blocks.clone());
         }
-        self.unique_blocks.push(u32::try_from(boot.blocks.len()).unwrap_or(u32::MAX));
+        self.unique_blocks.push(saturating(boot.blocks.len()));
         for use_ in &boot.blocks {
             self.count_max = self.count_max.max(use_.count);
             self.time_max_us = self.time_max_us.max(use_.sum_us / use_.count.max(1));

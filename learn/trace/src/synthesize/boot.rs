@@ -19,7 +19,7 @@ use crate::record::{Op, Record};
 use crate::stats::BLOCK;
 use crate::stats::boot::RATIO_US;
 use crate::trace::{Creation, Trace};
-use headstart_block::ByteRange;
+use headstart_block::{ByteRange, to_usize};
 
 /// The number of blocks with stripes: not quite 9 GiB, so that every image has them.
 const SPAN: u64 = 4600;
@@ -210,7 +210,7 @@ pub(super) fn boot(settings: &SynthesisSettings, image: &Image, template: &Templ
 
 #[expect(clippy::cast_precision_loss, reason = "a part of a count")]
 fn whole_len(len: usize, part: f64) -> usize {
-    usize::try_from(whole(len as f64 * part)).unwrap_or(len)
+    to_usize(whole(len as f64 * part))
 }
 
 /// The template's reads as they come this time; `true` ends a segment.

@@ -7,6 +7,7 @@
 
 use super::SynthesisSettings;
 use super::random::{Random, whole};
+use headstart_block::to_usize;
 
 /// The share of the creations that are of public images: users' images have 1.26 times as many.
 const PUBLIC_SHARE: f64 = 1.0 / 2.26;
@@ -146,7 +147,7 @@ fn images(settings: &SynthesisSettings) -> Vec<Image> {
                 configuration: if public { 0 } else { random.below(2) },
                 bytes: 0,
                 sizes: Vec::new(),
-                creations: usize::try_from(whole(creations as f64 * weight / sum).max(1)).unwrap_or(1),
+                creations: to_usize(whole(creations as f64 * weight / sum).max(1)),
             });
         }
     }
@@ -260,7 +261,7 @@ fn deal_users(settings: &SynthesisSettings, images: &[Image], disks: &mut [Disk]
         // A few users have most of the rest.
         let rank = random.unit().powi(3);
         #[expect(clippy::cast_precision_loss, reason = "a position")]
-        let at = usize::try_from(whole(rank * several.len().saturating_sub(1) as f64)).unwrap_or(0);
+        let at = to_usize(whole(rank * several.len().saturating_sub(1) as f64));
         give(disks, slot, several.get(at).copied().unwrap_or(owners));
     }
 }

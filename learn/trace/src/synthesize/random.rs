@@ -5,6 +5,7 @@
 //! others, and threads need no order.
 
 use headstart_block::random::{self, STEP, mix};
+use headstart_block::{exact, to_usize};
 
 /// A generator.
 #[derive(Clone, Debug)]
@@ -24,12 +25,12 @@ impl Random {
     /// A number from 0 up to `bound`, excluded; 0 for a bound of 0.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         let product = u128::from(self.next()) * u128::from(bound);
-        u64::try_from(product >> 64).unwrap_or_default()
+        exact(product >> 64, "64 of 128 bits remain")
     }
 
     /// As [`Random::below`], for indices.
     pub(super) fn index(&mut self, len: usize) -> usize {
-        usize::try_from(self.below(len as u64)).unwrap_or_default()
+        to_usize(self.below(len as u64))
     }
 
     /// A number from 0 up to 1, excluded.
