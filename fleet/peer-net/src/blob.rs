@@ -2,7 +2,7 @@
 //! bytes.
 
 use crate::proof::{Binding, Side, proof};
-use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result, to_usize};
 use headstart_cache::CachedBlob;
 use headstart_disk::RangeFetcher;
 use headstart_hash_tree::{HashTree, OutboardCheck, proof_pages};
@@ -51,7 +51,7 @@ struct Edges {
 
 impl Edges {
     fn of(bytes: &[u8]) -> Self {
-        let len = |edge: u64| usize::try_from(edge).unwrap_or(usize::MAX).min(bytes.len());
+        let len = |edge: u64| to_usize(edge).min(bytes.len());
         let first = bytes.get(..len(NODE_BEHIND)).unwrap_or_default().to_vec();
         let last = bytes.get(bytes.len() - len(NODE_BEFORE)..).unwrap_or_default().to_vec();
         Self { first, last }
@@ -384,7 +384,7 @@ impl ReadAt for Overlaid<'_> {
         if inside.is_empty() {
             return self.below.read_at(buf, offset);
         }
-        let place = |at: u64, from: u64| usize::try_from(at - from).unwrap_or(usize::MAX);
+        let place = |at: u64, from: u64| to_usize(at - from);
         let (head, rest) = buf.split_at_mut(place(inside.offset(), offset).min(buf.len()));
         let (middle, tail) = rest.split_at_mut(place(inside.end(), inside.offset()).min(rest.len()));
         let from = place(inside.offset(), self.range.offset());

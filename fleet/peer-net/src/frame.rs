@@ -38,7 +38,7 @@
 //! malformed is an offence that ends the connection.
 
 use crate::credentials::{CERTIFICATE_MAX, NAME_MAX, REQUEST_MAX, TRUST_LIST_MAX};
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, exact};
 use headstart_swarm::tracker::{HintAnswer, HintReport, REPORT_MAX};
 use headstart_swarm::{CHUNK_SIZE, Chunks, Message};
 use serde::de::DeserializeOwned;
@@ -221,7 +221,8 @@ impl Header {
     pub fn encode(self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         bytes[0] = self.kind.byte();
-        bytes[4..8].copy_from_slice(&u32::try_from(self.len).unwrap_or(u32::MAX).to_le_bytes());
+        let len: u32 = exact(self.len, "it is within what its kind allows");
+        bytes[4..8].copy_from_slice(&len.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.a.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.b.to_le_bytes());
         bytes
@@ -239,7 +240,7 @@ impl Header {
         };
         let kind = Kind::of(bytes[0]).filter(|_| bytes[1..4] == [0; 3]);
         let kind = kind.ok_or_else(|| Error::corrupt("no frame begins like that"))?;
-        let len = usize::try_from(number(4)).unwrap_or(usize::MAX);
+        let len = number(4) as usize;
         let (least, most) = kind.body();
         if len < least || len > most {
             return Err(Error::corrupt(format!("a {kind:?} frame of {len} bytes")));

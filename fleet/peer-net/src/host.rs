@@ -49,7 +49,7 @@ use crate::gossip::{Member, Members};
 use crate::outbox::{Lanes, Sending};
 use crate::peer_key::key_of;
 use crate::proof;
-use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result, saturating};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_image::manifest::Tree;
 use headstart_swarm::event::{Came, Served};
@@ -138,7 +138,7 @@ impl Host {
     }
 
     pub(crate) fn now(&self) -> Time {
-        Time(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+        Time(saturating::<u64>(self.started.elapsed().as_micros()))
     }
 
     pub(crate) fn now_ms(&self) -> u64 {

@@ -12,7 +12,7 @@ use crate::host::link::Link;
 use crate::peer_key::key_of;
 use crate::proof::Side;
 use crate::strangers::{Place, Strangers, Verdict};
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, ErrorKind, Result, exact};
 use headstart_swarm::{Offence, PeerKey};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -436,7 +436,7 @@ impl Door {
             // Hosts that lost the same host do not come back to it at the same moment.
             let jitter =
                 75 + (self.key.0 ^ key.0).rotate_left(tries).wrapping_mul(0x9E37_79B9_7F4A_7C15) % 50;
-            let jittered = pause * u32::try_from(jitter).unwrap_or(100) / 100;
+            let jittered = pause * exact::<u32>(jitter, "it is at most 124") / 100;
             let stopped = tokio::time::timeout(jittered, stopping.wait_for(|stopping| *stopping)).await;
             if stopped.is_ok() {
                 return;

@@ -9,6 +9,7 @@
 
 use crate::blob::Blob;
 use crate::frame::{self, Kind};
+use headstart_block::to_usize;
 use headstart_swarm::{Chunks, Message, RequestId, SendClass, Urgency};
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
@@ -302,7 +303,7 @@ impl Outbox {
     pub(super) fn waiting(&self) -> usize {
         let queues = self.lock();
         let messages = queues.urgent.len() + queues.adverts.len() + queues.later.len();
-        messages.saturating_add(usize::try_from(queues.chunks).unwrap_or(usize::MAX))
+        messages.saturating_add(to_usize(queues.chunks))
     }
 }
 

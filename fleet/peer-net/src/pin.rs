@@ -4,7 +4,7 @@
 //! the image.
 
 use crate::order::{Order, STORE_MAX};
-use headstart_block::{Digest, Error, Result};
+use headstart_block::{Digest, Error, Result, saturating};
 use headstart_image::manifest::Manifest;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -130,5 +130,5 @@ pub struct KnownPin {
 #[expect(clippy::disallowed_methods, reason = "when something was pinned, to be compared among hosts")]
 pub fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    saturating::<u64>(since.as_millis())
 }

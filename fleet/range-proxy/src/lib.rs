@@ -45,7 +45,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures::stream::{self, StreamExt};
-use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
+use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result, to_usize};
 use headstart_daemon::http::serve_all;
 use headstart_peer_net::{SharedBlob, Swarm};
 use headstart_store::StoreSettings;
@@ -327,7 +327,7 @@ async fn local(blob: &SharedBlob, part: ByteRange) -> Result<Bytes> {
     let read = tokio::task::spawn_blocking(move || {
         // The client has no hash tree to check the bytes by.
         cached.recheck(part)?;
-        let mut bytes = vec![0; usize::try_from(part.len()).unwrap_or(usize::MAX)];
+        let mut bytes = vec![0; to_usize(part.len())];
         cached.read_at(&mut bytes, part.offset()).map(|()| Bytes::from(bytes))
     });
     let bytes = read.await.map_err(|e| Error::invalid("reading broke off").caused_by(e))??;

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_RANGE, RANGE};
 use axum::response::Response;
 use futures::stream::{self, Stream};
-use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use headstart_block::{ByteRange, Error, ErrorKind, Result, to_usize};
 use headstart_store::{Redirects, StoreSettings};
 use reqwest::Client;
 use std::io;
@@ -94,7 +94,7 @@ impl Upstream {
         if answer.headers().get(CONTENT_RANGE).is_none_or(|range| range.as_bytes() != expected.as_bytes()) {
             return Err(Error::new(ErrorKind::Denied, "the client's server answers with other bytes"));
         }
-        let wanted = usize::try_from(range.len()).unwrap_or(usize::MAX);
+        let wanted = to_usize(range.len());
         let mut bytes = Vec::with_capacity(wanted);
         while bytes.len() < wanted {
             let chunk = timeout(self.stall, answer.chunk()).await.map_err(|_| away("stopped answering"))?;

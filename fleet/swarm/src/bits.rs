@@ -1,6 +1,7 @@
 //! The set of a blob's chunks that a host has: one bit for each, up to the last that was ever set.
 
 use crate::event::Chunks;
+use headstart_block::saturating;
 
 /// A growing set of small numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,7 +26,7 @@ impl Bits {
     }
 
     pub(crate) fn clear(&mut self, run: Chunks) {
-        let end = u32::try_from(self.0.len().saturating_mul(64)).unwrap_or(u32::MAX);
+        let end = saturating(self.0.len().saturating_mul(64));
         for number in run.first..run.numbers().end.min(end) {
             self.0[number as usize / 64] &= !(1 << (number % 64));
         }

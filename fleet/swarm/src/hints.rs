@@ -12,7 +12,7 @@
 
 use crate::Time;
 use crate::tracker::{Access, Hint, HintAnswer, HintReport, ImageCounts, ImageKey, REPORT_MAX, Threshold};
-use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
+use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE, saturating};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ impl Hints {
             self.tally.dropped += 1;
             return;
         }
-        self.accesses.push(Access { slice, at_ms: u32::try_from(at.as_millis()).unwrap_or(u32::MAX) });
+        self.accesses.push(Access { slice, at_ms: saturating(at.as_millis()) });
     }
 
     /// The time of the next report; `None` as long as nothing happens.

@@ -1,8 +1,8 @@
 //! Hosts, blobs, chunks and requests as numbers, and the urgency of a need: the vocabulary that events and messages
 //! share.
 
-use headstart_block::ByteRange;
 pub use headstart_block::exchange::Urgency;
+use headstart_block::{ByteRange, saturating};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -57,8 +57,8 @@ impl Chunks {
             return Self { first: 0, count: 0 };
         }
         let (first, end) = (range.offset() / crate::CHUNK_SIZE, range.end().div_ceil(crate::CHUNK_SIZE));
-        let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-        Self { first: number(first), count: number(end - first) }
+        // The last number is no chunk's.
+        Self { first: saturating(first), count: saturating(end - first) }
     }
 
     /// The numbers of the chunks. None is beyond `u32::MAX`, whatever `count` says.

@@ -12,7 +12,7 @@
 //! beside its own, and no other.
 
 use crate::event::{BlobKey, Chunks, PeerKey};
-use headstart_block::random;
+use headstart_block::{exact, random};
 
 #[cfg(test)]
 mod tests;
@@ -132,7 +132,8 @@ impl BlobFetchers {
             self.places.resize(at + 1, UNKNOWN);
         }
         if self.places[at] == UNKNOWN {
-            self.places[at] = u32::try_from(fetchers.place(self.blob, stripe)?).unwrap_or(UNKNOWN);
+            self.places[at] =
+                exact(fetchers.place(self.blob, stripe)?, "there are fewer hosts than 32 bits count");
         }
         fetchers.keys.get(self.places[at] as usize).copied()
     }

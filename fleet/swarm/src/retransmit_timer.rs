@@ -17,6 +17,7 @@
 //! host believe that the store is slow.
 
 use crate::{Time, Urgency};
+use headstart_block::saturating;
 use std::time::Duration;
 
 /// A smoothed span.
@@ -30,12 +31,12 @@ pub(crate) struct Smoothed {
 
 impl Smoothed {
     fn new(least: Duration, most: Duration) -> Self {
-        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(u64::MAX / 64);
+        let micros = |span: Duration| saturating::<u64>(span.as_micros()).min(u64::MAX / 64);
         Self { mean_and_deviation: None, min_us: micros(least), max_us: micros(most).max(micros(least)) }
     }
 
     fn record(&mut self, span: Duration) {
-        let span = u64::try_from(span.as_micros()).unwrap_or(u64::MAX).min(self.max_us);
+        let span = saturating::<u64>(span.as_micros()).min(self.max_us);
         self.mean_and_deviation = Some(match self.mean_and_deviation {
             None => (span, span / 2),
             Some((mean, deviation)) => ((mean * 7 + span) / 8, (deviation * 3 + mean.abs_diff(span)) / 4),

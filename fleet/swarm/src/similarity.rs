@@ -12,6 +12,7 @@
 //! ones.
 
 use crate::event::{BlobId, PeerKey};
+use headstart_block::exact;
 
 #[cfg(test)]
 mod tests;
@@ -43,7 +44,7 @@ impl RecentReads {
     pub fn read(&mut self, chunk: u32) {
         let hash = headstart_block::random::mix(u64::from(chunk).wrapping_add(headstart_block::random::STEP));
         let part = &mut self.younger[(hash >> 58) as usize];
-        *part = (*part).min(u32::try_from(hash & u64::from(u32::MAX)).unwrap_or(EMPTY));
+        *part = (*part).min(exact(hash & u64::from(u32::MAX), "it was cut to 32 bits"));
         self.filled += 1;
         if self.filled >= self.half {
             self.older = std::mem::replace(&mut self.younger, [EMPTY; PARTS]);

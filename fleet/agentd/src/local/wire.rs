@@ -1,7 +1,7 @@
 //! The messages between a disk and its agent, and their encoding: a length of four bytes, little-endian, and that many
 //! bytes of postcard.
 
-use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result, exact};
 use headstart_cache::BlobSpec;
 use headstart_hash_tree::TreeRoot;
 use headstart_image::manifest::Tree;
@@ -157,7 +157,7 @@ pub(super) fn frame(word: &impl Serialize) -> Result<Vec<u8>> {
     if len > WORD_MAX {
         return Err(Error::invalid(format!("a word of {len} bytes is too long")));
     }
-    let len = u32::try_from(len).unwrap_or(u32::MAX);
+    let len: u32 = exact(len, "it is at most WORD_MAX");
     bytes[..4].copy_from_slice(&len.to_le_bytes());
     Ok(bytes)
 }
@@ -187,7 +187,7 @@ pub(super) async fn receive<T: DeserializeOwned>(stream: &mut (impl AsyncRead + 
         Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
         Err(e) => return Err(Error::io("cannot read from the other end", e)),
     }
-    let len = usize::try_from(u32::from_le_bytes(len)).unwrap_or(usize::MAX);
+    let len = u32::from_le_bytes(len) as usize;
     if len > WORD_MAX {
         return Err(Error::new(ErrorKind::Corrupt, format!("a word of {len} bytes is too long")));
     }

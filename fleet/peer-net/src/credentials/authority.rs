@@ -10,7 +10,7 @@ use super::validity::{DAY, Validity};
 use super::{CA, CA_KEY, GOSSIP_KEY, HOST, HOST_KEY, HOSTS, TRUST, certificates, check_name, read_text};
 use aws_lc_rs::rand;
 use headstart_block::guarded::{OthersMay, check_own_directory, directory_of, not_made_in};
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, ErrorKind, Result, saturating};
 use headstart_daemon::file::{Readers, replace};
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -202,7 +202,8 @@ impl Authority {
                 Error::corrupt("is not the key of the certificate beside it").about(key_path.display())
             );
         }
-        let not_after = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or_default();
+        // Times before 1970 are as far away as 1970.
+        let not_after = saturating(parsed.validity().not_after.timestamp());
         let issuer = Issuer::new(authority_params(), key);
         Ok(Self { dir: dir.to_owned(), issuer, certificate, not_after })
     }

@@ -18,7 +18,7 @@
 //! Certificates of earlier versions of headstart have none of these URIs. Their hosts are plain members.
 
 use super::validity::Validity;
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, saturating};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use serde::Serialize;
 use std::fmt;
@@ -129,14 +129,14 @@ impl HostCertificate {
         let (_, parsed) = X509Certificate::from_der(der).map_err(|e| nonsense().caused_by(e))?;
         let names = parsed.subject_alternative_name().map_err(|e| nonsense().caused_by(e))?;
         let names = names.as_ref().map(|names| names.value.general_names.as_slice()).unwrap_or_default();
-        let seconds = |time: i64| u64::try_from(time).unwrap_or_default();
         let mut certificate = Self {
             name: String::new(),
             roles: Roles::default(),
             added: None,
+            // Times before 1970 are as far away as 1970.
             validity: Validity {
-                not_before: seconds(parsed.validity().not_before.timestamp()),
-                not_after: seconds(parsed.validity().not_after.timestamp()),
+                not_before: saturating(parsed.validity().not_before.timestamp()),
+                not_after: saturating(parsed.validity().not_after.timestamp()),
             },
             public_key: parsed.public_key().raw.to_vec(),
         };

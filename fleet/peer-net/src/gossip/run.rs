@@ -4,6 +4,7 @@
 use super::inspection::Said;
 use super::transport::Noticed;
 use chitchat::{Chitchat, ChitchatHandle, Heartbeat, NodeState, Serializable};
+use headstart_block::saturating;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
@@ -70,7 +71,7 @@ impl Run {
 #[expect(clippy::disallowed_methods, reason = "the gossip library tells runs of a host apart by the time")]
 fn generation() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    saturating::<u64>(since.as_micros())
 }
 
 /// The reason to start the library again.

@@ -6,7 +6,7 @@ use crate::blob::Identity;
 use crate::host::Host;
 use crate::peer_key::key_of;
 use crate::{SharedBlob, Swarm};
-use headstart_block::ByteRange;
+use headstart_block::{ByteRange, saturating};
 use headstart_swarm::{Chunks, PeerKey, placement};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Holding {
 
     /// `true` if `key` is one of the first hosts of a stripe's order, or of those that are left of it.
     fn keeps(&self, key: PeerKey, gone: &HashSet<PeerKey>, number: u32) -> bool {
-        let all = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+        let all = saturating(self.hosts.len());
         let order = || placement::holders(&self.hosts, all, number);
         let copies = self.copies.max(1) as usize;
         let is_first = order().take(copies).any(|host| host == key);

@@ -10,6 +10,7 @@ use super::sources::HOPS_TO_HOLDER;
 use crate::event::{Action, BlobId, Chunks, PeerId, PeerKey, Served, Urgency};
 use crate::message::{Message, RejectReason, RequestId};
 use crate::placement;
+use headstart_block::exact;
 
 /// The number of chunks of one request that are processed.
 const ASKED: u32 = 4096;
@@ -317,7 +318,11 @@ impl Node {
                 if count > 0 {
                     blob.redirects.forget_of(chunk, peer); // it may come from a host that waits for this one
                     let bytes = Chunks::one(chunk).bytes(blob.len).len();
-                    self.serving.end_promises(peer, u32::try_from(count).unwrap_or(u32::MAX), bytes);
+                    self.serving.end_promises(
+                        peer,
+                        exact(count, "fewer requests wait than 32 bits count"),
+                        bytes,
+                    );
                 }
             }
         }

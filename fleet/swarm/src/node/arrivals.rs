@@ -11,6 +11,7 @@ use super::{DISK, Node, blob::push};
 use crate::Time;
 use crate::event::{Action, BlobId, Came, Chunks, FetchId, Offence, PeerId, PeerKey, Urgency, WantId};
 use crate::message::{Message, RejectReason, RequestId};
+use headstart_block::exact;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -407,7 +408,7 @@ impl Node {
             let bytes = self.blobs.get(&id).map_or(0, |blob| blob.bytes(chunk));
             self.end_waiting(waiter, (chunk, bytes), RejectReason::Missing, actions);
         }
-        self.release(request, u32::try_from(failed.len()).unwrap_or(u32::MAX), false, actions);
+        self.release(request, exact(failed.len(), "chunks have numbers of 32 bits"), false, actions);
         failed
     }
 

@@ -20,6 +20,7 @@ use crate::event::{BlobKey, Chunks, PeerId, PeerKey, ReaderId};
 use crate::similarity::RecentReads;
 use crate::throttle::Throttle;
 use crate::{NodeSettings, Topology};
+use headstart_block::saturating;
 use std::collections::BTreeMap;
 
 /// The number of reads that a sketch describes: 64 MiB.
@@ -67,7 +68,8 @@ impl Blob {
         me: Option<PeerKey>,
         settings: &NodeSettings,
     ) -> Self {
-        let chunks = u32::try_from(len.div_ceil(CHUNK_SIZE)).unwrap_or(u32::MAX);
+        // What is beyond the last number (256 TiB) is not exchanged.
+        let chunks = saturating(len.div_ceil(CHUNK_SIZE));
         let similar = matches!(settings.topology, Topology::Similar(_));
         Self {
             key,

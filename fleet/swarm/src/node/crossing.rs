@@ -3,6 +3,7 @@
 
 use crate::Time;
 use crate::event::{BlobId, Chunks};
+use headstart_block::saturating;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ impl Crossing {
             !is_it
         });
         let Some(took) = latest.map(|at| now.since(at).min(ADVERT_DELAY.1)) else { return };
-        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let took = saturating::<u64>(took.as_micros());
         self.advert_delay_us = Some(self.advert_delay_us.map_or(took, |before| (before * 7 + took) / 8));
     }
 

@@ -1,6 +1,7 @@
 //! The bytes that this host is sending, and their rate.
 
 use crate::{CHUNK_SIZE, Time};
+use headstart_block::saturating;
 use std::time::Duration;
 
 /// The time whose bytes may wait to be sent before other hosts are named instead.
@@ -37,7 +38,7 @@ impl Uplink {
         if let Some((since, sent)) = &mut self.busy {
             *sent += bytes;
             if *sent >= SAMPLE || now.since(*since) >= LONG {
-                let micros = u64::try_from(now.since(*since).as_micros()).unwrap_or(u64::MAX).max(1);
+                let micros = saturating::<u64>(now.since(*since).as_micros()).max(1);
                 let rate = sent.saturating_mul(1_000_000) / micros;
                 self.rate = Some(self.rate.map_or(rate, |before| before / 2 + rate / 2));
                 (*since, *sent) = (now, 0);
@@ -78,7 +79,7 @@ impl Uplink {
     /// `true` if the bytes that go out now take longer than `span`. Before the rate is known: if they are many, or have
     /// taken longer already.
     pub(super) fn takes_longer(&self, now: Time, span: Duration) -> bool {
-        let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        let micros = saturating::<u64>(span.as_micros());
         match self.rate {
             Some(rate) => self.sending > rate.saturating_mul(micros) / 1_000_000,
             None => self.sending > SAMPLE || self.busy.is_some_and(|(since, _)| now.since(since) > span),
@@ -88,7 +89,7 @@ impl Uplink {
     /// `true` if other hosts are to be named to a peer that asks for `bytes` more; `most` is the most that may ever
     /// wait.
     pub(super) fn is_loaded(&self, bytes: u64, most: u64) -> bool {
-        let micros = u64::try_from(AHEAD.as_micros()).unwrap_or(u64::MAX);
+        let micros = saturating::<u64>(AHEAD.as_micros());
         let ahead = self.rate.map_or(0, |rate| rate.saturating_mul(micros) / 1_000_000);
         self.backlog() + bytes > ahead.max(LEAST).min(most)
     }

@@ -2,6 +2,7 @@
 
 use super::{ChunkKey, SavedChain, SavedItem};
 use crate::event::PeerKey;
+use headstart_block::exact;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A place in the list, as long as its chunk is in it.
@@ -153,7 +154,7 @@ impl List {
             }
             None => {
                 self.items.push(item);
-                Slot::try_from(self.items.len() - 1).unwrap_or(NONE)
+                exact(self.items.len() - 1, "it is below the capacity, which a slot's number can name")
             }
         };
         self.slots.insert(piece, slot);
@@ -272,7 +273,7 @@ impl List {
         let saved = |slot: Slot| {
             let item = self.item(slot);
             let used = by_use.partition_point(|used| *used < item.used);
-            let used = u32::try_from(used).unwrap_or(u32::MAX);
+            let used = exact(used, "it is at most the capacity, which a slot's number can name");
             SavedItem {
                 piece: item.piece,
                 asked: item.asked,

@@ -8,6 +8,7 @@
 
 use super::ImageKey;
 use crate::PeerKey;
+use headstart_block::exact;
 use std::collections::BTreeMap;
 
 /// The slot of entries that no single member answers for.
@@ -63,7 +64,10 @@ impl Members {
             return *slot;
         }
         let free = (COMMONS + 1..).zip(self.accounts.keys().skip(1)).find(|(slot, used)| slot != *used);
-        let slot = free.map_or(u32::try_from(self.accounts.len()).unwrap_or(u32::MAX), |(slot, _)| slot);
+        let slot = free.map_or_else(
+            || exact(self.accounts.len(), "there are fewer hosts than 32 bits count"),
+            |(slot, _)| slot,
+        );
         self.accounts.insert(slot, Account::default());
         self.slots.insert(member, slot);
         slot

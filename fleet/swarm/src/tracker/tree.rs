@@ -3,6 +3,7 @@
 
 use super::members::{COMMONS, Charges};
 use super::{Access, Hint};
+use headstart_block::{exact, saturating};
 
 const NONE: u32 = u32::MAX;
 
@@ -149,7 +150,7 @@ impl Tree {
             self.nodes.reserve_exact((self.nodes.len() / 8).max(16));
         }
         self.nodes.push(Node { below, ..Node::default() });
-        u32::try_from(self.nodes.len() - 1).unwrap_or(NONE)
+        exact(self.nodes.len() - 1, "slices have numbers of 32 bits, and half as many nodes fit the memory")
     }
 
     /// The slices with a count of at least `threshold` that were told after version `since`, each with the version in
@@ -273,6 +274,6 @@ impl Node {
 
     fn hint(&self, slice: u32) -> Hint {
         let mean = self.time_ms.checked_div(self.count).unwrap_or(0);
-        Hint { slice, disks: self.most, mean_ms: u32::try_from(mean).unwrap_or(u32::MAX) }
+        Hint { slice, disks: self.most, mean_ms: saturating(mean) }
     }
 }
