@@ -5,6 +5,7 @@ use super::report::Notice;
 use super::{Action, Broker, Report, Stage, Step, VssdKind, Why};
 use crate::gssd::{Offer, Want};
 use crate::{GssdId, Time, VssdId};
+use headstart_block::exact;
 use std::time::Duration;
 
 /// The number of gSSDs that a borrower can have: slot 0 is its own.
@@ -85,9 +86,9 @@ impl Broker {
             (sum.0 + u32::from(entry.gssd.bandwidth), sum.1 + u64::from(entry.gssd.capacity))
         });
         let has = (own.0 + leased.0, own.1 + leased.1);
-        let short = (
-            u16::try_from(u32::from(forecast.bandwidth).saturating_sub(has.0)).unwrap_or(u16::MAX),
-            u32::try_from(u64::from(forecast.capacity).saturating_sub(has.1)).unwrap_or(u32::MAX),
+        let short: (u16, u32) = (
+            exact(u32::from(forecast.bandwidth).saturating_sub(has.0), "it is at most the forecast"),
+            exact(u64::from(forecast.capacity).saturating_sub(has.1), "it is at most the forecast"),
         );
         let idle = has.1.saturating_sub(u64::from(forecast.capacity)).min(leased.1);
         self.counters.waste_block_seconds += idle * since.as_secs();

@@ -3,6 +3,7 @@
 use super::{Action, Broker, BrokerSettings, Entry, Stage, Step, Vssd, VssdKind, Why, after};
 use crate::gssd::{Gssd, Offer};
 use crate::{Error, GssdId, Result, Time, VssdId};
+use headstart_block::saturating;
 use std::collections::BTreeMap;
 
 use headstart_flash::step::Run;
@@ -75,8 +76,7 @@ impl Broker {
             Step::Erased { gssd, bad } => {
                 let entry = self.entry_mut(*gssd, &[Stage::Erasing])?;
                 entry.stage = Stage::Pooled;
-                let bad = u32::try_from(bad.len()).unwrap_or(u32::MAX);
-                entry.gssd.capacity = entry.gssd.capacity.saturating_sub(bad);
+                entry.gssd.capacity = entry.gssd.capacity.saturating_sub(saturating(bad.len()));
             }
             Step::Leased { gssd, vm, borrower, slot, until } => {
                 self.apply_leased(*gssd, vm, *borrower, *slot, *until)?;

@@ -2,6 +2,7 @@
 
 use super::{Action, Broker, Entry, Forecast, Stage, Step, VssdKind, Why};
 use crate::{GssdId, Time, VssdId};
+use headstart_block::{exact, saturating};
 use headstart_flash::device::FlashBlock;
 use headstart_flash::step::Run;
 use std::time::Duration;
@@ -44,7 +45,8 @@ impl Broker {
             bandwidth.saturating_sub(u32::from(forecast.bandwidth)),
             capacity.saturating_sub(u64::from(forecast.capacity)),
         );
-        let short = (u16::try_from(short.0).unwrap_or(u16::MAX), u32::try_from(short.1).unwrap_or(u32::MAX));
+        // It is a bound on what is taken back: no more than that is lent.
+        let short: (u16, u32) = (saturating(short.0), saturating(short.1));
         let low = short.1 > 0 || (short.0 > 0 && self.settings.reclaim_for_bandwidth);
         let patience = self.settings.patience;
         let Some(vssd) = self.vssds.get_mut(&lender) else { return };
@@ -170,7 +172,8 @@ impl Broker {
                 let channels = u32::from(vssd.bandwidth / grain.bandwidth);
                 let parts = channels.min(vssd.capacity / grain.capacity).max(1);
                 let bandwidth = u32::from(vssd.bandwidth).div_ceil(parts);
-                (parts as usize, (u16::try_from(bandwidth).unwrap_or(u16::MAX), vssd.capacity / parts))
+                let bandwidth = exact(bandwidth, "it is a part of the bandwidth");
+                (parts as usize, (bandwidth, vssd.capacity / parts))
             }
         };
         if vssd.lent.len() >= most {

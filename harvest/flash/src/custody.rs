@@ -197,6 +197,10 @@ impl Custody {
         if word_of(vssd) == BAD {
             return Err(Error::invalid("its number is too large").about(format_args!("vSSD {}", vssd.0)));
         }
+        if channels.iter().collect::<BTreeSet<_>>().len() < channels.len() {
+            let error = Error::invalid("a channel is named twice");
+            return Err(error.about(format_args!("vSSD {}", vssd.0)));
+        }
         for channel in channels {
             if *channel >= self.geometry.channels {
                 return Err(

@@ -26,6 +26,7 @@
 use crate::device::timing::{Op, Work};
 use crate::device::{FlashBlock, Geometry};
 use crate::scheduler::{Budget, ChannelSchedulers, Class, Done, Speed, Ticket};
+use headstart_block::saturating;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -228,7 +229,7 @@ impl ChannelQueue {
     }
 
     fn count_passed(&self, bundle: &[(FlashBlock, Access)], now: Duration, begins: bool) {
-        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let now = saturating::<u64>(now.as_nanos()).max(1);
         for (block, _) in bundle {
             let Some(passed) = self.passed.get(usize::from(self.geometry.channel(*block))) else { continue };
             passed.last.fetch_max(now, Ordering::SeqCst);

@@ -120,6 +120,7 @@ pub use wear::{ChannelWear, SWAP_PERIOD, Swap, plan_swap};
 
 use crate::device::FlashBlock;
 use crate::{Error, Result};
+use headstart_block::exact;
 use map::{Map, Spot};
 use sequence::Sequence;
 use space::Space;
@@ -204,7 +205,7 @@ impl Vssd {
     fn empty(settings: &VssdSettings, pages: u32) -> Self {
         let settings = VssdSettings { interleave: settings.width(), ..settings.clone() };
         let stripe = Stripe::new(settings.interleave, settings.unit, settings.geometry.pages);
-        let block_pages = u16::try_from(settings.geometry.pages).unwrap_or(u16::MAX);
+        let block_pages = exact(settings.geometry.pages, "settings with more pages a block are refused");
         Self {
             pages,
             stripe,

@@ -13,6 +13,7 @@
 //! wastes least at its coverage: it covers rises where they are likely or cheap, instead of everywhere alike.
 
 use super::level::{HIGHEST, Level, Predictor, Reading, level_above};
+use headstart_block::{exact, saturating};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Steps that the recent highest level is taken over: an hour.
@@ -117,7 +118,7 @@ impl DemandCounts {
     fn stand(&self) -> [Context; 3] {
         let level = self.levels.back().copied().unwrap_or(0);
         let recent = self.levels.iter().rev().take(RECENT).copied().max().unwrap_or(0) + 1;
-        let octave = u16::try_from((self.held + 1).ilog2()).map_or(OCTAVES, |octave| octave.min(OCTAVES)) + 1;
+        let octave = saturating::<u16>((self.held + 1).ilog2()).min(OCTAVES) + 1;
         [(level, 0, 0), (level, recent, 0), (level, recent, octave)]
     }
 
@@ -145,7 +146,7 @@ impl DemandCounts {
         let mut chance: Vec<f32> = (0..=highest)
             .map(|other| match other.abs_diff(level) {
                 0 => 1.0,
-                off => UNKNOWN * 2.0 / 2_f32.powi(i32::try_from(off).unwrap_or(i32::MAX)),
+                off => UNKNOWN * 2.0 / 2_f32.powi(exact(off, "levels are at most HIGHEST")),
             })
             .collect();
         level_sum(&mut chance);

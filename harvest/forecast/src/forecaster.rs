@@ -43,6 +43,7 @@ use super::duration::{Lasting, LengthQuantile, Stretches};
 use super::level::{HIGHEST, Level, Predictor, Quantity, Reading, Side, Stat, level_above};
 use super::plain::{Added, Highest};
 use super::spare::{LASTS, Peak};
+use headstart_block::exact;
 use std::time::Duration;
 
 /// The interval at which predictors look: three minutes (BlockFlex, section 4.4.2).
@@ -234,7 +235,8 @@ impl Forecaster {
         mut predictors: impl FnMut(Quantity, Level) -> Predictors,
     ) -> Self {
         settings.unit = settings.unit.max(settings.blocks.div_ceil(HIGHEST.into())).max(1);
-        let units = Level::try_from(settings.blocks.div_ceil(settings.unit)).unwrap_or(HIGHEST);
+        let units =
+            exact(settings.blocks.div_ceil(settings.unit), "the unit is so large that HIGHEST are enough");
         let mut half = |quantity, highest| Half::new(predictors(quantity, highest), highest);
         Self {
             supplies_spare: false,

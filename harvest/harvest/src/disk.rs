@@ -19,7 +19,7 @@ use crate::host::log::from_flash;
 use crate::host::program::{Page, foreign};
 use crate::host::volume::Volume;
 use crate::{Error, ErrorKind, Result, VssdKind};
-use headstart_block::{BlockDevice, ByteRange, Extent, SECTOR_SIZE};
+use headstart_block::{BlockDevice, ByteRange, Extent, SECTOR_SIZE, exact, to_usize};
 use headstart_flash::device::FlashBlock;
 use headstart_flash::queue::Access;
 use headstart_flash::vssd::{Piece, Pin};
@@ -102,7 +102,8 @@ impl VssdDisk {
 
     /// The pages that contain the given bytes.
     fn pages(&self, offset: u64, len: u64) -> (u32, u32) {
-        let page = |at: u64| u32::try_from(at).unwrap_or(u32::MAX);
+        let page =
+            |at: u64| exact::<u32>(at, "the bytes are within the disk, whose pages have numbers of 32 bits");
         (page(offset / self.page_size()), page((offset + len).div_ceil(self.page_size())))
     }
 
@@ -129,10 +130,10 @@ impl VssdDisk {
             }
             let pieces = inner.vssd.read(offset, buf.len() as u64)?;
             for Piece { length, from } in pieces.take(TOGETHER) {
-                spans[count] = (usize::try_from(length).unwrap_or(usize::MAX), from);
+                spans[count] = (to_usize(length), from);
                 count += 1;
                 if let Some((block, at)) = from {
-                    let len = u32::try_from(length).unwrap_or(u32::MAX);
+                    let len = exact(length, "a piece is within a page");
                     pins[reads] = Some(volume.pins().pin(block));
                     bundle[reads] = (block, Access::Read { offset: at, len });
                     reads += 1;
@@ -187,15 +188,15 @@ impl VssdDisk {
         let mut whole = first;
         if !offset.is_multiple_of(size) || (data.len() as u64) < size {
             let within = offset % size;
-            let len = usize::try_from(size - within).unwrap_or(usize::MAX).min(rest.len());
+            let len = to_usize(size - within).min(rest.len());
             let (part, more) = rest.split_at(len);
             head = self.page_with(first, within, part)?;
             (rest, whole) = (more, first + 1);
         }
-        let page_bytes = usize::try_from(size).unwrap_or(usize::MAX);
+        let page_bytes = to_usize(size);
         let mut chunks = rest.chunks_exact(page_bytes);
         let middle: Vec<Page<'_>> = (whole..).zip(chunks.by_ref()).collect();
-        let last = whole + u32::try_from(middle.len()).unwrap_or(0);
+        let last = whole + exact::<u32>(middle.len(), "the bytes are within the disk");
         if !chunks.remainder().is_empty() {
             tail = self.page_with(last, 0, chunks.remainder())?;
         }
@@ -212,9 +213,9 @@ impl VssdDisk {
     /// The present content of a page, with these bytes in it.
     fn page_with(&self, page: u32, within: u64, bytes: &[u8]) -> Result<Vec<u8>> {
         let size = self.page_size();
-        let mut buf = vec![0; usize::try_from(size).unwrap_or(0)];
+        let mut buf = vec![0; to_usize(size)];
         self.read_all(&mut buf, u64::from(page) * size)?;
-        let at = usize::try_from(within).unwrap_or(0);
+        let at = to_usize(within);
         buf[at..at + bytes.len()].copy_from_slice(bytes);
         Ok(buf)
     }
@@ -227,7 +228,7 @@ impl VssdDisk {
         if located.is_none() && !self.volume.read().vssd.is_lost(page, 1) {
             return Ok(());
         }
-        let zeros = vec![0; usize::try_from(range.len()).unwrap_or(0)];
+        let zeros = vec![0; to_usize(range.len())];
         let bytes = self.page_with(page, range.offset() % self.page_size(), &zeros)?;
         self.host.write_pages(&self.volume, &[(page, &bytes)])
     }
@@ -285,7 +286,7 @@ impl BlockDevice for VssdDisk {
         let (mut rest, mut at) = (data, offset);
         let most = self.page_size() * TOGETHER as u64;
         while !rest.is_empty() {
-            let len = usize::try_from(most - at % self.page_size()).unwrap_or(usize::MAX).min(rest.len());
+            let len = to_usize(most - at % self.page_size()).min(rest.len());
             let (part, more) = rest.split_at(len);
             self.write_some(part, at)?;
             (rest, at) = (more, at + len as u64);

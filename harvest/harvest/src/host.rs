@@ -70,7 +70,7 @@ pub use status::{
 
 use crate::{Error, ErrorKind, GssdId, Result, Time, VssdId};
 use actions::Decided;
-use headstart_block::ByteSize;
+use headstart_block::{ByteSize, exact, saturating};
 use headstart_broker::counted;
 use headstart_broker::{self as broker, Action, Answer, Broker, Event, Request, RequestId};
 use headstart_flash::custody::Custody;
@@ -203,7 +203,8 @@ impl Host {
         let about = |error: Error| error.about(format_args!("vSSD {name}"));
         let settings = self.vssd_settings(spec, home.len() as u64).map_err(about)?;
         let vssd = Vssd::new(&settings, &home).map_err(about)?;
-        let (capacity, id) = (u32::try_from(home.len()).unwrap_or(u32::MAX), VssdId(control.next_vssd));
+        let capacity = exact(home.len(), "flash blocks have numbers of 32 bits");
+        let id = VssdId(control.next_vssd);
         let grows = spec.kind == Kind::Harvest && spec.size.is_none();
         let known = About { id, name: name.to_owned(), kind: spec.kind, channels, grows };
         let map = meta::encoded(&vssd.snapshot())?;
@@ -392,7 +393,8 @@ impl Host {
             return Err(error.remedy("release what it borrowed and does not need"));
         }
         let blocks = bytes / u64::from(self.media.geometry().block_size());
-        let capacity = u32::try_from(blocks).unwrap_or(u32::MAX);
+        // As much as there is.
+        let capacity = saturating(blocks);
         let forecast = Forecast { bandwidth: channels, capacity, lasts };
         let grows = {
             let mut control = self.control.lock();
@@ -522,7 +524,7 @@ impl Host {
 
     /// The present time, as the broker counts.
     fn time(&self) -> Time {
-        Time(u64::try_from(self.clock.now().as_micros()).unwrap_or(u64::MAX))
+        Time(saturating::<u64>(self.clock.now().as_micros()))
     }
 
     pub(crate) fn volume(&self, id: VssdId) -> Option<Arc<Volume>> {
@@ -591,7 +593,8 @@ impl Host {
         let geometry = *self.media.geometry();
         let blocks = size
             .map_or(1, |size| headstart_flash::vssd::VssdSettings::new(geometry, size).blocks_needed(size));
-        u16::try_from(blocks.div_ceil(geometry.channel_blocks().into()).max(1)).unwrap_or(u16::MAX)
+        // More than there are, if the size is beyond all flash.
+        saturating(blocks.div_ceil(geometry.channel_blocks().into()).max(1))
     }
 
     /// Takes channels without an owner, the least worn first.
@@ -625,7 +628,7 @@ impl Host {
 
     fn add_volume(&self, control: &mut Control, about: About, vssd: Vssd, last: u64) {
         let geometry = *self.media.geometry();
-        let channels = u16::try_from(about.channels.len()).unwrap_or(u16::MAX);
+        let channels: u16 = exact(about.channels.len(), "a channel has one owner, and a number of 16 bits");
         about.channels.iter().for_each(|channel| self.media.queue().set_owner(*channel, about.id.0));
         // A borrower may need all the flash that there is.
         let (channels, blocks) = match about.kind {

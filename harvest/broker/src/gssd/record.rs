@@ -1,6 +1,7 @@
 //! The record of a gSSD, and the wants of a request.
 
 use crate::{Time, VssdId};
+use headstart_block::saturating;
 use headstart_flash::micros;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -64,7 +65,7 @@ impl Grain {
         let capacity = capacity - capacity % grain.capacity;
         let grain_us = grain.lasts.as_micros().max(1);
         let whole = lasts.as_micros() / grain_us * grain_us;
-        (bandwidth, capacity, Duration::from_micros(u64::try_from(whole).unwrap_or(u64::MAX)))
+        (bandwidth, capacity, Duration::from_micros(saturating(whole)))
     }
 }
 

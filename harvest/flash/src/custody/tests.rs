@@ -161,3 +161,11 @@ fn channels_swap_owners_whole_and_at_home() {
     custody.apply(&Step::Deleted { vssd: BORROWER, bad: vec![] }).unwrap();
     assert_eq!([8, 16].map(holder), [lender, Holder::Nobody]);
 }
+
+#[test]
+fn a_record_that_names_a_channel_twice_is_refused() {
+    for channels in [&[0, 0][..], &[1, 2, 1]] {
+        let error = Custody::recover(geometry(), &[created(LENDER, channels)]).err().unwrap();
+        assert!(error.to_string().contains("named twice"), "{error}");
+    }
+}

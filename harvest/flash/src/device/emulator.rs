@@ -15,7 +15,7 @@
 
 use super::{Flash, FlashBlock, FlashError, Geometry, failed, outside, whole_pages, within};
 use headstart_block::random::Random;
-use headstart_block::{Error, ErrorKind, SECTOR_SIZE};
+use headstart_block::{Error, ErrorKind, SECTOR_SIZE, exact, to_usize};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -197,8 +197,7 @@ impl Emulator {
                     0 => {}
                     1 => self.tear(number, &mut block, page, 0),
                     _ => {
-                        let sectors =
-                            usize::try_from(u64::from(self.geometry.page_size) / SECTOR_SIZE).unwrap_or(0);
+                        let sectors = to_usize(u64::from(self.geometry.page_size) / SECTOR_SIZE);
                         self.tear(number, &mut block, page, random.below(sectors));
                     }
                 }
@@ -320,8 +319,8 @@ impl Flash for Emulator {
         within(&self.geometry, block, offset, buf.len())?;
         let held = self.block(block)?;
         let size = self.geometry.page_size;
-        let pages =
-            offset / size..offset.saturating_add(u32::try_from(buf.len()).unwrap_or(u32::MAX)).div_ceil(size);
+        let len: u32 = exact(buf.len(), "it is within a block, whose size has 32 bits");
+        let pages = offset / size..(offset + len).div_ceil(size);
         let unplugged = self.unplugged.load(Ordering::SeqCst).then_some(pages.start);
         if let Some(page) = unplugged.or_else(|| held.unreadable.range(pages).next().copied()) {
             return Err(FlashError::Unreadable(block, page));
@@ -335,14 +334,14 @@ impl Flash for Emulator {
         let mut at = offset;
         let mut rest = buf;
         while !rest.is_empty() {
-            let within = usize::try_from(at % size).unwrap_or(0);
-            let len = rest.len().min(usize::try_from(size).unwrap_or(usize::MAX) - within);
+            let within = (at % size) as usize;
+            let len = rest.len().min(size as usize - within);
             let (part, more) = rest.split_at_mut(len);
             match held.pages.get(&(at / size)) {
                 Some(page) => part.copy_from_slice(&page[within..within + len]),
                 None => part.fill(0),
             }
-            at = at.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
+            at += exact::<u32>(len, "it is within a page, whose size has 32 bits");
             rest = more;
         }
         Ok(())

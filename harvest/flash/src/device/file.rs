@@ -27,7 +27,7 @@
 use super::table::{self, BAD};
 use super::{Flash, FlashBlock, FlashError, Geometry, outside, whole_pages, within};
 use headstart_block::guarded::{check_own, check_own_file};
-use headstart_block::{Error, ErrorKind};
+use headstart_block::{Error, ErrorKind, to_usize};
 use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
 use rustix::io::Errno;
@@ -234,7 +234,7 @@ impl FileFlash {
             return false;
         }
         let forgotten = fadvise(&self.file, at, NonZeroU64::new(size), Advice::DontNeed);
-        let mut page = vec![0; usize::try_from(size).unwrap_or(0)];
+        let mut page = vec![0; to_usize(size)];
         forgotten.is_ok() && self.file.read_exact_at(&mut page, at).is_ok()
     }
 
@@ -380,7 +380,7 @@ fn read_pages(
     }
     let (mut rest, mut at) = (buf, at);
     while !rest.is_empty() {
-        let within = usize::try_from(at % page as u64).unwrap_or(0);
+        let within = to_usize(at % page as u64);
         let len = rest.len().min(page - within);
         let (part, more) = rest.split_at_mut(len);
         read(part, at).map_err(|error| (at, error))?;
@@ -404,7 +404,7 @@ fn write_zeros(file: &File, at: u64, len: u64) -> io::Result<()> {
     let zeros = vec![0; 64 << 10];
     let mut done = 0;
     while done < len {
-        let part = usize::try_from(len - done).unwrap_or(usize::MAX).min(zeros.len());
+        let part = to_usize(len - done).min(zeros.len());
         file.write_all_at(&zeros[..part], at + done)?;
         done += part as u64;
     }

@@ -1,6 +1,6 @@
 //! The build of flash: channels of dies of planes of blocks of pages.
 
-use headstart_block::{Error, SECTOR_SIZE};
+use headstart_block::{Error, SECTOR_SIZE, exact, saturating};
 use serde::{Deserialize, Serialize};
 
 /// An erase block, by its number: all of the first channel's, then all of the second's, and so on.
@@ -97,16 +97,16 @@ impl Geometry {
         u64::from(self.total_blocks()) * u64::from(self.block_size())
     }
 
-    /// The channel that a block belongs to.
+    /// The channel that a block belongs to; one that the flash does not have if it does not have the block.
     #[must_use]
     pub fn channel(&self, block: FlashBlock) -> u16 {
-        u16::try_from(block.0 / self.channel_blocks()).unwrap_or(u16::MAX)
+        saturating(block.0 / self.channel_blocks())
     }
 
     /// The die of a block, within its channel: neighbours are on different ones.
     #[must_use]
     pub fn die(&self, block: FlashBlock) -> u16 {
-        u16::try_from(block.0 % self.channel_blocks() % u32::from(self.dies)).unwrap_or(0)
+        exact(block.0 % self.channel_blocks() % u32::from(self.dies), "it is less than the number of dies")
     }
 
     /// The number of dies of a channel between one and the next that is taken in turn: 0 for the following die.

@@ -8,6 +8,7 @@
 //! A write that the file system refuses anyway (it gives no room ahead, as NFS 3 does, or the reserve is used up) harms
 //! nothing: its bytes stay in memory, and overwrite the part of them that came through.
 
+use headstart_block::to_usize;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use std::fs::File;
@@ -229,7 +230,7 @@ pub mod limit {
             if self.after.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) == Ok(1) {
                 self.fill(true);
             }
-            let room = usize::try_from(self.most(file)?.saturating_sub(at)).unwrap_or(usize::MAX);
+            let room = to_usize(self.most(file)?.saturating_sub(at));
             if bytes.len() <= room {
                 return Ok(());
             }

@@ -2,6 +2,7 @@
 
 use crate::device::Geometry;
 use crate::device::timing::{Op, Span, Speeds, Timing, Work};
+use headstart_block::saturating;
 use std::time::Duration;
 
 /// The source of a channel's speed.
@@ -92,5 +93,5 @@ impl Pace {
 
 fn spend(rate: Option<u64>, bytes: u64) -> Duration {
     let nanos = rate.map(|rate| u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1)));
-    Duration::from_nanos(nanos.map_or(0, |nanos| u64::try_from(nanos).unwrap_or(u64::MAX)))
+    Duration::from_nanos(nanos.map_or(0, saturating))
 }

@@ -6,7 +6,6 @@
 
 use super::map::{Entry, Patch, Spot};
 use super::open::Open;
-use super::settings::pages_of;
 use super::space::{LOG, State};
 use super::{FlashBlock, Vssd};
 use crate::{Error, Result};
@@ -192,7 +191,9 @@ impl Vssd {
     }
 
     fn apply_resized(&mut self, size: u64) -> Result<()> {
-        let pages = pages_of(size, self.settings.geometry.page_size)
+        let pages = self
+            .settings
+            .pages_of(size)
             .map_err(|error| Error::corrupt("has a size that cannot be").caused_by(error))?;
         if pages > self.pages
             && !self.settings.thin

@@ -11,6 +11,7 @@ use super::place::{Placement, RESERVE};
 use super::space::{LOG, State, Stream};
 use super::{FlashBlock, Vssd};
 use crate::{Error, Result};
+use headstart_block::exact;
 use std::collections::BTreeSet;
 
 /// Blocks that are evacuated at a time: their copies run on different channels.
@@ -228,7 +229,7 @@ impl Vssd {
     /// The number of free blocks below which the collector makes room.
     pub(super) fn low(&self) -> u32 {
         // A stream that comes to a new group begins as many data blocks as the group is wide.
-        let collect = u32::try_from(self.widths().collect).unwrap_or(u32::MAX);
+        let collect = exact(self.widths().collect, "it is at most the number of blocks");
         let most = self.space.active().max(collect).saturating_mul(2).max(self.settings.interleave).max(4);
         RESERVE + (self.slack() / 4).clamp(1, most)
     }
@@ -364,7 +365,7 @@ impl Vssd {
 
     /// The next page of a task; `None` if there are no more, or no place for it.
     fn advance(&mut self, index: usize) -> Option<CollectStep> {
-        let pages = u16::try_from(self.settings.geometry.pages).unwrap_or(u16::MAX);
+        let pages: u16 = exact(self.settings.geometry.pages, "settings with more pages a block are refused");
         loop {
             let Task { source, reason, cursor, to, whole } = self.tasks.list[index];
             // The last free blocks are the first's: it needs no more than there are, and makes room for the others.

@@ -11,6 +11,7 @@ use super::place::Placement;
 use super::space::State;
 use crate::device::FlashBlock;
 use crate::{Error, ErrorKind, Result};
+use headstart_block::exact;
 use std::ops::Range;
 
 /// Lost pages, as bits: 1 MiB for 128 GiB, and no memory if nothing was lost.
@@ -74,14 +75,15 @@ impl Lost {
     /// `true` if any of them is lost.
     pub(super) fn any(&self, run: Range<u32>) -> bool {
         let end = (self.words.len() as u64 * 64).min(run.end.into());
-        let end = u32::try_from(end).unwrap_or(u32::MAX);
+        let end: u32 = exact(end, "it is at most the run's end");
         self.count > 0
             && run.start < end
             && words(run.start..end).any(|(word, bits)| self.words[word] & bits != 0)
     }
 
     fn each_word(&mut self, run: Range<u32>, mut act: impl FnMut(&mut u64, u64) -> u64) {
-        let end = u32::try_from((self.words.len() as u64 * 64).min(run.end.into())).unwrap_or(u32::MAX);
+        let end = (self.words.len() as u64 * 64).min(run.end.into());
+        let end: u32 = exact(end, "it is at most the run's end");
         for (word, bits) in words(run.start.min(end)..end) {
             self.count -= act(&mut self.words[word], bits);
         }
@@ -137,7 +139,7 @@ impl Vssd {
 
     /// Unmaps the pages of a slot: they are lost.
     pub(super) fn abandon(&mut self, slot: u8) {
-        let pages = u16::try_from(self.settings.geometry.pages).unwrap_or(u16::MAX);
+        let pages: u16 = exact(self.settings.geometry.pages, "settings with more pages a block are refused");
         for pool in self.space.pools_of(slot, None) {
             for entry in self.space.pool(pool).entries() {
                 for page in 0..pages {

@@ -4,6 +4,7 @@
 //! or a hole that reads as zeros. A block without base reads as zeros unless it has a patch. The base is nothing but a
 //! short way to write down many places; [`Map::rebase`] may choose another at any time and no page moves by it.
 
+use headstart_block::exact;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -15,6 +16,11 @@ pub(super) struct Entry(u32);
 
 /// Blocks of a slot, at most: the last number of the last slot stands for none.
 pub(super) const SLOT_BLOCKS: u32 = (1 << 24) - 1;
+
+/// The number of a block in its slot, or of blocks of a slot.
+pub(super) fn in_slot(number: usize) -> u32 {
+    exact(number, "a slot has fewer blocks than SLOT_BLOCKS")
+}
 
 impl Entry {
     pub(super) const NONE: Self = Self(u32::MAX);
@@ -100,7 +106,7 @@ impl Map {
 
     /// Logical blocks.
     pub(super) fn blocks(&self) -> u32 {
-        u32::try_from(self.bases.len()).unwrap_or(u32::MAX)
+        exact(self.bases.len(), "its length was set as a number of 32 bits")
     }
 
     /// Changes the number of logical blocks; those that go hold nothing.
@@ -141,7 +147,7 @@ impl Map {
         let overlay = self.overlay(block);
         let patched = overlay.iter().filter(|patch| patch.entry != Entry::NONE).count();
         let based = self.base(block).map_or(0, |_| usize::from(self.pages) - overlay.len());
-        u32::try_from(patched + based).unwrap_or(u32::MAX)
+        exact(patched + based, "it is at most the number of pages of a block")
     }
 
     /// Maps a page, or unmaps it; returns the place that it was mapped to.
@@ -179,7 +185,8 @@ impl Map {
     pub(super) fn clear(&mut self, block: u32) -> (Option<(Entry, u16)>, Vec<Patch>) {
         let overlay = self.overlays.remove(&block).unwrap_or_default();
         self.patches -= overlay.len() as u64;
-        let left = self.pages.saturating_sub(u16::try_from(overlay.len()).unwrap_or(u16::MAX));
+        let patched: u16 = exact(overlay.len(), "a page has one patch at most");
+        let left = self.pages.saturating_sub(patched);
         let base = self.base(block).map(|entry| (entry, left));
         self.bases[block as usize] = Entry::NONE;
         (base, overlay)

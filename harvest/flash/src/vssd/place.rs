@@ -6,6 +6,7 @@ use super::open::Fill;
 use super::space::{ChannelPool, LOG, State, Stream};
 use super::{FlashBlock, Vssd};
 use crate::{Error, ErrorKind, Result};
+use headstart_block::exact;
 
 /// Free blocks that only the collector may take.
 pub(super) const RESERVE: u32 = 2;
@@ -213,7 +214,10 @@ impl Vssd {
     /// Blocks beyond those of the stored pages.
     pub(super) fn slack(&self) -> u32 {
         let stored = self.stored.div_ceil(u64::from(self.settings.geometry.pages));
-        u32::try_from(u64::from(self.space.usable()).saturating_sub(stored)).unwrap_or(u32::MAX)
+        exact(
+            u64::from(self.space.usable()).saturating_sub(stored),
+            "it is at most the number of usable blocks",
+        )
     }
 
     /// The widths: half of the spare blocks may be open, and no more of a kind than can be programmed at once.
@@ -334,7 +338,7 @@ impl Vssd {
 
     /// The number of free blocks that are the collector's, for pages that are copied from a block, or written.
     fn kept(&self, from: Option<Entry>) -> u32 {
-        let collect = u32::try_from(self.widths().collect).unwrap_or(u32::MAX);
+        let collect: u32 = exact(self.widths().collect, "it is at most the number of blocks");
         RESERVE + if from.is_none() { collect.saturating_sub(1) } else { 0 }
     }
 

@@ -3,6 +3,7 @@
 use super::Vssd;
 use crate::device::FlashBlock;
 use crate::{Error, Result};
+use headstart_block::exact;
 
 /// A part of a range: contiguous bytes in one flash block, or zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,12 +55,12 @@ impl Pieces<'_> {
         }
         let size = self.vssd.settings.geometry.page_size;
         let within = self.offset % u64::from(size);
-        let page = u32::try_from(self.offset / u64::from(size)).unwrap_or(u32::MAX);
+        let page = exact(self.offset / u64::from(size), "the disk's pages have numbers of 32 bits");
         let length = (u64::from(size) - within).min(self.end - self.offset);
         self.offset += length;
         let (block, at) = self.vssd.stripe.locate(page);
         let from = self.vssd.map.lookup(block, at).map(|spot| {
-            let within = u32::try_from(within).unwrap_or(0);
+            let within: u32 = exact(within, "it is less than a page");
             (self.vssd.space.block(spot.entry), u32::from(spot.page) * size + within)
         });
         Some(Piece { length, from })

@@ -2,6 +2,7 @@
 
 use crate::device::Geometry;
 use crate::{Error, Result};
+use headstart_block::saturating;
 use serde::{Deserialize, Serialize};
 
 /// Flash blocks beyond the stored pages without which collecting makes no progress: two kept free for it, one open for
@@ -69,7 +70,7 @@ impl VssdSettings {
         }
         let stored = self.size / u64::from(self.geometry.block_size().max(1));
         let spare = self.blocks_needed(self.size).saturating_sub(stored);
-        let most = u32::try_from((spare / 4).min(stored / 4)).unwrap_or(u32::MAX).clamp(1, WIDEST);
+        let most = saturating::<u32>((spare / 4).min(stored / 4)).clamp(1, WIDEST);
         1 << most.ilog2()
     }
 
@@ -95,12 +96,26 @@ impl VssdSettings {
                 "an interleave over {MOST_INTERLEAVE} logical blocks is too wide"
             )));
         }
-        pages_of(self.size, page_size)
+        self.pages_of(self.size)
+    }
+
+    /// Pages of another size in bytes, if nothing else changes.
+    ///
+    /// # Errors
+    /// Invalid if a vSSD cannot have it.
+    pub(super) fn pages_of(&self, size: u64) -> Result<u32> {
+        let pages = pages_of(size, self.geometry.page_size)?;
+        let (width, block_pages) = (u64::from(self.width()), u64::from(self.geometry.pages));
+        if u64::from(pages).div_ceil(width * block_pages) * width > u64::from(u32::MAX) {
+            return Err(Error::invalid(format!("{size} bytes are more than 2^32 - 1 logical blocks"))
+                .remedy("choose a smaller size, or flash with more pages a block"));
+        }
+        Ok(pages)
     }
 }
 
 /// Pages of a size in bytes.
-pub(super) fn pages_of(size: u64, page_size: u32) -> Result<u32> {
+fn pages_of(size: u64, page_size: u32) -> Result<u32> {
     let whole = size > 0 && size.is_multiple_of(page_size.into());
     let pages = size / u64::from(page_size);
     u32::try_from(pages).ok().filter(|&pages| whole && pages < u32::MAX).ok_or_else(|| {
@@ -123,6 +138,24 @@ mod tests {
         let settings = VssdSettings::new(Geometry::default(), 128 << 30);
         assert_eq!((settings.check().unwrap(), settings.width()), (8 << 20, 64));
         assert_eq!(settings.blocks_needed(settings.size), 32_768 + 2293);
+    }
+
+    #[test]
+    fn a_size_of_too_many_logical_blocks_is_refused() {
+        let geometry = Geometry { pages: 1, page_size: 512, ..Geometry::default() };
+        let of = |pages: u64| {
+            VssdSettings { interleave: 4096, ..VssdSettings::new(geometry, pages * 512) }.check()
+        };
+        let most = u64::from(u32::MAX) / 4096 * 4096;
+        assert_eq!(of(most).unwrap(), u32::try_from(most).unwrap());
+        assert!(of(most + 1).unwrap_err().to_string().contains("logical blocks"));
+        let stripe = super::super::stripe::Stripe::new(4096, 1, 1);
+        let last = u32::try_from(most).unwrap() - 1;
+        assert_eq!((stripe.blocks(last + 1), stripe.locate(last)), (last + 1, (last, 0)));
+        let two = Geometry { pages: 2, ..geometry };
+        let large =
+            VssdSettings { interleave: 4096, ..VssdSettings::new(two, u64::from(u32::MAX - 1) * 512) };
+        assert_eq!(large.check().unwrap(), u32::MAX - 1);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Blocks that come and go: harvested and drained, lent and taken back; and the size of the disk.
 
 use super::change::{Change, ChangeKind};
-use super::settings::pages_of;
 use super::space::State;
 use super::{FlashBlock, Vssd};
 use crate::{Error, ErrorKind, Result};
+use headstart_block::{exact, saturating};
 use std::time::Duration;
 
 /// The figures of a check that the stored pages fit without some of the blocks. In pages.
@@ -239,7 +239,8 @@ impl Vssd {
     pub fn lendable(&self, keep: u32) -> (Vec<(u16, u32)>, u32) {
         let mut pools = self.space.pools_of(0, None);
         pools.retain(|&pool| !self.space.pool(pool).draining);
-        let count = |pool: usize| u32::try_from(self.leaving(pool).count()).unwrap_or(u32::MAX);
+        let count =
+            |pool: usize| exact::<u32>(self.leaving(pool).count(), "a slot has at most SLOT_BLOCKS blocks");
         let channels = pools.into_iter().map(|pool| (self.space.pool(pool).channel, count(pool)));
         (channels.filter(|&(_, count)| count > 0).collect(), self.spare_beyond(keep))
     }
@@ -317,7 +318,7 @@ impl Vssd {
     /// # Errors
     /// Invalid if it is no multiple of a page; NoSpace if the blocks that it has, with those lent, are too few.
     pub fn resize(&mut self, size: u64) -> Result<Change> {
-        let pages = pages_of(size, self.settings.geometry.page_size)?;
+        let pages = self.settings.pages_of(size)?;
         // A channel that is being emptied comes back, or another in its place.
         let own = self.space.pools_of(0, None).into_iter().map(|pool| self.space.pool(pool));
         let emptied: u32 = own.filter(|pool| pool.draining).map(super::space::ChannelPool::usable).sum();
@@ -356,7 +357,7 @@ impl Vssd {
         let stored = (self.stored + self.users()).div_ceil(u64::from(self.settings.geometry.pages));
         let needed = stored + u64::from(keep) + u64::from(super::settings::LEAST_SPARE);
         let ready = (self.space.free() + self.space.dirty()).saturating_sub(super::place::RESERVE);
-        u32::try_from(u64::from(blocks).saturating_sub(needed)).unwrap_or(u32::MAX).min(ready)
+        saturating::<u32>(u64::from(blocks).saturating_sub(needed)).min(ready)
     }
 }
 

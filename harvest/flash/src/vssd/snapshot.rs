@@ -6,6 +6,7 @@ use super::space::State;
 use super::stripe::Stripe;
 use super::{FlashBlock, Vssd};
 use crate::{Error, Result};
+use headstart_block::{exact, to_usize};
 use serde::{Deserialize, Serialize};
 
 /// A flash block in a [`Snapshot`].
@@ -67,11 +68,11 @@ impl Vssd {
             (number, slot.blocks.iter().copied().zip(slot.info.iter().map(kept)).collect())
         });
         let blocks = 0..self.map.blocks();
-        let count = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+        let count = |length: usize| exact::<u32>(length, "a page has one patch at most");
         let mut overlaid: Vec<_> =
             self.map.overlaid().map(|(block, length)| (block, count(length))).collect();
         overlaid.sort_unstable();
-        let mut patches = Vec::with_capacity(usize::try_from(self.map.patches()).unwrap_or(0));
+        let mut patches = Vec::with_capacity(to_usize(self.map.patches()));
         overlaid.iter().for_each(|(block, _)| patches.extend_from_slice(self.map.overlay(*block)));
         Snapshot {
             number: self.last,
@@ -153,7 +154,8 @@ impl Vssd {
             if based {
                 // Every page of it counts; patches elsewhere take away again below.
                 self.space.set_owner(base, block, &self.stripe);
-                let left = u16::try_from(pages as usize - overlay.len()).unwrap_or(u16::MAX);
+                let left: u16 =
+                    exact(pages as usize - overlay.len(), "settings with more pages a block are refused");
                 self.space.change(base, |info| info.valid = left);
                 self.stored += u64::from(left);
             }
@@ -163,17 +165,16 @@ impl Vssd {
         }
         for (block, patch) in lists.iter().flat_map(|(block, list)| list.iter().map(move |p| (*block, p))) {
             let Some(spot) = patch.spot() else { continue };
-            let page = u32::try_from(self.stripe.page(block, patch.page)).unwrap_or(u32::MAX);
-            if !self.is_here(spot.entry) || page >= self.pages {
-                return Err("maps what is not there");
-            }
+            let page = u32::try_from(self.stripe.page(block, patch.page)).ok();
+            let page = page.filter(|page| self.is_here(spot.entry) && *page < self.pages);
+            let page = page.ok_or("maps what is not there")?;
             self.claim(spot, page).map_err(|_| "maps two pages to one place")?;
             self.stored += 1;
         }
         let whole = |block| self.map.base(block).is_none() || self.stripe.is_whole(block, self.pages);
         let beyond = |block: u32| {
             let page = |at| self.stripe.page(block, at) >= u64::from(self.pages);
-            (0..u16::try_from(pages).unwrap_or(u16::MAX))
+            (0..exact::<u16>(pages, "settings with more pages a block are refused"))
                 .any(|at| page(at) && self.map.lookup(block, at).is_some())
         };
         if (0..self.map.blocks()).any(|block| !whole(block) && beyond(block)) {

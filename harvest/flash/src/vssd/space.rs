@@ -5,11 +5,12 @@
 
 mod slow;
 
-use super::map::{Entry, SLOT_BLOCKS, Spot, Table};
+use super::map::{Entry, SLOT_BLOCKS, Spot, Table, in_slot};
 use super::settings::LEAST_SPARE;
 use super::stripe::Stripe;
 use crate::device::{FlashBlock, Geometry};
 use crate::{Error, Result};
+use headstart_block::{exact, saturating};
 use slow::{LOG_COST, WHOLE};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -157,7 +158,7 @@ impl Space {
     pub(super) fn new(geometry: Geometry) -> Self {
         Self {
             geometry,
-            pages: u16::try_from(geometry.pages).unwrap_or(u16::MAX),
+            pages: exact(geometry.pages, "settings with more pages a block are refused"),
             slots: Vec::new(),
             pools: Vec::new(),
             logs: Table::default(),
@@ -196,13 +197,13 @@ impl Space {
         let mut info = Vec::with_capacity(blocks.len());
         let geometry = self.geometry;
         for channel in blocks.chunk_by(|a, b| geometry.channel(a.0) == geometry.channel(b.0)) {
-            let first = u32::try_from(info.len()).unwrap_or(SLOT_BLOCKS);
+            let (first, count) = (in_slot(info.len()), in_slot(channel.len()));
             let pool = self.new_pool(ChannelPool {
                 slot,
                 channel: geometry.channel(channel[0].0),
                 first,
-                count: u32::try_from(channel.len()).unwrap_or(0),
-                usable: u32::try_from(channel.len()).unwrap_or(0),
+                count,
+                usable: count,
                 lent: 0,
                 free: (first..).zip(channel).map(|(number, &(_, wear))| (wear, number)).collect(),
                 dirty: BTreeSet::new(),
@@ -254,13 +255,13 @@ impl Space {
     pub(super) fn replace_pool(&mut self, index: usize, blocks: &[(FlashBlock, Option<u32>)]) {
         let entries: Vec<_> = self.pools[index].entries().collect();
         self.failing.retain(|failing| !entries.contains(failing));
-        let (slot, number) = (usize::from(self.pools[index].slot), u16::try_from(index).unwrap_or(u16::MAX));
+        let (slot, number) = (usize::from(self.pools[index].slot), exact(index, "new_pool refuses more"));
         let pool = &mut self.pools[index];
         (pool.free, pool.dirty, pool.usable, pool.lent) = Default::default();
         (pool.draining, pool.closed) = (false, false);
         for (&entry, &(block, wear)) in entries.iter().zip(blocks) {
             pool.channel = self.geometry.channel(block);
-            let number_in_slot = u32::try_from(entry.number()).unwrap_or(SLOT_BLOCKS);
+            let number_in_slot = in_slot(entry.number());
             let info = Info {
                 owner: LOG,
                 wear: wear.unwrap_or(0),
@@ -417,7 +418,7 @@ impl Space {
     /// Moves a block to another state, and between the lists that go with them.
     pub(super) fn put(&mut self, entry: Entry, state: State) {
         let before = *self.info(entry);
-        let number = u32::try_from(entry.number()).unwrap_or(SLOT_BLOCKS);
+        let number = in_slot(entry.number());
         self.change(entry, |info| {
             info.state = state;
             if matches!(state, State::Free | State::Lent) {
@@ -473,16 +474,15 @@ impl Space {
     fn recount(&mut self) {
         (self.usable, self.free, self.dirty, self.lent, self.active, self.quick) = (0, 0, 0, 0, 0, [0; 2]);
         self.dry = false;
-        let size = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
         for pool in &self.pools {
             self.lent += pool.lent;
             if !pool.draining && pool.count > 0 {
                 self.usable += pool.usable;
-                self.free += size(pool.free.len());
-                self.dirty += size(pool.dirty.len());
+                self.free += in_slot(pool.free.len());
+                self.dirty += in_slot(pool.dirty.len());
                 if !pool.is_slow() {
-                    self.quick[0] += size(pool.free.len());
-                    self.quick[1] += size(pool.dirty.len());
+                    self.quick[0] += in_slot(pool.free.len());
+                    self.quick[1] += in_slot(pool.dirty.len());
                     self.dry |= pool.is_dry(self.geometry.dies.into());
                 }
                 self.active += u32::from(pool.usable > 0);
@@ -505,7 +505,7 @@ impl Space {
 
     /// Blocks that are or will be free without anything being copied.
     pub(super) fn coming(&self) -> u32 {
-        self.free + self.dirty + u32::try_from(self.dead.len()).unwrap_or(u32::MAX)
+        self.free + self.dirty + exact::<u32>(self.dead.len(), "flash blocks have numbers of 32 bits")
     }
 
     /// `true` if a channel that is not slow is [dry](ChannelPool::is_dry).
@@ -580,7 +580,8 @@ impl Space {
     pub(super) fn set_owner(&mut self, entry: Entry, owner: u32, stripe: &Stripe) {
         let before = self.info(entry).owner;
         if owner == LOG && before != LOG {
-            let whose = |at| u32::try_from(stripe.page(before, at)).unwrap_or(NOBODY);
+            // What is beyond the last number is NOBODY's, whose number that is.
+            let whose = |at| saturating(stripe.page(before, at));
             self.logs.insert(entry, (0..self.pages).map(whose).collect());
         } else if owner != LOG {
             self.logs.remove(&entry);

@@ -5,6 +5,7 @@
 //! 1, ..., unit `width` the second of block 0. Neither the number of channels nor the size of the disk enters, so that
 //! both may change. The last group may be cut short: then none of its blocks is whole.
 
+use headstart_block::{exact, saturating};
 use std::ops::Range;
 
 /// A bijection of logical pages and pages of logical blocks.
@@ -26,7 +27,7 @@ impl Stripe {
     /// The number of logical blocks of `pages` logical pages: whole groups.
     pub(super) fn blocks(&self, pages: u32) -> u32 {
         let group = u64::from(self.width) * u64::from(self.pages);
-        u32::try_from(u64::from(pages).div_ceil(group) * u64::from(self.width)).unwrap_or(u32::MAX)
+        exact(u64::from(pages).div_ceil(group) * u64::from(self.width), "settings with more are refused")
     }
 
     /// The logical block of a logical page, and the page in it.
@@ -36,7 +37,7 @@ impl Stripe {
         let (unit, within) = (rest / u64::from(self.unit), rest % u64::from(self.unit));
         let block = number * u64::from(self.width) + unit % u64::from(self.width);
         let at = unit / u64::from(self.width) * u64::from(self.unit) + within;
-        (u32::try_from(block).unwrap_or(u32::MAX), u16::try_from(at).unwrap_or(u16::MAX))
+        (exact(block, "settings with more are refused"), exact(at, "a block has at most 65,535 pages"))
     }
 
     /// The logical page at a page of a logical block; beyond the disk in a group that is cut short.
@@ -57,10 +58,13 @@ impl Stripe {
         let group = u64::from(self.width) * u64::from(self.pages);
         let first = u64::from(run.start).div_ceil(group);
         let last = (u64::from(run.end) / group).max(first);
-        let cut = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let width = u64::from(self.width);
-        let pages = cut(first * group).min(run.end)..cut(last * group).min(run.end);
-        (cut(first * width)..cut(last * width), if first == last { run.end..run.end } else { pages })
+        let pages =
+            saturating::<u32>(first * group).min(run.end)..saturating::<u32>(last * group).min(run.end);
+        (
+            saturating::<u32>(first * width)..saturating::<u32>(last * width),
+            if first == last { run.end..run.end } else { pages },
+        )
     }
 }
 

@@ -12,6 +12,7 @@ use super::job::Job;
 use super::volume::Volume;
 use super::{Control, Host};
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
+use headstart_block::exact;
 use headstart_broker::event::Answer;
 use headstart_broker::{Action, Event, RequestId, Step};
 use headstart_flash::device::FlashBlock;
@@ -206,8 +207,8 @@ impl Host {
         blocks.sort_unstable();
         Ok(Event::Carved {
             gssd,
-            bandwidth: u16::try_from(wanted.len()).unwrap_or(u16::MAX),
-            capacity: u32::try_from(blocks.len()).unwrap_or(u32::MAX),
+            bandwidth: exact(wanted.len(), "channels have numbers of 16 bits"),
+            capacity: exact(blocks.len(), "flash blocks have numbers of 32 bits"),
             blocks: headstart_broker::Run::gather(blocks),
         })
     }
@@ -311,7 +312,7 @@ fn spread(channels: &[(u16, u32)], bandwidth: u16, capacity: u32) -> Vec<(u16, u
     let (mut left, mut wanted) = (capacity, Vec::with_capacity(most.len()));
     // Those with the fewest first: the others make up for their lack.
     for (index, (channel, count)) in most.iter().enumerate().rev() {
-        let share = left.div_ceil(u32::try_from(index + 1).unwrap_or(1)).min(*count);
+        let share = left.div_ceil(exact(index + 1, "channels have numbers of 16 bits")).min(*count);
         if share > 0 {
             wanted.push((*channel, share));
         }

@@ -1,7 +1,7 @@
 //! The knobs of a host, and its flash.
 
 use crate::{Error, ErrorKind, Result};
-use headstart_block::ByteSize;
+use headstart_block::{ByteSize, saturating};
 use headstart_broker as broker;
 use headstart_broker::gssd::Grain;
 use headstart_flash::device::claim::{Claim, is_hole};
@@ -131,7 +131,7 @@ impl HostSettings {
         let bytes = u64::from(paper.capacity) * u64::from(Geometry::default().block_size());
         let most = bytes / u64::from(geometry.block_size().max(1));
         let quarter = geometry.channel_blocks() / 4;
-        let capacity = u32::try_from(most).unwrap_or(u32::MAX).min(quarter).max(1);
+        let capacity = saturating::<u32>(most).min(quarter).max(1);
         self.grain.unwrap_or(Grain { capacity, ..paper }).sane()
     }
 

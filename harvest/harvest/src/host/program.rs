@@ -4,6 +4,7 @@ use super::Host;
 use super::log::{Inner, from_flash};
 use super::volume::Volume;
 use crate::{Error, ErrorKind, Result};
+use headstart_block::saturating;
 use headstart_broker::{Event, Notice, Report};
 use headstart_flash::device::{FlashBlock, FlashError};
 use headstart_flash::queue;
@@ -161,7 +162,7 @@ impl Host {
         volume.check()?;
         let lent = volume.read().vssd.usage().lent;
         let blocks = pages.div_ceil(self.media.geometry().pages as usize) + 8;
-        let capacity = u32::try_from(blocks).unwrap_or(u32::MAX);
+        let capacity = saturating(blocks);
         self.notify(Event::SpacePressure { lender: volume.id, bandwidth: 0, capacity })?;
         if self.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Cancelled, "the host is being closed"));
@@ -248,7 +249,7 @@ impl Host {
     fn copy(&self, volume: &Volume, copies: Vec<(FlashBlock, u32, Placement)>) -> Result<()> {
         let (media, class) = (&self.media, volume.collect_class());
         let size = media.geometry().page_size;
-        let bytes = usize::try_from(size).unwrap_or(0);
+        let bytes = size as usize;
         let mut pages = vec![0; bytes * copies.len()];
         let bundle: Vec<(FlashBlock, queue::Access)> = copies
             .iter()
@@ -327,7 +328,7 @@ impl Host {
             return false;
         }
         let size = media.geometry().page_size;
-        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+        let mut bytes = vec![0; size as usize];
         let lost = matches!(media.read(block, page * size, &mut bytes), Err(FlashError::Unreadable(..)));
         if lost {
             volume.suspect_pages.lock().settled(at);

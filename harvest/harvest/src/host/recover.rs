@@ -16,7 +16,7 @@ use super::wear_leveling::WearLeveling;
 use super::{Clock, Control, Host, Jobs, Kind};
 use crate::{Error, ErrorKind, Result, Time, VssdId};
 use headstart_block::guarded::{GuardedDir, open_own_file, shell_word};
-use headstart_block::private;
+use headstart_block::{private, saturating};
 use headstart_broker::{Action, Broker, Run, Step};
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry};
@@ -109,7 +109,7 @@ impl Host {
         let Parts { opened, settings, journal, lock: held, inline, guard } = parts;
         let Opened { flash, speed, new, forgets, place, made } = opened;
         let geometry = flash.geometry();
-        let now = Time(u64::try_from(clock.now().as_micros()).unwrap_or(u64::MAX));
+        let now = Time(saturating::<u64>(clock.now().as_micros()));
         let (zero, ticking) = (clock.now(), Arc::clone(&clock));
         let schedulers = ChannelSchedulers::new(&geometry, speed, settings.schedulers);
         let queue = ChannelQueue::new(geometry, schedulers, move || ticking.now().saturating_sub(zero));

@@ -6,6 +6,7 @@ use super::status::{
 };
 use super::{Control, Host};
 use crate::{GssdId, VssdId};
+use headstart_block::saturating;
 use headstart_broker::{Notice, Run};
 use headstart_flash::device::FlashBlock;
 use std::sync::atomic::Ordering;
@@ -62,7 +63,7 @@ impl Host {
             id,
             kind: volume.kind,
             size: volume.size(),
-            channels: u16::try_from(channels.len()).unwrap_or(u16::MAX),
+            channels: saturating(channels.len()),
             used: usage.stored * u64::from(geometry.page_size),
             lent: u64::from(usage.lent) * block,
             offered: self.lent_by(control, id, |control, gssd| control.broker.is_pooled(gssd)),
@@ -131,7 +132,7 @@ impl Host {
             place: self.place.clone(),
             size: geometry.size(),
             channels: geometry.channels,
-            free_channels: geometry.channels.saturating_sub(u16::try_from(taken).unwrap_or(u16::MAX)),
+            free_channels: geometry.channels.saturating_sub(saturating(taken)),
             block_size: geometry.block_size().into(),
             bad_blocks: (bad as u64).max(nobodys),
             unreadable_pages: done.given_up,

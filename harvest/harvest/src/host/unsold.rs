@@ -10,6 +10,7 @@ use super::options::HostSettings;
 use super::volume::Volume;
 use super::{Control, Host, Kind};
 use crate::{Result, Time, VssdId};
+use headstart_block::exact;
 use headstart_broker::Event;
 use headstart_flash::journal::Record;
 use headstart_forecast::unsold::ENOUGH;
@@ -85,7 +86,7 @@ impl Host {
     pub(super) fn offer_unsold(&self, control: &mut Control, volume: &Volume) -> Event {
         let usage = volume.read().vssd.usage();
         let lasts = control.inventory.lasts(volume.id, self.size_of(volume), self.time(), &self.settings);
-        let bandwidth = u16::try_from(volume.channels().len()).unwrap_or(u16::MAX);
+        let bandwidth = exact(volume.channels().len(), "a channel has one owner, and a number of 16 bits");
         let forecast = Forecast { bandwidth, capacity: usage.blocks + usage.lent, lasts };
         if let Some(sampler) = control.samples.get_mut(&volume.id) {
             sampler.set_forecast(forecast);

@@ -7,6 +7,7 @@
 
 use super::{ChannelPool, Space};
 use crate::vssd::map::Entry;
+use headstart_block::{exact, saturating};
 use std::time::Duration;
 
 /// The cost of a quick channel.
@@ -46,7 +47,7 @@ impl Space {
         let Some(least) = self.pools.iter().filter(used).map(nanos).min() else { return };
         for pool in &mut self.pools {
             let cost = nanos(pool).saturating_mul(WHOLE.into()) / least;
-            let cost = u32::try_from(cost).unwrap_or(u32::MAX).min(WHOLE * WHOLE);
+            let cost = saturating::<u32>(cost).min(WHOLE * WHOLE);
             pool.cost = if cost > SLOW[usize::from(pool.is_slow())] { cost } else { WHOLE };
         }
         self.recount();
@@ -95,6 +96,6 @@ impl Space {
     /// Blocks on channels that are not slow that are or will be free without anything being copied.
     pub(in crate::vssd) fn quick_coming(&self) -> u32 {
         // Dead blocks may be anywhere, for a moment.
-        self.quick[0] + self.quick[1] + u32::try_from(self.dead.len()).unwrap_or(u32::MAX)
+        self.quick[0] + self.quick[1] + exact::<u32>(self.dead.len(), "flash blocks have numbers of 32 bits")
     }
 }
