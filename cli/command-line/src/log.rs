@@ -13,7 +13,7 @@
 
 use crate::bar::print_above;
 use crate::name;
-use headstart_block::{Error, Result, private};
+use headstart_block::{Error, Result, private, saturating};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
@@ -130,7 +130,7 @@ impl Budget {
     /// The number of warnings that were left out before the next one; `None` if that is left out, too.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let more = now.saturating_duration_since(self.at).as_secs() / ONE_MORE.as_secs();
-        let more = u32::try_from(more).unwrap_or(u32::MAX).min(AT_ONCE);
+        let more = saturating::<u32>(more).min(AT_ONCE);
         self.left = self.left.saturating_add(more).min(AT_ONCE);
         self.at = if self.left == AT_ONCE { now } else { self.at + ONE_MORE * more };
         if self.left == 0 {

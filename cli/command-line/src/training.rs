@@ -2,7 +2,7 @@
 
 use crate::traces::cancelled;
 use clap::ValueEnum;
-use headstart_block::{FileSource, Result};
+use headstart_block::{FileSource, Result, saturating};
 use headstart_image::progress::Progress;
 use headstart_plan::artifact::PlanFile;
 use headstart_plan::evaluate::Misses;
@@ -29,7 +29,7 @@ impl ObjectiveName {
         match self {
             Self::Hits => Objective::Hits,
             Self::Boot => Objective::Boot {
-                round_trip: u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX),
+                round_trip: saturating::<u64>(round_trip.as_nanos()),
                 misses: Misses::RangeThenRest,
                 hot: true,
             },

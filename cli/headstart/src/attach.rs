@@ -29,7 +29,7 @@ use crate::terminal::{Terminal, print_above};
 use agent_swarm::Connector;
 use arguments::MetricsAddress;
 use headstart_agentd::disks::{Held, ends_for_good, hold_pid_file, keep_images};
-use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result};
+use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result, saturating};
 use headstart_diskd::lines::VersionQuery;
 use headstart_diskd::{
     Copies, DiskSession, Environment, Preloads, QemuVersion, RecordedBoots, ServerSettings, Servers,
@@ -208,7 +208,7 @@ impl Attach {
             let _ = writeln!(std::io::stderr(), "headstart: warning: {warning}");
         }
         let warnings = if self.pid_file.is_some() { warnings } else { Vec::new() };
-        let ready_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let ready_ms = saturating::<u64>(took.as_millis());
         let mut out = std::io::stdout().lock();
         let written = if json {
             let disks = session.disks.iter().map(|disk| ReadyDisk {

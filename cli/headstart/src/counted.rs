@@ -14,7 +14,7 @@ use crate::published::{Stored, on_stored};
 use crate::report::count;
 use crate::store_args::StoreArgs;
 use headstart_block::random::mix;
-use headstart_block::{ByteRange, Result, SLICE_SIZE};
+use headstart_block::{ByteRange, Result, SLICE_SIZE, to_usize};
 use headstart_disk::image_key_of;
 use headstart_diskd::NamedImage;
 use headstart_image::manifest::Manifest;
@@ -117,7 +117,7 @@ fn boots_of(counts: &ImageCounts, creation: &Creation) -> Vec<Trace> {
         let record = Record { t_us: u64::from(*mean_ms) * 1000, op: Op::Read, range, service_us: None };
         for n in 0..of {
             let place = first.wrapping_add(n) % u64::from(boots.max(1));
-            all[usize::try_from(place).unwrap_or(0)].push(record);
+            all[to_usize(place)].push(record);
         }
     }
     let trace = |(n, mut records): (usize, Vec<Record>)| {

@@ -3,7 +3,7 @@
 use crate::Threads;
 use crate::report::{Fields, Outcome, Report};
 use clap::{Args, Subcommand};
-use headstart_block::{ByteRange, ByteSize, Error, FileSource, ReadAt, Result};
+use headstart_block::{ByteRange, ByteSize, Error, FileSource, ReadAt, Result, to_usize};
 use headstart_image::export::OutputFile;
 use headstart_image::progress::{Progress, step};
 use headstart_image::tar_wrapper::{SourceRange, locate};
@@ -194,7 +194,7 @@ fn copy(
 ) -> Result<()> {
     let mut buf = Vec::new();
     for part in ByteRange::between(0, source.len()).parts(CHUNK) {
-        buf.resize(usize::try_from(part.len()).unwrap_or(0), 0);
+        buf.resize(to_usize(part.len()), 0);
         source.read_at(&mut buf, part.offset()).map_err(|e| e.about(input.display()))?;
         out.write_all(&buf).map_err(|e| Error::from(e).about(output.display()))?;
         step(progress, part.len())?;

@@ -123,8 +123,8 @@ fn label(at: f64, step: f64, (unit, letter): (f64, &str)) -> String {
     if at.abs() >= 1e12 || step < 1e-4 {
         return exponential(at * unit, step * unit);
     }
-    let digits = (0..5).find(|digits| is_whole(step * 10_f64.powi(*digits))).unwrap_or(5);
-    let digits = usize::try_from(digits).unwrap_or_default();
+    let digits = (0_i32..5).find(|digits| is_whole(step * 10_f64.powi(*digits))).unwrap_or(5);
+    let digits = digits.unsigned_abs() as usize;
     format!("{at:.digits$}{letter}")
 }
 

@@ -63,6 +63,7 @@ use deliveries::{Delivery, PendingUnit, Request};
 use disks::Disk;
 use faults::{Conduct, FaultState};
 use headstart_block::random::Random;
+use headstart_block::saturating;
 use headstart_replay::time::Nanos;
 use headstart_replay::waits::ReadWaits;
 use headstart_replay::world::Local;
@@ -241,7 +242,7 @@ impl<'a> Fleet<'a> {
         let mut first_chunk = vec![0_u32];
         for (len, _) in hosts.first().into_iter().flat_map(|host| host.local.blobs()) {
             let last = first_chunk.last().copied().unwrap_or(0);
-            first_chunk.push(last.saturating_add(u32::try_from(len.div_ceil(CHUNK_SIZE)).unwrap_or(NONE)));
+            first_chunk.push(last.saturating_add(saturating(len.div_ceil(CHUNK_SIZE))));
         }
         let chunks = first_chunk.last().copied().unwrap_or(0);
         let disks: Vec<_> = workload

@@ -1,5 +1,7 @@
 //! Things by a number that they keep until they are taken out; numbers are used again.
 
+use headstart_block::exact;
+
 /// No number of a [`Slab`].
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -22,7 +24,7 @@ impl<T> Slab<T> {
             self.items[number as usize] = Some(item);
             return number;
         }
-        let number = u32::try_from(self.items.len()).unwrap_or(NONE);
+        let number = exact(self.items.len(), "items have numbers of 32 bits");
         self.items.push(Some(item));
         number
     }

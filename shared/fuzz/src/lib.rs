@@ -19,7 +19,7 @@ pub use harvest::{demand_series, harvest_journal};
 pub use nbd::nbd;
 pub use swarm::{signing_request, swarm};
 
-use headstart_block::{BlockDevice, Error, ErrorKind, FileSource, ReadAt, Result};
+use headstart_block::{BlockDevice, Error, ErrorKind, FileSource, ReadAt, Result, exact, to_usize};
 use headstart_image::blob::open_layer_source;
 use headstart_image::disk_file::{DiskFile, DiskFormat};
 use headstart_image::manifest::{Config, Manifest};
@@ -299,7 +299,7 @@ pub fn npy(input: &[u8]) -> Result<()> {
 /// Several files as one input: each is preceded by its length in four little-endian bytes.
 #[must_use]
 pub fn join(files: &[&[u8]]) -> Vec<u8> {
-    let len = |file: &[u8]| u32::try_from(file.len()).unwrap_or(u32::MAX).to_le_bytes();
+    let len = |file: &[u8]| exact::<u32>(file.len(), "fuzzed files are short").to_le_bytes();
     files.iter().flat_map(|file| [&len(file), *file].concat()).collect()
 }
 
@@ -344,9 +344,9 @@ fn read_layer(layer: Layer) -> Result<()> {
 /// # Panics
 /// Where a read past the end succeeds.
 pub fn read_source(source: &dyn ReadAt) -> Result<()> {
-    let mut buf = vec![0; usize::try_from(READ_SIZE).unwrap_or_default()];
+    let mut buf = vec![0; to_usize(READ_SIZE)];
     let mut read = |from: u64, to: u64| {
-        let part = buf.get_mut(..usize::try_from(to - from).unwrap_or(usize::MAX)).unwrap_or_default();
+        let part = buf.get_mut(..to_usize(to - from)).unwrap_or_default();
         source.read_at(part, from)
     };
     let mut offset = 0;
@@ -368,7 +368,7 @@ pub fn read_source(source: &dyn ReadAt) -> Result<()> {
 /// # Panics
 /// Where the extents do not tile the disk, or one that is said to be zeros is not.
 pub fn read_disk(disk: &dyn BlockDevice) -> Result<()> {
-    let mut buf = vec![0; usize::try_from(READ_SIZE).unwrap_or_default()];
+    let mut buf = vec![0; to_usize(READ_SIZE)];
     let mut offset = 0;
     for _ in 0..EXTENT_BUDGET {
         if offset == disk.size() {
@@ -378,7 +378,7 @@ pub fn read_disk(disk: &dyn BlockDevice) -> Result<()> {
         let range = extent.range;
         assert!(range.offset() == offset && !range.is_empty() && range.end() <= disk.size(), "{extent:?}");
         for start in [offset, range.end().saturating_sub(READ_SIZE).max(offset)] {
-            let len = usize::try_from(range.end() - start).unwrap_or(usize::MAX).min(buf.len());
+            let len = to_usize(range.end() - start).min(buf.len());
             let part = &mut buf[..len];
             part.fill(0xa5);
             disk.read_at(part, start)?;

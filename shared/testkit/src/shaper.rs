@@ -31,6 +31,7 @@
 //! direction, because a sleeping thread is woken within a tenth of a millisecond, and the timers of async runtimes tick
 //! in whole ones.
 
+use headstart_block::{exact, saturating, to_usize};
 use parking_lot::Mutex;
 use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
 use std::io::{self, Read, Write};
@@ -90,7 +91,7 @@ impl Link {
     /// Changes the link, from the next parcel on.
     pub fn set(&self, rate: Option<u64>, round_trip: Duration) {
         self.shared.rate.store(rate.unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
-        let nanoseconds = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
+        let nanoseconds = saturating::<u64>(round_trip.as_nanos());
         self.shared.round_trip.store(nanoseconds, Ordering::Relaxed);
     }
 
@@ -106,7 +107,7 @@ impl Link {
 
     fn parcel(&self) -> usize {
         let millisecond = self.rate().unwrap_or(u64::MAX) / 1000;
-        usize::try_from(millisecond.clamp(SMALLEST_PARCEL, LARGEST_PARCEL)).unwrap_or(usize::MAX)
+        to_usize(millisecond.clamp(SMALLEST_PARCEL, LARGEST_PARCEL))
     }
 
     /// The number of parcels of a connection that may be on their way.
@@ -114,7 +115,7 @@ impl Link {
         let product = |rate: u64| u128::from(rate) * self.round_trip().as_nanos() / 1_000_000_000;
         let window = self.rate().map_or(u128::MAX, |rate| (2 * product(rate)).max(SMALLEST_WINDOW.into()));
         let parcels = window / self.parcel().max(1) as u128;
-        usize::try_from(parcels.min(IN_FLIGHT.into())).unwrap_or(usize::MAX)
+        exact(parcels.min(IN_FLIGHT.into()), "it is at most IN_FLIGHT")
     }
 
     /// Takes the wire for `len` bytes that were there at `arrived`; returns the time at which the last of them has
@@ -122,7 +123,7 @@ impl Link {
     fn leaves_at(&self, way: Way, arrived: Instant, len: usize) -> Instant {
         let Some(rate) = self.rate() else { return arrived };
         let nanoseconds = u128::from(len as u64) * 1_000_000_000 / u128::from(rate);
-        let takes = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
+        let takes = Duration::from_nanos(saturating(nanoseconds));
         let free_at = &self.shared.free_at[way as usize];
         let mut free_at = free_at.lock();
         *free_at = (*free_at).max(arrived) + takes;
@@ -396,7 +397,7 @@ fn measure_through(shaper: &Shaper, link: &Link, during: Duration) -> io::Result
     let round_trip = round_trips[round_trips.len() / 2];
 
     let per_second = u128::from(link.rate().unwrap_or(1_000_000_000));
-    let len = u64::try_from(per_second * during.as_millis() / 1000).unwrap_or(u64::MAX).max(1);
+    let len = saturating::<u64>(per_second * during.as_millis() / 1000).max(1);
     let took = ask(&mut connection, len)?.saturating_sub(link.round_trip());
     Ok(Measured { rate: len as f64 / took.as_secs_f64(), round_trip, connect })
 }

@@ -2,7 +2,7 @@
 
 use crate::report::count;
 use crate::terminal;
-use headstart_block::{ByteRate, ByteSize};
+use headstart_block::{ByteRate, ByteSize, saturating};
 use headstart_diskd::{DiskSession, Totals, preloads};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
@@ -34,9 +34,9 @@ impl StatusLine {
             return;
         }
         let totals = Totals::of(session);
-        let nanos = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let nanos = saturating::<u64>(passed.as_nanos()).max(1);
         let came = u128::from(totals.fetched.saturating_sub(self.bytes)) * 1_000_000_000 / u128::from(nanos);
-        let rate = ByteRate(u64::try_from(came).unwrap_or(u64::MAX));
+        let rate = ByteRate(saturating(came));
         (self.shown, self.bytes) = (Instant::now(), totals.fetched);
         let mut line =
             format!("{}, {:.1}% hits", count(totals.hits + totals.misses, "read"), totals.hit_rate());

@@ -2,7 +2,7 @@
 
 use super::arguments::{Disk, Part};
 use super::contenders::{Contender, Way};
-use headstart_block::Result;
+use headstart_block::{Result, saturating};
 use headstart_command_line::megabytes::Megabytes;
 use headstart_plan::policy::oracle::{Bound, Oracle};
 use headstart_plan::policy::{Aim, Policy, Training, by_name};
@@ -184,7 +184,7 @@ fn prepare(contender: &Contender, trace: &Trace, boot: &Boot, reads: usize) -> R
         Way::Planned(source) => {
             let started = Instant::now();
             let mut plans = source.choose(&trace.creation)?;
-            chosen.nanos = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            chosen.nanos = saturating::<u64>(started.elapsed().as_nanos());
             chosen.times = 1;
             if contender.without == Some(Part::ZeroShot) && plans.reason != ChoiceReason::Trained {
                 plans = Arc::new(ImagePlans::none());

@@ -214,6 +214,7 @@ fn simulations_without_boots_or_sense_are_refused() {
         scene.fails(&format!("simulate disk --traces set {of_real}"), &["paper's model", "--model real"]);
     }
     scene.fails("simulate disk --traces set --hide-own", &["--hide-own", "none"]);
+    scene.fails("simulate fleet --region 1E", &["too large to be simulated", "256.00 TiB"]);
     let wrong = [
         "--policies best",
         "--split 0",

@@ -7,6 +7,7 @@ use super::Fleet;
 use super::content::What;
 use super::net::{Parcel, on_wire};
 use crate::slab::NONE;
+use headstart_block::exact;
 use headstart_pull::{BlobId, BlobRange};
 use headstart_replay::time::Nanos;
 use headstart_swarm::{CHUNK_SIZE, SendClass};
@@ -51,7 +52,7 @@ impl Fleet<'_> {
     fn place(&self, number: u32) -> BlobRange {
         let blob = self.first_chunk.partition_point(|first| *first <= number).saturating_sub(1);
         let chunk = u64::from(number - self.first_chunk.get(blob).copied().unwrap_or(0));
-        let blob = u32::try_from(blob).unwrap_or(0);
+        let blob: u32 = exact(blob, "blobs have numbers of 32 bits");
         let len = self.hosts[0].local.blobs().nth(blob as usize).map_or(0, |(len, _)| len);
         let (start, end) = (chunk * CHUNK_SIZE, (chunk + 1) * CHUNK_SIZE);
         BlobRange::between(BlobId(blob), start.min(len), end.min(len))

@@ -5,7 +5,7 @@ use super::net::{Parcel, on_wire};
 use super::queue::Happening;
 use super::{Fleet, Way};
 use crate::slab::NONE;
-use headstart_block::{Error, ErrorKind};
+use headstart_block::{Error, ErrorKind, exact};
 use headstart_pull::{BlobId, BlobRange, FetchOutcome as Fetched};
 use headstart_replay::time::Nanos;
 use headstart_swarm as swarm;
@@ -98,7 +98,7 @@ impl Fleet<'_> {
         let local = &self.hosts[host as usize].local;
         let mut remaining = 0;
         for unit in local.touched(range).filter(|unit| !local.has_unit(range.blob, *unit)) {
-            let key = (host, range.blob.0, u32::try_from(unit).unwrap_or(NONE));
+            let key = (host, range.blob.0, exact::<u32>(unit, "chunks have numbers of 32 bits"));
             self.pending_units.entry(key).or_default().waiting.push(number);
             remaining += 1;
         }
@@ -190,7 +190,7 @@ impl Fleet<'_> {
         // A chunk that the node wrongly takes for local would never come.
         let local = &self.hosts[host as usize].local;
         let forgotten = local.touched(range).any(|unit| {
-            let chunk = u32::try_from(unit).unwrap_or(NONE);
+            let chunk = exact::<u32>(unit, "chunks have numbers of 32 bits");
             !local.has_unit(range.blob, unit)
                 && !from_store.iter().any(|run| run.numbers().contains(&chunk))
                 && !self.pending_units.get(&(host, range.blob.0, chunk)).is_some_and(|unit| unit.claimed)
@@ -220,7 +220,7 @@ impl Fleet<'_> {
         let local = &self.hosts[host as usize].local;
         let mut runs: Vec<BlobRange> = Vec::new();
         for unit in local.touched(range) {
-            let key = (host, range.blob.0, u32::try_from(unit).unwrap_or(NONE));
+            let key = (host, range.blob.0, exact::<u32>(unit, "chunks have numbers of 32 bits"));
             let Some(pending_unit) = self.pending_units.get_mut(&key).filter(|unit| !unit.claimed) else {
                 continue;
             };
@@ -331,7 +331,7 @@ impl Fleet<'_> {
         let local = &mut self.hosts[host as usize].local;
         let range = local.unit_range(blob, unit);
         local.insert(range);
-        let key = (host, blob.0, u32::try_from(unit).unwrap_or(NONE));
+        let key = (host, blob.0, exact::<u32>(unit, "chunks have numbers of 32 bits"));
         let Some(pending_unit) = self.pending_units.remove(&key) else { return };
         pending_unit.waiting.into_iter().for_each(|number| self.unit_is_over(number, true));
     }
@@ -354,7 +354,7 @@ impl Fleet<'_> {
     pub(super) fn store_fails(&mut self, number: u32) {
         let Some(Request { host, range, .. }) = self.requests.take(number) else { return };
         for unit in self.hosts[host as usize].local.touched(range) {
-            let key = (host, range.blob.0, u32::try_from(unit).unwrap_or(NONE));
+            let key = (host, range.blob.0, exact::<u32>(unit, "chunks have numbers of 32 bits"));
             let Some(pending_unit) = self.pending_units.remove(&key) else { continue };
             pending_unit.waiting.into_iter().for_each(|number| self.unit_is_over(number, false));
         }

@@ -10,6 +10,7 @@ use super::model::NOTICED;
 use super::queue::Happening;
 use super::{Fleet, FleetModel, Way};
 use crate::slab::NONE;
+use headstart_block::exact;
 use headstart_block::random::Random;
 use headstart_replay::time::Nanos;
 use headstart_swarm::{CHUNK_SIZE, Event, Message, PeerId, SendClass};
@@ -134,7 +135,7 @@ impl Fleet<'_> {
     }
 
     fn foresee(&mut self, at: Nanos, fault: Fault) {
-        let number = u32::try_from(self.fault_state.foreseen.len()).unwrap_or(u32::MAX);
+        let number = exact(self.fault_state.foreseen.len(), "faults have numbers of 32 bits");
         self.fault_state.foreseen.push(Some(fault));
         self.agenda.enter(at, Happening::Fault(number));
     }

@@ -1,7 +1,7 @@
 //! The model of a fleet: its hosts and links, the reads of its disks and their times, their source, and the faults.
 
 use headstart_block::random::Random;
-use headstart_block::{BLOCK_SIZE, ByteRange, Plan};
+use headstart_block::{BLOCK_SIZE, ByteRange, Plan, exact, to_usize};
 use headstart_replay::boot::Boot;
 use headstart_replay::time::Nanos;
 pub use headstart_replay::world::Shape;
@@ -306,7 +306,7 @@ impl Workload {
                 Pattern::ShiftedSame(step) => Nanos(step.0.saturating_mul(u64::from(host))),
                 Pattern::SyncSame | Pattern::SyncDisjoint => Nanos(0),
             },
-            boot: u32::try_from(u64::from(host) % regions).unwrap_or(0),
+            boot: exact(u64::from(host) % regions, "it is at most the host's number"),
         };
         let (disks, opened_before) = ((0..hosts).map(disk).collect(), Nanos(1_000_000_000));
         Self { shape: Shape::Plain(size), boots, disks, plan: Plan::Lazy, opened_before }
@@ -347,7 +347,7 @@ impl Workload {
             parts.push(first..boots.len());
         }
         let disks = Self::disks(hosts, each, &parts, jitter, seed);
-        let images = u32::try_from(images.len()).unwrap_or(u32::MAX);
+        let images = exact(images.len(), "images have numbers of 32 bits");
         let shape = Shape::Several { images, size, stored };
         Self { shape, boots, disks, plan: Plan::Lazy, opened_before: OPENING }
     }
@@ -358,12 +358,12 @@ impl Workload {
         let mut random = Random::new(seed);
         let mut disks = Vec::new();
         for n in 0..u64::from(hosts) * u64::from(each) {
-            let host = u32::try_from(n % u64::from(hosts.max(1))).unwrap_or(0);
+            let host = exact(n % u64::from(hosts.max(1)), "it is less than the number of hosts");
             let before = u64::from(host) + n / u64::from(hosts.max(1));
-            let part = usize::try_from(before).unwrap_or(0) % parts.len().max(1);
+            let part = to_usize(before) % parts.len().max(1);
             let part = parts.get(part).cloned().unwrap_or_default();
             let at = Nanos(random.bits() % jitter.0.saturating_add(1).max(1));
-            let boot = u32::try_from(part.start + random.below(part.len())).unwrap_or(0);
+            let boot = exact(part.start + random.below(part.len()), "boots have numbers of 32 bits");
             disks.push(DiskModel { host, at, boot });
         }
         disks

@@ -22,6 +22,7 @@
 use super::keyed::Keyed;
 use super::queue::{Agenda, Happening};
 use crate::slab::{NONE, Slab};
+use headstart_block::exact;
 use headstart_replay::link::span;
 use headstart_replay::time::Nanos;
 use std::collections::VecDeque;
@@ -38,7 +39,7 @@ const SMALL: u32 = 1500;
 /// The number of bytes that `bytes` of a message take on a link: records of TLS, heads of TCP, IP and Ethernet.
 pub(super) fn on_wire(bytes: u64) -> u32 {
     let sealed = bytes + 29 * bytes.div_ceil(16 << 10);
-    u32::try_from(sealed + 66 * sealed.div_ceil(1448)).unwrap_or(u32::MAX)
+    exact(sealed + 66 * sealed.div_ceil(1448), "messages are far shorter than 4 GiB")
 }
 
 /// A parcel on its way from host to host.
@@ -127,7 +128,7 @@ impl<T> Net<T> {
 
     /// Adds a port of `rate` bytes a second.
     pub(super) fn port(&mut self, rate: u64) -> u32 {
-        let number = u32::try_from(self.ports.len()).unwrap_or(NONE);
+        let number = exact(self.ports.len(), "a fleet's ports have numbers of 32 bits");
         self.ports.push(Port {
             rate,
             free_at: Nanos(0),
@@ -238,7 +239,7 @@ impl<T> Net<T> {
     fn queue(&mut self, port: u32, number: u32) {
         let Some(travelling) = self.travelling.get(number) else { return };
         let class = if travelling.passed == 0 { travelling.parcel.class.min(CLASSES - 1) } else { 0 };
-        let key = (port, u32::try_from(class).unwrap_or(0), travelling.parcel.flow);
+        let key = (port, exact::<u32>(class, "there are few classes"), travelling.parcel.flow);
         let known = &mut self.ports[port as usize];
         known.waiting += 1;
         if let Some(slot) = self.by_key.get(&key)
@@ -283,7 +284,7 @@ impl<T> Net<T> {
         let travelling = self.travelling.get(number).filter(|travelling| travelling.passed == 0)?;
         let (port, next) = (travelling.port()?, travelling.next);
         let class = travelling.parcel.class.min(CLASSES - 1);
-        let key = (port, u32::try_from(class).unwrap_or(0), travelling.parcel.flow);
+        let key = (port, exact::<u32>(class, "there are few classes"), travelling.parcel.flow);
         let slot = *self.by_key.get(&key)?;
         let flow = self.flows.get_mut(slot)?;
         if flow.first == number {

@@ -145,7 +145,7 @@ impl Fleet<'_> {
         let local = &mut self.hosts[host as usize].local;
         let blobs: Vec<_> = (0..).zip(local.blobs()).collect();
         for (blob, (len, _)) in blobs {
-            for chunk in 0..u32::try_from(len.div_ceil(CHUNK_SIZE)).unwrap_or(NONE) {
+            for chunk in 0..exact::<u32>(len.div_ceil(CHUNK_SIZE), "chunks have numbers of 32 bits") {
                 let holder = (host + hosts - chunk / stripe % hosts) % hosts;
                 if all || holder < pinned {
                     local.insert(local.unit_range(BlobId(blob), u64::from(chunk)));
@@ -195,7 +195,7 @@ impl Fleet<'_> {
         let local = &self.hosts[host as usize].local;
         let Some((len, _)) = local.blobs().nth(blob as usize) else { return Vec::new() };
         let mut runs: Vec<Chunks> = Vec::new();
-        for chunk in 0..u32::try_from(len.div_ceil(CHUNK_SIZE)).unwrap_or(NONE) {
+        for chunk in 0..exact::<u32>(len.div_ceil(CHUNK_SIZE), "chunks have numbers of 32 bits") {
             if local.has_unit(BlobId(blob), u64::from(chunk)) {
                 match runs.last_mut() {
                     Some(run) if run.numbers().end == chunk => run.count += 1,
@@ -217,7 +217,7 @@ impl Fleet<'_> {
     }
 
     pub(super) fn share(&mut self, host: u32, peer: u32) {
-        for n in 0..u32::try_from(self.first_chunk.len() - 1).unwrap_or(0) {
+        for n in 0..exact(self.first_chunk.len() - 1, "blobs have numbers of 32 bits") {
             let blob = swarm::BlobId(n);
             for (host, peer) in [(host, peer), (peer, host)] {
                 self.notify_node(host, Event::PeerShares { peer: PeerId(peer), blob });

@@ -66,7 +66,7 @@ impl Fleet<'_> {
         }
         let reads = self.disks.iter().any(|disk| disk.is_of(host) && disk.is_attached() && disk.is_reading());
         if reads && self.workload.plan != Plan::Lazy {
-            for blob in 0..u32::try_from(self.first_chunk.len() - 1).unwrap_or(0) {
+            for blob in 0..exact(self.first_chunk.len() - 1, "blobs have numbers of 32 bits") {
                 self.notify_node(host, Event::Planned { blob: swarm::BlobId(blob), running: true });
             }
         }

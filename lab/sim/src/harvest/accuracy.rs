@@ -6,6 +6,7 @@
 
 use super::course::{Course, STEP, Seconds};
 use super::fleet::Fleet;
+use headstart_block::exact;
 use headstart_forecast::duration::{LastLength, Lasting};
 use headstart_forecast::level::level_above;
 use headstart_forecast::plain::Margin;
@@ -108,7 +109,7 @@ fn levels<P: Predictor>(
             let window = course.over(step * STEP, (step + 1) * STEP);
             Stat { max: window.max * owned, min: window.min * owned, mean: window.mean * owned }
         };
-        let ahead = u32::try_from(horizon).unwrap_or(1);
+        let ahead = exact(horizon, "steps are fewer than seconds, which have 32 bits");
         for step in 0..(span / STEP).saturating_sub(ahead) {
             let level = reading(step);
             predictor.observe(&Reading { level, iops: level });

@@ -18,6 +18,7 @@
 use super::course::{STEP, Seconds};
 use super::fleet::{Fleet, RegularVm, Request};
 use super::foresight::GB_BLOCKS;
+use headstart_block::{exact, saturating};
 use headstart_broker::gssd::Grain;
 
 /// The smallest loan.
@@ -33,7 +34,7 @@ impl Rules {
     /// The rules of a broker.
     #[must_use]
     pub fn of(grain: &Grain) -> Self {
-        let lasts = Seconds::try_from(grain.lasts.as_secs()).unwrap_or(Seconds::MAX);
+        let lasts = saturating(grain.lasts.as_secs());
         Self { gigabytes: grain.capacity / GB_BLOCKS, lasts }
     }
 }
@@ -107,7 +108,8 @@ impl Ceiling {
 fn each_step(from: Seconds, until: Seconds, steps: usize, mut each: impl FnMut(usize, f64)) {
     let last = (until.div_ceil(STEP) as usize).min(steps);
     for step in (from / STEP) as usize..last {
-        let start = u32::try_from(step).unwrap_or(u32::MAX).saturating_mul(STEP);
+        let start =
+            exact::<u32>(step, "steps are fewer than seconds, which have 32 bits").saturating_mul(STEP);
         let part = until.min(start + STEP).saturating_sub(from.max(start));
         each(step, f64::from(part) / f64::from(STEP));
     }
@@ -117,7 +119,8 @@ fn each_step(from: Seconds, until: Seconds, steps: usize, mut each: impl FnMut(u
 pub(super) fn free(vm: &RegularVm, steps: usize) -> Vec<u32> {
     let owned = f64::from(vm.gigabytes());
     let of = |step: usize| {
-        let start = u32::try_from(step).unwrap_or(u32::MAX).saturating_mul(STEP);
+        let start =
+            exact::<u32>(step, "steps are fewer than seconds, which have 32 bits").saturating_mul(STEP);
         super::regular::seconds(owned * (1.0 - f64::from(vm.capacity.over(start, start + STEP).max)))
     };
     (0..steps).map(of).collect()

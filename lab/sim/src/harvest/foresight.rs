@@ -7,6 +7,7 @@
 use super::course::{Course, STEP, Seconds, Window};
 use super::fleet::{DAY, Request};
 use super::regular::seconds;
+use headstart_block::saturating;
 use headstart_forecast::{Forecast, ForecastSettings, Forecaster, PredictorKind, Sample, Side, Stat};
 use headstart_predictors::paper;
 use std::time::Duration;
@@ -96,7 +97,7 @@ impl Seer {
             Self::Clairvoyant(said) => {
                 let (capacity, lasts) = best(owned, now, end, grain);
                 let used = owned.bandwidth.over(now, now + STEP).max * f32::from(owned.channels);
-                let used = u16::try_from(seconds(f64::from(used).ceil())).unwrap_or(u16::MAX);
+                let used = saturating(seconds(f64::from(used).ceil()));
                 let forecast = Forecast {
                     bandwidth: owned.channels.saturating_sub(used),
                     capacity,

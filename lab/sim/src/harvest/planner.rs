@@ -13,6 +13,7 @@
 use super::ceiling::{Rules, free};
 use super::course::{Course, STEP};
 use super::fleet::{Fleet, Request};
+use headstart_block::{exact, saturating};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -133,7 +134,7 @@ impl Stay {
 }
 
 fn seconds(step: usize) -> u32 {
-    u32::try_from(step).unwrap_or(u32::MAX).saturating_mul(STEP)
+    exact::<u32>(step, "steps are fewer than seconds, which have 32 bits").saturating_mul(STEP)
 }
 
 /// Chooses from homes by the capacity that they can spare: those that leave least over of `grains` grains. It takes the
@@ -173,7 +174,7 @@ impl Tree {
         let leaves = free.len();
         let mut least = vec![0; leaves * 2];
         for (leaf, free) in least.iter_mut().skip(leaves).zip(free) {
-            *leaf = u16::try_from(free / grain.max(1)).unwrap_or(u16::MAX);
+            *leaf = saturating(free / grain.max(1));
         }
         for at in (1..leaves).rev() {
             least[at] = least[at * 2].min(least[at * 2 + 1]);

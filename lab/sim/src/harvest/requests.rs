@@ -10,6 +10,7 @@ use super::draw;
 use super::fleet::{CHANNEL_GB, DAY, Demand, FleetSettings, Request};
 use super::regular::{Noise, seconds, single};
 use headstart_block::random::Random;
+use headstart_block::{exact, saturating};
 
 /// Requested GB: least, most, and the unit of which they are a multiple (section 4.3.2).
 const GIGABYTES: (f64, f64, f64) = (32.0, 512.0, 16.0);
@@ -36,7 +37,7 @@ pub(super) fn generate(settings: &FleetSettings) -> Vec<Request> {
         let (least, most, unit) = GIGABYTES;
         let wanted = (between((least, most), SIZE_EXPONENT, size) / unit).round() * unit;
         let gigabytes = seconds(wanted);
-        let channels = u16::try_from(gigabytes.div_ceil(CHANNEL_GB)).unwrap_or(u16::MAX);
+        let channels = saturating(gigabytes.div_ceil(CHANNEL_GB));
         // They come and go between two steps.
         let whole = |at: Seconds| at / STEP * STEP;
         let lasts = whole(seconds(between(LASTS, LASTS_EXPONENT, time)).max(1800));
@@ -64,7 +65,7 @@ impl Request {
         for stair in 0..=stairs {
             let at = u64::from(self.lasts) * u64::from(stair) / u64::from(stairs * 5);
             let share = first + (peak - first) * f64::from(stair) / f64::from(stairs);
-            capacity.push(Seconds::try_from(at).unwrap_or(Seconds::MAX), single(share));
+            capacity.push(exact(at, "it is within the lease, whose seconds have 32 bits"), single(share));
         }
         let mean = 0.3 + 0.4 * random.unit();
         let mut noise = Noise { hold: 1800.0, memory: 0.6, state: random.normal() };

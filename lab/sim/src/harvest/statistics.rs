@@ -2,6 +2,7 @@
 
 use super::course::Course;
 use super::fleet::{Fleet, Lot, RegularVm};
+use headstart_block::saturating;
 use std::collections::BTreeMap;
 
 /// Some numbers, in order.
@@ -146,7 +147,7 @@ pub(super) fn unsold_servers(fleet: &Fleet) -> Vec<Course> {
         let (mut course, mut level) = (Course::constant(0.0), 0);
         for (at, change) in changes {
             level += change;
-            course.push(at, f32::from(u16::try_from(level).unwrap_or(u16::MAX)));
+            course.push(at, f32::from(saturating::<u16>(level)));
         }
         course
     };

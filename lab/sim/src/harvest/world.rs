@@ -12,6 +12,7 @@ use super::fleet::{Demand, Fleet};
 use super::foresight::{CHANNEL_BLOCKS, Foresight, GB_BLOCKS, Owned, Seer, blocks};
 use super::outcome::{Ended, Outcome, Point};
 use super::utilisation::{Usage, Utilisation};
+use headstart_block::exact;
 use headstart_broker::{Action, Answer, Broker, BrokerSettings, Event, Notice, Request, RequestId, VssdKind};
 use headstart_flash::{GssdId, Time, VssdId};
 use headstart_forecast::{Forecast, Unsold};
@@ -137,7 +138,7 @@ fn time(at: Seconds) -> Time {
 }
 
 fn number(of: usize) -> u32 {
-    u32::try_from(of).unwrap_or(u32::MAX)
+    exact(of, "a fleet's VMs and leases have numbers of 32 bits")
 }
 
 impl<'a> World<'a> {
@@ -502,7 +503,7 @@ impl<'a> World<'a> {
     }
 
     fn answered(&mut self, request: RequestId, answer: &Answer) {
-        let id = u32::try_from(request.0 & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        let id: u32 = exact(request.0 & u64::from(u32::MAX), "it was cut to 32 bits");
         let Some(ghost) = self.ghosts.get_mut(&id) else { return };
         match answer {
             Answer::Granted(_) | Answer::Partly(_) => {

@@ -2,6 +2,7 @@
 
 use super::http::{Body, Head, write_piece};
 use super::{Asked, Fault, Request, Shared, abort};
+use headstart_block::to_usize;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, BufReader, Write};
 use std::net::TcpStream;
@@ -245,7 +246,7 @@ impl Exchange<'_> {
                 break;
             }
             // Bytes beyond a short answer are read anyway, so that the connection stays usable.
-            bytes.truncate(usize::try_from(most - self.sent).unwrap_or(usize::MAX).min(bytes.len()));
+            bytes.truncate(to_usize(most - self.sent).min(bytes.len()));
             self.corrupt(&mut bytes);
             self.send(&bytes, chunked, matches!(body, Body::Known { left: 0 }))?;
         }

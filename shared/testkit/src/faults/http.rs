@@ -1,5 +1,6 @@
 //! The part of HTTP/1.1 that a proxy needs: heads, and the ends of bodies.
 
+use headstart_block::to_usize;
 use std::io::{self, BufRead, Read, Write};
 
 /// The longest head, in bytes.
@@ -171,7 +172,7 @@ fn some(reader: &mut impl BufRead, most: u64) -> io::Result<Vec<u8>> {
         return Ok(Vec::new());
     }
     let there = reader.fill_buf()?;
-    let len = there.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+    let len = there.len().min(to_usize(most));
     let bytes = there[..len].to_vec();
     reader.consume(len);
     Ok(bytes)

@@ -3,7 +3,8 @@
 use super::Fleet;
 use super::arguments::{PatternName, PlanName};
 use crate::simulate::images;
-use headstart_block::{Error, ErrorKind, Plan, Result};
+use headstart_block::exchange::CHUNK_SIZE;
+use headstart_block::{ByteSize, Error, ErrorKind, Plan, Result, saturating};
 use headstart_command_line::traces::read_all;
 use headstart_image::progress::Progress;
 use headstart_replay::boot::with_strays;
@@ -21,6 +22,9 @@ const READ: u64 = 1 << 20;
 const SHIFT: f64 = 0.54;
 /// The region that all read before their own, as a share of each disk's own region.
 const BOOT: f64 = 0.55;
+
+/// The largest disk: chunks have numbers of 32 bits, and the largest is no chunk's.
+const SIZE_MAX: u64 = (u32::MAX as u64) * CHUNK_SIZE;
 
 /// Bytes of an image that are compressed together.
 const FRAME: u64 = 32 << 10;
@@ -63,6 +67,7 @@ impl Fleet {
             }
             PatternName::SyncSame | PatternName::Boots => (whole, Pattern::SyncSame, region),
         };
+        refuse_huge(&Shape::Plain(size))?;
         let workload = Workload::pattern(self.hosts, size, shape, kind);
         Ok(Reads { workload, region: Some(least), before: None, strayed: None, uplink })
     }
@@ -104,6 +109,7 @@ impl Fleet {
         };
         let before = self.seed.wrapping_add(1);
         let workload = Workload { plan, ..self.deployed(shape.clone(), &images, self.seed) };
+        refuse_huge(&workload.shape)?;
         Ok(Reads {
             before: Some(self.deployed(shape.clone(), &images, before)),
             strayed: self.strays.map(|_| self.deployed(shape, &strayed, before)),
@@ -161,10 +167,24 @@ impl Fleet {
     }
 }
 
+/// Refuses a disk whose chunks have no numbers of 32 bits.
+fn refuse_huge(shape: &Shape) -> Result<()> {
+    let size = match shape {
+        Shape::Plain(size) => *size,
+        Shape::Several { images, size, .. } => size.saturating_mul(u64::from(*images)),
+        Shape::Image(image) => image.disk_size(),
+    };
+    if size <= SIZE_MAX {
+        return Ok(());
+    }
+    let cause = format!("a disk of {} is too large to be simulated", ByteSize(size));
+    Err(Error::invalid(cause).remedy(format!("the largest has {}", ByteSize(SIZE_MAX))))
+}
+
 /// The time between the starts of machines.
 fn shift(region: u64, uplink: u64) -> Nanos {
     let nanos = u128::from(share(region, SHIFT)) * 1_000_000_000 / u128::from(uplink.max(1));
-    Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    Nanos(saturating(nanos))
 }
 
 #[expect(

@@ -5,7 +5,7 @@ use super::load::{Fio, Paced};
 use super::machine::{Machine, Vm};
 use super::tally::Figures;
 use super::{Length, stage};
-use headstart_block::Result;
+use headstart_block::{Result, exact};
 use headstart_flash::device::Geometry;
 use headstart_flash::scheduler::SchedulerSettings;
 use headstart_flash::vssd::Vssd;
@@ -195,7 +195,8 @@ pub(super) fn harvested(
     stage::fill(&mut vssd)?;
     let lent = stage::lend(&mut vssd, geometry, 0.5)?;
     // Half of 70 MB/s for each channel, in requests of 64 KiB of which three of ten write.
-    let rate = 0.5 * 70e6 / 65_536.0 * f64::from(u16::try_from(channels.len()).unwrap_or(0));
+    let rate =
+        0.5 * 70e6 / 65_536.0 * f64::from(exact::<u16>(channels.len(), "channels have numbers of 16 bits"));
     let load = Paced::new(0..vssd.size(), (64 << 10, 0.3), (rate, 16), bursts, seed);
     Ok((lent, Some(Vm::new(vssd, true, channels.len(), Box::new(load)))))
 }

@@ -1,6 +1,7 @@
 //! The work of VMs on their disks: threads in closed loops.
 
 use headstart_block::random::{Random, mix};
+use headstart_block::to_usize;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ impl Walk {
                 *next = (slot + 1) % slots.max(1);
                 slot
             }
-            Self::Anywhere(random) => random.below(usize::try_from(slots).unwrap_or(usize::MAX)) as u64,
+            Self::Anywhere(random) => random.below(to_usize(slots)) as u64,
         };
         area.start + slot * u64::from(length)
     }

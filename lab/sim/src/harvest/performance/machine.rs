@@ -13,8 +13,8 @@
 
 use super::load::{Io, Load};
 use super::tally::{Finished, Tally};
-use crate::slab::{NONE, Slab};
-use headstart_block::{Error, Result};
+use crate::slab::Slab;
+use headstart_block::{Error, Result, exact};
 use headstart_flash::device::timing::{Op, Speeds, Work};
 use headstart_flash::device::{FlashBlock, Geometry};
 use headstart_flash::scheduler::{ChannelSchedulers, Class, Done, SchedulerSettings, Speed, Ticket};
@@ -178,7 +178,7 @@ impl Machine {
     /// A host with new emulated flash.
     pub(super) fn new(geometry: Geometry, settings: SchedulerSettings) -> Self {
         let schedulers = ChannelSchedulers::new(&geometry, Speed::Emulated(Speeds::default()), settings);
-        let blocks = usize::try_from(geometry.total_blocks()).unwrap_or(0);
+        let blocks = geometry.total_blocks() as usize;
         Self {
             vms: Vec::new(),
             geometry,
@@ -196,7 +196,7 @@ impl Machine {
     /// Adds a VM with its home channels.
     pub(super) fn add(&mut self, vm: Vm, home: impl Iterator<Item = u16>) -> usize {
         self.vms.push(vm);
-        let number = u32::try_from(self.vms.len()).unwrap_or(u32::MAX);
+        let number = exact(self.vms.len(), "there are few VMs");
         home.for_each(|channel| self.schedulers.set_owner(channel, number));
         self.vms.len() - 1
     }
@@ -225,7 +225,7 @@ impl Machine {
     /// The time for which regular operations of a VM waited for harvest ones, in all; the second number is for
     /// erasures.
     pub(super) fn spent(&self, vm: usize) -> [Duration; 2] {
-        let home = u32::try_from(vm + 1).unwrap_or(u32::MAX);
+        let home = exact(vm + 1, "there are few VMs");
         self.schedulers.budget(home).map(headstart_flash::scheduler::Budget::spent).unwrap_or_default()
     }
 
@@ -270,7 +270,7 @@ impl Machine {
             }
             self.schedulers.advance(self.now, &mut done);
             for Done { ticket, .. } in done.drain(..) {
-                let number = u32::try_from(ticket.0).unwrap_or(NONE);
+                let number = exact(ticket.0, "it is the number of a use");
                 if let Some(purpose) = self.uses.take(number) {
                     self.done(purpose);
                 }
@@ -392,7 +392,7 @@ impl Machine {
         let found = self.vms[vm].vssd.read(io.at, u64::from(io.length)).map(Iterator::collect::<Vec<_>>);
         for piece in self.note(found).unwrap_or_default() {
             let Some((block, mut offset)) = piece.from else { continue };
-            let mut left = u32::try_from(piece.length).unwrap_or(0);
+            let mut left: u32 = exact(piece.length, "a piece is within a page");
             while left > 0 {
                 let bytes = left.min(page - offset % page);
                 self.more(vm, request);
@@ -413,8 +413,8 @@ impl Machine {
         let (mut at, end) = (io.at, io.at + u64::from(io.length));
         while at < end {
             let bytes = (end - at).min(size - at % size);
-            let page = u32::try_from(at / size).unwrap_or(u32::MAX);
-            let rest = u32::try_from(size - bytes).unwrap_or(0);
+            let page = exact(at / size, "a disk's pages have numbers of 32 bits");
+            let rest = exact(size - bytes, "it is less than a page");
             at += bytes;
             self.more(vm, request);
             let one = &mut self.vms[vm];

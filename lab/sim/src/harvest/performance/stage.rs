@@ -1,7 +1,7 @@
 //! The start of runs: flash, vSSDs that are full and aged, blocks that are lent.
 
 use headstart_block::random::Random;
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, exact};
 use headstart_flash::device::{FlashBlock, Geometry};
 use headstart_flash::vssd::{CollectStep, Effort, Place, Vssd, VssdSettings};
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ pub(super) fn age(vssd: &mut Vssd, times: f64, seed: u64) -> Result<()> {
     let mut random = Random::new(seed);
     let (pages, count) = (vssd.pages() as usize, (f64::from(vssd.pages()) * times) as u64);
     for _ in 0..count {
-        write(vssd, u32::try_from(random.below(pages)).unwrap_or(0))?;
+        write(vssd, exact(random.below(pages), "a disk's pages have numbers of 32 bits"))?;
     }
     Ok(())
 }
