@@ -16,7 +16,7 @@
 mod components;
 mod examples;
 mod modules;
-mod parse;
+pub(crate) mod parse;
 
 use crate::assert_none;
 use crate::tree::{metadata, packages, root};

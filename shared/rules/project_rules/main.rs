@@ -10,6 +10,7 @@
 //! | [`commits`] | messages of commits |
 //! | [`dead_links`] | the links of documents |
 //! | [`circles`] | no circle of imports between the modules of a crate |
+//! | [`conversions`] | no integer becomes another one unnoticed |
 //! | [`house`] | which crate may use which, what every crate says of itself, what ARCHITECTURE.md names |
 //! | [`prose`] | how comments open, and that they call no machine a person |
 //! | [`licences`] | what our dependencies allow us, and where they come from |
@@ -28,6 +29,7 @@
 mod circles;
 mod code_names;
 mod commits;
+mod conversions;
 mod dead_links;
 mod house;
 mod licences;

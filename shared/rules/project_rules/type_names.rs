@@ -77,7 +77,7 @@ fn crate_of(path: &str) -> Option<&str> {
 }
 
 /// `true` for a file that is a test by its name.
-fn is_test(path: &str) -> bool {
+pub(crate) fn is_test(path: &str) -> bool {
     path.strip_suffix(".rs").is_some_and(|path| path.split('/').any(|part| part == "tests"))
 }
 

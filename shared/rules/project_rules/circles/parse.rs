@@ -160,7 +160,7 @@ impl Contents {
 }
 
 /// The tokens without those that only a test build has.
-fn without_tests(tokens: &[TokenTree]) -> Vec<TokenTree> {
+pub(crate) fn without_tests(tokens: &[TokenTree]) -> Vec<TokenTree> {
     let mut kept = Vec::new();
     let mut at = 0;
     while let Some(token) = tokens.get(at) {
