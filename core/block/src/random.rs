@@ -1,4 +1,10 @@
 //! Randomness from a seed: the same seed gives the same numbers, on every machine and in every version.
+//!
+//! `rand` lacks that promise: its `StdRng` and `SmallRng` may become others in any version, and where a generator is
+//! fixed by name (`rand_pcg`), the ranges and samples drawn from its bits have changed between versions. Trained
+//! plans and simulated figures have to stay what they are.
+
+use crate::exact;
 
 /// The difference of consecutive numbers before they are mixed.
 pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -28,6 +28,10 @@
 //! when the group after it begins, so that the topmost node is never in the spool: the root is made from it in another
 //! way than the chaining values are.
 //!
+//! `bao-tree`, whose outboards the tests compare with these, lacks that: it needs the length before the first byte,
+//! and writes the nodes of a pre-order outboard at places all over it. Here the length of a blob is known at its end,
+//! and its bytes pass once.
+//!
 //! # Verifying
 //!
 //! [`HashTree::verify`] walks from the root to the groups of a range, checks each node against its parent before it

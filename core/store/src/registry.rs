@@ -15,6 +15,10 @@
 //!           storage, or the registry itself: the bytes
 //! ```
 //!
+//! `oci-client` has tokens and ranges (`pull_blob_stream_partial`), and lacks what is between them: it asks the
+//! registry for every range, has its HTTP client follow the redirect, wherever that leads, and gets a token when a
+//! request finds none.
+//!
 //! | module | function |
 //! |---|---|
 //! | [`token`], [`redirect`] | decide about tokens and addresses from the time alone; no I/O |

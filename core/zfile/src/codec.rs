@@ -2,13 +2,17 @@
 //!
 //! All foreign calls of this crate are here. lz4 frames are raw lz4 blocks (no frame header, no size
 //! prefix); zstd frames are complete zstd frames. There is no stored form: a frame that does not compress grows.
+//!
+//! Of lz4, `lz4-sys` has the C library and lists its usual calls, and the crate `lz4` wraps those. Both lack two
+//! calls of that library: compression with a state of the caller's, which is allocated once and not for each frame,
+//! and decompression that ends at the last byte that is wanted.
 
 use headstart_block::{Error, Result, exact};
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
 use std::str::FromStr;
 
-// Declared here because `lz4-sys`, whose library they are in, lists only the calls without a state.
+// Declared here because `lz4-sys`, whose library they are in, does not list them.
 unsafe extern "C" {
     fn LZ4_sizeofState() -> c_int;
     fn LZ4_compress_fast_extState(

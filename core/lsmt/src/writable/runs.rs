@@ -2,6 +2,8 @@
 //!
 //! Runs that continue each other on the disk and in the file are joined at any length, so a
 //! sequential writer keeps one run. All numbers are sectors.
+//!
+//! `rangemap` lacks that: it joins ranges of equal values, and the values of such runs continue each other.
 
 use crate::Segment;
 use std::collections::{BTreeMap, btree_map};

@@ -4,6 +4,9 @@
 //! once the records that cover it are in the log for good, and once no reader that looked it up before is left
 //! (`collector.rs`). A file system gives back whole blocks of 4 KiB only, so a dead range keeps the sectors at its ends
 //! until their neighbours in the same block have died, too.
+//!
+//! The ranges are in a map of this module's own ([`DeadMap`]) because the longest are asked for: `rangemap`'s sets join
+//! ranges without a word of which, so that no second index by length could follow them.
 
 use super::runs::{RunMap, What};
 use crate::format::FIRST_DATA_SECTOR;

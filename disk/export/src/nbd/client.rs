@@ -4,6 +4,10 @@
 //! [`Client::read`] sends, [`Client::wait`] waits for answers or for a given moment, whichever is first, by the
 //! operating system's timer. A server may be hostile: an answer that the protocol does not allow is an error, never a
 //! panic or an allocation without bound.
+//!
+//! `libnbd` would do most of that, but its crate binds the C library of that name, which every host would have to have,
+//! and has a buffer of the caller's filled by each read. The client of the Rust crate `nbd` is a `Read` with
+//! `Seek`: it has one request in flight.
 
 mod handshake;
 mod remote;
