@@ -60,8 +60,7 @@ impl CachedBlob {
         presence::runs(bits, units, false, &mut |run| missing.push(run));
         for run in missing {
             let range = self.bytes_of(&run);
-            let start =
-                to_usize(range.offset() - units.start * self.layout.unit);
+            let start = to_usize(range.offset() - units.start * self.layout.unit);
             let end = start.saturating_add(to_usize(range.len()));
             let part = bytes.get(start..end).unwrap_or_default();
             files

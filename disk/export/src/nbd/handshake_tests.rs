@@ -27,7 +27,7 @@ fn message(option: u32, data: &[u8]) -> Vec<u8> {
 }
 
 fn named(name: &str, tail: &[u8]) -> Vec<u8> {
-    [&len_u32(name).to_be_bytes()[..], name.as_bytes(), tail].concat()
+    [&u32::try_from(name.len()).unwrap().to_be_bytes()[..], name.as_bytes(), tail].concat()
 }
 
 fn query(name: &str, queries: &[&str]) -> Vec<u8> {

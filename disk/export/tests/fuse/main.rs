@@ -174,7 +174,7 @@ fn holes_are_found() {
     assert_eq!(seek(&file, SeekFrom::Hole(0)).unwrap(), 65536);
     assert_eq!(seek(&file, SeekFrom::Data(70_000)).unwrap(), 131_072);
     assert_eq!(seek(&file, SeekFrom::Hole((1 << 20) - 10)).unwrap(), 1 << 20);
-    assert_eq!(seek(&file, SeekFrom::Data(1 << 20)), Err(rustix::io::Errno::NXIO));
+    assert_eq!(seek(&file, SeekFrom::Data(1 << 20)), Err(Errno::NXIO));
     drop(file);
     let plain = mounted.beside("plain");
     fs::write(&plain, &bytes).unwrap();

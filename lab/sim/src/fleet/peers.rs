@@ -10,6 +10,7 @@ use super::outbox::{Key, Known};
 use super::queue::Happening;
 use super::{Fleet, FleetModel, SwarmModel, Warm, Way};
 use crate::slab::NONE;
+use headstart_block::exact;
 use headstart_block::random::mix;
 use headstart_pull::{BlobId, BlobRange};
 use headstart_replay::time::Nanos;

@@ -4,7 +4,7 @@ use super::identity::{key, role};
 use super::peers;
 use super::{Fleet, Way};
 use crate::slab::NONE;
-use headstart_block::Plan;
+use headstart_block::{Plan, exact};
 use headstart_replay::time::Nanos;
 use headstart_swarm::{self as swarm, Event, PeerId, Role};
 

@@ -410,7 +410,7 @@ impl Connection {
         }
         let (flags, kind) = (fields.u16().unwrap_or_default(), fields.u16().unwrap_or_default());
         let (cookie, len) = (fields.u64().unwrap_or_default(), fields.u32().unwrap_or_default());
-        let len = to_usize(len);
+        let len = to_usize(len.into());
         Ok(Chunk { kind, cookie, len, done: flags & chunk::DONE != 0 })
     }
 

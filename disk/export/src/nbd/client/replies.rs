@@ -151,7 +151,7 @@ impl Replies {
             fields.u64().and_then(|cookie| Some((cookie, fields.u32()?))).ok_or_else(short)?;
         let done = flags & chunk::DONE != 0;
         let asked = self.asked(cookie)?;
-        let len = to_usize(len);
+        let len = to_usize(len.into());
         let fits = match kind {
             chunk::NONE => len == 0 && done,
             // Its offset is looked at, the rest is skipped.
