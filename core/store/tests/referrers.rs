@@ -9,7 +9,7 @@ use headstart_store::media_type::MANIFEST_OCI;
 use headstart_store::{Location, RetrySettings, Store, StoreSettings, Tag, open};
 use headstart_testkit::memory_registry::{Manners, MemoryRegistry};
 use headstart_testkit::nginx::Nginx;
-use headstart_testkit::registry::{Access, Registry};
+use headstart_testkit::registry::{Registry, RegistryAccess};
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
@@ -180,7 +180,7 @@ async fn in_a_registry_that_knows_no_artifacts() {
         let subject = check(&*at(&registry.host()), true).await;
         assert!(registry.tag(&referrers_tag(&subject)).is_some());
     }
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     check(&*at(&registry.host()), true).await;
 }
 

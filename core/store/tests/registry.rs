@@ -8,8 +8,8 @@ use futures::StreamExt;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_store::{Location, Mirror, RetrySettings, Store, StoreSettings, Tag, Urgency, open};
 use headstart_testkit::process::Process;
-use headstart_testkit::redirect::{Behaviour, Front, Style};
-use headstart_testkit::registry::{Access, PASSWORD, Registry, USER};
+use headstart_testkit::redirect::{Behaviour, Front, RedirectStyle};
+use headstart_testkit::registry::{PASSWORD, Registry, RegistryAccess, USER};
 use headstart_testkit::token_server::TokenServer;
 use serde_json::json;
 use std::fs;
@@ -107,7 +107,7 @@ impl House {
     async fn new(behaviour: Behaviour) -> Option<Self> {
         let tokens = TokenServer::start().await;
         tokens.set_user(USER, PASSWORD);
-        let registry = Registry::start(Access::Token(&tokens))?;
+        let registry = Registry::start(RegistryAccess::Token(&tokens))?;
         let front = Front::start(&registry, behaviour).await;
         let config = login(&front.host(), USER, PASSWORD);
         let layer = blob(300_000, 7);
@@ -132,7 +132,7 @@ impl House {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_registry_takes_and_gives_an_image() {
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let nowhere = tempfile::tempdir().unwrap();
     let settings = settings(&[&registry.host()], nowhere.path());
     let store = store(&registry.host(), &settings);
@@ -175,7 +175,7 @@ async fn an_open_registry_takes_and_gives_an_image() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn referrers_are_listed_under_a_tag() {
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let nowhere = tempfile::tempdir().unwrap();
     let store = store(&registry.host(), &settings(&[&registry.host()], nowhere.path()));
     let layer = push(&*store, b"layer", "v1").await;
@@ -197,7 +197,7 @@ async fn referrers_are_listed_under_a_tag() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn passwords_are_checked_before_the_first_read() {
-    let Some(registry) = Registry::start(Access::Password) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Password) else { return };
     let host = registry.host();
     let right = login(&host, USER, PASSWORD);
     let good = store(&host, &settings(&[&host], right.path()));
@@ -216,7 +216,7 @@ async fn passwords_are_checked_before_the_first_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn plain_http_is_spoken_only_where_it_is_allowed() {
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let nowhere = tempfile::tempdir().unwrap();
     let error = store(&registry.host(), &settings(&[], nowhere.path())).check().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -266,7 +266,7 @@ async fn a_registry_that_hides_from_strangers_is_told_who_asks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_goes_on_where_it_was_broken() {
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let front = Front::start(&registry, Behaviour { redirect: false, ..Behaviour::default() }).await;
     let nowhere = tempfile::tempdir().unwrap();
     let store = store(&front.host(), &settings(&[&front.host()], nowhere.path()));
@@ -303,7 +303,7 @@ async fn an_upload_goes_on_where_it_was_broken() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_registry_that_takes_no_pieces_gets_the_whole() {
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let behaviour = Behaviour { redirect: false, whole: true, ..Behaviour::default() };
     let front = Front::start(&registry, behaviour).await;
     let nowhere = tempfile::tempdir().unwrap();
@@ -329,7 +329,7 @@ impl ReadAt for Damaged {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_ends_with_what_ends_it_here() {
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let nowhere = tempfile::tempdir().unwrap();
     let store = store(&registry.host(), &settings(&[&registry.host()], nowhere.path()));
     let digest = Digest::of(b"x");
@@ -464,7 +464,7 @@ async fn a_read_after_a_long_pause_finds_token_and_address_renewed() {
     let address = async {
         // A second more than it tells: dates have whole seconds.
         let (life, told) = (Duration::from_secs(6), Some(Duration::from_secs(5)));
-        let behaviour = Behaviour { style: Style::Amazon, life, told, ..Behaviour::default() };
+        let behaviour = Behaviour { style: RedirectStyle::Amazon, life, told, ..Behaviour::default() };
         let Some(house) = House::new(behaviour).await else { return };
         for last in [false, false, true] {
             let store = house.store();
@@ -561,14 +561,15 @@ async fn an_address_that_tells_its_life_is_renewed_ahead() {
             }
         }
     };
-    tokio::join!(renewed(Style::Amazon), renewed(Style::Expires));
+    tokio::join!(renewed(RedirectStyle::Amazon), renewed(RedirectStyle::Expires));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_that_tells_nothing_teaches_its_life() {
     let taught = async |expired_status| {
         let life = Duration::from_secs(2);
-        let behaviour = Behaviour { style: Style::Untold, life, expired_status, ..Behaviour::default() };
+        let behaviour =
+            Behaviour { style: RedirectStyle::Untold, life, expired_status, ..Behaviour::default() };
         let Some(house) = House::new(behaviour).await else { return };
         let (asked, refused) = read_away(&house, Duration::from_secs(9)).await;
         // After the first life, addresses are asked for at four fifths of it: so five lives end, each by
@@ -581,7 +582,7 @@ async fn an_address_that_tells_nothing_teaches_its_life() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storage_that_refuses_all_is_an_error() {
-    let behaviour = Behaviour { style: Style::Untold, life: Duration::ZERO, ..Behaviour::default() };
+    let behaviour = Behaviour { style: RedirectStyle::Untold, life: Duration::ZERO, ..Behaviour::default() };
     let Some(house) = House::new(behaviour).await else { return };
     let store = house.store();
     let error = read(&*store, &house.digest, 0, 10).await.unwrap_err();
@@ -595,7 +596,8 @@ async fn a_storage_that_refuses_all_is_an_error() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mirrors_are_asked_first_and_left_alone_when_they_fail() {
-    let (Some(mirror), Some(house)) = (Registry::start(Access::Open), House::new(Behaviour::default()).await)
+    let (Some(mirror), Some(house)) =
+        (Registry::start(RegistryAccess::Open), House::new(Behaviour::default()).await)
     else {
         return;
     };

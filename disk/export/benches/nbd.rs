@@ -20,7 +20,7 @@
 use headstart_block::{BlockDevice, ByteRange, Error, Extent, FileSource, ReadAt, Result};
 use headstart_export::nbd::{Address, NbdServer, NbdSettings};
 use headstart_export::{Export, Server as _};
-use headstart_testkit::fio::{Contestant, JOBS, Race, Role, peers};
+use headstart_testkit::fio::{Contestant, JOBS, Race, RacerRole, peers};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -76,7 +76,8 @@ fn main() {
     let socket = dir.path().join("ours.sock");
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.env(SERVE, format!("{}|{}", file.display(), socket.display()));
-    let ours = Contestant::start("headstart", Role::Ours, &mut command, &socket).expect("our server starts");
+    let ours =
+        Contestant::start("headstart", RacerRole::Ours, &mut command, &socket).expect("our server starts");
     let contestants: Vec<_> = std::iter::once(ours).chain(peers).collect();
     for job in &JOBS {
         let race = Race::run(job, &contestants, ROUNDS, SECONDS);

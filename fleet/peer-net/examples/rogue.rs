@@ -17,7 +17,9 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a part of a measurement")]
 
 use headstart_block::Digest;
-use headstart_peer_net::frame::{self, HEADER, Header, Hello, Kind, VERSION_1, push_encoded, push_frame};
+use headstart_peer_net::frame::{
+    self, FrameKind, HEADER, Header, Hello, VERSION_1, push_encoded, push_frame,
+};
 use headstart_swarm::{BlobId, Chunks, Message, RequestId};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -144,9 +146,9 @@ impl Rogue {
             nonce: [7; 32],
         };
         let mut first = Vec::new();
-        push_encoded(&mut first, Kind::Hello, &hello)?;
+        push_encoded(&mut first, FrameKind::Hello, &hello)?;
         for (number, blob) in (0..).zip(&self.blobs) {
-            push_frame(&mut first, Kind::Proof, number, 0, &blob.proof(&binding, true));
+            push_frame(&mut first, FrameKind::Proof, number, 0, &blob.proof(&binding, true));
         }
         stream.write_all(&first).await?;
         println!("connected {}", self.connected.fetch_add(1, Ordering::Relaxed) + 1);
@@ -172,7 +174,7 @@ impl Rogue {
             for tick in 0u32.. {
                 let mut out = Vec::new();
                 if tick.is_multiple_of(PING_EVERY) {
-                    push_frame(&mut out, Kind::Ping, 0, 0, &[]);
+                    push_frame(&mut out, FrameKind::Ping, 0, 0, &[]);
                 }
                 for (request, chunks) in promised.lock().unwrap().iter() {
                     out.extend(encoded(&coming(*request, *chunks))?);
@@ -196,9 +198,9 @@ impl Rogue {
                 let mut body = vec![0; header.len];
                 reading.read_exact(&mut body).await?;
                 match header.kind {
-                    Kind::Proof => visit.proved(self, header.a, &body, binding).await?,
-                    Kind::Message => visit.heard(self, frame::decode_message(&body)?).await?,
-                    Kind::Bye => return Outcome::Ok(()),
+                    FrameKind::Proof => visit.proved(self, header.a, &body, binding).await?,
+                    FrameKind::Message => visit.heard(self, frame::decode_message(&body)?).await?,
+                    FrameKind::Bye => return Outcome::Ok(()),
                     _ => {}
                 }
             }
@@ -258,7 +260,7 @@ impl<'a> Visit<'a> {
                         bytes.fill(0x55);
                     }
                     let mut frame = Vec::new();
-                    push_frame(&mut frame, Kind::Chunk, request.0, chunk, &bytes);
+                    push_frame(&mut frame, FrameKind::Chunk, request.0, chunk, &bytes);
                     if rogue.how == How::Endless {
                         self.again.lock().unwrap().clone_from(&frame);
                     }
@@ -277,7 +279,7 @@ fn coming(request: RequestId, chunks: Chunks) -> Message {
 
 fn encoded(message: &Message) -> Outcome<Vec<u8>> {
     let mut out = Vec::new();
-    push_encoded(&mut out, Kind::Message, message)?;
+    push_encoded(&mut out, FrameKind::Message, message)?;
     Ok(out)
 }
 

@@ -7,7 +7,7 @@
 //! The version of the protocol is agreed upon in the handshake: hosts of an earlier version know only their own.
 
 use crate::credentials::{Calendar, Credentials, HostCertificate, Roles, is_for};
-use crate::frame::{self, Header, Hello, Kind};
+use crate::frame::{self, FrameKind, Header, Hello};
 use crate::proof::{Binding, Side};
 use headstart_block::{Error, ErrorKind, Result};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -317,7 +317,7 @@ async fn introduce(mut stream: Stream, ours: &Hello, side: Side) -> Result<Chann
     aws_lc_rs::rand::fill(&mut ours.nonce[frame::PROCESS..])
         .map_err(|_| Error::new(ErrorKind::Io, "no random numbers can be drawn"))?;
     let mut out = Vec::new();
-    frame::push_encoded(&mut out, Kind::Hello, &ours)?;
+    frame::push_encoded(&mut out, FrameKind::Hello, &ours)?;
     stream.write_all(&out).await.map_err(lost)?;
     stream.flush().await.map_err(lost)?;
     let hello = match first {
@@ -344,7 +344,7 @@ async fn their_hello(stream: &mut Stream) -> Result<Hello> {
     let mut header = [0; frame::HEADER];
     stream.read_exact(&mut header).await.map_err(lost)?;
     let header = Header::decode(&header)?;
-    if header.kind != Kind::Hello {
+    if header.kind != FrameKind::Hello {
         return Err(Error::corrupt("the other host does not give its name"));
     }
     let mut body = vec![0; header.len];

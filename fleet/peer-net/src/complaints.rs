@@ -20,7 +20,7 @@ pub enum Cause {
 }
 
 /// The lines that were logged about other hosts, by cause and the host's name.
-pub type Complaints = headstart_block::Complaints<(Cause, String)>;
+pub type PeerComplaints = headstart_block::Complaints<(Cause, String)>;
 
 /// Logs a line about another host, as [`tracing::warn!`] if it is one of the few.
 #[macro_export]

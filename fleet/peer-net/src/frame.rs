@@ -102,7 +102,7 @@ pub const VERSION_1: u16 = 1;
 
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// The sender's identity: the first frame, and no other.
     Hello,
     /// A message between state machines.
@@ -140,7 +140,7 @@ pub enum Kind {
     Refused,
 }
 
-impl Kind {
+impl FrameKind {
     fn of(byte: u8) -> Option<Self> {
         Some(match byte {
             1 => Self::Hello,
@@ -206,7 +206,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The kind of the frame.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// Bytes of its body, within what its kind allows.
     pub len: usize,
     /// The field `a`; see the module.
@@ -238,7 +238,7 @@ impl Header {
             number.copy_from_slice(&bytes[at..at + 4]);
             u32::from_le_bytes(number)
         };
-        let kind = Kind::of(bytes[0]).filter(|_| bytes[1..4] == [0; 3]);
+        let kind = FrameKind::of(bytes[0]).filter(|_| bytes[1..4] == [0; 3]);
         let kind = kind.ok_or_else(|| Error::corrupt("no frame begins like that"))?;
         let len = number(4) as usize;
         let (least, most) = kind.body();
@@ -300,7 +300,7 @@ impl Hello {
     }
 }
 
-/// The body of a frame of the kind [`Kind::Refused`]: as much of the reason as fits.
+/// The body of a frame of the kind [`FrameKind::Refused`]: as much of the reason as fits.
 #[must_use]
 pub fn refusal(why: &str) -> &[u8] {
     let why = if why.is_empty() { "no reason is given" } else { why };
@@ -318,7 +318,7 @@ pub fn decode_refusal(body: &[u8]) -> Result<String> {
 }
 
 /// Appends a frame to `out`.
-pub fn push_frame(out: &mut Vec<u8>, kind: Kind, a: u32, b: u32, body: &[u8]) {
+pub fn push_frame(out: &mut Vec<u8>, kind: FrameKind, a: u32, b: u32, body: &[u8]) {
     out.extend_from_slice(&Header { kind, len: body.len(), a, b }.encode());
     out.extend_from_slice(body);
 }
@@ -327,7 +327,7 @@ pub fn push_frame(out: &mut Vec<u8>, kind: Kind, a: u32, b: u32, body: &[u8]) {
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Invalid`] if it is too long; `out` is unchanged then.
-pub fn push_encoded(out: &mut Vec<u8>, kind: Kind, body: &impl Serialize) -> Result<()> {
+pub fn push_encoded(out: &mut Vec<u8>, kind: FrameKind, body: &impl Serialize) -> Result<()> {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER]);
     let is_encoded = postcard::to_extend(body, Appended(out)).is_ok();

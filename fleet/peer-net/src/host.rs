@@ -44,7 +44,7 @@ use self::trust::Trust;
 use self::verification_queue::{Unverified, VerificationQueue};
 use self::whereabouts::Whereabouts;
 use crate::blob::{Blob, Identity, Kept, Late};
-use crate::frame::{self, Kind, PROOF};
+use crate::frame::{self, FrameKind, PROOF};
 use crate::gossip::{Member, Members};
 use crate::outbox::{Lanes, Sending};
 use crate::peer_key::key_of;
@@ -322,7 +322,7 @@ impl Host {
             expected.insert(entry.blob.proof(&link.binding, theirs), entry.blob.id);
             let ours = entry.blob.proof(&link.binding, link.side);
             // A link that is this new has room.
-            let _ = link.outbox.control(Kind::Proof, entry.blob.id.0, &ours);
+            let _ = link.outbox.control(FrameKind::Proof, entry.blob.id.0, &ours);
         }
         let new = Peer {
             link: Arc::clone(&link),
@@ -337,7 +337,7 @@ impl Host {
         core.by_key.insert(key, peer);
         self.tell_trust(&link);
         // This host has accepted the other one: the other host knows that from the first ping on.
-        let _ = link.outbox.control(Kind::Ping, 0, &[]);
+        let _ = link.outbox.control(FrameKind::Ping, 0, &[]);
         self.counts.connections.fetch_add(1, Ordering::Relaxed);
         self.unreached().remove(&key);
         core.drive(self, Event::PeerUp { peer, key, role: link.role });

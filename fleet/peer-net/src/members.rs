@@ -5,7 +5,7 @@
 
 use crate::channel::{Channel, Wire};
 use crate::credentials::{REMEDY, Reminder, unix_now};
-use crate::frame::{Hello, Kind, REFUSED_CONNECTION, VERSION_1, push_frame, refusal};
+use crate::frame::{FrameKind, Hello, REFUSED_CONNECTION, VERSION_1, push_frame, refusal};
 use crate::gossip::{Gossip, Member, Members};
 use crate::host::Host;
 use crate::host::link::Link;
@@ -237,9 +237,9 @@ impl Door {
         if channel.protocol() > VERSION_1 {
             let mut out = Vec::new();
             if let Some(list) = &list {
-                push_frame(&mut out, Kind::Trust, 0, 0, list);
+                push_frame(&mut out, FrameKind::Trust, 0, 0, list);
             }
-            push_frame(&mut out, Kind::Refused, 0, REFUSED_CONNECTION, refusal(&error.to_string()));
+            push_frame(&mut out, FrameKind::Refused, 0, REFUSED_CONNECTION, refusal(&error.to_string()));
             let say = async {
                 channel.stream.write_all(&out).await?;
                 channel.stream.shutdown().await?;

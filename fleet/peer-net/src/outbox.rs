@@ -8,7 +8,7 @@
 //! items, a host that does not read is cut off.
 
 use crate::blob::Blob;
-use crate::frame::{self, Kind};
+use crate::frame::{self, FrameKind};
 use headstart_block::to_usize;
 use headstart_swarm::{Chunks, Message, RequestId, SendClass, Urgency};
 use parking_lot::{Mutex, MutexGuard};
@@ -166,12 +166,12 @@ impl Outbox {
     }
 
     /// Queues a frame without a message of a state machine.
-    pub(super) fn control(&self, kind: Kind, a: u32, body: &[u8]) -> Result<(), Overflow> {
+    pub(super) fn control(&self, kind: FrameKind, a: u32, body: &[u8]) -> Result<(), Overflow> {
         self.control_with(kind, a, 0, body)
     }
 
     /// Queues a frame with a second number in its header.
-    pub(super) fn control_with(&self, kind: Kind, a: u32, b: u32, body: &[u8]) -> Result<(), Overflow> {
+    pub(super) fn control_with(&self, kind: FrameKind, a: u32, b: u32, body: &[u8]) -> Result<(), Overflow> {
         self.change(|queues| {
             frame::push_frame(&mut queues.control, kind, a, b, body);
             Ok(())
@@ -179,7 +179,7 @@ impl Outbox {
     }
 
     /// Queues a report to a tracker, or a tracker's answer. The oldest go if there are too many.
-    pub(super) fn statistics(&self, kind: Kind, body: &impl Serialize) {
+    pub(super) fn statistics(&self, kind: FrameKind, body: &impl Serialize) {
         let mut bytes = Vec::new();
         if let Err(error) = frame::push_encoded(&mut bytes, kind, body) {
             tracing::warn!(%error, "statistics are lost");
@@ -328,7 +328,7 @@ impl Queues {
         while buf.len() < BATCH
             && let Some(message) = queue.pop_front()
         {
-            if let Err(error) = frame::push_encoded(buf, Kind::Message, &message) {
+            if let Err(error) = frame::push_encoded(buf, FrameKind::Message, &message) {
                 tracing::warn!(%error, "a message to another host is lost");
             }
         }

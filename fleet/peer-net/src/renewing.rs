@@ -1,7 +1,7 @@
 //! This host's certificate, renewed when it is due: by an authority that it is connected to, or by its own key of one.
 
 use crate::credentials::{Identity, Schedule, unix_now};
-use crate::frame::{Kind, VERSION_1};
+use crate::frame::{FrameKind, VERSION_1};
 use crate::members::Door;
 use headstart_block::Result;
 use headstart_swarm::PeerId;
@@ -79,7 +79,7 @@ impl Door {
         };
         tokio::task::block_in_place(|| identity.renew(&der, unix_now()))?;
         for (link, _) in self.host.links().iter().filter(|(link, _)| link.protocol > VERSION_1) {
-            if link.outbox.control(Kind::Renewed, 0, &der).is_err() {
+            if link.outbox.control(FrameKind::Renewed, 0, &der).is_err() {
                 link.close();
             }
         }

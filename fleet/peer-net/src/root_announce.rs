@@ -10,7 +10,7 @@
 //! An operator that gives a host a root trusts that root with the reads of the host's disks, as with warming an image
 //! there. The root may be unable to use the store: it then has only the bytes that others send it.
 
-use crate::frame::Kind;
+use crate::frame::FrameKind;
 use crate::host::Host;
 use crate::host::remote_commands::RemoteCommand;
 use crate::order::Order;
@@ -66,7 +66,7 @@ impl Host {
                 let number = self.remote_commands.last.fetch_add(1, Ordering::Relaxed);
                 match RemoteCommand::Open(order).encode() {
                     // A host that does not read it will be cut off by the frames that follow.
-                    Ok(body) => _ = peer.link.outbox.control(Kind::Order, number, &body),
+                    Ok(body) => _ = peer.link.outbox.control(FrameKind::Order, number, &body),
                     Err(error) => tracing::debug!(%error, "a root is not told of a blob"),
                 }
             }

@@ -6,11 +6,11 @@
 
 mod sample;
 
-pub use sample::{Sample, sample};
+pub use sample::{SampleBlob, sample};
 
 use crate::channel::{self, Wire};
 use crate::credentials::{Credentials, InitSettings, init};
-use crate::frame::{self, HEADER, Header, Hello, Kind, VERSION, push_encoded, push_frame};
+use crate::frame::{self, FrameKind, HEADER, Header, Hello, VERSION, push_encoded, push_frame};
 use crate::{Security, SharedBlob, Swarm, SwarmSettings, proof};
 use headstart_block::{Error, Result};
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
@@ -141,7 +141,7 @@ impl Cluster {
 
 impl TestHost {
     /// Puts all of a blob into the host's cache.
-    pub fn fill(&self, sample: &Sample) {
+    pub fn fill(&self, sample: &SampleBlob) {
         let blob = self.cache.blob(&sample.spec).unwrap();
         blob.tree().unwrap().insert(0, &sample.outboard).unwrap();
         for (at, part) in sample.bytes.chunks(1 << 20).enumerate() {
@@ -150,7 +150,7 @@ impl TestHost {
     }
 
     /// Opens a blob for a disk of the host.
-    pub fn attach(&self, sample: &Sample) -> SharedBlob {
+    pub fn attach(&self, sample: &SampleBlob) -> SharedBlob {
         self.swarm.open_for(Some(self.swarm.new_reader()), &sample.spec, None).unwrap()
     }
 
@@ -224,14 +224,14 @@ impl Rogue {
     pub fn prove(&mut self, cluster: &Cluster, number: u32, blob: &BlobSpec, root: &[u8; 32]) {
         let proof = proof::proof(root, &self.binding, proof::Side::Dialer, &blob.digest);
         let mut frame = Vec::new();
-        push_frame(&mut frame, Kind::Proof, number, 0, proof.as_bytes());
+        push_frame(&mut frame, FrameKind::Proof, number, 0, proof.as_bytes());
         self.send(cluster, &frame);
     }
 
     /// Sends a message.
     pub fn say(&mut self, cluster: &Cluster, message: &Message) {
         let mut frame = Vec::new();
-        push_encoded(&mut frame, Kind::Message, message).unwrap();
+        push_encoded(&mut frame, FrameKind::Message, message).unwrap();
         self.send(cluster, &frame);
     }
 
@@ -246,8 +246,8 @@ impl Rogue {
                     let mut body = vec![0; header.len];
                     self.stream.read_exact(&mut body).await.ok()?;
                     match header.kind {
-                        Kind::Ping => {}
-                        Kind::Bye => return None,
+                        FrameKind::Ping => {}
+                        FrameKind::Bye => return None,
                         _ => return Some((header, body)),
                     }
                 }
@@ -261,10 +261,10 @@ impl Rogue {
     pub fn next_message(&mut self, cluster: &Cluster) -> Option<Message> {
         loop {
             let (header, body) = self.next(cluster)?;
-            if header.kind == Kind::Message {
+            if header.kind == FrameKind::Message {
                 return Some(frame::decode_message(&body).unwrap());
             }
-            assert_ne!(header.kind, Kind::Chunk, "bytes of a blob");
+            assert_ne!(header.kind, FrameKind::Chunk, "bytes of a blob");
         }
     }
 }

@@ -4,9 +4,9 @@
 //! depends on the duration of an operation.
 
 use super::channel::Wire;
-use super::frame::{HEADER, Header, Hello, Kind, VERSION, push_encoded, push_frame};
+use super::frame::{FrameKind, HEADER, Header, Hello, VERSION, push_encoded, push_frame};
 use super::*;
-use crate::testing::{Cluster, LONG, Rogue, Sample, TestHost, ask, sample};
+use crate::testing::{Cluster, LONG, Rogue, SampleBlob, TestHost, ask, sample};
 use headstart_block::{ErrorKind, ReadAt};
 use headstart_swarm::{CHUNK_SIZE, Message, RequestId};
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn bring(cluster: &Cluster, shared: &SharedBlob, range: ByteRange) {
 }
 
 #[track_caller]
-fn assert_same(blob: &CachedBlob, sample: &Sample, range: ByteRange) {
+fn assert_same(blob: &CachedBlob, sample: &SampleBlob, range: ByteRange) {
     let mut read = vec![0; usize::try_from(range.len()).unwrap()];
     blob.read_at(&mut read, range.offset()).unwrap();
     let start = usize::try_from(range.offset()).unwrap();
@@ -86,7 +86,7 @@ fn a_stranger_gets_nothing() {
         let mut frame = Vec::new();
         let hello =
             Hello { version: VERSION, name: "b".into(), is_root: false, is_tracker: false, nonce: [0; 32] };
-        push_encoded(&mut frame, Kind::Hello, &hello).unwrap();
+        push_encoded(&mut frame, FrameKind::Hello, &hello).unwrap();
         socket.write_all(&frame).await.unwrap();
         let mut answer = Vec::new();
         let read = tokio::time::timeout(LONG, socket.read_to_end(&mut answer)).await.unwrap();
@@ -144,7 +144,7 @@ fn a_peer_without_proof_of_access_gets_no_bytes() {
     let replayed = proof::proof(&root, &[9; 32], proof::Side::Dialer, &sample.spec.digest);
     for (number, proof) in [(8, reflected), (9, replayed)] {
         let mut frame = Vec::new();
-        push_frame(&mut frame, Kind::Proof, number, 0, proof.as_bytes());
+        push_frame(&mut frame, FrameKind::Proof, number, 0, proof.as_bytes());
         rogue.send(&cluster, &frame);
         rogue.say(&cluster, &ask(number, number, 0));
         assert_eq!(rogue.next_message(&cluster), Some(refused(number)));
@@ -156,7 +156,7 @@ fn a_peer_without_proof_of_access_gets_no_bytes() {
     rogue.say(&cluster, &ask(10, 10, 1));
     let came = loop {
         let (header, body) = rogue.next(&cluster).unwrap();
-        if header.kind == Kind::Chunk {
+        if header.kind == FrameKind::Chunk {
             break (header, body);
         }
     };
@@ -184,14 +184,14 @@ fn a_peer_that_sends_corrupt_chunks_is_dropped() {
         }
     };
     let mut frame = Vec::new();
-    push_frame(&mut frame, Kind::Chunk, asked.0.0, asked.1.first, &vec![0x55; 65536]);
+    push_frame(&mut frame, FrameKind::Chunk, asked.0.0, asked.1.first, &vec![0x55; 65536]);
     rogue.send(&cluster, &frame);
     cluster.wait_until("it is dropped", || a.swarm.counters().dropped_corrupt == 1 && a.is_connected_to(0));
     assert_eq!(at_a.blob().local_bytes(), 0);
     // The rogue may come back, but is not let in.
     if let Ok(mut again) = Rogue::connect(&cluster, &b, ("a", a.swarm.address())) {
         while let Some((header, _)) = again.next(&cluster) {
-            assert_eq!(header.kind, Kind::Refused);
+            assert_eq!(header.kind, FrameKind::Refused);
         }
     }
     assert!(a.is_connected_to(0));
@@ -268,7 +268,7 @@ fn unchecked_chunks_are_not_served() {
     other.say(&cluster, &ask(6, 1, 1));
     let came = loop {
         let (header, body) = other.next(&cluster).unwrap();
-        if header.kind == Kind::Chunk {
+        if header.kind == FrameKind::Chunk {
             break body;
         }
     };
@@ -289,7 +289,7 @@ fn nonsense_ends_the_connection() {
         bytes.to_vec()
     };
     let mut beyond = Vec::new();
-    push_encoded(&mut beyond, Kind::Message, &ask(1, 1, 5)).unwrap();
+    push_encoded(&mut beyond, FrameKind::Message, &ask(1, 1, 5)).unwrap();
     let garbage = [header(2, 5), vec![0xff; 5]].concat();
     let nonsense = [
         ("b", header(99, 0)),

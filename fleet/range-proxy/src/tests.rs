@@ -4,12 +4,12 @@ use super::*;
 use axum::http::header::{AUTHORIZATION, CONTENT_RANGE, LOCATION, RANGE, WWW_AUTHENTICATE};
 use headstart_block::Digest;
 use headstart_cache::{Cache, CacheSettings};
-use headstart_peer_net::testing::{Sample, sample};
+use headstart_peer_net::testing::{SampleBlob, sample};
 use headstart_peer_net::{Security, SwarmSettings};
 use headstart_store::{Location, Redirects, Store};
 use headstart_swarm::Role;
 use headstart_testkit::redirect::{Behaviour, Front};
-use headstart_testkit::registry::{Access, Registry};
+use headstart_testkit::registry::{Registry, RegistryAccess};
 use headstart_testkit::token_server::TokenServer;
 use reqwest::Client;
 use std::path::Path;
@@ -56,7 +56,7 @@ impl Host {
     }
 
     /// A host that has all of a blob, and no store for it.
-    async fn with(sample: &Sample) -> (Self, SharedBlob) {
+    async fn with(sample: &SampleBlob) -> (Self, SharedBlob) {
         let host = Self::start(&StoreSettings::default()).await;
         let blob = host.cache.blob(&sample.spec).unwrap();
         blob.tree().unwrap().insert(0, &sample.outboard).unwrap();
@@ -111,7 +111,7 @@ fn settings(host: &str, config: &Path) -> StoreSettings {
 }
 
 /// Puts a blob and its tree into a registry.
-async fn push(settings: &StoreSettings, host: &str, sample: &Sample) -> Arc<dyn Store> {
+async fn push(settings: &StoreSettings, host: &str, sample: &SampleBlob) -> Arc<dyn Store> {
     let location = Location::Registry { host: host.to_owned(), repository: REPOSITORY.to_owned() };
     let store = headstart_store::open(&location, settings).unwrap();
     for bytes in [&sample.bytes, &sample.outboard] {
@@ -132,7 +132,7 @@ async fn token(host: &Host, tokens: &TokenServer) -> String {
 async fn a_client_with_access_gets_the_blob_from_the_swarm() {
     let tokens = TokenServer::start().await;
     tokens.set_user(USER, PASSWORD);
-    let Some(registry) = Registry::start(Access::Token(&tokens)) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Token(&tokens)) else { return };
     let config = TempDir::new().unwrap();
     let (name, sample) = (registry.host(), sample((2 << 20) + 12345, 1));
     let stores = settings(&name, config.path());
@@ -193,7 +193,7 @@ async fn a_client_with_access_gets_the_blob_from_the_swarm() {
 async fn signed_urls_of_a_storage_are_good_for_what_they_are() {
     let tokens = TokenServer::start().await;
     tokens.set_user(USER, PASSWORD);
-    let Some(registry) = Registry::start(Access::Token(&tokens)) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Token(&tokens)) else { return };
     let front = Front::start(&registry, Behaviour::default()).await;
     let config = TempDir::new().unwrap();
     let (name, sample) = (front.host(), sample(1 << 20, 2));

@@ -1,8 +1,8 @@
 //! Ghosts: the requests, needs and releases of harvest VMs.
 
-use super::event::{Answer, Grant, Request};
+use super::event::{BrokerAnswer, BrokerRequest, Grant};
 use super::report::Notice;
-use super::{Action, Broker, Report, Stage, Step, VssdKind, Why};
+use super::{Broker, BrokerAction, BrokerReport, BrokerStep, Stage, VssdKind, Why};
 use crate::gssd::{Offer, Want};
 use crate::{GssdId, Time, VssdId};
 use headstart_block::exact;
@@ -12,34 +12,36 @@ use std::time::Duration;
 const SLOTS: usize = 255;
 
 impl Broker {
-    pub(super) fn request(&mut self, now: Time, request: Request, out: &mut Vec<Action>) {
+    pub(super) fn request(&mut self, now: Time, request: BrokerRequest, out: &mut Vec<BrokerAction>) {
         self.counters.requests += 1;
-        let Request { request: id, vm, borrower, bandwidth, capacity, lasts, partial, grow } = request;
+        let BrokerRequest { request: id, vm, borrower, bandwidth, capacity, lasts, partial, grow } = request;
         let want = Want { bandwidth, capacity, until: now + lasts };
         let harvests = |vssd: &&mut super::Vssd| vssd.kind == VssdKind::Harvest && !vssd.deleting;
         let answer = match self.vssds.get_mut(&borrower).filter(harvests) {
-            None => Answer::NoGhost,
-            Some(_) if bandwidth == 0 && capacity == 0 => Answer::Nothing,
+            None => BrokerAnswer::NoGhost,
+            Some(_) if bandwidth == 0 && capacity == 0 => BrokerAnswer::Nothing,
             Some(vssd) => {
                 (vssd.vm, vssd.grow) = (vm, grow);
                 let grant = self.grant(borrower, &want, partial, out);
                 let full = grant.bandwidth >= u32::from(bandwidth) && grant.capacity >= capacity;
                 match grant {
-                    grant if full => Answer::Granted(grant),
-                    grant if !grant.slots.is_empty() => Answer::Partly(grant),
+                    grant if full => BrokerAnswer::Granted(grant),
+                    grant if !grant.slots.is_empty() => BrokerAnswer::Partly(grant),
                     _ => {
                         let (bandwidth, capacity) = self.pool.total(want.until);
-                        Answer::Short { channels: bandwidth, blocks: capacity }
+                        BrokerAnswer::Short { channels: bandwidth, blocks: capacity }
                     }
                 }
             }
         };
         match answer {
-            Answer::Granted(_) => self.counters.granted += 1,
-            Answer::Partly(_) => self.counters.partly += 1,
-            Answer::Short { .. } | Answer::NoGhost | Answer::Nothing => self.counters.refused += 1,
+            BrokerAnswer::Granted(_) => self.counters.granted += 1,
+            BrokerAnswer::Partly(_) => self.counters.partly += 1,
+            BrokerAnswer::Short { .. } | BrokerAnswer::NoGhost | BrokerAnswer::Nothing => {
+                self.counters.refused += 1
+            }
         }
-        out.push(Action::Answer { request: id, answer });
+        out.push(BrokerAction::Answer { request: id, answer });
     }
 
     /// Leases gSSDs of the pool that match `want` to a borrower.
@@ -48,7 +50,7 @@ impl Broker {
         borrower: VssdId,
         want: &Want,
         partial: bool,
-        out: &mut Vec<Action>,
+        out: &mut Vec<BrokerAction>,
     ) -> Grant {
         let free = self.vssds.get(&borrower).map_or(0, |vssd| SLOTS.saturating_sub(vssd.slots.len()));
         let mut grant = Grant { expire: Time(u64::MAX), ..Grant::default() };
@@ -66,18 +68,30 @@ impl Broker {
         grant
     }
 
-    fn lease(&mut self, id: GssdId, borrower: VssdId, until: Time, out: &mut Vec<Action>) -> Option<u8> {
+    fn lease(
+        &mut self,
+        id: GssdId,
+        borrower: VssdId,
+        until: Time,
+        out: &mut Vec<BrokerAction>,
+    ) -> Option<u8> {
         let vssd = self.vssds.get(&borrower)?;
         let slot = (1..=u8::MAX).find(|slot| !vssd.slots.contains_key(slot))?;
         let vm = vssd.vm.clone();
-        self.commit(Step::Leased { gssd: id, vm, borrower, slot, until }, out);
+        self.commit(BrokerStep::Leased { gssd: id, vm, borrower, slot, until }, out);
         self.counters.leases += 1;
-        out.push(Action::Attach { gssd: id, borrower, slot });
+        out.push(BrokerAction::Attach { gssd: id, borrower, slot });
         Some(slot)
     }
 
     /// Handles a borrower's forecast need, `since` its last forecast.
-    pub(super) fn needs(&mut self, now: Time, borrower: VssdId, since: Duration, out: &mut Vec<Action>) {
+    pub(super) fn needs(
+        &mut self,
+        now: Time,
+        borrower: VssdId,
+        since: Duration,
+        out: &mut Vec<BrokerAction>,
+    ) {
         let Some(vssd) = self.vssds.get(&borrower) else { return };
         let Some(forecast) = vssd.forecast else { return };
         let own = (u32::from(vssd.bandwidth), u64::from(vssd.capacity));
@@ -108,7 +122,7 @@ impl Broker {
             self.counters.under_harvests += 1;
             let has = (has.0 + added.bandwidth, has.1 + u64::from(added.capacity));
             let what = Notice::UnderHarvest { needs: (forecast.bandwidth, forecast.capacity), has };
-            out.push(Action::Report(Report { vm, vssd: borrower, at: now, what }));
+            out.push(BrokerAction::Report(BrokerReport { vm, vssd: borrower, at: now, what }));
         }
     }
 
@@ -117,7 +131,7 @@ impl Broker {
         now: Time,
         borrower: VssdId,
         gssd: Option<GssdId>,
-        out: &mut Vec<Action>,
+        out: &mut Vec<BrokerAction>,
     ) -> bool {
         let Some(id) = gssd else {
             let known = self.vssds.get(&borrower).is_some_and(|vssd| !vssd.slots.is_empty());
@@ -129,7 +143,7 @@ impl Broker {
     }
 
     /// Gives back all gSSDs that a borrower has borrowed, with their data.
-    pub(super) fn give_all_back(&mut self, borrower: VssdId, out: &mut Vec<Action>) {
+    pub(super) fn give_all_back(&mut self, borrower: VssdId, out: &mut Vec<BrokerAction>) {
         let left = self.leave_all(borrower, None, Why::Released, out);
         self.counters.released += left.len() as u64;
         if let Some(vssd) = self.vssds.get_mut(&borrower) {

@@ -1,19 +1,19 @@
 //! The input and output of a broker.
 
-use super::report::Report;
+use super::report::BrokerReport;
 use crate::VssdKind;
 use crate::{GssdId, Time, VssdId};
 use headstart_flash::device::FlashBlock;
-use headstart_flash::step::{Run, Step};
+use headstart_flash::step::{BlockRun, BrokerStep};
 use std::time::Duration;
 
 /// A request, by a number that the driver gives and uses once while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RequestId(pub u64);
+pub struct BrokerRequestId(pub u64);
 
 /// An event. Events that come too late, or name unknown objects, are counted and otherwise ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum BrokerEvent {
     /// A vSSD was created. A borrower is one of kind [`VssdKind::Harvest`].
     Created {
         /// Its number, new.
@@ -28,7 +28,7 @@ pub enum Event {
         channels: Vec<u16>,
     },
     /// A vSSD is to go, and its data is no longer needed. Its loans are taken back, its leases go back, its own
-    /// channels are wiped; it is gone with [`Step::Deleted`]. An unsold one goes this way when it is sold.
+    /// channels are wiped; it is gone with [`BrokerStep::Deleted`]. An unsold one goes this way when it is sold.
     Deleted {
         /// The vSSD.
         vssd: VssdId,
@@ -48,8 +48,8 @@ pub enum Event {
     },
     /// Time has passed: due by [`super::Broker::next`].
     Tick,
-    /// A harvest VM wants more storage. Answered at once by [`Action::Answer`].
-    Request(Request),
+    /// A harvest VM wants more storage. Answered at once by [`BrokerAction::Answer`].
+    Request(BrokerRequest),
     /// A harvest VM gives storage back.
     Release {
         /// Its vSSD.
@@ -67,7 +67,7 @@ pub enum Event {
         /// Flash blocks, at least.
         capacity: u32,
     },
-    /// [`Action::Carve`] is done.
+    /// [`BrokerAction::Carve`] is done.
     Carved {
         /// The gSSD.
         gssd: GssdId,
@@ -76,28 +76,28 @@ pub enum Event {
         /// The number of blocks: the requested number, or less; 0: none, and there is no such gSSD.
         capacity: u32,
         /// Its blocks. Empty if there is no flash behind it.
-        blocks: Vec<Run>,
+        blocks: Vec<BlockRun>,
     },
-    /// [`Action::Erase`] is done, and durable.
+    /// [`BrokerAction::Erase`] is done, and durable.
     Erased {
         /// The gSSD.
         gssd: GssdId,
         /// Its blocks whose erasure failed: they are never used again.
         bad: Vec<FlashBlock>,
     },
-    /// [`Action::Evacuate`] is done: the data of the slot is elsewhere, and durable there (the flash was flushed).
+    /// [`BrokerAction::Evacuate`] is done: the data of the slot is elsewhere, and durable there (the flash was flushed).
     Evacuated {
         /// The gSSD.
         gssd: GssdId,
     },
-    /// [`Action::Evacuate`] cannot be done.
+    /// [`BrokerAction::Evacuate`] cannot be done.
     EvacuationFailed {
         /// The gSSD.
         gssd: GssdId,
         /// The cause: for the harvest VM's user.
         cause: String,
     },
-    /// [`Action::Detach`] is done: no I/O to the gSSD's blocks runs, and none will begin.
+    /// [`BrokerAction::Detach`] is done: no I/O to the gSSD's blocks runs, and none will begin.
     Detached {
         /// The gSSD.
         gssd: GssdId,
@@ -108,7 +108,7 @@ pub enum Event {
         lender: VssdId,
     },
     /// These two channels are empty and erased, and no part of them is lent: they are to change owners, so that both
-    /// wear alike. With [`Step::Swapped`] they have.
+    /// wear alike. With [`BrokerStep::Swapped`] they have.
     Swapped {
         /// A vSSD and a channel of it.
         one: (VssdId, u16),
@@ -117,7 +117,7 @@ pub enum Event {
         /// Flash blocks of both whose erasure failed.
         bad: Vec<FlashBlock>,
     },
-    /// [`Action::Wipe`] is done.
+    /// [`BrokerAction::Wipe`] is done.
     Wiped {
         /// The vSSD.
         vssd: VssdId,
@@ -128,9 +128,9 @@ pub enum Event {
 
 /// A request of a harvest VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct BrokerRequest {
     /// Its number.
-    pub request: RequestId,
+    pub request: BrokerRequestId,
     /// The harvest VM.
     pub vm: String,
     /// Its vSSD.
@@ -149,17 +149,17 @@ pub struct Request {
 
 /// An action that the driver is to do.
 ///
-/// **The rule of the journal**: nothing is done before all [`Action::Journal`] that came before it are durable, and
+/// **The rule of the journal**: nothing is done before all [`BrokerAction::Journal`] that came before it are durable, and
 /// handed to [`headstart_flash::custody::Custody::apply`]. A driver that gathers the actions of many events appends all
 /// their steps, syncs once, applies them, and then does the rest in order.
 ///
 /// After a crash actions may come that were done already: each may be done twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum BrokerAction {
     /// Append this to the journal.
-    Journal(Step),
-    /// Take free blocks from a lender's FTL, spread over this number of its channels, then [`Event::Carved`]. The
-    /// lender's own record of the loan is in the journal before [`Step::Carved`]; after a crash between the two the
+    Journal(BrokerStep),
+    /// Take free blocks from a lender's FTL, spread over this number of its channels, then [`BrokerEvent::Carved`]. The
+    /// lender's own record of the loan is in the journal before [`BrokerStep::Carved`]; after a crash between the two the
     /// blocks have no holder, and go back to the lender.
     Carve {
         /// The gSSD that they will be.
@@ -171,7 +171,7 @@ pub enum Action {
         /// Flash blocks.
         capacity: u32,
     },
-    /// Erase all blocks of a gSSD, its channels in parallel, then [`Event::Erased`].
+    /// Erase all blocks of a gSSD, its channels in parallel, then [`BrokerEvent::Erased`].
     Erase {
         /// The gSSD.
         gssd: GssdId,
@@ -186,7 +186,7 @@ pub enum Action {
         slot: u8,
     },
     /// Move the data of this slot to the borrower's other slots (those added for it, if there were any, are attached),
-    /// then [`Event::Evacuated`] or [`Event::EvacuationFailed`]. Ends unanswered when the slot is detached meanwhile.
+    /// then [`BrokerEvent::Evacuated`] or [`BrokerEvent::EvacuationFailed`]. Ends unanswered when the slot is detached meanwhile.
     Evacuate {
         /// The gSSD.
         gssd: GssdId,
@@ -196,7 +196,7 @@ pub enum Action {
         slot: u8,
     },
     /// Remove this slot from the borrower's FTL, with the data that is still in it; wait for running I/O; then
-    /// [`Event::Detached`].
+    /// [`BrokerEvent::Detached`].
     Detach {
         /// The gSSD.
         gssd: GssdId,
@@ -220,7 +220,7 @@ pub enum Action {
         /// Another's.
         other: (VssdId, u16),
     },
-    /// Erase all blocks of the channels that this vSSD owns, then [`Event::Wiped`]: it uses nothing any more.
+    /// Erase all blocks of the channels that this vSSD owns, then [`BrokerEvent::Wiped`]: it uses nothing any more.
     Wipe {
         /// The vSSD.
         vssd: VssdId,
@@ -228,17 +228,17 @@ pub enum Action {
     /// Answer a request. The slots that it was given were attached before.
     Answer {
         /// The request.
-        request: RequestId,
+        request: BrokerRequestId,
         /// The answer.
-        answer: Answer,
+        answer: BrokerAnswer,
     },
     /// Tell a harvest VM's user.
-    Report(Report),
+    Report(BrokerReport),
 }
 
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum BrokerAnswer {
     /// gSSDs that meet the request.
     Granted(Grant),
     /// gSSDs, less than the request.

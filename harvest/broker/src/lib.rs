@@ -19,7 +19,7 @@
 //!                                    `-------------------- Detached --------------------'
 //! ```
 //!
-//! The words on the arrows are the [`Step`]s that are journalled before anything is done about them. One decision leads
+//! The words on the arrows are the [`BrokerStep`]s that are journalled before anything is done about them. One decision leads
 //! to one step, and all state except forecasts and the times at which work began follows from the steps alone
 //! (`apply`): a running broker has the same state as after a crash. After a crash, all unfinished work begins again
 //! ([`Broker::recover`]): erasures from the start, evacuations with the rest. The blocks of a gSSD that was being
@@ -38,7 +38,7 @@
 //!   the broker asks the pool for as much for as long, otherwise for at least a grain of time; the result, if any, is
 //!   attached to the same borrower, and the old gSSD is evacuated, block by block, to the borrower's other slots. If
 //!   its data does not fit there, the harvest VM is evicted: its disk is striped over all its gSSDs, so all of them go.
-//!   Its user gets a [`Report`].
+//!   Its user gets a [`BrokerReport`].
 //! * *Expiry*: a leased gSSD that expires is taken back the same way, unless its lender's newest forecast dates it
 //!   later.
 //! * *Under-harvest* (a harvest VM needs more than it has): gSSDs are added where the request allowed it; if there are
@@ -76,15 +76,15 @@ mod state;
 mod supply;
 
 pub use counters::Counters;
-pub use event::{Action, Answer, Event, Grant, Request, RequestId};
+pub use event::{BrokerAction, BrokerAnswer, BrokerEvent, BrokerRequest, BrokerRequestId, Grant};
 #[doc(no_inline)]
 pub use headstart_block::{Error, ErrorKind, Result, Time};
 #[doc(no_inline)]
-pub use headstart_flash::step::{Run, Step, Why};
+pub use headstart_flash::step::{BlockRun, BrokerStep, Why};
 #[doc(no_inline)]
 pub use headstart_flash::{GssdId, VssdId, VssdKind};
 pub use reclaim::Evacuation;
-pub use report::{Notice, Report};
+pub use report::{BrokerReport, Notice};
 pub use settings::BrokerSettings;
 
 use gssd::{Gssd, Pool};
@@ -189,41 +189,41 @@ impl Broker {
     }
 
     /// Takes an event, and adds the resulting actions to `out`.
-    pub fn on_event(&mut self, now: Time, event: Event, out: &mut Vec<Action>) {
+    pub fn on_event(&mut self, now: Time, event: BrokerEvent, out: &mut Vec<BrokerAction>) {
         self.redate_at.get_or_insert(now + self.settings.redate_every);
         let known = match event {
-            Event::Created { vssd, kind, bandwidth, capacity, channels } => {
-                let step = Step::Created { vssd, kind, bandwidth, capacity, channels };
+            BrokerEvent::Created { vssd, kind, bandwidth, capacity, channels } => {
+                let step = BrokerStep::Created { vssd, kind, bandwidth, capacity, channels };
                 !self.vssds.contains_key(&vssd) && self.commit(step, out)
             }
-            Event::Deleted { vssd } => self.delete(now, vssd, out),
-            Event::Forecast { vssd, bandwidth, capacity, lasts } => {
+            BrokerEvent::Deleted { vssd } => self.delete(now, vssd, out),
+            BrokerEvent::Forecast { vssd, bandwidth, capacity, lasts } => {
                 self.forecast(now, vssd, (bandwidth, capacity, lasts), out)
             }
-            Event::Tick => self.tick(now, out),
-            Event::Request(request) => {
+            BrokerEvent::Tick => self.tick(now, out),
+            BrokerEvent::Request(request) => {
                 self.request(now, request, out);
                 true
             }
-            Event::Release { borrower, gssd } => self.release(now, borrower, gssd, out),
-            Event::SpacePressure { lender, bandwidth, capacity } => {
+            BrokerEvent::Release { borrower, gssd } => self.release(now, borrower, gssd, out),
+            BrokerEvent::SpacePressure { lender, bandwidth, capacity } => {
                 self.on_space_pressure(now, lender, bandwidth, capacity, out)
             }
-            Event::Carved { gssd, bandwidth, capacity, blocks } => {
+            BrokerEvent::Carved { gssd, bandwidth, capacity, blocks } => {
                 self.carved(now, gssd, (bandwidth, capacity), blocks, out)
             }
-            Event::Erased { gssd, bad } => self.erased(now, gssd, bad, out),
-            Event::Evacuated { gssd } => self.evacuated(now, gssd, out),
-            Event::EvacuationFailed { gssd, cause } => self.evacuation_failed(now, gssd, cause, out),
-            Event::Detached { gssd } => self.detached(gssd, out),
-            Event::Wiped { vssd, bad } => self.wiped(vssd, bad, out),
-            Event::Unpool { lender } => self.unpool(now, lender, out),
-            Event::Swapped { one, other, bad } => self.swapped(one, other, bad, out),
+            BrokerEvent::Erased { gssd, bad } => self.erased(now, gssd, bad, out),
+            BrokerEvent::Evacuated { gssd } => self.evacuated(now, gssd, out),
+            BrokerEvent::EvacuationFailed { gssd, cause } => self.evacuation_failed(now, gssd, cause, out),
+            BrokerEvent::Detached { gssd } => self.detached(gssd, out),
+            BrokerEvent::Wiped { vssd, bad } => self.wiped(vssd, bad, out),
+            BrokerEvent::Unpool { lender } => self.unpool(now, lender, out),
+            BrokerEvent::Swapped { one, other, bad } => self.swapped(one, other, bad, out),
         };
         self.counters.ignored += u64::from(!known);
     }
 
-    /// The time at which it is to be told [`Event::Tick`]; before the first event: never.
+    /// The time at which it is to be told [`BrokerEvent::Tick`]; before the first event: never.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
@@ -280,7 +280,7 @@ impl Broker {
     /// `true` if an action is still to be done: it was given out, and no event answered it since. For actions that no
     /// event answers: `false`.
     #[must_use]
-    pub fn awaits(&self, action: &Action) -> bool {
+    pub fn awaits(&self, action: &BrokerAction) -> bool {
         let is = |id: GssdId, stage| self.stage(id) == Some(stage);
         let there = |id: GssdId, borrower: VssdId, slot: u8| {
             self.gssds
@@ -288,21 +288,21 @@ impl Broker {
                 .is_some_and(|entry| entry.gssd.borrower == Some(borrower) && entry.slot == slot)
         };
         match *action {
-            Action::Carve { gssd, .. } => is(gssd, Stage::Carving),
-            Action::Erase { gssd } => is(gssd, Stage::Erasing),
-            Action::Evacuate { gssd, borrower, slot } => {
+            BrokerAction::Carve { gssd, .. } => is(gssd, Stage::Carving),
+            BrokerAction::Erase { gssd } => is(gssd, Stage::Erasing),
+            BrokerAction::Evacuate { gssd, borrower, slot } => {
                 is(gssd, Stage::Evacuating) && there(gssd, borrower, slot)
             }
-            Action::Detach { gssd, borrower, slot } => {
+            BrokerAction::Detach { gssd, borrower, slot } => {
                 is(gssd, Stage::Detaching) && there(gssd, borrower, slot)
             }
-            Action::Wipe { vssd } => self.vssds.get(&vssd).is_some_and(|vssd| vssd.wiping),
-            Action::Journal(_)
-            | Action::Attach { .. }
-            | Action::Return { .. }
-            | Action::Keep { .. }
-            | Action::Answer { .. }
-            | Action::Report(_) => false,
+            BrokerAction::Wipe { vssd } => self.vssds.get(&vssd).is_some_and(|vssd| vssd.wiping),
+            BrokerAction::Journal(_)
+            | BrokerAction::Attach { .. }
+            | BrokerAction::Return { .. }
+            | BrokerAction::Keep { .. }
+            | BrokerAction::Answer { .. }
+            | BrokerAction::Report(_) => false,
         }
     }
 
@@ -345,11 +345,11 @@ impl Broker {
     }
 
     /// Applies a step, and gives it out. `true` if it could be applied, which is always so.
-    fn commit(&mut self, step: Step, out: &mut Vec<Action>) -> bool {
+    fn commit(&mut self, step: BrokerStep, out: &mut Vec<BrokerAction>) -> bool {
         let applied = self.apply(&step);
         debug_assert!(applied.is_ok(), "{step:?}: {applied:?}");
         if applied.is_ok() && self.settings.journal {
-            out.push(Action::Journal(step));
+            out.push(BrokerAction::Journal(step));
         }
         applied.is_ok()
     }
@@ -359,7 +359,7 @@ impl Broker {
     }
 
     /// Does the work that is due by time.
-    fn tick(&mut self, now: Time, out: &mut Vec<Action>) -> bool {
+    fn tick(&mut self, now: Time, out: &mut Vec<BrokerAction>) -> bool {
         if self.redate_at.is_some_and(|at| at <= now) {
             self.redate_at = Some(now + self.settings.redate_every);
             self.redate(now, out);

@@ -1,7 +1,7 @@
 //! Leases that end: the data of a gSSD is moved or lost, then the gSSD is detached, erased, and pooled or given back.
 
 use super::report::Notice;
-use super::{Action, Broker, Report, Stage, Step, Why, after};
+use super::{Broker, BrokerAction, BrokerReport, BrokerStep, Stage, Why, after};
 use crate::gssd::Want;
 use crate::{GssdId, Time, VssdId};
 use headstart_flash::device::FlashBlock;
@@ -15,13 +15,13 @@ pub struct Evacuation {
     pub slot: u8,
     /// The start of the evacuation; at the earliest the start of the host.
     pub since: Time,
-    /// The time since which its lender has needed it at once ([`super::Event::SpacePressure`]), if it does.
+    /// The time since which its lender has needed it at once ([`super::BrokerEvent::SpacePressure`]), if it does.
     pub pressed_since: Option<Time>,
 }
 
 impl Broker {
     /// Looks at a lease whose time has come.
-    pub(super) fn due(&mut self, now: Time, id: GssdId, out: &mut Vec<Action>) {
+    pub(super) fn due(&mut self, now: Time, id: GssdId, out: &mut Vec<BrokerAction>) {
         let Some(entry) = self.gssds.get_mut(&id).filter(|entry| entry.stage == Stage::Leased) else {
             return;
         };
@@ -34,14 +34,14 @@ impl Broker {
             .map(|forecast| forecast.expire);
         match newest {
             Some(expire) if expire > now && !over => {
-                self.commit(Step::Redated { expire: vec![(id, expire.0)] }, out);
+                self.commit(BrokerStep::Redated { expire: vec![(id, expire.0)] }, out);
             }
             _ => self.reclaim(now, id, if over { Why::Over } else { Why::Expired }, out),
         }
     }
 
     /// Takes a leased gSSD back from its borrower, with another in its place if there is one.
-    pub(super) fn reclaim(&mut self, now: Time, id: GssdId, why: Why, out: &mut Vec<Action>) {
+    pub(super) fn reclaim(&mut self, now: Time, id: GssdId, why: Why, out: &mut Vec<BrokerAction>) {
         let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Leased) else { return };
         let Some(borrower) = entry.gssd.borrower else { return };
         let (bandwidth, capacity) = (entry.gssd.bandwidth, entry.gssd.capacity);
@@ -61,18 +61,18 @@ impl Broker {
     }
 
     /// Has the data of a leased gSSD moved to the borrower's other slots; `true` if it is leased.
-    pub(super) fn evacuate(&mut self, now: Time, id: GssdId, why: Why, out: &mut Vec<Action>) -> bool {
+    pub(super) fn evacuate(&mut self, now: Time, id: GssdId, why: Why, out: &mut Vec<BrokerAction>) -> bool {
         let leased = |entry: &&mut super::Entry| entry.stage == Stage::Leased;
         let Some(entry) = self.gssds.get_mut(&id).filter(leased) else { return false };
         let (Some(borrower), slot) = (entry.gssd.borrower, entry.slot) else { return false };
         (entry.since, entry.pressed_since) = (now, (why == Why::SpacePressure).then_some(now));
-        self.commit(Step::Evacuating { gssd: id, why }, out);
-        out.push(Action::Evacuate { gssd: id, borrower, slot });
+        self.commit(BrokerStep::Evacuating { gssd: id, why }, out);
+        out.push(BrokerAction::Evacuate { gssd: id, borrower, slot });
         true
     }
 
     /// The evacuation of a gSSD, if there is one. Its time limit is the driver's decision, which knows the amount of
-    /// data and the speed of moving it: [`Event::EvacuationFailed`](super::Event::EvacuationFailed) ends it.
+    /// data and the speed of moving it: [`BrokerEvent::EvacuationFailed`](super::BrokerEvent::EvacuationFailed) ends it.
     #[must_use]
     pub fn evacuation(&self, id: GssdId) -> Option<Evacuation> {
         let entry = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Evacuating)?;
@@ -81,7 +81,7 @@ impl Broker {
     }
 
     /// Leases gSSDs in the place of one of this size; `true` if there were any.
-    fn replace(&mut self, borrower: VssdId, want: Want, partial: bool, out: &mut Vec<Action>) -> bool {
+    fn replace(&mut self, borrower: VssdId, want: Want, partial: bool, out: &mut Vec<BrokerAction>) -> bool {
         // In whole grains, as the pool counts: another gSSD of the same size is enough, whatever it has beyond them.
         let grain = self.settings.grain;
         let capacity = grain.units(want.capacity).max(1).saturating_mul(grain.capacity);
@@ -95,7 +95,7 @@ impl Broker {
         !added.slots.is_empty()
     }
 
-    pub(super) fn evacuated(&mut self, now: Time, id: GssdId, out: &mut Vec<Action>) -> bool {
+    pub(super) fn evacuated(&mut self, now: Time, id: GssdId, out: &mut Vec<BrokerAction>) -> bool {
         let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Evacuating) else {
             return false;
         };
@@ -111,10 +111,12 @@ impl Broker {
             capacity: entry.gssd.capacity,
         });
         let vm = entry.gssd.vm_id.clone().unwrap_or_default();
-        self.commit(Step::Leaving { gssds: vec![id], why, lost: false }, out);
+        self.commit(BrokerStep::Leaving { gssds: vec![id], why, lost: false }, out);
         if let Some(borrower) = borrower {
-            out.push(Action::Detach { gssd: id, borrower, slot });
-            out.extend(ended.map(|what| Action::Report(Report { vm, vssd: borrower, at: now, what })));
+            out.push(BrokerAction::Detach { gssd: id, borrower, slot });
+            out.extend(
+                ended.map(|what| BrokerAction::Report(BrokerReport { vm, vssd: borrower, at: now, what })),
+            );
         }
         true
     }
@@ -124,7 +126,7 @@ impl Broker {
         now: Time,
         id: GssdId,
         cause: String,
-        out: &mut Vec<Action>,
+        out: &mut Vec<BrokerAction>,
     ) -> bool {
         let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Evacuating) else {
             return false;
@@ -133,9 +135,9 @@ impl Broker {
         match (entry.why, entry.withdrawn) {
             (Why::Released, false) => {
                 let vm = entry.gssd.vm_id.clone().unwrap_or_default();
-                self.commit(Step::Kept { gssd: id }, out);
+                self.commit(BrokerStep::Kept { gssd: id }, out);
                 let what = Notice::Kept { gssd: id, cause };
-                out.push(Action::Report(Report { vm, vssd: borrower, at: now, what }));
+                out.push(BrokerAction::Report(BrokerReport { vm, vssd: borrower, at: now, what }));
             }
             // It was being given back, and its lender wants it meanwhile.
             (Why::Released, true) => self.evict(now, borrower, id, Why::SpacePressure, cause, out),
@@ -152,12 +154,12 @@ impl Broker {
         gssd: GssdId,
         why: Why,
         cause: String,
-        out: &mut Vec<Action>,
+        out: &mut Vec<BrokerAction>,
     ) {
         let left = self.leave_all(borrower, Some(gssd), why, out);
         self.counters.evicted += 1;
         self.counters.evicted_leases += left.len() as u64;
-        out.extend(self.eviction(now, borrower, gssd, why, cause).map(Action::Report));
+        out.extend(self.eviction(now, borrower, gssd, why, cause).map(BrokerAction::Report));
         if let Some(vssd) = self.vssds.get_mut(&borrower) {
             (vssd.grow, vssd.lacking) = (false, false);
         }
@@ -171,7 +173,7 @@ impl Broker {
         gssd: GssdId,
         why: Why,
         cause: String,
-    ) -> Option<Report> {
+    ) -> Option<BrokerReport> {
         let vssd = self.vssds.get(&borrower)?;
         let lost = vssd.slots.values().filter_map(|id| Some((*id, self.gssds.get(id)?)));
         let lost: Vec<_> = lost.filter(|(_, entry)| entry.stage == Stage::Detaching && entry.lost).collect();
@@ -183,7 +185,7 @@ impl Broker {
             lost: lost.into_iter().map(|(id, _)| id).collect(),
             cause,
         };
-        Some(Report { vm: vssd.vm.clone(), vssd: borrower, at: now, what })
+        Some(BrokerReport { vm: vssd.vm.clone(), vssd: borrower, at: now, what })
     }
 
     /// Detaches all gSSDs of a borrower, with their data, because `first` must go, if that is given. Returns those that
@@ -193,7 +195,7 @@ impl Broker {
         borrower: VssdId,
         first: Option<GssdId>,
         why: Why,
-        out: &mut Vec<Action>,
+        out: &mut Vec<BrokerAction>,
     ) -> Vec<GssdId> {
         let Some(vssd) = self.vssds.get(&borrower) else { return Vec::new() };
         let attached = |id: GssdId| matches!(self.stage(id), Some(Stage::Leased | Stage::Evacuating));
@@ -202,18 +204,18 @@ impl Broker {
         leaving.sort_by_key(|(_, id)| Some(*id) != first);
         let gssds: Vec<GssdId> = leaving.iter().map(|(_, id)| *id).collect();
         if !gssds.is_empty() {
-            self.commit(Step::Leaving { gssds: gssds.clone(), why, lost: true }, out);
+            self.commit(BrokerStep::Leaving { gssds: gssds.clone(), why, lost: true }, out);
         }
-        out.extend(leaving.into_iter().map(|(slot, gssd)| Action::Detach { gssd, borrower, slot }));
+        out.extend(leaving.into_iter().map(|(slot, gssd)| BrokerAction::Detach { gssd, borrower, slot }));
         gssds
     }
 
-    pub(super) fn detached(&mut self, id: GssdId, out: &mut Vec<Action>) -> bool {
+    pub(super) fn detached(&mut self, id: GssdId, out: &mut Vec<BrokerAction>) -> bool {
         let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Detaching) else {
             return false;
         };
         let borrower = entry.gssd.borrower;
-        self.commit(Step::Detached { gssd: id }, out);
+        self.commit(BrokerStep::Detached { gssd: id }, out);
         self.erase(id, out);
         if let Some(borrower) = borrower {
             self.finish_deletion(borrower, out);
@@ -221,9 +223,9 @@ impl Broker {
         true
     }
 
-    pub(super) fn erase(&mut self, id: GssdId, out: &mut Vec<Action>) {
+    pub(super) fn erase(&mut self, id: GssdId, out: &mut Vec<BrokerAction>) {
         self.counters.erased_blocks += self.gssds.get(&id).map_or(0, |entry| u64::from(entry.gssd.capacity));
-        out.push(Action::Erase { gssd: id });
+        out.push(BrokerAction::Erase { gssd: id });
     }
 
     pub(super) fn erased(
@@ -231,19 +233,19 @@ impl Broker {
         now: Time,
         id: GssdId,
         bad: Vec<FlashBlock>,
-        out: &mut Vec<Action>,
+        out: &mut Vec<BrokerAction>,
     ) -> bool {
         let known = self.stage(id) == Some(Stage::Erasing);
         if known {
             self.counters.bad_blocks += bad.len() as u64;
-            self.commit(Step::Erased { gssd: id, bad }, out);
+            self.commit(BrokerStep::Erased { gssd: id, bad }, out);
             self.pool_or_return(now, id, out);
         }
         known
     }
 
     /// A clean gSSD is pooled, unless its lender wants it or will soon (section 4.3.2).
-    pub(super) fn pool_or_return(&mut self, now: Time, id: GssdId, out: &mut Vec<Action>) {
+    pub(super) fn pool_or_return(&mut self, now: Time, id: GssdId, out: &mut Vec<BrokerAction>) {
         let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Pooled) else { return };
         let Some(lender) = self.vssds.get(&entry.gssd.lender) else { return };
         let newest = lender.forecast.map(|forecast| forecast.expire);
@@ -254,7 +256,7 @@ impl Broker {
         let off = expire < offer.expire || expire.since(offer.expire) >= self.settings.grain.lasts;
         if off && !wanted {
             offer.expire = expire;
-            self.commit(Step::Redated { expire: vec![(id, expire.0)] }, out);
+            self.commit(BrokerStep::Redated { expire: vec![(id, expire.0)] }, out);
         }
         if wanted {
             self.give_back_and_on(now, id, out);

@@ -7,7 +7,7 @@ use std::fmt;
 
 /// A message to a VM's user, mostly a harvest VM's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct BrokerReport {
     /// The VM.
     pub vm: String,
     /// Its vSSD.
@@ -70,7 +70,7 @@ pub enum Notice {
     },
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for BrokerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whose = if matches!(self.what, Notice::Unreadable { .. }) { "vSSD" } else { "harvest VM" };
         write!(f, "{whose} {}: ", self.vm)?;

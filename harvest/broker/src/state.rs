@@ -1,12 +1,12 @@
 //! The effects of steps on the state: live and after a crash the same.
 
-use super::{Action, Broker, BrokerSettings, Entry, Stage, Step, Vssd, VssdKind, Why, after};
+use super::{Broker, BrokerAction, BrokerSettings, BrokerStep, Entry, Stage, Vssd, VssdKind, Why, after};
 use crate::gssd::{Gssd, Offer};
 use crate::{Error, GssdId, Result, Time, VssdId};
 use headstart_block::saturating;
 use std::collections::BTreeMap;
 
-use headstart_flash::step::Run;
+use headstart_flash::step::BlockRun;
 
 impl Broker {
     /// The broker that the steps of a journal leave, and the actions to do (again) to finish unfinished work.
@@ -16,8 +16,8 @@ impl Broker {
     pub fn recover<'a>(
         settings: BrokerSettings,
         now: Time,
-        steps: impl IntoIterator<Item = &'a Step>,
-        out: &mut Vec<Action>,
+        steps: impl IntoIterator<Item = &'a BrokerStep>,
+        out: &mut Vec<BrokerAction>,
     ) -> Result<Self> {
         let mut broker = Self::new(settings);
         steps.into_iter().try_for_each(|step| broker.apply(step))?;
@@ -30,10 +30,15 @@ impl Broker {
     /// ([`headstart_flash::custody::Custody::blocks`]), `bad` those without a holder
     /// ([`headstart_flash::custody::Custody::bad`]): all steps given out until now must have been applied to custody.
     #[must_use]
-    pub fn snapshot(&self, bad: Vec<Run>, mut blocks: impl FnMut(GssdId) -> Vec<Run>) -> Vec<Step> {
-        let mut steps = vec![Step::Next { gssd: GssdId(self.next_gssd) }, Step::Bad { blocks: bad }];
+    pub fn snapshot(
+        &self,
+        bad: Vec<BlockRun>,
+        mut blocks: impl FnMut(GssdId) -> Vec<BlockRun>,
+    ) -> Vec<BrokerStep> {
+        let mut steps =
+            vec![BrokerStep::Next { gssd: GssdId(self.next_gssd) }, BrokerStep::Bad { blocks: bad }];
         for (id, vssd) in &self.vssds {
-            steps.push(Step::Created {
+            steps.push(BrokerStep::Created {
                 vssd: *id,
                 kind: vssd.kind,
                 bandwidth: vssd.bandwidth,
@@ -45,7 +50,7 @@ impl Broker {
             entry.snapshot(*id, blocks(*id), &mut steps);
         }
         let deleting = self.vssds.iter().filter(|(_, vssd)| vssd.deleting);
-        steps.extend(deleting.map(|(id, _)| Step::Deleting { vssd: *id }));
+        steps.extend(deleting.map(|(id, _)| BrokerStep::Deleting { vssd: *id }));
         steps
     }
 
@@ -53,16 +58,16 @@ impl Broker {
     ///
     /// # Errors
     /// The step cannot follow the steps before. Nothing was done.
-    pub(super) fn apply(&mut self, step: &Step) -> Result<()> {
+    pub(super) fn apply(&mut self, step: &BrokerStep) -> Result<()> {
         match step {
-            Step::Created { vssd, kind, bandwidth, capacity, channels } => {
+            BrokerStep::Created { vssd, kind, bandwidth, capacity, channels } => {
                 if self.vssds.contains_key(vssd) {
                     return Err(Error::corrupt("it is created twice").about(format_args!("vSSD {}", vssd.0)));
                 }
                 self.vssds.insert(*vssd, Vssd::new(*kind, *bandwidth, *capacity, channels.clone()));
             }
-            Step::Deleting { vssd } => self.vssd_mut(*vssd)?.deleting = true,
-            Step::Deleted { vssd, .. } => {
+            BrokerStep::Deleting { vssd } => self.vssd_mut(*vssd)?.deleting = true,
+            BrokerStep::Deleted { vssd, .. } => {
                 let gone = self.vssd_mut(*vssd)?;
                 if !gone.lent.is_empty() || !gone.slots.is_empty() {
                     let error = Error::corrupt("it is deleted while it lends or borrows");
@@ -70,44 +75,44 @@ impl Broker {
                 }
                 self.vssds.remove(vssd);
             }
-            Step::Carved { gssd, lender, bandwidth, capacity, expire, .. } => {
+            BrokerStep::Carved { gssd, lender, bandwidth, capacity, expire, .. } => {
                 self.apply_carved(*gssd, *lender, (*bandwidth, *capacity), *expire)?;
             }
-            Step::Erased { gssd, bad } => {
+            BrokerStep::Erased { gssd, bad } => {
                 let entry = self.entry_mut(*gssd, &[Stage::Erasing])?;
                 entry.stage = Stage::Pooled;
                 entry.gssd.capacity = entry.gssd.capacity.saturating_sub(saturating(bad.len()));
             }
-            Step::Leased { gssd, vm, borrower, slot, until } => {
+            BrokerStep::Leased { gssd, vm, borrower, slot, until } => {
                 self.apply_leased(*gssd, vm, *borrower, *slot, *until)?;
             }
-            Step::Evacuating { gssd, why } => {
+            BrokerStep::Evacuating { gssd, why } => {
                 let entry = self.entry_mut(*gssd, &[Stage::Leased])?;
                 (entry.stage, entry.why) = (Stage::Evacuating, *why);
                 entry.withdrawn |= matches!(why, Why::SpacePressure | Why::Forecast | Why::LenderDeleted);
                 self.set_deadline(*gssd);
             }
-            Step::Kept { gssd } => {
+            BrokerStep::Kept { gssd } => {
                 self.entry_mut(*gssd, &[Stage::Evacuating])?.stage = Stage::Leased;
                 self.set_deadline(*gssd);
             }
-            Step::Leaving { gssds, why, lost } => self.apply_leaving(gssds, *why, *lost)?,
-            Step::Detached { gssd } => self.apply_detached(*gssd)?,
-            Step::Withdrawn { gssd } => self.known_mut(*gssd)?.withdrawn = true,
-            Step::Returned { gssd } => {
+            BrokerStep::Leaving { gssds, why, lost } => self.apply_leaving(gssds, *why, *lost)?,
+            BrokerStep::Detached { gssd } => self.apply_detached(*gssd)?,
+            BrokerStep::Withdrawn { gssd } => self.known_mut(*gssd)?.withdrawn = true,
+            BrokerStep::Returned { gssd } => {
                 let lender = self.entry_mut(*gssd, &[Stage::Pooled])?.gssd.lender;
                 self.vssd_mut(lender)?.lent.retain(|lent| lent != gssd);
                 self.gssds.remove(gssd);
             }
-            Step::Redated { expire } => {
+            BrokerStep::Redated { expire } => {
                 for (gssd, expire) in expire {
                     self.known_mut(*gssd)?.gssd.expire = Time(*expire);
                     self.set_deadline(*gssd);
                 }
             }
-            Step::Next { gssd } => self.next_gssd = self.next_gssd.max(gssd.0),
-            Step::Bad { .. } => {}
-            Step::Swapped { one, other, .. } => self.apply_swapped(*one, *other)?,
+            BrokerStep::Next { gssd } => self.next_gssd = self.next_gssd.max(gssd.0),
+            BrokerStep::Bad { .. } => {}
+            BrokerStep::Swapped { one, other, .. } => self.apply_swapped(*one, *other)?,
         }
         Ok(())
     }
@@ -187,7 +192,7 @@ impl Broker {
     }
 
     /// Gives out again the actions that may not have been done before the crash.
-    fn resume(&mut self, now: Time, out: &mut Vec<Action>) {
+    fn resume(&mut self, now: Time, out: &mut Vec<BrokerAction>) {
         for entry in self.gssds.values_mut().filter(|entry| entry.stage == Stage::Evacuating) {
             (entry.since, entry.pressed_since) = (now, (entry.why == Why::SpacePressure).then_some(now));
         }
@@ -198,7 +203,7 @@ impl Broker {
             let (gssd, slot) = (*id, entry.slot);
             match (entry.stage, entry.gssd.borrower) {
                 (Stage::Leased | Stage::Evacuating, Some(borrower)) => {
-                    out.push(Action::Attach { gssd, borrower, slot });
+                    out.push(BrokerAction::Attach { gssd, borrower, slot });
                 }
                 (Stage::Pooled, _) => pooled.push(gssd),
                 _ => {}
@@ -207,10 +212,12 @@ impl Broker {
         for (id, entry) in &self.gssds {
             let (gssd, slot) = (*id, entry.slot);
             match (entry.stage, entry.gssd.borrower) {
-                (Stage::Erasing, _) => out.push(Action::Erase { gssd }),
-                (Stage::Evacuating, Some(borrower)) => out.push(Action::Evacuate { gssd, borrower, slot }),
+                (Stage::Erasing, _) => out.push(BrokerAction::Erase { gssd }),
+                (Stage::Evacuating, Some(borrower)) => {
+                    out.push(BrokerAction::Evacuate { gssd, borrower, slot })
+                }
                 (Stage::Detaching, Some(borrower)) => {
-                    out.push(Action::Detach { gssd, borrower, slot });
+                    out.push(BrokerAction::Detach { gssd, borrower, slot });
                     if entry.lost && !matches!(entry.why, Why::Released | Why::Evicted) {
                         lost.insert(borrower, (gssd, entry.why));
                     }
@@ -220,7 +227,7 @@ impl Broker {
         }
         for (borrower, (gssd, why)) in lost {
             let report = self.eviction(now, borrower, gssd, why, "the host was restarted".to_owned());
-            out.extend(report.map(Action::Report));
+            out.extend(report.map(BrokerAction::Report));
         }
         pooled.into_iter().for_each(|id| self.pool_or_return(now, id, out));
         let vssds: Vec<VssdId> = self.vssds.keys().copied().collect();
@@ -309,22 +316,24 @@ impl Entry {
         Offer::from(&self.gssd)
     }
 
-    fn snapshot(&self, id: GssdId, blocks: Vec<Run>, steps: &mut Vec<Step>) {
+    fn snapshot(&self, id: GssdId, blocks: Vec<BlockRun>, steps: &mut Vec<BrokerStep>) {
         let Gssd { bandwidth, capacity, expire, lender, ref vm_id, borrower, .. } = self.gssd;
-        steps.push(Step::Carved { gssd: id, lender, bandwidth, capacity, expire, blocks });
+        steps.push(BrokerStep::Carved { gssd: id, lender, bandwidth, capacity, expire, blocks });
         if self.stage != Stage::Erasing {
-            steps.push(Step::Erased { gssd: id, bad: Vec::new() });
+            steps.push(BrokerStep::Erased { gssd: id, bad: Vec::new() });
         }
         if let (Some(vm), Some(borrower)) = (vm_id.clone(), borrower) {
-            steps.push(Step::Leased { gssd: id, vm, borrower, slot: self.slot, until: self.until });
+            steps.push(BrokerStep::Leased { gssd: id, vm, borrower, slot: self.slot, until: self.until });
         }
         match self.stage {
-            Stage::Evacuating => steps.push(Step::Evacuating { gssd: id, why: self.why }),
-            Stage::Detaching => steps.push(Step::Leaving { gssds: vec![id], why: self.why, lost: self.lost }),
+            Stage::Evacuating => steps.push(BrokerStep::Evacuating { gssd: id, why: self.why }),
+            Stage::Detaching => {
+                steps.push(BrokerStep::Leaving { gssds: vec![id], why: self.why, lost: self.lost })
+            }
             Stage::Carving | Stage::Erasing | Stage::Pooled | Stage::Leased => {}
         }
         if self.withdrawn {
-            steps.push(Step::Withdrawn { gssd: id });
+            steps.push(BrokerStep::Withdrawn { gssd: id });
         }
     }
 }

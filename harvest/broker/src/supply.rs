@@ -1,10 +1,10 @@
 //! Lenders: the storage that they can spare, and that they want back.
 
-use super::{Action, Broker, Entry, Forecast, Stage, Step, VssdKind, Why};
+use super::{Broker, BrokerAction, BrokerStep, Entry, Forecast, Stage, VssdKind, Why};
 use crate::{GssdId, Time, VssdId};
 use headstart_block::{exact, saturating};
 use headstart_flash::device::FlashBlock;
-use headstart_flash::step::Run;
+use headstart_flash::step::BlockRun;
 use std::time::Duration;
 
 impl Broker {
@@ -13,7 +13,7 @@ impl Broker {
         now: Time,
         id: VssdId,
         (bandwidth, capacity, lasts): (u16, u32, Duration),
-        out: &mut Vec<Action>,
+        out: &mut Vec<BrokerAction>,
     ) -> bool {
         let Some(vssd) = self.vssds.get_mut(&id).filter(|vssd| !vssd.deleting) else { return false };
         let expire = now + lasts;
@@ -31,7 +31,7 @@ impl Broker {
     }
 
     /// Takes back the part of its loans that a lender is forecast to need.
-    fn shrink(&mut self, now: Time, lender: VssdId, out: &mut Vec<Action>) {
+    fn shrink(&mut self, now: Time, lender: VssdId, out: &mut Vec<BrokerAction>) {
         let Some((forecast, lent)) =
             self.vssds.get(&lender).and_then(|vssd| vssd.forecast.zip(Some(&vssd.lent)))
         else {
@@ -64,7 +64,7 @@ impl Broker {
         lender: VssdId,
         bandwidth: u16,
         capacity: u32,
-        out: &mut Vec<Action>,
+        out: &mut Vec<BrokerAction>,
     ) -> bool {
         let lends = |vssd: &&mut super::Vssd| !vssd.lent.is_empty();
         let vssd = self.vssds.get_mut(&lender).filter(lends);
@@ -88,7 +88,7 @@ impl Broker {
         needed: (u16, u32),
         of_leased: Option<(u16, u32)>,
         why: Why,
-        out: &mut Vec<Action>,
+        out: &mut Vec<BrokerAction>,
     ) {
         let (mut came, mut candidates, mut coming) = ((0_u16, 0_u32), Vec::new(), Vec::new());
         let lent = self.vssds.get(&lender).map(|vssd| vssd.lent.as_slice()).unwrap_or_default();
@@ -127,7 +127,7 @@ impl Broker {
     }
 
     /// Takes one gSSD back, whatever its stage.
-    pub(super) fn withdraw(&mut self, now: Time, id: GssdId, why: Why, out: &mut Vec<Action>) {
+    pub(super) fn withdraw(&mut self, now: Time, id: GssdId, why: Why, out: &mut Vec<BrokerAction>) {
         let Some(entry) = self.gssds.get_mut(&id).filter(|entry| !entry.withdrawn) else { return };
         match entry.stage {
             // The journal knows nothing of it yet.
@@ -135,14 +135,14 @@ impl Broker {
             Stage::Pooled => self.give_back(id, out),
             Stage::Erasing | Stage::Evacuating | Stage::Detaching => {
                 entry.pressed_since = (why == Why::SpacePressure).then_some(now);
-                self.commit(Step::Withdrawn { gssd: id }, out);
+                self.commit(BrokerStep::Withdrawn { gssd: id }, out);
             }
             Stage::Leased => self.reclaim(now, id, why, out),
         }
     }
 
     /// Begins gSSDs if a lender has storage to spare.
-    pub(super) fn create(&mut self, now: Time, lender: VssdId, out: &mut Vec<Action>) {
+    pub(super) fn create(&mut self, now: Time, lender: VssdId, out: &mut Vec<BrokerAction>) {
         while let Some((bandwidth, capacity, lasts)) = self.next_of(now, lender) {
             let id = GssdId(self.next_gssd);
             self.next_gssd += 1;
@@ -153,7 +153,7 @@ impl Broker {
             if let Some(vssd) = self.vssds.get_mut(&lender) {
                 vssd.lent.push(id);
             }
-            out.push(Action::Carve { gssd: id, lender, bandwidth, capacity });
+            out.push(BrokerAction::Carve { gssd: id, lender, bandwidth, capacity });
             if self.vssds.get(&lender).is_none_or(|vssd| vssd.kind != VssdKind::Unsold) {
                 break;
             }
@@ -194,8 +194,8 @@ impl Broker {
         now: Time,
         id: GssdId,
         (bandwidth, capacity): (u16, u32),
-        blocks: Vec<Run>,
-        out: &mut Vec<Action>,
+        blocks: Vec<BlockRun>,
+        out: &mut Vec<BrokerAction>,
     ) -> bool {
         let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Carving) else {
             return false;
@@ -210,16 +210,16 @@ impl Broker {
             return true;
         }
         self.counters.created += 1;
-        self.commit(Step::Carved { gssd: id, lender, bandwidth, capacity, expire, blocks }, out);
+        self.commit(BrokerStep::Carved { gssd: id, lender, bandwidth, capacity, expire, blocks }, out);
         if withdrawn || expire <= now {
-            self.commit(Step::Withdrawn { gssd: id }, out);
+            self.commit(BrokerStep::Withdrawn { gssd: id }, out);
         }
         self.erase(id, out);
         true
     }
 
     /// Gives gSSDs the expiry of their lenders' newest forecasts; done at an interval.
-    pub(super) fn redate(&mut self, now: Time, out: &mut Vec<Action>) {
+    pub(super) fn redate(&mut self, now: Time, out: &mut Vec<BrokerAction>) {
         let dated = self.gssds.iter().filter_map(|(id, entry)| {
             let expire = self.vssds.get(&entry.gssd.lender)?.forecast?.expire;
             (entry.stage != Stage::Carving && expire != entry.gssd.expire).then_some((*id, expire.0))
@@ -229,7 +229,7 @@ impl Broker {
             for (id, expire) in &expire {
                 self.pool.redate(*id, Time(*expire));
             }
-            self.commit(Step::Redated { expire }, out);
+            self.commit(BrokerStep::Redated { expire }, out);
         }
         for id in self.pool.expired(now) {
             self.counters.expired += 1;
@@ -261,23 +261,23 @@ impl Broker {
     }
 
     /// Returns an unused gSSD to its lender.
-    pub(super) fn give_back(&mut self, id: GssdId, out: &mut Vec<Action>) {
+    pub(super) fn give_back(&mut self, id: GssdId, out: &mut Vec<BrokerAction>) {
         let Some(lender) = self.gssds.get(&id).map(|entry| entry.gssd.lender) else { return };
         self.pool.remove(id);
-        self.commit(Step::Returned { gssd: id }, out);
+        self.commit(BrokerStep::Returned { gssd: id }, out);
         self.counters.returned += 1;
-        out.push(Action::Return { gssd: id, lender });
+        out.push(BrokerAction::Return { gssd: id, lender });
         self.finish_deletion(lender, out);
     }
 
     /// As [`Broker::give_back`]; the lender may make another.
-    pub(super) fn give_back_and_on(&mut self, now: Time, id: GssdId, out: &mut Vec<Action>) {
+    pub(super) fn give_back_and_on(&mut self, now: Time, id: GssdId, out: &mut Vec<BrokerAction>) {
         let Some(lender) = self.gssds.get(&id).map(|entry| entry.gssd.lender) else { return };
         self.give_back(id, out);
         self.create(now, lender, out);
     }
 
-    pub(super) fn unpool(&mut self, now: Time, lender: VssdId, out: &mut Vec<Action>) -> bool {
+    pub(super) fn unpool(&mut self, now: Time, lender: VssdId, out: &mut Vec<BrokerAction>) -> bool {
         self.withdraw_some(now, lender, (u16::MAX, u32::MAX), None, Why::Forecast, out);
         self.vssds.contains_key(&lender)
     }
@@ -287,7 +287,7 @@ impl Broker {
         one: (VssdId, u16),
         other: (VssdId, u16),
         bad: Vec<FlashBlock>,
-        out: &mut Vec<Action>,
+        out: &mut Vec<BrokerAction>,
     ) -> bool {
         let stays = |(id, channel): (VssdId, u16)| {
             self.vssds.get(&id).is_some_and(|vssd| !vssd.deleting && vssd.channels.contains(&channel))
@@ -295,9 +295,9 @@ impl Broker {
         let known = one.0 != other.0 && stays(one) && stays(other);
         if known {
             self.counters.bad_blocks += bad.len() as u64;
-            self.commit(Step::Swapped { one, other, bad }, out);
+            self.commit(BrokerStep::Swapped { one, other, bad }, out);
         } else {
-            out.push(Action::Keep { one, other });
+            out.push(BrokerAction::Keep { one, other });
         }
         known
     }

@@ -17,7 +17,7 @@ struct Host {
     broker: Broker,
     now: Time,
     /// The actions that were done, except journalling.
-    done: Vec<Action>,
+    done: Vec<BrokerAction>,
     /// `true` if data can be moved elsewhere.
     fits: bool,
     /// `true` if a requested move is done.
@@ -40,15 +40,21 @@ impl Host {
     }
 
     fn create(&mut self, id: u32, kind: VssdKind, bandwidth: u16, capacity: u32) {
-        self.event(Event::Created { vssd: VssdId(id), kind, bandwidth, capacity, channels: Vec::new() });
+        self.event(BrokerEvent::Created {
+            vssd: VssdId(id),
+            kind,
+            bandwidth,
+            capacity,
+            channels: Vec::new(),
+        });
     }
 
     fn forecast(&mut self, id: u32, bandwidth: u16, capacity: u32, lasts: u64) {
         let lasts = MINUTE * u32::try_from(lasts).unwrap();
-        self.event(Event::Forecast { vssd: VssdId(id), bandwidth, capacity, lasts });
+        self.event(BrokerEvent::Forecast { vssd: VssdId(id), bandwidth, capacity, lasts });
     }
 
-    fn request(&mut self, borrower: u32, bandwidth: u16, capacity: u32, lasts: u64) -> Answer {
+    fn request(&mut self, borrower: u32, bandwidth: u16, capacity: u32, lasts: u64) -> BrokerAnswer {
         self.request_as(borrower, bandwidth, capacity, lasts, false, false)
     }
 
@@ -60,10 +66,10 @@ impl Host {
         lasts: u64,
         partial: bool,
         grow: bool,
-    ) -> Answer {
+    ) -> BrokerAnswer {
         let lasts = MINUTE * u32::try_from(lasts).unwrap();
-        let (request, vm, borrower) = (RequestId(1), "job".to_owned(), VssdId(borrower));
-        self.event(Event::Request(Request {
+        let (request, vm, borrower) = (BrokerRequestId(1), "job".to_owned(), VssdId(borrower));
+        self.event(BrokerEvent::Request(BrokerRequest {
             request,
             vm,
             borrower,
@@ -74,7 +80,7 @@ impl Host {
             grow,
         }));
         let answers = self.done.iter().rev().filter_map(|action| match action {
-            Action::Answer { answer, .. } => Some(answer.clone()),
+            BrokerAction::Answer { answer, .. } => Some(answer.clone()),
             _ => None,
         });
         answers.into_iter().next().expect("an answer")
@@ -83,31 +89,35 @@ impl Host {
     fn wait(&mut self, until: u64) {
         while let Some(next) = self.broker.next().filter(|next| *next <= minutes(until)) {
             self.now = self.now.max(next);
-            self.event(Event::Tick);
+            self.event(BrokerEvent::Tick);
         }
         self.now = minutes(until);
     }
 
-    fn event(&mut self, event: Event) {
+    fn event(&mut self, event: BrokerEvent) {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let mut actions = Vec::new();
             self.broker.on_event(self.now, event, &mut actions);
             for action in actions {
                 match action.clone() {
-                    Action::Journal(_) => continue,
-                    Action::Carve { gssd, bandwidth, capacity, .. } => {
+                    BrokerAction::Journal(_) => continue,
+                    BrokerAction::Carve { gssd, bandwidth, capacity, .. } => {
                         let capacity = capacity.min(self.carves);
-                        events.push(Event::Carved { gssd, bandwidth, capacity, blocks: Vec::new() });
+                        events.push(BrokerEvent::Carved { gssd, bandwidth, capacity, blocks: Vec::new() });
                     }
-                    Action::Erase { gssd } => events.push(Event::Erased { gssd, bad: Vec::new() }),
-                    Action::Evacuate { .. } if !self.moves => {}
-                    Action::Evacuate { gssd, .. } if self.fits => events.push(Event::Evacuated { gssd }),
-                    Action::Evacuate { gssd, .. } => {
-                        events.push(Event::EvacuationFailed { gssd, cause: "no space".to_owned() });
+                    BrokerAction::Erase { gssd } => {
+                        events.push(BrokerEvent::Erased { gssd, bad: Vec::new() })
                     }
-                    Action::Detach { gssd, .. } => events.push(Event::Detached { gssd }),
-                    Action::Wipe { vssd } => events.push(Event::Wiped { vssd, bad: Vec::new() }),
+                    BrokerAction::Evacuate { .. } if !self.moves => {}
+                    BrokerAction::Evacuate { gssd, .. } if self.fits => {
+                        events.push(BrokerEvent::Evacuated { gssd })
+                    }
+                    BrokerAction::Evacuate { gssd, .. } => {
+                        events.push(BrokerEvent::EvacuationFailed { gssd, cause: "no space".to_owned() });
+                    }
+                    BrokerAction::Detach { gssd, .. } => events.push(BrokerEvent::Detached { gssd }),
+                    BrokerAction::Wipe { vssd } => events.push(BrokerEvent::Wiped { vssd, bad: Vec::new() }),
                     _ => {}
                 }
                 self.done.push(action);
@@ -117,7 +127,7 @@ impl Host {
 
     fn reports(&self) -> Vec<String> {
         let reports = self.done.iter().filter_map(|action| match action {
-            Action::Report(report) => Some(report.to_string()),
+            BrokerAction::Report(report) => Some(report.to_string()),
             _ => None,
         });
         reports.collect()

@@ -24,7 +24,7 @@
 //! is new to the host has to be erased before the first step: custody takes blocks that were never owned as clean.
 
 use crate::device::{FlashBlock, Geometry};
-use crate::step::{Run, Step};
+use crate::step::{BlockRun, BrokerStep};
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,14 +60,14 @@ struct Ledger {
     channels: BTreeMap<u16, VssdId>,
     gssds: BTreeMap<GssdId, Holding>,
     /// Blocks that went back to the lender and were not taken by the lender's FTL yet.
-    returned: BTreeMap<GssdId, Vec<Run>>,
+    returned: BTreeMap<GssdId, Vec<BlockRun>>,
     bad: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
 struct Holding {
     lender: VssdId,
-    blocks: Vec<Run>,
+    blocks: Vec<BlockRun>,
     state: State,
 }
 
@@ -90,7 +90,7 @@ impl Custody {
     ///
     /// # Errors
     /// As [`Custody::apply`].
-    pub fn recover<'a>(geometry: Geometry, steps: impl IntoIterator<Item = &'a Step>) -> Result<Self> {
+    pub fn recover<'a>(geometry: Geometry, steps: impl IntoIterator<Item = &'a BrokerStep>) -> Result<Self> {
         let custody = Self::new(geometry);
         steps.into_iter().try_for_each(|step| custody.apply(step))?;
         custody.lock().returned.clear();
@@ -117,20 +117,20 @@ impl Custody {
 
     /// The blocks of a gSSD, without bad ones; none if there is no such gSSD.
     #[must_use]
-    pub fn blocks(&self, gssd: GssdId) -> Vec<Run> {
+    pub fn blocks(&self, gssd: GssdId) -> Vec<BlockRun> {
         self.lock().gssds.get(&gssd).map(|holding| holding.blocks.clone()).unwrap_or_default()
     }
 
     /// The blocks of a gSSD that went back to the lender since, clean and without bad ones: once, for the lender's FTL
     /// to take back.
     #[must_use]
-    pub fn take_returned(&self, gssd: GssdId) -> Vec<Run> {
+    pub fn take_returned(&self, gssd: GssdId) -> Vec<BlockRun> {
         self.lock().returned.remove(&gssd).unwrap_or_default()
     }
 
     /// The gSSDs that a vSSD has lent: its FTL must not count these blocks as its own, whatever its own state says.
     #[must_use]
-    pub fn lent(&self, lender: VssdId) -> Vec<(GssdId, Vec<Run>)> {
+    pub fn lent(&self, lender: VssdId) -> Vec<(GssdId, Vec<BlockRun>)> {
         let ledger = self.lock();
         let lent = ledger.gssds.iter().filter(|(_, holding)| holding.lender == lender);
         lent.map(|(id, holding)| (*id, holding.blocks.clone())).collect()
@@ -138,8 +138,8 @@ impl Custody {
 
     /// Blocks that could not be erased, in ascending order.
     #[must_use]
-    pub fn bad(&self) -> Vec<Run> {
-        Run::gather(self.lock().bad.iter().map(|block| FlashBlock(*block)))
+    pub fn bad(&self) -> Vec<BlockRun> {
+        BlockRun::gather(self.lock().bad.iter().map(|block| FlashBlock(*block)))
     }
 
     /// Applies a step. To be called when the step is durable, and before any action that follows from it.
@@ -147,28 +147,28 @@ impl Custody {
     /// # Errors
     /// The step is not allowed: a block has another holder than it should, or would change hands unerased. Nothing was
     /// done.
-    pub fn apply(&self, step: &Step) -> Result<()> {
+    pub fn apply(&self, step: &BrokerStep) -> Result<()> {
         let mut ledger = self.lock();
         match step {
-            Step::Created { vssd, channels, .. } => self.own(&mut ledger, *vssd, channels),
-            Step::Deleted { vssd, bad } => self.disown(&mut ledger, *vssd, bad),
-            Step::Carved { gssd, lender, capacity, blocks, .. } => {
+            BrokerStep::Created { vssd, channels, .. } => self.own(&mut ledger, *vssd, channels),
+            BrokerStep::Deleted { vssd, bad } => self.disown(&mut ledger, *vssd, bad),
+            BrokerStep::Carved { gssd, lender, capacity, blocks, .. } => {
                 self.carve(&mut ledger, *gssd, *lender, *capacity, blocks)
             }
-            Step::Erased { gssd, bad } => self.clean(&mut ledger, *gssd, bad),
-            Step::Leased { gssd, borrower, .. } => {
+            BrokerStep::Erased { gssd, bad } => self.clean(&mut ledger, *gssd, bad),
+            BrokerStep::Leased { gssd, borrower, .. } => {
                 let holding = holding(&mut ledger, *gssd, State::Clean)?;
                 holding.state = State::Held;
                 self.set(&holding.blocks, word_of(*borrower));
                 Ok(())
             }
-            Step::Detached { gssd } => {
+            BrokerStep::Detached { gssd } => {
                 let holding = holding(&mut ledger, *gssd, State::Held)?;
                 holding.state = State::Dirty;
                 self.set(&holding.blocks, NOBODY);
                 Ok(())
             }
-            Step::Returned { gssd } => {
+            BrokerStep::Returned { gssd } => {
                 holding(&mut ledger, *gssd, State::Clean)?;
                 if let Some(Holding { lender, blocks, .. }) = ledger.gssds.remove(gssd) {
                     self.set(&blocks, word_of(lender));
@@ -176,20 +176,20 @@ impl Custody {
                 }
                 Ok(())
             }
-            Step::Bad { blocks } => {
+            BrokerStep::Bad { blocks } => {
                 self.check(blocks, |_| true).map_err(|error| error.about("bad blocks"))?;
                 self.set(blocks, BAD);
                 ledger.bad.extend(blocks.iter().flat_map(|run| run.blocks()).map(|block| block.0));
                 Ok(())
             }
-            Step::Swapped { one, other, bad } => self.swap(&mut ledger, *one, *other, bad),
-            Step::Deleting { .. }
-            | Step::Evacuating { .. }
-            | Step::Kept { .. }
-            | Step::Leaving { .. }
-            | Step::Withdrawn { .. }
-            | Step::Redated { .. }
-            | Step::Next { .. } => Ok(()),
+            BrokerStep::Swapped { one, other, bad } => self.swap(&mut ledger, *one, *other, bad),
+            BrokerStep::Deleting { .. }
+            | BrokerStep::Evacuating { .. }
+            | BrokerStep::Kept { .. }
+            | BrokerStep::Leaving { .. }
+            | BrokerStep::Withdrawn { .. }
+            | BrokerStep::Redated { .. }
+            | BrokerStep::Next { .. } => Ok(()),
         }
     }
 
@@ -227,7 +227,7 @@ impl Custody {
             return Err(Error::new(ErrorKind::Conflict, cause).about(format_args!("vSSD {}", vssd.0)));
         }
         let (of_lender, is_bad) = (word_of(vssd), |word| word == BAD);
-        let bad = Run::gather(bad.iter().copied());
+        let bad = BlockRun::gather(bad.iter().copied());
         self.check(&bad, |word| word == of_lender || is_bad(word))?;
         self.set(&bad, BAD);
         ledger.bad.extend(bad.iter().flat_map(|run| run.blocks()).map(|block| block.0));
@@ -265,7 +265,7 @@ impl Custody {
         if bad.iter().any(|block| !channels.contains(&self.geometry.channel(*block))) {
             return Err(Error::corrupt("a block is bad that is of neither channel").about("channels"));
         }
-        self.set(&Run::gather(bad.iter().copied()), BAD);
+        self.set(&BlockRun::gather(bad.iter().copied()), BAD);
         ledger.bad.extend(bad.iter().map(|block| block.0));
         for ((_, channel), (vssd, _)) in [(one, other), (other, one)] {
             ledger.channels.insert(channel, vssd);
@@ -282,7 +282,7 @@ impl Custody {
         gssd: GssdId,
         lender: VssdId,
         capacity: u32,
-        blocks: &[Run],
+        blocks: &[BlockRun],
     ) -> Result<()> {
         let about = |error: Error| error.about(format_args!("gSSD {}", gssd.0));
         if ledger.gssds.contains_key(&gssd) {
@@ -312,8 +312,8 @@ impl Custody {
                 return Err(Error::corrupt(cause).about(format_args!("gSSD {}", gssd.0)));
             }
             let all = holding.blocks.iter().flat_map(|run| run.blocks());
-            holding.blocks = Run::gather(all.filter(|block| !bad.contains(block)));
-            self.set(&Run::gather(bad.iter().copied()), BAD);
+            holding.blocks = BlockRun::gather(all.filter(|block| !bad.contains(block)));
+            self.set(&BlockRun::gather(bad.iter().copied()), BAD);
             holding.state = State::Clean;
             ledger.bad.extend(bad.iter().map(|block| block.0));
             return Ok(());
@@ -323,7 +323,7 @@ impl Custody {
     }
 
     /// Fails unless all these blocks exist and `fits` accepts their words.
-    fn check(&self, blocks: &[Run], fits: impl Fn(u32) -> bool) -> Result<()> {
+    fn check(&self, blocks: &[BlockRun], fits: impl Fn(u32) -> bool) -> Result<()> {
         for run in blocks {
             let all_fit = self.words_of(run).map(|words| {
                 // All are looked at, so that the loop has no exit and is as fast as memory.
@@ -342,14 +342,14 @@ impl Custody {
     }
 
     /// Sets the words of blocks that exist.
-    fn set(&self, blocks: &[Run], word: u32) {
+    fn set(&self, blocks: &[BlockRun], word: u32) {
         for run in blocks {
             let words = self.words_of(run).unwrap_or_default();
             words.iter().for_each(|slot| slot.store(word, Ordering::Release));
         }
     }
 
-    fn words_of(&self, run: &Run) -> Option<&[AtomicU32]> {
+    fn words_of(&self, run: &BlockRun) -> Option<&[AtomicU32]> {
         let first = run.first.0 as usize;
         self.words.get(first..first.checked_add(run.count as usize)?)
     }
@@ -369,7 +369,7 @@ fn word_of(vssd: VssdId) -> u32 {
     vssd.0.saturating_add(1)
 }
 
-fn ordered(mut blocks: Vec<Run>) -> Vec<Run> {
+fn ordered(mut blocks: Vec<BlockRun>) -> Vec<BlockRun> {
     if !blocks.is_sorted_by_key(|run| run.first) {
         blocks.sort_unstable_by_key(|run| run.first);
     }

@@ -23,7 +23,7 @@
 //! | 8..16 | its number; the first is 1 |
 //! | 16..24 | the checksum of the group before; of the first: that of the generation |
 //! | 24..32 | CRC-64/NVME of the bytes before and of the records |
-//! | 32.. | records, each a length of four bytes and a [`Record`] in postcard |
+//! | 32.. | records, each a length of four bytes and a [`JournalRecord`] in postcard |
 //!
 //! A mark gives the end of the journal:
 //!
@@ -94,7 +94,7 @@ pub use file::{Journal, Lsn};
 pub use group::{Chain, FRONT, front};
 pub use rewriting::Rewriting;
 
-use crate::step::Step;
+use crate::step::BrokerStep;
 use crate::{Error, ErrorKind, Result, VssdId};
 use group::{Front, Group, Marks};
 use serde::{Deserialize, Serialize};
@@ -113,9 +113,9 @@ pub const PART: usize = 1 << 20;
 
 /// One record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Record {
+pub enum JournalRecord {
     /// A step of the broker.
-    Broker(Step),
+    Broker(BrokerStep),
     /// A change of a vSSD's map, in the FTL's own form.
     Map {
         /// The vSSD.
@@ -148,7 +148,7 @@ pub enum Record {
 #[derive(Debug)]
 pub struct Decoded {
     /// The records, in order.
-    pub records: Vec<Record>,
+    pub records: Vec<JournalRecord>,
     /// The end of it.
     pub end: End,
 }
@@ -193,7 +193,7 @@ pub struct Torn {
 ///
 /// # Errors
 /// The record is longer than 64 MiB.
-pub fn encode(record: &Record, out: &mut Vec<u8>) -> Result<()> {
+pub fn encode(record: &JournalRecord, out: &mut Vec<u8>) -> Result<()> {
     let start = out.len();
     out.extend_from_slice(&[0; FRAME]);
     let failed =
@@ -209,12 +209,12 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) -> Result<()> {
 }
 
 /// A vSSD's map as records.
-pub fn parts(vssd: VssdId, map: &[u8]) -> impl Iterator<Item = Record> {
+pub fn parts(vssd: VssdId, map: &[u8]) -> impl Iterator<Item = JournalRecord> {
     let count = map.len().div_ceil(PART).max(1);
     (0..).take(count).map(move |part: u32| {
         let at = part as usize * PART;
         let end = map.len().min(at + PART);
-        Record::Snapshot { vssd, part, last: end == map.len(), map: map[at..end].to_vec() }
+        JournalRecord::Snapshot { vssd, part, last: end == map.len(), map: map[at..end].to_vec() }
     })
 }
 
@@ -265,7 +265,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded> {
 /// # Errors
 /// The bytes are no journal, are of a version that is not known, are damaged where they were durable, or cannot be
 /// read; errors of `each`.
-pub fn replay(mut from: impl Read, mut each: impl FnMut(Record) -> Result<()>) -> Result<End> {
+pub fn replay(mut from: impl Read, mut each: impl FnMut(JournalRecord) -> Result<()>) -> Result<End> {
     let mut bytes = Vec::new();
     fill(&mut from, &mut bytes, FRONT)?;
     if old::is_old(&bytes) {
@@ -281,7 +281,11 @@ pub fn replay(mut from: impl Read, mut each: impl FnMut(Record) -> Result<()>) -
 }
 
 /// Hands over the records of a group, which ends at an offset.
-fn each_record(mut records: &[u8], end: u64, each: &mut impl FnMut(Record) -> Result<()>) -> Result<()> {
+fn each_record(
+    mut records: &[u8],
+    end: u64,
+    each: &mut impl FnMut(JournalRecord) -> Result<()>,
+) -> Result<()> {
     while let Some((len, rest)) = records.split_first_chunk::<FRAME>() {
         let len = u32::from_le_bytes(*len) as usize;
         let unknown = || {
@@ -290,7 +294,7 @@ fn each_record(mut records: &[u8], end: u64, each: &mut impl FnMut(Record) -> Re
         };
         let (record, rest) = rest.split_at_checked(len).ok_or_else(unknown)?;
         let record = postcard::from_bytes(record).map_err(|error| unknown().caused_by(error))?;
-        if record != Record::Whole {
+        if record != JournalRecord::Whole {
             each(record)?;
         }
         records = rest;

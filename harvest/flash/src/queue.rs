@@ -23,7 +23,7 @@
 //! it has leave then, and has ended when the [`Permit`] is dropped. A regular operation on such flash whose channels
 //! have no rate set takes no part in any of this: it is counted, and passes.
 
-use crate::device::timing::{Op, Work};
+use crate::device::timing::{FlashOp, Work};
 use crate::device::{FlashBlock, Geometry};
 use crate::scheduler::{Budget, ChannelSchedulers, Class, Done, Speed, Ticket};
 use headstart_block::saturating;
@@ -154,7 +154,7 @@ impl ChannelQueue {
             self.each_work(*what, |work| {
                 let ticket = Ticket(state.tickets);
                 state.tickets += 1;
-                state.schedulers.submit(now, channel, ticket, class, Op { die, work });
+                state.schedulers.submit(now, channel, ticket, class, FlashOp { die, work });
             });
         }
         let left = state.tickets - first;

@@ -38,7 +38,7 @@ pub use channels::ChannelSchedulers;
 pub use pace::Speed;
 
 use crate::device::Geometry;
-use crate::device::timing::{Op, Work};
+use crate::device::timing::{FlashOp, Work};
 use held::Held;
 use pace::Pace;
 use std::collections::VecDeque;
@@ -140,7 +140,7 @@ pub struct ChannelScheduler {
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     ticket: Ticket,
-    op: Op,
+    op: FlashOp,
     since: Duration,
     number: u64,
 }
@@ -195,7 +195,7 @@ impl ChannelScheduler {
     }
 
     /// Takes an operation. The budget is that of the channel's regular VM.
-    pub fn submit(&mut self, now: Duration, ticket: Ticket, class: Class, op: Op, budget: &mut Budget) {
+    pub fn submit(&mut self, now: Duration, ticket: Ticket, class: Class, op: FlashOp, budget: &mut Budget) {
         self.run(now, budget);
         if !class.is_harvest() {
             // The VM's writes wait for its collector, once it has no room.
@@ -418,6 +418,6 @@ impl ChannelScheduler {
     }
 }
 
-fn is_program(op: Op) -> bool {
+fn is_program(op: FlashOp) -> bool {
     matches!(op.work, Work::Program(_))
 }

@@ -8,14 +8,14 @@ use std::fmt;
 
 /// Adjacent flash blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
+pub struct BlockRun {
     /// The first.
     pub first: FlashBlock,
     /// The number of blocks.
     pub count: u32,
 }
 
-impl Run {
+impl BlockRun {
     /// Blocks in ascending order as runs; in any other order there are only more runs.
     #[must_use]
     pub fn gather(blocks: impl IntoIterator<Item = FlashBlock>) -> Vec<Self> {
@@ -76,7 +76,7 @@ impl fmt::Display for Why {
 
 /// One step. Applying a journal's steps in order, up to any of them, gives the broker's state at that point.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Step {
+pub enum BrokerStep {
     /// A vSSD is there.
     Created {
         /// Its number.
@@ -116,7 +116,7 @@ pub enum Step {
         #[serde(with = "micros")]
         expire: Time,
         /// Its blocks.
-        blocks: Vec<Run>,
+        blocks: Vec<BlockRun>,
     },
     /// All of a gSSD's blocks are clean.
     Erased {
@@ -184,7 +184,7 @@ pub enum Step {
     /// These blocks are bad: they have no holder, whatever other steps say of their channels and gSSDs.
     Bad {
         /// The blocks.
-        blocks: Vec<Run>,
+        blocks: Vec<BlockRun>,
     },
     /// No gSSD below this number is made any more: numbers are used once.
     Next {

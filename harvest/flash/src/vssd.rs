@@ -110,7 +110,7 @@ mod wear;
 
 pub use change::{Change, ChangeKind};
 pub use collect::{CollectStep, Effort};
-pub use pins::{Pin, Pins};
+pub use pins::{Pins, ReadPin};
 pub use place::{Place, Placement};
 pub use read::{Piece, Pieces};
 pub use settings::VssdSettings;
@@ -152,7 +152,7 @@ pub struct Vssd {
 
 /// The fill level of a vSSD. Flash blocks, unless it says pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
+pub struct SpaceUsage {
     /// Pages of the disk.
     pub pages: u32,
     /// Pages with content.
@@ -250,8 +250,8 @@ impl Vssd {
 
     /// Its fill level. Takes time in proportion to its channels.
     #[must_use]
-    pub fn usage(&self) -> Usage {
-        Usage {
+    pub fn usage(&self) -> SpaceUsage {
+        SpaceUsage {
             pages: self.pages,
             stored: self.stored,
             capacity: self.space.capacity(),

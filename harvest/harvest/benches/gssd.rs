@@ -13,10 +13,13 @@
 
 use headstart_block::random::Random;
 use headstart_broker::gssd::{Grain, Offer, Pool, Want};
-use headstart_broker::{Action, Broker, BrokerSettings, Event, Request, RequestId, Run, Step, VssdKind};
+use headstart_broker::{
+    BlockRun, Broker, BrokerAction, BrokerEvent, BrokerRequest, BrokerRequestId, BrokerSettings, BrokerStep,
+    VssdKind,
+};
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry};
-use headstart_flash::journal::{Journal, Record};
+use headstart_flash::journal::{Journal, JournalRecord};
 use headstart_flash::vssd::{self, Place, Vssd};
 use headstart_flash::{GssdId, Result, Time, VssdId};
 use std::fs::File;
@@ -79,15 +82,15 @@ fn snapshot() -> Result<()> {
 struct Maker {
     broker: Broker,
     custody: Custody,
-    blocks: Vec<Run>,
-    steps: Vec<Step>,
+    blocks: Vec<BlockRun>,
+    steps: Vec<BrokerStep>,
     last: GssdId,
 }
 
 impl Maker {
     fn new(runs: u32) -> Result<Self> {
         let each = BLOCKS / runs;
-        let run = |number: u32| Run { first: FlashBlock(number * each * 2), count: each };
+        let run = |number: u32| BlockRun { first: FlashBlock(number * each * 2), count: each };
         let mut maker = Self {
             broker: Broker::new(BrokerSettings::default()),
             custody: Custody::new(Geometry::default()),
@@ -96,21 +99,21 @@ impl Maker {
             last: GssdId(0),
         };
         let (kind, channels) = (VssdKind::Regular, (0..8).collect());
-        let created = Event::Created { vssd: HOME, kind, bandwidth: 8, capacity: 8 * BLOCKS, channels };
+        let created = BrokerEvent::Created { vssd: HOME, kind, bandwidth: 8, capacity: 8 * BLOCKS, channels };
         maker.event(created)?;
         Ok(maker)
     }
 
-    fn event(&mut self, event: Event) -> Result<Option<GssdId>> {
+    fn event(&mut self, event: BrokerEvent) -> Result<Option<GssdId>> {
         let (mut out, mut made) = (Vec::new(), None);
         self.broker.on_event(Time(0), event, &mut out);
         for action in out {
             match action {
-                Action::Journal(step) => {
+                BrokerAction::Journal(step) => {
                     self.custody.apply(&step)?;
                     self.steps.push(step);
                 }
-                Action::Carve { gssd, .. } => made = Some(gssd),
+                BrokerAction::Carve { gssd, .. } => made = Some(gssd),
                 _ => {}
             }
         }
@@ -118,7 +121,7 @@ impl Maker {
     }
 
     fn forecast(&mut self, capacity: u32) -> Result<Option<GssdId>> {
-        self.event(Event::Forecast { vssd: HOME, bandwidth: 4, capacity, lasts: HOUR })
+        self.event(BrokerEvent::Forecast { vssd: HOME, bandwidth: 4, capacity, lasts: HOUR })
     }
 
     /// The time that it takes to make one.
@@ -126,8 +129,8 @@ impl Maker {
         let blocks = self.blocks.clone();
         let begun = Instant::now();
         let gssd = self.forecast(BLOCKS)?.unwrap_or(GssdId(0));
-        self.event(Event::Carved { gssd, bandwidth: 4, capacity: BLOCKS, blocks })?;
-        self.event(Event::Erased { gssd, bad: Vec::new() })?;
+        self.event(BrokerEvent::Carved { gssd, bandwidth: 4, capacity: BLOCKS, blocks })?;
+        self.event(BrokerEvent::Erased { gssd, bad: Vec::new() })?;
         let elapsed = begun.elapsed();
         assert_eq!(self.broker.pool().len(), 1);
         self.last = gssd;
@@ -159,14 +162,14 @@ fn create(runs: u32) -> Result<()> {
             sum += maker.make()?;
             let begun = Instant::now();
             for step in maker.steps.drain(..) {
-                journal.append(&Record::Broker(step))?;
+                journal.append(&JournalRecord::Broker(step))?;
             }
             sum += begun.elapsed();
             maker.send_home()?;
             maker.steps.clear();
         }
         let begun = Instant::now();
-        let lsn = journal.append(&Record::Whole)?;
+        let lsn = journal.append(&JournalRecord::Whole)?;
         journal.sync(lsn)?;
         Ok((sum + begun.elapsed()) / count)
     };
@@ -244,27 +247,32 @@ fn fleet() {
     let mut broker = Broker::new(BrokerSettings { journal: false, ..BrokerSettings::default() });
     let (mut out, mut events, mut random) = (Vec::new(), 0_u64, Random::new(2));
     let ghost = |number: u32| VssdId(10_000 + number);
-    let mut feed = |broker: &mut Broker, now: u64, event: Event| {
+    let mut feed = |broker: &mut Broker, now: u64, event: BrokerEvent| {
         let mut queue = vec![event];
         while let Some(event) = queue.pop() {
             events += 1;
             broker.on_event(Time(now), event, &mut out);
             for action in out.drain(..) {
                 match action {
-                    Action::Carve { gssd, bandwidth, capacity, .. } => {
-                        queue.push(Event::Carved { gssd, bandwidth, capacity, blocks: Vec::new() });
+                    BrokerAction::Carve { gssd, bandwidth, capacity, .. } => {
+                        queue.push(BrokerEvent::Carved { gssd, bandwidth, capacity, blocks: Vec::new() });
                     }
-                    Action::Erase { gssd } => queue.push(Event::Erased { gssd, bad: Vec::new() }),
-                    Action::Evacuate { gssd, .. } => queue.push(Event::Evacuated { gssd }),
-                    Action::Detach { gssd, .. } => queue.push(Event::Detached { gssd }),
+                    BrokerAction::Erase { gssd } => queue.push(BrokerEvent::Erased { gssd, bad: Vec::new() }),
+                    BrokerAction::Evacuate { gssd, .. } => queue.push(BrokerEvent::Evacuated { gssd }),
+                    BrokerAction::Detach { gssd, .. } => queue.push(BrokerEvent::Detached { gssd }),
                     _ => {}
                 }
             }
         }
     };
     let begun = Instant::now();
-    let created =
-        |vssd, kind| Event::Created { vssd, kind, bandwidth: 8, capacity: 8 * BLOCKS, channels: Vec::new() };
+    let created = |vssd, kind| BrokerEvent::Created {
+        vssd,
+        kind,
+        bandwidth: 8,
+        capacity: 8 * BLOCKS,
+        channels: Vec::new(),
+    };
     (0..4000).for_each(|home| feed(&mut broker, 0, created(VssdId(home), VssdKind::Regular)));
     let mut next = 0;
     for step in 0..480_u64 {
@@ -275,15 +283,15 @@ fn fleet() {
             feed(
                 &mut broker,
                 now,
-                Event::Forecast { vssd: VssdId(home), bandwidth: 4, capacity, lasts: HOUR * 6 },
+                BrokerEvent::Forecast { vssd: VssdId(home), bandwidth: 4, capacity, lasts: HOUR * 6 },
             );
         }
         for _ in 0..125 {
-            let (request, vm) = (RequestId(u64::from(next)), format!("vm-{next}"));
+            let (request, vm) = (BrokerRequestId(u64::from(next)), format!("vm-{next}"));
             feed(&mut broker, now, created(ghost(next), VssdKind::Harvest));
             let capacity = 8192 << random.below(5);
             let (bandwidth, lasts, ghost) = (1, HOUR, ghost(next));
-            let request = Request {
+            let request = BrokerRequest {
                 request,
                 vm,
                 borrower: ghost,
@@ -293,15 +301,15 @@ fn fleet() {
                 partial: false,
                 grow: false,
             };
-            feed(&mut broker, now, Event::Request(request));
+            feed(&mut broker, now, BrokerEvent::Request(request));
             next += 1;
         }
         if next > 2500 {
             (next - 2500..next - 2375).for_each(|old| {
-                feed(&mut broker, now, Event::Release { borrower: ghost(old), gssd: None });
+                feed(&mut broker, now, BrokerEvent::Release { borrower: ghost(old), gssd: None });
             });
         }
-        feed(&mut broker, now, Event::Tick);
+        feed(&mut broker, now, BrokerEvent::Tick);
     }
     let elapsed = begun.elapsed();
     println!(

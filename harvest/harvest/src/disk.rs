@@ -22,7 +22,7 @@ use crate::{Error, ErrorKind, Result, VssdKind};
 use headstart_block::{BlockDevice, ByteRange, Extent, SECTOR_SIZE, exact, to_usize};
 use headstart_flash::device::FlashBlock;
 use headstart_flash::queue::Access;
-use headstart_flash::vssd::{Piece, Pin};
+use headstart_flash::vssd::{Piece, ReadPin};
 use std::sync::Arc;
 
 /// Pieces of a read, or pages of a write, that are on their way together.
@@ -120,7 +120,7 @@ impl VssdDisk {
         let (first, end) = self.pages(offset, buf.len() as u64);
         let mut spans = [(0, None); TOGETHER];
         let mut bundle = [(FlashBlock(0), Access::Erase); TOGETHER];
-        let mut pins: [Option<Pin<'_>>; TOGETHER] = [const { None }; TOGETHER];
+        let mut pins: [Option<ReadPin<'_>>; TOGETHER] = [const { None }; TOGETHER];
         let (mut count, mut reads) = (0, 0);
         {
             let inner = volume.read();

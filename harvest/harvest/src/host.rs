@@ -72,7 +72,9 @@ use crate::{Error, ErrorKind, GssdId, Result, Time, VssdId};
 use actions::Decided;
 use headstart_block::{ByteSize, exact, saturating};
 use headstart_broker::counted;
-use headstart_broker::{self as broker, Action, Answer, Broker, Event, Request, RequestId};
+use headstart_broker::{
+    self as broker, Broker, BrokerAction, BrokerAnswer, BrokerEvent, BrokerRequest, BrokerRequestId,
+};
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry};
 use headstart_flash::vssd::{Effort, Vssd};
@@ -105,7 +107,7 @@ pub struct Host {
     pub(crate) log: log::Log,
     pub(crate) custody: Custody,
     volumes: RwLock<BTreeMap<VssdId, Arc<Volume>>>,
-    inbox: Mutex<Vec<Event>>,
+    inbox: Mutex<Vec<BrokerEvent>>,
     control: Mutex<Control>,
     /// Notified when a decision was carried out, or a job is done.
     changed: Condvar,
@@ -126,15 +128,15 @@ pub struct Host {
 /// The deciding parts, with their state.
 pub(crate) struct Control {
     broker: Broker,
-    answers: BTreeMap<RequestId, Answer>,
-    reports: VecDeque<(u64, broker::Report)>,
+    answers: BTreeMap<BrokerRequestId, BrokerAnswer>,
+    reports: VecDeque<(u64, broker::BrokerReport)>,
     reported: u64,
     samples: BTreeMap<VssdId, Sampler>,
     inventory: UnsoldInventory,
     wear_leveling: WearLeveling,
     next_vssd: u32,
     /// The actions to do (again) after a start.
-    resumed: Vec<Action>,
+    resumed: Vec<BrokerAction>,
     /// Decisions that are not carried out yet.
     decided: Option<Decided>,
 }
@@ -149,7 +151,7 @@ pub(crate) struct Jobs {
 }
 
 impl Control {
-    fn report(&mut self, report: broker::Report) {
+    fn report(&mut self, report: broker::BrokerReport) {
         self.reported += 1;
         self.reports.push_back((self.reported, report));
         if self.reports.len() > REPORTS {
@@ -178,7 +180,7 @@ impl Host {
             if let Some(volume) = self.volume(id) {
                 volume.gone.store(true, Ordering::SeqCst);
                 self.control.lock().inventory.forget(id);
-                self.inbox.lock().push(Event::Deleted { vssd: id });
+                self.inbox.lock().push(BrokerEvent::Deleted { vssd: id });
             }
             return Err(error);
         }
@@ -215,7 +217,8 @@ impl Host {
         control.next_vssd += 1;
         self.add_volume(control, known.clone(), vssd, 0);
         let kind = spec.kind;
-        let created = Event::Created { vssd: id, kind, bandwidth: count, capacity, channels: known.channels };
+        let created =
+            BrokerEvent::Created { vssd: id, kind, bandwidth: count, capacity, channels: known.channels };
         self.inbox.lock().push(created);
         if spec.kind == Kind::Unsold
             && let Some(volume) = self.volume(id)
@@ -277,7 +280,7 @@ impl Host {
         let volume = self.named(name)?;
         volume.gone.store(true, Ordering::SeqCst);
         self.take_from_inventory(&mut self.control.lock(), &volume)?;
-        self.notify_now_or_later(Event::Deleted { vssd: volume.id })?;
+        self.notify_now_or_later(BrokerEvent::Deleted { vssd: volume.id })?;
         let mut control = self.control.lock();
         for _ in 0..DELETED {
             if self.inline || self.volume(volume.id).is_none() {
@@ -305,8 +308,8 @@ impl Host {
         let block = u64::from(self.media.geometry().block_size());
         let capacity = u32::try_from(wish.capacity.div_ceil(block))
             .map_err(|_| Error::invalid("so much is on no host").about(format_args!("vSSD {name}")))?;
-        let request = RequestId(self.requests.fetch_add(1, Ordering::Relaxed));
-        let event = Event::Request(Request {
+        let request = BrokerRequestId(self.requests.fetch_add(1, Ordering::Relaxed));
+        let event = BrokerEvent::Request(BrokerRequest {
             request,
             vm: name.to_owned(),
             borrower: volume.id,
@@ -322,12 +325,14 @@ impl Host {
         }
         let about = |error: Error| error.about(format_args!("vSSD {name}"));
         match self.answer_to(request) {
-            Some(Answer::Granted(grant) | Answer::Partly(grant)) => {
+            Some(BrokerAnswer::Granted(grant) | BrokerAnswer::Partly(grant)) => {
                 let control = self.control.lock();
                 Ok(grant.slots.iter().filter_map(|(_, id)| self.lease_of(&control, *id)).collect())
             }
-            Some(Answer::Short { channels, blocks }) => Err(about(self.too_little(channels, blocks * block))),
-            Some(Answer::NoGhost) => {
+            Some(BrokerAnswer::Short { channels, blocks }) => {
+                Err(about(self.too_little(channels, blocks * block)))
+            }
+            Some(BrokerAnswer::NoGhost) => {
                 let error = Error::invalid(
                     "it is not a harvest VM's, or is being deleted: only a harvest VM's borrows",
                 );
@@ -336,7 +341,7 @@ impl Host {
                      harvest vssd list` lists them",
                 )))
             }
-            Some(Answer::Nothing) => Err(about(Error::invalid("nothing is asked for"))),
+            Some(BrokerAnswer::Nothing) => Err(about(Error::invalid("nothing is asked for"))),
             None => Err(about(Error::new(ErrorKind::Unavailable, "the request was not answered"))),
         }
     }
@@ -376,7 +381,7 @@ impl Host {
                 return Err(error.about(format_args!("vSSD {name}")));
             }
         }
-        self.notify_now_or_later(Event::Release { borrower: volume.id, gssd: lease })
+        self.notify_now_or_later(BrokerEvent::Release { borrower: volume.id, gssd: lease })
     }
 
     /// Offers storage that a vSSD can do without, as if it had been forecast: for callers that know better. Storage
@@ -405,7 +410,7 @@ impl Host {
         };
         if grows {
             // Unleased storage goes home, and comes back as part of this offer.
-            self.inbox.lock().push(Event::Unpool { lender: volume.id });
+            self.inbox.lock().push(BrokerEvent::Unpool { lender: volume.id });
         }
         self.notify_now_or_later(sampling::event(volume.id, forecast))
     }
@@ -443,7 +448,7 @@ impl Host {
                 events.extend(self.offer_all_unsold(control, now, volumes.values().map(AsRef::as_ref)));
             }
             if may_tidy && control.broker.next().is_some_and(|next| next <= now) {
-                events.push(Event::Tick);
+                events.push(BrokerEvent::Tick);
             }
             for volume in volumes.values().filter(|volume| volume.kind != Kind::Unsold) {
                 let usage = volume.read().vssd.usage();
@@ -454,7 +459,11 @@ impl Host {
                 let forecast = forecast.filter(|_| may_take);
                 events.extend(forecast.map(|forecast| sampling::event(volume.id, forecast)));
                 if may_tidy && let Some(blocks) = self.space_pressure(&usage) {
-                    events.push(Event::SpacePressure { lender: volume.id, bandwidth: 0, capacity: blocks });
+                    events.push(BrokerEvent::SpacePressure {
+                        lender: volume.id,
+                        bandwidth: 0,
+                        capacity: blocks,
+                    });
                 }
             }
         }
@@ -478,7 +487,7 @@ impl Host {
     }
 
     /// Blocks that a home wants back before its writes have to wait for them.
-    fn space_pressure(&self, usage: &headstart_flash::vssd::Usage) -> Option<u32> {
+    fn space_pressure(&self, usage: &headstart_flash::vssd::SpaceUsage) -> Option<u32> {
         let keep = self.keep(usage);
         let room =
             usage.capacity.saturating_sub(usage.stored) / u64::from(self.media.geometry().pages.max(1));

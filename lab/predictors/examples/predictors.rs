@@ -14,8 +14,8 @@ use headstart_forecast::{
 use headstart_plot::{Axis, Chart, Picture, Series as Drawn};
 use headstart_predictors::lasted::{self, Ends};
 use headstart_predictors::paper;
-use headstart_predictors::score::{self, Point};
-use headstart_predictors::series::{Series, Step};
+use headstart_predictors::score::{self, PredictorScore};
+use headstart_predictors::series::{DemandSeries, SeriesStep};
 use std::path::Path;
 use std::time::Instant;
 
@@ -47,15 +47,16 @@ fn main() -> Result<()> {
         [("bandwidth", Quantity::Bandwidth, 16), ("capacity", Quantity::Capacity, 6)]
     {
         let series = read(&Path::new(&directory).join(name))?;
-        let steps: Vec<Vec<Step>> = series.iter().map(|(_, series)| series.steps(STEP).collect()).collect();
+        let steps: Vec<Vec<SeriesStep>> =
+            series.iter().map(|(_, series)| series.steps(STEP).collect()).collect();
         for (horizon, need) in [(1, Need::At), (5, Need::At), (5, Need::Within)] {
             let begun = Instant::now();
-            let points: Vec<Vec<Point>> =
+            let points: Vec<Vec<PredictorScore>> =
                 steps.iter().map(|steps| score::frontier(steps, quantity, highest, horizon, need)).collect();
             println!("\n## {name}, {} minutes ahead, {need:?} ({:.1?})", 3 * horizon, begun.elapsed());
             for (points, (file, _)) in points.iter().zip(&series) {
                 for point in points.iter().filter(|point| point.setting == 0.05) {
-                    let Point { predictor, coverage, waste, of_demand, .. } = point;
+                    let PredictorScore { predictor, coverage, waste, of_demand, .. } = point;
                     println!(
                         "{file}: {predictor} with 5% covers {coverage:.4}, wastes {waste:.3} ({of_demand:.3})"
                     );
@@ -73,7 +74,7 @@ fn main() -> Result<()> {
         for ends in [Ends::Other, Ends::More] {
             for side in [Side::Supply, Side::Demand] {
                 println!("\n## how long {name} lasts until {ends:?}, {side:?}");
-                let points: Vec<Vec<Point>> =
+                let points: Vec<Vec<PredictorScore>> =
                     series.iter().map(|(_, s)| lasted::frontier(s.runs(), quantity, ends, side)).collect();
                 table(&points, &LASTING);
                 for coverage in [0.8, 0.93, 0.95] {
@@ -100,7 +101,7 @@ fn main() -> Result<()> {
 }
 
 /// The waste of those of [`DRAWN`] by their coverage.
-fn frontier(title: &str, points: &[Vec<Point>]) -> Chart {
+fn frontier(title: &str, points: &[Vec<PredictorScore>]) -> Chart {
     let mut chart = Chart::new(Axis::linear("covered"), Axis::log("waste / mean need")).titled(title);
     for name in DRAWN {
         let coverages = (0..=40).map(|step| 0.9 + f64::from(step) / 400.0);
@@ -111,7 +112,7 @@ fn frontier(title: &str, points: &[Vec<Point>]) -> Chart {
 }
 
 /// Prints a forecaster's forecasts for a vSSD that has both loads: the spare storage and its duration, and the outcome.
-fn spare(certainty: f32, bandwidth: &[Step], capacity: &[Step]) {
+fn spare(certainty: f32, bandwidth: &[SeriesStep], capacity: &[SeriesStep]) {
     const BLOCKS: u32 = 1000;
     let settings =
         ForecastSettings { blocks: 6 * BLOCKS, unit: BLOCKS, certainty, ..ForecastSettings::default() };
@@ -119,8 +120,11 @@ fn spare(certainty: f32, bandwidth: &[Step], capacity: &[Step]) {
     let (mut asked, mut long, mut lasted, mut half_hour) = (0, 0, 0, 0);
     let (mut channels, mut blocks, mut minutes) = (0.0, 0.0, 0.0);
     for (at, (b, c)) in bandwidth.iter().zip(capacity).enumerate() {
-        let stat =
-            |step: &Step, by: f32| Stat { max: step.max * by, min: step.min * by, mean: step.mean * by };
+        let stat = |step: &SeriesStep, by: f32| Stat {
+            max: step.max * by,
+            min: step.min * by,
+            mean: step.mean * by,
+        };
         forecaster.observe(&Sample { bandwidth: stat(b, 1.0), used: stat(c, 1000.0), ..Sample::default() });
         let spare = forecaster.forecast(Side::Supply);
         let follow = bandwidth.iter().zip(capacity).skip(at + 1);
@@ -177,7 +181,7 @@ fn cost(name: &str, mut forecaster: Forecaster) {
 }
 
 /// All series of a directory, by name.
-fn read(directory: &Path) -> Result<Vec<(String, Series)>> {
+fn read(directory: &Path) -> Result<Vec<(String, DemandSeries)>> {
     let mut series = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
@@ -191,8 +195,8 @@ fn read(directory: &Path) -> Result<Vec<(String, Series)>> {
 
 /// The waste of a predictor at this coverage, as a share of the mean need: the mean of all series, if it reaches the
 /// coverage on each of them.
-fn wastes(points: &[Vec<Point>], name: &str, coverage: f64) -> Option<f64> {
-    let of = |points: &Vec<Point>| {
+fn wastes(points: &[Vec<PredictorScore>], name: &str, coverage: f64) -> Option<f64> {
+    let of = |points: &Vec<PredictorScore>| {
         let some = points.iter().find(|point| point.waste > 0.0)?;
         Some(score::waste_at(points, name, coverage)? * some.of_demand / some.waste)
     };
@@ -201,7 +205,7 @@ fn wastes(points: &[Vec<Point>], name: &str, coverage: f64) -> Option<f64> {
 }
 
 /// Prints the waste of each predictor at equal coverage.
-fn table(points: &[Vec<Point>], coverages: &[f64]) {
+fn table(points: &[Vec<PredictorScore>], coverages: &[f64]) {
     print!("{:14}", "coverage");
     coverages.iter().for_each(|coverage| print!("{coverage:>8}"));
     println!();
@@ -219,7 +223,7 @@ fn table(points: &[Vec<Point>], coverages: &[f64]) {
     }
 }
 
-fn choice(points: &[Vec<Point>], coverage: f64) {
+fn choice(points: &[Vec<PredictorScore>], coverage: f64) {
     let Some(choice) = score::choose(points, coverage) else {
         println!("at {coverage}: none covers as much");
         return;

@@ -1,7 +1,7 @@
 //! BlockFlex's predictor of the duration of a level: an LSTM for each level (section 4.4.2).
 
 use super::lstm::LOOK;
-use super::network::{Head, Network, Shape};
+use super::network::{Head, Network, NetworkShape};
 use headstart_forecast::duration::{Lasting, Lengths, seconds};
 use headstart_forecast::{Level, Quantity};
 use std::collections::{BTreeMap, VecDeque};
@@ -59,7 +59,7 @@ impl Lasting for LengthLstm {
             return;
         }
         let rate = if self.quantity == Quantity::Bandwidth { 0.006 } else { 0.001 };
-        let shape = Shape { inputs: 1, hidden: 50, outputs: 1, head: Head::Linear, rate };
+        let shape = NetworkShape { inputs: 1, hidden: 50, outputs: 1, head: Head::Linear, rate };
         let (network, turn) = self
             .networks
             .entry(level)

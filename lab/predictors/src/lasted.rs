@@ -9,8 +9,8 @@
 //! the time for which no more will be needed than now. Durations that had not ended when the series did are left out.
 
 use super::duration::{LengthLstm, NETWORKS};
-use super::score::{Point, Sums};
-use super::series::Run;
+use super::score::{PredictorScore, Sums};
+use super::series::LevelRun;
 use headstart_forecast::duration::{LastLength, Lasting, LengthQuantile, Stretches};
 use headstart_forecast::level::{HIGHEST, level_above};
 use headstart_forecast::{Level, Quantity, STEP, Side};
@@ -65,7 +65,7 @@ fn candidates(quantity: Quantity) -> Vec<Candidate> {
 
 /// The score of each predictor of durations with each of its settings, on a series.
 #[must_use]
-pub fn frontier(runs: &[Run], quantity: Quantity, ends: Ends, side: Side) -> Vec<Point> {
+pub fn frontier(runs: &[LevelRun], quantity: Quantity, ends: Ends, side: Side) -> Vec<PredictorScore> {
     let runs: Vec<(Level, Duration)> =
         runs.iter().map(|run| (level_above(run.level).min(HIGHEST), run.length)).collect();
     let mut points = Vec::new();
@@ -133,15 +133,15 @@ fn score_stretches(runs: &[(Level, Duration)], candidate: &mut Candidate, side: 
 mod tests {
     use super::*;
 
-    fn runs(minutes: &[(u64, u8)]) -> Vec<Run> {
-        let run = |&(minutes, level): &(u64, u8)| Run {
+    fn runs(minutes: &[(u64, u8)]) -> Vec<LevelRun> {
+        let run = |&(minutes, level): &(u64, u8)| LevelRun {
             length: Duration::from_secs(60 * minutes),
             level: f32::from(level),
         };
         minutes.iter().map(run).collect()
     }
 
-    fn point(points: &[Point], predictor: &str, setting: f32) -> Point {
+    fn point(points: &[PredictorScore], predictor: &str, setting: f32) -> PredictorScore {
         *points.iter().find(|point| point.predictor == predictor && point.setting == setting).unwrap()
     }
 

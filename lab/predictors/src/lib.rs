@@ -19,5 +19,5 @@ pub mod score;
 pub mod series;
 
 pub use duration::{LengthLstm, NETWORKS};
-pub use lstm::{LevelLstm, Rule};
-pub use series::Series;
+pub use lstm::{LevelLstm, LevelRule};
+pub use series::DemandSeries;

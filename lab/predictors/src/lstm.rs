@@ -9,7 +9,7 @@
 //! It may also learn again from steps of the last day, chosen by a seeded generator ([`LevelLstm::replaying`]): the
 //! paper does not do that, and a network needs it to learn much from a few hundred changes of level.
 
-use super::network::{Head, Network, Shape};
+use super::network::{Head, Network, NetworkShape};
 use headstart_block::random::Random;
 use headstart_forecast::counts::{Need, cheapest};
 use headstart_forecast::level::{HIGHEST, level_above};
@@ -24,7 +24,7 @@ const REMEMBERED: usize = 480;
 
 /// The rule by which its output becomes one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum LevelRule {
     /// The likeliest level times `1 + setting`, rounded up: the paper's rule.
     Likeliest,
     /// The level that costs least, if one not needed costs 1 and a need not covered `setting`.
@@ -35,7 +35,7 @@ pub enum Rule {
 #[derive(Clone, Debug)]
 pub struct LevelLstm {
     quantity: Quantity,
-    rule: Rule,
+    rule: LevelRule,
     horizon: usize,
     need: Need,
     /// Levels are told apart up to this one.
@@ -57,7 +57,7 @@ impl LevelLstm {
     #[must_use]
     pub fn new(
         quantity: Quantity,
-        rule: Rule,
+        rule: LevelRule,
         highest: Level,
         horizon: usize,
         need: Need,
@@ -69,7 +69,7 @@ impl LevelLstm {
             Quantity::Bandwidth => (6, 16, 0.005),
             Quantity::Capacity => (4, 4, 0.04),
         };
-        let shape = Shape { inputs, hidden, outputs, head: Head::Softmax, rate };
+        let shape = NetworkShape { inputs, hidden, outputs, head: Head::Softmax, rate };
         Self {
             quantity,
             rule,
@@ -155,8 +155,8 @@ impl Predictor for LevelLstm {
         }
         let chance = self.likelihood();
         match self.rule {
-            Rule::Cheapest => cheapest(&chance, setting),
-            Rule::Likeliest => {
+            LevelRule::Cheapest => cheapest(&chance, setting),
+            LevelRule::Likeliest => {
                 let likeliest = (0..).zip(&chance).max_by(|(_, a), (_, b)| a.total_cmp(b));
                 level_above(
                     likeliest.map_or(0.0, |(level, _): (Level, _)| f32::from(level)) * (1.0 + setting),
@@ -187,10 +187,10 @@ mod tests {
 
     #[test]
     fn an_lstm_learns_patterns_that_margins_cannot() {
-        let lstm = LevelLstm::new(Quantity::Bandwidth, Rule::Likeliest, 16, 1, Need::At, 3);
+        let lstm = LevelLstm::new(Quantity::Bandwidth, LevelRule::Likeliest, 16, 1, Need::At, 3);
         let said = after(lstm, 600);
         assert!(said.iter().all(|(said, needed)| said == needed), "{said:?}");
-        let lstm = LevelLstm::new(Quantity::Capacity, Rule::Likeliest, 6, 1, Need::At, 3).replaying(4);
+        let lstm = LevelLstm::new(Quantity::Capacity, LevelRule::Likeliest, 6, 1, Need::At, 3).replaying(4);
         let right = after(lstm, 600).iter().filter(|(said, needed)| said == needed).count();
         assert!(right >= 29, "{right}");
     }
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn a_seed_determines_an_lstm() {
         let lstm = |seed| {
-            LevelLstm::new(Quantity::Bandwidth, Rule::Cheapest, 16, 2, Need::Within, seed).replaying(2)
+            LevelLstm::new(Quantity::Bandwidth, LevelRule::Cheapest, 16, 2, Need::Within, seed).replaying(2)
         };
         let chance = |seed| {
             let mut lstm = lstm(seed);
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn levels_out_of_its_range_do_no_harm() {
-        let mut lstm = LevelLstm::new(Quantity::Capacity, Rule::Cheapest, 0, 0, Need::Within, 1);
+        let mut lstm = LevelLstm::new(Quantity::Capacity, LevelRule::Cheapest, 0, 0, Need::Within, 1);
         for level in [0.0, 1e9, 3.5, 0.0, 7.0, 1.0, 1.0, 2.0] {
             lstm.observe(&Reading::flat(level));
         }

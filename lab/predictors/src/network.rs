@@ -28,7 +28,7 @@ pub enum Head {
 
 /// The size of a network and its rate of learning.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shape {
+pub struct NetworkShape {
     /// The number of inputs at each step.
     pub inputs: usize,
     /// Nodes of the hidden layer.
@@ -44,7 +44,7 @@ pub struct Shape {
 /// A network and Adam's state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
-    shape: Shape,
+    shape: NetworkShape,
     /// The rows of `W` (input, forget, output gate and candidate of each node), then those of `V`.
     weights: Vec<f32>,
     /// Adam's mean of the gradients.
@@ -84,9 +84,9 @@ impl Network {
         clippy::cast_possible_truncation,
         reason = "small sizes; weights are f32"
     )]
-    pub fn new(shape: Shape, seed: u64) -> Self {
+    pub fn new(shape: NetworkShape, seed: u64) -> Self {
         let at_least_one = |size: usize| size.max(1);
-        let shape = Shape {
+        let shape = NetworkShape {
             inputs: at_least_one(shape.inputs),
             hidden: at_least_one(shape.hidden),
             outputs: at_least_one(shape.outputs),
@@ -128,7 +128,7 @@ impl Network {
 
     /// The tapes of all steps, `[h, 1]` after the last, and the output.
     fn run(&self, steps: &[f32]) -> (Vec<Tape>, Vec<f32>, Vec<f32>) {
-        let Shape { inputs, hidden, outputs, head, .. } = self.shape;
+        let NetworkShape { inputs, hidden, outputs, head, .. } = self.shape;
         let (recurrent, readout) = self.weights.split_at(4 * hidden * self.shape.row());
         let (mut said, mut kept) = (vec![0.0; hidden], vec![0.0; hidden]);
         let mut tapes = Vec::with_capacity(steps.len() / inputs);
@@ -160,7 +160,7 @@ impl Network {
 
     /// The gradient of the mean squared error, and that error.
     fn gradient(&self, steps: &[f32], target: &[f32]) -> (Vec<f32>, f32) {
-        let Shape { hidden, outputs, head, .. } = self.shape;
+        let NetworkShape { hidden, outputs, head, .. } = self.shape;
         let (tapes, out, said) = self.run(steps);
         #[expect(clippy::cast_precision_loss, reason = "small sizes")]
         let share = 1.0 / outputs as f32;
@@ -191,7 +191,7 @@ impl Network {
     /// One step of the layer backwards: adds to the gradient of `W`, turns `back_kept` from that after the step to that
     /// before it, and returns the same for the layer's output.
     fn back(&self, tape: &Tape, back_said: &[f32], back_kept: &mut [f32], gradient: &mut [f32]) -> Vec<f32> {
-        let Shape { inputs, hidden, .. } = self.shape;
+        let NetworkShape { inputs, hidden, .. } = self.shape;
         let row = self.shape.row();
         let mut back_before = vec![0.0; hidden];
         for (node, gates) in tape.gates.chunks_exact(4).enumerate() {
@@ -215,7 +215,7 @@ impl Network {
     }
 }
 
-impl Shape {
+impl NetworkShape {
     /// The length of a row of `W`.
     fn row(&self) -> usize {
         self.inputs + self.hidden + 1
@@ -257,8 +257,8 @@ fn softmax(out: &mut [f32]) {
 mod tests {
     use super::*;
 
-    fn shape(head: Head) -> Shape {
-        Shape { inputs: 3, hidden: 5, outputs: 4, head, rate: 0.01 }
+    fn shape(head: Head) -> NetworkShape {
+        NetworkShape { inputs: 3, hidden: 5, outputs: 4, head, rate: 0.01 }
     }
 
     #[test]
@@ -288,8 +288,10 @@ mod tests {
     #[test]
     fn a_network_learns_from_steps_back() {
         // Which of two came first, three steps ago.
-        let mut network =
-            Network::new(Shape { inputs: 1, hidden: 8, outputs: 2, head: Head::Softmax, rate: 0.02 }, 5);
+        let mut network = Network::new(
+            NetworkShape { inputs: 1, hidden: 8, outputs: 2, head: Head::Softmax, rate: 0.02 },
+            5,
+        );
         let examples =
             [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0]];
         for round in 0..2000 {
@@ -320,7 +322,7 @@ mod tests {
 
     #[test]
     fn odd_sizes_do_no_harm() {
-        let none = Shape { inputs: 0, hidden: 0, outputs: 0, head: Head::Softmax, rate: 0.01 };
+        let none = NetworkShape { inputs: 0, hidden: 0, outputs: 0, head: Head::Softmax, rate: 0.01 };
         let mut network = Network::new(none, 1);
         network.train(&[], &[]);
         assert_eq!(network.infer(&[f32::MAX]).len(), 1);

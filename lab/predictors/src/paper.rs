@@ -1,7 +1,7 @@
 //! The paper's predictors in the product's forecaster: LSTMs, with 5% of margin (BlockFlex, section 4.4).
 
 use super::duration::{LengthLstm, NETWORKS};
-use super::lstm::{LevelLstm, Rule};
+use super::lstm::{LevelLstm, LevelRule};
 use headstart_forecast::{ForecastSettings, Forecaster, Need, Predictors};
 
 /// The paper's margin.
@@ -12,7 +12,7 @@ const MARGIN: f32 = 0.05;
 pub fn forecaster(settings: ForecastSettings, seed: u64) -> Forecaster {
     let horizon = settings.horizon.max(1);
     Forecaster::with_predictors(settings, |quantity, highest| Predictors {
-        level: Box::new(LevelLstm::new(quantity, Rule::Likeliest, highest, horizon, Need::Within, seed)),
+        level: Box::new(LevelLstm::new(quantity, LevelRule::Likeliest, highest, horizon, Need::Within, seed)),
         setting: MARGIN,
         lasting: Box::new(LengthLstm::new(quantity, NETWORKS, seed)),
     })

@@ -9,22 +9,22 @@
 //! horizon's end; 3 minutes ahead both are one. No forecast exceeds the amount that there is.
 //!
 //! Supply is the mirror: a forecast that all but `k` is spare is right if `k` covers the owner's need, and wastes as
-//! much. So one frontier serves both sides; only the base that waste is compared to differs ([`Point::of_demand`],
-//! [`Point::of_supply`]).
+//! much. So one frontier serves both sides; only the base that waste is compared to differs ([`PredictorScore::of_demand`],
+//! [`PredictorScore::of_supply`]).
 //!
 //! A predictor has a setting that trades coverage for waste, so it is not a point but a *frontier*. Between two
 //! settings is every mixture of them (one now, the other then), so two predictors are compared at equal coverage on the
 //! lower hull of their points ([`waste_at`]). [`choose`] selects the predictor that ships.
 
-use super::lstm::{LevelLstm, Rule};
-use super::series::Step;
+use super::lstm::{LevelLstm, LevelRule};
+use super::series::SeriesStep;
 use headstart_forecast::level::{HIGHEST, level_above};
 use headstart_forecast::plain::{Added, Highest, Margin, Quantile, Smooth};
 use headstart_forecast::{DemandCounts, Level, Need, Predictor, Quantity, Reading};
 
 /// The score of a predictor with one setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
+pub struct PredictorScore {
     /// The predictor's name.
     pub predictor: &'static str,
     /// `true` if it learns.
@@ -37,7 +37,7 @@ pub struct Point {
     pub waste: f64,
     /// The waste relative to the mean need.
     pub of_demand: f64,
-    /// The waste relative to the mean of the unneeded rest; for durations as [`Point::of_demand`].
+    /// The waste relative to the mean of the unneeded rest; for durations as [`PredictorScore::of_demand`].
     pub of_supply: f64,
 }
 
@@ -90,9 +90,9 @@ fn candidates(quantity: Quantity, highest: Level, horizon: usize, need: Need) ->
         plain("smooth-0.2", DEVIATIONS, Box::new(Smooth::new(0.2))),
         plain("smooth-0.5", DEVIATIONS, Box::new(Smooth::new(0.5))),
         learned("counts", PRICES, Box::new(DemandCounts::new(horizon, need))),
-        learned("lstm", MARGINS, Box::new(lstm(Rule::Likeliest))),
-        learned("lstm-priced", PRICES, Box::new(lstm(Rule::Cheapest))),
-        learned("lstm-replay", PRICES, Box::new(lstm(Rule::Cheapest).replaying(REPLAYS))),
+        learned("lstm", MARGINS, Box::new(lstm(LevelRule::Likeliest))),
+        learned("lstm-priced", PRICES, Box::new(lstm(LevelRule::Cheapest))),
+        learned("lstm-replay", PRICES, Box::new(lstm(LevelRule::Cheapest).replaying(REPLAYS))),
     ]
 }
 
@@ -117,9 +117,9 @@ impl Sums {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts")]
-    pub(crate) fn point(self, predictor: &'static str, learned: bool, setting: f32) -> Point {
+    pub(crate) fn point(self, predictor: &'static str, learned: bool, setting: f32) -> PredictorScore {
         let forecasts = self.forecasts.max(1) as f64;
-        Point {
+        PredictorScore {
             predictor,
             learned,
             setting,
@@ -137,12 +137,12 @@ impl Sums {
 /// more. Each learns as it goes and starts with nothing. No points if the series is not longer than the horizon.
 #[must_use]
 pub fn frontier(
-    steps: &[Step],
+    steps: &[SeriesStep],
     quantity: Quantity,
     highest: Level,
     horizon: usize,
     need: Need,
-) -> Vec<Point> {
+) -> Vec<PredictorScore> {
     frontier_of(|_| true, steps, quantity, highest, horizon, need)
 }
 
@@ -151,12 +151,12 @@ pub fn frontier(
 #[must_use]
 pub fn frontier_of(
     wanted: impl Fn(&str) -> bool,
-    steps: &[Step],
+    steps: &[SeriesStep],
     quantity: Quantity,
     highest: Level,
     horizon: usize,
     need: Need,
-) -> Vec<Point> {
+) -> Vec<PredictorScore> {
     let horizon = horizon.max(1);
     let levels: Vec<Level> = steps.iter().map(|step| level_above(step.max)).collect();
     let highest = levels.iter().copied().max().unwrap_or(0).clamp(highest, HIGHEST.max(highest));
@@ -186,7 +186,7 @@ pub fn frontier_of(
 
 /// The lower hull of a predictor's points: all that mixing settings can reach. Coverage and waste both rise along it.
 #[must_use]
-pub fn hull(points: &[Point], predictor: &str) -> Vec<(f64, f64)> {
+pub fn hull(points: &[PredictorScore], predictor: &str) -> Vec<(f64, f64)> {
     let own = points.iter().filter(|point| point.predictor == predictor);
     let mut sorted: Vec<(f64, f64)> = own.map(|point| (point.coverage, point.waste)).collect();
     sorted.sort_by(|a, b| a.1.total_cmp(&b.1).then(b.0.total_cmp(&a.0)));
@@ -208,7 +208,7 @@ pub fn hull(points: &[Point], predictor: &str) -> Vec<(f64, f64)> {
 /// The least waste of a predictor that covers at least `coverage`, by mixing its settings; `None` if it never covers as
 /// much.
 #[must_use]
-pub fn waste_at(points: &[Point], predictor: &str, coverage: f64) -> Option<f64> {
+pub fn waste_at(points: &[PredictorScore], predictor: &str, coverage: f64) -> Option<f64> {
     let hull = hull(points, predictor);
     let after = hull.iter().position(|point| point.0 >= coverage)?;
     let (right, Some(left)) = (hull[after], after.checked_sub(1).map(|left| hull[left])) else {
@@ -219,7 +219,7 @@ pub fn waste_at(points: &[Point], predictor: &str, coverage: f64) -> Option<f64>
 
 /// The names of the predictors among points, those that learn or those that do not, in order.
 #[must_use]
-pub fn names(points: &[Point], learned: bool) -> Vec<&'static str> {
+pub fn names(points: &[PredictorScore], learned: bool) -> Vec<&'static str> {
     let mut names: Vec<&'static str> =
         points.iter().filter(|point| point.learned == learned).map(|point| point.predictor).collect();
     names.dedup();
@@ -228,7 +228,7 @@ pub fn names(points: &[Point], learned: bool) -> Vec<&'static str> {
 
 /// The predictor, of those that learn or those that do not, that wastes least at a coverage, and its waste.
 #[must_use]
-pub fn best(points: &[Point], learned: bool, coverage: f64) -> Option<(&'static str, f64)> {
+pub fn best(points: &[PredictorScore], learned: bool, coverage: f64) -> Option<(&'static str, f64)> {
     let named = names(points, learned).into_iter();
     let wastes = named.filter_map(|name| waste_at(points, name, coverage).map(|waste| (name, waste)));
     wastes.min_by(|a, b| a.1.total_cmp(&b.1))
@@ -282,7 +282,7 @@ pub struct Choice {
 /// [`WORTH_IT`] less than every plain one on each series left out; then the one that is best on all ships. Otherwise
 /// the plain one that is best on all does. `None` with fewer than two series, or if none covers as much.
 #[must_use]
-pub fn choose(series: &[Vec<Point>], coverage: f64) -> Option<Choice> {
+pub fn choose(series: &[Vec<PredictorScore>], coverage: f64) -> Option<Choice> {
     let mut folds = Vec::new();
     for (left_out, points) in series.iter().enumerate() {
         let others = without(series, left_out);
@@ -299,23 +299,23 @@ pub fn choose(series: &[Vec<Point>], coverage: f64) -> Option<Choice> {
         let point = series[left_out].iter().find(|point| is(point, name, setting))?;
         (fold.coverage, fold.waste) = (point.coverage, point.waste);
     }
-    let all: Vec<&Vec<Point>> = series.iter().collect();
+    let all: Vec<&Vec<PredictorScore>> = series.iter().collect();
     let (predictor, _) = overall(&all, learned, coverage)?;
     let setting = setting(&all, predictor, coverage)?;
     (series.len() > 1).then_some(Choice { learned, predictor, setting, folds })
 }
 
 /// All series except one.
-fn without(series: &[Vec<Point>], left_out: usize) -> Vec<&Vec<Point>> {
+fn without(series: &[Vec<PredictorScore>], left_out: usize) -> Vec<&Vec<PredictorScore>> {
     series.iter().enumerate().filter(|(at, _)| *at != left_out).map(|(_, points)| points).collect()
 }
 
-fn is(point: &Point, predictor: &str, setting: f32) -> bool {
+fn is(point: &PredictorScore, predictor: &str, setting: f32) -> bool {
     point.predictor == predictor && point.setting.total_cmp(&setting).is_eq()
 }
 
 /// The predictor that wastes least over several series, each relative to its best plain one.
-fn overall(series: &[&Vec<Point>], learned: bool, coverage: f64) -> Option<(&'static str, f64)> {
+fn overall(series: &[&Vec<PredictorScore>], learned: bool, coverage: f64) -> Option<(&'static str, f64)> {
     let names = names(series.first()?, learned).into_iter();
     let wastes = names.filter_map(|name| {
         let mut sum = 0.0;
@@ -330,7 +330,7 @@ fn overall(series: &[&Vec<Point>], learned: bool, coverage: f64) -> Option<(&'st
 }
 
 /// The setting of a predictor that wastes least among those with enough coverage, on the mean of series.
-fn setting(series: &[&Vec<Point>], predictor: &str, coverage: f64) -> Option<f32> {
+fn setting(series: &[&Vec<PredictorScore>], predictor: &str, coverage: f64) -> Option<f32> {
     let first = series.first()?.iter().filter(|point| point.predictor == predictor);
     let means = first.filter_map(|first| {
         let (mut covered, mut waste, mut count) = (0.0, 0.0, 0.0);
@@ -349,17 +349,23 @@ fn setting(series: &[&Vec<Point>], predictor: &str, coverage: f64) -> Option<f32
 mod tests {
     use super::*;
 
-    fn step(level: f32) -> Step {
-        Step { max: level, min: level, mean: level, last: level }
+    fn step(level: f32) -> SeriesStep {
+        SeriesStep { max: level, min: level, mean: level, last: level }
     }
 
-    fn point(predictor: &'static str, learned: bool, setting: f32, coverage: f64, waste: f64) -> Point {
-        Point { predictor, learned, setting, coverage, waste, of_demand: waste, of_supply: waste }
+    fn point(
+        predictor: &'static str,
+        learned: bool,
+        setting: f32,
+        coverage: f64,
+        waste: f64,
+    ) -> PredictorScore {
+        PredictorScore { predictor, learned, setting, coverage, waste, of_demand: waste, of_supply: waste }
     }
 
     #[test]
     fn coverage_and_waste_are_what_they_say() {
-        let steps: Vec<Step> = [2.0, 2.0, 3.0, 1.0, 1.0].map(step).to_vec();
+        let steps: Vec<SeriesStep> = [2.0, 2.0, 3.0, 1.0, 1.0].map(step).to_vec();
         let points = frontier(&steps, Quantity::Bandwidth, 4, 1, Need::At);
         let last = |setting| points.iter().find(|point| is(point, "last-plus", setting)).unwrap();
         // Forecast 2 2 3 1, needed 2 3 1 1.

@@ -5,7 +5,7 @@
 //! comma, a semicolon or any white space parts them; empty lines and lines that begin with `#` do not count. A first
 //! line of two numbers is no summary and counts.
 //!
-//! Predictors work on steps of one length ([`STEP`](headstart_forecast::STEP)): [`Series::steps`] cuts a series in
+//! Predictors work on steps of one length ([`STEP`](headstart_forecast::STEP)): [`DemandSeries::steps`] cuts a series in
 //! such, each with the highest, the lowest, the mean (over time) and the last level in it. The rest at the end, shorter
 //! than a step, is left out.
 
@@ -22,7 +22,7 @@ pub const MAX_LEVEL: f32 = 65_535.0;
 
 /// A level that was held for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Run {
+pub struct LevelRun {
     /// The length; never zero.
     pub length: Duration,
     /// The level: 0 to [`MAX_LEVEL`], with a fraction if the trace has one.
@@ -31,7 +31,7 @@ pub struct Run {
 
 /// The level during one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Step {
+pub struct SeriesStep {
     /// The highest level.
     pub max: f32,
     /// The lowest level.
@@ -42,24 +42,24 @@ pub struct Step {
     pub last: f32,
 }
 
-impl From<Step> for Reading {
-    fn from(step: Step) -> Self {
+impl From<SeriesStep> for Reading {
+    fn from(step: SeriesStep) -> Self {
         Self { level: Stat { max: step.max, min: step.min, mean: step.mean }, iops: Stat::default() }
     }
 }
 
 /// A level over time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Series {
-    runs: Vec<Run>,
+pub struct DemandSeries {
+    runs: Vec<LevelRun>,
 }
 
-impl Series {
+impl DemandSeries {
     /// A series of runs; those without length are left out.
     ///
     /// # Errors
     /// A level that is not a number, negative or above [`MAX_LEVEL`]; together longer than [`MAX_LENGTH`].
-    pub fn new(runs: impl IntoIterator<Item = Run>) -> Result<Self> {
+    pub fn new(runs: impl IntoIterator<Item = LevelRun>) -> Result<Self> {
         let mut series = Self::default();
         let mut length = Duration::ZERO;
         for run in runs {
@@ -69,7 +69,7 @@ impl Series {
     }
 
     /// Takes one more run, `length` being that of all so far.
-    fn push(&mut self, run: Run, length: &mut Duration) -> Result<()> {
+    fn push(&mut self, run: LevelRun, length: &mut Duration) -> Result<()> {
         if !(0.0..=MAX_LEVEL).contains(&run.level) {
             return Err(Error::corrupt(format!("level {} is not within 0 and {MAX_LEVEL}", run.level)));
         }
@@ -85,7 +85,7 @@ impl Series {
 
     /// The levels, each different from the one before or not, as they were given.
     #[must_use]
-    pub fn runs(&self) -> &[Run] {
+    pub fn runs(&self) -> &[LevelRun] {
         &self.runs
     }
 
@@ -103,13 +103,13 @@ impl Series {
 
     /// Cuts it into steps of one length, in order; without the rest that is shorter than a step. No steps if `step` is
     /// zero.
-    pub fn steps(&self, step: Duration) -> impl Iterator<Item = Step> + '_ {
+    pub fn steps(&self, step: Duration) -> impl Iterator<Item = SeriesStep> + '_ {
         Steps { runs: &self.runs, left: self.runs.first().map_or(Duration::ZERO, |run| run.length), step }
     }
 }
 
 /// `text` is a whole file; errors name the line.
-impl FromStr for Series {
+impl FromStr for DemandSeries {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -137,7 +137,7 @@ impl FromStr for Series {
 }
 
 /// One line: a duration in seconds and a level.
-fn parse(line: &str) -> Result<Run> {
+fn parse(line: &str) -> Result<LevelRun> {
     let mut fields = line.split([',', ';', ' ', '\t']).filter(|field| !field.is_empty());
     let (Some(seconds), Some(level), None) = (fields.next(), fields.next(), fields.next()) else {
         return Err(Error::corrupt("is not `duration_s level`"));
@@ -146,22 +146,22 @@ fn parse(line: &str) -> Result<Run> {
     let level: f32 = level.parse().map_err(|_| Error::corrupt(format!("{level:?} is not a level")))?;
     let length = Duration::try_from_secs_f64(seconds)
         .map_err(|_| Error::corrupt(format!("no time lasts {seconds} seconds")))?;
-    Ok(Run { length, level })
+    Ok(LevelRun { length, level })
 }
 
 /// Steps of a series, one after the other.
 struct Steps<'a> {
     /// The rest of it; the first may be used in part.
-    runs: &'a [Run],
+    runs: &'a [LevelRun],
     /// The rest of the first run.
     left: Duration,
     step: Duration,
 }
 
 impl Iterator for Steps<'_> {
-    type Item = Step;
+    type Item = SeriesStep;
 
-    fn next(&mut self) -> Option<Step> {
+    fn next(&mut self) -> Option<SeriesStep> {
         if self.step.is_zero() {
             return None;
         }
@@ -181,7 +181,7 @@ impl Iterator for Steps<'_> {
         }
         #[expect(clippy::cast_possible_truncation, reason = "a mean of f32")]
         let mean = (sum / self.step.as_secs_f64()) as f32;
-        Some(Step { max, min, mean: mean.clamp(min, max), last })
+        Some(SeriesStep { max, min, mean: mean.clamp(min, max), last })
     }
 }
 
@@ -198,23 +198,24 @@ mod tests {
     #[test]
     fn a_file_is_read_and_cut() {
         let text = "total_obs: 3 diff:0 avg_duration: 1811.8\n120.0 2.0\n180 5\n\n1000.0 0.0\r\n";
-        let series: Series = text.parse().unwrap();
+        let series: DemandSeries = text.parse().unwrap();
         assert_eq!(
             (series.runs().len(), series.length(), series.highest()),
             (3, Duration::from_secs(1300), 5.0)
         );
         let steps: Vec<_> = series.steps(STEP).collect();
         assert_eq!(steps.len(), 7);
-        assert_eq!(steps[0], Step { max: 5.0, min: 2.0, mean: 3.0, last: 5.0 });
+        assert_eq!(steps[0], SeriesStep { max: 5.0, min: 2.0, mean: 3.0, last: 5.0 });
         assert_eq!(steps[1].last, 0.0);
-        assert_eq!(steps[2], Step { max: 0.0, min: 0.0, mean: 0.0, last: 0.0 });
+        assert_eq!(steps[2], SeriesStep { max: 0.0, min: 0.0, mean: 0.0, last: 0.0 });
         assert_eq!(series.steps(Duration::ZERO).count(), 0);
     }
 
     #[test]
     fn series_of_other_programs_are_read() {
-        let runs = |text: &str| text.parse::<Series>().unwrap().runs().to_vec();
-        let expected = [Run { length: minutes(1), level: 2.5 }, Run { length: minutes(2), level: 0.0 }];
+        let runs = |text: &str| text.parse::<DemandSeries>().unwrap().runs().to_vec();
+        let expected =
+            [LevelRun { length: minutes(1), level: 2.5 }, LevelRun { length: minutes(2), level: 0.0 }];
         assert_eq!(runs("\u{feff}60,2.5\n# a word\n\t120 ; 0"), expected);
         assert_eq!(runs("60 2.5\n0 7\n120 0"), expected);
     }
@@ -235,7 +236,7 @@ mod tests {
             ("s\n60 -1\n", "line 2"),
             ("s\n60 1e9\n", "line 2"),
         ] {
-            let error = text.parse::<Series>().unwrap_err().to_string();
+            let error = text.parse::<DemandSeries>().unwrap_err().to_string();
             assert!(error.contains(word), "{text:?}: {error}");
         }
     }
@@ -250,8 +251,8 @@ mod tests {
                 .iter()
                 .flat_map(|&(length, level)| (0..length).map(move |_| f32::from(level)))
                 .collect();
-            let series = Series::new(
-                runs.iter().map(|&(length, level)| Run { length: Duration::from_secs(length), level: level.into() }),
+            let series = DemandSeries::new(
+                runs.iter().map(|&(length, level)| LevelRun { length: Duration::from_secs(length), level: level.into() }),
             )
             .unwrap();
             let steps: Vec<_> = series.steps(Duration::from_secs(step)).collect();
@@ -270,7 +271,7 @@ mod tests {
         /// No text makes it panic.
         #[test]
         fn any_text_is_read_or_refused(text in "(\\PC|[0-9. ,\n#eE+-]){0,80}") {
-            if let Ok(series) = text.parse::<Series>() {
+            if let Ok(series) = text.parse::<DemandSeries>() {
                 prop_assert!(series.length() <= MAX_LENGTH);
                 let _ = series.steps(MAX_LENGTH / 100).count();
             }

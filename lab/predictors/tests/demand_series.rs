@@ -4,13 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use headstart_forecast::{Need, Quantity, STEP};
-use headstart_predictors::Series;
-use headstart_predictors::score::{self, Choice, Point};
+use headstart_predictors::DemandSeries;
+use headstart_predictors::score::{self, Choice, PredictorScore};
 use std::io::Write;
 use std::path::Path;
 
 /// The series of a kind, or `None` if there are none.
-fn series(kind: &str) -> Option<Vec<Series>> {
+fn series(kind: &str) -> Option<Vec<DemandSeries>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/harvest").join(kind);
     let Ok(files) = std::fs::read_dir(&path) else {
         let _ = writeln!(std::io::stderr(), "SKIPPED: there are no series at {}", path.display());
@@ -21,11 +21,11 @@ fn series(kind: &str) -> Option<Vec<Series>> {
     Some(paths.iter().map(|path| std::fs::read_to_string(path).unwrap().parse().unwrap()).collect())
 }
 
-fn points(kind: &str, horizon: usize, need: Need) -> Option<Vec<Vec<Point>>> {
+fn points(kind: &str, horizon: usize, need: Need) -> Option<Vec<Vec<PredictorScore>>> {
     let (quantity, highest) =
         if kind == "bandwidth" { (Quantity::Bandwidth, 16) } else { (Quantity::Capacity, 6) };
     let wanted = |name: &str| !name.starts_with("lstm");
-    let frontier = |series: &Series| {
+    let frontier = |series: &DemandSeries| {
         let steps: Vec<_> = series.steps(STEP).collect();
         score::frontier_of(wanted, &steps, quantity, highest, horizon, need)
     };
@@ -33,8 +33,8 @@ fn points(kind: &str, horizon: usize, need: Need) -> Option<Vec<Vec<Point>>> {
 }
 
 /// The share that the last level times 1.05 covers, at least and at most.
-fn reference(points: &[Vec<Point>]) -> (f64, f64) {
-    let margin = |point: &&Point| point.predictor == "last-times" && point.setting == 0.05;
+fn reference(points: &[Vec<PredictorScore>]) -> (f64, f64) {
+    let margin = |point: &&PredictorScore| point.predictor == "last-times" && point.setting == 0.05;
     let covered = points.iter().map(|points| points.iter().find(margin).unwrap().coverage);
     (covered.clone().fold(1.0, f64::min), covered.fold(0.0, f64::max))
 }

@@ -59,7 +59,7 @@ mod tests;
 use crate::slab::{NONE, Slab};
 use broadcast::Tree;
 use content::What;
-use deliveries::{Delivery, PendingUnit, Request};
+use deliveries::{Delivery, HarvestVm, PendingUnit};
 use disks::Disk;
 use faults::{Conduct, FaultState};
 use headstart_block::random::Random;
@@ -76,7 +76,7 @@ use queue::{Agenda, Happening};
 use std::collections::{BTreeMap, VecDeque};
 
 pub use model::{
-    Death, DiskModel, Faults, FleetModel, HintsModel, Links, Pattern, Racks, Region, Restart, Shape,
+    Death, DiskModel, FleetFaults, FleetModel, HintsModel, Links, Pattern, Racks, Region, Restart, Shape,
     SwarmModel, Warm, Way, Workload,
 };
 pub use outcome::{DiskOutcome, FleetOutcome, FleetSummary, HostOutcome};
@@ -191,7 +191,7 @@ struct Fleet<'a> {
     deliveries: Slab<Delivery>,
     /// By host, blob and unit: the deliveries that wait for it, and `true` if it is claimed.
     pending_units: Keyed<(u32, u32, u32), PendingUnit>,
-    requests: Slab<Request>,
+    requests: Slab<HarvestVm>,
     servings: Slab<Serving>,
     /// Hosts whose agent has ended, with the memory of a root.
     resting: BTreeMap<u32, Option<swarm::recent::Saved>>,

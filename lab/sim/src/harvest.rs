@@ -44,6 +44,6 @@ pub use headstart_broker::gssd::Grain;
 #[doc(no_inline)]
 pub use headstart_forecast::{ForecastSettings, PredictorKind};
 #[doc(no_inline)]
-pub use headstart_predictors::Series;
-pub use outcome::Outcome;
-pub use world::{HarvestModel, Source, simulate};
+pub use headstart_predictors::DemandSeries;
+pub use outcome::HarvestOutcome;
+pub use world::{HarvestModel, StorageSource, simulate};

@@ -11,8 +11,8 @@ use headstart_block::random::Random;
 use headstart_block::{ByteRange, Plan};
 use headstart_replay::{Boot, Nanos};
 use headstart_sim::fleet::{
-    Death, DiskModel, Faults, FleetModel, FleetOutcome, HintsModel, Links, Pattern, Region, Restart, Shape,
-    SwarmModel, Warm, Way, Workload, simulate,
+    Death, DiskModel, FleetFaults, FleetModel, FleetOutcome, HintsModel, Links, Pattern, Region, Restart,
+    Shape, SwarmModel, Warm, Way, Workload, simulate,
 };
 use headstart_swarm::{NodeSettings, Topology};
 use headstart_trace::{Op, Record};
@@ -143,12 +143,12 @@ fn swarm(random: &mut Random, hosts: u32, seed: u64) -> SwarmModel {
 }
 
 /// The faults: each kind in every fourth fleet or so, `span` from `begin` on.
-fn faults(random: &mut Random, hosts: u32, begin: Nanos, span: Nanos) -> Faults {
+fn faults(random: &mut Random, hosts: u32, begin: Nanos, span: Nanos) -> FleetFaults {
     let moment = |random: &mut Random| Nanos(begin.0 + random.bits() % span.0.max(1));
     let for_a_while = |random: &mut Random, from: Nanos, most_ms: usize| {
         (from, Nanos(from.0 + (100 + random.below(most_ms) as u64) * MS))
     };
-    let mut faults = Faults::default();
+    let mut faults = FleetFaults::default();
     if now_and_then(random, 30) {
         faults.deaths.push(Death { at: moment(random), per_million: 300_000, roots: false });
     }
@@ -219,10 +219,10 @@ fn world_without_store(seed: u64) -> World {
     let mut random = Random::new(seed ^ 0x5709_e000);
     let World { mut model, workload } = world(seed);
     let hosts = model.hosts;
-    let mut faults = Faults { store_away: Vec::new(), partitions: Vec::new(), ..model.faults.clone() };
+    let mut faults = FleetFaults { store_away: Vec::new(), partitions: Vec::new(), ..model.faults.clone() };
     faults.deaths.retain(|death| !death.roots);
     let dead: u32 = faults.deaths.iter().map(|death| hosts * death.per_million / 1_000_000).sum();
-    let Faults { corrupt, liars, endless, promisers, mutes, slow, .. } = faults;
+    let FleetFaults { corrupt, liars, endless, promisers, mutes, slow, .. } = faults;
     let copies = (dead + corrupt + liars + endless + promisers + mutes + slow + 1).min(hosts);
     if let Way::Swarm(swarm) = &mut model.way {
         if now_and_then(&mut random, 50) {
@@ -250,7 +250,7 @@ fn took(outcome: &FleetOutcome, bad: &dyn Fn(u32) -> bool) -> (f64, f64, f64) {
 /// out that another is of no use by waiting for it until a timeout, and more than once, because it tries again: some
 /// seconds for each. A request to a store that is away waits until it is back; a lazy disk may have asked in time.
 fn margin(model: &FleetModel) -> f64 {
-    let Faults { store_away, slow, promisers, mutes, liars, corrupt, endless, .. } = &model.faults;
+    let FleetFaults { store_away, slow, promisers, mutes, liars, corrupt, endless, .. } = &model.faults;
     let useless = slow + promisers + mutes + liars + corrupt + endless;
     let away = |(from, back): &(Nanos, Nanos)| {
         if *back == Nanos::NEVER { TIME_OUT } else { back.since(*from).as_secs() }

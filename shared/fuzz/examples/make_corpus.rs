@@ -6,11 +6,11 @@
 //! the signing request by `openssl req -new -outform DER -addext subjectAltName=DNS:node4.lan` with a key of P-256.
 
 use headstart_block::{BlockDevice, ByteRange, Digest, Error, Result, Time};
-use headstart_broker::{self as harvest, Action, Broker, Event, Run, VssdKind};
+use headstart_broker::{self as harvest, BlockRun, Broker, BrokerAction, BrokerEvent, VssdKind};
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
 use headstart_export::nbd::proto::{NbdRequest, OptionHeader, command, command_flag, option};
 use headstart_flash::device::FlashBlock;
-use headstart_flash::journal::{self, Record as Entry};
+use headstart_flash::journal::{self, JournalRecord as Entry};
 use headstart_flash::vssd::{Change, ChangeKind, Place};
 use headstart_flash::{GssdId, VssdId};
 use headstart_fuzz::harvest::{GEOMETRY, vssd};
@@ -20,7 +20,7 @@ use headstart_image::manifest::{Config, Layer, NewImage, Tree};
 use headstart_lsmt::format::{Flags, PAGE_SIZE, Page, UserTag};
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use headstart_lsmt::{LayerMeta, LayerWriter, Segment};
-use headstart_peer_net::frame::{Hello, Kind, VERSION, push_encoded, push_frame};
+use headstart_peer_net::frame::{FrameKind, Hello, VERSION, push_encoded, push_frame};
 use headstart_plan::knowledge::KnowledgeSettings;
 use headstart_plan::layers::LayerMap;
 use headstart_plan::overlaybd_trace;
@@ -390,7 +390,7 @@ fn sparse() -> Vec<u8> {
 /// A vSSD lends, another borrows; a third's page is written and goes away again.
 fn harvest_journal() -> Result<Vec<u8>> {
     let (mut broker, mut actions) = (Broker::new(harvest::BrokerSettings::default()), Vec::new());
-    let created = |vssd, kind, channel| Event::Created {
+    let created = |vssd, kind, channel| BrokerEvent::Created {
         vssd: VssdId(vssd),
         kind,
         bandwidth: 1,
@@ -401,10 +401,15 @@ fn harvest_journal() -> Result<Vec<u8>> {
     for event in [
         created(1, VssdKind::Regular, 0),
         created(2, VssdKind::Harvest, 1),
-        Event::Forecast { vssd: VssdId(1), bandwidth: 1, capacity: 9000, lasts: Duration::from_secs(9000) },
-        Event::Carved { gssd: GssdId(0), bandwidth: 1, capacity: 32, blocks: Run::gather(lent) },
-        Event::Erased { gssd: GssdId(0), bad: vec![FlashBlock(3)] },
-        Event::Deleted { vssd: VssdId(2) },
+        BrokerEvent::Forecast {
+            vssd: VssdId(1),
+            bandwidth: 1,
+            capacity: 9000,
+            lasts: Duration::from_secs(9000),
+        },
+        BrokerEvent::Carved { gssd: GssdId(0), bandwidth: 1, capacity: 32, blocks: BlockRun::gather(lent) },
+        BrokerEvent::Erased { gssd: GssdId(0), bad: vec![FlashBlock(3)] },
+        BrokerEvent::Deleted { vssd: VssdId(2) },
     ] {
         broker.on_event(Time(1), event, &mut actions);
     }
@@ -416,7 +421,7 @@ fn harvest_journal() -> Result<Vec<u8>> {
         Ok(())
     };
     for action in actions {
-        if let Action::Journal(step) = action {
+        if let BrokerAction::Journal(step) = action {
             add(&Entry::Broker(step))?;
         }
     }
@@ -445,8 +450,8 @@ fn swarm() -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let hello =
         Hello { version: VERSION, name: "a.example".into(), is_root: true, is_tracker: true, nonce: [7; 32] };
-    push_encoded(&mut bytes, Kind::Hello, &hello)?;
-    push_frame(&mut bytes, Kind::Proof, 1, 0, &[9; 32]);
+    push_encoded(&mut bytes, FrameKind::Hello, &hello)?;
+    push_frame(&mut bytes, FrameKind::Proof, 1, 0, &[9; 32]);
     let (blob, request) = (BlobId(1), RequestId(300));
     let chunks = Chunks { first: 4, count: 3 };
     let runs = vec![chunks, Chunks::one(150)];
@@ -469,17 +474,21 @@ fn swarm() -> Result<Vec<u8>> {
         Message::Read { blob, runs },
     ];
     for message in &messages {
-        push_encoded(&mut bytes, Kind::Message, message)?;
+        push_encoded(&mut bytes, FrameKind::Message, message)?;
     }
-    push_frame(&mut bytes, Kind::Chunk, 300, 4, &[1; 100]);
-    push_frame(&mut bytes, Kind::Push, 1, 5, &[2; 100]);
-    push_frame(&mut bytes, Kind::Withdrawn, 1, 0, &[]);
+    push_frame(&mut bytes, FrameKind::Chunk, 300, 4, &[1; 100]);
+    push_frame(&mut bytes, FrameKind::Push, 1, 5, &[2; 100]);
+    push_frame(&mut bytes, FrameKind::Withdrawn, 1, 0, &[]);
     let (image, epoch) = (tracker::ImageKey(1 << 60), 3);
     let accesses = vec![Access { slice: 70, at_ms: 900 }, Access { slice: 3, at_ms: 1 }];
-    push_encoded(&mut bytes, Kind::Report, &HintReport { image, joined: 1, accesses, epoch, version: 2 })?;
+    push_encoded(
+        &mut bytes,
+        FrameKind::Report,
+        &HintReport { image, joined: 1, accesses, epoch, version: 2 },
+    )?;
     let hints = vec![Hint { slice: 70, disks: 300, mean_ms: 900 }];
-    push_encoded(&mut bytes, Kind::Hints, &HintAnswer { image, epoch, version: 4, disks: 400, hints })?;
-    push_frame(&mut bytes, Kind::Ping, 0, 0, &[]);
-    push_frame(&mut bytes, Kind::Bye, 0, 0, &[]);
+    push_encoded(&mut bytes, FrameKind::Hints, &HintAnswer { image, epoch, version: 4, disks: 400, hints })?;
+    push_frame(&mut bytes, FrameKind::Ping, 0, 0, &[]);
+    push_frame(&mut bytes, FrameKind::Bye, 0, 0, &[]);
     Ok(bytes)
 }

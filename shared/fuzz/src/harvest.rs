@@ -5,10 +5,10 @@ use headstart_broker::{Broker, BrokerSettings};
 use headstart_flash::VssdId;
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry};
-use headstart_flash::journal::{self, Chain, FRONT, Record, Snapshots, decode, encode, front, repair};
+use headstart_flash::journal::{self, Chain, FRONT, JournalRecord, Snapshots, decode, encode, front, repair};
 use headstart_flash::vssd::{self, Change, Snapshot, Vssd};
 use headstart_forecast::STEP;
-use headstart_predictors::Series;
+use headstart_predictors::DemandSeries;
 
 /// A small SSD: 2 channels of 32 blocks of 8 pages of 4 KiB.
 pub const GEOMETRY: Geometry =
@@ -57,7 +57,7 @@ pub fn harvest_journal(input: &[u8]) -> Result<()> {
     );
     let steps = || {
         decoded.records.iter().filter_map(|record| match record {
-            Record::Broker(step) => Some(step),
+            JournalRecord::Broker(step) => Some(step),
             _ => None,
         })
     };
@@ -67,24 +67,24 @@ pub fn harvest_journal(input: &[u8]) -> Result<()> {
     let damaged = |error| Error::new(ErrorKind::Corrupt, "is not a change").caused_by(error);
     for record in &decoded.records {
         match record {
-            Record::Map { vssd: VssdId(_), change } => {
+            JournalRecord::Map { vssd: VssdId(_), change } => {
                 disk.apply(&postcard::from_bytes::<Change>(change).map_err(damaged)?)?;
             }
-            Record::Snapshot { vssd, part, last, map } => {
+            JournalRecord::Snapshot { vssd, part, last, map } => {
                 let Some(map) = snapshots.add(*vssd, *part, *last, map.clone())? else { continue };
                 // What is put together is what it was cut from.
                 let cut = journal::parts(*vssd, &map).collect::<Vec<_>>();
                 let mut again = Snapshots::default();
                 let mut whole = None;
                 for record in cut {
-                    let Record::Snapshot { vssd, part, last, map } = record else { continue };
+                    let JournalRecord::Snapshot { vssd, part, last, map } = record else { continue };
                     whole = again.add(vssd, part, last, map)?;
                 }
                 assert!(whole.as_ref() == Some(&map), "cut up, it is another map");
                 let snapshot: Snapshot = postcard::from_bytes(&map).map_err(damaged)?;
                 disk = Vssd::restore(&snapshot)?;
             }
-            Record::Broker(_) | Record::Host { .. } | Record::Whole => {}
+            JournalRecord::Broker(_) | JournalRecord::Host { .. } | JournalRecord::Whole => {}
         }
     }
     disk.recovered(|_| 0, |block| block.0 % 2 == 0);
@@ -97,7 +97,7 @@ pub fn harvest_journal(input: &[u8]) -> Result<()> {
 /// Where the input is not one.
 pub fn demand_series(input: &[u8]) -> Result<()> {
     let text = str::from_utf8(input).map_err(|_| Error::invalid("it is not text"))?;
-    let series: Series = text.parse()?;
+    let series: DemandSeries = text.parse()?;
     let _ = series.steps(STEP).take(STEPS_MOST).count();
     Ok(())
 }

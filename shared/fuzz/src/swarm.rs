@@ -5,7 +5,7 @@
 use headstart_block::{Error, Result};
 use headstart_peer_net::credentials::SigningRequest;
 use headstart_peer_net::frame::{
-    HEADER, Header, Hello, Kind, decode_answer, decode_message, decode_report, is_within, push_encoded,
+    FrameKind, HEADER, Header, Hello, decode_answer, decode_message, decode_report, is_within, push_encoded,
 };
 use headstart_swarm::Message;
 
@@ -26,16 +26,16 @@ pub fn swarm(input: &[u8]) -> Result<()> {
         let (body, behind) =
             behind.split_at_checked(header.len).ok_or_else(|| Error::corrupt("ends within a body"))?;
         rest = behind;
-        if is_first != (header.kind == Kind::Hello) {
+        if is_first != (header.kind == FrameKind::Hello) {
             return Err(Error::corrupt("a hello at the wrong place"));
         }
         is_first = false;
         // What was understood can be said again, in no more bytes than a host takes.
         match header.kind {
-            Kind::Hello => drop(Hello::decode(body)?),
-            Kind::Message => message(body)?,
-            Kind::Report => push_encoded(&mut Vec::new(), header.kind, &decode_report(body)?)?,
-            Kind::Hints => push_encoded(&mut Vec::new(), header.kind, &decode_answer(body)?)?,
+            FrameKind::Hello => drop(Hello::decode(body)?),
+            FrameKind::Message => message(body)?,
+            FrameKind::Report => push_encoded(&mut Vec::new(), header.kind, &decode_report(body)?)?,
+            FrameKind::Hints => push_encoded(&mut Vec::new(), header.kind, &decode_answer(body)?)?,
             _ => {}
         }
     }
@@ -52,7 +52,7 @@ pub fn signing_request(input: &[u8]) -> Result<()> {
 
 fn message(body: &[u8]) -> Result<()> {
     let message = decode_message(body)?;
-    push_encoded(&mut Vec::new(), Kind::Message, &message)?;
+    push_encoded(&mut Vec::new(), FrameKind::Message, &message)?;
     let within = match &message {
         Message::Have { runs, .. } | Message::Lost { runs, .. } | Message::Read { runs, .. } => {
             runs.iter().all(|run| is_within(*run, BLOB))

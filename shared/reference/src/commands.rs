@@ -1,7 +1,7 @@
 //! The commands: pages of the site, man pages and completions, all of the definition of the command line.
 
 use crate::markdown::{block, escaped, table};
-use crate::{Page, Result};
+use crate::{Result, SitePage};
 use clap::{Arg, Command};
 use clap_complete::Shell;
 use std::fmt::Write;
@@ -23,7 +23,7 @@ const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 
 /// The pages of all programs: for each program one of its commands together, then one for each command.
 #[must_use]
-pub fn pages() -> Vec<Page> {
+pub fn pages() -> Vec<SitePage> {
     PROGRAMS.iter().flat_map(|program| pages_of(&built(program))).collect()
 }
 
@@ -34,7 +34,7 @@ fn built(program: &Program) -> Command {
     command
 }
 
-fn pages_of(program: &Command) -> Vec<Page> {
+fn pages_of(program: &Command) -> Vec<SitePage> {
     let name = program.get_name();
     let mut rows = Vec::new();
     let mut pages = Vec::new();
@@ -44,7 +44,7 @@ fn pages_of(program: &Command) -> Vec<Page> {
         rows.push([format!("[`{name} {}`]({path})", command.get_name()), about]);
         let mut body = String::new();
         describe(&mut body, command, 1);
-        pages.push(Page::new(format!("reference/{path}"), full_name(command), &body));
+        pages.push(SitePage::new(format!("reference/{path}"), full_name(command), &body));
     }
     let mut body = format!("{}\n\n{}\n", escaped(&about(program)), table(["command", "effect"], &rows));
     let everywhere: Vec<_> = program.get_arguments().filter(|arg| arg.is_global_set()).collect();
@@ -53,7 +53,7 @@ fn pages_of(program: &Command) -> Vec<Page> {
         let _ =
             writeln!(body, "## Exit status, signals, environment\n\n{}", block("text", &more.to_string()));
     }
-    pages.insert(0, Page::new(format!("reference/{name}.md"), format!("Commands of {name}"), &body));
+    pages.insert(0, SitePage::new(format!("reference/{name}.md"), format!("Commands of {name}"), &body));
     pages
 }
 

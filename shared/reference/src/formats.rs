@@ -3,7 +3,7 @@
 
 use crate::markdown::{escaped, table};
 use crate::source::{comment, files, head, parsed, read, unlinked};
-use crate::{Page, Result};
+use crate::{Result, SitePage};
 use std::fmt::Write;
 use std::path::Path;
 use syn::{Expr, Fields, Item, ItemEnum, Lit, Type};
@@ -60,14 +60,14 @@ const FLEET: &str = "fleet";
 /// # Errors
 ///
 /// A module is not where the list says, or has no head.
-pub fn pages(root: &Path) -> Result<Vec<Page>> {
+pub fn pages(root: &Path) -> Result<Vec<SitePage>> {
     let mut pages = Vec::new();
     for (name, title, modules) in FORMATS {
         let mut body = String::new();
         for module in modules {
             let _ = writeln!(body, "{}\n", section(root, module)?);
         }
-        pages.push(Page::new(format!("reference/formats/{name}.md"), title, &body));
+        pages.push(SitePage::new(format!("reference/formats/{name}.md"), title, &body));
     }
     pages.push(wire(root)?);
     pages.push(timers(root)?);
@@ -92,7 +92,7 @@ fn section(root: &Path, module: &str) -> Result<String> {
 }
 
 /// The page of the connections between hosts: frames, and the messages in them.
-fn wire(root: &Path) -> Result<Page> {
+fn wire(root: &Path) -> Result<SitePage> {
     let mut body = String::new();
     let mut messages = 0;
     for path in files(&root.join(FLEET))? {
@@ -113,7 +113,7 @@ fn wire(root: &Path) -> Result<Page> {
     if messages != 1 {
         return Err(format!("{messages} enums named Message are below {FLEET}/").into());
     }
-    Ok(Page::new("reference/formats/swarm.md", "Messages between hosts", &body))
+    Ok(SitePage::new("reference/formats/swarm.md", "Messages between hosts", &body))
 }
 
 /// The variants of an enum as a table.
@@ -144,7 +144,7 @@ fn variants(item: &ItemEnum) -> String {
 }
 
 /// The page of the constants of time in the fleet wing.
-fn timers(root: &Path) -> Result<Page> {
+fn timers(root: &Path) -> Result<SitePage> {
     let mut rows = Vec::new();
     for path in files(&root.join(FLEET))? {
         let module = path.strip_prefix(root)?.to_string_lossy().into_owned();
@@ -171,7 +171,7 @@ fn timers(root: &Path) -> Result<Page> {
          of waiting.\n\n{}",
         table(["constant", "value", "meaning", "place"], &rows)
     );
-    Ok(Page::new("reference/timers.md", "Timers of the swarm", &body))
+    Ok(SitePage::new("reference/timers.md", "Timers of the swarm", &body))
 }
 
 /// The value of a whole number that stands there as it is.

@@ -8,7 +8,7 @@ mod types;
 use crate::kind::kind;
 use crate::markdown::{escaped, table};
 use crate::source::{files, parsed};
-use crate::{Page, Result};
+use crate::{Result, SitePage};
 use schema::Schemas;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -187,12 +187,12 @@ fn judged(root: &Path) -> Result<BTreeSet<(String, String)>> {
 }
 
 /// The page of all reports, and a file for the schema of each.
-pub(crate) fn pages(root: &Path) -> Result<Vec<Page>> {
+pub(crate) fn pages(root: &Path) -> Result<Vec<SitePage>> {
     let mut body =
         "The JSON that commands print with `--json`. The schemas (draft 2020-12) are made of the types in \
                     the code.\n\n"
             .to_owned();
-    let mut pages: Vec<Page> = Vec::new();
+    let mut pages: Vec<SitePage> = Vec::new();
     for report in reports(root)? {
         let name = report.commands[0].replace(' ', "-");
         let of_the_command = pages.iter().filter(|page| page.title == name).count();
@@ -200,9 +200,9 @@ pub(crate) fn pages(root: &Path) -> Result<Vec<Page>> {
         let file = format!("json/{name}{number}.schema.json");
         body.push_str(&section(&report, &file));
         let text = serde_json::to_string_pretty(&report.schema)? + "\n";
-        pages.push(Page { path: format!("reference/{file}"), title: name, text });
+        pages.push(SitePage { path: format!("reference/{file}"), title: name, text });
     }
-    pages.insert(0, Page::new("reference/json-schemas.md", "Reports in JSON", &body));
+    pages.insert(0, SitePage::new("reference/json-schemas.md", "Reports in JSON", &body));
     Ok(pages)
 }
 

@@ -29,7 +29,7 @@ pub mod site;
 pub mod source;
 
 /// A page or another file that was made: its path in the source of the site, and its text.
-pub struct Page {
+pub struct SitePage {
     /// Relative to the site's source, such as `reference/metrics.md`.
     pub path: String,
     /// The title, which is the first heading too.
@@ -38,7 +38,7 @@ pub struct Page {
     pub text: String,
 }
 
-impl Page {
+impl SitePage {
     /// A page of `title` and what follows it.
     pub(crate) fn new(path: impl Into<String>, title: impl Into<String>, body: &str) -> Self {
         let title = title.into();
@@ -48,7 +48,7 @@ impl Page {
 }
 
 /// The cause of a failure, with the place.
-pub type Failure = Box<dyn std::error::Error>;
+pub type GeneratorError = Box<dyn std::error::Error>;
 
 /// The result of everything that makes pages.
-pub type Result<T> = std::result::Result<T, Failure>;
+pub type Result<T> = std::result::Result<T, GeneratorError>;

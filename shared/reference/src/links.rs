@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A link of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link<'a> {
+pub struct DocumentLink<'a> {
     /// The line, from 1.
     pub line: usize,
     /// The target as it is written: `../x.md#part`.
@@ -15,7 +15,7 @@ pub struct Link<'a> {
 
 /// The links of a document, outside of blocks and of code: `[text](target)`, images too.
 #[must_use]
-pub fn links(text: &str) -> Vec<Link<'_>> {
+pub fn links(text: &str) -> Vec<DocumentLink<'_>> {
     let mut found = Vec::new();
     for (number, line) in outside_of_blocks(text) {
         let mut rest = line;
@@ -25,7 +25,7 @@ pub fn links(text: &str) -> Vec<Link<'_>> {
             let is_code = line[..start].matches('`').count() % 2 == 1;
             let target = after.split([')', ' ']).next().unwrap_or_default();
             if !is_code && !target.is_empty() {
-                found.push(Link { line: number, target });
+                found.push(DocumentLink { line: number, target });
             }
             rest = after;
         }
@@ -95,8 +95,8 @@ pub fn dead(
     read: impl Fn(&str) -> Option<String>,
 ) -> Vec<String> {
     let mut offences = Vec::new();
-    let is_checked = |link: &Link<'_>| !is_elsewhere(link.target) && !is_skipped(link.target);
-    for Link { line, target } in links(text).into_iter().filter(is_checked) {
+    let is_checked = |link: &DocumentLink<'_>| !is_elsewhere(link.target) && !is_skipped(link.target);
+    for DocumentLink { line, target } in links(text).into_iter().filter(is_checked) {
         let (file, part) = target.split_once('#').map_or((target, None), |(file, part)| (file, Some(part)));
         let document = if file.is_empty() {
             Some(text.to_owned())

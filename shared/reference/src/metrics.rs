@@ -2,7 +2,7 @@
 
 use crate::markdown::{escaped, table};
 use crate::source::read;
-use crate::{Page, Result};
+use crate::{Result, SitePage};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -41,7 +41,7 @@ struct Metric {
 /// # Errors
 ///
 /// A file cannot be read, or has no metrics.
-pub fn page(recorded: &Path) -> Result<Page> {
+pub fn page(recorded: &Path) -> Result<SitePage> {
     let mut body =
         "Names, kinds and labels of metrics stay as they are from version to version; tests compare them. \
                     Counters begin at zero with each process.\n\n"
@@ -61,7 +61,7 @@ pub fn page(recorded: &Path) -> Result<Page> {
         let listed = table(["metric", "kind", "labels", "meaning"], &rows);
         body.push_str(&format!("## {title}\n\n{place}\n\n{listed}\n"));
     }
-    Ok(Page::new("reference/metrics.md", "Metrics", &body))
+    Ok(SitePage::new("reference/metrics.md", "Metrics", &body))
 }
 
 fn row(metric: &Metric) -> [String; 4] {

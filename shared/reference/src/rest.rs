@@ -3,7 +3,7 @@
 use crate::kind::kind;
 use crate::markdown::{escaped, table};
 use crate::source::read;
-use crate::{Page, Result};
+use crate::{Result, SitePage};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
@@ -36,11 +36,11 @@ const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 /// # Errors
 ///
 /// A document cannot be read.
-pub fn pages(recorded: &Path) -> Result<Vec<Page>> {
+pub fn pages(recorded: &Path) -> Result<Vec<SitePage>> {
     let page = |&(file, path, title, place): &(&str, &str, &str, &str)| {
         let text = read(&recorded.join(file))?;
         let document: Value = serde_json::from_str(&text).map_err(|e| format!("{file}: {e}"))?;
-        Ok(Page::new(path, title, &format!("{place}\n\n{}", described(&document))))
+        Ok(SitePage::new(path, title, &format!("{place}\n\n{}", described(&document))))
     };
     DOCUMENTS.iter().map(page).collect()
 }

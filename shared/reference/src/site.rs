@@ -6,7 +6,7 @@
 
 use crate::links::{self, is_elsewhere, resolved};
 use crate::source::read;
-use crate::{Page, Result, commands, formats, json, metrics, rest};
+use crate::{Result, SitePage, commands, formats, json, metrics, rest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -61,7 +61,7 @@ pub fn write(root: &Path, recorded: &Path, directory: &Path) -> Result<()> {
 }
 
 /// The generated pages, in their order.
-fn generated(root: &Path, recorded: &Path) -> Result<Vec<Page>> {
+fn generated(root: &Path, recorded: &Path) -> Result<Vec<SitePage>> {
     let mut pages = commands::pages();
     pages.push(metrics::page(&recorded.join("metrics"))?);
     pages.extend(rest::pages(&recorded.join("json"))?);
@@ -71,7 +71,7 @@ fn generated(root: &Path, recorded: &Path) -> Result<Vec<Page>> {
 }
 
 /// All files of the site by their paths: pages and pictures.
-fn texts(root: &Path, generated: &[Page]) -> Result<BTreeMap<String, String>> {
+fn texts(root: &Path, generated: &[SitePage]) -> Result<BTreeMap<String, String>> {
     let mut texts: BTreeMap<String, String> = BTreeMap::new();
     let mut written = Vec::new();
     collect(&root.join(DOCS), DOCS, &mut written)?;
@@ -156,12 +156,12 @@ fn relative(from: &str, to: &str) -> String {
 }
 
 /// The table of contents with the generated pages in place of `<!-- PREFIX -->`.
-fn with_generated(summary: &str, generated: &[Page]) -> String {
+fn with_generated(summary: &str, generated: &[SitePage]) -> String {
     let prefix_in = |line: &str| -> Option<String> {
         Some(line.trim().strip_prefix("<!-- ")?.strip_suffix(" -->")?.to_owned())
     };
     let prefixes: Vec<_> = summary.lines().filter_map(prefix_in).collect();
-    let is_of = |page: &Page, prefix: &str| {
+    let is_of = |page: &SitePage, prefix: &str| {
         let longest =
             prefixes.iter().filter(|prefix| page.path.starts_with(*prefix)).max_by_key(|it| it.len());
         longest.is_some_and(|longest| longest == prefix)
@@ -214,14 +214,14 @@ mod tests {
 
     #[test]
     fn generated_pages_take_their_place_in_the_contents() {
-        let pages = [Page::new("reference/a/x.md", "X", ""), Page::new("reference/b/y.md", "Y", "")];
+        let pages = [SitePage::new("reference/a/x.md", "X", ""), SitePage::new("reference/b/y.md", "Y", "")];
         let summary = with_generated("- [R](r.md)\n  <!-- reference/a/ -->\n- [S](s.md)\n", &pages);
         assert_eq!(summary, "- [R](r.md)\n  - [X](reference/a/x.md)\n- [S](s.md)\n");
     }
 
     #[test]
     fn a_generated_page_is_listed_under_its_longest_prefix_only() {
-        let pages = [Page::new("a-x.md", "X", ""), Page::new("a-b-y.md", "Y", "")];
+        let pages = [SitePage::new("a-x.md", "X", ""), SitePage::new("a-b-y.md", "Y", "")];
         assert_eq!(
             with_generated("<!-- a- -->\n<!-- a-b- -->\n", &pages),
             "- [X](a-x.md)\n- [Y](a-b-y.md)\n"

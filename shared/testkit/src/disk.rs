@@ -31,11 +31,11 @@ fn hex_word(seed: u64) -> String {
 }
 
 /// A disk that is being made: holes, except where it was written.
-pub struct Disk {
+pub struct DiskBuilder {
     file: File,
 }
 
-impl Disk {
+impl DiskBuilder {
     /// Makes the file of a disk without content.
     pub fn create(path: impl AsRef<Path>, size: u64) -> Self {
         let file = File::options().create(true).truncate(true).read(true).write(true).open(path).unwrap();
@@ -54,7 +54,7 @@ impl Disk {
 /// data in the last sector.
 pub fn mixed_disk(scene: &Scene, name: &str, mib: u64) {
     let size = mib << 20;
-    Disk::create(scene.path(name), size)
+    DiskBuilder::create(scene.path(name), size)
         .write(0, &text(1, 5000))
         .write(1 << 20, &noise(2, 300_000))
         .write(2 << 20, &text(3, 1_000_000))
@@ -66,9 +66,9 @@ pub fn mixed_disk(scene: &Scene, name: &str, mib: u64) {
 }
 
 /// Copies a disk, holes included, so that the copy can be changed.
-pub fn copy_of(scene: &Scene, from: &str, to: &str) -> Disk {
+pub fn copy_of(scene: &Scene, from: &str, to: &str) -> DiskBuilder {
     crate::scene::run_tool("cp", &["--sparse=always", "--reflink=auto", from, to], &scene.path(""));
-    Disk { file: File::options().read(true).write(true).open(scene.path(to)).unwrap() }
+    DiskBuilder { file: File::options().read(true).write(true).open(scene.path(to)).unwrap() }
 }
 
 /// Checks that two files have the same bytes; does not print them otherwise.

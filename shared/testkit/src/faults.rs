@@ -12,7 +12,7 @@
 //! assert!(log.in_sequence() <= 3, "{log}");
 //! ```
 //!
-//! Every request meets at most one fault, of the first [`Rule`] that applies; [`FaultProxy::set_outage`] takes
+//! Every request meets at most one fault, of the first [`FaultRule`] that applies; [`FaultProxy::set_outage`] takes
 //! the whole server away and brings it back. To be slow as well, put a [shaper](crate::shaper) in front: client,
 //! shaper, faults, server, so that refusals go over the slow link too.
 //!
@@ -23,7 +23,7 @@ mod connection;
 mod http;
 mod log;
 
-pub use log::{Asked, Log, Request};
+pub use log::{Asked, Log, LoggedRequest};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::fmt;
@@ -96,7 +96,7 @@ impl Fault {
 
 /// A choice of requests, and the fault that they meet.
 #[derive(Clone)]
-pub struct Rule {
+pub struct FaultRule {
     fault: Fault,
     applies: Arc<dyn Fn(&Asked) -> bool + Send + Sync>,
     skip: u64,
@@ -105,7 +105,7 @@ pub struct Rule {
     random: u64,
 }
 
-impl Rule {
+impl FaultRule {
     /// A rule by which all requests meet `fault`.
     pub fn new(fault: Fault) -> Self {
         Self { fault, applies: Arc::new(|_| true), skip: 0, times: u64::MAX, chance: 1.0, random: 0 }
@@ -163,7 +163,7 @@ impl Rule {
     }
 }
 
-impl fmt::Debug for Rule {
+impl fmt::Debug for FaultRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}, after {}, {} times", self.fault, self.skip, self.times)
     }
@@ -208,9 +208,9 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    rules: Vec<Rule>,
+    rules: Vec<FaultRule>,
     outage: Outage,
-    log: Vec<Request>,
+    log: Vec<LoggedRequest>,
     /// The number of times that the log was emptied: requests from before are not in it.
     log_era: u64,
     open: Vec<Weak<TcpStream>>,
@@ -257,7 +257,7 @@ impl FaultProxy {
     }
 
     /// Adds a rule behind the existing ones.
-    pub fn add(&self, rule: Rule) {
+    pub fn add(&self, rule: FaultRule) {
         self.shared.lock().rules.push(rule);
     }
 

@@ -68,7 +68,7 @@ pub const JOBS: [Job; 3] = [
 
 /// The part of a contestant in the race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum RacerRole {
     /// The contestant is measured.
     Ours,
     /// The contestant sets the target.
@@ -83,7 +83,7 @@ pub struct Contestant {
     /// The name, for people.
     pub name: &'static str,
     /// The part in the race.
-    pub role: Role,
+    pub role: RacerRole,
     child: Child,
     socket: PathBuf,
 }
@@ -96,7 +96,7 @@ impl Drop for Contestant {
 
 impl Contestant {
     /// Starts `command`, which serves at `socket`; if it does not, prints that and returns `None`.
-    pub fn start(name: &'static str, role: Role, command: &mut Command, socket: &Path) -> Option<Self> {
+    pub fn start(name: &'static str, role: RacerRole, command: &mut Command, socket: &Path) -> Option<Self> {
         let _ = fs::remove_file(socket);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().ok();
@@ -129,7 +129,7 @@ impl Contestant {
     }
 
     /// Runs a job once.
-    fn run(&self, job: &Job, seconds: &str) -> Figures {
+    fn run(&self, job: &Job, seconds: &str) -> FioFigures {
         let before = cpu_s(self.child.id());
         let size = format!("--bs={}k", job.block_kib);
         let args = [job.pattern, &size, job.depth, "--time_based", "--runtime", seconds];
@@ -140,7 +140,7 @@ impl Contestant {
         // KiB read, and the milliseconds that it took.
         let done = number(5) / f64::from(job.block_kib);
         let cpu_s = cpu_s(self.child.id()) - before;
-        Figures { rate: done / number(8) * 1e3, cpu_us: cpu_s / done * 1e6 }
+        FioFigures { rate: done / number(8) * 1e3, cpu_us: cpu_s / done * 1e6 }
     }
 }
 
@@ -186,10 +186,10 @@ pub fn peers(file: &Path, dir: &Path) -> Option<Vec<Contestant>> {
     };
     let nbdkit = ["-f", "-r"];
     let started = [
-        start("nbdkit file", Role::Peer, "nbdkit", &nbdkit, "-U", &["file", disk]),
+        start("nbdkit file", RacerRole::Peer, "nbdkit", &nbdkit, "-U", &["file", disk]),
         start(
             "qemu-nbd threads",
-            Role::Peer,
+            RacerRole::Peer,
             "qemu-nbd",
             &[&qemu[..], &["--aio=threads"]].concat(),
             "-k",
@@ -197,20 +197,20 @@ pub fn peers(file: &Path, dir: &Path) -> Option<Vec<Contestant>> {
         ),
         start(
             "qemu-nbd io_uring",
-            Role::Peer,
+            RacerRole::Peer,
             "qemu-nbd",
             &[&qemu[..], &["--aio=io_uring"]].concat(),
             "-k",
             &[disk],
         ),
-        start("nbdkit null", Role::Ceiling, "nbdkit", &nbdkit, "-U", &["null", &size]),
+        start("nbdkit null", RacerRole::Ceiling, "nbdkit", &nbdkit, "-U", &["null", &size]),
     ];
     Some(started.into_iter().flatten().collect())
 }
 
 /// The figures of one run of a job.
 #[derive(Clone, Copy, Debug)]
-pub struct Figures {
+pub struct FioFigures {
     /// I/Os a second.
     pub rate: f64,
     /// CPU of the server for one I/O, in µs.
@@ -223,7 +223,7 @@ pub struct Race<'a> {
     job: &'a Job,
     contestants: &'a [Contestant],
     /// The figures of each contestant, round by round.
-    figures: Vec<Vec<Figures>>,
+    figures: Vec<Vec<FioFigures>>,
 }
 
 impl<'a> Race<'a> {
@@ -245,13 +245,13 @@ impl<'a> Race<'a> {
     }
 
     /// The medians of a contestant.
-    pub fn figures(&self, which: usize) -> Figures {
-        let of = |figure: fn(&Figures) -> f64| median(self.figures[which].iter().map(figure).collect());
-        Figures { rate: of(|figures| figures.rate), cpu_us: of(|figures| figures.cpu_us) }
+    pub fn figures(&self, which: usize) -> FioFigures {
+        let of = |figure: fn(&FioFigures) -> f64| median(self.figures[which].iter().map(figure).collect());
+        FioFigures { rate: of(|figures| figures.rate), cpu_us: of(|figures| figures.cpu_us) }
     }
 
     /// The median ratio of two contestants in the same round.
-    fn ratio(&self, of: usize, to: usize, figure: fn(&Figures) -> f64) -> f64 {
+    fn ratio(&self, of: usize, to: usize, figure: fn(&FioFigures) -> f64) -> f64 {
         median(
             self.figures[of].iter().zip(&self.figures[to]).map(|(of, to)| figure(of) / figure(to)).collect(),
         )
@@ -268,16 +268,17 @@ impl<'a> Race<'a> {
     }
 
     /// The contestants of a role.
-    pub fn with(&self, role: Role) -> impl Iterator<Item = usize> {
+    pub fn with(&self, role: RacerRole) -> impl Iterator<Item = usize> {
         (0..self.contestants.len()).filter(move |which| self.contestants[*which].role == role)
     }
 
     /// The peer with the best rate, and the one that uses least CPU.
     pub fn best_peers(&self) -> Option<(usize, usize)> {
         let fastest =
-            self.with(Role::Peer).max_by(|a, b| self.figures(*a).rate.total_cmp(&self.figures(*b).rate));
-        let thriftiest =
-            self.with(Role::Peer).min_by(|a, b| self.figures(*a).cpu_us.total_cmp(&self.figures(*b).cpu_us));
+            self.with(RacerRole::Peer).max_by(|a, b| self.figures(*a).rate.total_cmp(&self.figures(*b).rate));
+        let thriftiest = self
+            .with(RacerRole::Peer)
+            .min_by(|a, b| self.figures(*a).cpu_us.total_cmp(&self.figures(*b).cpu_us));
         fastest.zip(thriftiest)
     }
 
@@ -285,7 +286,7 @@ impl<'a> Race<'a> {
     pub fn table(&self) -> String {
         let mut text = format!("\n{:30} {:>10} {:>12}\n", self.job.name, self.job.unit, "CPU µs/IO");
         for (which, contestant) in self.contestants.iter().enumerate() {
-            let Figures { rate, cpu_us } = self.figures(which);
+            let FioFigures { rate, cpu_us } = self.figures(which);
             let _ =
                 writeln!(text, "  {:28} {:>10.2} {cpu_us:>12.2}", contestant.name, rate / self.job.divisor);
         }
@@ -302,7 +303,7 @@ impl<'a> Race<'a> {
         let to_peer = self.rate_ratio(which, fastest);
         let mut text = format!("  {}: {to_peer:.2} of {}", name(which), name(fastest));
         let mut met = to_peer >= self.job.target;
-        if let Some(ceiling) = self.with(Role::Ceiling).next() {
+        if let Some(ceiling) = self.with(RacerRole::Ceiling).next() {
             let to_ceiling = self.rate_ratio(which, ceiling);
             let _ = write!(text, ", {to_ceiling:.2} of {}", name(ceiling));
             met |= self.job.target > 1.0 && to_ceiling >= 0.9;

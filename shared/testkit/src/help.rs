@@ -1,6 +1,6 @@
 //! The help texts of the programs, and the examples in them.
 
-use crate::scene::{Run, Scene};
+use crate::scene::{CommandRun, Scene};
 
 /// The subcommands that a help text lists.
 fn subcommands(help: &str) -> Vec<String> {
@@ -17,7 +17,7 @@ fn subcommands(help: &str) -> Vec<String> {
 pub fn commands(scene: &Scene, program: &str) -> Vec<(String, String)> {
     let help = |command: &str| {
         let words = format!("{command} --help");
-        Run::of(&words, &mut scene.command_of(program, &words)).succeeds().stdout
+        CommandRun::of(&words, &mut scene.command_of(program, &words)).succeeds().stdout
     };
     let mut commands = Vec::new();
     for command in subcommands(&help("")) {
@@ -57,7 +57,7 @@ pub fn run_examples(scene: &Scene, program: &str, help: &str, shorter: impl Fn(&
         // The part for another program is not run.
         let line = line.split_once(" | ").map_or(line.as_str(), |(line, _)| line);
         let words = line.replace("file:///", "file://~/").replace("/var/lib", "~");
-        let run = Run::of(&words, &mut scene.command_of(program, &words));
+        let run = CommandRun::of(&words, &mut scene.command_of(program, &words));
         assert_ne!(run.status, Some(2), "{run}");
     }
 }

@@ -11,7 +11,7 @@ pub struct Metrics {
     /// The metrics, in their order.
     pub families: Vec<MetricFamily>,
     /// The samples, in their order.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<MetricSample>,
 }
 
 /// The announcement of a metric.
@@ -27,7 +27,7 @@ pub struct MetricFamily {
 
 /// `name{label="value"} number`.
 #[derive(Debug)]
-pub struct Sample {
+pub struct MetricSample {
     /// The name of the metric.
     pub name: String,
     /// The labels, each with its value.
@@ -36,7 +36,7 @@ pub struct Sample {
     pub value: f64,
 }
 
-impl Sample {
+impl MetricSample {
     /// The value of a label.
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.iter().find(|(label, _)| label == name).map(|(_, value)| value.as_str())
@@ -91,13 +91,13 @@ impl Metrics {
     /// labels and its value.
     pub fn facts(&self) -> BTreeSet<String> {
         let families = self.families.iter().map(|family| format!("{family:?}"));
-        families.chain(self.samples.iter().map(Sample::sorted)).collect()
+        families.chain(self.samples.iter().map(MetricSample::sorted)).collect()
     }
 
     /// The sum over all samples of this name whose labels include these.
     #[track_caller]
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let wanted = |sample: &&Sample| {
+        let wanted = |sample: &&MetricSample| {
             sample.name == name && labels.iter().all(|(label, value)| sample.label(label) == Some(value))
         };
         let mut found = self.samples.iter().filter(wanted).peekable();
@@ -132,7 +132,7 @@ impl MetricFamily {
     }
 }
 
-fn parse_sample(line: &str) -> Option<Sample> {
+fn parse_sample(line: &str) -> Option<MetricSample> {
     let name_end = line.find(['{', ' '])?;
     let (name, mut rest) = line.split_at(name_end);
     let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -153,7 +153,7 @@ fn parse_sample(line: &str) -> Option<Sample> {
         rest = &rest[1..];
     }
     let value = rest.strip_prefix(' ')?.parse().ok()?;
-    is_name.then(|| Sample { name: name.to_owned(), labels, value })
+    is_name.then(|| MetricSample { name: name.to_owned(), labels, value })
 }
 
 #[cfg(test)]

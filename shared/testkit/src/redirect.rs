@@ -26,7 +26,7 @@ const BODY_MAX: usize = 256 << 20;
 
 /// The way in which an address states its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Style {
+pub enum RedirectStyle {
     /// As S3 does: the time at which it was signed, and its life in seconds.
     #[default]
     Amazon,
@@ -42,7 +42,7 @@ pub struct Behaviour {
     /// `true` if reads of blobs are sent to the storage.
     pub redirect: bool,
     /// The way in which the addresses state their life.
-    pub style: Style,
+    pub style: RedirectStyle,
     /// The true life of the addresses.
     pub life: Duration,
     /// The stated life of the addresses, if that is not the true one.
@@ -62,7 +62,7 @@ impl Default for Behaviour {
         let life = Duration::from_secs(300);
         Self {
             redirect: true,
-            style: Style::Amazon,
+            style: RedirectStyle::Amazon,
             life,
             told: None,
             expired_status: 403,
@@ -245,9 +245,9 @@ impl Shared {
         let told = behaviour.told.unwrap_or(behaviour.life).as_secs();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock past 1970").as_secs();
         let life = match behaviour.style {
-            Style::Amazon => format!("&X-Amz-Date={}&X-Amz-Expires={told}", basic_date(now)),
-            Style::Expires => format!("&Expires={}", now + told),
-            Style::Untold => String::new(),
+            RedirectStyle::Amazon => format!("&X-Amz-Date={}&X-Amz-Expires={told}", basic_date(now)),
+            RedirectStyle::Expires => format!("&Expires={}", now + told),
+            RedirectStyle::Untold => String::new(),
         };
         format!("http://{storage}/{hex}?ticket={ticket}{life}")
     }

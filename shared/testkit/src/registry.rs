@@ -19,7 +19,7 @@ const LISTENING: &str = "msg=\"listening on ";
 /// The time that it may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The user of [`Access::Password`].
+/// The user of [`RegistryAccess::Password`].
 pub const USER: &str = "tester";
 /// The password of [`USER`].
 pub const PASSWORD: &str = "test-password";
@@ -28,7 +28,7 @@ const PASSWORD_FILE: &str = "tester:$2b$05$abcdefghijklmnopqrstuu34chBxBG/k9ApCE
 
 /// The clients that a registry lets in.
 #[derive(Clone, Copy, Debug)]
-pub enum Access<'a> {
+pub enum RegistryAccess<'a> {
     /// All clients.
     Open,
     /// Clients that give [`USER`] with [`PASSWORD`] in every request.
@@ -48,7 +48,7 @@ pub struct Registry {
 impl Registry {
     /// Starts a registry; if it is not installed, prints that and returns `None`.
     #[must_use]
-    pub fn start(access: Access<'_>) -> Option<Self> {
+    pub fn start(access: RegistryAccess<'_>) -> Option<Self> {
         if !process::installed(&[PROGRAM]) {
             return None;
         }
@@ -80,7 +80,7 @@ impl Registry {
     }
 }
 
-fn configuration(directory: &TempDir, access: Access<'_>) -> String {
+fn configuration(directory: &TempDir, access: RegistryAccess<'_>) -> String {
     let top = directory.path();
     let mut text = format!(
         "version: 0.1\nlog: {{level: info, accesslog: {{disabled: true}}}}\n\
@@ -89,14 +89,14 @@ fn configuration(directory: &TempDir, access: Access<'_>) -> String {
         top.join("data").display()
     );
     match access {
-        Access::Open => {}
-        Access::Password => {
+        RegistryAccess::Open => {}
+        RegistryAccess::Password => {
             let file = top.join("passwords");
             fs::write(&file, PASSWORD_FILE).expect("a file");
             writeln!(text, "auth: {{htpasswd: {{realm: test, path: '{}'}}}}", file.display())
                 .expect("memory");
         }
-        Access::Token(server) => {
+        RegistryAccess::Token(server) => {
             let file = top.join("certificate.pem");
             fs::write(&file, server.certificate()).expect("a file");
             let (realm, file) = (server.realm(), file.display());

@@ -93,12 +93,12 @@ impl Scene {
     }
 
     /// Runs a command to its end.
-    pub fn run(&self, words: &str) -> Run {
-        Run::of(words, &mut self.command(words))
+    pub fn run(&self, words: &str) -> CommandRun {
+        CommandRun::of(words, &mut self.command(words))
     }
 
     /// Runs a command, which has to succeed.
-    pub fn ok(&self, words: &str) -> Run {
+    pub fn ok(&self, words: &str) -> CommandRun {
         self.run(words).succeeds()
     }
 
@@ -108,7 +108,7 @@ impl Scene {
     }
 
     /// Runs a command, which has to fail with status 1 and all of `parts` in its message.
-    pub fn fails(&self, words: &str, parts: &[&str]) -> Run {
+    pub fn fails(&self, words: &str, parts: &[&str]) -> CommandRun {
         self.run(words).fails(parts)
     }
 
@@ -185,7 +185,7 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 /// The end of a command.
-pub struct Run {
+pub struct CommandRun {
     /// The command.
     pub words: String,
     /// The exit status; `None` if a signal ended it.
@@ -196,7 +196,7 @@ pub struct Run {
     pub stderr: String,
 }
 
-impl Run {
+impl CommandRun {
     /// Runs a command; one that hangs or panics fails the test in any case.
     pub fn of(words: &str, command: &mut Command) -> Self {
         Started::new(words, command).finish()
@@ -230,7 +230,7 @@ impl Run {
     }
 }
 
-impl std::fmt::Display for Run {
+impl std::fmt::Display for CommandRun {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { words, status, stdout, stderr } = self;
         let program = program_of(words);
@@ -283,7 +283,7 @@ impl Started {
     }
 
     /// Waits for the end.
-    pub fn finish(mut self) -> Run {
+    pub fn finish(mut self) -> CommandRun {
         let outputs = Outputs::of(&mut self.child);
         let mut pause = Duration::from_micros(200);
         while self.is_running() {
@@ -292,7 +292,7 @@ impl Started {
         }
         let status = self.child.wait().unwrap().code();
         let [stdout, stderr] = outputs.all(&self.words).map(|bytes| String::from_utf8(bytes).unwrap());
-        let run = Run { words: std::mem::take(&mut self.words), status, stdout, stderr };
+        let run = CommandRun { words: std::mem::take(&mut self.words), status, stdout, stderr };
         assert!(run.status != Some(101) && !run.stderr.contains("panicked"), "{run}");
         run
     }

@@ -6,7 +6,7 @@
 //!
 //! # The model
 //!
-//! A [`Link`] has two wires, up (towards the server) and down, each with the full rate, as on a duplex line. All
+//! A [`ShapedLink`] has two wires, up (towards the server) and down, each with the full rate, as on a duplex line. All
 //! connections of all proxies on the link share them. The bytes that a connection sends are cut into parcels of about a
 //! millisecond of wire time (at most 64 KiB). A parcel
 //!
@@ -59,7 +59,7 @@ const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// A rate and a round trip that any number of proxies share. Clones are the same link.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct ShapedLink {
     shared: Arc<Shared>,
 }
 
@@ -73,7 +73,7 @@ struct Shared {
     free_at: [Mutex<Instant>; 2],
 }
 
-impl Link {
+impl ShapedLink {
     /// A link of `rate` bytes a second each way (`None`: no limit) and this round trip.
     pub fn new(rate: Option<u64>, round_trip: Duration) -> Self {
         let now = Instant::now();
@@ -148,7 +148,7 @@ pub struct Moved {
     pub connections: u64,
 }
 
-/// A proxy on a [`Link`]. Dropping it stops new connections and breaks the existing ones.
+/// A proxy on a [`ShapedLink`]. Dropping it stops new connections and breaks the existing ones.
 #[derive(Debug)]
 pub struct Shaper {
     addr: SocketAddr,
@@ -158,7 +158,7 @@ pub struct Shaper {
 
 #[derive(Debug)]
 struct Proxy {
-    link: Link,
+    link: ShapedLink,
     to: SocketAddr,
     moved: [AtomicU64; 2],
     connections: AtomicU64,
@@ -168,12 +168,12 @@ struct Proxy {
 
 impl Shaper {
     /// Starts a proxy to `to` on a port of its own of this machine.
-    pub fn start(link: &Link, to: SocketAddr) -> io::Result<Self> {
+    pub fn start(link: &ShapedLink, to: SocketAddr) -> io::Result<Self> {
         Self::start_at(link, (Ipv4Addr::LOCALHOST, 0).into(), to)
     }
 
     /// Starts a proxy to `to` that listens at `listen`.
-    pub fn start_at(link: &Link, listen: SocketAddr, to: SocketAddr) -> io::Result<Self> {
+    pub fn start_at(link: &ShapedLink, listen: SocketAddr, to: SocketAddr) -> io::Result<Self> {
         let listener = Arc::new(TcpListener::bind(listen)?);
         let addr = listener.local_addr()?;
         let proxy = Arc::new(Proxy {
@@ -369,7 +369,7 @@ pub struct Measured {
 }
 
 /// Measures a link without other traffic, for `during` (longer is more exact) and a few round trips.
-pub fn measure(link: &Link, during: Duration) -> io::Result<Measured> {
+pub fn measure(link: &ShapedLink, during: Duration) -> io::Result<Measured> {
     let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let shaper = Shaper::start(link, server.local_addr()?)?;
     thread::scope(|scope| {
@@ -382,7 +382,7 @@ pub fn measure(link: &Link, during: Duration) -> io::Result<Measured> {
     })
 }
 
-fn measure_through(shaper: &Shaper, link: &Link, during: Duration) -> io::Result<Measured> {
+fn measure_through(shaper: &Shaper, link: &ShapedLink, during: Duration) -> io::Result<Measured> {
     let since = Instant::now();
     let mut connection = TcpStream::connect(shaper.addr())?;
     connection.set_nodelay(true)?;

@@ -8,7 +8,7 @@
     reason = "tests"
 )]
 
-use headstart_testkit::faults::{Fault, FaultProxy, Outage, Rule};
+use headstart_testkit::faults::{Fault, FaultProxy, FaultRule, Outage};
 use headstart_testkit::nginx::Nginx;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -125,7 +125,7 @@ fn answers_are_changed_and_cut_short() {
     let right = &scene.file[1000..2000];
     let with = |fault| {
         scene.proxy.clear_rules();
-        scene.proxy.add(Rule::new(fault));
+        scene.proxy.add(FaultRule::new(fault));
         // Twice on one connection: it stays usable.
         let mut client = scene.client();
         client.get(1000..2000).unwrap();
@@ -151,7 +151,7 @@ fn connections_are_broken_where_the_rule_says() {
     let Some(scene) = Scene::new() else { return };
     let with = |fault| {
         scene.proxy.clear_rules();
-        scene.proxy.add(Rule::new(fault));
+        scene.proxy.add(FaultRule::new(fault));
         scene.get(0..FILE_LEN).unwrap_err().kind()
     };
     assert_eq!(with(Fault::Reset { after: None }), io::ErrorKind::ConnectionReset);
@@ -167,14 +167,14 @@ fn connections_are_broken_where_the_rule_says() {
 fn answers_are_late_slow_or_hang() {
     let Some(scene) = Scene::new() else { return };
     let since = Instant::now();
-    scene.proxy.add(Rule::new(Fault::Late(Duration::from_millis(100))).times(1));
+    scene.proxy.add(FaultRule::new(Fault::Late(Duration::from_millis(100))).times(1));
     assert_eq!(scene.get(0..10).unwrap().body, scene.file[..10]);
     assert!(since.elapsed() >= Duration::from_millis(100));
-    scene.proxy.add(Rule::new(Fault::Slow(100_000)).times(1));
+    scene.proxy.add(FaultRule::new(Fault::Slow(100_000)).times(1));
     assert_eq!(scene.get(0..30_000).unwrap().body, scene.file[..30_000]);
     assert!(since.elapsed() >= Duration::from_millis(380));
     for (number, after) in [(3, None), (4, Some(10))] {
-        scene.proxy.add(Rule::new(Fault::Hang { after }).times(1));
+        scene.proxy.add(FaultRule::new(Fault::Hang { after }).times(1));
         let mut client = scene.client();
         client.reader.get_ref().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         assert_eq!(client.get(0..20).unwrap_err().kind(), io::ErrorKind::WouldBlock);
@@ -189,15 +189,17 @@ fn answers_are_late_slow_or_hang() {
 #[test]
 fn rules_choose_requests_by_path_and_count() {
     let Some(scene) = Scene::new() else { return };
-    scene.proxy.add(Rule::new(Fault::status(403)).on(|asked| asked.range == Some(0..1)).skip(1).times(2));
-    scene.proxy.add(Rule::new(Fault::status(404)).on_path("nowhere"));
+    scene
+        .proxy
+        .add(FaultRule::new(Fault::status(403)).on(|asked| asked.range == Some(0..1)).skip(1).times(2));
+    scene.proxy.add(FaultRule::new(Fault::status(404)).on_path("nowhere"));
     let statuses = |ranges: &[Range<usize>]| {
         let mut client = scene.client();
         ranges.iter().map(|range| client.get(range.clone()).unwrap().status).collect::<Vec<_>>()
     };
     assert_eq!(statuses(&[0..1, 0..2, 0..1, 0..1, 0..1]), [206, 206, 403, 403, 206]);
     scene.proxy.clear_rules();
-    scene.proxy.add(Rule::new(Fault::status(503)).chance(0.25, 1));
+    scene.proxy.add(FaultRule::new(Fault::status(503)).chance(0.25, 1));
     let met = statuses(&vec![0..1; 400]).into_iter().filter(|status| *status == 503).count();
     assert!((60..140).contains(&met), "{met} of 400");
 }
@@ -232,7 +234,7 @@ fn the_server_goes_away_and_comes_back() {
 fn a_dropped_proxy_keeps_nobody_waiting() {
     let Some(scene) = Scene::new() else { return };
     let mut client = scene.client();
-    scene.proxy.add(Rule::new(Fault::Hang { after: None }));
+    scene.proxy.add(FaultRule::new(Fault::Hang { after: None }));
     thread::scope(|scope| {
         let waiting = scope.spawn(|| client.get(0..1).unwrap_err());
         scene.proxy.wait("request", Duration::from_secs(30), |log| log.len() == 1);

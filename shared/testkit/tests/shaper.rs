@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "tests")]
 
-use headstart_testkit::shaper::{Link, Measured, Shaper, measure};
+use headstart_testkit::shaper::{Measured, ShapedLink, Shaper, measure};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
@@ -41,7 +41,7 @@ fn eventually<T: std::fmt::Debug>(what: &str, mut try_it: impl FnMut() -> T, goo
 
 fn rate_and_round_trip() {
     for (rate, round_trip) in [(2, 0), (2, 200), (10, 20), (50, 1), (90, 100), (200, 0), (200, 40)] {
-        let link = Link::new(Some(rate * 1_000_000), milliseconds(round_trip));
+        let link = ShapedLink::new(Some(rate * 1_000_000), milliseconds(round_trip));
         eventually(
             &format!("{rate} MB/s, {round_trip} ms"),
             || measure(&link, milliseconds(300)).unwrap(),
@@ -86,7 +86,7 @@ fn ask(connection: &mut TcpStream, len: u64) -> Duration {
 }
 
 fn connections_share_the_rate() {
-    let link = Link::new(Some(20_000_000), milliseconds(10));
+    let link = ShapedLink::new(Some(20_000_000), milliseconds(10));
     // Two proxies, one link.
     let shapers = [Shaper::start(&link, server()).unwrap(), Shaper::start(&link, server()).unwrap()];
     eventually(
@@ -111,7 +111,7 @@ fn connections_share_the_rate() {
 }
 
 fn a_small_answer_passes_a_large_one() {
-    let link = Link::new(Some(10_000_000), milliseconds(20));
+    let link = ShapedLink::new(Some(10_000_000), milliseconds(20));
     let shaper = Shaper::start(&link, server()).unwrap();
     let mut large = TcpStream::connect(shaper.addr()).unwrap();
     let mut small = TcpStream::connect(shaper.addr()).unwrap();
@@ -133,7 +133,7 @@ fn a_small_answer_passes_a_large_one() {
 }
 
 fn an_idle_link_saves_nothing_up() {
-    let link = Link::new(Some(10_000_000), milliseconds(0));
+    let link = ShapedLink::new(Some(10_000_000), milliseconds(0));
     let shaper = Shaper::start(&link, server()).unwrap();
     let mut connection = TcpStream::connect(shaper.addr()).unwrap();
     ask(&mut connection, 1);

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "tests")]
 
-use headstart_testkit::shaper::{Link, Shaper};
+use headstart_testkit::shaper::{ShapedLink, Shaper};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
@@ -26,7 +26,7 @@ fn connect(shaper: &Shaper, listener: &TcpListener) -> (TcpStream, TcpStream) {
 #[test]
 fn ends_and_resets_pass() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let link = Link::new(None, milliseconds(1));
+    let link = ShapedLink::new(None, milliseconds(1));
     let shaper = Shaper::start(&link, listener.local_addr().unwrap()).unwrap();
     // The client ends its half; the server answers anyway.
     let (mut client, mut server) = connect(&shaper, &listener);
@@ -69,7 +69,7 @@ fn ends_and_resets_pass() {
 /// The same holds if the proxy goes at the moment at which a connection is made.
 #[test]
 fn a_proxy_that_goes_leaves_nobody_waiting() {
-    let link = Link::new(None, milliseconds(1));
+    let link = ShapedLink::new(None, milliseconds(1));
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     for _ in 0..300 {
         let shaper = Shaper::start(&link, listener.local_addr().unwrap()).unwrap();

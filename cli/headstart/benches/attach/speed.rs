@@ -1,7 +1,7 @@
 //! The speed of a disk; see the file above.
 
 use super::{attach, images};
-use headstart_testkit::fio::{Contestant, JOBS, Race, Role, peers, verdict};
+use headstart_testkit::fio::{Contestant, JOBS, Race, RacerRole, peers, verdict};
 use std::path::Path;
 
 const ROUNDS: usize = 5;
@@ -23,7 +23,7 @@ pub(crate) fn measure(dir: &Path) {
         .map(|(number, (name, image))| {
             let socket = dir.join(format!("{number}.sock"));
             let mut command = attach([image.clone()], &socket);
-            Contestant::start(name, Role::Ours, &mut command, &socket).expect("headstart serves")
+            Contestant::start(name, RacerRole::Ours, &mut command, &socket).expect("headstart serves")
         })
         .chain(peers)
         .collect();

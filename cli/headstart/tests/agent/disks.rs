@@ -4,7 +4,7 @@ use crate::agent::{Agent, copy_of_program};
 use crate::attached::PATIENCE;
 use crate::http::ask;
 use crate::images::{Web, can_check_bytes, check_bytes, noisy, tool};
-use crate::scene::{Run, Scene};
+use crate::scene::{CommandRun, Scene};
 use crate::tools::installed;
 use headstart_testkit::process::Process;
 use headstart_testkit::wait::{wait_for_value, wait_until};
@@ -244,7 +244,7 @@ fn an_agent_without_credentials_in_its_environment_says_so() {
     let mut command = scene.command(words);
     secrets.iter().for_each(|name| _ = command.env(name, "here"));
     let parts = ["no credentials", "set AWS_ACCESS_KEY_ID", "that of the agent, not that of this command"];
-    Run::of(words, &mut command).fails(&parts);
+    CommandRun::of(words, &mut command).fails(&parts);
     assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
 }
 
@@ -329,7 +329,7 @@ fn a_working_directory_that_is_gone_is_named() {
     let agent = Agent::start(&scene, "a", "");
     fs::create_dir(scene.path("work")).unwrap();
     let words = "attach file://~/store:v1 --as vm --nbd unix:~/d.sock --agent ~/a/agent.sock --json";
-    let run = Run::of(words, scene.command(words).current_dir(scene.path("work"))).succeeds();
+    let run = CommandRun::of(words, scene.command(words).current_dir(scene.path("work"))).succeeds();
     let disk = run.json();
     fs::remove_dir(scene.path("work")).unwrap();
     kill(&disk["pid"]);

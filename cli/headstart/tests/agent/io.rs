@@ -6,7 +6,7 @@ use crate::attached::PATIENCE;
 use crate::images::{Web, noisy};
 use crate::scene::Scene;
 use crate::tools::{find, installed, skipped};
-use headstart_testkit::faults::{Fault, Rule};
+use headstart_testkit::faults::{Fault, FaultRule};
 use headstart_testkit::process::Process;
 use serde_json::Value;
 use std::fs::File;
@@ -84,7 +84,7 @@ fn nobody_notices(way: &str, engine: &[String]) {
     // The file that is mounted over.
     std::fs::write(scene.path("vm.raw"), "").unwrap();
     let Some(web) = Web::before(&scene) else { return };
-    web.proxy.add(Rule::new(Fault::Slow(2_000_000)).on_path("/blobs/"));
+    web.proxy.add(FaultRule::new(Fault::Slow(2_000_000)).on_path("/blobs/"));
     let mut agent = Agent::start(&scene, "a", "--plain a --listen 127.0.0.1:0");
     let disk = agent.attach(&format!("vm={} --writable ~/vm {way}", web.image()));
     let mut command = Command::new(find("fio").unwrap());

@@ -10,7 +10,7 @@ use crate::images::{Web, can_check_bytes};
 use crate::io::comes_and_goes;
 use crate::scene::Scene;
 use crate::tools::installed;
-use headstart_testkit::faults::{Fault, Rule};
+use headstart_testkit::faults::{Fault, FaultRule};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A scene with an image of a machine that runs for `seconds`.
@@ -46,7 +46,7 @@ fn over_vhost_user_nobody_notices_the_agent() {
     }
     let (scene, memory) = (bootable(8), writable());
     let Some(web) = Web::before(&scene) else { return };
-    web.proxy.add(Rule::new(Fault::Slow(2_000_000)).on_path("/blobs/"));
+    web.proxy.add(FaultRule::new(Fault::Slow(2_000_000)).on_path("/blobs/"));
     let words = format!("{} --writable {}/vm", web.image(), memory.path().display());
     let mut agent = Agent::start(&scene, "a", "--plain a --listen 127.0.0.1:0");
     let disk = agent.attach(&format!("vm={words} --vhost-user ~/v.sock"));

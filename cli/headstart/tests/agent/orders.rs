@@ -5,8 +5,8 @@ use crate::attached::PATIENCE;
 use crate::cluster::{knows, start, wait_for};
 use crate::images::{Web, noisy};
 use crate::scene::Scene;
-use headstart_testkit::faults::{Fault, Rule};
-use headstart_testkit::registry::{Access, Registry};
+use headstart_testkit::faults::{Fault, FaultRule};
+use headstart_testkit::registry::{Registry, RegistryAccess};
 use serde_json::Value;
 use std::time::Instant;
 
@@ -95,7 +95,7 @@ fn an_agent_may_attach_what_is_cached_although_it_is_denied() {
         !blobs.is_empty() && blobs.iter().all(is_whole)
     });
     agent.detach("vm");
-    web.proxy.add(Rule::new(Fault::status(403)));
+    web.proxy.add(FaultRule::new(Fault::status(403)));
     scene.fails(&format!("attach {words} {}", agent.option()), &["403", "--cached-although-denied"]);
     agent.stop();
     drop(agent);
@@ -109,7 +109,7 @@ fn an_agent_may_attach_what_is_cached_although_it_is_denied() {
 #[test]
 fn a_host_says_why_it_cannot_fetch() {
     let scene = noisy(1);
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let plain = format!("--plain-http {}", registry.host());
     let image = format!("oci://{}/vm/disk:v1", registry.host());
     scene.ok(&format!("image push file://~/store:v1 {image} {plain}"));

@@ -3,10 +3,10 @@
 use crate::agent::Agent;
 use crate::attached::PATIENCE;
 use crate::images::{Web, can_check_bytes, check_bytes, noisy};
-use crate::scene::{Run, Scene};
+use crate::scene::{CommandRun, Scene};
 use crate::swarm::hosts_with;
 use headstart_testkit::faults::Outage;
-use headstart_testkit::registry::{Access, Registry};
+use headstart_testkit::registry::{Registry, RegistryAccess};
 use headstart_testkit::wait::wait_until;
 use serde_json::Value;
 
@@ -114,7 +114,7 @@ fn pinned_images_need_no_store() {
 /// An image that is pushed is on the roots before any disk boots it.
 #[test]
 fn a_pushed_image_is_warm_on_the_roots() {
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let (scene, host) = (noisy(4), registry.host());
     let common = format!("--listen 127.0.0.1:0 --topology roots --plain-http {host}");
     let allowed = format!("--allow-store oci://{host}/vm");
@@ -135,7 +135,7 @@ fn a_pushed_image_is_warm_on_the_roots() {
     assert!(part(&agent)["blobs"].as_array().unwrap().is_empty());
     // The setting does the same for every push, and a push succeeds without an agent.
     let always = |words: String| {
-        Run::of(&words, scene.command(&words).env("HEADSTART_WARM_ON_PUSH", "1")).succeeds().stdout
+        CommandRun::of(&words, scene.command(&words).env("HEADSTART_WARM_ON_PUSH", "1")).succeeds().stdout
     };
     let said = always(format!("{} {}", push("v2"), agent.option()));
     assert!(said.contains("\na: ") && said.contains("are there"), "{said}");

@@ -3,7 +3,7 @@
 use crate::agent::{Agent, copy_of_program};
 use crate::attached::{PATIENCE, image_options};
 use crate::images::noisy;
-use crate::scene::{Run, Scene};
+use crate::scene::{CommandRun, Scene};
 use crate::tools::{installed, is_root, skipped};
 use headstart_testkit::wait::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
@@ -162,7 +162,7 @@ fn a_user_who_may_not_ask_a_daemon_is_told_so() {
         let mut command = Command::new("setpriv");
         command.args(["--clear-groups", "--reuid", &STRANGER.to_string(), "--regid", &STRANGER.to_string()]);
         command.arg(&program).args(words).current_dir(scene.path(""));
-        let run = Run::of("as another user", &mut command).fails(parts);
+        let run = CommandRun::of("as another user", &mut command).fails(parts);
         assert!(run.stderr.contains("this user may not use the socket"), "{run}");
         assert!(!run.stderr.contains("answers") && !run.stderr.contains("start one"), "{run}");
     }

@@ -7,7 +7,7 @@ use crate::disk::noise;
 use crate::images::{Web, layered, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
-use headstart_testkit::faults::{Fault, Rule};
+use headstart_testkit::faults::{Fault, FaultRule};
 use headstart_testkit::wait::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -119,10 +119,10 @@ impl<'s> World<'s> {
             1 => {
                 // The store answers for no image any more: neither for its tags nor for its manifests.
                 if let Some(web) = self.web {
-                    web.proxy.add(Rule::new(Fault::status(503)).on_path("index.json"));
+                    web.proxy.add(FaultRule::new(Fault::status(503)).on_path("index.json"));
                     for digest in &self.digests {
                         let hex = digest.strip_prefix("sha256:").unwrap();
-                        web.proxy.add(Rule::new(Fault::status(503)).on_path(hex));
+                        web.proxy.add(FaultRule::new(Fault::status(503)).on_path(hex));
                     }
                 }
                 let _ = fs::remove_file(self.scene.path("away.json"));

@@ -3,9 +3,9 @@
 use crate::attached::{Attached, Metrics, PATIENCE};
 use crate::images::{Web, can_check_bytes, check_bytes, layered};
 use crate::scene::Scene;
-use headstart_testkit::faults::{Fault, FaultProxy, Outage, Rule};
+use headstart_testkit::faults::{Fault, FaultProxy, FaultRule, Outage};
 use headstart_testkit::process::Process;
-use headstart_testkit::registry::{Access, Registry};
+use headstart_testkit::registry::{Registry, RegistryAccess};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ type Leave = fn(&FaultProxy);
 const GONE: [(&str, Leave); 3] = [
     ("refused", |proxy| proxy.set_outage(Outage::Refuse)),
     ("does not answer", |proxy| proxy.set_outage(Outage::Hang)),
-    ("503", |proxy| proxy.add(Rule::new(Fault::status(503)))),
+    ("503", |proxy| proxy.add(FaultRule::new(Fault::status(503)))),
 ];
 
 #[test]
@@ -81,7 +81,7 @@ fn an_image_that_the_store_denies_is_not_attached_from_the_cache() {
     attach(&images[1]).detach();
     for status in [401, 403] {
         web.proxy.clear_rules();
-        web.proxy.add(Rule::new(Fault::status(status)));
+        web.proxy.add(FaultRule::new(Fault::status(status)));
         let status = status.to_string();
         for image in &images {
             let words = format!("attach {image} --cache ~/cache --nbd unix:~/d.sock");
@@ -117,25 +117,25 @@ fn a_digest_is_not_attached_out_of_the_cache_where_the_store_keeps_its_manifest(
     assert_eq!((web.proxy.log().len(), web.proxy.log().to(&manifest).len()), (1, 1), "{}", web.proxy.log());
     for status in [401, 403, 404, 429] {
         web.proxy.clear_rules();
-        web.proxy.add(Rule::new(Fault::status(status)).on_path(&manifest));
+        web.proxy.add(FaultRule::new(Fault::status(status)).on_path(&manifest));
         let words = format!("attach {image} --cache ~/cache --nbd unix:~/d.sock");
         scene.fails(&words, &[&status.to_string(), &image, "in the cache", "--cached-although-denied"]);
         attach(&format!("{image} --cached-although-denied")).detach();
     }
     // A page in the manifest's place, such as one that asks for a password.
     web.proxy.clear_rules();
-    web.proxy.add(Rule::new(Fault::Corrupt { at: 1 }).on_path(&manifest));
+    web.proxy.add(FaultRule::new(Fault::Corrupt { at: 1 }).on_path(&manifest));
     let words = format!("attach {image} --cache ~/cache --nbd unix:~/d.sock");
     scene.fails(&words, &["something else", "--cached-although-denied"]);
     web.proxy.clear_rules();
-    web.proxy.add(Rule::new(Fault::status(503)).on_path(&manifest));
+    web.proxy.add(FaultRule::new(Fault::status(503)).on_path(&manifest));
     assert!(attach(&image).warning().contains("503"));
 }
 
 /// Registries show an account without access that there is no such repository, or a page to log in.
 #[test]
 fn a_registry_that_hides_an_image_is_believed_by_digest_too() {
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let scene = layered();
     let proxy = FaultProxy::start(registry.address());
     let host = proxy.addr().to_string();
@@ -157,7 +157,7 @@ fn a_registry_that_hides_an_image_is_believed_by_digest_too() {
         assert_eq!(asked[0].asked.method, "HEAD", "{asked}");
     }
     // A server that does not send the digest, or accepts no such requests, is asked for the manifest.
-    proxy.add(Rule::new(Fault::status(405)).on(|asked| asked.method == "HEAD"));
+    proxy.add(FaultRule::new(Fault::status(405)).on(|asked| asked.method == "HEAD"));
     let plain = Attached::start(&scene, &by_digest);
     assert!(!plain.said().contains("warning"), "{}", plain.said());
     plain.detach();
@@ -174,27 +174,27 @@ fn a_registry_that_hides_an_image_is_believed_by_digest_too() {
         (to(&here), "redirects without end"),
     ] {
         proxy.clear_rules();
-        proxy.add(Rule::new(fault).on_path("/manifests/"));
+        proxy.add(FaultRule::new(fault).on_path("/manifests/"));
         fails(&by_digest, &[said, "in the cache", "--cached-although-denied"]);
     }
     // The same holds if the top of the server is not a registry's either.
     proxy.clear_rules();
-    proxy.add(Rule::new(Fault::status(404)));
+    proxy.add(FaultRule::new(Fault::status(404)));
     for image in [&by_digest, &by_tag] {
         fails(image, &["does not have it", "in the cache", "--cached-although-denied"]);
         Attached::start(&scene, &format!("{image} --cached-although-denied")).detach();
     }
     // A page does not replace the known image.
     proxy.clear_rules();
-    proxy.add(Rule::new(to("/v2/")).on_path("/manifests/"));
+    proxy.add(FaultRule::new(to("/v2/")).on_path("/manifests/"));
     fails(&by_tag, &["debian:v1"]);
     // One refusal is enough, even if silence follows it.
     proxy.clear_rules();
-    proxy.add(Rule::new(Fault::status(429)).on_path("/manifests/").times(1));
-    proxy.add(Rule::new(Fault::Hang { after: None }));
+    proxy.add(FaultRule::new(Fault::status(429)).on_path("/manifests/").times(1));
+    proxy.add(FaultRule::new(Fault::Hang { after: None }));
     fails(&by_digest, &["429", "in the cache", "--cached-although-denied"]);
     proxy.clear_rules();
-    proxy.add(Rule::new(Fault::status(503)).on_path("/manifests/"));
+    proxy.add(FaultRule::new(Fault::status(503)).on_path("/manifests/"));
     for image in [&by_digest, &by_tag] {
         assert!(Attached::start(&scene, image).warning().contains("503"));
     }
@@ -205,7 +205,7 @@ fn a_registry_that_hides_an_image_is_believed_by_digest_too() {
 /// that is not there cannot give anything, like one that is away.
 #[test]
 fn a_registry_without_its_token_server_is_not_away_and_one_without_its_storage_is() {
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let scene = layered();
     let [proxy, other] = [0, 1].map(|_| FaultProxy::start(registry.address()));
     let host = proxy.addr().to_string();
@@ -221,7 +221,7 @@ fn a_registry_without_its_token_server_is_not_away_and_one_without_its_storage_i
     }
     let challenge = format!("Bearer realm=\"{}/token\",service=\"tests\"", other.url());
     let headers = vec![("WWW-Authenticate".to_owned(), challenge)];
-    proxy.add(Rule::new(Fault::Status { code: 401, headers }));
+    proxy.add(FaultRule::new(Fault::Status { code: 401, headers }));
     let address = other.addr().to_string();
     for (said, leave) in [(&*address, GONE[0].1), ("gives none", GONE[1].1), (&*address, GONE[2].1)] {
         other.set_outage(Outage::None);
@@ -236,7 +236,7 @@ fn a_registry_without_its_token_server_is_not_away_and_one_without_its_storage_i
     attached.detach();
     proxy.clear_rules();
     let headers = vec![("Location".to_owned(), format!("{}/storage", other.url()))];
-    proxy.add(Rule::new(Fault::Status { code: 307, headers }).on_path("/manifests/"));
+    proxy.add(FaultRule::new(Fault::Status { code: 307, headers }).on_path("/manifests/"));
     for (_, leave) in GONE {
         other.clear_rules();
         other.set_outage(Outage::None);
@@ -284,7 +284,7 @@ fn an_image_that_is_not_all_here_needs_its_store() {
 
 #[test]
 fn an_attach_reports_a_registry_that_is_gone() {
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     if !can_check_bytes() {
         return;
     }
@@ -348,7 +348,7 @@ fn a_layer_that_does_not_come_is_reported_on_standard_error() {
         let is_layer = |path: &str| path.contains("/blobs/") && !path.contains(&manifest);
         let hangs = manifest.clone();
         proxy.add(
-            Rule::new(Fault::Hang { after })
+            FaultRule::new(Fault::Hang { after })
                 .on(move |asked| asked.path.contains("/blobs/") && !asked.path.contains(&hangs)),
         );
         let start = |n: usize, options: &str| {

@@ -3,8 +3,8 @@
 use crate::attached::{Attached, Metrics, PATIENCE};
 use crate::disk::{copy_of, noise};
 use crate::images::{can_check_bytes, check_bytes, layered, tool};
-use crate::scene::{Run, Scene};
-use headstart_testkit::faults::{Asked, Fault, FaultProxy, Rule};
+use crate::scene::{CommandRun, Scene};
+use headstart_testkit::faults::{Asked, Fault, FaultProxy, FaultRule};
 use headstart_testkit::process::Process;
 use headstart_testkit::s3::S3;
 use headstart_testkit::wait::{wait_for, wait_for_value, wait_until};
@@ -36,13 +36,13 @@ impl World {
         Some(world)
     }
 
-    fn run_at(&self, endpoint: &str, words: &str) -> Run {
+    fn run_at(&self, endpoint: &str, words: &str) -> CommandRun {
         let mut command = self.scene.command(words);
         command.envs(S3::environment(endpoint));
-        Run::of(words, &mut command)
+        CommandRun::of(words, &mut command)
     }
 
-    fn run(&self, words: &str) -> Run {
+    fn run(&self, words: &str) -> CommandRun {
         self.run_at(&self.server.endpoint(), words)
     }
 
@@ -238,7 +238,7 @@ fn credentials_that_only_read_are_enough_for_a_disk() {
         return;
     }
     let proxy = FaultProxy::start(world.server.addr());
-    proxy.add(Rule::new(Fault::status(403)).on(|asked| asked.method == "PUT"));
+    proxy.add(FaultRule::new(Fault::status(403)).on(|asked| asked.method == "PUT"));
     let mut attached = world.attach_at(&proxy.url(), "s3://images/vm:v1");
     let warning = attached.warning();
     assert!(warning.contains("no lease can be left in s3://images/vm"), "{warning}");
@@ -274,7 +274,7 @@ fn an_image_that_went_before_its_lease_was_there_leaves_nothing() {
     let digest = world.json("image inspect s3://images/vm:v1")["digest"].as_str().unwrap().to_owned();
     let proxy = FaultProxy::start(world.server.addr());
     let hex = digest[7..].to_owned();
-    proxy.add(Rule::new(Fault::status(404)).on(move |it| it.method == "HEAD" && it.path.contains(&hex)));
+    proxy.add(FaultRule::new(Fault::status(404)).on(move |it| it.method == "HEAD" && it.path.contains(&hex)));
     let words = "attach s3://images/vm:v1 --writable ~/vm --cache ~/cache --nbd unix:~/d.sock";
     world.run_at(&proxy.url(), words).fails(&["was deleted from its store"]);
     assert!(!world.scene.path("vm").exists());
@@ -319,7 +319,7 @@ fn a_prune_that_is_interrupted_leaves_no_mark() {
     let Some(world) = World::new() else { return };
     let proxy = FaultProxy::start(world.server.addr());
     let manifest = world.json("image inspect s3://images/vm:v1")["digest"].as_str().unwrap()[7..].to_owned();
-    proxy.add(Rule::new(Fault::Hang { after: None }).on(move |asked| asked.path.contains(&manifest)));
+    proxy.add(FaultRule::new(Fault::Hang { after: None }).on(move |asked| asked.path.contains(&manifest)));
     let mut command = world.scene.command("image prune s3://images/vm");
     command.envs(S3::environment(&proxy.url()));
     let mut process = Process::start(&mut command);
@@ -383,7 +383,7 @@ fn an_attach_whose_other_disk_fails_late_leaves_no_lease() {
         ["attach-", "writable-"].iter().all(|kind| names.iter().any(|name| name.starts_with(kind)))
     };
     let limit = Instant::now() + PATIENCE;
-    proxy.add(Rule::new(Fault::status(403)).on(move |_| {
+    proxy.add(FaultRule::new(Fault::status(403)).on(move |_| {
         while !are_written() && Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -478,7 +478,7 @@ fn a_lease_that_cannot_be_given_back_is_warned_of() {
     let Some(world) = World::new() else { return };
     let proxy = FaultProxy::start(world.server.addr());
     // A single object is deleted by itself, or by a list.
-    proxy.add(Rule::new(Fault::status(403)).on(|asked| ["DELETE", "POST"].contains(&&*asked.method)));
+    proxy.add(FaultRule::new(Fault::status(403)).on(|asked| ["DELETE", "POST"].contains(&&*asked.method)));
     let mut attached = world.attach_at(&proxy.url(), "s3://images/vm:v1");
     let id = world.leases(1).remove(0);
     attached.process().signal(Signal::INT);
@@ -508,7 +508,7 @@ fn an_attach_that_is_stopped_while_its_lease_is_written_warns_of_it() {
     let Some(world) = World::new() else { return };
     let proxy = FaultProxy::start(world.server.addr());
     let writes = |asked: &Asked| asked.method == "PUT" && asked.path.contains(".headstart/leases/");
-    proxy.add(Rule::new(Fault::Hang { after: None }).on(writes));
+    proxy.add(FaultRule::new(Fault::Hang { after: None }).on(writes));
     let mut command = world.scene.command("attach s3://images/vm:v1 --cache ~/cache --nbd unix:~/d.sock");
     command.envs(S3::environment(&proxy.url()));
     let mut attach = Process::start(&mut command);
@@ -528,7 +528,7 @@ fn a_lease_that_is_being_written_at_the_end_does_not_stay() {
     let Some(world) = World::new() else { return };
     let proxy = FaultProxy::start(world.server.addr());
     let writes = |asked: &Asked| asked.method == "PUT" && asked.path.contains(".headstart/leases/");
-    proxy.add(Rule::new(Fault::Late(Duration::from_secs(5))).on(writes));
+    proxy.add(FaultRule::new(Fault::Late(Duration::from_secs(5))).on(writes));
     world.attach_at(&proxy.url(), "s3://images/vm:v1").detach();
     // A write without a waiting process comes to the store, too.
     proxy.wait("end of all writes", PATIENCE, |log| {
@@ -624,7 +624,7 @@ fn an_image_that_an_object_store_denies_is_not_attached_from_the_cache() {
     let words = format!("attach {image} --cache ~/cache --nbd unix:~/d.sock");
     for status in [400, 403, 404, 429] {
         proxy.clear_rules();
-        proxy.add(Rule::new(Fault::status(status)).on_path(&manifest));
+        proxy.add(FaultRule::new(Fault::status(status)).on_path(&manifest));
         world.run_at(&proxy.url(), &words).fails(&["in the cache", "--cached-although-denied"]);
     }
     world.attach_at(&proxy.url(), &format!("{image} --cached-although-denied")).detach();
@@ -633,7 +633,11 @@ fn an_image_that_an_object_store_denies_is_not_attached_from_the_cache() {
     let mut command = world.scene.command(&words);
     command.envs(S3::environment(&proxy.url())).env("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1");
     command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
-    Run::of(&words, &mut command).fails(&["no credentials", "in the cache", "--cached-although-denied"]);
-    proxy.add(Rule::new(Fault::status(503)).on_path(&manifest));
+    CommandRun::of(&words, &mut command).fails(&[
+        "no credentials",
+        "in the cache",
+        "--cached-although-denied",
+    ]);
+    proxy.add(FaultRule::new(Fault::status(503)).on_path(&manifest));
     assert!(world.attach_at(&proxy.url(), &image).warning().contains("in the cache"));
 }

@@ -97,7 +97,7 @@ fn with_file_system(scene: &Scene) {
     fs::File::create(scene.path("fs.raw")).unwrap().set_len(39 << 20).unwrap();
     tool(scene, "mkfs.ext4", &["-q", "-F", "-d", "tree", "fs.raw"]);
     let file_system = fs::read(scene.path("fs.raw")).unwrap();
-    crate::disk::Disk::create(scene.path("disk.raw"), 40 << 20)
+    crate::disk::DiskBuilder::create(scene.path("disk.raw"), 40 << 20)
         .write(0, &text(1, 512))
         .write(1 << 20, &file_system);
     scene.ok("image import disk.raw file://~/store:v1");

@@ -1,7 +1,7 @@
 //! The attached images, and the comparison of their bytes.
 
 use crate::disk::{assert_same, copy_of, mixed_disk, noise};
-use crate::scene::{Run, Scene};
+use crate::scene::{CommandRun, Scene};
 use crate::tools::find;
 use headstart_testkit::faults::{FaultProxy, Log};
 use headstart_testkit::nginx::Nginx;
@@ -66,7 +66,7 @@ pub(crate) fn tool(scene: &Scene, program: &str, args: &[&str]) -> String {
     command.args(args).current_dir(scene.path("")).stdin(Stdio::null());
     // nbdsh starts the first `python3` of the path, which has to be the system's.
     command.env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin");
-    let run = Run::of(&format!("and then {program} {args:?}"), &mut command);
+    let run = CommandRun::of(&format!("and then {program} {args:?}"), &mut command);
     assert_eq!(run.status, Some(0), "{run}");
     run.stdout
 }

@@ -5,7 +5,7 @@ use crate::disk::{assert_same, noise};
 use crate::images::{Web, can_check_bytes, check_bytes, layered, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
-use headstart_testkit::faults::{Fault, Rule};
+use headstart_testkit::faults::{Fault, FaultRule};
 use headstart_testkit::process::Process;
 use rustix::process::Signal;
 use std::fs;
@@ -194,7 +194,7 @@ fn a_copy_that_fails_leaves_no_reads_behind() {
     let inspected = scene.json("image inspect file://~/store:v1");
     // The smaller layer is refused while the larger one is read slowly.
     let digest = inspected["layers"][1]["digest"].as_str().unwrap().to_owned();
-    web.proxy.add(Rule::new(Fault::status(403)).on_path(digest.strip_prefix("sha256:").unwrap()));
+    web.proxy.add(FaultRule::new(Fault::status(403)).on_path(digest.strip_prefix("sha256:").unwrap()));
     let words = format!(
         "attach {} --cache ~/cache --writable ~/vm --keep-base --limit-rate 100kB/s --nbd unix:~/d.sock",
         web.image()

@@ -4,7 +4,7 @@
 use crate::attached::Attached;
 use crate::images::{Web, layered};
 use crate::refused::{OTHER, give, refused};
-use crate::scene::{Run, Scene};
+use crate::scene::{CommandRun, Scene};
 use crate::tools::is_root;
 use headstart_testkit::process::Process;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -341,7 +341,7 @@ fn a_damaged_lease_counts_until_it_is_released() {
         let store = format!("file://{}", scene.path("store").display());
         let mut command = scene.command("lease release");
         command.args([store.as_str(), "--id", id]);
-        Run::of(id, &mut command).succeeds();
+        CommandRun::of(id, &mut command).succeeds();
     }
     assert_eq!(listed(&scene).len(), 1, "that of the writable directory stays");
     check_untouched(&scene);

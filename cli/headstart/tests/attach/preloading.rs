@@ -6,7 +6,7 @@ use crate::images::{Web, noisy, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
 use headstart_testkit::faults::Outage;
-use headstart_testkit::shaper::{Link, Shaper};
+use headstart_testkit::shaper::{ShapedLink, Shaper};
 use serde_json::Value;
 use std::fs;
 use std::time::Duration;
@@ -64,7 +64,7 @@ fn preloaded(metrics: &Metrics) -> f64 {
 const PLANNED: f64 = (BOOT.len() as u64 * READ) as f64;
 
 /// The image behind a link.
-fn over(link: &Link, web: &Web) -> (Shaper, String) {
+fn over(link: &ShapedLink, web: &Web) -> (Shaper, String) {
     let shaper = Shaper::start(link, web.proxy.addr()).unwrap();
     let image = format!("http://{}/:v1", shaper.addr());
     (shaper, image)
@@ -73,7 +73,7 @@ fn over(link: &Link, web: &Web) -> (Shaper, String) {
 #[test]
 fn a_plan_brings_a_boot_before_it_reads() {
     let Some((scene, web)) = booted() else { return };
-    let (_shaper, image) = over(&Link::new(Some(10_000_000), ROUND_TRIP), &web);
+    let (_shaper, image) = over(&ShapedLink::new(Some(10_000_000), ROUND_TRIP), &web);
     // Plans in the cache's directory need not be named.
     fs::create_dir_all(scene.path("cache/plans")).unwrap();
     fs::copy(scene.path("plans"), scene.path("cache/plans/of-mine")).unwrap();
@@ -220,7 +220,7 @@ fn a_plan_that_is_given_is_followed() {
 #[test]
 fn a_store_that_is_away_while_it_is_preloaded_delays_and_breaks_nothing() {
     let Some((scene, web)) = booted() else { return };
-    let (_shaper, image) = over(&Link::new(Some(2_000_000), ROUND_TRIP), &web);
+    let (_shaper, image) = over(&ShapedLink::new(Some(2_000_000), ROUND_TRIP), &web);
     let attached = Attached::start(&scene, &format!("{image} --cache ~/cache --plans ~/plans {METRICS}"));
     attached.wait_for("beginning", |metrics| preloaded(metrics) > 0.0);
     web.proxy.set_outage(Outage::Refuse);
@@ -246,7 +246,7 @@ fn a_store_that_is_away_while_it_is_preloaded_delays_and_breaks_nothing() {
 #[test]
 fn a_plan_of_other_reads_is_stopped_and_said() {
     let Some((scene, web)) = booted() else { return };
-    let (_shaper, image) = over(&Link::new(Some(2_000_000), ROUND_TRIP), &web);
+    let (_shaper, image) = over(&ShapedLink::new(Some(2_000_000), ROUND_TRIP), &web);
     let attached = Attached::start(&scene, &format!("{image} --cache ~/cache --plans ~/plans {METRICS}"));
     read(&scene, &attached, &[3, 14, 8, 5]);
     let stopped = attached.wait_for("stop", |metrics| metrics.sum("headstart_preload_stopped", &[]) == 1.0);
@@ -277,7 +277,7 @@ fn a_link_becomes_slower(rate: u64, left: u64) {
     if !installed(&["nbdsh"]) {
         return;
     }
-    let link = Link::new(Some(rate), ROUND_TRIP);
+    let link = ShapedLink::new(Some(rate), ROUND_TRIP);
     let (_shaper, image) = over(&link, &web);
     let all: Vec<u64> = (0..48).collect();
     learn(&scene, &all);
@@ -347,7 +347,7 @@ fn a_boot_in_another_order_gets_the_plan_of_its_kind() {
         attached.detach();
     }
     scene.ok("train --traces traces -o plans");
-    let (_shaper, image) = over(&Link::new(Some(1_000_000), ROUND_TRIP), &web);
+    let (_shaper, image) = over(&ShapedLink::new(Some(1_000_000), ROUND_TRIP), &web);
     // Both kinds are as frequent: a boot begins with one of them.
     let switched = [&forth, &back].map(|order| {
         let words = format!("{image} --cache ~/cache-{} --plans ~/plans {METRICS}", order[0]);

@@ -2,7 +2,7 @@
 
 use crate::attached::Attached;
 use crate::images::{noisy, tool};
-use crate::scene::{Run, Scene};
+use crate::scene::{CommandRun, Scene};
 use crate::tools::installed;
 use headstart_trace::file::{ReadLimits, read_file};
 use headstart_trace::{Trace, TraceDirectory};
@@ -178,7 +178,7 @@ fn a_file_that_is_opened_again_is_booted_again() {
     for _ in 0..2 {
         let file = format!("if={}", scene.path("vm.raw").display());
         let mut dd = Command::new("dd");
-        let read = Run::of("dd", dd.args([file.as_str(), "of=/dev/null", "bs=64k", "iflag=direct"]));
+        let read = CommandRun::of("dd", dd.args([file.as_str(), "of=/dev/null", "bs=64k", "iflag=direct"]));
         assert_eq!(read.status, Some(0), "{read}");
     }
     let recorded = attached.detach()["recorded"].clone();

@@ -4,7 +4,7 @@ use crate::attached::Attached;
 use crate::images::{Web, can_check_bytes, check_bytes, layered};
 use crate::scene::Scene;
 use crate::tools::skipped;
-use headstart_testkit::faults::{Fault, FaultProxy, Outage, Rule};
+use headstart_testkit::faults::{Fault, FaultProxy, FaultRule, Outage};
 use headstart_testkit::nginx::Nginx;
 use serde_json::json;
 use std::fs;
@@ -33,7 +33,7 @@ const SERVE: &str = "--nbd unix:~/d.sock --writable ~/vm";
 fn a_web_server_without_ranges_is_refused() {
     let scene = layered();
     let Some(web) = Web::before(&scene) else { return };
-    web.proxy.add(Rule::new(Fault::IgnoreRange).on_path("/blobs/"));
+    web.proxy.add(FaultRule::new(Fault::IgnoreRange).on_path("/blobs/"));
     let words = format!("{} --cache ~/cache {SERVE}", web.image());
     refused(&scene, &words, &["sent the whole blob", "honours `Range`"]);
 }

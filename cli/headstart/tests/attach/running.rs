@@ -3,9 +3,9 @@
 use crate::attached::{Attached, Metrics, PATIENCE};
 use crate::disk::noise;
 use crate::images::{Web, can_check_bytes, check_bytes, layered, noisy, tool};
-use crate::scene::{Run, Scene};
+use crate::scene::{CommandRun, Scene};
 use crate::tools::installed;
-use headstart_testkit::faults::{Fault, Rule};
+use headstart_testkit::faults::{Fault, FaultRule};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -151,7 +151,7 @@ fn signals_detach_in_good_order() {
 fn a_signal_while_attaching_ends_it() {
     let scene = layered();
     let Some(web) = Web::before(&scene) else { return };
-    web.proxy.add(Rule::new(Fault::Hang { after: None }));
+    web.proxy.add(FaultRule::new(Fault::Hang { after: None }));
     for signal in [Signal::TERM, Signal::INT] {
         web.proxy.clear_log();
         let mut started = scene.start(&format!("attach {} {METRICS} --nbd unix:~/d.sock", web.image()));
@@ -172,7 +172,7 @@ fn people_are_told_how_to_use_it() {
     started.wait_until("its socket is there", || scene.path("d.sock").exists());
     std::thread::sleep(Duration::from_millis(100));
     started.signal(Signal::INT);
-    let Run { stdout, .. } = started.finish().succeeds();
+    let CommandRun { stdout, .. } = started.finish().succeeds();
     let lines: Vec<_> = stdout.lines().collect();
     assert!(lines[0].contains("/store:v1 is a disk of 16 MiB, read-only, after "), "{stdout}");
     assert!(lines[1].starts_with("  nbd+unix:///?socket=/") && lines[1].ends_with("/d.sock"), "{stdout}");

@@ -3,7 +3,7 @@
 use crate::attached::Attached;
 use crate::images::{Web, can_check_bytes, noisy, tool};
 use crate::scene::Scene;
-use headstart_testkit::faults::{Fault, Rule};
+use headstart_testkit::faults::{Fault, FaultRule};
 use std::time::Duration;
 
 /// Reads all disks at once, and finds the right bytes on each.
@@ -40,7 +40,7 @@ fn disks(web: &Web, count: usize) -> String {
 fn slow_web(mib: usize) -> Option<(Scene, Web)> {
     let scene = noisy(mib);
     let web = Web::before(&scene)?;
-    web.proxy.add(Rule::new(Fault::Late(Duration::from_millis(5))));
+    web.proxy.add(FaultRule::new(Fault::Late(Duration::from_millis(5))));
     can_check_bytes().then_some((scene, web))
 }
 
@@ -100,7 +100,7 @@ fn two_processes_fill_one_cache() {
 fn a_killed_process_leaves_its_part_to_the_other() {
     let Some((scene, web)) = slow_web(8) else { return };
     web.proxy.clear_rules();
-    web.proxy.add(Rule::new(Fault::Slow(2_000_000)));
+    web.proxy.add(FaultRule::new(Fault::Slow(2_000_000)));
     let words = |n| format!("{} --cache ~/cache --nbd unix:~/d{n}.sock", web.image());
     let mut killed = Attached::start(&scene, &format!("{} --policy sequential", words(0)));
     let other = Attached::start(&scene, &words(1));

@@ -2,9 +2,9 @@
 
 use crate::attached::{Attached, Metrics, PATIENCE};
 use crate::images::{Web, can_check_bytes, check_bytes, layered};
-use crate::scene::{Run, Scene};
-use headstart_testkit::redirect::{Behaviour, Front, Style};
-use headstart_testkit::registry::{Access, PASSWORD, Registry, USER};
+use crate::scene::{CommandRun, Scene};
+use headstart_testkit::redirect::{Behaviour, Front, RedirectStyle};
+use headstart_testkit::registry::{PASSWORD, Registry, RegistryAccess, USER};
 use headstart_testkit::s3::S3;
 use headstart_testkit::token_server::TokenServer;
 use serde_json::json;
@@ -69,7 +69,7 @@ fn any_web_server() {
 
 #[test]
 fn an_open_registry() {
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     if !can_check_bytes() {
         return;
     }
@@ -97,7 +97,7 @@ fn an_open_registry() {
 
 #[test]
 fn a_registry_with_passwords() {
-    let Some(registry) = Registry::start(Access::Password) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Password) else { return };
     if !can_check_bytes() {
         return;
     }
@@ -143,7 +143,7 @@ fn through_a_token_server(forbid: bool) {
     let runtime = Runtime::new().unwrap();
     let tokens = runtime.block_on(TokenServer::start());
     tokens.set_user(USER, PASSWORD);
-    let Some(registry) = Registry::start(Access::Token(&tokens)) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Token(&tokens)) else { return };
     let mut behaviour = Behaviour { redirect: forbid, forbid, ..Behaviour::default() };
     let front = runtime.block_on(Front::start(&registry, behaviour));
     let (scene, host) = (layered(), front.host());
@@ -156,7 +156,7 @@ fn through_a_token_server(forbid: bool) {
     tokens.set_life(Duration::from_secs(2));
     tokens.set_told_life(300);
     (behaviour.life, behaviour.told, behaviour.style) =
-        (Duration::from_secs(2), Some(Duration::from_secs(300)), Style::Amazon);
+        (Duration::from_secs(2), Some(Duration::from_secs(300)), RedirectStyle::Amazon);
     front.set(behaviour);
     let attached = Attached::start(&scene, &format!("{image} {options} --cache ~/cache"));
     let uri = attached.uri();
@@ -205,7 +205,7 @@ fn an_object_store() {
     }
     let scene = layered();
     let server = S3::with_bucket("images");
-    let run = |words: &str| Run::of(words, with_keys(&mut scene.command(words), &server));
+    let run = |words: &str| CommandRun::of(words, with_keys(&mut scene.command(words), &server));
     let plain = format!("--plain-http {}", server.addr());
     run(&format!("image push file://~/store:v1 s3://images/vm {plain}")).succeeds();
     run(&format!("image copy s3://images/vm:v1 s3://images/other:v2 {plain}")).succeeds();
@@ -222,7 +222,7 @@ fn an_object_store() {
     with_keys(&mut command, &server).env("AWS_SECRET_ACCESS_KEY", "wrong-secret");
     let at = format!("(at {})", server.addr());
     let parts = ["s3://images/vm", &at, "refuses the credentials", "SignatureDoesNotMatch: "];
-    let refused = Run::of(&cold, &mut command).fails(&parts);
+    let refused = CommandRun::of(&cold, &mut command).fails(&parts);
     assert!(!refused.stderr.contains('<'), "{refused}");
     let without_plain = "attach s3://images/vm:v1 --cache ~/cold --nbd unix:~/d.sock";
     run(without_plain).fails(&["--plain-http"]);
@@ -232,7 +232,7 @@ fn an_object_store() {
     let words = "attach s3://images/vm:v1 --plain-http 127.0.0.1:9 --cache ~/cache --nbd unix:~/d.sock";
     let mut command = scene.command(words);
     with_keys(&mut command, &server).env("AWS_ENDPOINT_URL", "http://127.0.0.1:9");
-    Run::of(words, &mut command).fails(&["s3://images/vm", "(at 127.0.0.1:9)"]);
+    CommandRun::of(words, &mut command).fails(&["s3://images/vm", "(at 127.0.0.1:9)"]);
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
     assert!(!scene.path("d.sock").exists());
 }

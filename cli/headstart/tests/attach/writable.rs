@@ -1,7 +1,7 @@
 //! Writes stay, grow, are refused in wrong places, and become an image.
 
 use crate::attached::Attached;
-use crate::disk::{Disk, noise, text};
+use crate::disk::{DiskBuilder, noise, text};
 use crate::images::{Web, can_check_bytes, check_bytes, layered, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
@@ -62,7 +62,7 @@ fn a_disk_grows_and_never_shrinks() {
         let size: u64 = mib << 20;
         assert_eq!(attached.ready["disks"][0]["size"], size);
         assert_eq!(tool(&scene, "nbdinfo", &["--size", &attached.uri()]).trim(), size.to_string());
-        Disk::create(scene.path("expected.raw"), size).write(0, &scene.bytes("disk.raw"));
+        DiskBuilder::create(scene.path("expected.raw"), size).write(0, &scene.bytes("disk.raw"));
         check_bytes(&scene, "expected.raw", &attached.uri());
         attached.detach();
     }
@@ -78,7 +78,7 @@ fn a_disk_grows_and_never_shrinks() {
     let attached = Attached::start(&scene, attach);
     write(&scene, &attached.uri(), "bytes", 30 << 20, false);
     attached.detach();
-    Disk::create(scene.path("expected.raw"), 40 << 20)
+    DiskBuilder::create(scene.path("expected.raw"), 40 << 20)
         .write(0, &scene.bytes("disk.raw"))
         .write(30 << 20, &scene.bytes("bytes"));
     scene.ok("image commit --writable ~/vm --base file://~/store:v1 file://~/store:large");

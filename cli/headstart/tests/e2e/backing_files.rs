@@ -1,7 +1,7 @@
 //! Disk images that name other files: these are read if that is allowed, and refused if it would let an image's author
 //! choose which of this host's files end up in a disk.
 
-use crate::disk::{Disk, assert_same, mixed_disk, noise, text};
+use crate::disk::{DiskBuilder, assert_same, mixed_disk, noise, text};
 use crate::scene::Scene;
 use crate::tools::{self, installed};
 use std::fs;
@@ -71,11 +71,11 @@ fn a_larger_disk_over_a_smaller_backing_file() {
         return;
     }
     let scene = Scene::new();
-    Disk::create(scene.path("base.raw"), 3 << 20).write((3 << 20) - 5000, &noise(1, 5000));
+    DiskBuilder::create(scene.path("base.raw"), 3 << 20).write((3 << 20) - 5000, &noise(1, 5000));
     qemu_img(&scene, "create -q -f qcow2 -b base.raw -F raw top.qcow2 8M");
     scene.ok("image import top.qcow2 file://~/store:a --allow-dir ~");
     scene.ok("image export file://~/store:a -o out.raw");
-    Disk::create(scene.path("expected.raw"), 8 << 20).write((3 << 20) - 5000, &noise(1, 5000));
+    DiskBuilder::create(scene.path("expected.raw"), 8 << 20).write((3 << 20) - 5000, &noise(1, 5000));
     assert_same(&scene, "expected.raw", "out.raw");
 }
 
@@ -205,7 +205,7 @@ fn servers_that_an_image_names_are_not_contacted() {
     qemu_img(&scene, &format!("create -q -f qcow2 {zstd} -u -b tool.qcow2 -F qcow2 deeper.qcow2 1M"));
     let descriptor = |extent: &str| {
         format!(
-            "# Disk DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType=\"custom\"\n{extent}\n"
+            "# DiskBuilder DescriptorFile\nversion=1\nCID=1\nparentCID=ffffffff\ncreateType=\"custom\"\n{extent}\n"
         )
     };
     for (file, extent) in [
@@ -236,7 +236,7 @@ fn protocols_and_descriptions_are_not_followed() {
         return;
     }
     let scene = Scene::new();
-    Disk::create(scene.path("secret.raw"), 1 << 20).write(0, &text(1, 5000));
+    DiskBuilder::create(scene.path("secret.raw"), 1 << 20).write(0, &text(1, 5000));
     let secret = scene.path("secret.raw");
     fs::create_dir(scene.path("vm")).unwrap();
     for (n, backing) in [
@@ -274,7 +274,7 @@ fn a_chain_that_leads_back_to_itself_ends() {
         scene.fails("image import one.qcow2 file://~/store:no --allow-dir ~", &["one.qcow2"]);
     }
     // A chain that is merely long is read.
-    let base = Disk::create(scene.path("0.raw"), 1 << 20);
+    let base = DiskBuilder::create(scene.path("0.raw"), 1 << 20);
     base.write(5000, &noise(1, 5000));
     qemu_img(&scene, "create -q -f qcow2 -b 0.raw -F raw 0.qcow2");
     for n in 1..60 {

@@ -1,6 +1,6 @@
 //! The cached parts of images on this host: shown, removed, given back.
 
-use crate::scene::{Run, Scene};
+use crate::scene::{CommandRun, Scene};
 use headstart_block::{ByteRange, Digest};
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
 use serde_json::json;
@@ -26,7 +26,7 @@ fn blobs_are_listed_removed_and_pruned_but_not_under_a_disk() {
     assert_eq!(scene.names("begun"), ["traces"]);
     let mut command = scene.command("cache usage --json");
     command.env("XDG_CACHE_HOME", scene.path("none")).env("HOME", scene.path("none"));
-    let usage = Run::of("cache usage", &mut command).succeeds().json();
+    let usage = CommandRun::of("cache usage", &mut command).succeeds().json();
     assert!(usage["free_bytes"].as_u64() > Some(0), "{usage}");
     let cache = Cache::open(&scene.path("cache"), CacheSettings::default()).unwrap();
     assert_eq!(scene.json("cache list --dir ~/cache"), json!({"blobs": []}));

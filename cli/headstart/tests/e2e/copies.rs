@@ -1,9 +1,9 @@
 //! Images go from store to store, through servers of other projects, and do not change.
 
 use crate::disk::{assert_same, copy_of, mixed_disk, noise};
-use crate::scene::{Run, Scene};
+use crate::scene::{CommandRun, Scene};
 use headstart_testkit::nginx::Nginx;
-use headstart_testkit::registry::{Access, Registry};
+use headstart_testkit::registry::{Registry, RegistryAccess};
 use headstart_testkit::s3::S3;
 use std::fs;
 
@@ -26,7 +26,7 @@ fn check(scene: &Scene, image: &str) {
 }
 
 /// Checks that an image in another store is reported as in its first one, and as right.
-fn check_there(scene: &Scene, image: &str, run: impl Fn(&str) -> Run) {
+fn check_there(scene: &Scene, image: &str, run: impl Fn(&str) -> CommandRun) {
     let mut here = scene.json("image inspect file://~/store:v1");
     let mut there = run(&format!("image inspect {image} --json")).succeeds().json();
     assert!(image.starts_with(there["image"].as_str().unwrap()), "{there}");
@@ -64,7 +64,7 @@ fn between_directories() {
 
 #[test]
 fn through_a_registry() {
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let scene = scene();
     let (host, plain) = (registry.host(), format!("--plain-http {}", registry.host()));
     scene.fails(&format!("image push file://~/store:v1 oci://{host}/vm/debian"), &[&host]);
@@ -111,11 +111,11 @@ fn from_a_web_server() {
 }
 
 /// Runs a command with the environment for an object store.
-pub(crate) fn run_on(server: &S3, scene: &Scene, words: &str) -> Run {
+pub(crate) fn run_on(server: &S3, scene: &Scene, words: &str) -> CommandRun {
     let words = format!("{words} --plain-http {}", server.addr());
     let mut command = scene.command(&words);
     command.envs(S3::environment(&server.endpoint()));
-    Run::of(&words, &mut command)
+    CommandRun::of(&words, &mut command)
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn through_an_object_store() {
                 command.env(name, value);
             }
         }
-        Run::of(words, &mut command)
+        CommandRun::of(words, &mut command)
     };
     let plain = format!("--plain-http {}", server.addr());
     run("image push file://~/store:v1 s3://images/a/b").fails(&["--plain-http"]);
@@ -156,5 +156,5 @@ fn through_an_object_store() {
     let denied = format!("image pull s3://images/a/b:v1 file://~/back {plain}");
     let mut command = scene.command(&denied);
     command.envs(S3::environment(&server.endpoint())).env("AWS_SECRET_ACCESS_KEY", "wrong");
-    Run::of(&denied, &mut command).fails(&["refuses the credentials"]);
+    CommandRun::of(&denied, &mut command).fails(&["refuses the credentials"]);
 }

@@ -1,7 +1,7 @@
 //! One disk in every format that `qemu-img` writes: the same image from each of them.
 
-use crate::disk::{Disk, assert_same, mixed_disk, noise};
-use crate::scene::{Run, Scene};
+use crate::disk::{DiskBuilder, assert_same, mixed_disk, noise};
+use crate::scene::{CommandRun, Scene};
 use crate::tools::{self, installed};
 use std::fs;
 
@@ -73,8 +73,8 @@ fn the_format_can_be_told() {
     assert!(!exported.stderr.contains("warning"), "{exported}");
 }
 
-fn without_qemu_img(scene: &Scene, words: &str) -> Run {
-    Run::of(words, scene.command(words).env("PATH", scene.path("no-programs")))
+fn without_qemu_img(scene: &Scene, words: &str) -> CommandRun {
+    CommandRun::of(words, scene.command(words).env("PATH", scene.path("no-programs")))
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn truncated_containers_are_refused() {
     }
     let scene = Scene::new();
     // The data goes to the end, so that every missing part is detected.
-    Disk::create(scene.path("disk.raw"), 5 << 20).write(0, &noise(1, 5 << 20));
+    DiskBuilder::create(scene.path("disk.raw"), 5 << 20).write(0, &noise(1, 5 << 20));
     let raw = scene.json("image import disk.raw file://~/store:raw");
     for (file, convert, _) in FORMATS {
         tools::run(&scene, "qemu-img", &format!("convert -f raw {convert} disk.raw {file}"));
@@ -176,7 +176,7 @@ fn a_truncated_table_is_not_a_disk_of_zeros() {
         return;
     }
     let scene = Scene::new();
-    Disk::create(scene.path("disk.raw"), 32 << 20).write(5 << 20, &noise(1, 1 << 20));
+    DiskBuilder::create(scene.path("disk.raw"), 32 << 20).write(5 << 20, &noise(1, 1 << 20));
     tools::run(&scene, "qemu-img", "convert -f raw -O qcow2 disk.raw disk.qcow2");
     let whole = scene.bytes("disk.qcow2");
     // The table of tables is at byte 196608.
@@ -193,7 +193,7 @@ fn damaged_qcow2_metadata_is_survived() {
         return;
     }
     let scene = Scene::new();
-    Disk::create(scene.path("disk.raw"), 300 << 10).write(70_000, &noise(1, 100_000));
+    DiskBuilder::create(scene.path("disk.raw"), 300 << 10).write(70_000, &noise(1, 100_000));
     tools::run(&scene, "qemu-img", "convert -O qcow2 -o cluster_size=4k -c disk.raw disk.qcow2");
     let whole = scene.bytes("disk.qcow2");
     // The header and its extensions, then the tables, which begin at the second cluster.

@@ -1,7 +1,7 @@
 //! Images become files and devices again, whole or not at all.
 
-use crate::disk::{Disk, assert_same, mixed_disk, noise};
-use crate::scene::{Run, Scene};
+use crate::disk::{DiskBuilder, assert_same, mixed_disk, noise};
+use crate::scene::{CommandRun, Scene};
 use crate::tools::{self, LoopDevice, installed, is_root, same_disk};
 use rustix::process::Signal;
 use std::fs;
@@ -269,7 +269,7 @@ fn a_block_device_is_overwritten_zeros_included() {
 #[test]
 fn a_block_device_that_is_too_small_is_left_alone() {
     let scene = imported(8);
-    Disk::create(scene.path("medium"), 4 << 20).write(0, &noise(3, 4 << 20));
+    DiskBuilder::create(scene.path("medium"), 4 << 20).write(0, &noise(3, 4 << 20));
     let Some(device) = LoopDevice::over(&scene.path("medium")) else { return };
     let export = format!("image export file://~/store:a -o {}", device.path);
     scene.fails(&export, &[&device.path, "4194304", "8388608"]);
@@ -320,7 +320,7 @@ fn a_place_that_is_no_directory_is_named() {
 }
 
 /// The command in a mount namespace of its own, where `fixed` is read-only; `None` if there can be none.
-fn with_fixed(scene: &Scene, words: &str) -> Option<Run> {
+fn with_fixed(scene: &Scene, words: &str) -> Option<CommandRun> {
     const FIX: &str = "mount --bind fixed fixed && mount -o remount,bind,ro fixed || exit 3; exec \"$@\"";
     let unshare = |program: &Command| {
         let mut command = Command::new("unshare");
@@ -333,7 +333,7 @@ fn with_fixed(scene: &Scene, words: &str) -> Option<Run> {
         tools::skipped("nothing can be mounted read-only here");
         return None;
     }
-    Some(Run::of(words, &mut unshare(&scene.command(words))))
+    Some(CommandRun::of(words, &mut unshare(&scene.command(words))))
 }
 
 #[test]
@@ -358,12 +358,12 @@ fn a_read_only_file_system_is_named() {
 }
 
 /// Runs a command as another user in the scene's directory `own`.
-fn run_as_other(scene: &Scene, words: &str) -> Run {
+fn run_as_other(scene: &Scene, words: &str) -> CommandRun {
     let plain = scene.command(words);
     let mut command = Command::new("setpriv");
     command.args(["--clear-groups", "--reuid", "54321", "--regid", "54321"]);
     command.arg(plain.get_program()).args(plain.get_args()).current_dir(scene.path("own"));
-    Run::of(words, &mut command)
+    CommandRun::of(words, &mut command)
 }
 
 /// A scene that another user can reach, with a directory `own` of that user's, and these in it; `None` if this user

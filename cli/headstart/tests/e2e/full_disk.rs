@@ -1,6 +1,6 @@
 //! No space left: the store, the older file and the writable layer are unchanged, and the error says so.
 
-use crate::disk::{Disk, mixed_disk, noise};
+use crate::disk::{DiskBuilder, mixed_disk, noise};
 use crate::scene::Scene;
 use crate::tools::{self, SmallDisk, installed};
 use headstart_block::BlockDevice;
@@ -16,7 +16,7 @@ fn cramped() -> Option<(Scene, SmallDisk)> {
     let scene = Scene::new();
     std::os::unix::fs::symlink(small.path(), scene.path("small")).unwrap();
     mixed_disk(&scene, "tiny.raw", 4);
-    Disk::create(scene.path("disk.raw"), 64 << 20).write(1 << 20, &noise(1, 12_000_000));
+    DiskBuilder::create(scene.path("disk.raw"), 64 << 20).write(1 << 20, &noise(1, 12_000_000));
     scene.ok("image import tiny.raw file://~/small/store:tiny");
     Some((scene, small))
 }
@@ -96,7 +96,7 @@ fn an_export_that_does_not_fit() {
 #[test]
 fn an_import_that_nearly_fits() {
     let Some((scene, _small)) = cramped() else { return };
-    Disk::create(scene.path("next.raw"), 8 << 20).write(0, &noise(2, 1_500_000));
+    DiskBuilder::create(scene.path("next.raw"), 8 << 20).write(0, &noise(2, 1_500_000));
     let (mut failed, mut succeeded) = (0, 0);
     for left in (100..1900).step_by(75).map(|kib| kib << 10) {
         // Fills the disk except for `left`.

@@ -1,7 +1,7 @@
 //! The command line itself: help, mistakes, JSON.
 
 use crate::disk::mixed_disk;
-use crate::scene::{Run, Scene, output_of};
+use crate::scene::{CommandRun, Scene, output_of};
 use headstart_testkit::help::{check_help, commands, run_examples};
 use std::process::Stdio;
 
@@ -47,7 +47,7 @@ fn commands_of_the_lab_say_where_they_went() {
         ("trace stats set", "trace stats", " ..."),
         ("trace synthesize --images 3 -o made", "trace synthesize", " ..."),
     ] {
-        let run = Run::of(words, &mut scene.command_of("headstart", words));
+        let run = CommandRun::of(words, &mut scene.command_of("headstart", words));
         let said = format!(
             "headstart: `{command}` is a command of headstart-lab: run `headstart-lab {command}{rest}`\n"
         );
@@ -149,6 +149,11 @@ fn a_reader_that_went_away_is_no_error_but_a_full_disk_is() {
     let output =
         output_of(scene.command("image list file://~/s").stdout(full).stderr(Stdio::piped())).unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
-    let run = Run { words: "image list".into(), status: output.status.code(), stdout: String::new(), stderr };
+    let run = CommandRun {
+        words: "image list".into(),
+        status: output.status.code(),
+        stdout: String::new(),
+        stderr,
+    };
     run.fails(&["standard output", "No space"]);
 }

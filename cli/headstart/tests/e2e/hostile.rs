@@ -1,6 +1,6 @@
 //! Garbage wherever a file is read: a clear message and status 1, never a panic, a hang, or unbounded memory.
 
-use crate::disk::{Disk, mixed_disk, noise, text};
+use crate::disk::{DiskBuilder, mixed_disk, noise, text};
 use crate::scene::{Scene, sha256};
 use serde_json::{Value, json};
 use std::fs;
@@ -21,7 +21,7 @@ fn garbage() -> Vec<(&'static str, Vec<u8>)> {
         ("zfile-only", b"ZFile\0\x01\0".to_vec()),
         ("qcow2", with_start(b"QFI\xfb\0\0\0\x03", 100_000)),
         ("vmdk", with_start(b"KDMV", 100_000)),
-        ("descriptor", b"# Disk DescriptorFile\nversion=1\nRW 99999999999999 FLAT \"x\" 0\n".to_vec()),
+        ("descriptor", b"# DiskBuilder DescriptorFile\nversion=1\nRW 99999999999999 FLAT \"x\" 0\n".to_vec()),
         ("vhdx", with_start(b"vhdxfile", 100_000)),
         ("vhd", with_start(b"conectix", 100_000)),
         ("gzip", with_start(b"\x1f\x8b\x08", 1000)),
@@ -179,7 +179,7 @@ fn garbage_as_a_manifest() {
 #[test]
 fn right_digests_of_wrong_things() {
     let scene = Scene::new();
-    Disk::create(scene.path("disk.raw"), 1 << 20).write(0, &noise(1, 5000));
+    DiskBuilder::create(scene.path("disk.raw"), 1 << 20).write(0, &noise(1, 5000));
     let made = scene.json("image import disk.raw file://~/made:a");
     let manifest = scene.manifest("made", &made["digest"]);
     for (pointer, value) in [

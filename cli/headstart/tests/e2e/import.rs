@@ -1,6 +1,6 @@
 //! Raw disks of every size, file systems, block devices; and the same digest every time.
 
-use crate::disk::{Disk, assert_same, copy_of, mixed_disk, noise, text};
+use crate::disk::{DiskBuilder, assert_same, copy_of, mixed_disk, noise, text};
 use crate::scene::Scene;
 use crate::tools::{self, LoopDevice, installed};
 use std::fs;
@@ -49,7 +49,7 @@ fn a_disk_of_any_length_comes_back() {
 fn data_in_the_last_sector_alone() {
     let scene = Scene::new();
     for size in [5 << 30, (5 << 30) + 512, (5 << 30) + 13] {
-        Disk::create(scene.path("disk.raw"), size).write(size - 5, b"there");
+        DiskBuilder::create(scene.path("disk.raw"), size).write(size - 5, b"there");
         let made = scene.json("image import disk.raw file://~/store:last --format raw");
         assert!(made["layer_data_bytes"].as_u64().unwrap() <= 4096, "{made}");
         scene.ok("image export file://~/store:last -o out.raw");
@@ -118,7 +118,7 @@ fn the_same_input_gives_the_same_digest_on_any_number_of_threads() {
 fn holes_and_written_zeros_are_the_same() {
     let scene = Scene::new();
     let data = noise(1, 10_000);
-    Disk::create(scene.path("holes.raw"), 8 << 20).write(5_000_000, &data);
+    DiskBuilder::create(scene.path("holes.raw"), 8 << 20).write(5_000_000, &data);
     let mut bytes = vec![0; 8 << 20];
     bytes[5_000_000..5_010_000].copy_from_slice(&data);
     fs::write(scene.path("zeros.raw"), bytes).unwrap();
@@ -172,7 +172,7 @@ fn inputs_that_cannot_be_imported_are_named() {
 #[test]
 fn archives_and_sizes_that_no_disk_has_are_refused() {
     let scene = Scene::new();
-    Disk::create(scene.path("disk.raw"), 1 << 20).write(0, &text(1, 5000));
+    DiskBuilder::create(scene.path("disk.raw"), 1 << 20).write(0, &text(1, 5000));
     let mut disks = vec![("empty", "", "copy it again"), ("odd", "", "truncate -s %512")];
     fs::write(scene.path("empty"), "").unwrap();
     fs::write(scene.path("odd"), noise(1, 1000)).unwrap();

@@ -1,6 +1,6 @@
 //! Disks of terabytes: time and memory depend on their data, not on their size.
 
-use crate::disk::{Disk, noise, text};
+use crate::disk::{DiskBuilder, noise, text};
 use crate::scene::{Scene, Started};
 use crate::tools::{self, installed, skipped};
 use std::fs::{self, File};
@@ -48,12 +48,12 @@ fn a_sparse_disk_of_two_tebibytes() {
     if file.set_len(SIZE).is_err() {
         return skipped("the file system has no files of 2 TiB");
     }
-    let disk = Disk::create(scene.path("disk.raw"), SIZE);
+    let disk = DiskBuilder::create(scene.path("disk.raw"), SIZE);
     for n in 0..PIECES {
         disk.write(place(n), &piece(n));
     }
     // The same data in a disk of its own size gives the expected cost.
-    let dense = Disk::create(scene.path("dense.raw"), PIECES * PIECE as u64);
+    let dense = DiskBuilder::create(scene.path("dense.raw"), PIECES * PIECE as u64);
     for n in 0..PIECES {
         dense.write(n * PIECE as u64, &piece(n));
     }
@@ -128,7 +128,7 @@ fn disks_of_absurd_sizes() {
 #[test]
 fn memory_is_bounded_whatever_the_data() {
     let scene = Scene::new();
-    let disk = Disk::create(scene.path("disk.raw"), 1 << 30);
+    let disk = DiskBuilder::create(scene.path("disk.raw"), 1 << 30);
     let bytes = noise(1, 16 << 20);
     for n in 0..24u64 {
         disk.write(n * (40 << 20), &bytes);

@@ -1,6 +1,6 @@
 //! Images on top of images: the content of a layer, and the same disk for every stack.
 
-use crate::disk::{Disk, assert_same, copy_of, mixed_disk, noise};
+use crate::disk::{DiskBuilder, assert_same, copy_of, mixed_disk, noise};
 use crate::scene::Scene;
 use serde_json::Value;
 
@@ -57,7 +57,7 @@ fn zeros_hide_the_data_of_the_base() {
     changed.write((2 << 20) + 700, &[0; 300_000]).write((4 << 20) - 512, &[0; 512]).write(0, &[0; 4096]);
     let made = layer(&scene, "next.raw", "file://~/store:zeros", "file://~/store:base", 2);
     assert!(made["layer_data_bytes"].as_u64().unwrap() <= 3 * 4096, "{made}");
-    Disk::create(scene.path("empty.raw"), 16 << 20);
+    DiskBuilder::create(scene.path("empty.raw"), 16 << 20);
     let made = layer(&scene, "empty.raw", "file://~/store:empty", "file://~/store:zeros", 3);
     assert_eq!(made["layer_data_bytes"], 0);
     let flat = scene.json("image flatten file://~/store:empty file://~/store:nothing");
@@ -76,7 +76,7 @@ fn data_past_a_smaller_size_does_not_come_back() {
         let disk = copy_of(&scene, "base.raw", "next.raw");
         if n > 2 {
             // Only the start of the base's data is left.
-            Disk::create(scene.path("next.raw"), size);
+            DiskBuilder::create(scene.path("next.raw"), size);
         } else {
             drop(disk);
             std::fs::File::options().write(true).open(scene.path("next.raw")).unwrap().set_len(size).unwrap();
@@ -85,7 +85,7 @@ fn data_past_a_smaller_size_does_not_come_back() {
         let made = layer(&scene, "next.raw", &target, &base, n + 1);
         assert_eq!(made["virtual_size"], size);
     }
-    Disk::create(scene.path("next.raw"), 20 << 20).write(19 << 20, &noise(1, 5000));
+    DiskBuilder::create(scene.path("next.raw"), 20 << 20).write(19 << 20, &noise(1, 5000));
     layer(&scene, "next.raw", "file://~/store:last", "file://~/store:5", 7);
     scene.ok("image flatten file://~/store:last file://~/store:flat");
     scene.ok("image diff file://~/store:last file://~/store:flat");
@@ -189,7 +189,7 @@ fn diff_tells_where_two_disks_differ() {
 #[test]
 fn an_image_may_have_many_layers_but_not_too_many() {
     let scene = Scene::new();
-    let disk = Disk::create(scene.path("disk.raw"), 1 << 20);
+    let disk = DiskBuilder::create(scene.path("disk.raw"), 1 << 20);
     disk.write(0, b"0");
     scene.ok("image import disk.raw file://~/store:a");
     for n in 1..255u64 {

@@ -1,6 +1,6 @@
 //! From recorded boots to plans: train, inspect the result, learn more.
 
-use crate::disk::{Disk, copy_of, noise};
+use crate::disk::{DiskBuilder, copy_of, noise};
 use crate::scene::Scene;
 use headstart_testkit::data_sets;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -198,11 +198,11 @@ fn boots_of_old(scene: &Scene) {
 #[test]
 fn an_image_starts_with_what_is_known_of_its_layers() {
     let scene = Scene::new();
-    Disk::create(scene.path("old.raw"), 4 * BLOCK).write(0, &noise(1, 4 * BLOCK as usize));
+    DiskBuilder::create(scene.path("old.raw"), 4 * BLOCK).write(0, &noise(1, 4 * BLOCK as usize));
     scene.ok("image import old.raw file://~/store:old");
     copy_of(&scene, "old.raw", "new.raw").write(2 * BLOCK, &noise(2, BLOCK as usize));
     scene.ok("image import new.raw file://~/store:new --base file://~/store:old");
-    Disk::create(scene.path("other.raw"), BLOCK).write(0, &noise(3, 5000));
+    DiskBuilder::create(scene.path("other.raw"), BLOCK).write(0, &noise(3, 5000));
     scene.ok("image import other.raw file://~/store:other");
     boots_of_old(&scene);
     scene.ok("train --traces set -o plans --image old=file://~/store:old");

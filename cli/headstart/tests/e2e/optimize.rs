@@ -1,10 +1,10 @@
 //! Optimized images: the same disk, with the blocks of boots first.
 
 use crate::copies::run_on;
-use crate::disk::{Disk, assert_same, noise, text};
+use crate::disk::{DiskBuilder, assert_same, noise, text};
 use crate::scene::Scene;
 use headstart_testkit::data_sets;
-use headstart_testkit::registry::{Access, Registry};
+use headstart_testkit::registry::{Registry, RegistryAccess};
 use headstart_testkit::s3::S3;
 use serde_json::{Value, json};
 use std::fs;
@@ -16,7 +16,7 @@ const BLOCK: u64 = 2 << 20;
 fn scene() -> Scene {
     let scene = Scene::new();
     let size = 4 * BLOCK + 70_000;
-    Disk::create(scene.path("base.raw"), size)
+    DiskBuilder::create(scene.path("base.raw"), size)
         .write(0, &text(1, 3_000_000))
         .write(3 * BLOCK, &noise(2, 1_000_000))
         .write(size - 512, &noise(3, 512));
@@ -110,7 +110,7 @@ fn a_boot_layer_on_top() {
 
 #[test]
 fn between_registries() {
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let scene = scene();
     let (host, plain) = (registry.host(), format!("--plain-http {}", registry.host()));
     scene.ok(&format!("image push file://~/store:v1 oci://{host}/vm/a {plain}"));

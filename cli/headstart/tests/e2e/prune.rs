@@ -1,7 +1,7 @@
 //! Remove, prune, list: the blobs of an image stay, whatever runs at the same time.
 
 use crate::disk::{assert_same, copy_of, mixed_disk, noise};
-use crate::scene::{Run, Scene};
+use crate::scene::{CommandRun, Scene};
 use crate::tools::installed;
 use serde_json::json;
 use std::fs;
@@ -69,12 +69,12 @@ fn list_shows_what_there_is() {
 }
 
 /// Runs a command as a user that permissions bind, unlike root.
-fn run_as_other(scene: &Scene, words: &str) -> Run {
+fn run_as_other(scene: &Scene, words: &str) -> CommandRun {
     let it = scene.command(words);
     let mut command = Command::new("setpriv");
     command.args(["--inh-caps=-all", "--bounding-set=-dac_override,-dac_read_search"]);
     command.arg(it.get_program()).args(it.get_args()).current_dir(scene.path(""));
-    Run::of(words, &mut command)
+    CommandRun::of(words, &mut command)
 }
 
 /// The image of a lease that a user may not read is not known to that user: it counts, and the message does not propose

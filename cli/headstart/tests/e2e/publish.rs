@@ -1,14 +1,14 @@
 //! Plans of an image are published with it, found with it, and copied with it.
 
 use crate::copies::run_on;
-use crate::disk::{Disk, noise};
+use crate::disk::{DiskBuilder, noise};
 use crate::golden_set::GoldenSet;
-use crate::scene::{Run, Scene};
+use crate::scene::{CommandRun, Scene};
 use headstart_block::ByteRange;
 use headstart_lsmt::{Layer, Stack};
 use headstart_plan::overlaybd_trace::{LayerExtent, LayerRead, map, parse, plan};
 use headstart_testkit::data_sets;
-use headstart_testkit::registry::{Access, Registry};
+use headstart_testkit::registry::{Registry, RegistryAccess};
 use headstart_testkit::s3::S3;
 use serde_json::{Value, json};
 use std::fs;
@@ -25,7 +25,7 @@ fn boots(scene: &Scene, set: &str, name: &str, first: i64, blocks: &[i64]) {
 /// An image of four blocks, and boots of it.
 fn scene() -> Scene {
     let scene = Scene::new();
-    Disk::create(scene.path("disk.raw"), 4 * BLOCK).write(0, &noise(1, 4 * BLOCK as usize));
+    DiskBuilder::create(scene.path("disk.raw"), 4 * BLOCK).write(0, &noise(1, 4 * BLOCK as usize));
     scene.ok("image import disk.raw file://~/store:v1");
     boots(&scene, "monday", "web", 0, &[3, 1, 0]);
     boots(&scene, "tuesday", "web", 5, &[1, 2, 0]);
@@ -107,7 +107,7 @@ fn plans_that_cannot_be_published_are_named() {
 }
 
 /// Publishes by `run`, which adds the options for the store, and checks the result there.
-fn there(scene: &Scene, image: &str, run: impl Fn(&str) -> Run) {
+fn there(scene: &Scene, image: &str, run: impl Fn(&str) -> CommandRun) {
     let here = scene.json(&format!("{TRAIN} --traces monday --publish web=file://~/store:v1"));
     let pushed = run(&format!("image push file://~/store:v1 {image} --json")).succeeds().json();
     assert_eq!(pushed["plan"], here["published"][0]["digest"]);
@@ -129,7 +129,7 @@ fn there(scene: &Scene, image: &str, run: impl Fn(&str) -> Run) {
 
 #[test]
 fn through_a_registry() {
-    let Some(registry) = Registry::start(Access::Open) else { return };
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let scene = scene();
     let (host, plain) = (registry.host(), format!("--plain-http {}", registry.host()));
     there(&scene, &format!("oci://{host}/vm/web:v1"), |words| scene.run(&format!("{words} {plain}")));

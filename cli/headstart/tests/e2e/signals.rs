@@ -1,11 +1,11 @@
 //! Ctrl-C, SIGTERM and kill -9 in the middle of work.
 
-use crate::disk::{Disk, mixed_disk, noise, text};
+use crate::disk::{DiskBuilder, mixed_disk, noise, text};
 use crate::scene::{Scene, Started, run_tool};
 use crate::tools::{self, installed};
 use headstart_block::BlockDevice;
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
-use headstart_testkit::faults::{Fault, FaultProxy, Rule};
+use headstart_testkit::faults::{Fault, FaultProxy, FaultRule};
 use headstart_testkit::nginx::Nginx;
 use headstart_testkit::process::Process;
 use headstart_testkit::s3::S3;
@@ -26,7 +26,7 @@ const SILENCE: Duration = Duration::from_secs(15);
 
 /// 100 MiB of text, whose compression takes half a minute.
 fn big_disk(scene: &Scene) {
-    let disk = Disk::create(scene.path("big.raw"), 100 << 20);
+    let disk = DiskBuilder::create(scene.path("big.raw"), 100 << 20);
     let bytes = text(1, 10 << 20);
     for n in 0..10 {
         disk.write(n * (10 << 20), &bytes).write(n * (10 << 20), &n.to_le_bytes());
@@ -97,7 +97,7 @@ fn a_stopped_flatten_or_commit_leaves_nothing() {
 #[test]
 fn a_stopped_export_leaves_the_older_file() {
     let scene = Scene::new();
-    let disk = Disk::create(scene.path("disk.raw"), 1 << 30);
+    let disk = DiskBuilder::create(scene.path("disk.raw"), 1 << 30);
     let bytes = text(1, 1 << 20);
     for n in 0..1024u64 {
         disk.write(n << 20, &bytes);
@@ -242,7 +242,7 @@ fn a_stopped_read_of_a_store_is_not_called_damage() {
     let layer = scene.manifest("store", &digest)["layers"][0]["digest"].as_str().unwrap()[7..].to_owned();
     let server = Nginx::serve(&scene.path("store"));
     let proxy = FaultProxy::start(server.addr());
-    proxy.add(Rule::new(Fault::Hang { after: Some(0) }).on_path(&layer));
+    proxy.add(FaultRule::new(Fault::Hang { after: Some(0) }).on_path(&layer));
     for signal in [Signal::INT, Signal::TERM] {
         proxy.clear_log();
         let started = scene.start(&format!("image inspect {}/:a", proxy.url()));
@@ -297,7 +297,7 @@ fn a_layer_that_does_not_come_is_reported() {
     let layer = scene.manifest("store", &digest)["layers"][0]["digest"].as_str().unwrap()[7..].to_owned();
     let server = Nginx::serve(&scene.path("store"));
     let proxy = FaultProxy::start(server.addr());
-    proxy.add(Rule::new(Fault::Hang { after: Some(0) }).on_path(&layer));
+    proxy.add(FaultRule::new(Fault::Hang { after: Some(0) }).on_path(&layer));
     let is_it = |line: &str| line.contains("nothing comes from");
     let image = format!("{}/:a", proxy.url());
     let start = |words: &str| Process::start(&mut scene.command(words));

@@ -1,6 +1,6 @@
 //! Single compressed files.
 
-use crate::disk::{Disk, assert_same, noise, text};
+use crate::disk::{DiskBuilder, assert_same, noise, text};
 use crate::scene::Scene;
 use std::fs;
 
@@ -80,7 +80,7 @@ fn an_older_file_is_replaced_whole_or_not_at_all() {
 #[test]
 fn a_layer_is_read_through_its_wrapper() {
     let scene = Scene::new();
-    Disk::create(scene.path("disk.raw"), 4 << 20).write(1 << 20, &noise(1, 70_000));
+    DiskBuilder::create(scene.path("disk.raw"), 4 << 20).write(1 << 20, &noise(1, 70_000));
     let made = scene.json("image import disk.raw file://~/store:a --codec lz4");
     fs::copy(scene.blob("store", &made["layer"]), scene.path("layer.zf")).unwrap();
     scene.ok("zfile unpack layer.zf -o layer.lsmt");

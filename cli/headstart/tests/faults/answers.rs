@@ -3,7 +3,7 @@
 use crate::attached::Attached;
 use crate::image::Image;
 use crate::nbd::EIO;
-use headstart_testkit::faults::{Fault, FaultProxy, Rule};
+use headstart_testkit::faults::{Fault, FaultProxy, FaultRule};
 use headstart_testkit::nginx::Nginx;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Attaches and reads all of a disk while some of the store's answers have a `fault`, from the first request on;
 /// returns the number of these.
 #[track_caller]
-fn all_right_in_spite_of(image: &Image, nginx: &Nginx, name: &str, rules: Vec<Rule>) -> usize {
+fn all_right_in_spite_of(image: &Image, nginx: &Nginx, name: &str, rules: Vec<FaultRule>) -> usize {
     let proxy = FaultProxy::start(nginx.addr());
     rules.into_iter().for_each(|rule| proxy.add(rule));
     let cache = format!("~/cache-{name}");
@@ -26,8 +26,8 @@ fn all_right_in_spite_of(image: &Image, nginx: &Nginx, name: &str, rules: Vec<Ru
     met
 }
 
-fn some(fault: Fault) -> Rule {
-    Rule::new(fault).on_path("/blobs/").chance(0.3, 7)
+fn some(fault: Fault) -> FaultRule {
+    FaultRule::new(fault).on_path("/blobs/").chance(0.3, 7)
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn hung_answers_are_given_up() {
     }
     let image = Image::new(4);
     let nginx = image.serve();
-    let hang = |after| Rule::new(Fault::Hang { after }).on_path("/blobs/").skip(8).times(1);
+    let hang = |after| FaultRule::new(Fault::Hang { after }).on_path("/blobs/").skip(8).times(1);
     all_right_in_spite_of(&image, &nginx, "hang", vec![hang(None), hang(Some(5000))]);
 }
 
@@ -89,7 +89,7 @@ fn wrong_bytes_are_fetched_again() {
     let lies = [Fault::Corrupt { at: 50 }, Fault::WrongRange { shift: 16 << 10, honest: false }];
     for (n, fault) in lies.into_iter().enumerate() {
         for skip in 0..8 {
-            let ranged = Rule::new(fault.clone()).on(|asked| asked.range.is_some());
+            let ranged = FaultRule::new(fault.clone()).on(|asked| asked.range.is_some());
             let rule = ranged.skip(skip).times(1);
             all_right_in_spite_of(&image, &nginx, &format!("lie-{n}-{skip}"), vec![rule]);
         }
@@ -107,7 +107,7 @@ fn bytes_that_are_always_wrong_are_an_error() {
     let (nginx, (layer, _)) = (image.serve(), image.layer());
     let proxy = FaultProxy::start(nginx.addr());
     let mut attached = Attached::start(&image.scene, &format!("{}/store:v1", proxy.url()), "~/cache", "");
-    proxy.add(Rule::new(Fault::Corrupt { at: 50 }).on_path(&layer));
+    proxy.add(FaultRule::new(Fault::Corrupt { at: 50 }).on_path(&layer));
     let mut client = attached.client();
     for n in 1..8 {
         assert_eq!(client.read(n << 20, 4096), Err(EIO));

@@ -4,8 +4,8 @@
 use crate::attached::Attached;
 use crate::image::Image;
 use crate::soak;
-use headstart_testkit::redirect::{Behaviour, Front, Style};
-use headstart_testkit::registry::{Access, PASSWORD, Registry, USER};
+use headstart_testkit::redirect::{Behaviour, Front, RedirectStyle};
+use headstart_testkit::registry::{PASSWORD, Registry, RegistryAccess, USER};
 use headstart_testkit::token_server::TokenServer;
 use serde_json::json;
 use std::fs;
@@ -29,7 +29,7 @@ impl House {
         let runtime = Runtime::new().unwrap();
         let tokens = runtime.block_on(TokenServer::start());
         tokens.set_user(USER, PASSWORD);
-        let registry = Registry::start(Access::Token(&tokens))?;
+        let registry = Registry::start(RegistryAccess::Token(&tokens))?;
         let front = runtime.block_on(Front::start(&registry, behaviour));
         let image = Image::new(8);
         let config = json!({"auths": { front.host(): {"username": USER, "password": PASSWORD} }});
@@ -74,7 +74,7 @@ impl House {
 
 /// Fetches must come one by one: nothing is read ahead here, except the rest of each read's block.
 #[track_caller]
-fn runs_out(style: Style, told: Option<Duration>, forbid: bool) {
+fn runs_out(style: RedirectStyle, told: Option<Duration>, forbid: bool) {
     let house = House::new(Behaviour { style, life: LIFE, told, forbid, ..Behaviour::default() });
     let Some(house) = house else { return };
     house.tokens.set_life(LIFE);
@@ -91,18 +91,18 @@ fn runs_out(style: Style, told: Option<Duration>, forbid: bool) {
 
 #[test]
 fn addresses_with_a_known_end_are_renewed() {
-    runs_out(Style::Amazon, None, false);
+    runs_out(RedirectStyle::Amazon, None, false);
 }
 
 #[test]
 fn addresses_without_a_known_end_are_renewed() {
-    runs_out(Style::Untold, None, false);
+    runs_out(RedirectStyle::Untold, None, false);
 }
 
 /// The announced life is false, and the registry answers 403 to a token that has ended.
 #[test]
 fn unexpected_refusals_renew_token_and_address() {
-    runs_out(Style::Expires, Some(Duration::from_secs(300)), true);
+    runs_out(RedirectStyle::Expires, Some(Duration::from_secs(300)), true);
 }
 
 /// Credentials that are refused in the middle: reads wait, and go on when they are good again.

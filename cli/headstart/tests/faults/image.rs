@@ -1,6 +1,6 @@
 //! Images with known content, behind a web server.
 
-use crate::disk::{Disk, noise, text};
+use crate::disk::{DiskBuilder, noise, text};
 use crate::scene::{Scene, sha256};
 use headstart_testkit::nginx::Nginx;
 use serde_json::Value;
@@ -19,7 +19,7 @@ impl Image {
         let content: Vec<u8> = (0..mib as u64)
             .flat_map(|n| if n % 2 == 0 { noise(n + 1, 1 << 20) } else { text(n + 1, 1 << 20) })
             .collect();
-        Disk::create(scene.path("disk.raw"), content.len() as u64).write(0, &content);
+        DiskBuilder::create(scene.path("disk.raw"), content.len() as u64).write(0, &content);
         scene.ok("image import disk.raw file://~/store:v1 --codec lz4");
         Self { scene, content }
     }

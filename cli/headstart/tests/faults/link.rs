@@ -1,11 +1,11 @@
 //! A slow link, 10 MB/s and 20 ms, and an image of many layers: the cost of an attach and of a cold read there.
 
 use crate::attached::Attached;
-use crate::disk::{Disk, noise};
+use crate::disk::{DiskBuilder, noise};
 use crate::scene::Scene;
 use headstart_testkit::faults::{FaultProxy, Log};
 use headstart_testkit::nginx::Nginx;
-use headstart_testkit::shaper::{Link, Shaper, measure};
+use headstart_testkit::shaper::{ShapedLink, Shaper, measure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ const DATA: u64 = 48 << 20;
 
 /// A disk of 40 GiB in a store: a base of some MiB, and on it layers of many single blocks at scattered places.
 fn many_layers(scene: &Scene) -> BTreeMap<u64, Vec<u8>> {
-    let disk = Disk::create(scene.path("disk.raw"), 40 << 30);
+    let disk = DiskBuilder::create(scene.path("disk.raw"), 40 << 30);
     let content = noise(1, DATA as usize);
     disk.write(0, &content);
     let mut written = BTreeMap::from([(0, content)]);
@@ -55,7 +55,7 @@ fn an_attach_and_cold_reads_take_few_round_trips_over_a_slow_link() {
     let nginx = Nginx::serve(&scene.path(""));
     let proxy = FaultProxy::start(nginx.addr());
     attach_in_few_steps(&scene, &proxy);
-    let link = Link::new(Some(RATE), ROUND_TRIP);
+    let link = ShapedLink::new(Some(RATE), ROUND_TRIP);
     println!("the link gives {:?}", measure(&link, Duration::from_millis(200)).unwrap());
     let shaper = Shaper::start(&link, proxy.addr()).unwrap();
     let reference = format!("http://{}/store:{}", shaper.addr(), LAYERS - 1);
@@ -106,7 +106,7 @@ fn cold_reads(attached: &Attached, proxy: &FaultProxy, content: &BTreeMap<u64, V
 /// work delays requests, so that they look as if they had waited for the answers to others. It may still take a few
 /// attempts until there is none.
 fn attach_in_few_steps(scene: &Scene, proxy: &FaultProxy) {
-    let shaper = Shaper::start(&Link::new(Some(RATE), FAR), proxy.addr()).unwrap();
+    let shaper = Shaper::start(&ShapedLink::new(Some(RATE), FAR), proxy.addr()).unwrap();
     let reference = format!("http://{}/store:{}", shaper.addr(), LAYERS - 1);
     let mut failure = String::new();
     for n in 0..8 {

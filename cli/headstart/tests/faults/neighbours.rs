@@ -5,7 +5,7 @@
 
 use crate::attached::Attached;
 use crate::image::Image;
-use headstart_testkit::faults::{Fault, FaultProxy, Outage, Rule};
+use headstart_testkit::faults::{Fault, FaultProxy, FaultRule, Outage};
 use headstart_testkit::nginx::Nginx;
 use headstart_testkit::wait::wait_until;
 use rustix::process::Signal;
@@ -117,7 +117,7 @@ fn a_neighbour_that_is_stopped_at_work_is_not_waited_for() {
     let nginx = image.serve();
     let proxy = FaultProxy::start(nginx.addr());
     // The delay makes the work last for a while.
-    proxy.add(Rule::new(Fault::Late(Duration::from_millis(20))).on_path("/blobs/"));
+    proxy.add(FaultRule::new(Fault::Late(Duration::from_millis(20))).on_path("/blobs/"));
     let slow = format!("{}/store:v1", proxy.url());
     let reference = format!("{}/store:v1", nginx.url());
     for round in 0..4 {

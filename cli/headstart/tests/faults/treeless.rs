@@ -4,7 +4,7 @@
 use crate::attached::Attached;
 use crate::image::Image;
 use crate::nbd::EIO;
-use headstart_testkit::faults::{Fault, FaultProxy, Rule};
+use headstart_testkit::faults::{Fault, FaultProxy, FaultRule};
 use headstart_testkit::nginx::Nginx;
 use headstart_testkit::wait::wait_until;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use std::time::Duration;
 /// The longest time until a disk of a few MiB is filled and checked, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn wrong() -> Rule {
-    Rule::new(Fault::Corrupt { at: 5000 })
+fn wrong() -> FaultRule {
+    FaultRule::new(Fault::Corrupt { at: 5000 })
 }
 
 /// The warnings that have all of `parts`.
@@ -126,7 +126,7 @@ fn frames_that_come_wrong_are_fetched_again() {
     let (nginx, (layer, _)) = (image.serve(), image.layer_of("treeless"));
     for (n, skip) in (0..8).chain([12, 20]).enumerate() {
         let proxy = FaultProxy::start(nginx.addr());
-        proxy.add(Rule::new(Fault::Corrupt { at: 50 }).on_path(&layer).skip(skip).times(1));
+        proxy.add(FaultRule::new(Fault::Corrupt { at: 50 }).on_path(&layer).skip(skip).times(1));
         let reference = format!("{}/store:treeless", proxy.url());
         let mut attached = Attached::start(&image.scene, &reference, &format!("~/cache-{n}"), "");
         attached.read_all(&image, 256 << 10);

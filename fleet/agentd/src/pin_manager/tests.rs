@@ -9,7 +9,7 @@ use headstart_cache::BlobSpec;
 use headstart_hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::Tree;
 use headstart_peer_net::complaints::{Cause, REFUSED_MAX};
-use headstart_peer_net::frame::{self, Kind, REFUSED_ORDER, decode_refusal, push_frame};
+use headstart_peer_net::frame::{self, FrameKind, REFUSED_ORDER, decode_refusal, push_frame};
 use headstart_peer_net::order::Order;
 use headstart_peer_net::pin::Pin;
 use headstart_peer_net::remote_commands::RemoteCommand;
@@ -107,7 +107,7 @@ impl Scene {
 
     fn order(&mut self, number: u32, word: &RemoteCommand) {
         let mut frame = Vec::new();
-        push_frame(&mut frame, Kind::Order, number, 0, &word.encode().unwrap());
+        push_frame(&mut frame, FrameKind::Order, number, 0, &word.encode().unwrap());
         self.rogue.send(&self.cluster, &frame);
     }
 
@@ -117,10 +117,10 @@ impl Scene {
         loop {
             let (header, body) = self.rogue.next(&self.cluster).expect("it answers");
             match header.kind {
-                Kind::Refused if (header.a, header.b) == (number, REFUSED_ORDER) => {
+                FrameKind::Refused if (header.a, header.b) == (number, REFUSED_ORDER) => {
                     why = decode_refusal(&body).unwrap();
                 }
-                Kind::Done if header.a == number => {
+                FrameKind::Done if header.a == number => {
                     let number = |at: usize| u64::from_le_bytes(body[at..at + 8].try_into().unwrap());
                     return (number(0), number(8), why);
                 }
@@ -133,7 +133,7 @@ impl Scene {
     fn outcome_of_any(&mut self) -> (u64, u64, u32) {
         loop {
             let (header, body) = self.rogue.next(&self.cluster).expect("it answers");
-            if header.kind == Kind::Done {
+            if header.kind == FrameKind::Done {
                 let number = |at: usize| u64::from_le_bytes(body[at..at + 8].try_into().unwrap());
                 return (number(0), number(8), header.a);
             }
@@ -147,12 +147,12 @@ impl Scene {
         loop {
             let (header, body) = self.rogue.next(&self.cluster).expect("it answers");
             match header.kind {
-                Kind::Order => match postcard::from_bytes(&body).unwrap() {
+                FrameKind::Order => match postcard::from_bytes(&body).unwrap() {
                     RemoteCommand::Pin(pin) => told.push(*pin),
                     RemoteCommand::Known(_) => {}
                     other => unreachable!("{other:?}"),
                 },
-                Kind::Message if matches!(frame::decode_message(&body), Ok(Message::Reject { .. })) => {
+                FrameKind::Message if matches!(frame::decode_message(&body), Ok(Message::Reject { .. })) => {
                     return told;
                 }
                 _ => {}
@@ -185,11 +185,11 @@ fn steal(scene: &mut Scene, order: &Order, root: &[u8; 32]) -> usize {
     while refused < chunks {
         let (header, body) = scene.rogue.next(&scene.cluster).expect("it answers");
         match header.kind {
-            Kind::Chunk => {
+            FrameKind::Chunk => {
                 came += body.len();
                 refused += 1;
             }
-            Kind::Message => {
+            FrameKind::Message => {
                 let is_no = matches!(frame::decode_message(&body), Ok(Message::Reject { .. }));
                 refused += u32::from(is_no);
             }
@@ -298,7 +298,7 @@ fn a_root_takes_part_in_nothing_that_lies_in_a_store_which_nobody_named_there() 
         let (_command_loop, mut rogue) = obeying_before_a_member(&cluster, &victim, &[allowed]);
         order.store.clone_from(&web.url);
         let mut frame = Vec::new();
-        push_frame(&mut frame, Kind::Order, 1, 0, &RemoteCommand::Open(order.clone()).encode().unwrap());
+        push_frame(&mut frame, FrameKind::Order, 1, 0, &RemoteCommand::Open(order.clone()).encode().unwrap());
         rogue.send(&cluster, &frame);
         if is_allowed {
             cluster.wait_until("it takes part", || victim.swarm.status().blobs.len() == 1);
@@ -306,7 +306,7 @@ fn a_root_takes_part_in_nothing_that_lies_in_a_store_which_nobody_named_there() 
         }
         let (header, body) = loop {
             let frame = rogue.next(&cluster).expect("it answers");
-            if frame.0.kind == Kind::Refused {
+            if frame.0.kind == FrameKind::Refused {
                 break frame;
             }
         };
@@ -332,7 +332,13 @@ fn a_member_names_so_many_stores_to_a_root_and_no_more() {
         };
         let order = Order::of(Digest::of(&[blob]), len, &tree, format!("{all}/{store}"));
         let mut frame = Vec::new();
-        push_frame(&mut frame, Kind::Order, blob.into(), 0, &RemoteCommand::Open(order).encode().unwrap());
+        push_frame(
+            &mut frame,
+            FrameKind::Order,
+            blob.into(),
+            0,
+            &RemoteCommand::Open(order).encode().unwrap(),
+        );
         rogue.send(&cluster, &frame);
         let is_open = |count| victim.swarm.status().blobs.len() == count;
         if usize::from(store) < 128 {
@@ -341,7 +347,7 @@ fn a_member_names_so_many_stores_to_a_root_and_no_more() {
         }
         loop {
             let (header, body) = rogue.next(&cluster).expect("it answers");
-            if (header.kind, header.b) == (Kind::Refused, REFUSED_ORDER) {
+            if (header.kind, header.b) == (FrameKind::Refused, REFUSED_ORDER) {
                 return decode_refusal(&body).unwrap();
             }
         }
@@ -393,7 +399,7 @@ fn a_peer_that_orders_without_end_and_reads_no_answer_is_disconnected() {
     let (_, order, _) = theft(36, "");
     let mut scene = Scene::new("member", &[]);
     let mut frame = Vec::new();
-    push_frame(&mut frame, Kind::Order, 1, 0, &RemoteCommand::Bring(order).encode().unwrap());
+    push_frame(&mut frame, FrameKind::Order, 1, 0, &RemoteCommand::Bring(order).encode().unwrap());
     let many = frame.repeat(1000);
     let sent = (0..400).take_while(|_| scene.rogue.sends(&scene.cluster, &many));
     assert!(sent.count() < 400, "400,000 refusals wait for it");
@@ -410,7 +416,7 @@ fn refused_orders_without_end_fill_no_log_and_disconnect_their_sender() {
     let victim = cluster.host("victim", Role::Root, &[]);
     let (_command_loop, mut rogue) = obeying_before_a_member(&cluster, &victim, &[]);
     let mut frame = Vec::new();
-    push_frame(&mut frame, Kind::Order, 1, 0, &RemoteCommand::Open(order).encode().unwrap());
+    push_frame(&mut frame, FrameKind::Order, 1, 0, &RemoteCommand::Open(order).encode().unwrap());
     let many = frame.repeat(AT_ONCE);
     let mut refused = 0;
     'sending: while refused <= 2 * REFUSED_MAX as usize {
@@ -420,7 +426,7 @@ fn refused_orders_without_end_fill_no_log_and_disconnect_their_sender() {
         let mut answered = 0;
         while answered < AT_ONCE {
             let Some((header, _)) = rogue.next(&cluster) else { break 'sending };
-            answered += usize::from(header.kind == Kind::Done);
+            answered += usize::from(header.kind == FrameKind::Done);
         }
         refused += answered;
     }

@@ -1,7 +1,7 @@
 //! The state machine with the meaning of its numbers (blobs, hosts, wants), and the execution of its actions.
 
 use crate::blob::{Blob, Identity};
-use crate::frame::{self, Kind, PROOF};
+use crate::frame::{self, FrameKind, PROOF};
 use crate::host::Host;
 use crate::host::link::Link;
 use crate::host::pinning::{Holding, Holdings};
@@ -139,7 +139,7 @@ impl Core {
                 sharing.push(*name);
             }
             let ours = blob.proof(&peer.link.binding, peer.link.side);
-            if peer.link.outbox.control(Kind::Proof, id.0, &ours).is_err() {
+            if peer.link.outbox.control(FrameKind::Proof, id.0, &ours).is_err() {
                 full.push(*name);
             }
         }
@@ -173,7 +173,7 @@ impl Core {
             peer.expected.retain(|_, id| *id != blob.id);
             peer.shared.retain(|_, id| *id != blob.id);
             peer.shared_blobs.remove(&blob.id);
-            if peer.link.outbox.control(Kind::Withdrawn, blob.id.0, &[]).is_err() {
+            if peer.link.outbox.control(FrameKind::Withdrawn, blob.id.0, &[]).is_err() {
                 full.push(*name);
             }
         }

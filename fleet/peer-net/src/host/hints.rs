@@ -22,7 +22,7 @@ mod counting;
 pub(crate) use counting::Counting;
 pub use counting::{CountedImage, read_counts};
 
-use crate::frame::{self, Kind};
+use crate::frame::{self, FrameKind};
 use crate::host::Host;
 use crate::host::link::Link;
 use headstart_block::{Plan, Result};
@@ -302,7 +302,7 @@ fn send(host: &Arc<Host>, trackers: &[(PeerKey, Option<Arc<Link>>)], report: &Hi
     let Some((key, link)) = trackers.iter().max_by_key(|(key, _)| drawn(*key)) else { return };
     host.hints.reports.fetch_add(1, Ordering::Relaxed);
     match (link, &host.hints.counting) {
-        (Some(link), _) => link.outbox.statistics(Kind::Report, report),
+        (Some(link), _) => link.outbox.statistics(FrameKind::Report, report),
         (None, Some(counting)) => host.hints.on_answer(&counting.report(*key, report)),
         (None, None) => {}
     }
@@ -313,7 +313,7 @@ impl Host {
     pub(crate) fn reported(&self, link: &Link, body: &[u8]) -> Result<()> {
         let report = frame::decode_report(body)?;
         if let Some(counting) = &self.hints.counting {
-            link.outbox.statistics(Kind::Hints, &counting.report(link.key, &report));
+            link.outbox.statistics(FrameKind::Hints, &counting.report(link.key, &report));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::blob::Blob;
 use crate::channel::Channel;
 use crate::complaints::InVain;
 use crate::credentials::{HostCertificate, Roles};
-use crate::frame::{self, HEADER, Header, Kind, PROCESS};
+use crate::frame::{self, FrameKind, HEADER, Header, PROCESS};
 use crate::host::Host;
 use crate::outbox::{Next, Outbox, STALLED_MS, Sending};
 use crate::proof::{Binding, Side};
@@ -277,34 +277,34 @@ impl Link {
             stream.read_exact(bytes).await.map_err(lost)?;
             self.last_heard_ms.store(host.now_ms(), Ordering::Relaxed);
             // A host that refuses another one sends it the authority's list, and the reason.
-            if !matches!(header.kind, Kind::Trust | Kind::Refused | Kind::Bye) {
+            if !matches!(header.kind, FrameKind::Trust | FrameKind::Refused | FrameKind::Bye) {
                 self.is_taken.store(true, Ordering::Relaxed);
             }
             match header.kind {
-                Kind::Message => host.received(self, frame::decode_message(bytes)?)?,
-                Kind::Chunk => self.chunk_came(host, header, &mut body)?,
-                Kind::Push => self.chunk_was_pushed(host, header, &mut body)?,
-                Kind::Proof => host.proved(self, header.a, bytes)?,
-                Kind::Withdrawn => host.withdrawn(self, header.a),
-                Kind::Report => host.reported(self, bytes)?,
-                Kind::Hints => host.hinted(self, bytes)?,
-                Kind::Ping => {}
-                Kind::Bye => return Ok(()),
-                Kind::Order => host.ordered(self, header.a, bytes)?,
-                Kind::Done => host.order_done(self, header.a, bytes)?,
-                Kind::Refused if header.b == frame::REFUSED_CONNECTION => return Err(refused(bytes)?),
-                Kind::Refused if header.b == frame::REFUSED_ORDER => {
+                FrameKind::Message => host.received(self, frame::decode_message(bytes)?)?,
+                FrameKind::Chunk => self.chunk_came(host, header, &mut body)?,
+                FrameKind::Push => self.chunk_was_pushed(host, header, &mut body)?,
+                FrameKind::Proof => host.proved(self, header.a, bytes)?,
+                FrameKind::Withdrawn => host.withdrawn(self, header.a),
+                FrameKind::Report => host.reported(self, bytes)?,
+                FrameKind::Hints => host.hinted(self, bytes)?,
+                FrameKind::Ping => {}
+                FrameKind::Bye => return Ok(()),
+                FrameKind::Order => host.ordered(self, header.a, bytes)?,
+                FrameKind::Done => host.order_done(self, header.a, bytes)?,
+                FrameKind::Refused if header.b == frame::REFUSED_CONNECTION => return Err(refused(bytes)?),
+                FrameKind::Refused if header.b == frame::REFUSED_ORDER => {
                     host.order_refused(self, header.a, bytes)?;
                 }
-                Kind::Refused if header.b == frame::REFUSED_REQUEST => {
+                FrameKind::Refused if header.b == frame::REFUSED_REQUEST => {
                     host.request_refused(self, header.a, bytes)?;
                 }
-                Kind::Refused => {}
-                Kind::Request => host.certificate_requested(self, header.a, bytes)?,
-                Kind::Certificate => host.certificate_came(self, header.a, bytes),
-                Kind::Renewed => host.certificate_renewed(self, bytes)?,
-                Kind::Trust => host.trust_told(Some(self), bytes)?,
-                Kind::Hello => return Err(Error::corrupt("a second hello")),
+                FrameKind::Refused => {}
+                FrameKind::Request => host.certificate_requested(self, header.a, bytes)?,
+                FrameKind::Certificate => host.certificate_came(self, header.a, bytes),
+                FrameKind::Renewed => host.certificate_renewed(self, bytes)?,
+                FrameKind::Trust => host.trust_told(Some(self), bytes)?,
+                FrameKind::Hello => return Err(Error::corrupt("a second hello")),
             }
         }
     }
@@ -382,12 +382,12 @@ impl Link {
                         }
                     });
                     if waited.await.is_err() && !held_back {
-                        frame::push_frame(&mut buf, Kind::Ping, 0, 0, &[]);
+                        frame::push_frame(&mut buf, FrameKind::Ping, 0, 0, &[]);
                         send(host, &mut stream, &buf, None).await.map_err(lost)?;
                     }
                 }
                 Next::Closed => {
-                    frame::push_frame(&mut buf, Kind::Bye, 0, 0, &[]);
+                    frame::push_frame(&mut buf, FrameKind::Bye, 0, 0, &[]);
                     send(host, &mut stream, &buf, None).await.map_err(lost)?;
                     return stream.shutdown().await.map_err(lost);
                 }
@@ -404,8 +404,8 @@ fn put_chunk(buf: &mut Vec<u8>, sending: &Sending) -> std::result::Result<u64, S
     let len = usize::try_from(range.len()).ok().filter(|len| *len > 0).ok_or(Served::Missing)?;
     let start = buf.len();
     let (kind, a) = match serve.request {
-        Some(request) => (Kind::Chunk, request.0),
-        None => (Kind::Push, serve.blob.id.0),
+        Some(request) => (FrameKind::Chunk, request.0),
+        None => (FrameKind::Push, serve.blob.id.0),
     };
     buf.extend_from_slice(&Header { kind, len, a, b: sending.chunk }.encode());
     buf.resize(start + HEADER + len, 0);

@@ -14,8 +14,8 @@
 
 use crate::Swarm;
 use crate::complain;
-use crate::complaints::Complaints;
-use crate::frame::{DONE, Kind, MESSAGE_MAX, REFUSED_ORDER, VERSION_1, decode_refusal, refusal};
+use crate::complaints::PeerComplaints;
+use crate::frame::{DONE, FrameKind, MESSAGE_MAX, REFUSED_ORDER, VERSION_1, decode_refusal, refusal};
 use crate::host::Host;
 use crate::host::link::Link;
 use crate::order::{Order, PARTS_MAX};
@@ -208,7 +208,7 @@ pub(crate) struct RemoteCommands {
     waiting: Mutex<HashMap<(PeerId, u32), Waiting>>,
     pub(crate) last: AtomicU32,
     /// Lines of the log about orders of other hosts.
-    complaints: Complaints,
+    complaints: PeerComplaints,
 }
 
 impl RemoteCommands {
@@ -269,9 +269,11 @@ impl Host {
         let mut sent = Ok(());
         if let Some(why) = done.why.as_ref().filter(|_| link.protocol > VERSION_1) {
             let why = for_others(why);
-            sent = link.outbox.control_with(Kind::Refused, received.number, REFUSED_ORDER, refusal(&why));
+            sent =
+                link.outbox.control_with(FrameKind::Refused, received.number, REFUSED_ORDER, refusal(&why));
         }
-        if sent.and_then(|()| link.outbox.control(Kind::Done, received.number, &done.encode())).is_err() {
+        if sent.and_then(|()| link.outbox.control(FrameKind::Done, received.number, &done.encode())).is_err()
+        {
             // The host sends orders and does not read.
             link.close();
         }
@@ -320,7 +322,7 @@ impl Swarm {
     }
 
     /// The lines that were logged about other hosts' orders.
-    pub fn complaints(&self) -> &Complaints {
+    pub fn complaints(&self) -> &PeerComplaints {
         &self.host.remote_commands.complaints
     }
 
@@ -353,7 +355,7 @@ impl Swarm {
             let key = (link.peer, number);
             self.host.remote_commands.waiting.lock().insert(key, Waiting { done, why: None });
             let away = || Error::new(ErrorKind::Unavailable, "the connection broke off").about(name);
-            let sent = command.encode().map(|body| link.outbox.control(Kind::Order, number, &body));
+            let sent = command.encode().map(|body| link.outbox.control(FrameKind::Order, number, &body));
             // The connection may have been closed before the waiting order was registered.
             if link.is_closed() || !matches!(sent, Ok(Ok(()))) {
                 self.host.remote_commands.forget(key);
@@ -371,7 +373,7 @@ impl Swarm {
         match (self.host.link_to(name), command.encode()) {
             (Some(link), Ok(body)) => {
                 // A host that does not read it will be cut off by the frames that follow.
-                let _ = link.outbox.control(Kind::Order, number, &body);
+                let _ = link.outbox.control(FrameKind::Order, number, &body);
                 return body.len();
             }
             (_, Err(error)) => tracing::warn!(%error, host = name, "a host is not told"),

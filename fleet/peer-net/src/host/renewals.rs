@@ -8,7 +8,7 @@
 //! Hosts of protocol version 1 take no part in this: their connections end with their certificate.
 
 use crate::credentials::{HostCertificate, Identity, Signer, unix_now};
-use crate::frame::{Kind, REFUSED_REQUEST, decode_refusal, refusal};
+use crate::frame::{FrameKind, REFUSED_REQUEST, decode_refusal, refusal};
 use crate::host::Host;
 use crate::host::link::Link;
 use headstart_block::{Error, ErrorKind, Result};
@@ -113,7 +113,7 @@ impl Host {
             Ok(der) => {
                 self.counts.signed_certificates.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(host = %link.name, "the certificate of a host was renewed");
-                link.outbox.control(Kind::Certificate, number, &der)
+                link.outbox.control(FrameKind::Certificate, number, &der)
             }
             Err(error) => {
                 let refused = self.counts.refused_requests.fetch_add(1, Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl Host {
                     tracing::debug!(%error, host = %link.name, "a host's certificate is not renewed");
                 }
                 let why = error.to_string();
-                link.outbox.control_with(Kind::Refused, number, REFUSED_REQUEST, refusal(&why))
+                link.outbox.control_with(FrameKind::Refused, number, REFUSED_REQUEST, refusal(&why))
             }
         };
         if sent.is_err() {
@@ -174,7 +174,7 @@ impl Host {
         let (answer, answered) = oneshot::channel();
         *self.renewals.waiting.lock() = Some(Waiting { peer, number, answer });
         // The connection may have been closed before the waiting request was registered.
-        if link.outbox.control(Kind::Request, number, request).is_err() || link.is_closed() {
+        if link.outbox.control(FrameKind::Request, number, request).is_err() || link.is_closed() {
             self.renewals.gone(peer);
         }
         let late = |_| {

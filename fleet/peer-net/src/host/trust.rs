@@ -9,7 +9,7 @@
 //! Hosts of protocol version 1 get no list: they find no other hosts once the key has changed.
 
 use crate::credentials::{Credentials, HostCertificate, TRUST_LIST_MAX, TrustList};
-use crate::frame::{Kind, VERSION_1};
+use crate::frame::{FrameKind, VERSION_1};
 use crate::gossip::Seal;
 use crate::host::Host;
 use crate::host::link::Link;
@@ -236,7 +236,7 @@ impl Host {
     /// Sends a host the list that is known here.
     pub(crate) fn tell_trust(&self, link: &Link) {
         if let Some(bytes) = self.trust.current().filter(|_| link.protocol > VERSION_1)
-            && link.outbox.control(Kind::Trust, 0, &bytes).is_err()
+            && link.outbox.control(FrameKind::Trust, 0, &bytes).is_err()
         {
             // The host does not read.
             link.close();

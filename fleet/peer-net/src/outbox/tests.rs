@@ -132,7 +132,7 @@ fn an_outbox_is_bounded() {
                 others: Vec::new(),
             }),
             3 => outbox.serve(serve(&blob, 1, 1, Urgency::Demand), &lanes, 0),
-            _ => outbox.control(Kind::Withdrawn, 1, &[]),
+            _ => outbox.control(FrameKind::Withdrawn, 1, &[]),
         };
         if result.is_err() {
             cut_off += 1;

@@ -2,7 +2,8 @@
 //! `tests/fixtures` was made, and one of each variant of message, order, report and answer.
 
 use crate::frame::{
-    HEADER, Header, Hello, Kind, decode_answer, decode_message, decode_refusal, decode_report, push_encoded,
+    FrameKind, HEADER, Header, Hello, decode_answer, decode_message, decode_refusal, decode_report,
+    push_encoded,
 };
 use crate::host::remote_commands::RemoteCommand;
 use crate::order::Order;
@@ -28,19 +29,23 @@ fn recorded(path: &Path) -> Vec<(Header, Vec<u8>)> {
     frames
 }
 
-fn decode(kind: Kind, body: &[u8]) -> Result<(), Error> {
+fn decode(kind: FrameKind, body: &[u8]) -> Result<(), Error> {
     match kind {
-        Kind::Hello => Hello::decode(body).map(drop),
-        Kind::Message => decode_message(body).map(drop),
-        Kind::Order => RemoteCommand::decode(body).map(drop),
-        Kind::Report => decode_report(body).map(drop),
-        Kind::Hints => decode_answer(body).map(drop),
-        Kind::Chunk | Kind::Push | Kind::Proof | Kind::Withdrawn | Kind::Ping | Kind::Bye | Kind::Done => {
-            Ok(())
-        }
-        Kind::Refused => decode_refusal(body).map(drop),
+        FrameKind::Hello => Hello::decode(body).map(drop),
+        FrameKind::Message => decode_message(body).map(drop),
+        FrameKind::Order => RemoteCommand::decode(body).map(drop),
+        FrameKind::Report => decode_report(body).map(drop),
+        FrameKind::Hints => decode_answer(body).map(drop),
+        FrameKind::Chunk
+        | FrameKind::Push
+        | FrameKind::Proof
+        | FrameKind::Withdrawn
+        | FrameKind::Ping
+        | FrameKind::Bye
+        | FrameKind::Done => Ok(()),
+        FrameKind::Refused => decode_refusal(body).map(drop),
         // No earlier version sends one of these.
-        Kind::Trust | Kind::Request | Kind::Certificate | Kind::Renewed => Ok(()),
+        FrameKind::Trust | FrameKind::Request | FrameKind::Certificate | FrameKind::Renewed => Ok(()),
     }
 }
 
@@ -54,7 +59,7 @@ fn frames_that_were_recorded_decode_or_are_refused_by_version() {
             kinds.insert(format!("{:?}", header.kind));
             match decode(header.kind, &body) {
                 // A host that is refused in its hello sends nothing else.
-                Err(error) if header.kind == Kind::Hello && error.kind() == ErrorKind::Unsupported => {
+                Err(error) if header.kind == FrameKind::Hello && error.kind() == ErrorKind::Unsupported => {
                     assert!(error.to_string().contains("version"), "{error}");
                     return;
                 }
@@ -93,7 +98,7 @@ fn each_variant_has_the_bytes_that_version_1_gave_it() {
         (Message::Read { blob, runs }, &[10, 3, 2, 1, 2, 0xac, 2, 1]),
     ];
     for (message, bytes) in messages {
-        check(Kind::Message, &message, bytes, decode_message);
+        check(FrameKind::Message, &message, bytes, decode_message);
     }
     let report = HintReport {
         image: ImageKey(300),
@@ -102,10 +107,10 @@ fn each_variant_has_the_bytes_that_version_1_gave_it() {
         epoch: 6,
         version: 7,
     };
-    check(Kind::Report, &report, &[0xac, 2, 1, 1, 4, 5, 6, 7], decode_report);
+    check(FrameKind::Report, &report, &[0xac, 2, 1, 1, 4, 5, 6, 7], decode_report);
     let hints = vec![Hint { slice: 4, disks: 2, mean_ms: 9 }];
     let answer = HintAnswer { image: ImageKey(300), epoch: 6, version: 7, disks: 8, hints };
-    check(Kind::Hints, &answer, &[0xac, 2, 6, 7, 8, 1, 4, 2, 9], decode_answer);
+    check(FrameKind::Hints, &answer, &[0xac, 2, 6, 7, 8, 1, 4, 2, 9], decode_answer);
     let order = Order {
         digest: "d".to_owned(),
         len: 1,
@@ -116,15 +121,15 @@ fn each_variant_has_the_bytes_that_version_1_gave_it() {
         parts: vec![(3, 4)],
     };
     let bytes = [0, 1, b'd', 1, 1, b'r', 1, b't', 2, 1, b's', 1, 3, 4];
-    check(Kind::Order, &RemoteCommand::Bring(order.clone()), &bytes, RemoteCommand::decode);
+    check(FrameKind::Order, &RemoteCommand::Bring(order.clone()), &bytes, RemoteCommand::decode);
     let whole = Order { parts: Vec::new(), ..order };
     let bytes = [3, 1, b'd', 1, 1, b'r', 1, b't', 2, 1, b's', 0];
-    check(Kind::Order, &RemoteCommand::Open(whole), &bytes, RemoteCommand::decode);
+    check(FrameKind::Order, &RemoteCommand::Open(whole), &bytes, RemoteCommand::decode);
 }
 
 #[track_caller]
 fn check<T: serde::Serialize + PartialEq + std::fmt::Debug>(
-    kind: Kind,
+    kind: FrameKind,
     value: &T,
     bytes: &[u8],
     decode: impl Fn(&[u8]) -> Result<T, Error>,

@@ -32,10 +32,10 @@ fn report(image: ImageKey, joined: u32) -> HintReport {
 
 /// The tracker's answer to a report without new reads.
 fn asked(cluster: &Cluster, rogue: &mut Rogue, image: ImageKey) -> HintAnswer {
-    rogue.send(cluster, &encoded(Kind::Report, &report(image, 0)));
+    rogue.send(cluster, &encoded(FrameKind::Report, &report(image, 0)));
     loop {
         let (header, body) = rogue.next(cluster).unwrap();
-        let answer = (header.kind == Kind::Hints).then(|| frame::decode_answer(&body).unwrap());
+        let answer = (header.kind == FrameKind::Hints).then(|| frame::decode_answer(&body).unwrap());
         if let Some(answer) = answer.filter(|answer| answer.image == image) {
             break answer;
         }
@@ -89,7 +89,7 @@ fn a_tracker_answers_only_what_it_is_asked_and_nobody_else_is_believed() {
     // The host is no tracker: its hints are ignored.
     let hints = vec![headstart_swarm::tracker::Hint { slice: 9, disks: 9, mean_ms: 0 }];
     let lie = HintAnswer { image: IMAGE, epoch: 1, version: 1 << 40, disks: 9, hints };
-    rogue.send(&cluster, &encoded(Kind::Hints, &lie));
+    rogue.send(&cluster, &encoded(FrameKind::Hints, &lie));
     // An image with an unknown number is one without reads.
     assert!(asked(&cluster, &mut rogue, ImageKey(1)).hints.is_empty());
     let told = asked(&cluster, &mut rogue, IMAGE);
@@ -97,7 +97,7 @@ fn a_tracker_answers_only_what_it_is_asked_and_nobody_else_is_believed() {
     assert!(boots.plan().borrow().items.iter().all(|item| item.mask & 1 << 9 == 0));
     // Nonsense ends the connection.
     let mut frame = Vec::new();
-    push_frame(&mut frame, Kind::Report, 0, 0, &[0xff; 100]);
+    push_frame(&mut frame, FrameKind::Report, 0, 0, &[0xff; 100]);
     rogue.send(&cluster, &frame);
     while rogue.next(&cluster).is_some() {}
     cluster.wait_until("it is dropped", || t.swarm.counters().dropped_other == 1);
@@ -108,7 +108,7 @@ fn a_tracker_answers_only_what_it_is_asked_and_nobody_else_is_believed() {
 fn a_member_that_makes_images_up_pushes_out_its_own() {
     let (cluster, t, _boots, mut rogue) = counted();
     for image in 0..1500 {
-        rogue.send(&cluster, &encoded(Kind::Report, &report(ImageKey(image), 1)));
+        rogue.send(&cluster, &encoded(FrameKind::Report, &report(ImageKey(image), 1)));
     }
     cluster.wait_until("it has heard all", || t.swarm.hint_counters().tracked_reports >= 1500);
     assert_eq!(t.swarm.hint_counters().tracked_images, 257);
@@ -116,7 +116,7 @@ fn a_member_that_makes_images_up_pushes_out_its_own() {
     assert_eq!((told.disks, told.hints.len()), (1, 2));
 }
 
-fn encoded(kind: Kind, body: &impl serde::Serialize) -> Vec<u8> {
+fn encoded(kind: FrameKind, body: &impl serde::Serialize) -> Vec<u8> {
     let mut frame = Vec::new();
     push_encoded(&mut frame, kind, body).unwrap();
     frame
@@ -137,11 +137,11 @@ fn the_longest_report_and_answer_fit_a_frame() {
     let (image, epoch, version) = (report.image, u64::MAX, u64::MAX);
     let mut answer =
         HintAnswer { image, epoch, version, disks: u32::MAX, hints: vec![hint; frame::HINTS_MAX] };
-    assert_eq!(frame::decode_report(&encoded(Kind::Report, &report)[HEADER..]).unwrap(), report);
-    assert_eq!(frame::decode_answer(&encoded(Kind::Hints, &answer)[HEADER..]).unwrap(), answer);
+    assert_eq!(frame::decode_report(&encoded(FrameKind::Report, &report)[HEADER..]).unwrap(), report);
+    assert_eq!(frame::decode_answer(&encoded(FrameKind::Hints, &answer)[HEADER..]).unwrap(), answer);
     assert!(frame::HINTS_MAX >= headstart_swarm::tracker::TrackerSettings::default().hints_max);
     report.accesses = vec![Access { slice: 0, at_ms: 0 }; REPORT_MAX + 1];
     answer.hints = vec![Hint { slice: 0, disks: 0, mean_ms: 0 }; frame::HINTS_MAX + 1];
-    assert!(frame::decode_report(&encoded(Kind::Report, &report)[HEADER..]).is_err());
-    assert!(frame::decode_answer(&encoded(Kind::Hints, &answer)[HEADER..]).is_err());
+    assert!(frame::decode_report(&encoded(FrameKind::Report, &report)[HEADER..]).is_err());
+    assert!(frame::decode_answer(&encoded(FrameKind::Hints, &answer)[HEADER..]).is_err());
 }

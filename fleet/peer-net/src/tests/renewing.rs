@@ -20,7 +20,7 @@ fn scene(name: &str) -> (Cluster, TestHost, Rogue) {
 
 fn ask(cluster: &Cluster, rogue: &mut Rogue, number: u32, request: &[u8]) -> (Header, Vec<u8>) {
     let mut frame = Vec::new();
-    push_frame(&mut frame, Kind::Request, number, 0, request);
+    push_frame(&mut frame, FrameKind::Request, number, 0, request);
     rogue.send(cluster, &frame);
     rogue.next(cluster).expect("an answer")
 }
@@ -38,7 +38,7 @@ fn a_member_gets_its_own_certificate_for_longer_and_no_other_whatever_it_asks_fo
     cluster.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1100)).await });
     let own = credentials.identity.request().unwrap();
     let (header, der) = ask(&cluster, &mut rogue, 7, &own);
-    assert_eq!((header.kind, header.a), (Kind::Certificate, 7));
+    assert_eq!((header.kind, header.a), (FrameKind::Certificate, 7));
     let (before, signed) = (credentials.identity.says(), HostCertificate::parse(&der[..].into()).unwrap());
     signed.check_renews(&before).unwrap();
     // Roles and other names in the request are not in the certificate.
@@ -50,7 +50,7 @@ fn a_member_gets_its_own_certificate_for_longer_and_no_other_whatever_it_asks_fo
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let more = params.serialize_request(&key(&cluster, "plain")).unwrap();
     let (header, der) = ask(&cluster, &mut rogue, 8, more.der());
-    assert_eq!(header.kind, Kind::Certificate);
+    assert_eq!(header.kind, FrameKind::Certificate);
     let signed = HostCertificate::parse(&der[..].into()).unwrap();
     assert_eq!((signed.name.as_str(), signed.roles), ("plain", Roles::default()));
     // Another host's name, another host's key, a new key, and malformed bytes.
@@ -68,14 +68,14 @@ fn a_member_gets_its_own_certificate_for_longer_and_no_other_whatever_it_asks_fo
     ];
     for (number, request) in (9..).zip(&wrong) {
         let (header, body) = ask(&cluster, &mut rogue, number, request);
-        assert_eq!((header.kind, header.a, header.b), (Kind::Refused, number, REFUSED_REQUEST));
+        assert_eq!((header.kind, header.a, header.b), (FrameKind::Refused, number, REFUSED_REQUEST));
         let why = decode_refusal(&body).unwrap();
         assert!(!why.contains(cluster.dir.path().to_str().unwrap()), "{why}");
     }
     let counters = a.swarm.counters();
     assert_eq!((counters.signed_certificates, counters.refused_requests), (2, 6));
     // A request above the largest length ends the connection before it is read.
-    let header = Header { kind: Kind::Request, len: REQUEST_MAX + 1, a: 1, b: 0 };
+    let header = Header { kind: FrameKind::Request, len: REQUEST_MAX + 1, a: 1, b: 0 };
     rogue.send(&cluster, &header.encode());
     assert!(rogue.next(&cluster).is_none());
     cluster.wait_until("it is left alone", || a.is_connected_to(0));
@@ -88,7 +88,7 @@ fn requests_without_end_are_refused_unread_and_then_end_the_connection() {
     let mut answers = (0, 0);
     for number in 0..40 {
         let (header, body) = ask(&cluster, &mut rogue, number, &request);
-        if header.kind == Kind::Certificate {
+        if header.kind == FrameKind::Certificate {
             answers.0 += 1;
         } else if decode_refusal(&body).unwrap().contains("in an hour") {
             answers.1 += 1;
@@ -99,10 +99,10 @@ fn requests_without_end_are_refused_unread_and_then_end_the_connection() {
     // A new connection has the same share.
     drop(rogue);
     let mut rogue = Rogue::connect(&cluster, &cluster.credentials("b"), ("a", a.swarm.address())).unwrap();
-    assert_eq!(ask(&cluster, &mut rogue, 0, &request).0.kind, Kind::Refused);
+    assert_eq!(ask(&cluster, &mut rogue, 0, &request).0.kind, FrameKind::Refused);
     let refused = (0..200).map_while(|number| {
         let mut frame = Vec::new();
-        push_frame(&mut frame, Kind::Request, number, 0, &request);
+        push_frame(&mut frame, FrameKind::Request, number, 0, &request);
         rogue.send(&cluster, &frame);
         rogue.next(&cluster)
     });
@@ -121,7 +121,7 @@ fn a_certificate_that_is_not_its_own_ends_the_connection_of_a_host() {
     let own = credentials.identity.certificate();
     let tell = |rogue: &mut Rogue, der: &[u8]| {
         let mut frame = Vec::new();
-        push_frame(&mut frame, Kind::Renewed, 0, 0, der);
+        push_frame(&mut frame, FrameKind::Renewed, 0, 0, der);
         rogue.send(&cluster, &frame);
     };
     // The certificate that the host has already changes nothing.
@@ -168,7 +168,7 @@ fn hosts_of_an_earlier_version_are_neither_asked_nor_told() {
                     let mut header = [0; HEADER];
                     rogue.stream.read_exact(&mut header).await.ok()?;
                     let kind = Header::decode(&header).unwrap().kind;
-                    if kind != Kind::Ping {
+                    if kind != FrameKind::Ping {
                         return Some(kind);
                     }
                 }
@@ -177,5 +177,5 @@ fn hosts_of_an_earlier_version_are_neither_asked_nor_told() {
         })
     };
     assert_eq!(asked(frame::VERSION_1, Duration::from_secs(4)), None);
-    assert_eq!(asked(VERSION, LONG), Some(Kind::Request));
+    assert_eq!(asked(VERSION, LONG), Some(FrameKind::Request));
 }

@@ -28,7 +28,7 @@ enum Way {
 
 /// A rogue at work.
 struct AtWork {
-    sample: Sample,
+    sample: SampleBlob,
     way: Way,
     sent: Arc<AtomicU64>,
 }
@@ -39,7 +39,7 @@ impl AtWork {
         let (mut from, mut to) = tokio::io::split(stream);
         while let Some((header, body)) = next(&mut from).await {
             let Some(Message::Ask { request, chunks, .. }) =
-                (header.kind == Kind::Message).then(|| frame::decode_message(&body).unwrap())
+                (header.kind == FrameKind::Message).then(|| frame::decode_message(&body).unwrap())
             else {
                 continue;
             };
@@ -76,7 +76,7 @@ impl AtWork {
                 }
             }
             Way::InDrops => {
-                let header = Header { kind: Kind::Chunk, len: 65536, a: request.0, b: chunks.first };
+                let header = Header { kind: FrameKind::Chunk, len: 65536, a: request.0, b: chunks.first };
                 self.send(to, &header.encode()).await?;
                 loop {
                     self.send(to, &[0x55]).await?;
@@ -94,7 +94,7 @@ impl AtWork {
 
     async fn say(&self, to: &mut To, message: &Message) -> Option<()> {
         let mut frame = Vec::new();
-        push_encoded(&mut frame, Kind::Message, message).unwrap();
+        push_encoded(&mut frame, FrameKind::Message, message).unwrap();
         self.send(to, &frame).await
     }
 
@@ -106,7 +106,7 @@ impl AtWork {
             bytes.fill(0x55);
         }
         let mut frame = Vec::new();
-        push_frame(&mut frame, Kind::Chunk, request.0, chunk, &bytes);
+        push_frame(&mut frame, FrameKind::Chunk, request.0, chunk, &bytes);
         self.send(to, &frame).await
     }
 
@@ -135,7 +135,7 @@ struct Scene {
     cluster: Cluster,
     reader: TestHost,
     wanted: SharedBlob,
-    sample: Sample,
+    sample: SampleBlob,
     sent: Arc<AtomicU64>,
     _honest: (TestHost, SharedBlob),
 }
@@ -237,7 +237,7 @@ fn a_peer_that_pushes_without_end_is_dropped() {
         rogue.prove(&cluster, NUMBER, &sample.spec, &root);
         cluster.wait_until("they share the blob", || a.shares_with(1));
         let mut frame = Vec::new();
-        push_frame(&mut frame, Kind::Push, NUMBER, 0, &sample.bytes[..65536]);
+        push_frame(&mut frame, FrameKind::Push, NUMBER, 0, &sample.bytes[..65536]);
         for _ in 0..1000 {
             rogue.send(&cluster, &frame);
             if a.is_connected_to(0) {
@@ -268,7 +268,7 @@ fn unchecked_chunks_take_bounded_memory() {
         let start = chunk << 16;
         let mut frame = Vec::new();
         let number = u32::try_from(chunk).unwrap();
-        push_frame(&mut frame, Kind::Push, NUMBER, number, &sample.bytes[start..start + 65536]);
+        push_frame(&mut frame, FrameKind::Push, NUMBER, number, &sample.bytes[start..start + 65536]);
         rogue.send(&cluster, &frame);
     }
     cluster.wait_until("all have come", || a.swarm.counters().received_bytes >= 600 << 16);
@@ -291,7 +291,7 @@ fn a_peer_that_leaves_a_blob_is_not_blamed() {
     rogue.say(&cluster, &Message::Have { blob: headstart_swarm::BlobId(NUMBER), runs });
     cluster.wait_until("it has advertised", || a.swarm.node_counters().withheld == 128);
     let mut frame = Vec::new();
-    push_frame(&mut frame, Kind::Withdrawn, NUMBER, 0, &[]);
+    push_frame(&mut frame, FrameKind::Withdrawn, NUMBER, 0, &[]);
     rogue.send(&cluster, &frame);
     cluster.wait_until("it has left", || a.shares_with(0));
     for chunk in 0..128_u64 {

@@ -29,7 +29,7 @@ fn a_role_that_the_certificate_does_not_give_is_refused_by_name() {
     for (claims, role) in [((true, false), "root"), ((false, true), "tracker")] {
         let mut rogue = claim(&cluster, &cluster.credentials("plain"), &a, claims, VERSION);
         let (header, body) = rogue.next(&cluster).expect("it is told why");
-        assert_eq!((header.kind, header.b), (Kind::Refused, frame::REFUSED_CONNECTION));
+        assert_eq!((header.kind, header.b), (FrameKind::Refused, frame::REFUSED_CONNECTION));
         let why = decode_refusal(&body).unwrap();
         assert!(
             why.contains(&format!("`plain` says that it is a {role}")) && why.contains("swarm init"),

@@ -15,9 +15,9 @@ fn host_with(settings: BrokerSettings) -> Host {
     host
 }
 
-fn granted(answer: Answer) -> Vec<(u8, GssdId)> {
+fn granted(answer: BrokerAnswer) -> Vec<(u8, GssdId)> {
     match answer {
-        Answer::Granted(grant) => grant.slots,
+        BrokerAnswer::Granted(grant) => grant.slots,
         other => unreachable!("{other:?}"),
     }
 }
@@ -57,10 +57,10 @@ fn an_unsold_lender_lends_one_gssd_a_channel() {
     assert_eq!(granted(host.request(9, 1, 20, 60)).len(), 1);
     assert_eq!(granted(host.request(9, 2, 30, 60)).len(), 2);
     assert_eq!(host.broker.pool().len(), 1);
-    host.event(Event::Release { borrower: VssdId(9), gssd: None });
+    host.event(BrokerEvent::Release { borrower: VssdId(9), gssd: None });
     host.forecast(2, 4, 100, 90);
     assert_eq!((sizes(&host).len(), host.broker.pool().len()), (4, 4));
-    host.event(Event::Deleted { vssd: VssdId(2) });
+    host.event(BrokerEvent::Deleted { vssd: VssdId(2) });
     assert!(host.broker.gssds().next().is_none());
     // As many parts as are a grain of each: of 25 blocks two, of 9 none.
     for (capacity, expected) in [(25, vec![(2, 10); 2]), (9, vec![])] {
@@ -93,13 +93,13 @@ fn a_request_is_met_by_several_or_in_part_or_not_at_all() {
     host.create(2, Regular, 4, 100);
     host.forecast(1, 1, 20, 600);
     host.forecast(2, 2, 40, 300);
-    assert_eq!(host.request(9, 1, 70, 60), Answer::Short { channels: 3, blocks: 60 });
-    assert_eq!(host.request(9, 1, 20, 601), Answer::Short { channels: 0, blocks: 0 });
-    assert_eq!(host.request(9, 0, 0, 60), Answer::Nothing);
-    assert_eq!(host.request(1, 1, 10, 60), Answer::NoGhost);
-    let Answer::Partly(grant) = host.request_as(9, 1, 70, 60, true, false) else { unreachable!() };
+    assert_eq!(host.request(9, 1, 70, 60), BrokerAnswer::Short { channels: 3, blocks: 60 });
+    assert_eq!(host.request(9, 1, 20, 601), BrokerAnswer::Short { channels: 0, blocks: 0 });
+    assert_eq!(host.request(9, 0, 0, 60), BrokerAnswer::Nothing);
+    assert_eq!(host.request(1, 1, 10, 60), BrokerAnswer::NoGhost);
+    let BrokerAnswer::Partly(grant) = host.request_as(9, 1, 70, 60, true, false) else { unreachable!() };
     assert_eq!((grant.bandwidth, grant.capacity, grant.expire), (3, 60, minutes(300)));
-    host.event(Event::Release { borrower: VssdId(9), gssd: None });
+    host.event(BrokerEvent::Release { borrower: VssdId(9), gssd: None });
     assert_eq!(host.broker.pool().len(), 2);
     let slots = granted(host.request(9, 3, 60, 60));
     assert_eq!(slots.iter().map(|(slot, _)| *slot).collect::<Vec<_>>(), [1, 2]);
@@ -119,7 +119,7 @@ fn a_released_gssd_is_pooled_unless_its_lender_needs_it_soon() {
         host.forecast(1, 1, 20, lasts);
         granted(host.request(9, 1, 20, 10));
         host.wait(if lasts == 61 { 14 } else { 30 });
-        host.event(Event::Release { borrower: VssdId(9), gssd: None });
+        host.event(BrokerEvent::Release { borrower: VssdId(9), gssd: None });
         assert_eq!(host.broker.pool().len(), pooled, "{lasts}");
         assert_eq!(host.broker.slots(VssdId(9)).count(), 0);
     }
@@ -163,12 +163,12 @@ fn a_lender_that_needs_its_blocks_gets_them_and_the_data_moves() {
     let slots = granted(host.request(9, 2, 40, 300));
     assert_eq!(slots, [(1, GssdId(1))]);
     host.forecast(2, 2, 50, 600);
-    host.event(Event::SpacePressure { lender: VssdId(1), bandwidth: 0, capacity: 5 });
+    host.event(BrokerEvent::SpacePressure { lender: VssdId(1), bandwidth: 0, capacity: 5 });
     assert_eq!(host.broker.slots(VssdId(9)).collect::<Vec<_>>(), [(2, GssdId(2))]);
-    assert!(host.done.contains(&Action::Return { gssd: GssdId(1), lender: VssdId(1) }));
+    assert!(host.done.contains(&BrokerAction::Return { gssd: GssdId(1), lender: VssdId(1) }));
     assert_eq!(host.broker.lent(VssdId(1)).count(), 0, "nothing more until the next forecast");
-    let attached = host.done.iter().position(|action| matches!(action, Action::Attach { slot: 2, .. }));
-    let evacuated = host.done.iter().position(|action| matches!(action, Action::Evacuate { .. }));
+    let attached = host.done.iter().position(|action| matches!(action, BrokerAction::Attach { slot: 2, .. }));
+    let evacuated = host.done.iter().position(|action| matches!(action, BrokerAction::Evacuate { .. }));
     assert!(attached < evacuated, "there must be a place to move it to");
     let counters = host.broker.counters();
     assert_eq!((counters.early, counters.migrated, counters.replacements, counters.evicted), (1, 1, 1, 0));
@@ -188,7 +188,7 @@ fn one_gssd_of_the_same_size_takes_the_place_of_another() {
     let leased = |host: &Host| host.broker.slots(VssdId(9)).map(|(_, id)| id).collect::<Vec<_>>();
     let until = host.broker.until(leased(&host)[0]);
     let lender = host.broker.gssd(leased(&host)[0]).unwrap().lender;
-    host.event(Event::SpacePressure { lender, bandwidth: 0, capacity: 5 });
+    host.event(BrokerEvent::SpacePressure { lender, bandwidth: 0, capacity: 5 });
     assert_eq!(leased(&host).len(), 1, "not two, although 25 blocks are no whole grains");
     assert_eq!(host.broker.counters().replacements, 1);
     assert_eq!(host.broker.until(leased(&host)[0]), until, "for as long");
@@ -227,7 +227,7 @@ fn a_borrower_is_told_what_it_loses_when_and_why() {
     granted(host.request(9, 3, 60, 300));
     host.fits = false;
     host.now = minutes(10);
-    host.event(Event::SpacePressure { lender: VssdId(2), bandwidth: 0, capacity: 1 });
+    host.event(BrokerEvent::SpacePressure { lender: VssdId(2), bandwidth: 0, capacity: 1 });
     assert_eq!(
         host.reports(),
         [
@@ -236,8 +236,8 @@ fn a_borrower_is_told_what_it_loses_when_and_why() {
           again from its last checkpoint, with a request for less or for a shorter time if this is refused"
         ]
     );
-    let Some(Action::Report(Report { at, vm, .. })) =
-        host.done.iter().find(|action| matches!(action, Action::Report(_)))
+    let Some(BrokerAction::Report(BrokerReport { at, vm, .. })) =
+        host.done.iter().find(|action| matches!(action, BrokerAction::Report(_)))
     else {
         unreachable!()
     };
@@ -306,21 +306,21 @@ fn a_lender_that_is_pressed_waits_for_what_is_being_moved() {
     host.forecast(1, 2, 40, 600);
     granted(host.request(9, 2, 40, 300));
     let (gssd, borrower, slot) = (GssdId(1), VssdId(9), 1);
-    let evacuate = Action::Evacuate { gssd, borrower, slot };
+    let evacuate = BrokerAction::Evacuate { gssd, borrower, slot };
     assert_eq!((host.broker.evacuation(gssd), host.broker.awaits(&evacuate)), (None, false));
     host.now = minutes(3);
-    host.event(Event::Release { borrower, gssd: Some(gssd) });
+    host.event(BrokerEvent::Release { borrower, gssd: Some(gssd) });
     let released = Evacuation { borrower, slot, since: minutes(3), pressed_since: None };
     assert_eq!((host.broker.evacuation(gssd), host.broker.awaits(&evacuate)), (Some(released), true));
-    assert!(!host.broker.awaits(&Action::Evacuate { gssd, borrower, slot: 2 }));
+    assert!(!host.broker.awaits(&BrokerAction::Evacuate { gssd, borrower, slot: 2 }));
     for minute in [5, 6] {
         host.now = minutes(minute);
-        host.event(Event::SpacePressure { lender: VssdId(1), bandwidth: 0, capacity: 1 });
+        host.event(BrokerEvent::SpacePressure { lender: VssdId(1), bandwidth: 0, capacity: 1 });
         let pressed_since = Evacuation { pressed_since: Some(minutes(5)), ..released };
         assert_eq!(host.broker.evacuation(gssd), Some(pressed_since), "as long as it has been so");
     }
     host.moves = true;
-    host.event(Event::Evacuated { gssd });
+    host.event(BrokerEvent::Evacuated { gssd });
     assert_eq!((host.broker.evacuation(gssd), host.broker.awaits(&evacuate)), (None, false));
 }
 
@@ -334,11 +334,11 @@ fn an_evacuation_is_promoted_when_its_lender_is_under_pressure() {
     host.forecast(1, 2, 0, 600);
     assert_eq!(host.broker.evacuation(GssdId(1)).unwrap().pressed_since, None);
     host.now = minutes(4);
-    host.event(Event::SpacePressure { lender: VssdId(1), bandwidth: 0, capacity: 1 });
+    host.event(BrokerEvent::SpacePressure { lender: VssdId(1), bandwidth: 0, capacity: 1 });
     let evacuation = host.broker.evacuation(GssdId(1)).unwrap();
     assert_eq!((evacuation.since, evacuation.pressed_since), (minutes(3), Some(minutes(4))));
     // After a crash time is counted from the start again.
-    let steps: Vec<Step> = host.broker.snapshot(Vec::new(), |_| Vec::new());
+    let steps: Vec<BrokerStep> = host.broker.snapshot(Vec::new(), |_| Vec::new());
     let settings = host.broker.settings().clone();
     let recovered = Broker::recover(settings, minutes(9), &steps, &mut Vec::new()).unwrap();
     let evacuation = recovered.evacuation(GssdId(1)).unwrap();
@@ -353,11 +353,11 @@ fn a_ghost_gives_one_back_if_the_rest_has_space() {
     host.forecast(2, 2, 40, 600);
     granted(host.request(9, 4, 80, 300));
     host.fits = false;
-    host.event(Event::Release { borrower: VssdId(9), gssd: Some(GssdId(1)) });
+    host.event(BrokerEvent::Release { borrower: VssdId(9), gssd: Some(GssdId(1)) });
     assert_eq!(host.broker.slots(VssdId(9)).count(), 2);
     assert!(host.reports()[0].contains("gSSD 1 was not given back"), "{:?}", host.reports());
     host.fits = true;
-    host.event(Event::Release { borrower: VssdId(9), gssd: Some(GssdId(1)) });
+    host.event(BrokerEvent::Release { borrower: VssdId(9), gssd: Some(GssdId(1)) });
     assert_eq!((host.broker.slots(VssdId(9)).count(), host.broker.pool().len()), (1, 1));
 }
 
@@ -368,7 +368,7 @@ fn a_lender_has_back_what_nobody_uses() {
     granted(host.request(9, 2, 40, 300));
     host.forecast(1, 4, 100, 600);
     assert_eq!(host.broker.pool().len(), 1);
-    host.event(Event::Unpool { lender: VssdId(1) });
+    host.event(BrokerEvent::Unpool { lender: VssdId(1) });
     assert_eq!(
         (host.broker.pool().len(), host.broker.lent(VssdId(1)).count()),
         (0, 1),
@@ -384,15 +384,18 @@ fn unsold_space_is_lent_until_it_is_sold() {
     host.create(2, Unsold, 4, 100);
     host.forecast(2, 4, 100, 720);
     assert_eq!(granted(host.request(9, 1, 20, 600)).len(), 1);
-    host.event(Event::Deleted { vssd: VssdId(2) });
+    host.event(BrokerEvent::Deleted { vssd: VssdId(2) });
     // Its data was not moved to other gSSDs of the same lender.
     assert_eq!((host.broker.counters().replacements, host.broker.slots(VssdId(9)).count()), (0, 0));
     assert!(host.broker.vssds().all(|(id, _)| id != VssdId(2)));
-    assert!(!host.done.iter().any(|action| matches!(action, Action::Wipe { .. })), "nobody wrote to it");
+    assert!(
+        !host.done.iter().any(|action| matches!(action, BrokerAction::Wipe { .. })),
+        "nobody wrote to it"
+    );
     assert_eq!(host.broker.counters().early, 1);
-    host.event(Event::Deleted { vssd: VssdId(1) });
-    assert!(host.done.contains(&Action::Wipe { vssd: VssdId(1) }));
-    host.event(Event::Deleted { vssd: VssdId(9) });
+    host.event(BrokerEvent::Deleted { vssd: VssdId(1) });
+    assert!(host.done.contains(&BrokerAction::Wipe { vssd: VssdId(1) }));
+    host.event(BrokerEvent::Deleted { vssd: VssdId(9) });
     assert_eq!((host.broker.vssds().count(), host.broker.gssds().count()), (0, 0));
 }
 
@@ -403,9 +406,9 @@ fn a_ghost_has_at_most_255_gssds() {
         host.create(100 + lender, Regular, 1, 10);
         host.forecast(100 + lender, 1, 10, 600);
     }
-    assert_eq!(host.request(9, 1, 2560, 60), Answer::Short { channels: 300, blocks: 3000 });
+    assert_eq!(host.request(9, 1, 2560, 60), BrokerAnswer::Short { channels: 300, blocks: 3000 });
     assert_eq!(granted(host.request(9, 255, 2550, 60)).len(), 255);
-    assert!(matches!(host.request(9, 1, 10, 60), Answer::Short { channels: 45, blocks: 450 }));
+    assert!(matches!(host.request(9, 1, 10, 60), BrokerAnswer::Short { channels: 45, blocks: 450 }));
 }
 
 #[test]
@@ -415,18 +418,18 @@ fn late_and_unknown_events_are_ignored() {
     let before = host.broker.snapshot(Vec::new(), |_| Vec::new());
     let (gssd, borrower, vssd) = (GssdId(1), VssdId(9), VssdId(77));
     let events = [
-        Event::Evacuated { gssd },
-        Event::EvacuationFailed { gssd, cause: String::new() },
-        Event::Detached { gssd },
-        Event::Erased { gssd, bad: Vec::new() },
-        Event::Erased { gssd: GssdId(5), bad: Vec::new() },
-        Event::Carved { gssd, bandwidth: 1, capacity: 1, blocks: Vec::new() },
-        Event::Release { borrower, gssd: Some(gssd) },
-        Event::Release { borrower, gssd: None },
-        Event::Deleted { vssd },
-        Event::Wiped { vssd: VssdId(1), bad: Vec::new() },
-        Event::SpacePressure { lender: vssd, bandwidth: 1, capacity: 1 },
-        Event::Forecast { vssd, bandwidth: 1, capacity: 1, lasts: MINUTE },
+        BrokerEvent::Evacuated { gssd },
+        BrokerEvent::EvacuationFailed { gssd, cause: String::new() },
+        BrokerEvent::Detached { gssd },
+        BrokerEvent::Erased { gssd, bad: Vec::new() },
+        BrokerEvent::Erased { gssd: GssdId(5), bad: Vec::new() },
+        BrokerEvent::Carved { gssd, bandwidth: 1, capacity: 1, blocks: Vec::new() },
+        BrokerEvent::Release { borrower, gssd: Some(gssd) },
+        BrokerEvent::Release { borrower, gssd: None },
+        BrokerEvent::Deleted { vssd },
+        BrokerEvent::Wiped { vssd: VssdId(1), bad: Vec::new() },
+        BrokerEvent::SpacePressure { lender: vssd, bandwidth: 1, capacity: 1 },
+        BrokerEvent::Forecast { vssd, bandwidth: 1, capacity: 1, lasts: MINUTE },
     ];
     let count = events.len() as u64;
     events.into_iter().for_each(|event| host.event(event));
@@ -437,8 +440,9 @@ fn late_and_unknown_events_are_ignored() {
 #[test]
 fn steps_that_cannot_follow_one_another_are_refused() {
     let (gssd, vssd) = (GssdId(1), VssdId(1));
-    let created = Step::Created { vssd, kind: Regular, bandwidth: 1, capacity: 10, channels: Vec::new() };
-    let carved = Step::Carved {
+    let created =
+        BrokerStep::Created { vssd, kind: Regular, bandwidth: 1, capacity: 10, channels: Vec::new() };
+    let carved = BrokerStep::Carved {
         gssd,
         lender: vssd,
         bandwidth: 1,
@@ -446,18 +450,18 @@ fn steps_that_cannot_follow_one_another_are_refused() {
         expire: minutes(60),
         blocks: Vec::new(),
     };
-    let bad: [&[Step]; 8] = [
+    let bad: [&[BrokerStep]; 8] = [
         std::slice::from_ref(&carved),
         &[created.clone(), created.clone()],
         &[created.clone(), carved.clone(), carved.clone()],
-        &[created.clone(), Step::Erased { gssd, bad: Vec::new() }],
-        &[created.clone(), carved.clone(), Step::Returned { gssd }],
-        &[created.clone(), carved.clone(), Step::Detached { gssd }],
-        &[created.clone(), carved.clone(), Step::Deleted { vssd, bad: Vec::new() }],
+        &[created.clone(), BrokerStep::Erased { gssd, bad: Vec::new() }],
+        &[created.clone(), carved.clone(), BrokerStep::Returned { gssd }],
+        &[created.clone(), carved.clone(), BrokerStep::Detached { gssd }],
+        &[created.clone(), carved.clone(), BrokerStep::Deleted { vssd, bad: Vec::new() }],
         &[
             created,
             carved.clone(),
-            Step::Leased { gssd, vm: String::new(), borrower: vssd, slot: 1, until: minutes(1) },
+            BrokerStep::Leased { gssd, vm: String::new(), borrower: vssd, slot: 1, until: minutes(1) },
         ],
     ];
     for steps in bad {

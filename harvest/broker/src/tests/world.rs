@@ -9,7 +9,7 @@ use super::*;
 use headstart_block::random::Random;
 use headstart_flash::custody::Holder;
 use headstart_flash::device::Geometry;
-use headstart_flash::journal::{self, Record};
+use headstart_flash::journal::{self, JournalRecord};
 use std::collections::BTreeSet;
 
 const CHANNEL_BLOCKS: u32 = 8;
@@ -48,7 +48,7 @@ struct World {
     journal: Vec<u8>,
     chain: journal::Chain,
     /// Long actions that were begun.
-    tasks: Vec<Action>,
+    tasks: Vec<BrokerAction>,
     /// The last writer of each block.
     content: Vec<Option<VssdId>>,
     /// Blocks with data, each with its owner.
@@ -96,8 +96,8 @@ impl World {
         }
     }
 
-    fn event(&mut self, event: Event) -> Result<(), Crash> {
-        if let Event::Release { borrower: vssd, gssd: None } | Event::Deleted { vssd } = event {
+    fn event(&mut self, event: BrokerEvent) -> Result<(), Crash> {
+        if let BrokerEvent::Release { borrower: vssd, gssd: None } | BrokerEvent::Deleted { vssd } = event {
             self.live.retain(|_, owner| *owner != vssd);
         }
         let mut actions = Vec::new();
@@ -105,12 +105,12 @@ impl World {
         self.begin(actions)
     }
 
-    fn begin(&mut self, actions: Vec<Action>) -> Result<(), Crash> {
+    fn begin(&mut self, actions: Vec<BrokerAction>) -> Result<(), Crash> {
         for action in actions {
             match action {
-                Action::Journal(step) => {
+                BrokerAction::Journal(step) => {
                     let (mut record, mut frame) = (Vec::new(), Vec::new());
-                    journal::encode(&Record::Broker(step.clone()), &mut record).unwrap();
+                    journal::encode(&JournalRecord::Broker(step.clone()), &mut record).unwrap();
                     let before = self.chain;
                     self.chain.append(&record, &mut frame);
                     if self.left == Some(0) {
@@ -122,27 +122,27 @@ impl World {
                     }
                     self.journal.extend(frame);
                     self.custody.apply(&step).unwrap();
-                    if let Step::Leased { gssd, .. } = &step {
+                    if let BrokerStep::Leased { gssd, .. } = &step {
                         assert!(
                             self.blocks(*gssd).iter().all(|block| self.content[block.0 as usize].is_none())
                         );
                     }
                 }
-                Action::Return { gssd, lender } => {
-                    for block in self.custody.take_returned(gssd).into_iter().flat_map(Run::blocks) {
+                BrokerAction::Return { gssd, lender } => {
+                    for block in self.custody.take_returned(gssd).into_iter().flat_map(BlockRun::blocks) {
                         assert!(self.custody.may_touch(lender, block));
                         assert_eq!(self.content[block.0 as usize], None, "unerased at home");
                     }
                 }
-                Action::Report(Report { vssd: borrower, what, .. }) => {
+                BrokerAction::Report(BrokerReport { vssd: borrower, what, .. }) => {
                     if matches!(what, Notice::Evicted { .. }) {
                         self.live.retain(|_, owner| *owner != borrower);
                     }
                 }
-                Action::Attach { gssd, borrower, .. } => {
+                BrokerAction::Attach { gssd, borrower, .. } => {
                     assert!(self.blocks(gssd).iter().all(|block| self.custody.may_touch(borrower, *block)));
                 }
-                Action::Answer { .. } | Action::Keep { .. } => {}
+                BrokerAction::Answer { .. } | BrokerAction::Keep { .. } => {}
                 long => self.tasks.push(long),
             }
             self.instant()?;
@@ -151,7 +151,7 @@ impl World {
     }
 
     fn blocks(&self, gssd: GssdId) -> Vec<FlashBlock> {
-        self.custody.blocks(gssd).into_iter().flat_map(Run::blocks).collect()
+        self.custody.blocks(gssd).into_iter().flat_map(BlockRun::blocks).collect()
     }
 
     /// Blocks that a vSSD may touch and has no data in.
@@ -183,30 +183,35 @@ impl World {
     /// Does a long action that was begun.
     fn finish(&mut self, task: usize) -> Result<(), Crash> {
         match self.tasks.swap_remove(task) {
-            Action::Carve { gssd, lender, bandwidth, capacity } => {
+            BrokerAction::Carve { gssd, lender, bandwidth, capacity } => {
                 let mut blocks = self.free(lender);
                 blocks.retain(|block| !self.bad.contains(block));
                 blocks.truncate(capacity as usize);
                 let capacity = u32::try_from(blocks.len()).unwrap();
-                self.event(Event::Carved { gssd, bandwidth, capacity, blocks: Run::gather(blocks) })
+                self.event(BrokerEvent::Carved {
+                    gssd,
+                    bandwidth,
+                    capacity,
+                    blocks: BlockRun::gather(blocks),
+                })
             }
-            Action::Erase { gssd } => {
+            BrokerAction::Erase { gssd } => {
                 let mut bad = Vec::new();
                 for block in self.blocks(gssd) {
                     if !self.erase(block)? {
                         bad.push(block);
                     }
                 }
-                self.event(Event::Erased { gssd, bad })
+                self.event(BrokerEvent::Erased { gssd, bad })
             }
-            Action::Evacuate { gssd, borrower, .. } => self.evacuate(gssd, borrower),
-            Action::Detach { gssd, borrower, .. } => {
+            BrokerAction::Evacuate { gssd, borrower, .. } => self.evacuate(gssd, borrower),
+            BrokerAction::Detach { gssd, borrower, .. } => {
                 for block in self.blocks(gssd) {
                     assert!(!self.live.contains_key(&block), "{borrower:?} loses data without a word");
                 }
-                self.event(Event::Detached { gssd })
+                self.event(BrokerEvent::Detached { gssd })
             }
-            Action::Wipe { vssd } => {
+            BrokerAction::Wipe { vssd } => {
                 let mut bad = Vec::new();
                 self.live.retain(|_, owner| *owner != vssd);
                 for block in self.free(vssd) {
@@ -214,7 +219,7 @@ impl World {
                         bad.push(block);
                     }
                 }
-                self.event(Event::Wiped { vssd, bad })
+                self.event(BrokerEvent::Wiped { vssd, bad })
             }
             other => unreachable!("{other:?} is not long"),
         }
@@ -232,14 +237,14 @@ impl World {
         for block in self.blocks(gssd) {
             if self.live.contains_key(&block) {
                 let Some(to) = space.pop() else {
-                    return self.event(Event::EvacuationFailed { gssd, cause: "no space".to_owned() });
+                    return self.event(BrokerEvent::EvacuationFailed { gssd, cause: "no space".to_owned() });
                 };
                 self.write(borrower, to);
                 self.live.remove(&block);
                 self.instant()?;
             }
         }
-        self.event(Event::Evacuated { gssd })
+        self.event(BrokerEvent::Evacuated { gssd })
     }
 
     /// Lives for `events` events.
@@ -266,23 +271,24 @@ impl World {
         let (bandwidth, capacity, lasts) = (below(3), below(owned + 1), MINUTE * below(300));
         let bandwidth = u16::try_from(bandwidth).unwrap();
         match below(20) {
-            0..5 => self.event(Event::Forecast { vssd: lender, bandwidth, capacity, lasts }),
+            0..5 => self.event(BrokerEvent::Forecast { vssd: lender, bandwidth, capacity, lasts }),
             5..9 => {
                 let (partial, grow) = (below(2) == 0, below(2) == 0);
-                let (request, vm, lasts) = (RequestId(1), "vm".to_owned(), lasts / 4);
-                let request = Request { request, vm, borrower, bandwidth, capacity, lasts, partial, grow };
-                self.event(Event::Request(request))
+                let (request, vm, lasts) = (BrokerRequestId(1), "vm".to_owned(), lasts / 4);
+                let request =
+                    BrokerRequest { request, vm, borrower, bandwidth, capacity, lasts, partial, grow };
+                self.event(BrokerEvent::Request(request))
             }
-            9 => self.event(Event::Forecast { vssd: borrower, bandwidth, capacity, lasts }),
-            10 => self.event(Event::Release { borrower, gssd: None }),
+            9 => self.event(BrokerEvent::Forecast { vssd: borrower, bandwidth, capacity, lasts }),
+            10 => self.event(BrokerEvent::Release { borrower, gssd: None }),
             11 => {
                 let gssd = self.broker.slots(borrower).last().map_or(GssdId(0), |(_, id)| id);
-                self.event(Event::Release { borrower, gssd: Some(gssd) })
+                self.event(BrokerEvent::Release { borrower, gssd: Some(gssd) })
             }
-            12 => self.event(Event::SpacePressure { lender, bandwidth: 0, capacity: capacity / 2 }),
-            13..15 => self.event(Event::Tick),
-            15 if below(4) == 0 => self.event(Event::Deleted { vssd: lender }),
-            16 if below(4) == 0 && !own.is_empty() => self.event(Event::Deleted { vssd: borrower }),
+            12 => self.event(BrokerEvent::SpacePressure { lender, bandwidth: 0, capacity: capacity / 2 }),
+            13..15 => self.event(BrokerEvent::Tick),
+            15 if below(4) == 0 => self.event(BrokerEvent::Deleted { vssd: lender }),
+            16 if below(4) == 0 && !own.is_empty() => self.event(BrokerEvent::Deleted { vssd: borrower }),
             17 if below(3) == 0 => self.swap(lender, borrower),
             _ => {
                 let writer = if below(3) == 0 { lender } else { borrower };
@@ -317,7 +323,7 @@ impl World {
                 bad.push(block);
             }
         }
-        self.event(Event::Swapped { one: (one, channels[0]), other: (other, channels[1]), bad })
+        self.event(BrokerEvent::Swapped { one: (one, channels[0]), other: (other, channels[1]), bad })
     }
 
     /// Creates a vSSD that does not exist.
@@ -336,7 +342,7 @@ impl World {
                     self.broker.vssds.values().flat_map(|vssd| vssd.channels.iter().copied()).collect();
                 let free = (0..geometry().channels).filter(|channel| !owned.contains(channel));
                 let channels = free.take(channels.len()).collect();
-                self.event(Event::Created { vssd, kind, bandwidth, capacity, channels })?;
+                self.event(BrokerEvent::Created { vssd, kind, bandwidth, capacity, channels })?;
             }
         }
         Ok(())
@@ -386,11 +392,11 @@ impl World {
         self.tasks.clear();
         let decoded = journal::decode(&self.journal).unwrap();
         self.journal.truncate(usize::try_from(decoded.end.end).unwrap());
-        let steps: Vec<Step> = decoded
+        let steps: Vec<BrokerStep> = decoded
             .records
             .into_iter()
             .map(|record| match record {
-                Record::Broker(step) => step,
+                JournalRecord::Broker(step) => step,
                 other => unreachable!("{other:?}"),
             })
             .collect();
@@ -443,7 +449,7 @@ impl World {
         self.settle()?;
         let all: Vec<VssdId> = self.broker.vssds.keys().copied().collect();
         for vssd in all {
-            self.event(Event::Deleted { vssd })?;
+            self.event(BrokerEvent::Deleted { vssd })?;
         }
         self.settle()?;
         assert!(self.broker.vssds.is_empty() && self.broker.gssds.is_empty() && self.live.is_empty());

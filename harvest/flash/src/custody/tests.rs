@@ -11,30 +11,37 @@ fn geometry() -> Geometry {
     Geometry { channels: 4, dies: 1, planes: 1, blocks: 8, pages: 1, page_size: 4096 }
 }
 
-fn run(first: u32, count: u32) -> Run {
-    Run { first: FlashBlock(first), count }
+fn run(first: u32, count: u32) -> BlockRun {
+    BlockRun { first: FlashBlock(first), count }
 }
 
-fn created(vssd: VssdId, channels: &[u16]) -> Step {
+fn created(vssd: VssdId, channels: &[u16]) -> BrokerStep {
     let (kind, channels) = (VssdKind::Regular, channels.to_vec());
-    Step::Created { vssd, kind, bandwidth: 1, capacity: 8, channels }
+    BrokerStep::Created { vssd, kind, bandwidth: 1, capacity: 8, channels }
 }
 
-fn carved(gssd: GssdId, blocks: &[Run]) -> Step {
+fn carved(gssd: GssdId, blocks: &[BlockRun]) -> BrokerStep {
     let capacity = blocks.iter().map(|run| run.count).sum();
-    Step::Carved { gssd, lender: LENDER, bandwidth: 1, capacity, expire: Time(0), blocks: blocks.to_vec() }
+    BrokerStep::Carved {
+        gssd,
+        lender: LENDER,
+        bandwidth: 1,
+        capacity,
+        expire: Time(0),
+        blocks: blocks.to_vec(),
+    }
 }
 
-fn erased(bad: &[u32]) -> Step {
-    Step::Erased { gssd: GSSD, bad: bad.iter().copied().map(FlashBlock).collect() }
+fn erased(bad: &[u32]) -> BrokerStep {
+    BrokerStep::Erased { gssd: GSSD, bad: bad.iter().copied().map(FlashBlock).collect() }
 }
 
-fn leased() -> Step {
-    Step::Leased { gssd: GSSD, vm: "vm".to_owned(), borrower: BORROWER, slot: 1, until: Time(0) }
+fn leased() -> BrokerStep {
+    BrokerStep::Leased { gssd: GSSD, vm: "vm".to_owned(), borrower: BORROWER, slot: 1, until: Time(0) }
 }
 
 /// Channels 0 and 1 are the lender's, 2 is the borrower's.
-fn custody(steps: &[Step]) -> Custody {
+fn custody(steps: &[BrokerStep]) -> Custody {
     let mut all = vec![created(LENDER, &[0, 1]), created(BORROWER, &[2])];
     all.extend_from_slice(steps);
     Custody::recover(geometry(), &all).unwrap()
@@ -51,14 +58,14 @@ fn blocks_change_hands_only_after_an_erasure() {
             id => Holder::Vssd(VssdId(id)),
         })
     );
-    let detached = Step::Detached { gssd: GSSD };
-    let returned = Step::Returned { gssd: GSSD };
+    let detached = BrokerStep::Detached { gssd: GSSD };
+    let returned = BrokerStep::Returned { gssd: GSSD };
     let why = Why::Released;
     let life = [
         (carved(GSSD, &[run(2, 3), run(8, 2)]), Holder::Nobody),
         (erased(&[]), Holder::Nobody),
         (leased(), Holder::Vssd(BORROWER)),
-        (Step::Leaving { gssds: vec![GSSD], why, lost: false }, Holder::Vssd(BORROWER)),
+        (BrokerStep::Leaving { gssds: vec![GSSD], why, lost: false }, Holder::Vssd(BORROWER)),
         (detached.clone(), Holder::Nobody),
         (erased(&[]), Holder::Nobody),
         (returned.clone(), Holder::Vssd(LENDER)),
@@ -68,8 +75,9 @@ fn blocks_change_hands_only_after_an_erasure() {
         // Only the next step moves a block.
         for other in moves.iter().filter(|other| *other != step) {
             // Clean blocks may go either way.
-            let either = matches!((number, other), (2 | 6, Step::Leased { .. } | Step::Returned { .. }));
-            let same = number == 3 && matches!(other, Step::Detached { .. });
+            let either =
+                matches!((number, other), (2 | 6, BrokerStep::Leased { .. } | BrokerStep::Returned { .. }));
+            let same = number == 3 && matches!(other, BrokerStep::Detached { .. });
             if !either && !same {
                 assert!(custody.apply(other).is_err(), "{other:?} before {step:?}");
             }
@@ -90,11 +98,11 @@ fn a_block_that_cannot_be_erased_is_bad_for_ever() {
     assert_eq!(custody.blocks(GSSD), [run(2, 1), run(4, 1)]);
     let bad = FlashBlock(3);
     assert_eq!((custody.holder(bad), custody.bad()), (Holder::Bad, vec![run(3, 1)]));
-    custody.apply(&Step::Detached { gssd: GSSD }).unwrap();
+    custody.apply(&BrokerStep::Detached { gssd: GSSD }).unwrap();
     assert!(custody.apply(&erased(&[5])).is_err(), "not its own");
     custody.apply(&erased(&[2])).unwrap();
-    custody.apply(&Step::Returned { gssd: GSSD }).unwrap();
-    custody.apply(&Step::Deleted { vssd: LENDER, bad: vec![FlashBlock(0)] }).unwrap();
+    custody.apply(&BrokerStep::Returned { gssd: GSSD }).unwrap();
+    custody.apply(&BrokerStep::Deleted { vssd: LENDER, bad: vec![FlashBlock(0)] }).unwrap();
     custody.apply(&created(VssdId(9), &[0])).unwrap();
     assert_eq!(custody.bad(), [run(0, 1), run(2, 2)]);
     for block in [0, 2, 3].map(FlashBlock) {
@@ -109,7 +117,7 @@ fn a_block_that_cannot_be_erased_is_bad_for_ever() {
 fn blocks_that_the_lender_does_not_own_are_not_lent() {
     let custody = custody(&[carved(GSSD, &[run(2, 3)])]);
     let other = GssdId(8);
-    let cases: [&[Run]; 7] = [
+    let cases: [&[BlockRun]; 7] = [
         &[run(4, 1)],
         &[run(14, 4)],
         &[run(16, 1)],
@@ -120,14 +128,14 @@ fn blocks_that_the_lender_does_not_own_are_not_lent() {
     ];
     for blocks in cases {
         let mut step = carved(other, &[]);
-        if let Step::Carved { blocks: named, capacity, .. } = &mut step {
+        if let BrokerStep::Carved { blocks: named, capacity, .. } = &mut step {
             *named = blocks.to_vec();
             *capacity = blocks.iter().fold(0, |sum: u32, run| sum.wrapping_add(run.count));
         }
         assert!(custody.apply(&step).is_err(), "{blocks:?}");
     }
     assert!(custody.apply(&carved(GSSD, &[run(6, 1)])).is_err(), "the same number");
-    assert!(custody.apply(&Step::Deleted { vssd: LENDER, bad: vec![] }).is_err(), "it still lends");
+    assert!(custody.apply(&BrokerStep::Deleted { vssd: LENDER, bad: vec![] }).is_err(), "it still lends");
     assert!(custody.apply(&created(VssdId(9), &[0])).is_err(), "a channel is owned");
     assert!(custody.apply(&created(VssdId(9), &[4])).is_err(), "no such channel");
     assert!(custody.apply(&created(VssdId(u32::MAX), &[3])).is_err());
@@ -140,7 +148,7 @@ fn blocks_that_the_lender_does_not_own_are_not_lent() {
 fn channels_swap_owners_whole_and_at_home() {
     let (one, other) = ((LENDER, 1), (BORROWER, 2));
     let swapped =
-        |bad: &[u32]| Step::Swapped { one, other, bad: bad.iter().copied().map(FlashBlock).collect() };
+        |bad: &[u32]| BrokerStep::Swapped { one, other, bad: bad.iter().copied().map(FlashBlock).collect() };
     let custody = custody(&[carved(GSSD, &[run(2, 3)])]);
     custody.apply(&swapped(&[9])).unwrap();
     let holder = |block| custody.holder(FlashBlock(block));
@@ -150,15 +158,15 @@ fn channels_swap_owners_whole_and_at_home() {
         [lender, lender, borrower, Holder::Bad, borrower, lender, lender]
     );
     assert!(custody.apply(&swapped(&[])).is_err(), "the owners are others now");
-    let back = Step::Swapped { one: (LENDER, 2), other: (BORROWER, 1), bad: vec![] };
-    let wrong = Step::Swapped { one: (LENDER, 2), other: (BORROWER, 1), bad: vec![FlashBlock(0)] };
+    let back = BrokerStep::Swapped { one: (LENDER, 2), other: (BORROWER, 1), bad: vec![] };
+    let wrong = BrokerStep::Swapped { one: (LENDER, 2), other: (BORROWER, 1), bad: vec![FlashBlock(0)] };
     assert!(custody.apply(&wrong).is_err(), "a block of another channel");
-    let lent = Step::Swapped { one: (LENDER, 0), other: (BORROWER, 1), bad: vec![] };
+    let lent = BrokerStep::Swapped { one: (LENDER, 0), other: (BORROWER, 1), bad: vec![] };
     assert!(custody.apply(&lent).is_err(), "some of channel 0 is lent");
     assert_eq!([0, 8, 16].map(holder), [lender, borrower, lender], "nothing of that was done");
     custody.apply(&back).unwrap();
     assert_eq!([8, 9, 15, 16].map(holder), [lender, Holder::Bad, lender, borrower]);
-    custody.apply(&Step::Deleted { vssd: BORROWER, bad: vec![] }).unwrap();
+    custody.apply(&BrokerStep::Deleted { vssd: BORROWER, bad: vec![] }).unwrap();
     assert_eq!([8, 16].map(holder), [lender, Holder::Nobody]);
 }
 

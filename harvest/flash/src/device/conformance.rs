@@ -1,6 +1,6 @@
 //! The behaviour of every flash, whatever is behind it.
 
-use super::emulator::Faults;
+use super::emulator::FlashFaults;
 use super::forks::output_of;
 use super::*;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ impl Subject for InMemory {
     const KEEPS_RULES: bool = true;
 
     fn new() -> Option<Self> {
-        Some(Self(Emulator::new(SMALL, Faults::default())))
+        Some(Self(Emulator::new(SMALL, FlashFaults::default())))
     }
 
     fn flash(&self) -> &dyn Flash {
@@ -48,7 +48,7 @@ impl Subject for InSparse {
     const KEEPS_RULES: bool = true;
 
     fn new() -> Option<Self> {
-        Some(Self(Emulator::in_file(SMALL, Faults::default(), tempfile::tempfile().unwrap()).unwrap()))
+        Some(Self(Emulator::in_file(SMALL, FlashFaults::default(), tempfile::tempfile().unwrap()).unwrap()))
     }
 
     fn flash(&self) -> &dyn Flash {
@@ -213,32 +213,32 @@ fn every_device_keeps_the_contract() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum BrokerStep {
     Program { block: u32, skip: u32, pages: u32, byte: u8 },
     Erase(u32),
     EraseMany(Vec<u32>),
     Reopen,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<BrokerStep>> {
     let step = prop_oneof![
         6 => (0..8_u32, 0..2_u32, 1..4_u32, any::<u8>())
-            .prop_map(|(block, skip, pages, byte)| Step::Program { block, skip, pages, byte }),
-        3 => (0..8_u32).prop_map(Step::Erase),
-        1 => prop::collection::btree_set(0..8_u32, 0..8).prop_map(|it| Step::EraseMany(it.into_iter().collect())),
-        1 => Just(Step::Reopen),
+            .prop_map(|(block, skip, pages, byte)| BrokerStep::Program { block, skip, pages, byte }),
+        3 => (0..8_u32).prop_map(BrokerStep::Erase),
+        1 => prop::collection::btree_set(0..8_u32, 0..8).prop_map(|it| BrokerStep::EraseMany(it.into_iter().collect())),
+        1 => Just(BrokerStep::Reopen),
     ];
     prop::collection::vec(step, 0..60)
 }
 
-fn is_as_the_model<S: Subject>(steps: &[Step]) {
+fn is_as_the_model<S: Subject>(steps: &[BrokerStep]) {
     let mut subject = S::new().unwrap();
     let mut model: BTreeMap<u32, (u32, Vec<u8>, u32)> =
         (0..8).map(|block| (block, (0, vec![0; SMALL.block_size() as usize], 0))).collect();
     for step in steps {
         let flash = subject.flash();
         match step {
-            Step::Program { block, skip, pages, byte } => {
+            BrokerStep::Program { block, skip, pages, byte } => {
                 let (next, bytes, _) = model.get_mut(block).unwrap();
                 let first = *next + skip;
                 let inside = first + pages <= SMALL.pages;
@@ -250,16 +250,16 @@ fn is_as_the_model<S: Subject>(steps: &[Step]) {
                     *next = first + pages;
                 }
             }
-            Step::Erase(block) => {
+            BrokerStep::Erase(block) => {
                 flash.erase(FlashBlock(*block)).unwrap();
                 erase(&mut model, *block);
             }
-            Step::EraseMany(blocks) => {
+            BrokerStep::EraseMany(blocks) => {
                 let numbers: Vec<_> = blocks.iter().copied().map(FlashBlock).collect();
                 assert!(flash.erase_many(&numbers).iter().all(Result::is_ok));
                 blocks.iter().for_each(|block| erase(&mut model, *block));
             }
-            Step::Reopen => subject = subject.reopened(),
+            BrokerStep::Reopen => subject = subject.reopened(),
         }
         for (block, (_, bytes, wear)) in &model {
             assert_eq!(&whole(subject.flash(), *block), bytes);

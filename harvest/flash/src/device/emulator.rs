@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The rates of random faults.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Faults {
+pub struct FlashFaults {
     /// Seed of all that is random here.
     pub seed: u64,
     /// Share of blocks that are bad as made: 0 to 1. Makers allow 2%.
@@ -36,7 +36,7 @@ pub struct Faults {
     pub erase: f64,
 }
 
-impl Default for Faults {
+impl Default for FlashFaults {
     fn default() -> Self {
         Self { seed: 1, made_bad: 0.0, program: 0.0, erase: 0.0 }
     }
@@ -60,7 +60,7 @@ pub struct Emulator {
     geometry: Geometry,
     blocks: Vec<Mutex<Block>>,
     file: Option<Arc<File>>,
-    faults: Faults,
+    faults: FlashFaults,
     random: Mutex<Random>,
     injected: Mutex<InjectedFaults>,
     /// Blocks with volatile pages.
@@ -105,7 +105,7 @@ enum Extent {
 impl Emulator {
     /// New flash in memory, all erased. It takes memory for pages that are programmed and not zero.
     #[must_use]
-    pub fn new(geometry: Geometry, faults: Faults) -> Self {
+    pub fn new(geometry: Geometry, faults: FlashFaults) -> Self {
         Self::with(geometry, faults, None)
     }
 
@@ -113,14 +113,14 @@ impl Emulator {
     ///
     /// # Errors
     /// The file cannot be resized.
-    pub fn in_file(geometry: Geometry, faults: Faults, file: File) -> Result<Self, Error> {
+    pub fn in_file(geometry: Geometry, faults: FlashFaults, file: File) -> Result<Self, Error> {
         let resize = |len| file.set_len(len).map_err(|error| Error::io("cannot be resized", error));
         resize(0)?;
         resize(geometry.size())?;
         Ok(Self::with(geometry, faults, Some(Arc::new(file))))
     }
 
-    fn with(geometry: Geometry, faults: Faults, file: Option<Arc<File>>) -> Self {
+    fn with(geometry: Geometry, faults: FlashFaults, file: Option<Arc<File>>) -> Self {
         let mut random = Random::new(faults.seed);
         let mut block = || Mutex::new(Block { bad: random.unit() < faults.made_bad, ..Block::default() });
         let blocks = (0..geometry.total_blocks()).map(|_| block()).collect();
@@ -131,7 +131,7 @@ impl Emulator {
         geometry: Geometry,
         blocks: Vec<Mutex<Block>>,
         file: Option<Arc<File>>,
-        faults: Faults,
+        faults: FlashFaults,
         random: Random,
     ) -> Self {
         Self {
@@ -445,7 +445,7 @@ mod tests {
         Geometry { channels: 1, dies: 1, planes: 1, blocks: 4, pages: 4, page_size: 1024 };
     const BLOCK: FlashBlock = FlashBlock(2);
 
-    fn both(faults: Faults) -> [Emulator; 2] {
+    fn both(faults: FlashFaults) -> [Emulator; 2] {
         let in_file = Emulator::in_file(SMALL, faults, tempfile::tempfile().unwrap()).unwrap();
         [Emulator::new(SMALL, faults), in_file]
     }
@@ -459,7 +459,7 @@ mod tests {
     #[test]
     fn some_blocks_are_bad_from_the_factory() {
         let geometry = Geometry { blocks: 1000, ..SMALL };
-        let flash = Emulator::new(geometry, Faults { made_bad: 0.02, ..Faults::default() });
+        let flash = Emulator::new(geometry, FlashFaults { made_bad: 0.02, ..FlashFaults::default() });
         let bad = flash.bad_blocks();
         assert!((10..35).contains(&bad.len()), "{}", bad.len());
         assert!(matches!(flash.erase(bad[0]), Err(FlashError::Bad(_))));
@@ -469,27 +469,27 @@ mod tests {
 
     #[test]
     fn failed_operations_leave_the_documented_state() {
-        for flash in both(Faults::default()) {
+        for flash in both(FlashFaults::default()) {
             flash.program(BLOCK, 0, &[5; 1024]).unwrap();
             flash.fail_next_program(BLOCK);
             assert!(matches!(flash.program(BLOCK, 1, &[6; 2048]), Err(FlashError::Bad(BLOCK))));
             assert_eq!(whole(&flash), [[5; 1024], [6; 1024], [0; 1024], [0; 1024]].concat());
             assert!(flash.is_bad(BLOCK) && flash.erase(BLOCK).is_err());
         }
-        for flash in both(Faults::default()) {
+        for flash in both(FlashFaults::default()) {
             flash.program(BLOCK, 0, &[5; 4096]).unwrap();
             flash.fail_next_erase(BLOCK);
             assert!(matches!(flash.erase(BLOCK), Err(FlashError::Bad(BLOCK))));
             assert_eq!(whole(&flash), [5; 4096]);
             assert_eq!(flash.wear(BLOCK), 0);
         }
-        let flash = Emulator::new(SMALL, Faults { erase: 1.0, program: 1.0, ..Faults::default() });
+        let flash = Emulator::new(SMALL, FlashFaults { erase: 1.0, program: 1.0, ..FlashFaults::default() });
         assert!(flash.erase(BLOCK).is_err() && flash.program(FlashBlock(1), 0, &[1; 1024]).is_err());
     }
 
     #[test]
     fn unreadable_pages_stay_so_until_an_erasure() {
-        for flash in both(Faults::default()) {
+        for flash in both(FlashFaults::default()) {
             flash.program(BLOCK, 0, &[5; 4096]).unwrap();
             flash.flush().unwrap();
             flash.make_unreadable(BLOCK, 2).unwrap();
@@ -513,7 +513,7 @@ mod tests {
     fn a_loss_of_power_takes_unflushed_pages() {
         let mut seen = [0; 3];
         for seed in 0..40 {
-            for flash in both(Faults { seed, ..Faults::default() }) {
+            for flash in both(FlashFaults { seed, ..FlashFaults::default() }) {
                 flash.program(BLOCK, 0, &[5; 1024]).unwrap();
                 flash.flush().unwrap();
                 flash.program(BLOCK, 1, &[6; 2048]).unwrap();
@@ -544,7 +544,7 @@ mod tests {
     #[test]
     fn power_can_go_at_every_change() {
         for cut in 0..6 {
-            for flash in both(Faults::default()) {
+            for flash in both(FlashFaults::default()) {
                 flash.cut_power_after(cut);
                 let results = [
                     flash.program(BLOCK, 0, &[5; 2048]),
@@ -570,7 +570,7 @@ mod tests {
 
     #[test]
     fn zeros_take_no_memory_and_all_is_counted() {
-        let flash = Emulator::new(SMALL, Faults::default());
+        let flash = Emulator::new(SMALL, FlashFaults::default());
         flash.program(BLOCK, 0, &[0; 2048]).unwrap();
         assert!(flash.blocks[2].lock().pages.is_empty());
         assert!(matches!(flash.program(BLOCK, 1, &[0; 1024]), Err(FlashError::NotErased(_, 1))));

@@ -29,14 +29,14 @@ pub enum Work {
 
 /// An operation, as far as time is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Op {
+pub struct FlashOp {
     /// The die of its channel: [`Geometry::die`].
     pub die: u16,
     /// Its work.
     pub work: Work,
 }
 
-impl Op {
+impl FlashOp {
     /// Bytes that it moves.
     #[must_use]
     pub fn bytes(&self) -> u32 {
@@ -145,7 +145,7 @@ impl Timing {
     /// The earliest moment at which it makes sense to start the operation. A read may sense while the bus is still
     /// busy with another's bytes; a program may be started as early, so that it has its turn among reads.
     #[must_use]
-    pub fn ready(&self, op: Op) -> Duration {
+    pub fn ready(&self, op: FlashOp) -> Duration {
         let die = match self.suspendable(op) {
             Some((_, free)) => free,
             None => self.dies[self.slot(op.die)],
@@ -158,7 +158,7 @@ impl Timing {
 
     /// Starts an operation now, or as soon as it is [ready](Self::ready). Returns the spans in which it holds die and
     /// bus; it is done when its die is free again.
-    pub fn start(&mut self, now: Duration, op: Op) -> Span {
+    pub fn start(&mut self, now: Duration, op: FlashOp) -> Span {
         let slot = self.slot(op.die);
         let suspend = self.suspendable(op);
         let start = now.max(self.ready(op));
@@ -203,7 +203,7 @@ impl Timing {
 
     /// The time that it takes to suspend the erasure in the die of this operation, and the earliest moment of the
     /// suspension.
-    fn suspendable(&self, op: Op) -> Option<(Duration, Duration)> {
+    fn suspendable(&self, op: FlashOp) -> Option<(Duration, Duration)> {
         let erasing =
             self.erasing.filter(|erasing| erasing.die == op.die && erasing.suspended < SUSPENSIONS)?;
         let alone = op.work != Work::Erase && erasing.until == self.dies[self.slot(op.die)];
@@ -231,7 +231,7 @@ mod tests {
 
     /// The end of `count` operations that are started as soon as they are ready, on dies in turn.
     fn run(timing: &mut Timing, count: u16, dies: u16, work: Work) -> Duration {
-        let ops = (0..count).map(|number| Op { die: number % dies, work });
+        let ops = (0..count).map(|number| FlashOp { die: number % dies, work });
         ops.map(|op| timing.start(timing.ready(op), op).die.end).last().unwrap_or_default()
     }
 
@@ -240,7 +240,7 @@ mod tests {
         let speeds = Speeds::default();
         assert_eq!(micros(speeds.transfer(PAGE)), 234);
         for (work, time) in [(Work::Read(PAGE), 304), (Work::Read(4096), 128), (Work::Program(PAGE), 934)] {
-            assert_eq!(micros(channel().start(Duration::ZERO, Op { die: 0, work }).die.end), time);
+            assert_eq!(micros(channel().start(Duration::ZERO, FlashOp { die: 0, work }).die.end), time);
             assert_eq!(micros(speeds.alone(work)), time);
         }
     }
@@ -268,8 +268,8 @@ mod tests {
     #[test]
     fn the_bus_is_free_during_an_erasure() {
         let mut timing = channel();
-        timing.start(Duration::ZERO, Op { die: 0, work: Work::Erase });
-        let read = |die| Op { die, work: Work::Read(PAGE) };
+        timing.start(Duration::ZERO, FlashOp { die: 0, work: Work::Erase });
+        let read = |die| FlashOp { die, work: Work::Read(PAGE) };
         assert_eq!(micros(timing.start(Duration::ZERO, read(1)).die.end), 304);
         assert_eq!(micros(timing.ready(read(0))), 4200);
         assert_eq!(micros(timing.start(Duration::ZERO, read(0)).die.end), 4504);
@@ -280,8 +280,8 @@ mod tests {
         let pause = Duration::from_micros(50);
         let mut timing =
             Timing::new(&Geometry::default(), Speeds { suspend: Some(pause), ..Speeds::default() });
-        timing.start(Duration::ZERO, Op { die: 0, work: Work::Erase });
-        let read = Op { die: 0, work: Work::Read(PAGE) };
+        timing.start(Duration::ZERO, FlashOp { die: 0, work: Work::Erase });
+        let read = FlashOp { die: 0, work: Work::Read(PAGE) };
         let at = Duration::from_micros(1000);
         assert_eq!(micros(timing.start(at, read).die.end), 1354);
         assert_eq!(timing.erasing().map(micros), Some(4200 + 354 + 50));

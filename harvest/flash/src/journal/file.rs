@@ -3,7 +3,7 @@
 use super::group::{self, FRONT};
 use super::room::{Medium, Room, is_full};
 use super::writer::{Writer, Written};
-use super::{End, Record, VERSION, encode, old, replay};
+use super::{End, JournalRecord, VERSION, encode, old, replay};
 use crate::{Error, ErrorKind, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::fs::File;
@@ -100,7 +100,7 @@ impl Journal {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn create<'a>(path: &Path, records: impl IntoIterator<Item = &'a Record>) -> Result<Self> {
+    pub fn create<'a>(path: &Path, records: impl IntoIterator<Item = &'a JournalRecord>) -> Result<Self> {
         let create = || -> Result<Self> {
             let mut new = Writer::beside(path, 1)?;
             records.into_iter().try_for_each(|record| new.write(record))?;
@@ -124,11 +124,11 @@ impl Journal {
     ///
     /// # Errors
     /// As [`replay`], or the file cannot be opened or cut.
-    pub fn open(path: &Path, each: impl FnMut(Record) -> Result<()>) -> Result<(Self, End)> {
+    pub fn open(path: &Path, each: impl FnMut(JournalRecord) -> Result<()>) -> Result<(Self, End)> {
         Self::open_any(path, each).map_err(|error| error.about(path.display()))
     }
 
-    fn open_any(path: &Path, mut each: impl FnMut(Record) -> Result<()>) -> Result<(Self, End)> {
+    fn open_any(path: &Path, mut each: impl FnMut(JournalRecord) -> Result<()>) -> Result<(Self, End)> {
         let file = File::options().read(true).write(true).open(path);
         let file = file.map_err(|error| Error::io("cannot open it", error))?;
         let mut reader = BufReader::with_capacity(READ, &file);
@@ -189,7 +189,7 @@ impl Journal {
     ///
     /// # Errors
     /// The journal failed before, or the record is too long.
-    pub fn append(&self, record: &Record) -> Result<Lsn> {
+    pub fn append(&self, record: &JournalRecord) -> Result<Lsn> {
         let mut state = self.lock();
         self.check(&state)?;
         let before = state.pending.len();
@@ -298,7 +298,7 @@ impl Journal {
     ///
     /// # Errors
     /// As [`Journal::append`] and [`Journal::sync`].
-    pub fn write(&self, record: &Record) -> Result<()> {
+    pub fn write(&self, record: &JournalRecord) -> Result<()> {
         let lsn = self.append(record)?;
         self.sync(lsn)
     }

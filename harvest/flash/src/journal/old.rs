@@ -7,13 +7,13 @@
 //! | 0..4 | length of the record in bytes, 1 to 64 Mi |
 //! | 4..8 | CRC-32C of all bytes of the frame after this |
 //! | 8..16 | the file's length when it was last synced before this frame was written |
-//! | 16.. | a [`Record`], in postcard |
+//! | 16.. | a [`JournalRecord`], in postcard |
 //!
 //! The first frame that is not right ends the journal and is a torn tail, unless a later frame is right and says that
 //! more was synced: then it is damage.
 
 use super::group::crc32;
-use super::{Chain, End, MAGIC, RECORD_MOST, Record, Torn, fill, number, unreadable};
+use super::{Chain, End, JournalRecord, MAGIC, RECORD_MOST, Torn, fill, number, unreadable};
 use crate::{Error, Result};
 use std::io::Read;
 
@@ -34,7 +34,7 @@ pub(super) fn is_old(bytes: &[u8]) -> bool {
 ///
 /// # Errors
 /// The journal is damaged where it was durable; it cannot be read; errors of `each`.
-pub(super) fn replay(mut from: impl Read, mut each: impl FnMut(Record) -> Result<()>) -> Result<End> {
+pub(super) fn replay(mut from: impl Read, mut each: impl FnMut(JournalRecord) -> Result<()>) -> Result<End> {
     let mut bytes = Vec::new();
     fill(&mut from, &mut bytes, HEADER)?;
     let mut end = HEADER as u64;
@@ -59,7 +59,7 @@ pub(super) fn replay(mut from: impl Read, mut each: impl FnMut(Record) -> Result
             let cause = format!("the record at byte {end} is not one that this version knows");
             Error::unsupported(cause).caused_by(error).remedy("use the version that wrote it")
         })?;
-        if record != Record::Whole {
+        if record != JournalRecord::Whole {
             each(record)?;
         }
         end += bytes.len() as u64;
@@ -136,7 +136,7 @@ fn was_durable(rest: &[u8], position: u64) -> bool {
 
 /// A journal of version 2 of these records, synced after `durable` of them, for tests.
 #[cfg(test)]
-pub(super) fn written(records: &[Record], durable: usize) -> (Vec<u8>, Vec<usize>) {
+pub(super) fn written(records: &[JournalRecord], durable: usize) -> (Vec<u8>, Vec<usize>) {
     let mut bytes = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
     bytes.extend(crc32(&bytes).to_le_bytes());
     let (mut begins, mut synced) = (Vec::new(), bytes.len() as u64);

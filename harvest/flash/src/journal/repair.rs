@@ -6,7 +6,7 @@
 //! guessed: of a group that is damaged further, and of all that follow it, nothing is used.
 
 use super::group::{self, Chain, FRONT, Front, Group, HEAD, Marks, sum};
-use super::{Record, each_record, old};
+use super::{JournalRecord, each_record, old};
 use crate::Result;
 use crate::wrong_bit::named_bit;
 
@@ -49,7 +49,7 @@ pub struct Examined {
     /// Its faults.
     pub faults: Vec<JournalFault>,
     /// Its records, up to where it is damaged.
-    pub records: Vec<Record>,
+    pub records: Vec<JournalRecord>,
     /// The journal with all repairs that are possible.
     pub mended: Vec<u8>,
 }
@@ -183,7 +183,7 @@ mod tests {
         for number in 0..groups {
             let mut records = Vec::new();
             let change = vec![number; 40 + usize::from(number)];
-            encode(&Record::Map { vssd: VssdId(1), change }, &mut records).unwrap();
+            encode(&JournalRecord::Map { vssd: VssdId(1), change }, &mut records).unwrap();
             begins.push(bytes.len());
             chain.append(&records, &mut bytes);
             let at = *begins.last().unwrap();
@@ -195,7 +195,7 @@ mod tests {
         (bytes, begins)
     }
 
-    fn records(bytes: &[u8]) -> Result<Vec<Record>> {
+    fn records(bytes: &[u8]) -> Result<Vec<JournalRecord>> {
         let mut records = Vec::new();
         replay(bytes, |record| {
             records.push(record);

@@ -1,6 +1,6 @@
 //! A journal that is written beside another, to take its place.
 
-use super::Record;
+use super::JournalRecord;
 use super::file::Journal;
 use super::room::Room;
 use super::writer::{Writer, beside_failed};
@@ -48,7 +48,7 @@ impl<'a> Rewriting<'a> {
     ///
     /// # Errors
     /// The new file cannot be written; the record is too long.
-    pub fn write(&mut self, record: &Record) -> Result<()> {
+    pub fn write(&mut self, record: &JournalRecord) -> Result<()> {
         let Self { new, tail: Tail(journal) } = self;
         new.write(record).map_err(|error| error.about(journal.path.display()))
     }

@@ -1,22 +1,22 @@
 use super::*;
 use crate::VssdKind;
 use crate::device::FlashBlock;
-use crate::step::Run;
+use crate::step::BlockRun;
 use crate::{GssdId, Time};
 use proptest::prelude::*;
 
-pub(super) fn records() -> Vec<Record> {
+pub(super) fn records() -> Vec<JournalRecord> {
     let (vssd, gssd) = (VssdId(3), GssdId(9));
-    let blocks = vec![Run { first: FlashBlock(70_000), count: 4096 }];
+    let blocks = vec![BlockRun { first: FlashBlock(70_000), count: 4096 }];
     vec![
-        Record::Broker(Step::Created {
+        JournalRecord::Broker(BrokerStep::Created {
             vssd,
             kind: VssdKind::Regular,
             bandwidth: 4,
             capacity: 9,
             channels: vec![1],
         }),
-        Record::Broker(Step::Carved {
+        JournalRecord::Broker(BrokerStep::Carved {
             gssd,
             lender: vssd,
             bandwidth: 1,
@@ -24,21 +24,21 @@ pub(super) fn records() -> Vec<Record> {
             expire: Time(77),
             blocks,
         }),
-        Record::Map { vssd, change: vec![1, 2, 3] },
-        Record::Broker(Step::Erased { gssd, bad: vec![FlashBlock(70_001)] }),
-        Record::Broker(Step::Leased {
+        JournalRecord::Map { vssd, change: vec![1, 2, 3] },
+        JournalRecord::Broker(BrokerStep::Erased { gssd, bad: vec![FlashBlock(70_001)] }),
+        JournalRecord::Broker(BrokerStep::Leased {
             gssd,
             vm: "vm".to_owned(),
             borrower: VssdId(4),
             slot: 2,
             until: Time(99),
         }),
-        Record::Snapshot { vssd, part: 0, last: true, map: vec![0; 300] },
+        JournalRecord::Snapshot { vssd, part: 0, last: true, map: vec![0; 300] },
     ]
 }
 
 /// The records as a journal with one group for each, and the offset of each.
-fn bytes(records: &[Record]) -> (Vec<u8>, Vec<usize>) {
+fn bytes(records: &[JournalRecord]) -> (Vec<u8>, Vec<usize>) {
     let (mut bytes, mut chain, mut begins) = (front(7), Chain::begin(7), vec![]);
     for record in records {
         let mut encoded = Vec::new();
@@ -148,7 +148,7 @@ fn a_long_map_is_in_parts_that_count_together() {
         Chain::begin(1).append(&encoded, &mut bytes);
         let (mut snapshots, mut whole) = (Snapshots::default(), Vec::new());
         for record in decode(&bytes).unwrap().records {
-            let Record::Snapshot { vssd, part, last, map } = record else { unreachable!() };
+            let JournalRecord::Snapshot { vssd, part, last, map } = record else { unreachable!() };
             assert!(map.len() <= PART);
             whole.extend(snapshots.add(vssd, part, last, map).unwrap());
         }

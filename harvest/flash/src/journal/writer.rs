@@ -2,7 +2,7 @@
 
 use super::group::{self, Chain, FRONT, fits_mark, front, slot_at};
 use super::room::{Medium, Room, is_full};
-use super::{Record, encode};
+use super::{JournalRecord, encode};
 use crate::replace::put_in_place;
 use crate::{Error, Result};
 use std::fs::{File, Permissions};
@@ -92,7 +92,7 @@ impl Writer {
     }
 
     /// Adds a record, which is known to be durable with all before it once the journal is used.
-    pub(super) fn write(&mut self, record: &Record) -> Result<()> {
+    pub(super) fn write(&mut self, record: &JournalRecord) -> Result<()> {
         encode(record, &mut self.gathered)?;
         if self.gathered.len() >= GATHERED { self.write_out() } else { Ok(()) }
     }

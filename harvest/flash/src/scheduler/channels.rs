@@ -2,7 +2,7 @@
 
 use super::{Budget, ChannelScheduler, Class, Done, SchedulerSettings, Speed, Ticket};
 use crate::device::Geometry;
-use crate::device::timing::Op;
+use crate::device::timing::FlashOp;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ impl ChannelSchedulers {
     }
 
     /// Takes an operation. If there is no such channel, it is never done.
-    pub fn submit(&mut self, now: Duration, channel: u16, ticket: Ticket, class: Class, op: Op) {
+    pub fn submit(&mut self, now: Duration, channel: u16, ticket: Ticket, class: Class, op: FlashOp) {
         self.with(usize::from(channel), |scheduler, budget| scheduler.submit(now, ticket, class, op, budget));
     }
 

@@ -1,7 +1,7 @@
 //! The speed of a channel: emulated flash, or a token bucket.
 
 use crate::device::Geometry;
-use crate::device::timing::{Op, Span, Speeds, Timing, Work};
+use crate::device::timing::{FlashOp, Span, Speeds, Timing, Work};
 use headstart_block::saturating;
 use std::time::Duration;
 
@@ -57,14 +57,14 @@ impl Pace {
         }
     }
 
-    pub(super) fn ready(&self, op: Op) -> Duration {
+    pub(super) fn ready(&self, op: FlashOp) -> Duration {
         match self {
             Self::Emulated(timing) => timing.ready(op),
             Self::Bucket(bucket) => bucket.full.saturating_sub(bucket.depth),
         }
     }
 
-    pub(super) fn start(&mut self, now: Duration, op: Op) -> Span {
+    pub(super) fn start(&mut self, now: Duration, op: FlashOp) -> Span {
         match self {
             Self::Emulated(timing) => timing.start(now, op),
             Self::Bucket(bucket) => {

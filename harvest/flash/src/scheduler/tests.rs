@@ -44,7 +44,7 @@ struct Figures {
     slow: f64,
 }
 
-struct Run {
+struct BlockRun {
     schedulers: ChannelSchedulers,
     load: Load,
     /// One for each thread, so that it does the same whatever the harvest VM does, and the harvest VM's.
@@ -61,13 +61,13 @@ struct Open {
     thread: usize,
 }
 
-impl Run {
+impl BlockRun {
     fn submit(&mut self, now: Duration, class: Class, channel: u16, work: Work, thread: usize) {
         let die = u16::try_from(self.random[thread].below(4)).unwrap();
         self.tickets += 1;
         let open = Open { class, channel, erase: work == Work::Erase, since: now, thread };
         self.open.insert(self.tickets, open);
-        self.schedulers.submit(now, channel, Ticket(self.tickets), class, Op { die, work });
+        self.schedulers.submit(now, channel, Ticket(self.tickets), class, FlashOp { die, work });
     }
 
     fn regular(&mut self, now: Duration, thread: usize) {
@@ -96,7 +96,7 @@ fn run(load: Load, harvest: Harvest, settings: SchedulerSettings, speeds: Speeds
     let geometry = Geometry { channels: load.channels, ..Geometry::default() };
     let schedulers = ChannelSchedulers::new(&geometry, Speed::Emulated(speeds), settings);
     let random = (0..=load.threads as u64).map(|thread| Random::new(thread << 32)).collect();
-    let mut run = Run { schedulers, load, random, tickets: 0, open: BTreeMap::new() };
+    let mut run = BlockRun { schedulers, load, random, tickets: 0, open: BTreeMap::new() };
     let mut thoughts: BinaryHeap<_> =
         (0..load.threads).map(|thread| Reverse((run.thinks(thread), thread))).collect();
     for channel in 0..load.channels {
@@ -306,7 +306,13 @@ fn drive(coming: &[Coming], promptly: bool) -> Vec<Done> {
         while let Some(next) = scheduler.next(&budget).filter(|next| promptly && *next < now) {
             scheduler.advance(next, &mut budget, &mut done);
         }
-        scheduler.submit(now, Ticket(number), one.class, Op { die: one.die, work: one.work }, &mut budget);
+        scheduler.submit(
+            now,
+            Ticket(number),
+            one.class,
+            FlashOp { die: one.die, work: one.work },
+            &mut budget,
+        );
     }
     while let Some(next) = scheduler.next(&budget).filter(|_| promptly) {
         scheduler.advance(next, &mut budget, &mut done);
@@ -365,7 +371,7 @@ fn tickets(scheduler: &mut ChannelScheduler, budget: &mut Budget, now: Duration)
     done.iter().map(|done| done.ticket.0).collect()
 }
 
-const READ: Op = Op { die: 3, work: Work::Read(PAGE) };
+const READ: FlashOp = FlashOp { die: 3, work: Work::Read(PAGE) };
 
 #[test]
 fn a_bucket_has_its_rate() {

@@ -16,7 +16,7 @@ pub struct Pins(Box<[AtomicU32]>);
 /// One block under a read, until it is dropped.
 #[derive(Debug)]
 #[must_use]
-pub struct Pin<'a>(&'a AtomicU32);
+pub struct ReadPin<'a>(&'a AtomicU32);
 
 impl Default for Pins {
     fn default() -> Self {
@@ -26,10 +26,10 @@ impl Default for Pins {
 
 impl Pins {
     /// Keeps `block` from being erased by its vSSD until the pin is dropped. Any thread, no lock, no allocation.
-    pub fn pin(&self, block: FlashBlock) -> Pin<'_> {
+    pub fn pin(&self, block: FlashBlock) -> ReadPin<'_> {
         let counter = &self.0[block.0 as usize % COUNTERS];
         counter.fetch_add(1, Ordering::AcqRel);
-        Pin(counter)
+        ReadPin(counter)
     }
 
     /// `true` if `block`, or one that shares its counter, is read.
@@ -39,7 +39,7 @@ impl Pins {
     }
 }
 
-impl Drop for Pin<'_> {
+impl Drop for ReadPin<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -13,26 +13,26 @@ use super::volume::Volume;
 use super::{Control, Host};
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
 use headstart_block::exact;
-use headstart_broker::event::Answer;
-use headstart_broker::{Action, Event, RequestId, Step};
+use headstart_broker::event::BrokerAnswer;
+use headstart_broker::{BrokerAction, BrokerEvent, BrokerRequestId, BrokerStep};
 use headstart_flash::device::FlashBlock;
 use headstart_flash::journal::Lsn;
 use std::sync::atomic::Ordering;
 
 /// The broker's decisions: no part of them is done before their steps are durable.
 pub(crate) struct Decided {
-    actions: Vec<Action>,
+    actions: Vec<BrokerAction>,
     /// The place of the last of the steps, if there are any.
     steps: Option<Lsn>,
 }
 
 impl Decided {
     /// Takes the answer to a request out.
-    fn take_answer(&mut self, request: RequestId) -> Option<Answer> {
-        let is_it = |action: &Action| matches!(action, Action::Answer { request: of, .. } if *of == request);
+    fn take_answer(&mut self, request: BrokerRequestId) -> Option<BrokerAnswer> {
+        let is_it = |action: &BrokerAction| matches!(action, BrokerAction::Answer { request: of, .. } if *of == request);
         let at = self.actions.iter().position(is_it)?;
         match self.actions.remove(at) {
-            Action::Answer { answer, .. } => Some(answer),
+            BrokerAction::Answer { answer, .. } => Some(answer),
             _ => None,
         }
     }
@@ -40,14 +40,14 @@ impl Decided {
 
 impl Host {
     /// Tells the broker of an event.
-    pub(crate) fn notify(&self, event: Event) -> Result<()> {
+    pub(crate) fn notify(&self, event: BrokerEvent) -> Result<()> {
         self.inbox.lock().push(event);
         self.settle()
     }
 
     /// Does the same as [`Host::notify`] for a fact that holds in any case: on a full disk the broker is told, and the
     /// decision is carried out when there is room.
-    pub(crate) fn notify_now_or_later(&self, event: Event) -> Result<()> {
+    pub(crate) fn notify_now_or_later(&self, event: BrokerEvent) -> Result<()> {
         match self.notify(event) {
             Err(error) if error.kind() == ErrorKind::NoSpace => self.check(),
             told => told,
@@ -55,14 +55,14 @@ impl Host {
     }
 
     /// Takes a request back whose user is told that there is no room: its grant is released.
-    pub(super) fn take_back(&self, request: RequestId, borrower: VssdId) {
+    pub(super) fn take_back(&self, request: BrokerRequestId, borrower: VssdId) {
         let control = &mut *self.control.lock();
         let inbox = &mut *self.inbox.lock();
-        inbox.retain(|event| !matches!(event, Event::Request(asked) if asked.request == request));
+        inbox.retain(|event| !matches!(event, BrokerEvent::Request(asked) if asked.request == request));
         let decided = control.decided.as_mut().and_then(|decided| decided.take_answer(request));
         let answer = decided.or_else(|| control.answers.remove(&request));
-        if let Some(Answer::Granted(grant) | Answer::Partly(grant)) = answer {
-            let release = |&(_, gssd): &(u8, GssdId)| Event::Release { borrower, gssd: Some(gssd) };
+        if let Some(BrokerAnswer::Granted(grant) | BrokerAnswer::Partly(grant)) = answer {
+            let release = |&(_, gssd): &(u8, GssdId)| BrokerEvent::Release { borrower, gssd: Some(gssd) };
             inbox.extend(grant.slots.iter().map(release));
         }
     }
@@ -102,10 +102,10 @@ impl Host {
     }
 
     /// Writes the steps to the journal; [`Host::act`] does the actions that follow.
-    pub(super) fn decide(&self, control: &mut Control, actions: Vec<Action>) -> Result<()> {
+    pub(super) fn decide(&self, control: &mut Control, actions: Vec<BrokerAction>) -> Result<()> {
         let mut steps = None;
         for action in &actions {
-            if let Action::Journal(step) = action {
+            if let BrokerAction::Journal(step) = action {
                 steps = Some(self.log.step(step).map_err(|error| self.broken(error))?);
             }
         }
@@ -123,7 +123,7 @@ impl Host {
         }
         let actions = control.decided.take().map(|decided| decided.actions).unwrap_or_default();
         for action in &actions {
-            if let Action::Journal(step) = action {
+            if let BrokerAction::Journal(step) = action {
                 self.custody.apply(step).map_err(|error| self.broken(error))?;
             }
         }
@@ -138,34 +138,38 @@ impl Host {
         failure.map_or(Ok(()), Err)
     }
 
-    fn do_action(&self, control: &mut Control, action: Action) -> Result<()> {
+    fn do_action(&self, control: &mut Control, action: BrokerAction) -> Result<()> {
         match action {
-            Action::Journal(Step::Deleted { vssd, .. }) => self.forget(control, vssd),
-            Action::Journal(Step::Swapped { one, other, .. }) => self.swapped(control, one, other)?,
-            Action::Journal(_) => {}
-            Action::Carve { gssd, lender, bandwidth, capacity } => {
+            BrokerAction::Journal(BrokerStep::Deleted { vssd, .. }) => self.forget(control, vssd),
+            BrokerAction::Journal(BrokerStep::Swapped { one, other, .. }) => {
+                self.swapped(control, one, other)?
+            }
+            BrokerAction::Journal(_) => {}
+            BrokerAction::Carve { gssd, lender, bandwidth, capacity } => {
                 let event = self
                     .carve(control, gssd, lender, bandwidth, capacity)
                     .map_err(|error| undone(gssd, "it cannot be taken from its home", error))?;
                 self.inbox.lock().push(event);
             }
-            Action::Attach { gssd, borrower, slot } => {
+            BrokerAction::Attach { gssd, borrower, slot } => {
                 self.attach(gssd, borrower, slot)
                     .map_err(|error| undone(gssd, "it cannot be given to its ghost", error))?;
             }
-            Action::Return { gssd, lender } => {
+            BrokerAction::Return { gssd, lender } => {
                 self.return_to_lender(gssd, lender)
                     .map_err(|error| undone(gssd, "it cannot go home", error))?;
             }
-            Action::Keep { one, other } => self.keep_channels(one, other),
-            Action::Erase { gssd } => self.begin(Job::Erase(gssd)),
-            Action::Evacuate { gssd, borrower, slot } => self.begin(Job::Evacuate(gssd, borrower, slot)),
-            Action::Detach { gssd, borrower, slot } => self.begin(Job::Detach(gssd, borrower, slot)),
-            Action::Wipe { vssd } => self.begin(Job::Wipe(vssd)),
-            Action::Answer { request, answer } => {
+            BrokerAction::Keep { one, other } => self.keep_channels(one, other),
+            BrokerAction::Erase { gssd } => self.begin(Job::Erase(gssd)),
+            BrokerAction::Evacuate { gssd, borrower, slot } => {
+                self.begin(Job::Evacuate(gssd, borrower, slot))
+            }
+            BrokerAction::Detach { gssd, borrower, slot } => self.begin(Job::Detach(gssd, borrower, slot)),
+            BrokerAction::Wipe { vssd } => self.begin(Job::Wipe(vssd)),
+            BrokerAction::Answer { request, answer } => {
                 control.answers.insert(request, answer);
             }
-            Action::Report(report) => {
+            BrokerAction::Report(report) => {
                 tracing::warn!(vssd = report.vssd.0, "{report}");
                 control.report(report);
             }
@@ -181,8 +185,8 @@ impl Host {
         lender: VssdId,
         bandwidth: u16,
         capacity: u32,
-    ) -> Result<Event> {
-        let nothing = Event::Carved { gssd, bandwidth: 0, capacity: 0, blocks: Vec::new() };
+    ) -> Result<BrokerEvent> {
+        let nothing = BrokerEvent::Carved { gssd, bandwidth: 0, capacity: 0, blocks: Vec::new() };
         let Some(volume) = self.volume(lender) else { return Ok(nothing) };
         let mut inner = volume.write();
         let swapped = control.wear_leveling.keeps(lender);
@@ -205,21 +209,21 @@ impl Host {
         self.log.change(lender, &mut inner, &change)?;
         drop(inner);
         blocks.sort_unstable();
-        Ok(Event::Carved {
+        Ok(BrokerEvent::Carved {
             gssd,
             bandwidth: exact(wanted.len(), "channels have numbers of 16 bits"),
             capacity: exact(blocks.len(), "flash blocks have numbers of 32 bits"),
-            blocks: headstart_broker::Run::gather(blocks),
+            blocks: headstart_broker::BlockRun::gather(blocks),
         })
     }
 
     /// The number of blocks that a vSSD does not lend; an unsold one has no writer.
-    pub(super) fn keep_of(&self, volume: &Volume, usage: &headstart_flash::vssd::Usage) -> u32 {
+    pub(super) fn keep_of(&self, volume: &Volume, usage: &headstart_flash::vssd::SpaceUsage) -> u32 {
         if volume.kind == super::Kind::Unsold { 0 } else { self.keep(usage) }
     }
 
     /// The number of blocks that a lender keeps for writes before any loans come back.
-    pub(super) fn keep(&self, usage: &headstart_flash::vssd::Usage) -> u32 {
+    pub(super) fn keep(&self, usage: &headstart_flash::vssd::SpaceUsage) -> u32 {
         (usage.blocks / 32).clamp(4, 256)
     }
 
@@ -227,7 +231,7 @@ impl Host {
     fn attach(&self, gssd: GssdId, borrower: VssdId, slot: u8) -> Result<()> {
         let Some(volume) = self.volume(borrower) else { return Ok(()) };
         let blocks = self.custody.blocks(gssd);
-        let blocks = self.media.worn(blocks.into_iter().flat_map(headstart_broker::Run::blocks));
+        let blocks = self.media.worn(blocks.into_iter().flat_map(headstart_broker::BlockRun::blocks));
         if blocks.is_empty() {
             return Ok(());
         }
@@ -259,7 +263,7 @@ impl Host {
         let runs = self.custody.take_returned(gssd);
         let Some(volume) = self.volume(lender) else { return Ok(()) };
         let mut inner = volume.write();
-        let blocks = runs.into_iter().flat_map(headstart_broker::Run::blocks);
+        let blocks = runs.into_iter().flat_map(headstart_broker::BlockRun::blocks);
         let blocks: Vec<_> = self.media.worn(blocks.filter(|block| inner.vssd.is_lent(*block)));
         if !blocks.is_empty() {
             let change = inner.vssd.take_back(&blocks)?;
@@ -294,7 +298,7 @@ impl Host {
     }
 
     /// Takes the broker's answer to a request of this number.
-    pub(crate) fn answer_to(&self, request: RequestId) -> Option<Answer> {
+    pub(crate) fn answer_to(&self, request: BrokerRequestId) -> Option<BrokerAnswer> {
         self.control.lock().answers.remove(&request)
     }
 }

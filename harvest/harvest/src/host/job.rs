@@ -1,7 +1,7 @@
 //! Work that takes time, by name: what is to be done to which part of the flash.
 
 use crate::{GssdId, VssdId};
-use headstart_broker::Action;
+use headstart_broker::BrokerAction;
 
 /// A channel and its owner.
 pub(crate) type Owned = (VssdId, u16);
@@ -9,13 +9,13 @@ pub(crate) type Owned = (VssdId, u16);
 /// Work that takes time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Job {
-    /// [`Action::Erase`].
+    /// [`BrokerAction::Erase`].
     Erase(GssdId),
-    /// [`Action::Evacuate`].
+    /// [`BrokerAction::Evacuate`].
     Evacuate(GssdId, VssdId, u8),
-    /// [`Action::Detach`].
+    /// [`BrokerAction::Detach`].
     Detach(GssdId, VssdId, u8),
-    /// [`Action::Wipe`].
+    /// [`BrokerAction::Wipe`].
     Wipe(VssdId),
     /// Two channels are to swap owners.
     Swap(Owned, Owned),
@@ -29,12 +29,12 @@ impl Job {
     }
 
     /// The action that it does, if the broker gave it out.
-    pub(crate) fn action(self) -> Option<Action> {
+    pub(crate) fn action(self) -> Option<BrokerAction> {
         Some(match self {
-            Self::Erase(gssd) => Action::Erase { gssd },
-            Self::Evacuate(gssd, borrower, slot) => Action::Evacuate { gssd, borrower, slot },
-            Self::Detach(gssd, borrower, slot) => Action::Detach { gssd, borrower, slot },
-            Self::Wipe(vssd) => Action::Wipe { vssd },
+            Self::Erase(gssd) => BrokerAction::Erase { gssd },
+            Self::Evacuate(gssd, borrower, slot) => BrokerAction::Evacuate { gssd, borrower, slot },
+            Self::Detach(gssd, borrower, slot) => BrokerAction::Detach { gssd, borrower, slot },
+            Self::Wipe(vssd) => BrokerAction::Wipe { vssd },
             Self::Swap(..) => return None,
         })
     }

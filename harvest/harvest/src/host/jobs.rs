@@ -15,7 +15,7 @@ use super::job::Job;
 use super::volume::Volume;
 use super::{Host, Jobs, Kind};
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
-use headstart_broker::{Evacuation, Event, Run};
+use headstart_broker::{BlockRun, BrokerEvent, Evacuation};
 use headstart_flash::device::{FlashBlock, FlashError};
 use headstart_flash::vssd::Effort;
 use std::sync::Arc;
@@ -123,21 +123,21 @@ impl Host {
     }
 
     /// Erases a gSSD's blocks, its channels in parallel.
-    fn erase(&self, gssd: GssdId) -> Result<Option<Event>> {
+    fn erase(&self, gssd: GssdId) -> Result<Option<BrokerEvent>> {
         let blocks = self.custody.blocks(gssd);
         let lender = self.control.lock().broker.gssd(gssd).map(|gssd| gssd.lender);
         let bad = self.erase_runs(&blocks, true)?;
         if let Some(lender) = lender {
             self.lost_blocks(lender, &bad)?;
         }
-        Ok(Some(Event::Erased { gssd, bad }))
+        Ok(Some(BrokerEvent::Erased { gssd, bad }))
     }
 
     /// Erases blocks, channels in parallel; returns those that cannot be erased. `for_harvest` tells whose wear that
     /// is.
-    pub(super) fn erase_runs(&self, runs: &[Run], for_harvest: bool) -> Result<Vec<FlashBlock>> {
+    pub(super) fn erase_runs(&self, runs: &[BlockRun], for_harvest: bool) -> Result<Vec<FlashBlock>> {
         let geometry = self.media.geometry();
-        let blocks: Vec<FlashBlock> = runs.iter().copied().flat_map(Run::blocks).collect();
+        let blocks: Vec<FlashBlock> = runs.iter().copied().flat_map(BlockRun::blocks).collect();
         let channels: Vec<&[FlashBlock]> =
             blocks.chunk_by(|a, b| geometry.channel(*a) == geometry.channel(*b)).collect();
         let erase = |blocks: &[FlashBlock]| self.media.erase_all(for_harvest, blocks, || self.goes_on());
@@ -159,19 +159,19 @@ impl Host {
     }
 
     /// Moves the data of a slot to the borrower's other slots.
-    fn evacuate(&self, gssd: GssdId, borrower: VssdId, slot: u8) -> Result<Option<Event>> {
+    fn evacuate(&self, gssd: GssdId, borrower: VssdId, slot: u8) -> Result<Option<BrokerEvent>> {
         let Some(volume) = self.volume(borrower) else { return Ok(None) };
         let begun = {
             let mut inner = volume.write();
             if !inner.vssd.has_slot(slot) {
-                return Ok(Some(Event::Evacuated { gssd }));
+                return Ok(Some(BrokerEvent::Evacuated { gssd }));
             }
             inner.vssd.drain_slot(slot, None)
         };
         let bytes = match begun {
             Ok(fit) => fit.there.saturating_mul(self.media.geometry().page_size.into()),
             Err(error) if error.kind() == ErrorKind::NoSpace => {
-                return Ok(Some(Event::EvacuationFailed { gssd, cause: error.to_string() }));
+                return Ok(Some(BrokerEvent::EvacuationFailed { gssd, cause: error.to_string() }));
             }
             Err(error) => return Err(error),
         };
@@ -191,7 +191,7 @@ impl Host {
             if deadline.is_over {
                 volume.write().vssd.keep_slot(slot, None);
                 let cause = format!("it was not done within {} s", deadline.limit.as_secs());
-                return Ok(Some(Event::EvacuationFailed { gssd, cause }));
+                return Ok(Some(BrokerEvent::EvacuationFailed { gssd, cause }));
             }
             if deadline.is_urgent {
                 promotion.get_or_insert_with(|| volume.promote());
@@ -209,7 +209,7 @@ impl Host {
             }
         }
         volume.flush(&self.log, &self.media)?;
-        Ok(Some(Event::Evacuated { gssd }))
+        Ok(Some(BrokerEvent::Evacuated { gssd }))
     }
 
     /// The time limit for moving `bytes` bytes from a slot; `None` if the broker does not await that any more.
@@ -242,8 +242,8 @@ impl Host {
     }
 
     /// Takes a slot from a borrower, with the data that is still in it, and waits for running I/O.
-    fn detach(&self, gssd: GssdId, borrower: VssdId, slot: u8) -> Result<Option<Event>> {
-        let Some(volume) = self.volume(borrower) else { return Ok(Some(Event::Detached { gssd })) };
+    fn detach(&self, gssd: GssdId, borrower: VssdId, slot: u8) -> Result<Option<BrokerEvent>> {
+        let Some(volume) = self.volume(borrower) else { return Ok(Some(BrokerEvent::Detached { gssd })) };
         for round in 0.. {
             {
                 let mut inner = volume.write();
@@ -270,7 +270,7 @@ impl Host {
         // A block whose counter another shares looks pinned for longer than it is, never for shorter. No new pins are
         // made, so that each has to be seen once without a pin, not all at the same time.
         let blocks = self.custody.blocks(gssd);
-        let mut read: Vec<_> = blocks.into_iter().flat_map(Run::blocks).collect();
+        let mut read: Vec<_> = blocks.into_iter().flat_map(BlockRun::blocks).collect();
         loop {
             read.retain(|block| volume.pins().is_pinned(*block));
             if read.is_empty() {
@@ -286,24 +286,24 @@ impl Host {
             }
             volume.wait_a_moment();
         }
-        Ok(Some(Event::Detached { gssd }))
+        Ok(Some(BrokerEvent::Detached { gssd }))
     }
 
     /// Erases all blocks that a deleted vSSD owns.
-    fn wipe(&self, vssd: VssdId) -> Result<Option<Event>> {
+    fn wipe(&self, vssd: VssdId) -> Result<Option<BrokerEvent>> {
         let Some(volume) = self.volume(vssd) else { return Ok(None) };
         volume.gone.store(true, Ordering::SeqCst);
         let geometry = *self.media.geometry();
         // No I/O comes in any more; running I/O is waited for.
         let channels = volume.channels();
         let all = channels.into_iter().flat_map(|channel| geometry.blocks_of(channel)).map(FlashBlock);
-        let runs = Run::gather(all);
-        let blocks = || runs.iter().copied().flat_map(Run::blocks);
+        let runs = BlockRun::gather(all);
+        let blocks = || runs.iter().copied().flat_map(BlockRun::blocks);
         while volume.is_busy(blocks()) {
             volume.wait_a_moment();
         }
         let bad = self.erase_runs(&runs, volume.kind == Kind::Harvest)?;
-        Ok(Some(Event::Wiped { vssd, bad }))
+        Ok(Some(BrokerEvent::Wiped { vssd, bad }))
     }
 
     /// Begins to collect if room is short, unless a collector runs.

@@ -3,9 +3,9 @@
 use super::media::Media;
 use super::meta::encoded;
 use crate::{Error, ErrorKind, Result, VssdId};
-use headstart_broker::Step;
+use headstart_broker::BrokerStep;
 use headstart_flash::journal::room::RESERVE;
-use headstart_flash::journal::{Journal, Lsn, Record, Rewriting};
+use headstart_flash::journal::{Journal, JournalRecord, Lsn, Rewriting};
 use headstart_flash::vssd::{Change, Vssd};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -115,15 +115,15 @@ impl Log {
         // Before the record: any sync that takes the record along then flushes the flash.
         self.maps.store(true, Ordering::SeqCst);
         inner.last = change.number;
-        inner.lsn = self.append(&Record::Map { vssd, change: bytes })?;
+        inner.lsn = self.append(&JournalRecord::Map { vssd, change: bytes })?;
         Ok(())
     }
 
-    pub(crate) fn step(&self, step: &Step) -> Result<Lsn> {
-        self.append(&Record::Broker(step.clone()))
+    pub(crate) fn step(&self, step: &BrokerStep) -> Result<Lsn> {
+        self.append(&JournalRecord::Broker(step.clone()))
     }
 
-    pub(crate) fn append(&self, record: &Record) -> Result<Lsn> {
+    pub(crate) fn append(&self, record: &JournalRecord) -> Result<Lsn> {
         self.records.fetch_add(1, Ordering::Relaxed);
         self.journal.append(record)
     }

@@ -4,7 +4,7 @@ use super::job::Owned;
 use super::status::Kind;
 use crate::{Error, Result, VssdId};
 use headstart_flash::device::Geometry;
-use headstart_flash::journal::Record;
+use headstart_flash::journal::JournalRecord;
 use serde::{Deserialize, Serialize};
 
 /// A record of the host's. New kinds are added at the end: the number of a kind is its form on disk.
@@ -35,8 +35,8 @@ impl Meta {
         Self::Made { vssd: id, name, kind: kind as u8, channels, grows }
     }
 
-    pub(crate) fn record(&self) -> Result<Record> {
-        Ok(Record::Host { meta: encoded(self)? })
+    pub(crate) fn record(&self) -> Result<JournalRecord> {
+        Ok(JournalRecord::Host { meta: encoded(self)? })
     }
 
     pub(crate) fn of(bytes: &[u8]) -> Result<Self> {

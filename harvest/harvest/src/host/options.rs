@@ -5,7 +5,7 @@ use headstart_block::{ByteSize, saturating};
 use headstart_broker as broker;
 use headstart_broker::gssd::Grain;
 use headstart_flash::device::claim::{Claim, is_hole};
-use headstart_flash::device::emulator::Faults;
+use headstart_flash::device::emulator::FlashFaults;
 use headstart_flash::device::timing::Speeds;
 use headstart_flash::device::{Emulator, FileFlash, Flash, Geometry, blank};
 use headstart_flash::scheduler::{SchedulerSettings, Speed};
@@ -190,7 +190,7 @@ pub(crate) fn open_flash(options: &Options, known: bool) -> Result<Opened> {
         FlashPlace::Emulated { size } => {
             let geometry = geometry(*size)?;
             return Ok(Opened {
-                flash: Arc::new(Emulator::new(geometry, Faults::default())),
+                flash: Arc::new(Emulator::new(geometry, FlashFaults::default())),
                 speed: Speed::Emulated(settings.speeds),
                 new: true,
                 forgets: true,

@@ -5,7 +5,7 @@ use super::log::{Inner, from_flash};
 use super::volume::Volume;
 use crate::{Error, ErrorKind, Result};
 use headstart_block::saturating;
-use headstart_broker::{Event, Notice, Report};
+use headstart_broker::{BrokerEvent, BrokerReport, Notice};
 use headstart_flash::device::{FlashBlock, FlashError};
 use headstart_flash::queue;
 use headstart_flash::scheduler::Class;
@@ -163,7 +163,7 @@ impl Host {
         let lent = volume.read().vssd.usage().lent;
         let blocks = pages.div_ceil(self.media.geometry().pages as usize) + 8;
         let capacity = saturating(blocks);
-        self.notify(Event::SpacePressure { lender: volume.id, bandwidth: 0, capacity })?;
+        self.notify(BrokerEvent::SpacePressure { lender: volume.id, bandwidth: 0, capacity })?;
         if self.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Cancelled, "the host is being closed"));
         }
@@ -345,7 +345,7 @@ impl Host {
             offset: u64::from(page) * u64::from(self.media.geometry().page_size),
             at: (block, at),
         };
-        let report = Report { vm: volume.name.clone(), vssd: volume.id, at: self.time(), what };
+        let report = BrokerReport { vm: volume.name.clone(), vssd: volume.id, at: self.time(), what };
         tracing::warn!(vssd = volume.name, "{report}");
         self.control.lock().report(report);
     }

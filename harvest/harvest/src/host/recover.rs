@@ -17,10 +17,10 @@ use super::{Clock, Control, Host, Jobs, Kind};
 use crate::{Error, ErrorKind, Result, Time, VssdId};
 use headstart_block::guarded::{GuardedDir, open_own_file, shell_word};
 use headstart_block::{private, saturating};
-use headstart_broker::{Action, Broker, Run, Step};
+use headstart_broker::{BlockRun, Broker, BrokerAction, BrokerStep};
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry};
-use headstart_flash::journal::{Journal, Record, Snapshots};
+use headstart_flash::journal::{Journal, JournalRecord, Snapshots};
 use headstart_flash::queue::ChannelQueue;
 use headstart_flash::scheduler::{ChannelSchedulers, Speed};
 use headstart_flash::vssd::{Change, Snapshot, Vssd};
@@ -56,7 +56,7 @@ pub(super) struct Known {
     pub(super) made: BTreeMap<VssdId, About>,
     pub(super) vssds: BTreeMap<VssdId, Vssd>,
     last: BTreeMap<VssdId, u64>,
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<BrokerStep>,
     since: BTreeMap<VssdId, Time>,
     sold: Vec<Sold>,
     looked: Option<Looked>,
@@ -196,7 +196,7 @@ impl Host {
             vssd.recovered(|block| self.media.wear(block), |block| self.media.is_clean(block));
             for action in &control.resumed {
                 // Before any write there: its data was moved, or its user was told that it is lost.
-                if let Action::Detach { borrower, slot, .. } = action
+                if let BrokerAction::Detach { borrower, slot, .. } = action
                     && *borrower == id
                     && vssd.has_slot(*slot)
                     && let Some(change) = vssd.abandon_slot(*slot)?
@@ -234,8 +234,8 @@ impl Host {
         let mut changes: Vec<Change> =
             self.follow_swap(vssd, control.broker.channels(id))?.into_iter().collect();
         let lent: BTreeSet<FlashBlock> =
-            self.custody.lent(id).into_iter().flat_map(|(_, runs)| runs).flat_map(Run::blocks).collect();
-        let bad: BTreeSet<FlashBlock> = self.custody.bad().into_iter().flat_map(Run::blocks).collect();
+            self.custody.lent(id).into_iter().flat_map(|(_, runs)| runs).flat_map(BlockRun::blocks).collect();
+        let bad: BTreeSet<FlashBlock> = self.custody.bad().into_iter().flat_map(BlockRun::blocks).collect();
         let mut home = Vec::new();
         for block in vssd.lent_blocks() {
             if bad.contains(&block) {
@@ -248,11 +248,11 @@ impl Host {
             changes.push(vssd.take_back(&home)?);
         }
         for action in &control.resumed {
-            if let Action::Attach { gssd, borrower, slot } = action
+            if let BrokerAction::Attach { gssd, borrower, slot } = action
                 && *borrower == id
                 && !vssd.has_slot(*slot)
             {
-                let blocks = self.custody.blocks(*gssd).into_iter().flat_map(Run::blocks);
+                let blocks = self.custody.blocks(*gssd).into_iter().flat_map(BlockRun::blocks);
                 changes.push(vssd.add_slot(*slot, &self.media.worn(blocks))?);
             }
         }
@@ -298,26 +298,26 @@ impl Known {
     /// Forgets vSSDs that were deleted.
     pub(super) fn forget_deleted(&mut self) {
         for step in &self.steps {
-            if let Step::Deleted { vssd, .. } = step {
+            if let BrokerStep::Deleted { vssd, .. } = step {
                 self.vssds.remove(vssd);
             }
         }
     }
 
     /// Takes the next record. `snapshots` gathers their parts.
-    pub(super) fn add(&mut self, snapshots: &mut Snapshots, record: Record) -> Result<()> {
+    pub(super) fn add(&mut self, snapshots: &mut Snapshots, record: JournalRecord) -> Result<()> {
         self.clean.clear();
         match record {
-            Record::Broker(step) => self.steps.push(step),
-            Record::Host { meta } => self.meta(Meta::of(&meta)?),
-            Record::Snapshot { vssd, part, last, map } => {
+            JournalRecord::Broker(step) => self.steps.push(step),
+            JournalRecord::Host { meta } => self.meta(Meta::of(&meta)?),
+            JournalRecord::Snapshot { vssd, part, last, map } => {
                 let Some(map) = snapshots.add(vssd, part, last, map)? else { return Ok(()) };
                 let snapshot: Snapshot = decoded(&map, "a vSSD's map")?;
                 drop(map);
                 self.last.insert(vssd, snapshot.number);
                 self.vssds.insert(vssd, Vssd::restore(&snapshot)?);
             }
-            Record::Map { vssd, change } => {
+            JournalRecord::Map { vssd, change } => {
                 let change: Change = decoded(&change, "a change of a vSSD")?;
                 let map = self.vssds.get_mut(&vssd).ok_or_else(|| {
                     Error::corrupt("it changes before it is there").about(format_args!("vSSD {}", vssd.0))
@@ -326,7 +326,7 @@ impl Known {
                 let last = self.last.entry(vssd).or_default();
                 *last = change.number.max(*last);
             }
-            Record::Whole => {}
+            JournalRecord::Whole => {}
         }
         Ok(())
     }

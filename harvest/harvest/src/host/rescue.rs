@@ -6,7 +6,7 @@
 
 use super::recover::{Known, lock_dir};
 use crate::{Error, ErrorKind, Result, VssdKind};
-use headstart_broker::Run;
+use headstart_broker::BlockRun;
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FileFlash, FlashBlock, Geometry, table};
 use headstart_flash::journal::Snapshots;
@@ -269,7 +269,7 @@ fn table_part(path: &Path, geometry: &Geometry, known: &Known) -> (Part, Option<
     };
     let bad = || {
         let custody = Custody::recover(*geometry, &known.steps).map(|custody| custody.bad());
-        custody.unwrap_or_default().into_iter().flat_map(Run::blocks).collect::<Vec<FlashBlock>>()
+        custody.unwrap_or_default().into_iter().flat_map(BlockRun::blocks).collect::<Vec<FlashBlock>>()
     };
     let anew = || Some(table::anew(geometry, bad().into_iter()));
     let costs = "it can be made again from the journal, without its counts of erasures";

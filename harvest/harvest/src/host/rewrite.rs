@@ -4,13 +4,17 @@ use super::meta::{Meta, encoded};
 use super::volume::Volume;
 use super::{Control, Host};
 use crate::{Result, VssdId};
-use headstart_flash::journal::{Record, parts};
+use headstart_flash::journal::{JournalRecord, parts};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Host {
     /// The records that a journal is to begin with to lead to the present state, without the maps.
-    fn records(&self, control: &Control, volumes: &BTreeMap<VssdId, Arc<Volume>>) -> Result<Vec<Record>> {
+    fn records(
+        &self,
+        control: &Control,
+        volumes: &BTreeMap<VssdId, Arc<Volume>>,
+    ) -> Result<Vec<JournalRecord>> {
         let mut records =
             vec![Meta::Flash(*self.media.geometry()).record()?, Meta::Next(control.next_vssd).record()?];
         for volume in volumes.values() {
@@ -20,7 +24,7 @@ impl Host {
         records.extend(control.wear_leveling.record()?);
         records.push(self.media.wear_record().record()?);
         let steps = control.broker.snapshot(self.custody.bad(), |id| self.custody.blocks(id));
-        records.extend(steps.into_iter().map(Record::Broker));
+        records.extend(steps.into_iter().map(JournalRecord::Broker));
         Ok(records)
     }
 

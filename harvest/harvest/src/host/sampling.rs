@@ -2,7 +2,7 @@
 
 use super::status::Kind;
 use crate::{Time, VssdId};
-use headstart_broker::Event;
+use headstart_broker::BrokerEvent;
 use headstart_forecast::{Forecast, ForecastSettings, Forecaster, Sample, Side, Stat};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -129,9 +129,9 @@ impl Sampler {
 }
 
 /// A forecast as an event for the broker.
-pub(crate) fn event(vssd: VssdId, forecast: Forecast) -> Event {
+pub(crate) fn event(vssd: VssdId, forecast: Forecast) -> BrokerEvent {
     let Forecast { bandwidth, capacity, lasts } = forecast;
-    Event::Forecast { vssd, bandwidth, capacity, lasts }
+    BrokerEvent::Forecast { vssd, bandwidth, capacity, lasts }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "samples are f32")]

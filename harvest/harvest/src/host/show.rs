@@ -7,7 +7,7 @@ use super::status::{
 use super::{Control, Host};
 use crate::{GssdId, VssdId};
 use headstart_block::saturating;
-use headstart_broker::{Notice, Run};
+use headstart_broker::{BlockRun, Notice};
 use headstart_flash::device::FlashBlock;
 use std::sync::atomic::Ordering;
 
@@ -125,7 +125,7 @@ impl Host {
         let volumes = self.volumes.read().clone();
         let taken: usize = volumes.values().map(|volume| volume.channels().len()).sum();
         let bad = (0..geometry.total_blocks()).filter(|block| self.media.is_bad(FlashBlock(*block))).count();
-        let nobodys: u64 = self.custody.bad().iter().map(|run: &Run| u64::from(run.count)).sum();
+        let nobodys: u64 = self.custody.bad().iter().map(|run: &BlockRun| u64::from(run.count)).sum();
         let done = self.media.done();
         let (failed_programs, failing) = self.media.failures();
         FlashStatus {

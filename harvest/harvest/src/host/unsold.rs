@@ -11,8 +11,8 @@ use super::volume::Volume;
 use super::{Control, Host, Kind};
 use crate::{Result, Time, VssdId};
 use headstart_block::exact;
-use headstart_broker::Event;
-use headstart_flash::journal::Record;
+use headstart_broker::BrokerEvent;
+use headstart_flash::journal::JournalRecord;
 use headstart_forecast::unsold::ENOUGH;
 use headstart_forecast::{Forecast, Unsold};
 use std::collections::{BTreeMap, VecDeque};
@@ -69,7 +69,7 @@ impl UnsoldInventory {
     }
 
     /// The records for the journal.
-    pub(crate) fn records(&self) -> Result<Vec<Record>> {
+    pub(crate) fn records(&self) -> Result<Vec<JournalRecord>> {
         let mut records = Vec::with_capacity(self.since.len() + 1);
         for (vssd, since) in &self.since {
             records.push(Meta::Since { vssd: *vssd, at_us: since.0 }.record()?);
@@ -83,7 +83,7 @@ impl UnsoldInventory {
 
 impl Host {
     /// The offer of all of an unsold vSSD, for the time that it is expected to last.
-    pub(super) fn offer_unsold(&self, control: &mut Control, volume: &Volume) -> Event {
+    pub(super) fn offer_unsold(&self, control: &mut Control, volume: &Volume) -> BrokerEvent {
         let usage = volume.read().vssd.usage();
         let lasts = control.inventory.lasts(volume.id, self.size_of(volume), self.time(), &self.settings);
         let bandwidth = exact(volume.channels().len(), "a channel has one owner, and a number of 16 bits");
@@ -100,7 +100,7 @@ impl Host {
         control: &mut Control,
         now: Time,
         volumes: impl Iterator<Item = &'a Volume>,
-    ) -> Vec<Event> {
+    ) -> Vec<BrokerEvent> {
         if now < control.inventory.next {
             return Vec::new();
         }

@@ -7,7 +7,7 @@
 //!    are waited for (no more of them is lent), for days if need be. If there is no room, or a write needs the channel,
 //!    this ends, and is tried again later.
 //! 2. Both are closed and the maps made durable. Earlier readers are waited for. Both are erased.
-//! 3. The broker's step [`Swapped`](headstart_broker::Step::Swapped) is made durable. From here on the owners are
+//! 3. The broker's step [`Swapped`](headstart_broker::BrokerStep::Swapped) is made durable. From here on the owners are
 //!    swapped; custody gives each all of its new channel, which is clean.
 //! 4. Both maps get the new channel in the place of the old one; recovery does that if a crash came before it.
 //!
@@ -18,10 +18,10 @@ use super::meta::{Looked, Meta};
 use super::volume::Volume;
 use super::{Control, Host};
 use crate::{Error, ErrorKind, Result, Time, VssdId};
-use headstart_broker::Event;
-use headstart_broker::Run;
+use headstart_broker::BlockRun;
+use headstart_broker::BrokerEvent;
 use headstart_flash::device::FlashBlock;
-use headstart_flash::journal::Record;
+use headstart_flash::journal::JournalRecord;
 use headstart_flash::vssd::{Change, ChannelWear, Effort, Vssd, plan_swap};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl WearLeveling {
     }
 
     /// The record for the journal.
-    pub(crate) fn record(&self) -> Result<Option<Record>> {
+    pub(crate) fn record(&self) -> Result<Option<JournalRecord>> {
         self.looked.clone().map(|looked| Meta::Looked(looked).record()).transpose()
     }
 
@@ -117,14 +117,14 @@ impl Host {
 
     /// Empties two channels and erases them; `None` if that cannot be now. Pooled parts of them go home first, leased
     /// parts are waited for.
-    pub(super) fn swap(&self, one: Owned, other: Owned) -> Result<Option<Event>> {
+    pub(super) fn swap(&self, one: Owned, other: Owned) -> Result<Option<BrokerEvent>> {
         let Some(volumes) = self.volume(one.0).zip(self.volume(other.0)) else { return Ok(None) };
         let both = [(&*volumes.0, one.1), (&*volumes.1, other.1)];
         for (at, (volume, channel)) in both.into_iter().enumerate() {
             let inner = volume.read();
             if !self.can_swap(volume, &inner.vssd, (channel, both[1 - at].1)) {
                 let lends = inner.vssd.usage().lent > 0;
-                return Ok(lends.then_some(Event::Unpool { lender: volume.id }));
+                return Ok(lends.then_some(BrokerEvent::Unpool { lender: volume.id }));
             }
         }
         // The deletion of one of them waits until no part of it is being erased any more.
@@ -140,14 +140,14 @@ impl Host {
                 while blocks().any(|block| volume.pins().is_pinned(block)) {
                     volume.wait_a_moment();
                 }
-                bad.extend(self.erase_runs(&Run::gather(blocks()), false)?);
+                bad.extend(self.erase_runs(&BlockRun::gather(blocks()), false)?);
             }
             Ok(Some(bad))
         });
         if !matches!(emptied, Ok(Some(_))) {
             self.keep_channels(one, other);
         }
-        Ok(emptied?.map(|bad| Event::Swapped { one, other, bad }))
+        Ok(emptied?.map(|bad| BrokerEvent::Swapped { one, other, bad }))
     }
 
     /// `true` if a vSSD can give one of its channels for another: no part of it is lent; there is room for its data,
@@ -245,7 +245,7 @@ impl Host {
 
     /// Has a channel take the place of another in a map.
     fn replace_channel(&self, vssd: &mut Vssd, from: u16, to: u16) -> Result<Change> {
-        let nobodys: Vec<Run> = self.custody.bad();
+        let nobodys: Vec<BlockRun> = self.custody.bad();
         let is_bad = |block| self.media.is_bad(block) || nobodys.iter().any(|run| run.contains(block));
         let blocks = self.media.geometry().blocks_of(to).map(FlashBlock);
         let blocks: Vec<_> =

@@ -25,8 +25,8 @@ use headstart_sim::harvest::accuracy::accuracy;
 use headstart_sim::harvest::ceiling::Rules;
 use headstart_sim::harvest::performance::{Length, measure};
 use headstart_sim::harvest::planner::planned;
-use headstart_sim::harvest::statistics::Statistics;
-use headstart_sim::harvest::{Fleet, Grain, Source, availability, simulate};
+use headstart_sim::harvest::statistics::DemandStatistics;
+use headstart_sim::harvest::{Fleet, Grain, StorageSource, availability, simulate};
 use report::{Availability, HarvestReport, Ran, StatisticsRow};
 
 /// VMs that predictors are tried on.
@@ -50,7 +50,7 @@ impl Harvest {
         let runs = runs * usize::from(self.shows(Figure::Utilisation));
         progress.begin("simulating", 3 + runs as u64);
         if self.shows(Figure::Statistics) {
-            let found = Statistics::of(&fleet);
+            let found = DemandStatistics::of(&fleet);
             report.statistics = StatisticsRow::all(&found);
             statistics = Some(found);
         }
@@ -73,13 +73,13 @@ impl Harvest {
             let plan = self.plan.then(|| planned(&fleet, Rules::of(&Grain::default())));
             for foresight in &self.foresight {
                 cancelled(progress)?;
-                let outcome = simulate(&fleet, &self.model(Source::Regular, *foresight));
+                let outcome = simulate(&fleet, &self.model(StorageSource::Regular, *foresight));
                 report.runs.push(Ran::regular(*foresight, outcome, plan));
                 progress.advance(1);
             }
             for foresight in self.unsold() {
                 cancelled(progress)?;
-                let outcome = simulate(&fleet, &self.model(Source::Unsold, foresight));
+                let outcome = simulate(&fleet, &self.model(StorageSource::Unsold, foresight));
                 report.runs.push(Ran::unsold(foresight, outcome));
                 progress.advance(1);
             }

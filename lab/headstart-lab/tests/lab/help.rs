@@ -1,7 +1,7 @@
 //! The command line itself: help, examples.
 
 use headstart_testkit::help::{check_help, commands, run_examples};
-use headstart_testkit::scene::{Run, Scene};
+use headstart_testkit::scene::{CommandRun, Scene};
 
 const LAB: &str = "headstart-lab";
 
@@ -21,7 +21,7 @@ fn every_command_has_an_example() {
         "trace synthesize",
     ];
     assert_eq!(names, all);
-    let run = |words: &str| Run::of(words, &mut scene.command_of(LAB, words)).succeeds().stdout;
+    let run = |words: &str| CommandRun::of(words, &mut scene.command_of(LAB, words)).succeeds().stdout;
     assert!(run("--help").contains("Exit status"));
     assert_eq!(run("--version"), format!("headstart-lab {}\n", env!("CARGO_PKG_VERSION")));
 }
@@ -53,7 +53,7 @@ fn mistakes_have_status_2() {
         "trace plot",
         "trace stats",
     ] {
-        let run = Run::of(words, &mut scene.command_of(LAB, words));
+        let run = CommandRun::of(words, &mut scene.command_of(LAB, words));
         assert_eq!(run.status, Some(2), "{run}");
         assert!(run.stdout.is_empty() && !run.stderr.is_empty(), "{run}");
     }

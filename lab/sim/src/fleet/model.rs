@@ -27,7 +27,7 @@ pub struct FleetModel {
     /// `Some` if disks without a plan follow hints.
     pub hints: Option<HintsModel>,
     /// The faults.
-    pub faults: Faults,
+    pub faults: FleetFaults,
     /// The disks' pull engines. Streams are not modelled: their requests are no longer than others.
     pub engine: headstart_pull::EngineSettings,
     /// The duration of a read that has all its bytes.
@@ -50,7 +50,7 @@ impl FleetModel {
             fabric: None,
             way,
             hints: None,
-            faults: Faults::default(),
+            faults: FleetFaults::default(),
             engine,
             local_read: Duration::ZERO,
             until: Duration::from_secs(24 * 3600),
@@ -168,7 +168,7 @@ pub enum Warm {
 
 /// The faults of a run. Spans are from the first moment to before the second.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Faults {
+pub struct FleetFaults {
     /// The number of messages of a million between hosts that are lost: adverts for good; others arrive late, as after
     /// a retransmission of TCP.
     pub loss_per_million: u32,

@@ -65,7 +65,7 @@ fn patterns_are_what_they_are_called() {
 #[test]
 fn a_simulation_gives_the_same_result_twice() {
     let model = FleetModel {
-        faults: Faults {
+        faults: FleetFaults {
             loss_per_million: 10_000,
             deaths: vec![Death { at: Nanos(300_000_000), per_million: 300_000, roots: false }],
             restarts: vec![Restart {
@@ -76,7 +76,7 @@ fn a_simulation_gives_the_same_result_twice() {
             corrupt: 1,
             liars: 1,
             slow: 1,
-            ..Faults::default()
+            ..FleetFaults::default()
         },
         ..FleetModel::new(10, links(), Way::Swarm(Box::default()))
     };
@@ -119,12 +119,12 @@ fn faults_degrade_no_further_than_to_lazy() {
     let restart =
         |ms: u64| Restart { at: moment(ms), per_million: 1_000_000, away: Duration::from_millis(500) };
     let all = [
-        Faults { deaths: vec![death(false)], ..Faults::default() },
-        Faults { restarts: vec![restart(800), restart(1900)], ..Faults::default() },
-        Faults { partitions: vec![(moment(1200), moment(3000))], ..Faults::default() },
-        Faults { corrupt: 2, ..Faults::default() },
-        Faults { liars: 2, ..Faults::default() },
-        Faults { loss_per_million: 50_000, ..Faults::default() },
+        FleetFaults { deaths: vec![death(false)], ..FleetFaults::default() },
+        FleetFaults { restarts: vec![restart(800), restart(1900)], ..FleetFaults::default() },
+        FleetFaults { partitions: vec![(moment(1200), moment(3000))], ..FleetFaults::default() },
+        FleetFaults { corrupt: 2, ..FleetFaults::default() },
+        FleetFaults { liars: 2, ..FleetFaults::default() },
+        FleetFaults { loss_per_million: 50_000, ..FleetFaults::default() },
     ];
     for (n, faults) in all.into_iter().enumerate() {
         for seed in 0..3 {
@@ -149,7 +149,7 @@ fn agents_that_are_restarted_cost_the_store_little() {
         per_million: 500_000,
         away: Duration::from_millis(100),
     };
-    let faults = Faults { restarts: vec![restart(500), restart(1000)], ..Faults::default() };
+    let faults = FleetFaults { restarts: vec![restart(500), restart(1000)], ..FleetFaults::default() };
     let model = FleetModel { faults, ..FleetModel::new(24, links(), Way::Swarm(Box::default())) };
     let outcome = simulate(&model, &workload).summary();
     assert_eq!((outcome.incomplete, outcome.failed, outcome.wrong_answers), (0, 0, 0), "{outcome:?}");
@@ -218,9 +218,9 @@ fn bad_hosts_cost_the_others_little() {
     let workload = Workload::pattern(24, 64 * MIB, region(16 * MIB), Pattern::SyncSame);
     let alone = simulate(&FleetModel::new(24, links(), Way::Independent), &workload).summary();
     let all = [
-        Faults { slow: 2, ..Faults::default() },
-        Faults { corrupt: 2, ..Faults::default() },
-        Faults { liars: 2, ..Faults::default() },
+        FleetFaults { slow: 2, ..FleetFaults::default() },
+        FleetFaults { corrupt: 2, ..FleetFaults::default() },
+        FleetFaults { liars: 2, ..FleetFaults::default() },
     ];
     for (faults, seed) in all.iter().flat_map(|faults| (0..3).map(move |seed| (faults.clone(), seed))) {
         let model = FleetModel { faults, seed, ..FleetModel::new(24, links(), Way::Swarm(Box::default())) };
@@ -240,7 +240,7 @@ fn dead_roots_cost_the_store_little() {
         let settings = headstart_swarm::NodeSettings { topology, ..Default::default() };
         let swarm = SwarmModel { settings, roots: 3, ..SwarmModel::default() };
         let death = Death { at: Nanos(1_000_000_000), per_million: 300_000, roots: false };
-        let faults = Faults { deaths: vec![death], ..Faults::default() };
+        let faults = FleetFaults { deaths: vec![death], ..FleetFaults::default() };
         let model = FleetModel { faults, seed, ..FleetModel::new(24, links(), Way::Swarm(Box::new(swarm))) };
         let outcome = simulate(&model, &workload).summary();
         assert!(outcome.incomplete == 0 && outcome.failed == 0, "{seed}: {outcome:?}");

@@ -11,7 +11,7 @@ use headstart_forecast::duration::{LastLength, Lasting};
 use headstart_forecast::level::level_above;
 use headstart_forecast::plain::Margin;
 use headstart_forecast::{Level, Need, Predictor, Quantity, Reading, Stat};
-use headstart_predictors::{LengthLstm, LevelLstm, NETWORKS, Rule};
+use headstart_predictors::{LengthLstm, LevelLstm, LevelRule, NETWORKS};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub const HORIZONS: [usize; 2] = [1, 5];
 
 /// One line of the figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Accuracy {
+pub struct PredictorAccuracy {
     /// The predicted quantity.
     pub what: &'static str,
     /// The predictor.
@@ -56,16 +56,16 @@ impl Sums {
         }
     }
 
-    fn line(&self, what: &'static str, predictor: &'static str, minutes: usize) -> Accuracy {
+    fn line(&self, what: &'static str, predictor: &'static str, minutes: usize) -> PredictorAccuracy {
         let share = |sums: &[f64], of: f64| sums.iter().map(|sum| sum / of.max(1e-9)).collect();
         let (covered, waste) = (share(&self.covered, self.count), share(&self.waste, self.needed));
-        Accuracy { what, predictor, minutes, covered, waste }
+        PredictorAccuracy { what, predictor, minutes, covered, waste }
     }
 }
 
 /// The accuracies over the first `vms` VMs of a fleet.
 #[must_use]
-pub fn accuracy(fleet: &Fleet, vms: usize) -> Vec<Accuracy> {
+pub fn accuracy(fleet: &Fleet, vms: usize) -> Vec<PredictorAccuracy> {
     let span = fleet.settings.span();
     let mut lines = Vec::new();
     for (what, lasting, quantity) in [
@@ -82,7 +82,8 @@ pub fn accuracy(fleet: &Fleet, vms: usize) -> Vec<Accuracy> {
             })
             .collect();
         for horizon in HORIZONS {
-            let lstm = |highest| LevelLstm::new(quantity, Rule::Likeliest, highest, horizon, Need::At, 1);
+            let lstm =
+                |highest| LevelLstm::new(quantity, LevelRule::Likeliest, highest, horizon, Need::At, 1);
             let plain = levels(&courses, span, horizon, |_| Margin::default());
             lines.push(plain.line(what, "last value", horizon * 3));
             lines.push(levels(&courses, span, horizon, lstm).line(what, "lstm", horizon * 3));

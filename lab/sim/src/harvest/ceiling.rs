@@ -16,7 +16,7 @@
 //! ([`super::planner`]). The best allocator is between those and the ceiling.
 
 use super::course::{STEP, Seconds};
-use super::fleet::{Fleet, RegularVm, Request};
+use super::fleet::{Fleet, HarvestVm, RegularVm};
 use super::foresight::GB_BLOCKS;
 use headstart_block::{exact, saturating};
 use headstart_broker::gssd::Grain;
@@ -161,11 +161,11 @@ fn demand(fleet: &Fleet, homes: &[usize]) -> (Vec<f64>, Vec<f64>) {
     let mut here = Vec::new();
     for (step, homes) in (0..).zip(homes) {
         let (start, end) = (step * STEP, (step + 1) * STEP);
-        here.retain(|(request, _): &(&Request, _)| request.at.saturating_add(request.lasts) > start);
+        here.retain(|(request, _): &(&HarvestVm, _)| request.at.saturating_add(request.lasts) > start);
         while let Some(request) = coming.next_if(|request| request.at < end) {
             here.push((request, request.demand().capacity));
         }
-        let need = |(request, uses): &(&Request, super::course::Course)| {
+        let need = |(request, uses): &(&HarvestVm, super::course::Course)| {
             let until = request.at.saturating_add(request.lasts).min(end);
             let from = start.max(request.at);
             let share = f64::from(until.saturating_sub(from)) / f64::from(STEP);

@@ -115,7 +115,7 @@ impl Lot {
 
 /// A harvest VM: storage that it asks for, and for how long.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
+pub struct HarvestVm {
     /// The time of its arrival.
     pub at: Seconds,
     /// The time for which it wants the storage.
@@ -124,7 +124,7 @@ pub struct Request {
     pub gigabytes: u32,
     /// Channels that it asks for: in proportion.
     pub channels: u16,
-    /// The seed of its real use: see [`Request::demand`].
+    /// The seed of its real use: see [`HarvestVm::demand`].
     pub seed: u64,
 }
 
@@ -151,5 +151,5 @@ pub struct Fleet {
     /// Unsold storage, by the time at which it became free.
     pub lots: Vec<Lot>,
     /// Harvest VMs, by the time of their arrival.
-    pub requests: Vec<Request>,
+    pub requests: Vec<HarvestVm>,
 }

@@ -5,7 +5,7 @@
 //! the same broker under the same rules, so its gain can be reached; [`super::ceiling`] gives the bound that cannot.
 
 use super::course::{Course, STEP, Seconds, Window};
-use super::fleet::{DAY, Request};
+use super::fleet::{DAY, HarvestVm};
 use super::regular::seconds;
 use headstart_block::saturating;
 use headstart_forecast::{Forecast, ForecastSettings, Forecaster, PredictorKind, Sample, Side, Stat};
@@ -141,6 +141,6 @@ fn best(owned: &Owned<'_>, now: Seconds, end: Seconds, grain: u32) -> (u32, Seco
 }
 
 /// The size of a harvest VM's request, in flash blocks.
-pub(super) fn blocks(request: &Request) -> u32 {
+pub(super) fn blocks(request: &HarvestVm) -> u32 {
     request.gigabytes * GB_BLOCKS
 }

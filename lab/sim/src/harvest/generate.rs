@@ -2,7 +2,7 @@
 
 use super::fleet::{Fleet, FleetSettings, RegularVm};
 use super::{regular, requests, unsold};
-use headstart_predictors::series::Series;
+use headstart_predictors::series::DemandSeries;
 use std::sync::Arc;
 
 impl Fleet {
@@ -15,7 +15,11 @@ impl Fleet {
     /// Draws the same fleet, but the use of regular VMs follows demand series: each VM takes one of each kind from a
     /// drawn moment on, and repeats it from its beginning when it ends. The highest level is all that the VM owns.
     #[must_use]
-    pub fn replay(settings: &FleetSettings, bandwidth: &[Arc<Series>], capacity: &[Arc<Series>]) -> Self {
+    pub fn replay(
+        settings: &FleetSettings,
+        bandwidth: &[Arc<DemandSeries>],
+        capacity: &[Arc<DemandSeries>],
+    ) -> Self {
         Self::with(settings, regular::replay(settings, bandwidth, capacity))
     }
 

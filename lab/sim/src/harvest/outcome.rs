@@ -1,7 +1,7 @@
 //! The results of harvesting a fleet.
 
 use super::course::Seconds;
-use super::statistics::Distribution;
+use super::statistics::OrderedNumbers;
 use super::utilisation::Utilisation;
 use headstart_broker::Counters;
 use serde::{Serialize, Serializer};
@@ -19,7 +19,7 @@ pub struct Ended {
 
 /// All of a fleet at one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Point {
+pub struct FleetPoint {
     /// The time of the step.
     pub seconds: Seconds,
     /// GB that are owned; of unsold storage, all of the servers.
@@ -32,12 +32,12 @@ pub struct Point {
 
 /// The figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Outcome {
+pub struct HarvestOutcome {
     /// Capacity of all VMs, or of all servers with unsold storage.
     pub capacity: Utilisation,
     /// The average shares of each of them, without and with harvesting.
     #[serde(skip)]
-    pub averages: (Distribution, Distribution),
+    pub averages: (OrderedNumbers, OrderedNumbers),
     /// Capacity of those that use less than 60% on average.
     pub capacity_low: Utilisation,
     /// Capacity of those with at least a fifth unused.
@@ -72,11 +72,11 @@ pub struct Outcome {
     #[serde(serialize_with = "with_ignored")]
     pub counters: Counters,
     /// The course over time: a point at regular numbers of steps.
-    pub points: Vec<Point>,
+    pub points: Vec<FleetPoint>,
 }
 
-impl Outcome {
-    pub(super) fn push(&mut self, point: Point) {
+impl HarvestOutcome {
+    pub(super) fn push(&mut self, point: FleetPoint) {
         const EVERY: Seconds = 3600;
         if point.seconds.is_multiple_of(EVERY) {
             self.points.push(point);

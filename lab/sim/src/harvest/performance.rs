@@ -29,7 +29,7 @@ mod tally;
 mod tests;
 pub mod wear;
 
-pub use tally::Figures;
+pub use tally::VmFigures;
 
 use fio::Owner;
 use headstart_block::Result;
@@ -40,7 +40,7 @@ use std::time::Duration;
 
 /// All measurements.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct PerformanceReport {
     /// fio on eight channels and half as many more.
     pub fio: Vec<fio::Row>,
     /// Read bandwidth over time after a harvest.
@@ -57,8 +57,8 @@ pub struct Report {
 ///
 /// # Errors
 /// Those of `step`; if a vSSD has no room, which would be a fault of the runs.
-pub fn measure(length: Length, seed: u64, mut step: impl FnMut() -> Result<()>) -> Result<Report> {
-    let mut report = Report::default();
+pub fn measure(length: Length, seed: u64, mut step: impl FnMut() -> Result<()>) -> Result<PerformanceReport> {
+    let mut report = PerformanceReport::default();
     for pattern in fio::patterns(length) {
         step()?;
         report.fio.extend(fio::measure(8, &[pattern], length, seed)?);

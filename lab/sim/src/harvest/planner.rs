@@ -12,7 +12,7 @@
 
 use super::ceiling::{Rules, free};
 use super::course::{Course, STEP};
-use super::fleet::{Fleet, Request};
+use super::fleet::{Fleet, HarvestVm};
 use headstart_block::{exact, saturating};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ struct Plan<'a> {
     homes: &'a [Tree],
     /// The spans in which each home lends: ends by beginnings.
     busy: Vec<BTreeMap<usize, usize>>,
-    requests: &'a [Request],
+    requests: &'a [HarvestVm],
     /// The share of each request that is really used.
     uses: &'a [Course],
     rules: Rules,
@@ -64,7 +64,7 @@ struct Plan<'a> {
 
 impl Plan<'_> {
     fn place_all(mut self, order: Order, steps: usize) -> f64 {
-        let stay = |(request, it): (usize, &Request)| {
+        let stay = |(request, it): (usize, &HarvestVm)| {
             let from = (it.at / STEP) as usize;
             Stay { request, from, until: (from + (it.lasts / STEP) as usize).min(steps) }
         };
@@ -243,7 +243,7 @@ mod tests {
         capacity.push(3 * DAY, 0.5);
         let bandwidth = Course::constant(0.0);
         fleet.vms = vec![RegularVm { server: 0, channels: 2, bandwidth, capacity }];
-        let request = |at, lasts, gigabytes| Request { at, lasts, gigabytes, channels: 1, seed: 1 };
+        let request = |at, lasts, gigabytes| HarvestVm { at, lasts, gigabytes, channels: 1, seed: 1 };
         let rules = Rules { gigabytes: 16, lasts: 1800 };
         let share = request(0, 2 * DAY, 64).demand().capacity.over(0, 2 * DAY).mean;
         let near = |fleet: &Fleet, expected: f64| {

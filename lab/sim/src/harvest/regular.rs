@@ -15,7 +15,7 @@ use super::course::{Course, Seconds};
 use super::draw::{self, at_quantile};
 use super::fleet::{BANDWIDTH, DAY, FleetSettings, RegularVm, SERVER_CHANNELS};
 use headstart_block::random::Random;
-use headstart_predictors::series::Series;
+use headstart_predictors::series::DemandSeries;
 use std::sync::Arc;
 
 /// Channels of a VM, by how common they are: 128, 256 and 512 GB are the common sizes (section 4.4.1).
@@ -226,13 +226,13 @@ fn capacity_course(random: &mut Random, mean: f64, span: Seconds) -> Course {
 
 pub(super) fn replay(
     settings: &FleetSettings,
-    bandwidth: &[Arc<Series>],
-    capacity: &[Arc<Series>],
+    bandwidth: &[Arc<DemandSeries>],
+    capacity: &[Arc<DemandSeries>],
 ) -> Vec<RegularVm> {
     let vms = placed(settings).into_iter().enumerate();
     vms.map(|(n, (server, channels))| {
         let mut random = draw::of(settings.seed, purpose::SERIES, n);
-        let mut course = |list: &[Arc<Series>]| {
+        let mut course = |list: &[Arc<DemandSeries>]| {
             let series = list.get(random.below(list.len()));
             let start = random.unit();
             series.map_or(Course::constant(0.0), |series| replayed(series, start, settings.span()))
@@ -243,7 +243,7 @@ pub(super) fn replay(
 }
 
 /// A series from a moment on, a share of its length, over and over.
-fn replayed(series: &Series, start: f64, span: Seconds) -> Course {
+fn replayed(series: &DemandSeries, start: f64, span: Seconds) -> Course {
     let highest = series.highest().max(f32::MIN_POSITIVE);
     let skip = series.length().mul_f64(start);
     let mut course = Course::default();
@@ -275,7 +275,7 @@ pub(super) fn single(share: f64) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headstart_predictors::series::Run;
+    use headstart_predictors::series::LevelRun;
     use std::time::Duration;
 
     #[test]
@@ -290,8 +290,8 @@ mod tests {
 
     #[test]
     fn a_series_is_replayed_over_and_over() {
-        let run = |length, level| Run { length: Duration::from_secs(length), level };
-        let series = Series::new([run(10, 1.0), run(30, 4.0)]).unwrap();
+        let run = |length, level| LevelRun { length: Duration::from_secs(length), level };
+        let series = DemandSeries::new([run(10, 1.0), run(30, 4.0)]).unwrap();
         let expected = [(0, 1.0), (20, 0.25), (30, 1.0), (60, 0.25), (70, 1.0)];
         assert_eq!(replayed(&series, 0.5, 80).steps(), expected);
     }

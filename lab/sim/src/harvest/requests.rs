@@ -7,7 +7,7 @@
 
 use super::course::{Course, STEP, Seconds};
 use super::draw;
-use super::fleet::{CHANNEL_GB, DAY, Demand, FleetSettings, Request};
+use super::fleet::{CHANNEL_GB, DAY, Demand, FleetSettings, HarvestVm};
 use super::regular::{Noise, seconds, single};
 use headstart_block::random::Random;
 use headstart_block::{exact, saturating};
@@ -28,7 +28,7 @@ fn between((least, most): (f64, f64), exponent: f64, unit: f64) -> f64 {
     least * (most / least).powf(unit.powf(exponent))
 }
 
-pub(super) fn generate(settings: &FleetSettings) -> Vec<Request> {
+pub(super) fn generate(settings: &FleetSettings) -> Vec<HarvestVm> {
     let mut random = draw::of(settings.seed, PURPOSE, 0);
     let sizes = draw::quantiles(&mut random, settings.requests);
     let times = draw::quantiles(&mut random, settings.requests);
@@ -41,7 +41,7 @@ pub(super) fn generate(settings: &FleetSettings) -> Vec<Request> {
         // They come and go between two steps.
         let whole = |at: Seconds| at / STEP * STEP;
         let lasts = whole(seconds(between(LASTS, LASTS_EXPONENT, time)).max(1800));
-        Request {
+        HarvestVm {
             at: begins + seconds(span * random.unit()),
             lasts,
             gigabytes,
@@ -54,7 +54,7 @@ pub(super) fn generate(settings: &FleetSettings) -> Vec<Request> {
     requests
 }
 
-impl Request {
+impl HarvestVm {
     /// The real use.
     #[must_use]
     pub fn demand(&self) -> Demand {

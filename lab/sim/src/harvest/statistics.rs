@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 /// Some numbers, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Distribution(Vec<f64>);
+pub struct OrderedNumbers(Vec<f64>);
 
-impl FromIterator<f64> for Distribution {
+impl FromIterator<f64> for OrderedNumbers {
     fn from_iter<I: IntoIterator<Item = f64>>(numbers: I) -> Self {
         let mut all: Vec<_> = numbers.into_iter().collect();
         all.sort_by(f64::total_cmp);
@@ -17,7 +17,7 @@ impl FromIterator<f64> for Distribution {
     }
 }
 
-impl Distribution {
+impl OrderedNumbers {
     /// The numbers, least first.
     #[must_use]
     pub fn numbers(&self) -> &[f64] {
@@ -81,22 +81,22 @@ impl Distribution {
 
 /// The data of figures 1 to 3.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Statistics {
+pub struct DemandStatistics {
     /// Each regular VM's mean share of its bandwidth (figure 1a).
-    pub vm_bandwidth: Distribution,
+    pub vm_bandwidth: OrderedNumbers,
     /// Each server's mean share of the bandwidth that is sold (figure 1b).
-    pub server_bandwidth: Distribution,
+    pub server_bandwidth: OrderedNumbers,
     /// Each regular VM's mean share of its capacity (figure 2).
-    pub vm_capacity: Distribution,
+    pub vm_capacity: OrderedNumbers,
     /// The greatest share of each in time.
-    pub vm_capacity_max: Distribution,
+    pub vm_capacity_max: OrderedNumbers,
     /// The greatest share of bandwidth.
-    pub vm_bandwidth_max: Distribution,
+    pub vm_bandwidth_max: OrderedNumbers,
     /// Each server's mean share that is unsold (figure 3).
-    pub unsold: Distribution,
+    pub unsold: OrderedNumbers,
 }
 
-impl Statistics {
+impl DemandStatistics {
     /// The statistics of a fleet.
     #[must_use]
     pub fn of(fleet: &Fleet) -> Self {

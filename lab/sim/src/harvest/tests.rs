@@ -6,8 +6,8 @@ use super::ceiling::Rules;
 use super::fleet::{Fleet, FleetSettings};
 use super::foresight::Foresight;
 use super::planner::planned;
-use super::statistics::{Distribution, Statistics};
-use super::world::{HarvestModel, Source, simulate};
+use super::statistics::{DemandStatistics, OrderedNumbers};
+use super::world::{HarvestModel, StorageSource, simulate};
 use headstart_broker::gssd::Grain;
 use headstart_forecast::PredictorKind;
 
@@ -23,7 +23,7 @@ fn fleet() -> Fleet {
 #[test]
 fn used_and_sold_as_in_section_2_1() {
     let fleet = fleet();
-    let is = Statistics::of(&fleet);
+    let is = DemandStatistics::of(&fleet);
     near("mean bandwidth", is.vm_bandwidth.mean(), 0.092, 0.004);
     near("mean bandwidth of servers", is.server_bandwidth.mean(), 0.086, 0.01);
     assert!(is.vm_bandwidth.max() < 0.34 && is.server_bandwidth.max() < 0.31);
@@ -31,7 +31,7 @@ fn used_and_sold_as_in_section_2_1() {
     near("half use at most", is.vm_capacity.quantile(0.5), 0.264, 0.02);
     near("a fifth uses", is.vm_capacity.quantile(0.8), 0.90, 0.02);
     near("mean capacity", is.vm_capacity.mean(), 0.43, 0.015);
-    let low: Distribution = is.vm_capacity.numbers().iter().copied().filter(|mean| *mean < 0.6).collect();
+    let low: OrderedNumbers = is.vm_capacity.numbers().iter().copied().filter(|mean| *mean < 0.6).collect();
     near("mean capacity of those under 60%", low.mean(), 0.20, 0.015);
     near("mean of maxima", is.vm_capacity_max.mean(), 0.49, 0.02);
     near("some unsold", is.unsold.at_least(1e-6), 0.70, 0.03);
@@ -71,7 +71,7 @@ fn requests_as_in_section_5_2() {
     let sizes: Vec<_> = fleet.requests.iter().map(|request| request.gigabytes).collect();
     assert_eq!((sizes.iter().min(), sizes.iter().max()), (Some(&32), Some(&512)));
     assert!(sizes.iter().all(|size| size % 16 == 0));
-    let days: Distribution =
+    let days: OrderedNumbers =
         fleet.requests.iter().map(|request| f64::from(request.lasts) / 86_400.0).collect();
     near("shortest", days.numbers()[0] * 48.0, 1.0, 0.1);
     near("longest", days.max(), 8.5, 0.1);
@@ -98,8 +98,8 @@ fn a_small_fleet_is_harvested() {
     let fleet = Fleet::generate(&FleetSettings { history: 2, ..FleetSettings::part(60, 3) });
     let shipped = Foresight::product(PredictorKind::Default);
     let run = |source, foresight| simulate(&fleet, &HarvestModel::new(source, foresight));
-    let is = run(Source::Regular, shipped);
-    assert_eq!(is, run(Source::Regular, shipped), "by its seed");
+    let is = run(StorageSource::Regular, shipped);
+    assert_eq!(is, run(StorageSource::Regular, shipped), "by its seed");
     assert!(
         is.gain > 0.0
             && is.gain <= is.leased
@@ -109,11 +109,11 @@ fn a_small_fleet_is_harvested() {
     assert!(is.capacity.times() > 1.2 && is.bandwidth.times() > 1.2, "{is:?}");
     assert!(is.capacity.with_max <= 1.0 && is.bandwidth.with_max <= 1.0);
     assert!(is.early() < 0.1, "{}", is.early());
-    let oracle = run(Source::Regular, Foresight::Clairvoyant);
+    let oracle = run(StorageSource::Regular, Foresight::Clairvoyant);
     assert!(oracle.gain <= oracle.ceiling && is.gain > 0.7 * oracle.gain);
     let planned = planned(&fleet, Rules::of(&Grain::default()));
     assert!(planned <= oracle.ceiling && is.gain < planned, "{} {planned}", is.gain);
-    let unsold = run(Source::Unsold, shipped);
+    let unsold = run(StorageSource::Unsold, shipped);
     assert!(unsold.gain > 0.0 && unsold.gain <= unsold.ceiling);
     assert!(unsold.capacity_low.count == 0 || unsold.capacity_low.times() > 1.1);
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 /// The use of one thing, as shares of the storage that it owns.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Usage {
+pub struct StorageShares {
     seconds: f64,
     base: f64,
     with: f64,
@@ -18,7 +18,7 @@ pub struct Usage {
     with_max: f64,
 }
 
-impl Usage {
+impl StorageShares {
     /// Adds `seconds` seconds: the mean and the greatest share that its owner used, and the share that harvest VMs used
     /// beside.
     pub fn add(&mut self, seconds: f64, (mean, max): (f64, f64), harvested: f64) {
@@ -62,7 +62,7 @@ impl Utilisation {
     /// The utilisation of a group.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of things")]
-    pub fn of<'a>(group: impl Iterator<Item = &'a Usage>) -> Self {
+    pub fn of<'a>(group: impl Iterator<Item = &'a StorageShares>) -> Self {
         let mut sum = Self::default();
         for one in group {
             let seconds = one.seconds.max(1.0);
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn averages_are_over_time_and_then_over_things() {
-        let (mut one, mut two) = (Usage::default(), Usage::default());
+        let (mut one, mut two) = (StorageShares::default(), StorageShares::default());
         one.add(300.0, (0.2, 0.3), 0.0);
         one.add(100.0, (0.6, 0.9), 0.4);
         two.add(50.0, (0.9, 1.0), 0.1);

@@ -10,10 +10,13 @@ use super::ceiling::{Ceiling, Rules};
 use super::course::{STEP, Seconds};
 use super::fleet::{Demand, Fleet};
 use super::foresight::{CHANNEL_BLOCKS, Foresight, GB_BLOCKS, Owned, Seer, blocks};
-use super::outcome::{Ended, Outcome, Point};
-use super::utilisation::{Usage, Utilisation};
+use super::outcome::{Ended, FleetPoint, HarvestOutcome};
+use super::utilisation::{StorageShares, Utilisation};
 use headstart_block::exact;
-use headstart_broker::{Action, Answer, Broker, BrokerSettings, Event, Notice, Request, RequestId, VssdKind};
+use headstart_broker::{
+    Broker, BrokerAction, BrokerAnswer, BrokerEvent, BrokerRequest, BrokerRequestId, BrokerSettings, Notice,
+    VssdKind,
+};
 use headstart_flash::{GssdId, Time, VssdId};
 use headstart_forecast::{Forecast, Unsold};
 use std::collections::BTreeMap;
@@ -28,7 +31,7 @@ const RETRY: Seconds = 5 * STEP;
 
 /// The source of harvested storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum StorageSource {
     /// Storage that regular VMs do not use (figures 15 and 16).
     Regular,
     /// Storage that is not sold (figure 17).
@@ -39,7 +42,7 @@ pub enum Source {
 #[derive(Clone, Debug, PartialEq)]
 pub struct HarvestModel {
     /// The source of harvested storage.
-    pub source: Source,
+    pub source: StorageSource,
     /// The source of forecasts for regular VMs.
     pub foresight: Foresight,
     /// The certainty of forecasts for unsold storage.
@@ -56,7 +59,7 @@ impl HarvestModel {
     /// The shipped settings of a host. The clairvoyant knows when storage is needed: with its forecasts a lease ends at
     /// once.
     #[must_use]
-    pub fn new(source: Source, foresight: Foresight) -> Self {
+    pub fn new(source: StorageSource, foresight: Foresight) -> Self {
         let shipped = headstart_harvest::host::HostSettings::default().broker;
         let patience = if foresight == Foresight::Clairvoyant { 1 } else { shipped.patience };
         let broker = BrokerSettings { journal: false, patience, ..shipped };
@@ -72,8 +75,8 @@ struct Home {
     channels: u16,
     seer: Option<Seer>,
     lent: Vec<GssdId>,
-    capacity: Usage,
-    bandwidth: Usage,
+    capacity: StorageShares,
+    bandwidth: StorageShares,
     /// GB and channels that harvest VMs use in this step.
     harvested: (f64, f64),
     gone: bool,
@@ -114,17 +117,17 @@ struct World<'a> {
     ghosts: BTreeMap<u32, Ghost>,
     gssds: BTreeMap<GssdId, Lent>,
     /// Events that are due, by time.
-    pending: BTreeMap<(Time, u64), Event>,
+    pending: BTreeMap<(Time, u64), BrokerEvent>,
     sequence: u64,
     unsold: Unsold,
-    servers: Vec<Usage>,
+    servers: Vec<StorageShares>,
     now: Seconds,
-    outcome: Outcome,
+    outcome: HarvestOutcome,
 }
 
 /// Harvests a fleet.
 #[must_use]
-pub fn simulate(fleet: &Fleet, model: &HarvestModel) -> Outcome {
+pub fn simulate(fleet: &Fleet, model: &HarvestModel) -> HarvestOutcome {
     let mut world = World::new(fleet, model);
     let steps = fleet.settings.span() / STEP;
     for step in 0..steps {
@@ -149,13 +152,13 @@ impl<'a> World<'a> {
             channels,
             seer,
             lent: Vec::new(),
-            capacity: Usage::default(),
-            bandwidth: Usage::default(),
+            capacity: StorageShares::default(),
+            bandwidth: StorageShares::default(),
             harvested: (0.0, 0.0),
             gone: false,
         };
         let homes = match model.source {
-            Source::Regular => (0..)
+            StorageSource::Regular => (0..)
                 .zip(&fleet.vms)
                 .map(|(n, vm)| {
                     home(
@@ -166,7 +169,7 @@ impl<'a> World<'a> {
                     )
                 })
                 .collect(),
-            Source::Unsold => {
+            StorageSource::Unsold => {
                 let lots = (0..).zip(&fleet.lots);
                 lots.map(|(n, lot)| home(VssdKind::Unsold, n, lot.channels, None)).collect()
             }
@@ -181,9 +184,9 @@ impl<'a> World<'a> {
             pending: BTreeMap::new(),
             sequence: 0,
             unsold: Unsold::default(),
-            servers: vec![Usage::default(); fleet.settings.servers],
+            servers: vec![StorageShares::default(); fleet.settings.servers],
             now: 0,
-            outcome: Outcome::default(),
+            outcome: HarvestOutcome::default(),
         }
     }
 
@@ -203,7 +206,7 @@ impl<'a> World<'a> {
     }
 
     /// Tells the broker of an event, and does what it asks for.
-    fn tell(&mut self, now: Time, event: Event) {
+    fn tell(&mut self, now: Time, event: BrokerEvent) {
         let mut actions = Vec::new();
         self.broker.on_event(now, event, &mut actions);
         for action in actions {
@@ -211,7 +214,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn later(&mut self, now: Time, span: Duration, event: Event) {
+    fn later(&mut self, now: Time, span: Duration, event: BrokerEvent) {
         self.sequence += 1;
         self.pending.insert((now + span, self.sequence), event);
     }
@@ -224,7 +227,7 @@ impl<'a> World<'a> {
             let due = self.pending.first_key_value().map(|((at, _), _)| *at).filter(|at| *at <= until);
             match (tick, due) {
                 (Some(tick), due) if due.is_none_or(|due| tick <= due) => {
-                    self.tell(tick.max(time(self.now)), Event::Tick);
+                    self.tell(tick.max(time(self.now)), BrokerEvent::Tick);
                 }
                 (_, Some(_)) => {
                     if let Some(((at, _), event)) = self.pending.pop_first() {
@@ -236,9 +239,9 @@ impl<'a> World<'a> {
         }
     }
 
-    fn act(&mut self, now: Time, action: Action) {
+    fn act(&mut self, now: Time, action: BrokerAction) {
         match action {
-            Action::Carve { gssd, lender: home, bandwidth, capacity } => {
+            BrokerAction::Carve { gssd, lender: home, bandwidth, capacity } => {
                 let free = self.free(home.0);
                 let capacity = if free < capacity { 0 } else { capacity };
                 if capacity > 0 {
@@ -248,41 +251,43 @@ impl<'a> World<'a> {
                         home.lent.push(gssd);
                     }
                 }
-                let carved = Event::Carved { gssd, bandwidth, capacity, blocks: Vec::new() };
+                let carved = BrokerEvent::Carved { gssd, bandwidth, capacity, blocks: Vec::new() };
                 self.later(now, Duration::ZERO, carved);
             }
-            Action::Erase { gssd } => {
+            BrokerAction::Erase { gssd } => {
                 let took = self
                     .gssds
                     .get(&gssd)
                     .map_or(0, |lent| u64::from(lent.blocks) * ERASE_US / u64::from(lent.channels.max(1)));
-                self.later(now, Duration::from_micros(took), Event::Erased { gssd, bad: Vec::new() });
+                self.later(now, Duration::from_micros(took), BrokerEvent::Erased { gssd, bad: Vec::new() });
             }
-            Action::Attach { gssd, borrower: ghost, .. } => {
+            BrokerAction::Attach { gssd, borrower: ghost, .. } => {
                 if let (Some(lent), Some(to)) = (self.gssds.get_mut(&gssd), self.ghosts.get_mut(&ghost.0)) {
                     lent.ghost = Some(ghost.0);
                     to.slots.push(gssd);
                 }
             }
-            Action::Evacuate { gssd, borrower: ghost, .. } => self.evacuate(now, gssd, ghost.0),
-            Action::Detach { gssd, borrower: ghost, .. } => {
+            BrokerAction::Evacuate { gssd, borrower: ghost, .. } => self.evacuate(now, gssd, ghost.0),
+            BrokerAction::Detach { gssd, borrower: ghost, .. } => {
                 if let Some(ghost) = self.ghosts.get_mut(&ghost.0) {
                     ghost.slots.retain(|slot| *slot != gssd);
                 }
                 if let Some(lent) = self.gssds.get_mut(&gssd) {
                     lent.ghost = None;
                 }
-                self.later(now, Duration::ZERO, Event::Detached { gssd });
+                self.later(now, Duration::ZERO, BrokerEvent::Detached { gssd });
             }
-            Action::Return { gssd, lender: home } => {
+            BrokerAction::Return { gssd, lender: home } => {
                 self.gssds.remove(&gssd);
                 if let Some(home) = self.homes.get_mut(home.0 as usize) {
                     home.lent.retain(|lent| *lent != gssd);
                 }
             }
-            Action::Wipe { vssd } => self.later(now, Duration::ZERO, Event::Wiped { vssd, bad: Vec::new() }),
-            Action::Answer { request, answer } => self.answered(request, &answer),
-            Action::Report(report) => {
+            BrokerAction::Wipe { vssd } => {
+                self.later(now, Duration::ZERO, BrokerEvent::Wiped { vssd, bad: Vec::new() })
+            }
+            BrokerAction::Answer { request, answer } => self.answered(request, &answer),
+            BrokerAction::Report(report) => {
                 if let Notice::Evicted { .. } = report.what {
                     self.outcome.evicted += 1;
                     // It asks for other storage, and begins again there.
@@ -291,7 +296,7 @@ impl<'a> World<'a> {
                     }
                 }
             }
-            Action::Journal(_) | Action::Keep { .. } => {}
+            BrokerAction::Journal(_) | BrokerAction::Keep { .. } => {}
         }
     }
 
@@ -327,23 +332,23 @@ impl<'a> World<'a> {
         let own = f64::from(lent.blocks) / f64::from(GB_BLOCKS);
         if stored > room {
             let cause = "the other gSSDs of the disk have no room".to_owned();
-            self.later(now, Duration::ZERO, Event::EvacuationFailed { gssd, cause });
+            self.later(now, Duration::ZERO, BrokerEvent::EvacuationFailed { gssd, cause });
             return;
         }
         // Data is striped over all gSSDs: the part of this one is moved.
         let part = stored * own / (room + own).max(1e-9);
         let took = Duration::from_secs_f64(part * 1024.0 / (CHANNEL_MB * f64::from(lent.channels.max(1))));
-        self.later(now, took, Event::Evacuated { gssd });
+        self.later(now, took, BrokerEvent::Evacuated { gssd });
     }
 
     /// Adds unsold storage that has appeared, and removes storage that is sold.
     fn appear(&mut self) {
-        if self.now == 0 && self.model.source == Source::Regular {
+        if self.now == 0 && self.model.source == StorageSource::Regular {
             for n in 0..self.homes.len() {
                 self.create(n);
             }
         }
-        if self.model.source != Source::Unsold {
+        if self.model.source != StorageSource::Unsold {
             return;
         }
         let (fleet, now) = (self.fleet, self.now);
@@ -359,7 +364,7 @@ impl<'a> World<'a> {
                 }
                 self.outcome.ended.sold += self.leased(n);
                 self.unsold.ended(u64::from(lot.gigabytes()) << 30, seconds(lot.until - lot.from));
-                self.tell(time(now), Event::Deleted { vssd: VssdId(number(n)) });
+                self.tell(time(now), BrokerEvent::Deleted { vssd: VssdId(number(n)) });
             }
         }
     }
@@ -372,7 +377,7 @@ impl<'a> World<'a> {
 
     fn create(&mut self, n: usize) {
         let Some(home) = self.homes.get(n) else { return };
-        let created = Event::Created {
+        let created = BrokerEvent::Created {
             vssd: VssdId(number(n)),
             kind: home.kind,
             bandwidth: home.channels,
@@ -392,7 +397,7 @@ impl<'a> World<'a> {
                 self.outcome.ended.done += ghost.slots.len() as u64;
                 (ghost.until, ghost.granted) = (Seconds::MAX, false);
             }
-            self.tell(time(now), Event::Deleted { vssd: VssdId(id) });
+            self.tell(time(now), BrokerEvent::Deleted { vssd: VssdId(id) });
         }
         // Their storage is detached by now.
         self.ghosts.retain(|_, ghost| ghost.until < Seconds::MAX || !ghost.slots.is_empty());
@@ -421,7 +426,7 @@ impl<'a> World<'a> {
                     None => continue,
                 },
             };
-            let event = Event::Forecast {
+            let event = BrokerEvent::Forecast {
                 vssd: VssdId(number(n)),
                 bandwidth: forecast.bandwidth,
                 capacity: forecast.capacity,
@@ -469,7 +474,7 @@ impl<'a> World<'a> {
             self.ghosts.insert(id, ghost);
             let (kind, channels) = (VssdKind::Harvest, Vec::new());
             let vssd = VssdId(id);
-            self.tell(time(now), Event::Created { vssd, kind, bandwidth: 0, capacity: 0, channels });
+            self.tell(time(now), BrokerEvent::Created { vssd, kind, bandwidth: 0, capacity: 0, channels });
         }
     }
 
@@ -488,8 +493,8 @@ impl<'a> World<'a> {
             let Some(ghost) = self.ghosts.get_mut(&id) else { continue };
             ghost.asked += 1;
             let Some(request) = self.fleet.requests.get(ghost.request) else { continue };
-            let wanted = Request {
-                request: RequestId(ghost.asked << 32 | u64::from(id)),
+            let wanted = BrokerRequest {
+                request: BrokerRequestId(ghost.asked << 32 | u64::from(id)),
                 vm: format!("harvest-{}", ghost.request),
                 borrower: VssdId(id),
                 bandwidth: request.channels,
@@ -498,15 +503,15 @@ impl<'a> World<'a> {
                 partial: self.model.partial,
                 grow: false,
             };
-            self.tell(time(now), Event::Request(wanted));
+            self.tell(time(now), BrokerEvent::Request(wanted));
         }
     }
 
-    fn answered(&mut self, request: RequestId, answer: &Answer) {
+    fn answered(&mut self, request: BrokerRequestId, answer: &BrokerAnswer) {
         let id: u32 = exact(request.0 & u64::from(u32::MAX), "it was cut to 32 bits");
         let Some(ghost) = self.ghosts.get_mut(&id) else { return };
         match answer {
-            Answer::Granted(_) | Answer::Partly(_) => {
+            BrokerAnswer::Granted(_) | BrokerAnswer::Partly(_) => {
                 self.outcome.granted += 1;
                 ghost.granted = true;
             }
@@ -516,7 +521,7 @@ impl<'a> World<'a> {
 
     /// Presses for homes that need more than their free storage.
     fn press(&mut self) {
-        if self.model.source != Source::Regular {
+        if self.model.source != StorageSource::Regular {
             return;
         }
         for n in 0..self.homes.len() {
@@ -527,7 +532,8 @@ impl<'a> World<'a> {
             if short > 0 {
                 self.outcome.pressed += 1;
                 self.outcome.short_block_seconds += u64::from(short) * u64::from(STEP);
-                let event = Event::SpacePressure { lender: VssdId(number(n)), bandwidth: 0, capacity: short };
+                let event =
+                    BrokerEvent::SpacePressure { lender: VssdId(number(n)), bandwidth: 0, capacity: short };
                 self.tell(time(self.now), event);
             }
         }
@@ -562,7 +568,7 @@ impl<'a> World<'a> {
         self.harvest();
         let (from, to) = (self.now, self.now + STEP);
         let long = f64::from(STEP);
-        let mut point = Point { seconds: from, ..Point::default() };
+        let mut point = FleetPoint { seconds: from, ..FleetPoint::default() };
         let mut by_server: Vec<(f64, f64)> = vec![(0.0, 0.0); self.servers.len()];
         for home in &mut self.homes {
             let owned = f64::from(home.channels) * 64.0;
@@ -586,7 +592,7 @@ impl<'a> World<'a> {
                 point.harvested += home.harvested.0 * part;
             }
         }
-        if self.model.source == Source::Unsold {
+        if self.model.source == StorageSource::Unsold {
             let all = f64::from(self.fleet.server_gigabytes);
             for (usage, (unsold, harvested)) in self.servers.iter_mut().zip(by_server) {
                 let sold = 1.0 - unsold / all;
@@ -604,17 +610,17 @@ impl<'a> World<'a> {
         self.outcome.push(point);
     }
 
-    fn finish(mut self) -> Outcome {
+    fn finish(mut self) -> HarvestOutcome {
         let begins = (self.fleet.settings.begins() / STEP) as usize;
         let rules = Rules::of(&self.model.broker.grain);
-        let all = |of: fn(&Home) -> &Usage| self.homes.iter().map(of).collect::<Vec<_>>();
+        let all = |of: fn(&Home) -> &StorageShares| self.homes.iter().map(of).collect::<Vec<_>>();
         let mut outcome = std::mem::take(&mut self.outcome);
         let (things, ceiling) = match self.model.source {
-            Source::Regular => (all(|home| &home.capacity), Ceiling::regular(self.fleet, rules)),
-            Source::Unsold => (self.servers.iter().collect(), Ceiling::unsold(self.fleet, rules)),
+            StorageSource::Regular => (all(|home| &home.capacity), Ceiling::regular(self.fleet, rules)),
+            StorageSource::Unsold => (self.servers.iter().collect(), Ceiling::unsold(self.fleet, rules)),
         };
         let group = |least: f64, most: f64| {
-            let within = |usage: &&&Usage| (least..most).contains(&usage.average());
+            let within = |usage: &&&StorageShares| (least..most).contains(&usage.average());
             Utilisation::of(things.iter().filter(within).copied())
         };
         outcome.averages = (
@@ -624,7 +630,7 @@ impl<'a> World<'a> {
         outcome.capacity = group(0.0, f64::INFINITY);
         outcome.capacity_low = group(0.0, 0.6);
         outcome.capacity_fifth = group(0.0, 0.799);
-        if self.model.source == Source::Regular {
+        if self.model.source == StorageSource::Regular {
             outcome.bandwidth = Utilisation::of(all(|home| &home.bandwidth).into_iter());
         }
         outcome.ceiling = ceiling.gain();

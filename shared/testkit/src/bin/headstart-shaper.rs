@@ -8,7 +8,7 @@
 
 use clap::Parser;
 use headstart_block::ByteRate;
-use headstart_testkit::shaper::{Link, Shaper, measure};
+use headstart_testkit::shaper::{ShapedLink, Shaper, measure};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::mpsc::channel;
@@ -39,7 +39,7 @@ struct Options {
 }
 
 fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
-    let link = Link::new(options.rate.map(|rate| rate.0), options.delay);
+    let link = ShapedLink::new(options.rate.map(|rate| rate.0), options.delay);
     let Some(to) = options.to else {
         let measured = measure(&link, Duration::from_secs(1))?;
         let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;

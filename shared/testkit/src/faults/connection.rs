@@ -1,7 +1,7 @@
 //! One client's connection: its requests one after the other, each with its fault.
 
 use super::http::{Body, Head, write_piece};
-use super::{Asked, Fault, Request, Shared, abort};
+use super::{Asked, Fault, LoggedRequest, Shared, abort};
 use headstart_block::to_usize;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, BufReader, Write};
@@ -79,7 +79,7 @@ struct Entry<'a> {
 impl<'a> Entry<'a> {
     fn start(shared: &'a Shared, asked: Asked, connection: u64, fault: Option<&Fault>) -> Self {
         let mut state = shared.lock();
-        let request = Request {
+        let request = LoggedRequest {
             asked,
             connection,
             started: shared.since.elapsed(),
@@ -93,7 +93,7 @@ impl<'a> Entry<'a> {
         Self { shared, index: state.log.len() - 1, era: state.log_era }
     }
 
-    fn change(&self, change: impl FnOnce(&mut Request)) {
+    fn change(&self, change: impl FnOnce(&mut LoggedRequest)) {
         let mut state = self.shared.lock();
         if state.log_era == self.era
             && let Some(request) = state.log.get_mut(self.index)

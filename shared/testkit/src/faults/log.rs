@@ -24,7 +24,7 @@ pub struct Asked {
 
 /// One request and its outcome. Times count from the start of the proxy.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct LoggedRequest {
     /// The contents of the request.
     pub asked: Asked,
     /// The connection that it came on, from 0.
@@ -44,7 +44,7 @@ pub struct Request {
     pub broken: bool,
 }
 
-impl Request {
+impl LoggedRequest {
     /// The bytes of the file that were sent, if the request was for a file.
     fn span(&self) -> Range<u64> {
         let start =
@@ -55,12 +55,12 @@ impl Request {
 
 /// Requests, in the order in which they started.
 #[derive(Clone, Debug, Default)]
-pub struct Log(pub(super) Vec<Request>);
+pub struct Log(pub(super) Vec<LoggedRequest>);
 
 impl Log {
     /// The requests for which `wanted` returns `true`.
     #[must_use]
-    pub fn only(&self, wanted: impl Fn(&Request) -> bool) -> Self {
+    pub fn only(&self, wanted: impl Fn(&LoggedRequest) -> bool) -> Self {
         Self(self.0.iter().filter(|request| wanted(request)).cloned().collect())
     }
 
@@ -124,9 +124,9 @@ impl Log {
 }
 
 impl Deref for Log {
-    type Target = [Request];
+    type Target = [LoggedRequest];
 
-    fn deref(&self) -> &[Request] {
+    fn deref(&self) -> &[LoggedRequest] {
         &self.0
     }
 }
@@ -135,7 +135,7 @@ impl Deref for Log {
 impl fmt::Display for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for request in &self.0 {
-            let Request { asked, connection, started, finished, status, sent, fault, broken } = request;
+            let LoggedRequest { asked, connection, started, finished, status, sent, fault, broken } = request;
             let range = asked.range_header.as_deref().unwrap_or("-");
             let ms = |time: &Duration| time.as_secs_f64() * 1e3;
             write!(f, "{:9.2} ms", ms(started))?;
@@ -157,8 +157,8 @@ impl fmt::Display for Log {
 mod tests {
     use super::*;
 
-    fn request(path: &str, range: Range<u64>, started: u64, finished: Option<u64>) -> Request {
-        Request {
+    fn request(path: &str, range: Range<u64>, started: u64, finished: Option<u64>) -> LoggedRequest {
+        LoggedRequest {
             asked: Asked {
                 method: "GET".to_owned(),
                 path: path.to_owned(),

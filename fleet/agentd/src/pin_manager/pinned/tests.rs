@@ -7,7 +7,7 @@ use crate::pins::tests::pin;
 use crate::stores::Stores;
 use headstart_cache::{Cache, CacheSettings};
 use headstart_image::manifest::{Config, Layer, NewImage};
-use headstart_peer_net::testing::{Sample, sample};
+use headstart_peer_net::testing::{SampleBlob, sample};
 use headstart_peer_net::{Security, Swarm, SwarmSettings};
 use headstart_swarm::{CHUNK_SIZE, Role};
 use headstart_testkit::wait::wait_until;
@@ -77,7 +77,7 @@ impl Member {
 }
 
 /// An image of one layer. Its store's address has no listener.
-fn image_of(sample: &Sample) -> Pin {
+fn image_of(sample: &SampleBlob) -> Pin {
     let layers = vec![Layer::new(sample.spec.digest, sample.spec.len, sample.spec.tree.unwrap())];
     let (options, config) = (String::new(), Config::default());
     let image = NewImage { layers, virtual_size: 1 << 30, options, config, optimized_from: None };

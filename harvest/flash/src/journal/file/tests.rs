@@ -19,7 +19,7 @@ fn opened(path: &Path) -> (Journal, Decoded) {
     (journal, Decoded { records, end })
 }
 
-fn rewrite(journal: &Journal, records: &[Record]) -> Result<()> {
+fn rewrite(journal: &Journal, records: &[JournalRecord]) -> Result<()> {
     let mut new = journal.rewriting()?;
     records.iter().try_for_each(|record| new.write(record))?;
     new.finish(|| Ok(()))
@@ -85,8 +85,9 @@ fn concurrent_syncs_share_one_sync() {
             let journal = &journal;
             scope.spawn(move || {
                 for change in 0..25 {
-                    let lsn =
-                        journal.append(&Record::Map { vssd: VssdId(thread), change: vec![change] }).unwrap();
+                    let lsn = journal
+                        .append(&JournalRecord::Map { vssd: VssdId(thread), change: vec![change] })
+                        .unwrap();
                     journal.sync(lsn).unwrap();
                     assert!(journal.durable() >= lsn);
                 }
@@ -96,7 +97,7 @@ fn concurrent_syncs_share_one_sync() {
     let records = opened(&path).1.records;
     for thread in 0..8 {
         let changes = records.iter().filter_map(|record| match record {
-            Record::Map { vssd, change } if vssd.0 == thread => Some(change[0]),
+            JournalRecord::Map { vssd, change } if vssd.0 == thread => Some(change[0]),
             _ => None,
         });
         assert_eq!(changes.collect::<Vec<_>>(), (0..25).collect::<Vec<_>>());
@@ -165,7 +166,7 @@ fn synced_records_survive_any_flipped_bit() {
             journal.write(record).unwrap();
         }
         // One that is too long for a mark.
-        let long = Record::Map { vssd: VssdId(1), change: vec![1; 40_000] };
+        let long = JournalRecord::Map { vssd: VssdId(1), change: vec![1; 40_000] };
         journal.write(&long).unwrap();
         if close {
             journal.close().unwrap();
@@ -296,7 +297,7 @@ fn a_journal_is_rewritten_while_it_is_used() {
                 let journal = &journal;
                 scope.spawn(move || {
                     for change in 0..100 {
-                        let record = Record::Map { vssd: VssdId(thread), change: vec![change] };
+                        let record = JournalRecord::Map { vssd: VssdId(thread), change: vec![change] };
                         let lsn = journal.append(&record).unwrap();
                         if change % 3 == 0 {
                             journal.sync(lsn).unwrap();
@@ -315,7 +316,7 @@ fn a_journal_is_rewritten_while_it_is_used() {
                 let before = state.tail.as_ref().map_or(0, Vec::len);
                 drop(state);
                 assert!(before as u64 <= upto.0);
-                let marker = Record::Host { meta: upto.0.to_le_bytes().to_vec() };
+                let marker = JournalRecord::Host { meta: upto.0.to_le_bytes().to_vec() };
                 new.write(&marker).unwrap();
                 new.finish(|| Ok(())).unwrap();
             }
@@ -330,7 +331,7 @@ fn a_journal_is_rewritten_while_it_is_used() {
         let changes: Vec<u8> = records
             .iter()
             .filter_map(|record| match record {
-                Record::Map { vssd, change } if vssd.0 == thread => Some(change[0]),
+                JournalRecord::Map { vssd, change } if vssd.0 == thread => Some(change[0]),
                 _ => None,
             })
             .collect();
@@ -340,13 +341,16 @@ fn a_journal_is_rewritten_while_it_is_used() {
 }
 
 /// Appends records until the disk is full and `others` bytes are left; returns the records.
-fn filled(journal: &Journal, others: u64) -> Vec<Record> {
+fn filled(journal: &Journal, others: u64) -> Vec<JournalRecord> {
     let mut all = Vec::new();
     let error = loop {
         if let Err(error) = journal.check_room(5100, others) {
             break error;
         }
-        all.push(Record::Map { vssd: VssdId(1), change: vec![u8::try_from(all.len() % 251).unwrap(); 5000] });
+        all.push(JournalRecord::Map {
+            vssd: VssdId(1),
+            change: vec![u8::try_from(all.len() % 251).unwrap(); 5000],
+        });
         journal.write(all.last().unwrap()).unwrap();
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace);
@@ -366,7 +370,7 @@ fn reserved_room_does_not_lengthen_the_file() {
     assert!(taken().0 && taken().1 >= 2 * RESERVE, "{:?}", taken());
     assert_eq!(opened(&path).1.end.torn, None);
     // Room is taken again when it is used up, and for the next journal.
-    let large = Record::Map { vssd: VssdId(1), change: vec![1; 5 << 20] };
+    let large = JournalRecord::Map { vssd: VssdId(1), change: vec![1; 5 << 20] };
     journal.write(&large).unwrap();
     journal.write(&records()[0]).unwrap();
     assert!(taken().0 && taken().1 >= (5 << 20) + 2 * RESERVE, "{:?}", taken());
@@ -388,7 +392,7 @@ fn a_full_disk_refuses_and_loses_nothing() {
     // All is used up. A refused record is written when it is tried again.
     let mut written = all.clone();
     for part in 0..3 {
-        written.push(Record::Map { vssd: VssdId(2), change: vec![part; 9000] });
+        written.push(JournalRecord::Map { vssd: VssdId(2), change: vec![part; 9000] });
         let lsn = journal.append(written.last().unwrap()).unwrap();
         let error = journal.sync(lsn).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
@@ -422,7 +426,7 @@ fn a_full_disk_is_no_worse_where_nothing_can_be_taken_ahead() {
     journal.check_room(1 << 40, RESERVE).unwrap();
     journal.write(&records()[0]).unwrap();
     limit::here().fill(true);
-    let large = Record::Map { vssd: VssdId(1), change: vec![1; 50_000] };
+    let large = JournalRecord::Map { vssd: VssdId(1), change: vec![1; 50_000] };
     assert_eq!(journal.write(&large).unwrap_err().kind(), ErrorKind::NoSpace);
     assert!(journal.check_room(1, 0).is_err() && journal.look_for_room().is_some());
     limit::here().fill(false);
@@ -459,7 +463,7 @@ fn a_request_for_more_room_is_tried_again_later() {
     assert!(journal.look_for_room().is_none() && journal.check_room(10 << 20, RESERVE).is_ok());
     // Opened when less room can be taken ahead than should be.
     let journal = Journal::create(&path, &[]).unwrap();
-    journal.write(&Record::Map { vssd: VssdId(1), change: vec![1; 20_000] }).unwrap();
+    journal.write(&JournalRecord::Map { vssd: VssdId(1), change: vec![1; 20_000] }).unwrap();
     limit::here().fill(true);
     let journal = {
         drop(journal);

@@ -4,7 +4,7 @@ use super::toy::Toy;
 use crate::device::{FlashBlock, Geometry};
 use crate::vssd::space::{LOG, State};
 use crate::vssd::{
-    Change, ChangeKind, CollectStep, Effort, Pin, Pins, Place, Placement, Snapshot, Vssd, VssdSettings,
+    Change, ChangeKind, CollectStep, Effort, Pins, Place, Placement, ReadPin, Snapshot, Vssd, VssdSettings,
 };
 use headstart_block::ErrorKind;
 use headstart_block::random::Random;
@@ -31,7 +31,7 @@ struct Flight {
 }
 
 struct Reader {
-    _pin: Pin<'static>,
+    _pin: ReadPin<'static>,
     at: (FlashBlock, u32),
     number: u64,
 }

@@ -4,7 +4,7 @@ use super::super::Kind;
 use super::kit::{Machine, spec};
 use headstart_block::random::Random;
 use headstart_flash::device::Geometry;
-use headstart_flash::device::emulator::Faults;
+use headstart_flash::device::emulator::FlashFaults;
 
 /// The order of writes.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ enum Order {
 /// Bytes programmed for each byte written, with pages of 16 KiB, on a disk that was written full once before.
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
 fn amplification(order: Order, size: usize) -> f64 {
-    let mut machine = Machine::new(Geometry::of_size(128 << 20).unwrap(), Faults::default());
+    let mut machine = Machine::new(Geometry::of_size(128 << 20).unwrap(), FlashFaults::default());
     let host = machine.restart();
     host.create("disk", spec(Kind::Regular, 4, None)).unwrap();
     let disk = host.disk("disk").unwrap();

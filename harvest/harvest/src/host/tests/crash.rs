@@ -4,9 +4,9 @@ use super::super::{Host, Kind};
 use super::kit::{Fuse, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use crate::{ErrorKind, Result};
 use headstart_block::ByteRange;
-use headstart_broker::Event;
+use headstart_broker::BrokerEvent;
 use headstart_flash::custody::Holder;
-use headstart_flash::device::emulator::Faults;
+use headstart_flash::device::emulator::FlashFaults;
 use headstart_flash::device::{Flash, FlashBlock};
 use headstart_flash::journal::room::limit;
 use std::collections::{BTreeMap, BTreeSet};
@@ -147,7 +147,7 @@ pub(super) fn live(host: &Arc<Host>, model: &mut Model) -> Result<()> {
     host.rewrite()?;
     // Its owner wants it back, and it fits nowhere.
     let home = host.list().iter().find(|vssd| vssd.name == "regular").map(|vssd| vssd.id).unwrap();
-    host.notify(Event::SpacePressure { lender: home, bandwidth: 0, capacity: 8 })?;
+    host.notify(BrokerEvent::SpacePressure { lender: home, bandwidth: 0, capacity: 8 })?;
     model.write(host, "regular", 0..100)?;
     model.flush(host, "regular")?;
     host.offer("regular", 1, 12 * 8 * PAGE as u64, 10 * HOUR)?;
@@ -219,7 +219,7 @@ pub(super) enum End {
 /// The life of a host.
 pub(super) type Life = fn(&Arc<Host>, &mut Model) -> Result<()>;
 
-pub(super) fn crash_at(point: u64, end: End, faults: Faults, live: Life) -> bool {
+pub(super) fn crash_at(point: u64, end: End, faults: FlashFaults, live: Life) -> bool {
     let mut machine = Machine::new(SMALL, faults);
     let (fuse, mut model) = (Fuse::of(point), Model::default());
     let lived = machine.start(&fuse).and_then(|host| live(&host, &mut model));
@@ -259,7 +259,7 @@ pub(super) fn crash_at(point: u64, end: End, faults: Faults, live: Life) -> bool
 
 fn enumerate(end: End, step: u64, live: Life) {
     let mut points = 0;
-    while crash_at(points, end, Faults::default(), live) {
+    while crash_at(points, end, FlashFaults::default(), live) {
         points += step;
     }
     assert!(points > 300, "{points}");
@@ -267,7 +267,7 @@ fn enumerate(end: End, step: u64, live: Life) {
 
 /// A host that was closed in good order knows the erased blocks, and dies after it used some of them.
 fn crash_after_a_close_at(point: u64, end: End) -> bool {
-    let (mut machine, mut model) = (Machine::new(SMALL, Faults::default()), Model::default());
+    let (mut machine, mut model) = (Machine::new(SMALL, FlashFaults::default()), Model::default());
     let host = machine.restart();
     live(&host, &mut model).unwrap();
     model.flush(&host, "regular").unwrap();
@@ -308,7 +308,7 @@ fn killed_or_without_power_at_every_point_after_a_close() {
 /// Blocks that are erased when a host is closed are not erased again by the next.
 #[test]
 fn an_orderly_restart_wears_no_flash() {
-    let (mut machine, mut model) = (Machine::new(SMALL, Faults::default()), Model::default());
+    let (mut machine, mut model) = (Machine::new(SMALL, FlashFaults::default()), Model::default());
     let host = machine.restart();
     host.create("regular", spec(Kind::Regular, 2, Some(36 * 8 * PAGE as u64))).unwrap();
     model.write(&host, "regular", 0..10).unwrap();
@@ -384,7 +384,7 @@ fn power_lost_at_every_third_point() {
 #[test]
 fn with_flash_that_fails() {
     for seed in 1..30 {
-        let faults = Faults { seed, made_bad: 0.02, program: 0.004, erase: 0.01 };
+        let faults = FlashFaults { seed, made_bad: 0.02, program: 0.004, erase: 0.01 };
         for end in [End::Killed, End::PowerLost] {
             crash_at(seed * 17, end, faults, live);
             crash_at(seed * 17, end, faults, swap);

@@ -3,16 +3,16 @@
 use super::super::{Host, Kind, ReportKind};
 use super::kit::{HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use headstart_block::random::Random;
-use headstart_broker::Run;
+use headstart_broker::BlockRun;
 use headstart_flash::custody::Holder;
-use headstart_flash::device::emulator::Faults;
+use headstart_flash::device::emulator::FlashFaults;
 use headstart_flash::device::{Flash, FlashBlock};
 use std::sync::Arc;
 use std::time::Duration;
 
 #[test]
 fn a_block_that_cannot_be_erased_never_comes_back() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let mut host = machine.restart();
     host.create("regular", spec(Kind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
     host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
@@ -24,7 +24,7 @@ fn a_block_that_cannot_be_erased_never_comes_back() {
     }
     disk.flush().unwrap();
     drop(disk);
-    let leased: Vec<FlashBlock> = host.custody.blocks(lease).into_iter().flat_map(Run::blocks).collect();
+    let leased: Vec<FlashBlock> = host.custody.blocks(lease).into_iter().flat_map(BlockRun::blocks).collect();
     let broken = [leased[1], leased[4]];
     broken.iter().for_each(|block| machine.flash.fail_next_erase(*block));
     host.release("ghost", None).unwrap();
@@ -36,7 +36,8 @@ fn a_block_that_cannot_be_erased_never_comes_back() {
         // Neither its home nor the next harvest VM meets the bad block.
         host.offer("regular", 2, 22 * 8 * PAGE as u64, 10 * HOUR).unwrap();
         if let Ok(leases) = host.request("ghost", wish(8)) {
-            let blocks = leases.iter().flat_map(|lease| host.custody.blocks(lease.id)).flat_map(Run::blocks);
+            let blocks =
+                leases.iter().flat_map(|lease| host.custody.blocks(lease.id)).flat_map(BlockRun::blocks);
             assert!(blocks.into_iter().all(|block| !broken.contains(&block)), "round {round}");
         }
         for (name, letter) in [("regular", b'R'), ("ghost", b'H')] {
@@ -87,7 +88,7 @@ fn churn(host: &Host, pages: u32, keep: &[u32], generation: u32) {
 
 #[test]
 fn a_page_that_cannot_be_read_does_not_stop_collection() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let (host, pages) = full(&mut machine);
     let broken = [77, 78, 200];
     for page in broken {
@@ -127,13 +128,13 @@ fn a_page_that_cannot_be_read_does_not_stop_collection() {
 
 #[test]
 fn a_lease_with_a_page_that_cannot_be_read_moves_without_it() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = machine.restart();
     host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
     host.create("regular", spec(Kind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
     host.offer("regular", 2, 24 * 8 * PAGE as u64, 10 * HOUR).unwrap();
     let lease = host.request("ghost", wish(8)).unwrap()[0].id;
-    let leased: Vec<FlashBlock> = host.custody.blocks(lease).into_iter().flat_map(Run::blocks).collect();
+    let leased: Vec<FlashBlock> = host.custody.blocks(lease).into_iter().flat_map(BlockRun::blocks).collect();
     let disk = host.disk("ghost").unwrap();
     for page in 0..80 {
         disk.write_at(&pattern(b'G', page, 1), u64::from(page) * PAGE as u64).unwrap();
@@ -156,7 +157,7 @@ fn a_lease_with_a_page_that_cannot_be_read_moves_without_it() {
 
 #[test]
 fn a_loose_cable_loses_nothing() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let (host, pages) = full(&mut machine);
     machine.flash.unplug(true);
     let disk = host.disk("regular").unwrap();
@@ -183,7 +184,7 @@ fn a_loose_cable_loses_nothing() {
 
 #[test]
 fn an_erasure_that_fails_in_passing_costs_no_block() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let (host, pages) = full(&mut machine);
     for round in 2..8 {
         (0..SMALL.total_blocks()).for_each(|block| machine.flash.interrupt_next_erase(FlashBlock(block)));
@@ -215,7 +216,7 @@ fn an_erasure_that_fails_in_passing_costs_no_block() {
         host.tick();
     }
     let lease = host.request("ghost", wish(8)).unwrap()[0].id;
-    for block in host.custody.blocks(lease).into_iter().flat_map(Run::blocks) {
+    for block in host.custody.blocks(lease).into_iter().flat_map(BlockRun::blocks) {
         let mut bytes = vec![1; usize::try_from(SMALL.block_size()).unwrap()];
         machine.flash.read(block, 0, &mut bytes).unwrap();
         assert!(bytes.iter().all(|byte| *byte == 0), "flash block {} was handed over unerased", block.0);
@@ -236,7 +237,7 @@ fn settled(host: &Host) {
 
 #[test]
 fn requests_from_all_sides_share_out_what_there_is() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     machine.inline = false;
     let host = machine.restart();
     host.create("regular", spec(Kind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();

@@ -3,13 +3,13 @@
 use super::crash::{Model, live};
 use super::kit::{Fuse, Machine, SMALL};
 use crate::ErrorKind;
-use headstart_flash::device::emulator::Faults;
+use headstart_flash::device::emulator::FlashFaults;
 use headstart_flash::journal::repair::{JournalFault, examine};
 use std::sync::Arc;
 
 /// A machine whose host lived and was killed, or closed, after a flush of all; its model and its journal.
 fn lived(closed: bool) -> (Machine, Model, Vec<u8>) {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = machine.start(&Fuse::of(u64::MAX)).unwrap();
     let mut model = Model::default();
     live(&host, &mut model).unwrap();

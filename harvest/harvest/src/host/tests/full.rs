@@ -8,7 +8,7 @@ use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wi
 use super::smoke::{LIMIT, clock, wait_for};
 use crate::{ErrorKind, Result};
 use headstart_block::ByteRange;
-use headstart_flash::device::emulator::Faults;
+use headstart_flash::device::emulator::FlashFaults;
 use headstart_flash::device::forks::output_of;
 use headstart_flash::journal::room::limit;
 use headstart_testkit::wait::wait_until;
@@ -52,7 +52,7 @@ fn refused<T>(result: Result<T>) {
 
 #[test]
 fn a_full_disk_is_waited_out() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let mut host = lent(&mut machine);
     let page = |page: u32| u64::from(page) * PAGE as u64;
     let write = |host: &Host, at: u32, generation: u32| {
@@ -107,7 +107,7 @@ fn a_full_disk_is_waited_out() {
 #[test]
 fn decisions_on_a_full_disk_are_carried_out_later() {
     for blind in [false, true] {
-        let mut machine = Machine::new(SMALL, Faults::default());
+        let mut machine = Machine::new(SMALL, FlashFaults::default());
         limit::here().is_blind.store(blind, Ordering::SeqCst);
         let host = lent(&mut machine);
         let disk = host.disk("regular").unwrap();
@@ -148,7 +148,7 @@ fn decisions_on_a_full_disk_are_carried_out_later() {
 #[test]
 fn refused_changes_do_not_happen_later() {
     limit::here().is_blind.store(true, Ordering::SeqCst);
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = machine.restart();
     host.create("regular", spec(Kind::Regular, 2, Some(20 * BLOCK))).unwrap();
     host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
@@ -262,7 +262,7 @@ fn life(host: &Arc<Host>, model: &mut Model) -> Result<()> {
 fn a_crash_anywhere_in_a_life_on_a_full_disk_is_recovered() {
     for (end, step) in [(End::Killed, 1), (End::PowerLost, 2)] {
         let points = (0..).step_by(step);
-        let points = points.take_while(|point| crash_at(*point, end, Faults::default(), life)).count();
+        let points = points.take_while(|point| crash_at(*point, end, FlashFaults::default(), life)).count();
         assert!(points * step > 300, "{points}");
     }
 }
@@ -272,7 +272,7 @@ fn a_crash_anywhere_in_a_life_on_a_full_disk_is_recovered() {
 fn full_after(point: u64, life: Life) -> bool {
     let limit = limit::here();
     limit.is_blind.store(true, Ordering::SeqCst);
-    let (mut machine, mut model) = (Machine::new(SMALL, Faults::default()), Model::default());
+    let (mut machine, mut model) = (Machine::new(SMALL, FlashFaults::default()), Model::default());
     let host = machine.restart();
     limit.after.store(point, Ordering::SeqCst);
     unless_full(life(&host, &mut model)).unwrap();

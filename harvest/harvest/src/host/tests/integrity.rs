@@ -5,9 +5,9 @@ use super::kit::{HOUR, Machine, PAGE, spec, wish};
 use crate::ErrorKind;
 use headstart_block::random::Random;
 use headstart_block::{BlockDevice, ByteRange};
-use headstart_broker::Event;
+use headstart_broker::BrokerEvent;
 use headstart_flash::device::Geometry;
-use headstart_flash::device::emulator::Faults;
+use headstart_flash::device::emulator::FlashFaults;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -130,7 +130,7 @@ fn use_disk(host: &Arc<Host>, name: &str, letter: u8, evictable: bool, seed: u64
 }
 
 /// Runs disks side by side; returns the number of swaps of channels.
-fn live(seed: u64, faults: Faults, size: Option<u64>, steps: usize, swapping: bool) -> usize {
+fn live(seed: u64, faults: FlashFaults, size: Option<u64>, steps: usize, swapping: bool) -> usize {
     let mut machine = Machine::new(MEDIUM, faults);
     machine.inline = false;
     let host = machine.restart();
@@ -168,7 +168,8 @@ fn live(seed: u64, faults: Faults, size: Option<u64>, steps: usize, swapping: bo
                     6 => {
                         let home = homes[random.below(2)];
                         let capacity = u32::try_from(random.below(10)).unwrap();
-                        host.notify(Event::SpacePressure { lender: home, bandwidth: 0, capacity }).unwrap();
+                        host.notify(BrokerEvent::SpacePressure { lender: home, bandwidth: 0, capacity })
+                            .unwrap();
                     }
                     8 => {
                         let one = (homes[0], owned(homes[0])[random.below(2)]);
@@ -200,7 +201,7 @@ fn live(seed: u64, faults: Faults, size: Option<u64>, steps: usize, swapping: bo
 #[test]
 fn no_vssd_reads_bytes_of_another() {
     for seed in 1..4 {
-        live(seed, Faults::default(), None, 1500, false);
+        live(seed, FlashFaults::default(), None, 1500, false);
     }
 }
 
@@ -208,7 +209,7 @@ fn no_vssd_reads_bytes_of_another() {
 #[test]
 fn no_vssd_reads_bytes_of_another_while_channels_swap() {
     let size = Some(12 * 16 * PAGE as u64);
-    let swapping = |seed| live(seed, Faults::default(), size, 1500, true);
+    let swapping = |seed| live(seed, FlashFaults::default(), size, 1500, true);
     let mut swaps: usize = (1..4).map(swapping).sum();
     // On a slow machine, until there were some swaps.
     for seed in 11..30 {
@@ -217,7 +218,7 @@ fn no_vssd_reads_bytes_of_another_while_channels_swap() {
         }
     }
     assert!(swaps > 3, "{swaps}");
-    live(7, Faults { seed: 3, made_bad: 0.01, program: 0.0002, erase: 0.001 }, size, 1500, true);
+    live(7, FlashFaults { seed: 3, made_bad: 0.01, program: 0.0002, erase: 0.001 }, size, 1500, true);
 }
 
 #[test]
@@ -225,7 +226,7 @@ fn no_vssd_reads_bytes_of_another_on_failing_flash() {
     live(
         9,
         // Fewer blocks turn bad than a disk has to spare, however the threads run.
-        Faults { seed: 3, made_bad: 0.01, program: 0.0002, erase: 0.001 },
+        FlashFaults { seed: 3, made_bad: 0.01, program: 0.0002, erase: 0.001 },
         Some(40 * 16 * PAGE as u64),
         1200,
         false,

@@ -3,8 +3,8 @@
 use super::super::{Host, Kind, ReportKind, Wish};
 use super::kit::{BLOCK, Fuse, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use crate::{ErrorKind, GssdId, VssdId};
-use headstart_broker::{Action, Answer, Event, RequestId, Run};
-use headstart_flash::device::emulator::Faults;
+use headstart_broker::{BlockRun, BrokerAction, BrokerAnswer, BrokerEvent, BrokerRequestId};
+use headstart_flash::device::emulator::FlashFaults;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -45,18 +45,18 @@ fn holds(host: &Host, generation: u32) {
 
 fn press(host: &Host) {
     let home = number(host, "regular");
-    host.notify(Event::SpacePressure { lender: home, bandwidth: 0, capacity: 8 }).unwrap();
+    host.notify(BrokerEvent::SpacePressure { lender: home, bandwidth: 0, capacity: 8 }).unwrap();
 }
 
 /// Makes the pages of a lease unreadable, so that they cannot be moved.
 fn spoil(host: &Host, fuse: &Fuse, lease: GssdId) {
-    fuse.unreadable.lock().extend(host.custody.blocks(lease).into_iter().flat_map(Run::blocks));
+    fuse.unreadable.lock().extend(host.custody.blocks(lease).into_iter().flat_map(BlockRun::blocks));
 }
 
 #[test]
 fn a_home_that_is_pressed_waits_for_so_long() {
     for (pressed, slow) in [(true, false), (true, true), (false, true)] {
-        let mut machine = Machine::new(SMALL, Faults::default());
+        let mut machine = Machine::new(SMALL, FlashFaults::default());
         let (host, lease) = lent(&mut machine, &Fuse::of(u64::MAX));
         // Each look at the clock takes a twentieth of a second, and each page is waited for.
         machine.pace.store(if slow { 50_000 } else { 500 }, Ordering::SeqCst);
@@ -91,7 +91,7 @@ fn a_home_that_is_pressed_waits_for_so_long() {
 #[test]
 fn unreadable_pages_are_lost_with_their_lease_or_kept() {
     for pressed in [true, false] {
-        let mut machine = Machine::new(SMALL, Faults::default());
+        let mut machine = Machine::new(SMALL, FlashFaults::default());
         let fuse = Fuse::of(u64::MAX);
         let (host, lease) = lent(&mut machine, &fuse);
         spoil(&host, &fuse, lease);
@@ -124,7 +124,7 @@ fn unreadable_pages_are_lost_with_their_lease_or_kept() {
 
 #[test]
 fn a_job_that_is_tried_again_leaves_the_next_lease_alone() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let fuse = Fuse::of(u64::MAX);
     let (host, lease) = lent(&mut machine, &fuse);
     spoil(&host, &fuse, lease);
@@ -145,7 +145,7 @@ fn a_job_that_is_tried_again_leaves_the_next_lease_alone() {
 /// A ghost that refuses a lease does not prevent the answers to others or any other decided action.
 #[test]
 fn an_action_that_fails_takes_no_other_along() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = machine.restart();
     host.create("regular", spec(Kind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
     host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
@@ -153,15 +153,15 @@ fn an_action_that_fails_takes_no_other_along() {
     let lease = host.request("ghost", wish(8)).unwrap()[0].id;
     let ghost = host.list().iter().find(|vssd| vssd.name == "ghost").map(|vssd| vssd.id).unwrap();
     // It has these blocks already, in another slot.
-    let refused = Action::Attach { gssd: lease, borrower: ghost, slot: 77 };
-    let request = RequestId(1 << 40);
-    let answer = Action::Answer { request, answer: Answer::Nothing };
+    let refused = BrokerAction::Attach { gssd: lease, borrower: ghost, slot: 77 };
+    let request = BrokerRequestId(1 << 40);
+    let answer = BrokerAction::Answer { request, answer: BrokerAnswer::Nothing };
     let failed = {
         let control = &mut *host.control.lock();
         host.decide(control, vec![refused, answer]).and_then(|()| host.act(control))
     };
     assert!(failed.is_err());
-    assert_eq!(host.answer_to(request), Some(Answer::Nothing));
+    assert_eq!(host.answer_to(request), Some(BrokerAnswer::Nothing));
     // From now on nothing is decided, and every caller is told the reason.
     let told = host.request("ghost", wish(1)).unwrap_err().to_string();
     assert!(told.contains("it stopped") && told.contains(&format!("gSSD {}", lease.0)), "{told}");
@@ -176,7 +176,7 @@ fn an_action_that_fails_takes_no_other_along() {
 
 #[test]
 fn unsold_flash_is_offered_for_as_long_as_its_like_was_unsold() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let mut host = machine.restart();
     let lasts = |host: &Host, name: &str| {
         let vssd = host.list().into_iter().find(|vssd| vssd.name == name).unwrap();
@@ -215,7 +215,7 @@ fn unsold_flash_is_offered_for_as_long_as_its_like_was_unsold() {
 
 #[test]
 fn unleased_flash_grows_with_a_larger_offer() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = machine.restart();
     host.create("regular", spec(Kind::Regular, 2, Some(8 * BLOCK))).unwrap();
     host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();

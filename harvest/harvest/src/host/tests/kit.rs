@@ -8,7 +8,7 @@ use crate::{Error, ErrorKind, Result};
 use headstart_block::BlockDevice;
 use headstart_broker as broker;
 use headstart_broker::gssd::Grain;
-use headstart_flash::device::emulator::{Emulator, Faults};
+use headstart_flash::device::emulator::{Emulator, FlashFaults};
 use headstart_flash::device::{Flash, FlashBlock, FlashError, Geometry};
 use headstart_flash::scheduler::Speed;
 use parking_lot::Mutex;
@@ -120,7 +120,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(geometry: Geometry, faults: Faults) -> Self {
+    pub(super) fn new(geometry: Geometry, faults: FlashFaults) -> Self {
         let memory = std::path::Path::new("/dev/shm");
         let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
         let flash = Arc::new(Emulator::new(geometry, faults));

@@ -4,7 +4,7 @@ use super::super::{Host, Kind};
 use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use crate::ErrorKind;
 use headstart_block::random::Random;
-use headstart_flash::device::emulator::Faults;
+use headstart_flash::device::emulator::FlashFaults;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn write(host: &Arc<Host>, name: &str, letter: u8, first: u32, over: &AtomicBool
 }
 
 fn under_load(seed: u64, power: bool) {
-    let mut machine = Machine::new(SMALL, Faults { seed, ..Faults::default() });
+    let mut machine = Machine::new(SMALL, FlashFaults { seed, ..FlashFaults::default() });
     machine.inline = false;
     let host = machine.restart();
     host.create("regular", spec(Kind::Regular, 2, Some(24 * BLOCK))).unwrap();
@@ -141,7 +141,7 @@ fn large(machine: &mut Machine) -> Arc<Host> {
 
 #[test]
 fn a_long_map_comes_back_whole() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let mut host = large(&mut machine);
     let places: Vec<u32> = (0..40).map(|number| number * 50_021).collect();
     for round in 1..4 {
@@ -164,7 +164,7 @@ fn a_long_map_comes_back_whole() {
 
 #[test]
 fn a_journal_that_cannot_be_rewritten_goes_on() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = large(&mut machine);
     let in_the_way = machine.journal().with_extension("new");
     std::fs::create_dir(&in_the_way).unwrap();

@@ -5,7 +5,7 @@ use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wi
 use crate::VssdId;
 use headstart_flash::custody::Holder;
 use headstart_flash::device::FlashBlock;
-use headstart_flash::device::emulator::Faults;
+use headstart_flash::device::emulator::FlashFaults;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn owned(host: &Host, name: &str) -> (VssdId, Vec<u16>) {
 
 #[test]
 fn two_channels_swap_owners() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let mut host = machine.restart();
     make(&host, "one", b'1');
     make(&host, "other", b'2');
@@ -87,7 +87,7 @@ fn two_channels_swap_owners() {
 /// Pooled storage goes home, leased storage is waited for.
 #[test]
 fn lent_channels_are_not_swapped() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = machine.restart();
     make(&host, "one", b'1');
     host.create("other", spec(Kind::Unsold, 1, None)).unwrap();
@@ -119,7 +119,7 @@ fn lent_channels_are_not_swapped() {
 /// A vSSD that is full keeps its channels.
 #[test]
 fn a_full_vssd_keeps_its_channels() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = machine.restart();
     host.create("one", spec(Kind::Regular, 1, None)).unwrap();
     make(&host, "other", b'2');
@@ -139,7 +139,7 @@ fn a_full_vssd_keeps_its_channels() {
 /// One that writes a lot and one that does not, for more than a year.
 #[test]
 fn channels_that_wear_fast_swap_with_those_that_do_not() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = machine.restart();
     make(&host, "hot", b'1');
     make(&host, "cold", b'2');
@@ -168,7 +168,7 @@ fn channels_that_wear_fast_swap_with_those_that_do_not() {
 
 #[test]
 fn wear_for_harvest_vms_is_counted_for_good() {
-    let mut machine = Machine::new(SMALL, Faults::default());
+    let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = machine.restart();
     make(&host, "home", b'1');
     // A vSSD that was not involved is deleted, and erased.

@@ -4,7 +4,7 @@ use crate::simulate::arguments::{Away, away, percent};
 use clap::{Args, ValueEnum};
 use headstart_block::{ByteRate, ByteSize, Error, Result};
 use headstart_replay::Nanos;
-use headstart_sim::fleet::{Death, Faults, FleetModel, Links, Racks, Restart, SwarmModel, Warm, Way};
+use headstart_sim::fleet::{Death, FleetFaults, FleetModel, Links, Racks, Restart, SwarmModel, Warm, Way};
 use headstart_store::Reference;
 use headstart_swarm::{NodeSettings, Topology};
 use serde::Serialize;
@@ -413,7 +413,7 @@ impl Fleet {
         let roots =
             self.kill_roots.map(|at| Death { at: Nanos::from_duration(at), per_million: 0, roots: true });
         deaths.extend(roots);
-        let faults = Faults {
+        let faults = FleetFaults {
             loss_per_million: self.loss.unwrap_or(0),
             deaths,
             restarts: self.restart.clone(),

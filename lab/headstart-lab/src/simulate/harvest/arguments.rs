@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use headstart_block::{Error, Result};
 use headstart_sim::harvest::{
-    FleetSettings, ForecastSettings, Foresight, HarvestModel, PredictorKind, Source,
+    FleetSettings, ForecastSettings, Foresight, HarvestModel, PredictorKind, StorageSource,
 };
 use std::path::PathBuf;
 use std::time::Duration;
@@ -167,7 +167,7 @@ impl Harvest {
         }
     }
 
-    pub(super) fn model(&self, source: Source, foresight: ForesightName) -> HarvestModel {
+    pub(super) fn model(&self, source: StorageSource, foresight: ForesightName) -> HarvestModel {
         let shipped = ForecastSettings { kept_back: self.margin / 100.0, ..ForecastSettings::default() };
         let product = |kind| Foresight::Product(ForecastSettings { kind, ..shipped });
         let foresight = match foresight {

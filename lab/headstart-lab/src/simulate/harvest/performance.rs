@@ -2,11 +2,11 @@
 
 use headstart_plot::{Axis, Chart, Picture, Series};
 use headstart_sim::harvest::performance::fio::Owner;
-use headstart_sim::harvest::performance::{Report, beside, fio, reclaim, regular};
+use headstart_sim::harvest::performance::{PerformanceReport, beside, fio, reclaim, regular};
 use std::fmt;
 
 /// The tables.
-pub(super) fn write(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(super) fn write(report: &PerformanceReport, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     fio_rows(&report.fio, f)?;
     regular_rows(&report.regular, f)?;
     reclaim_rows(&report.reclaim, f)?;
@@ -47,7 +47,7 @@ fn beside_rows(pairs: &[beside::Pair], f: &mut fmt::Formatter<'_>) -> fmt::Resul
     write!(f, "\n\n{:40}   apart    with", "a store beside a sort")?;
     for pair in pairs {
         write!(f, "\n{:40} {:>7.0} {:>7.0}", "store, requests/s", pair.store.rate, pair.store_with.rate)?;
-        let total = |figures: &headstart_sim::harvest::performance::Figures| figures.read + figures.written;
+        let total = |figures: &headstart_sim::harvest::performance::VmFigures| figures.read + figures.written;
         write!(f, "\n{:40} {:>7.1} {:>7.1}", "sort, MB/s", total(&pair.sort), total(&pair.sort_with))?;
     }
     if let Some(wear) = pairs.first().map(|pair| pair.wear) {
@@ -58,7 +58,7 @@ fn beside_rows(pairs: &[beside::Pair], f: &mut fmt::Formatter<'_>) -> fmt::Resul
 }
 
 /// Read bandwidth over time after a harvest (figure 19).
-pub(super) fn picture(report: &Report) -> Picture {
+pub(super) fn picture(report: &PerformanceReport) -> Picture {
     let mut picture = Picture::new("Read bandwidth after a harvest").columns(2);
     for writes in [25, 100] {
         let x = Axis::linear("seconds").from(0.0);

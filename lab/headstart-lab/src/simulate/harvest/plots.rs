@@ -6,12 +6,12 @@ use headstart_block::Result;
 use headstart_plot::{Axis, Chart, Picture, Series};
 use headstart_sim::harvest::accuracy::RATIOS;
 use headstart_sim::harvest::availability::Available;
-use headstart_sim::harvest::statistics::Statistics;
+use headstart_sim::harvest::statistics::DemandStatistics;
 
 /// Draws the pictures that there are data for; returns the files.
 pub(super) fn draw(
     report: &HarvestReport,
-    statistics: Option<&Statistics>,
+    statistics: Option<&DemandStatistics>,
     directory: &PlotDirectory,
 ) -> Result<Vec<String>> {
     let mut files = Vec::new();
@@ -42,7 +42,7 @@ pub(super) fn draw(
 }
 
 /// Figures 1 to 3.
-fn used(of: &Statistics) -> Picture {
+fn used(of: &DemandStatistics) -> Picture {
     let chart = |title: &str, x: &str| Chart::new(Axis::share(x), Axis::share("share of them")).titled(title);
     Picture::new("What is used and sold")
         .columns(3)

@@ -3,12 +3,12 @@
 use super::arguments::ForesightName;
 use super::performance;
 use headstart_command_line::report::{Outcome, count};
-use headstart_sim::harvest::accuracy::{Accuracy, RATIOS};
+use headstart_sim::harvest::accuracy::{PredictorAccuracy, RATIOS};
 use headstart_sim::harvest::availability::Available;
-use headstart_sim::harvest::performance::Report as Performance;
-use headstart_sim::harvest::statistics::{Distribution, Statistics};
+use headstart_sim::harvest::performance::PerformanceReport as Performance;
+use headstart_sim::harvest::statistics::{DemandStatistics, OrderedNumbers};
 use headstart_sim::harvest::utilisation::Utilisation;
-use headstart_sim::harvest::{FleetSettings, Outcome as Harvested};
+use headstart_sim::harvest::{FleetSettings, HarvestOutcome as Harvested};
 use serde::Serialize;
 use std::fmt;
 
@@ -25,7 +25,7 @@ pub(crate) struct HarvestReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) availability: Option<Availability>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) accuracy: Vec<Accuracy>,
+    pub(super) accuracy: Vec<PredictorAccuracy>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) runs: Vec<Ran>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,8 +45,8 @@ pub(super) struct StatisticsRow {
 }
 
 impl StatisticsRow {
-    pub(super) fn all(of: &Statistics) -> Vec<Self> {
-        let low = |most: f64| -> Distribution {
+    pub(super) fn all(of: &DemandStatistics) -> Vec<Self> {
+        let low = |most: f64| -> OrderedNumbers {
             of.vm_capacity.numbers().iter().copied().filter(|mean| *mean < most).collect()
         };
         [

@@ -1,7 +1,7 @@
 //! Demand series of a directory, in the form of `data/harvest`: `bandwidth/` and `capacity/`.
 
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_sim::harvest::Series;
+use headstart_sim::harvest::DemandSeries;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// The most bytes of a series.
 const BYTES_MAX: u64 = 64 << 20;
 
-type List = Vec<Arc<Series>>;
+type List = Vec<Arc<DemandSeries>>;
 
 /// The series of both kinds.
 pub(super) fn read(directory: &Path) -> Result<(List, List)> {
@@ -36,12 +36,12 @@ fn list(directory: &Path) -> Result<List> {
     Ok(series)
 }
 
-fn one(path: &Path) -> Result<Series> {
+fn one(path: &Path) -> Result<DemandSeries> {
     let failed = |e| Error::io("cannot be read", e).about(path.display());
     if path.metadata().map_err(failed)?.len() > BYTES_MAX {
         return Err(Error::invalid("is too long for a demand series").about(path.display()));
     }
     let text = fs::read(path).map_err(failed)?;
     let text = String::from_utf8(text).map_err(|_| Error::invalid("is not text").about(path.display()))?;
-    text.parse::<Series>().map_err(|e| e.about(path.display()))
+    text.parse::<DemandSeries>().map_err(|e| e.about(path.display()))
 }

@@ -2,7 +2,7 @@
 
 use super::load::{RECORD, Sort, Ycsb};
 use super::machine::{Machine, Vm};
-use super::tally::Figures;
+use super::tally::VmFigures;
 use super::wear::{self, Wear};
 use super::{Length, stage};
 use headstart_block::Result;
@@ -14,13 +14,13 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Pair {
     /// YCSB's workload A in ten threads on four channels, without harvesting.
-    pub store: Figures,
+    pub store: VmFigures,
     /// The same while the sort harvests half of the blocks of all four.
-    pub store_with: Figures,
+    pub store_with: VmFigures,
     /// The sort on four channels of its own.
-    pub sort: Figures,
+    pub sort: VmFigures,
     /// The sort on its own four channels and the store's four.
-    pub sort_with: Figures,
+    pub sort_with: VmFigures,
     /// The wear that the lease had caused when it ended.
     pub wear: Wear,
 }
@@ -52,7 +52,7 @@ pub fn measure(length: Length, think: Duration, seed: u64) -> Result<Pair> {
 /// Channels of each.
 const CHANNELS: u16 = 4;
 
-fn run(harvest: bool, length: Length, think: Duration, seed: u64) -> Result<(Figures, Figures, Wear)> {
+fn run(harvest: bool, length: Length, think: Duration, seed: u64) -> Result<(VmFigures, VmFigures, Wear)> {
     let geometry = stage::flash(2 * CHANNELS, length.blocks());
     let mut machine = Machine::new(geometry, SchedulerSettings::default());
     let all = stage::blocks(&geometry, 0..CHANNELS);

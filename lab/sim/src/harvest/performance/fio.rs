@@ -3,7 +3,7 @@
 
 use super::load::{Fio, Paced};
 use super::machine::{Machine, Vm};
-use super::tally::Figures;
+use super::tally::VmFigures;
 use super::{Length, stage};
 use headstart_block::{Result, exact};
 use headstart_flash::device::Geometry;
@@ -136,7 +136,7 @@ pub(super) fn one(
     owner: Owner,
     length: Length,
     seed: u64,
-) -> Result<(Figures, Option<Figures>)> {
+) -> Result<(VmFigures, Option<VmFigures>)> {
     // Collecting needs spare blocks in a real disk's numbers.
     let blocks = if pattern.write { length.blocks() } else { stage::FEW };
     let geometry = stage::flash(home + more, blocks);

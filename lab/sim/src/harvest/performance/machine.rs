@@ -15,7 +15,7 @@ use super::load::{Io, Load};
 use super::tally::{Finished, Tally};
 use crate::slab::Slab;
 use headstart_block::{Error, Result, exact};
-use headstart_flash::device::timing::{Op, Speeds, Work};
+use headstart_flash::device::timing::{FlashOp, Speeds, Work};
 use headstart_flash::device::{FlashBlock, Geometry};
 use headstart_flash::scheduler::{ChannelSchedulers, Class, Done, SchedulerSettings, Speed, Ticket};
 use headstart_flash::vssd::{CollectStep, Effort, Place, Placement, Vssd};
@@ -76,7 +76,7 @@ enum Timer {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Request {
+struct HarvestVm {
     thread: usize,
     io: Io,
     issued: Duration,
@@ -111,7 +111,7 @@ pub(super) struct Vm {
     pub(super) written: BTreeSet<FlashBlock>,
     classes: [Class; 2],
     load: Box<dyn Load>,
-    requests: Slab<Request>,
+    requests: Slab<HarvestVm>,
     writes: Slab<PageWrite>,
     /// Pages that are being written, and the writes that wait for them.
     locks: BTreeMap<u32, VecDeque<u32>>,
@@ -297,7 +297,7 @@ impl Machine {
 
     fn submit(&mut self, class: Class, block: FlashBlock, work: Work, purpose: Use) {
         let ticket = Ticket(self.uses.insert(purpose).into());
-        let op = Op { die: self.geometry.die(block), work };
+        let op = FlashOp { die: self.geometry.die(block), work };
         self.schedulers.submit(self.now, self.geometry.channel(block), ticket, class, op);
     }
 
@@ -377,7 +377,7 @@ impl Machine {
     }
 
     fn issue(&mut self, vm: usize, thread: usize, io: Io) {
-        let request = Request { thread, io, issued: self.now, left: 1 };
+        let request = HarvestVm { thread, io, issued: self.now, left: 1 };
         let number = self.vms[vm].requests.insert(request);
         if io.write {
             self.issue_write(vm, number, io);
@@ -443,7 +443,7 @@ impl Machine {
         if request.left > 0 {
             return;
         }
-        let Request { thread, io, issued, .. } = *request;
+        let HarvestVm { thread, io, issued, .. } = *request;
         one.requests.take(number);
         let took = now - issued + HOST;
         one.tally.add(Finished { at: now, took, bytes: io.length, write: io.write });

@@ -2,7 +2,7 @@
 
 use super::load::{Fio, Load, RECORD, Ycsb};
 use super::machine::{Machine, Vm};
-use super::tally::{Figures, ratio};
+use super::tally::{VmFigures, ratio};
 use super::{Length, stage};
 use headstart_block::Result;
 use headstart_flash::device::{FlashBlock, Geometry};
@@ -51,9 +51,9 @@ pub struct Row {
     /// Share of them erased by then.
     pub erased: f64,
     /// The regular VM without a reclaim, and during it.
-    pub without: Figures,
+    pub without: VmFigures,
     /// See `without`.
-    pub with: Figures,
+    pub with: VmFigures,
 }
 
 impl Row {
@@ -91,7 +91,7 @@ fn run(
     meanwhile: Meanwhile,
     limit: Duration,
     seed: u64,
-) -> Result<(Figures, f64, u64)> {
+) -> Result<(VmFigures, f64, u64)> {
     let mut machine = Machine::new(*geometry, SchedulerSettings::default());
     let own = (0..CHANNELS).flat_map(|channel| geometry.blocks_of(channel).skip(CHANNEL as usize));
     let own: Vec<_> = own.map(|number| (FlashBlock(number), 0)).collect();

@@ -2,7 +2,7 @@
 
 use super::load::{RECORD, Sort, Ycsb};
 use super::machine::{Machine, Vm};
-use super::tally::Figures;
+use super::tally::VmFigures;
 use super::{Length, stage};
 use headstart_block::Result;
 use headstart_flash::device::timing::Speeds;
@@ -29,11 +29,11 @@ pub struct Row {
     /// The kind of regular VM.
     pub case: Case,
     /// The regular VM without harvesting.
-    pub without: Figures,
+    pub without: VmFigures,
     /// The regular VM while a sort uses half of the blocks of all its channels as fast as it can.
-    pub with: Figures,
+    pub with: VmFigures,
     /// The figures of the sort.
-    pub harvest: Figures,
+    pub harvest: VmFigures,
     /// The shares of its threads' time that harvest reads and programs cost it, and erasures, by the estimate of the
     /// lanes.
     pub reckoned: [f64; 2],
@@ -92,7 +92,7 @@ fn run(
     length: Length,
     settings: SchedulerSettings,
     seed: u64,
-) -> Result<(Figures, Figures, [f64; 2])> {
+) -> Result<(VmFigures, VmFigures, [f64; 2])> {
     let geometry = stage::flash(case.channels, if case.aged { length.blocks() } else { stage::FEW });
     let mut machine = Machine::new(geometry, settings);
     let all = stage::blocks(&geometry, 0..case.channels);

@@ -22,7 +22,7 @@ pub(super) struct Tally {
 
 /// The results of a VM. Times in milliseconds, rates per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Figures {
+pub struct VmFigures {
     /// Virtual seconds that were measured.
     pub seconds: f64,
     /// Requests.
@@ -47,7 +47,7 @@ pub struct Figures {
     pub write_p95: f64,
 }
 
-impl Figures {
+impl VmFigures {
     /// MB a second read and written.
     #[must_use]
     pub fn bandwidth(&self) -> f64 {
@@ -66,7 +66,7 @@ impl Tally {
     }
 
     /// The figures up to now.
-    pub(super) fn figures(&self, now: Duration) -> Figures {
+    pub(super) fn figures(&self, now: Duration) -> VmFigures {
         let seconds = now.saturating_sub(self.from).as_secs_f64().max(1e-9);
         let bytes = |write: bool| {
             let sizes = self.list.iter().filter(|one| one.write == write).map(|one| u64::from(one.bytes));
@@ -80,7 +80,7 @@ impl Tally {
         };
         let all = waits(&|_| true);
         let requests = all.len() as u64;
-        Figures {
+        VmFigures {
             seconds,
             requests,
             rate: ratio(requests, 1) / seconds,
