@@ -8,9 +8,10 @@ use headstart_block::Result;
 use std::process::ExitCode;
 
 /// The last lines of a program's help.
-pub const EXIT_STATUS: &str = "Exit status: 0 for success, 1 with a message on standard error for a \
-                           failure (for diff: if the images differ; also if the command was stopped), 2 for a \
-                           wrong command line, 130 if the command was cut off by a second signal.\n\n\
+pub const EXIT_STATUS: &str = "Exit status: 0 for success, 1 for a failure, with a message on standard \
+                           error (also if the command was stopped), and for a report of damage or of \
+                           differences, 2 for a wrong command line, 130 if the command was cut off by a second \
+                           signal.\n\n\
                            Ctrl-C, SIGTERM and SIGHUP end a command in good order, within seconds; a second one ends \
                            it at once.\n\n\
                            Environment: HEADSTART_LOG sets the level of the log on standard error: error, warn \

@@ -17,7 +17,7 @@ pub struct StoreArgs {
     #[arg(long, value_name = "FILE")]
     ca_file: Vec<PathBuf>,
     /// Speak to this registry or object store endpoint without TLS, and let a web server without TLS have its
-    /// password: HOST or HOST:PORT (may be repeated)
+    /// password: HOST (its default port) or HOST:PORT (may be repeated)
     #[arg(long, value_name = "HOST")]
     plain_http: Vec<String>,
     /// Ask MIRROR first for images whose references name REGISTRY, such as docker.io=mirror.lan:5000 (may be repeated)

@@ -19,7 +19,7 @@ mod watch;
 
 pub(crate) use arguments::{AgentArgs, host_name};
 pub(crate) use client::AgentClient;
-pub(crate) use disk::{AgentSocket, DiskCommand, DiskReport};
+pub(crate) use disk::{AgentSocket, DiskCommand, DiskReport, EXAMPLES as DISK_EXAMPLES};
 
 use crate::daemon::{self, LOOK};
 use crate::report::Report;
@@ -38,12 +38,15 @@ use tokio::runtime::Runtime;
 
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart agent --credentials /etc/headstart/swarm --join host1.lan:4647\n  \
-    headstart agent --plain a --listen 127.0.0.1:4647 --dir /tmp/agent-a --cache /tmp/cache-a\n  \
-    headstart agent --credentials /etc/headstart/swarm --topology roots --root --push 32 --tracker \
-    --allow-store oci://registry.lan/vm\n  \
-    headstart agent --credentials /etc/headstart/swarm --join host1.lan:4647 --range-proxy 127.0.0.1:9731\n  \
+    headstart agent --plain a --listen 127.0.0.1:4647 \\\n      \
+    --dir /tmp/agent-a --cache /tmp/cache-a\n  \
+    headstart agent --credentials /etc/headstart/swarm --topology roots \\\n      \
+    --root --push 32 --tracker --allow-store oci://registry.lan/vm\n  \
+    headstart agent --credentials /etc/headstart/swarm --join host1.lan:4647 \\\n      \
+    --range-proxy 127.0.0.1:9731\n  \
     headstart agent --limit-rate 20MB/s\n  \
-    headstart agent --credentials /etc/headstart/swarm --authority /etc/headstart/cluster\n\n\
+    headstart agent --credentials /etc/headstart/swarm \\\n      \
+    --authority /etc/headstart/cluster\n\n\
     The agent manages the disks that `headstart attach IMAGE --agent DIR/agent.sock` hands to it, each in a process \
     of its own; other programs use HTTP at the same socket, as /openapi.json there describes. A disk that the agent \
     does not manage uses the swarm by `headstart attach IMAGE --swarm DIR/swarm.sock`. The agent ends at SIGTERM or \

@@ -50,13 +50,20 @@ use tokio::runtime::Runtime;
 
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart attach file:///srv/images:debian\n  \
-    headstart attach oci://registry.lan/vm/debian:13 --nbd unix:/run/vm1.sock --writable /var/lib/vm1\n  \
-    headstart attach oci://registry.lan/vm/debian:13 --plans /srv/plans --label family=debian-13\n  \
-    headstart attach http://images.lan/store:debian --vhost-user /run/vm1.vhost --fill 20MB/s\n  \
-    headstart attach http://images.lan/store:debian --nbd unix:/run/vm1.sock --socket-owner libvirt-qemu\n  \
-    headstart attach file:///srv/images:debian --writable /var/lib/vm1 --writable-max 20G\n  \
-    headstart attach oci://registry.lan/vm/debian:13 --agent /run/headstart/agent.sock --fuse /srv/vm1.raw\n  \
-    headstart attach web=s3://images/vm:web db=s3://images/vm:db --nbd 127.0.0.1:10809\n\n\
+    headstart attach oci://registry.lan/vm/debian:13 \\\n      \
+    --nbd unix:/run/vm1.sock --writable /var/lib/vm1\n  \
+    headstart attach oci://registry.lan/vm/debian:13 \\\n      \
+    --plans /srv/plans --label family=debian-13\n  \
+    headstart attach http://images.lan/store:debian \\\n      \
+    --vhost-user /run/vm1.vhost --fill 20MB/s\n  \
+    headstart attach http://images.lan/store:debian \\\n      \
+    --nbd unix:/run/vm1.sock --socket-owner libvirt-qemu\n  \
+    headstart attach file:///srv/images:debian \\\n      \
+    --writable /var/lib/vm1 --writable-max 20G\n  \
+    headstart attach oci://registry.lan/vm/debian:13 \\\n      \
+    --agent /run/headstart/agent.sock --fuse /srv/vm1.raw\n  \
+    headstart attach web=s3://images/vm:web db=s3://images/vm:db \\\n      \
+    --nbd 127.0.0.1:10809\n\n\
     Each boot is recorded from its first read on (--record-time), also if the guest starts again on a disk that stays \
     attached: its read of the boot sector begins a trace if a hypervisor has just connected, if it is of that \
     sector alone and nothing was read for a second, or if nothing was read for 30 seconds. At most six boots of a disk \

@@ -10,6 +10,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub(crate) const EXAMPLES: &str = "Examples:\n  \
+    headstart cache usage\n  \
+    headstart cache verify --repair";
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// List the blobs in the cache: how much of each is here, and whether a disk uses it

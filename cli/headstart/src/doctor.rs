@@ -23,7 +23,7 @@ use std::path::PathBuf;
 
 /// Arguments of `headstart doctor`.
 #[derive(Args)]
-#[command(after_help = "Example:\n  headstart doctor\n  headstart doctor --json | jq '.findings[] | \
+#[command(after_help = "Examples:\n  headstart doctor\n  headstart doctor --json | jq '.findings[] | \
                         select(.state != \"yes\")'\n\nExit status: 0 if the default way works (a disk served over NBD \
                         to a client on this host, with a cache), 1 if it does not.")]
 pub(crate) struct Doctor {

@@ -25,6 +25,11 @@ use crate::terminal::Terminal;
 use clap::Subcommand;
 use headstart_block::Result;
 
+pub(crate) const EXAMPLES: &str = "Examples:\n  \
+    headstart harvest serve --size 200G\n  \
+    headstart harvest vssd create db --channels 4\n  \
+    headstart harvest status";
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Run the daemon, in the foreground: it keeps flash in a file or on a device, and serves each vSSD as a disk

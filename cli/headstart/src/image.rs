@@ -26,6 +26,11 @@ use headstart_image::reference::Reference;
 use report::{DiffReport, Made};
 use std::path::PathBuf;
 
+pub(crate) const EXAMPLES: &str = "Examples:\n  \
+    headstart image import debian.qcow2 file:///srv/images:debian\n  \
+    headstart image list file:///srv/images\n  \
+    headstart image push file:///srv/images:debian oci://registry.lan/vm/debian:12";
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Make an image of a disk (raw, qcow2, vmdk, vhd, vhdx)
@@ -56,7 +61,7 @@ pub(crate) enum Command {
         headstart image push file:///srv/images:debian oci://registry.lan/vm/debian:12\n  \
         headstart image push file:///srv/images:debian s3://images/debian\n  \
         headstart image push file:///srv/images:debian oci://registry.lan/vm/debian:12 --warm\n  \
-        AWS_ENDPOINT=http://127.0.0.1:9000 headstart image push file:///srv/images:debian \\\n    \
+        AWS_ENDPOINT_URL=http://127.0.0.1:9000 headstart image push file:///srv/images:debian \\\n    \
         s3://images/debian:12 --plain-http 127.0.0.1:9000\n\n\
         A target without a tag takes the source's. Blobs that it already has are not copied: run the\n\
         command again to go on after a failure.")]
@@ -86,7 +91,7 @@ pub(crate) enum Command {
     Flatten {
         /// The image
         image: Reference,
-        /// The image to make
+        /// The image to make; a tag that exists is moved to it
         target: Reference,
         #[command(flatten)]
         packing: LayerPacking,
@@ -116,7 +121,7 @@ pub(crate) enum Command {
 pub(crate) struct Import {
     /// The disk: a file or a block device
     disk: PathBuf,
-    /// The image to make
+    /// The image to make; a tag that exists is moved to it
     target: Reference,
     /// Make a layer of only the differences from this image, on top of its layers
     #[arg(long, value_name = "IMAGE")]
@@ -136,7 +141,7 @@ pub(crate) struct Import {
 pub(crate) struct Export {
     /// The image
     image: Reference,
-    /// The file or device to write the disk to
+    /// The file or device to write the disk to; what is there is overwritten
     #[arg(long, short)]
     output: PathBuf,
     /// raw (sparse) or qcow2 [default: raw]
@@ -148,9 +153,9 @@ pub(crate) struct Export {
 
 #[derive(Args)]
 pub(crate) struct Commit {
-    /// The image to make
+    /// The image to make; a tag that exists is moved to it
     target: Reference,
-    /// The directory of a writable layer
+    /// The directory of a writable layer; --pair serves in its place
     #[arg(long, value_name = "DIR", required_unless_present = "pair", conflicts_with = "pair")]
     writable: Option<PathBuf>,
     /// An unsealed writable layer of OverlayBD: its data file and its index file

@@ -37,7 +37,7 @@ pub(crate) enum Command {
         /// An unsealed writable layer to go on top: its data file and its index file
         #[arg(long, value_name = "DATA,INDEX", value_delimiter = ',', num_args = 1)]
         pair: Vec<PathBuf>,
-        /// The file or device to write the disk to
+        /// The file or device to write the disk to; what is there is overwritten
         #[arg(long, short)]
         output: PathBuf,
         /// raw (sparse) or qcow2

@@ -35,6 +35,10 @@ the directory. Leases to release are those of hosts that are gone, of directorie
 seen from here, of stores that were copied, and damaged ones (by --id). Leases in use on this host
 are released only with --force. An image that loses its last lease is kept for another week.";
 
+pub(crate) const EXAMPLES: &str = "Examples:\n  \
+    headstart lease list file:///srv/images\n  \
+    headstart lease release file:///srv/images --host node7";
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// List the attached disks and writable directories that keep images of a store
@@ -54,6 +58,7 @@ pub(crate) enum Command {
 #[derive(Args)]
 pub(crate) struct Release {
     /// The store, with --host, --writable, --id or --all, or an image
+    #[arg(value_name = "STORE|IMAGE")]
     place: Place,
     /// Only leases of this host
     #[arg(long, value_name = "NAME")]

@@ -54,9 +54,14 @@ use report::Report;
 use std::process::ExitCode;
 use terminal::Terminal;
 
+/// The examples of the program's help.
+const EXAMPLES: &str = "Examples:\n  \
+    headstart image import debian.qcow2 file:///srv/images:debian\n  \
+    headstart attach file:///srv/images:debian --writable /srv/vm1";
+
 /// A head start for every virtual disk: layered, compressed, verifiable images.
 #[derive(Parser)]
-#[command(name = "headstart", version, max_term_width = 100, after_help = EXIT_STATUS)]
+#[command(name = "headstart", version, max_term_width = 100, after_help = format!("{EXAMPLES}\n\n{EXIT_STATUS}"))]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -67,10 +72,10 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Images in a store: make, look at, check, copy out, clean up
-    #[command(subcommand)]
+    #[command(subcommand, after_help = image::EXAMPLES)]
     Image(Box<image::Command>),
     /// Leases: the attached disks and writable directories that keep images of a store
-    #[command(subcommand)]
+    #[command(subcommand, after_help = lease::EXAMPLES)]
     Lease(lease::Command),
     /// Single layer files
     #[command(subcommand)]
@@ -85,7 +90,7 @@ enum Command {
     #[command(after_help = train::EXAMPLES)]
     Train(Box<train::Train>),
     /// Plans: look at them, compare them
-    #[command(subcommand)]
+    #[command(subcommand, after_help = plan::EXAMPLES)]
     Plan(Box<plan::Command>),
     /// A command of headstart-lab
     #[command(hide = true, disable_help_flag = true)]
@@ -101,16 +106,16 @@ enum Command {
     #[command(after_help = agent::EXAMPLES)]
     Agent(Box<agent::AgentArgs>),
     /// Hosts that help each other: their credentials, their state, images that they fetch ahead of need or keep
-    #[command(subcommand)]
+    #[command(subcommand, after_help = swarm::EXAMPLES)]
     Swarm(swarm::Command),
     /// The disks of this host's agent
-    #[command(subcommand)]
+    #[command(subcommand, after_help = agent::DISK_EXAMPLES)]
     Disk(agent::DiskCommand),
     /// Spare flash of this host, lent to VMs that may be evicted, and given back in time
-    #[command(subcommand)]
+    #[command(subcommand, after_help = harvest::EXAMPLES)]
     Harvest(harvest::Command),
     /// The cache of this host: list it, verify it, remove blobs, give space back
-    #[command(subcommand)]
+    #[command(subcommand, after_help = cache::EXAMPLES)]
     Cache(cache::Command),
     /// Print the features that this host has, and the remedies for those that it lacks
     Doctor(doctor::Doctor),

@@ -12,6 +12,10 @@ mod diff;
 mod export;
 mod show;
 
+pub(crate) const EXAMPLES: &str = "Examples:\n  \
+    headstart plan show --plans plans\n  \
+    headstart plan diff monday tuesday";
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// List the images that have plans; or print the plan that a disk gets, and the reason

@@ -23,27 +23,20 @@ use crate::report::Report;
 use clap::Subcommand;
 use headstart_block::Result;
 
+pub(crate) const EXAMPLES: &str = "Examples:\n  \
+    headstart swarm init cluster --host node1 --host node2\n  \
+    headstart swarm status\n  \
+    headstart swarm pin oci://registry.lan/vm/debian:12 --copies 2";
+
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Create a cluster: its certificate authority, host certificates and gossip key
-    ///
-    /// Run it where the authority's key is to stay, and copy DIR/hosts/NAME to each host, for `agent --credentials`.
-    /// Run it again to add hosts and roles; existing files stay as they are, except certificates that end soon or that
-    /// an earlier version made.
     #[command(after_help = init::EXAMPLES)]
     Init(init::Init),
     /// Make a host's own key, and a request for its certificate
-    ///
-    /// Run it on the host, in the directory that is its `agent --credentials`. The key never leaves it; the request is
-    /// for `headstart swarm add`, where the authority is. Run it again to renew a certificate that has ended: the key
-    /// stays the same.
     #[command(after_help = add::REQUEST_EXAMPLES)]
     Request(add::Request),
     /// Add a host to the cluster by the request that it made, or renew its certificate
-    ///
-    /// Run it where the authority's key is, and copy the content of DIR/hosts/NAME back into the directory of the
-    /// request. Certificates in it are public. The files gossip.key and trust are secret: copy them as you would copy
-    /// a password, by ssh for example.
     #[command(after_help = add::EXAMPLES)]
     Add(add::Add),
     /// Revoke hosts: no other host takes their certificates any more

@@ -42,7 +42,8 @@ Examples:
 /// The boots to learn from, and the options of training.
 #[derive(Args)]
 pub(crate) struct Train {
-    /// The boots to learn from: a directory of traces, a data set of the FAST'26 layout, or one trace
+    /// The boots to learn from: a directory of traces, a data set of the FAST'26 layout, or one trace; not needed with
+    /// --counts
     #[arg(long, value_name = "DIR", required_unless_present = "counts")]
     traces: Option<PathBuf>,
     /// Learn also from a tracker's counts: the file `tracker` of its agent's directory, or that agent's agent.sock
@@ -50,16 +51,16 @@ pub(crate) struct Train {
     /// boots that together read the same (may be repeated)
     #[arg(long, value_name = "FILE|SOCK")]
     counts: Vec<PathBuf>,
-    /// The file to write the plans to; an existing one is replaced
+    /// The file to write the plans to; an existing one is replaced. Not needed with --publish
     #[arg(long, short, value_name = "PLANS", required_unless_present = "publish")]
     output: Option<PathBuf>,
-    /// The policy that orders the blocks [default: the one that boots best on boots that it has not seen]
+    /// The policy that orders the blocks [default: search, which boots best on boots that it has not seen]
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
     /// The measure that the plans are to be best at
     #[arg(long, value_enum, default_value_t = ObjectiveName::Boot)]
     objective: ObjectiveName,
-    /// Bandwidths to plan for in MB/s, separated by commas [default: some of each bin]
+    /// Bandwidths to plan for in MB/s, separated by commas, such as 5,10,50 [default: some of each bin]
     #[arg(long, value_name = "MBPS", value_delimiter = ',')]
     bandwidth: Vec<Megabytes>,
     /// Round trip to the store

@@ -51,7 +51,7 @@ fn pages_of(program: &Command) -> Vec<SitePage> {
     list(&mut body, "Options of every command", &everywhere, 2);
     if let Some(more) = program.get_after_help() {
         let _ =
-            writeln!(body, "## Exit status, signals, environment\n\n{}", block("text", &more.to_string()));
+            writeln!(body, "## About all commands\n\n{}", block("text", &more.to_string()));
     }
     pages.insert(0, SitePage::new(format!("reference/{name}.md"), format!("Commands of {name}"), &body));
     pages

@@ -111,8 +111,8 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "SIZE", requires = "swarm", help_heading = "Swarm")]
     threshold: Option<Threshold>,
     /// Fetch content that other hosts order (`swarm warm`, `swarm pin`, `image push --warm`, agents of a root) from
-    /// stores whose names begin like this, too: oci://registry.lan/vm, <https://store.lan/images>; path components are
-    /// whole ones (may be repeated) [default: only stores that disks were attached from here, and those of images
+    /// stores whose names begin like this, too: `oci://registry.lan/vm`, `https://store.lan/images`; path components
+    /// are whole ones (may be repeated) [default: only stores that disks were attached from here, and those of images
     /// pinned here]
     #[arg(long, value_name = "PREFIX", requires = "swarm", help_heading = "Swarm")]
     pub(super) allow_store: Vec<StorePrefix>,

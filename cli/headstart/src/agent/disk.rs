@@ -13,6 +13,10 @@ use serde_json::Value;
 use std::fmt;
 use std::path::PathBuf;
 
+pub(crate) const EXAMPLES: &str = "Examples:\n  \
+    headstart disk list\n  \
+    headstart disk detach vm1";
+
 #[derive(Subcommand)]
 pub(crate) enum DiskCommand {
     /// List the disks that the agent of this host manages

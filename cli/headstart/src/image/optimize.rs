@@ -42,7 +42,7 @@ const LEVEL: i32 = 16;
 pub(crate) struct Optimize {
     /// The image
     image: Reference,
-    /// The image to make
+    /// The image to make; a tag that exists is moved to it
     target: Reference,
     /// The plans, as `headstart train` wrote them [default: the plan that was published with the image]
     #[arg(long, value_name = "FILE")]

@@ -35,7 +35,7 @@ const SHOWN: usize = 20;
 /// The plan to show.
 #[derive(Args)]
 pub(crate) struct Show {
-    /// The plans that `headstart train` wrote [default: those that are published with --reference]
+    /// The plans that `headstart train` wrote; not needed with --reference [default: those that are published with it]
     #[arg(long, value_name = "PLANS", required_unless_present = "reference")]
     plans: Option<PathBuf>,
     /// An image that was trained on: its name, or its digest
@@ -51,7 +51,7 @@ pub(crate) struct Show {
     /// one that is published with it
     #[arg(long, value_name = "IMAGE", conflicts_with = "image", requires = "bandwidth")]
     reference: Option<Reference>,
-    /// The bandwidth in MB/s
+    /// The bandwidth in MB/s, such as 10; needed with --image, --creation and --reference
     #[arg(long, value_name = "MBPS")]
     bandwidth: Option<Megabytes>,
     /// The group whose plan is shown; 0 is the largest

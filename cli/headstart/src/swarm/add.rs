@@ -14,6 +14,9 @@ use std::path::PathBuf;
 pub(super) const REQUEST_EXAMPLES: &str = "Examples:\n  \
     headstart swarm request /etc/headstart/swarm\n  \
     headstart swarm request /etc/headstart/swarm --name node4.example.com\n\n\
+    Run it on the host, in the directory that is its `agent --credentials`. The key never leaves it; the request is \
+    for `headstart swarm add`, where the authority is. Run it again to renew a certificate that has ended: the key \
+    stays the same.\n\n\
     The command makes DIR/host.key, which stays there, and DIR/request.pem, which is not secret. \
     Before the authority signs it, \
     be sure that it came from this host: compare `sha256sum request.pem` on both, for example.";
@@ -23,6 +26,9 @@ pub(super) const EXAMPLES: &str = "Examples:\n  \
     headstart swarm add cluster node4 --request node4.pem\n  \
     scp cluster/hosts/node4/* node4:/etc/headstart/swarm/\n  \
     headstart swarm add cluster node5 --request node5.pem --root --tracker --days 30\n\n\
+    Run it where the authority's key is, and copy the content of DIR/hosts/NAME back into the directory of the \
+    request. Certificates in it are public. The files gossip.key and trust are secret: copy them as you would copy a \
+    password, by ssh for example.\n\n\
     The host gets the roles of the options, beside those that it has; roles in the request are ignored. A host of \
     that name that has another key has to be revoked first.";
 

@@ -14,6 +14,9 @@ pub(super) const EXAMPLES: &str = "Examples:\n  \
     headstart swarm init cluster --host node1 --host node2\n  \
     headstart swarm init cluster --host node3.example.com\n  \
     headstart swarm init cluster --root node1 --tracker node2 --operator admin\n\n\
+    Run it where the authority's key is to stay, and copy DIR/hosts/NAME to each host, for `agent --credentials`. Run \
+    it again to add hosts and roles; existing files stay as they are, except certificates that end soon or that an \
+    earlier version made.\n\n\
     A role is in the host's certificate, and other hosts trust only that: a root fetches from the store for others, a \
     tracker counts the blocks that boots read, an operator orders others to warm and pin images, an authority renews \
     certificates. The first operator and authority is this host, if it is among the named ones, otherwise the first \
