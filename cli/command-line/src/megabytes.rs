@@ -25,7 +25,9 @@ impl FromStr for Megabytes {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let number = text.trim().parse().ok().filter(|number| (0.001..=1e6).contains(number));
-        number.map(Self).ok_or_else(|| "not a number of MB/s between 0.001 and 1000000".to_owned())
+        number.map(Self).ok_or_else(|| {
+            "not a number of MB/s between 0.001 and 1000000: write the number alone, such as 10".to_owned()
+        })
     }
 }
 

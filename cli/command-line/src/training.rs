@@ -2,7 +2,7 @@
 
 use crate::traces::cancelled;
 use clap::ValueEnum;
-use headstart_block::{FileSource, Result, saturating};
+use headstart_block::{ErrorKind, FileSource, Result, saturating};
 use headstart_image::progress::Progress;
 use headstart_plan::artifact::PlanFile;
 use headstart_plan::evaluate::Misses;
@@ -63,5 +63,10 @@ pub fn with_bar<T>(
 /// # Errors
 /// If the file cannot be read or holds no plans.
 pub fn open_plans(path: &Path) -> Result<PlanFile<FileSource>> {
-    PlanFile::open(FileSource::open(path)?).map_err(|e| e.about(path.display()))
+    PlanFile::open(FileSource::open(path)?).map_err(|e| match e.kind() {
+        ErrorKind::Corrupt => {
+            e.about(path.display()).remedy("name a file of plans, such as `headstart train -o` writes")
+        }
+        _ => e.about(path.display()),
+    })
 }

@@ -232,7 +232,7 @@ fn nothing(location: &Location, there: &[JudgedLease]) -> Error {
     if names.is_empty() {
         return Error::new(ErrorKind::NotFound, "there is no such lease")
             .about(location)
-            .remedy("`headstart lease list` shows those that there are");
+            .remedy(format!("`headstart lease list {location}` shows those that there are"));
     }
     Error::new(ErrorKind::Conflict, format!("in use by {}", names.join(", ")))
         .about(location)

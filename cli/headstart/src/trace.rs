@@ -135,7 +135,9 @@ fn export(traces: &Path, output: &Path, progress: &dyn Progress) -> Result<Expor
 
 /// The path of a trace, or those in a directory.
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
-    let meta = path.metadata().map_err(|e| Error::io("cannot be read", e).about(path.display()))?;
+    let meta = path
+        .metadata()
+        .map_err(|e| Error::io("cannot be read", e).about(path.display()).remedy("check the path"))?;
     if !meta.is_dir() {
         return Ok(vec![path.to_owned()]);
     }

@@ -48,6 +48,7 @@ pub use staging::{BlobWriter, StagedBlob, Staging};
 
 use crate::manifest::{Config, INDEX_DOCKER, INDEX_OCI, Layer, MANIFEST_OCI, Manifest, Tree};
 use crate::reference::{Location, Reference, Selector, Tag};
+use headstart_block::guarded::shell_word;
 use headstart_block::{Digest, Error, ErrorKind, FileSource, ReadAt, Result};
 use headstart_store::layout::{LayoutDir, LayoutEntry, LayoutIndex, MAX_DEPTH, is_referrers_tag};
 use std::path::{Path, PathBuf};
@@ -112,6 +113,12 @@ impl ImageStore {
         self.layout.root()
     }
 
+    /// The remedy of a tag that is not there.
+    fn lists(&self) -> String {
+        let store = shell_word(&format!("file://{}", self.root().display()));
+        format!("`headstart image list {store}` shows those that there are")
+    }
+
     /// Finds an image. Of several for different platforms, it is the one for Linux on amd64.
     ///
     /// # Errors
@@ -124,7 +131,7 @@ impl ImageStore {
                 let index = self.layout.index()?;
                 let entry = index.find(tag).ok_or_else(|| {
                     Error::new(ErrorKind::NotFound, "there is no image of this tag")
-                        .remedy("`headstart image list` shows those that there are")
+                        .remedy(self.lists())
                         .about(name())
                 })?;
                 entry
@@ -148,7 +155,7 @@ impl ImageStore {
                 let digest = index.find(tag).and_then(|entry| entry.digest);
                 digest.ok_or_else(|| {
                     Error::new(ErrorKind::NotFound, "there is no image of this tag")
-                        .remedy("`headstart image list` shows those that there are")
+                        .remedy(self.lists())
                         .about(format!("image {}", self.name(selector)))
                 })
             }

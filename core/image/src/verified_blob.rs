@@ -42,12 +42,17 @@ impl VerifiedBlob {
         let mut outboard = Vec::new();
         let (_, sums) = hashes.finish(&mut outboard)?;
         if sums.root != root {
-            return Err(Error::corrupt(format!("its hash tree's root is {}, not {root}", sums.root))
-                .remedy("fetch or import it again"));
+            return Err(
+                Error::corrupt(format!("its hash tree's root is {}, not {root}", sums.root)).remedy(DAMAGED)
+            );
         }
         Self::new(blob, root, Box::new(outboard))
     }
 }
+
+/// The remedy of a blob whose bytes are not those of its hash tree.
+const DAMAGED: &str = "the blob is damaged: fetch or import it again, or repair it from a copy by `headstart image \
+                       verify IMAGE --repair-from COPY`";
 
 impl<B: ReadAt> VerifiedBlob<B> {
     /// Works as [`VerifiedBlob::new`], for a blob in any place; `name` is used in messages.
@@ -74,7 +79,7 @@ impl<B: ReadAt> VerifiedBlob<B> {
             return Ok(());
         }
         self.tree.verify(&self.blob, range).map_err(|e| match e.kind() {
-            ErrorKind::Corrupt => e.about(&self.name).remedy("the blob is damaged: fetch or import it again"),
+            ErrorKind::Corrupt => e.about(&self.name).remedy(DAMAGED),
             // The store cannot be reached, or the user wants to stop: that says nothing about the bytes.
             _ => e.about(&self.name),
         })?;

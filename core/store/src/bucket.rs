@@ -583,7 +583,7 @@ impl Store for BucketStore {
         let find = async {
             let digest = match selector {
                 Selector::Digest(digest) => *digest,
-                Selector::Tag(tag) => select(&self.index().await?.index, tag)?,
+                Selector::Tag(tag) => select(&self.index().await?.index, tag, &self.location)?,
             };
             follow(digest, self.document(digest).await?, |digest| self.document(digest)).await
         };

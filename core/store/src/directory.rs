@@ -230,8 +230,11 @@ impl Store for DirectoryStore {
             let digest = match selector.clone() {
                 Selector::Digest(digest) => digest,
                 Selector::Tag(tag) => {
-                    self.blocking(move |layout| select(&LayoutDir::open(layout.root())?.index()?, &tag))
-                        .await?
+                    let location = self.location();
+                    let found = move |layout: &LayoutDir| {
+                        select(&LayoutDir::open(layout.root())?.index()?, &tag, &location)
+                    };
+                    self.blocking(found).await?
                 }
             };
             follow(digest, self.document(digest).await?, |digest| self.document(digest)).await

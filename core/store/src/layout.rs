@@ -34,8 +34,10 @@ pub use untagged::Mark;
 pub(crate) use untagged::{gained_images, lost_images};
 
 use bytes::Bytes;
+use headstart_block::guarded::shell_word;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use serde_json::Value;
+use std::fmt::Display;
 use std::future::Future;
 
 use crate::reference::{Selector, Tag};
@@ -63,8 +65,8 @@ pub fn blob_name(digest: &Digest) -> String {
 /// # Errors
 /// [`ErrorKind::Corrupt`] where it is none, [`ErrorKind::Unsupported`] where it is of a later version.
 pub fn check_layout(text: &[u8]) -> Result<()> {
-    let layout: Value =
-        serde_json::from_slice(text).map_err(|e| Error::corrupt("its oci-layout file").caused_by(e))?;
+    let layout: Value = serde_json::from_slice(text)
+        .map_err(|e| Error::corrupt("its oci-layout file is not JSON").caused_by(e))?;
     match layout.get("imageLayoutVersion").and_then(Value::as_str) {
         Some(version) if version.starts_with("1.") => Ok(()),
         version => Err(Error::unsupported(format!(
@@ -105,18 +107,19 @@ pub(crate) fn referrers_list(index: &LayoutIndex, subject: &Digest) -> Result<Op
         .transpose()
 }
 
-/// The error for a tag that is not there.
-pub(crate) fn no_such_image() -> Error {
+/// The error for a tag that is not there, in the store at `location`.
+pub(crate) fn no_such_image(location: &impl Display) -> Error {
+    let location = shell_word(&location.to_string());
     Error::new(ErrorKind::NotFound, "there is no image of this tag")
-        .remedy("`headstart image list` shows those that there are")
+        .remedy(format!("`headstart image list {location}` shows those that there are"))
 }
 
-/// The digest that a selector names in a layout's index.
+/// The digest that a selector names in the index of the layout at `location`.
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] where there is no such tag.
-pub(crate) fn select(index: &LayoutIndex, tag: &Tag) -> Result<Digest> {
-    let entry = index.find(tag).ok_or_else(no_such_image)?;
+pub(crate) fn select(index: &LayoutIndex, tag: &Tag, location: &impl Display) -> Result<Digest> {
+    let entry = index.find(tag).ok_or_else(|| no_such_image(location))?;
     entry.digest.ok_or_else(|| Error::unsupported("its digest is not a sha256"))
 }
 

@@ -27,7 +27,15 @@ pub const DEFAULT_TAG: &str = "latest";
 const DIGEST_MARK: &str = "@sha";
 
 /// The forms of stores, for the message about a text of another form.
-const FORMS: [&str; 4] = ["file:///DIR", "http://HOST/PATH", "s3://BUCKET/PATH", "oci://HOST/REPO"];
+const FORMS: [&str; 7] = [
+    "file:///DIR",
+    "http://HOST/PATH",
+    "https://HOST/PATH",
+    "s3://BUCKET/PATH",
+    "gs://BUCKET/PATH",
+    "az://CONTAINER/PATH",
+    "oci://HOST/REPO",
+];
 
 /// The kind of thing that a text has to name.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,7 +64,10 @@ impl Named {
     fn remedy_of(self, text: &str) -> String {
         match (text.starts_with('/'), self) {
             (true, Self::Store) => format!("write file://{}, if it is that directory", shown(text)),
-            _ => self.remedy(&FORMS),
+            (_, Self::Image) => {
+                format!("{}; a disk file becomes an image by `headstart image import`", self.remedy(&FORMS))
+            }
+            (false, Self::Store) => self.remedy(&FORMS),
         }
     }
 }
@@ -489,6 +500,7 @@ mod tests {
     fn refuses_with_the_way_out() {
         for (text, says) in [
             ("debian:12", "file:///DIR:TAG"),
+            ("debian.raw", "headstart image import"),
             ("/var/images:x", "file:///DIR:TAG"),
             ("ftp://host/x", "oci://HOST/REPO:TAG"),
             ("", "file:///DIR:TAG"),
@@ -566,7 +578,11 @@ mod tests {
             ("file:///var/images:tag", "leave out the tag"),
             ("file:///", "write it as file:///DIR"),
             ("/var/images", "write file:///var/images"),
-            ("images", "write it as file:///DIR, http://HOST/PATH, s3://BUCKET/PATH or oci://HOST/REPO"),
+            (
+                "images",
+                "write it as file:///DIR, http://HOST/PATH, https://HOST/PATH, s3://BUCKET/PATH, gs://BUCKET/PATH, ",
+            ),
+            ("images", "az://CONTAINER/PATH or oci://HOST/REPO"),
             ("oci://h/repo:tag", "leave out the tag"),
             ("oci://h", "write it as oci://HOST/REPOSITORY"),
             ("s3://", "write it as s3://BUCKET/PATH"),

@@ -291,8 +291,11 @@ impl Store for Registry {
         find.await.map_err(|e| {
             let error = e.about(layout::name(&self.location, selector));
             match (error.kind(), selector) {
-                (ErrorKind::NotFound, Selector::Tag(_)) => error
-                    .remedy(format!("`headstart image list {}` shows those that there are", self.location)),
+                (ErrorKind::NotFound, Selector::Tag(_)) => {
+                    let option = self.origin.plain_option();
+                    let list = format!("`headstart image list {}{option}`", self.location);
+                    error.remedy(format!("{list} shows those that there are"))
+                }
                 _ => error,
             }
         })

@@ -107,14 +107,20 @@ impl Store for WebStore {
             ErrorKind::NotFound => e.remedy("check the URL: it must be the top of an OCI image layout"),
             _ => e,
         })?;
-        check_layout(&text).map_err(|e| e.about(self.url(LAYOUT_FILE)))
+        check_layout(&text).map_err(|e| match e.kind() {
+            ErrorKind::Corrupt => {
+                let cause = "is not an image directory: what the server sent as oci-layout is not JSON";
+                Error::corrupt(cause).about(&self.base).remedy("check the URL")
+            }
+            _ => e.about(self.url(LAYOUT_FILE)),
+        })
     }
 
     async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
         let find = async {
             let digest = match selector {
                 Selector::Digest(digest) => *digest,
-                Selector::Tag(tag) => select(&self.index().await?, tag)?,
+                Selector::Tag(tag) => select(&self.index().await?, tag, &self.base)?,
             };
             follow(digest, self.document(digest).await?, |digest| self.document(digest)).await
         };

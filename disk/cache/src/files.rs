@@ -202,7 +202,7 @@ impl Directory {
         let made = private::make_directory(path);
         made.map_err(|e| unusable(Error::io("cannot make the cache directory", e)))?;
         // The content of the directory is trusted: it was verified when it came.
-        let own = GuardedDir::open_own(path)?;
+        let own = GuardedDir::open_own(path).map_err(unusable)?;
         // Another user may have left these while that was possible, or may do so where each user owns the entries that
         // it made. Checked before anything is changed, and again once no other user can change it.
         Self::check_trusted(path)?;

@@ -630,7 +630,7 @@ fn check_parent(info: &DiskInfo, digest: Digest, reference: &Reference) -> Resul
 fn attach_own(info: &DiskInfo, parent: Digest, reference: &Reference) -> String {
     let noted = info.reference.as_deref().and_then(|noted| noted.parse::<Reference>().ok());
     let own = by_digest(noted.as_ref().unwrap_or(reference), parent);
-    format!("attach the image it belongs to: attach {own} instead, or give a new directory")
+    format!("attach the image it belongs to: `headstart attach {own}`, or give a new directory")
 }
 
 fn too_small(has: u64, wanted: u64) -> Error {

@@ -109,7 +109,8 @@ fn kept_of_tag(
                 format!("it keeps its own copy of {noted} ({digest}), and {asked} is of another store");
             let same = by_digest(asked, digest);
             return Err(Error::new(ErrorKind::Conflict, cause).about(dir.display()).remedy(format!(
-                "attach {noted} instead, or {same} where that is the same image, or give a new directory"
+                "`headstart attach {noted}`, or `headstart attach {same}` where that is the same image, or give a new \
+                 directory"
             )));
         }
         Some(noted) if noted.selector != asked.selector => Some(format!(

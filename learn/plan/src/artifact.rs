@@ -31,7 +31,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 
-const KIND: Kind = Kind { magic: *b"HSPLAN\r\n", version: 2, oldest: 1 };
+const KIND: Kind = Kind { magic: *b"HSPLAN\r\n", version: 2, oldest: 1, content: "plans" };
 
 /// A file of plans, of which only the index was read.
 #[derive(Debug)]

@@ -32,6 +32,8 @@ pub(crate) struct Kind {
     pub(crate) magic: [u8; MAGIC_LEN],
     pub(crate) version: u32,
     pub(crate) oldest: u32,
+    /// The content in words, for messages.
+    pub(crate) content: &'static str,
 }
 
 /// The place of a section.
@@ -116,7 +118,7 @@ impl<S: ReadAt> Container<S> {
         }
         source.read_at(&mut magic, 0)?;
         if magic != kind.magic {
-            return Err(Error::corrupt("is a file of another kind, or damaged"));
+            return Err(Error::corrupt(format!("is not a file of {}, or is damaged", kind.content)));
         }
         let mut tail = read(&source, all - TAIL.min(all - MAGIC_LEN as u64), all)?;
         let trailer = tail.split_off(tail.len() - TRAILER_LEN);
@@ -217,7 +219,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const KIND: Kind = Kind { magic: *b"HSTEST\r\n", version: 3, oldest: 2 };
+    const KIND: Kind = Kind { magic: *b"HSTEST\r\n", version: 3, oldest: 2, content: "tests" };
 
     fn file(sections: &[Vec<u8>], head: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();

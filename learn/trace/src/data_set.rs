@@ -94,7 +94,8 @@ impl DataSet {
     /// of the operating system.
     pub fn open(path: &Path, limits: &DataSetLimits) -> Result<Self> {
         let about = |e: Error| e.about(path.display());
-        let meta = path.metadata().map_err(|e| about(Error::io("cannot be read", e)))?;
+        let meta =
+            path.metadata().map_err(|e| about(Error::io("cannot be read", e)).remedy("check the path"))?;
         let mut skipped = Skipped::default();
         let mut found = if !meta.is_dir() {
             vec![of_file(path)?]

@@ -50,8 +50,7 @@ fn pages_of(program: &Command) -> Vec<SitePage> {
     let everywhere: Vec<_> = program.get_arguments().filter(|arg| arg.is_global_set()).collect();
     list(&mut body, "Options of every command", &everywhere, 2);
     if let Some(more) = program.get_after_help() {
-        let _ =
-            writeln!(body, "## About all commands\n\n{}", block("text", &more.to_string()));
+        let _ = writeln!(body, "## About all commands\n\n{}", block("text", &more.to_string()));
     }
     pages.insert(0, SitePage::new(format!("reference/{name}.md"), format!("Commands of {name}"), &body));
     pages

@@ -270,8 +270,8 @@ fn parse_cache_size(text: &str) -> Result<ByteSize> {
     let size: ByteSize = text.parse()?;
     if size.0 < CACHE_SIZE_MIN {
         let least = ByteSize(CACHE_SIZE_MIN);
-        return Err(Error::invalid(format!("{size} are too few: all in the cache would be thrown out"))
-            .remedy(format!("give {least} at least; `headstart cache prune` empties a cache")));
+        return Err(Error::invalid(format!("{size} is too small: nothing would stay in the cache"))
+            .remedy(format!("give at least {least}; `headstart cache prune` empties a cache")));
     }
     Ok(size)
 }

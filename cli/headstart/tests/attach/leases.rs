@@ -68,8 +68,8 @@ fn an_update_and_a_prune_take_nothing_from_a_writable_directory() {
     let said = scene.ok(PRUNE_NOW).stdout;
     let dir = fs::canonicalize(scene.path("vm")).unwrap();
     assert!(said.contains(&format!("needed by the writable directory {}", dir.display())), "{said}");
-    let instead = format!("attach file://{}@{was} instead", scene.path("store").display());
-    let run = scene.fails("attach file://~/store:v1 --writable ~/vm --nbd unix:~/d.sock", &["vm", &instead]);
+    let own = format!("`headstart attach file://{}@{was}`", scene.path("store").display());
+    let run = scene.fails("attach file://~/store:v1 --writable ~/vm --nbd unix:~/d.sock", &["vm", &own]);
     assert!(run.stderr.contains(&was), "{run}");
     fs::write(scene.path("expected.raw"), &expected).unwrap();
     let again = Attached::start(&scene, &format!("file://~/store@{was} --writable ~/vm --nbd unix:~/d.sock"));
@@ -131,7 +131,7 @@ fn a_directory_whose_tag_was_removed_is_told_its_image() {
     let digest = digest_of(&scene, "v1");
     let attach = |image: &str| format!("{image} --cache ~/cache --writable ~/vm --nbd unix:~/d.sock");
     let said = |image: &str, store: &str| {
-        let own = format!("attach {store}@{digest} instead");
+        let own = format!("`headstart attach {store}@{digest}`");
         scene.fails(&format!("attach {}", attach(image)), &["/vm: ", &digest, "no image of this tag", &own]);
     };
     Attached::start(&scene, &attach("file://~/store:v1")).detach();
@@ -141,7 +141,7 @@ fn a_directory_whose_tag_was_removed_is_told_its_image() {
     Attached::start(&scene, &attach(&format!("file://~/store@{digest}"))).detach();
     // A new directory is based on no image.
     let new = scene.fails("attach file://~/store:v1 --writable ~/new --nbd unix:~/d.sock", &["of this tag"]);
-    assert!(!new.stderr.contains("instead"), "{new}");
+    assert!(!new.stderr.contains("headstart attach"), "{new}");
     let Some(web) = Web::before(&scene) else { return };
     fs::remove_dir_all(scene.path("vm")).unwrap();
     let at = web.proxy.url();
@@ -237,7 +237,11 @@ fn an_image_is_kept_for_a_week_after_its_last_name() {
     assert_eq!(scene.fingerprint("store"), before);
     assert_eq!(scene.json("image prune file://~/store --older-than 30d")["blobs"], 0);
     let said = scene.ok("image prune file://~/store").stdout;
-    assert!(said.contains(&format!("deleted: {was} (was v1)")) && said.contains("4 blobs deleted"), "{said}");
+    assert!(
+        said.contains(&format!("deleted: {was} (was v1)"))
+            && said.contains("4 blobs deleted"),
+        "{said}"
+    );
     assert!(!mark.exists());
     // An image whose name another tool removed is kept from the time when that is noticed.
     let index = scene.path("store/index.json");

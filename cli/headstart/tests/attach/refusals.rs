@@ -262,7 +262,7 @@ fn options_that_do_not_fit_together_are_refused() {
         ("file://~/store:v1 --deadline soon", "--deadline"),
         ("file://~/store:v1 --deadline 0s", "no read could wait"),
         ("file://~/store:v1 --record-time 2h", "71 minutes"),
-        ("file://~/store:v1 --cache-size 1k", "4 MiB at least"),
+        ("file://~/store:v1 --cache-size 1k", "at least 4 MiB"),
         ("file://~/store:v1 --vhost-user ~/v.sock --queues 0", "--queues"),
         ("file://~/store:v1 --vhost-user ~/v.sock --queues 65", "--queues"),
         ("file://~/store:v1 --nbd nowhere", "unix:/path"),

@@ -105,7 +105,7 @@ fn a_directory_belongs_to_one_image_and_one_process() {
     // A directory with other files in it.
     scene.fails(
         "attach file://~/store:v1 --writable ~/store --nbd unix:~/other.sock",
-        &["store", "holds something already", "empty directory"],
+        &["store", "is not a writable directory", "empty directory"],
     );
     scene.fails("attach file://~/store:v1 --writable ~/disk.raw --nbd unix:~/other.sock", &["disk.raw"]);
     assert_eq!(scene.fingerprint("vm"), before);

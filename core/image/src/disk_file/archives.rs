@@ -65,7 +65,10 @@ pub(super) fn refuse(file: &dyn ReadAt) -> Result<()> {
 /// [`headstart_block::ErrorKind::Invalid`] if it is not a whole number of sectors, at least one.
 pub(super) fn check_size(size: u64) -> Result<()> {
     let remedy = match size {
-        0 => "it is empty: copy it again; --format raw takes it as it is".to_owned(),
+        0 => {
+            let error = Error::invalid("is empty");
+            return Err(error.remedy("copy it again; --format raw takes it as it is"));
+        }
         _ if size.is_multiple_of(SECTOR_SIZE) => return Ok(()),
         _ => format!(
             "if it was cut short, copy it again; `truncate -s %{SECTOR_SIZE} DISK` fills its last sector, \
@@ -110,7 +113,8 @@ mod tests {
             file.resize(1024, 7);
             assert!(refuse(&file).unwrap_err().to_string().contains(said));
         }
-        for len in [0, 1, 511, 513] {
+        assert!(check_size(0).unwrap_err().to_string().starts_with("is empty; copy it again"));
+        for len in [1, 511, 513] {
             assert!(check_size(len).unwrap_err().to_string().contains("sectors of 512 bytes"));
         }
     }

@@ -48,7 +48,11 @@ impl AllowedDirs {
 /// # Errors
 /// Errors if it is neither a file nor a block device; errors of the operating system.
 pub(super) fn open_disk(path: &Path) -> Result<FileSource> {
-    Checked::open(path).map_err(|e| Error::io("cannot open", e).about(path.display()))?.read(path)
+    let opened = Checked::open(path).map_err(|e| Error::io("cannot open", e).about(path.display()));
+    opened.and_then(|file| file.read(path)).map_err(|e| match e.kind() {
+        ErrorKind::NotFound | ErrorKind::Io => e.remedy("check the path, and that this user may read it"),
+        _ => e,
+    })
 }
 
 /// A file that is found but not open for reading: the facts checked about it hold for the bytes that are read, also if

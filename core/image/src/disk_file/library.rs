@@ -28,11 +28,15 @@ pub(super) fn open(file: &FileSource, allowed: &AllowedDirs) -> Result<Box<dyn B
     Ok(Box::new(LibraryDisk { image: open_qcow2(file, allowed, 1)? }))
 }
 
+/// The remedy of a disk that is not of the format that the user named.
+const FIND_FORMAT: &str = "leave out --format, and the format is found";
+
 /// Opens one qcow2 with all that is below it; `depth` images are open with it.
 fn open_qcow2(file: &FileSource, allowed: &AllowedDirs, depth: usize) -> Result<FormatAccess<File>> {
     let named = |e: Error| e.about(file.path().display());
     let Some(header) = Header::read(file).map_err(named)? else {
-        return Err(named(Error::corrupt("is not a qcow2 image")));
+        let error = named(Error::corrupt("is not a qcow2 image"));
+        return Err(if depth == 1 { error.remedy(FIND_FORMAT) } else { error });
     };
     if depth > MAX_CHAIN {
         return Err(named(Error::invalid(format!(

@@ -39,7 +39,7 @@ impl ImageStore {
         if !after.remove(selector) {
             return Err(Error::new(ErrorKind::NotFound, "there is no such image")
                 .about(format!("image {}", self.name(selector)))
-                .remedy("`headstart image list` shows those that there are"));
+                .remedy(self.lists()));
         }
         let removal = difference(&before, &after);
         let leases = self.counting_leases(None)?;
@@ -98,6 +98,7 @@ fn difference(before: &LayoutIndex, after: &LayoutIndex) -> Removal {
 /// The error about an image that disks need.
 pub(crate) fn in_use(holders: &[String]) -> Error {
     Error::new(ErrorKind::Conflict, format!("is in use by {}", holders.join(", "))).remedy(
-        "detach it first, or `headstart lease list` shows its holders; --force removes the tag anyway",
+        "detach it first, or delete the writable directory if its content is not needed any more (`headstart lease \
+         list` shows its holders); --force removes the tag anyway",
     )
 }

@@ -125,7 +125,8 @@ impl RealDirectory {
     /// A directory that may be in use, to be looked at.
     pub(super) fn unlocked(path: &Path) -> Result<Self> {
         let dir = GuardedDir::open(path)
-            .map_err(|e| Error::io("cannot open the directory", e).about(path.display()))?;
+            .map_err(|e| Error::io("cannot open the directory", e).about(path.display()))
+            .map_err(|e| e.remedy("check the path, and that this user may read it"))?;
         Ok(Self { dir, lock: None })
     }
 
@@ -193,8 +194,13 @@ impl Directory for RealDirectory {
 /// Refuses to create a disk over one that exists. Files that an interrupted creation left behind hold no data.
 pub(super) fn refuse_content(directory: &dyn Directory) -> Result<()> {
     let conflict = |name: &str| {
-        Err(Error::new(ErrorKind::Conflict, format!("it holds something already ({name})"))
-            .remedy("open the disk that is there, or give an empty directory"))
+        let is_disk = matches!(name, "state.json" | "data" | "index");
+        let (cause, remedy) = if is_disk {
+            ("holds a disk already", "open the disk that is there, or give an empty directory")
+        } else {
+            ("is not a writable directory, and not empty", "give a new or an empty directory")
+        };
+        Err(Error::new(ErrorKind::Conflict, format!("{cause} ({name})")).remedy(remedy))
     };
     for name in directory.list()? {
         let expected = match &*name {

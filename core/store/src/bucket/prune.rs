@@ -199,7 +199,7 @@ impl BucketStore {
             let Versioned { index: before, version } = self.index().await?;
             let mut after = before.clone();
             if !after.remove(selector) {
-                return Err(about(crate::layout::no_such_image()));
+                return Err(about(crate::layout::no_such_image(&self.location)));
             }
             let lost = lost_images(&before, &after);
             let leases = self.counting_leases(now, look, None).await?.counting;
@@ -419,6 +419,7 @@ pub(super) async fn unless_stopped<T>(
 /// The error about an image that disks need.
 fn in_use(holders: &[String]) -> Error {
     Error::new(ErrorKind::Conflict, format!("is in use by {}", holders.join(", "))).remedy(
-        "detach it first, or `headstart lease list` shows its holders; --force removes the tag anyway",
+        "detach it first, or delete the writable directory if its content is not needed any more (`headstart lease \
+         list` shows its holders); --force removes the tag anyway",
     )
 }

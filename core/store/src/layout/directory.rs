@@ -131,9 +131,13 @@ impl LayoutDir {
         let mut text = Vec::new();
         let read =
             open_regular(&layout.root.join(LAYOUT_FILE)).and_then(|f| f.take(4096).read_to_end(&mut text));
-        read.map_err(|e| {
-            let error = Error::io("is not an OCI image layout: cannot read its oci-layout file", e);
-            layout.about(error).remedy("check the directory, or import an image to make the store")
+        read.map_err(|e| match e.kind() {
+            io::ErrorKind::PermissionDenied => layout
+                .about(Error::io("cannot be read", e))
+                .remedy("run it as a user who may read it, such as its owner"),
+            _ => layout
+                .about(Error::io("is not an OCI image layout: cannot read its oci-layout file", e))
+                .remedy("check the directory, or import an image to make the store"),
         })?;
         check_layout(&text).map_err(|e| layout.about(e))?;
         Ok(layout)
@@ -148,7 +152,15 @@ impl LayoutDir {
         if layout.root.join(LAYOUT_FILE).exists() {
             return Self::open(layout.root);
         }
-        let made = |e| layout.about(Error::io("cannot make an image store", e));
+        let made = |e: io::Error| {
+            let is_denied = e.kind() == io::ErrorKind::PermissionDenied;
+            let error = layout.about(Error::io("cannot make an image store", e));
+            if is_denied {
+                error.remedy("run it as a user who may write there, or name another directory")
+            } else {
+                error
+            }
+        };
         let created = fs::create_dir_all(&layout.root);
         created.map_err(|e| layout.about(not_made_in(&layout.root, "cannot make an image store", e)))?;
         for entry in fs::read_dir(&layout.root).map_err(made)? {

@@ -186,7 +186,7 @@ impl Endpoint {
                 }
                 let said = super::said(response).await;
                 let error = http::status_error(status, &url);
-                let error = if said.is_empty() { error } else { error.caused_by(said) };
+                let error = if said.is_empty() { error } else { error.caused_by(said.trim_start()) };
                 Ok(Err(error.remedy("it is the storage that the registry redirects to: ask who runs it")))
             }
             // As with one that cannot be reached. This read need not find out: a storage that is down as a

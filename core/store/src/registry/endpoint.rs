@@ -265,13 +265,23 @@ impl Endpoint {
         Ok((headers, body))
     }
 
+    /// The option by which commands reach it without TLS, after a space; empty if it has TLS.
+    pub(super) fn plain_option(&self) -> String {
+        match self.base.scheme() {
+            "http" => format!(" --plain-http {}", authority(&self.base)),
+            _ => String::new(),
+        }
+    }
+
     /// Adds the remedy if the cause is known.
     fn explain(&self, error: Error, url: &Url) -> Error {
         let text = error.to_string();
         // The TLS library says this when the server's first bytes are not TLS.
         if url.scheme() == "https" && text.contains("InvalidContentType") {
             let host = authority(&self.base);
-            return error.remedy(format!("if it speaks plain HTTP, allow that by `--plain-http {host}`"));
+            return error
+                .caused_by("the server does not speak TLS")
+                .remedy(format!("if it speaks plain HTTP, allow that by `--plain-http {host}`"));
         }
         error
     }
@@ -284,5 +294,5 @@ pub(super) async fn accepted(response: Response) -> Result<Response> {
     }
     let error = http::refusal(&response);
     let said = super::said(response).await;
-    Err(if said.is_empty() { error } else { error.caused_by(said) })
+    Err(if said.is_empty() { error } else { error.caused_by(said.trim_start()) })
 }

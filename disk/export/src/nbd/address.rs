@@ -41,6 +41,10 @@ impl FromStr for Address {
         if host.is_empty() || (bare.is_none() && host.contains(['/', ':'])) {
             return Err(bad());
         }
+        if !port.is_empty() && port.bytes().all(|c| c.is_ascii_digit()) && port.parse::<u16>().is_err() {
+            return Err(Error::invalid(format!("{port} is not a port"))
+                .remedy("give one of 1 to 65535, or 0 for any that is free"));
+        }
         Ok(Self::Tcp(bare.unwrap_or(host).to_owned(), port.parse().map_err(|_| bad())?))
     }
 }

@@ -12,7 +12,7 @@ use headstart_block::{Error, ReadAt, Result};
 use std::collections::BTreeSet;
 use std::io::Write;
 
-const KIND: Kind = Kind { magic: *b"HSKNOW\r\n", version: 1, oldest: 1 };
+const KIND: Kind = Kind { magic: *b"HSKNOW\r\n", version: 1, oldest: 1, content: "knowledge" };
 
 impl KnowledgeSettings {
     pub(crate) fn write(&self, writer: &mut Writer) {
