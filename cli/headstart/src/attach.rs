@@ -340,7 +340,8 @@ fn print_ready(
         let size = ByteSize(disk.disk.size());
         let kept = disk.kept_in.as_ref().map(|dir| format!(" ({}), kept in {},", disk.digest, dir.display()));
         let (image, kept) = (&disk.image, kept.unwrap_or_default());
-        writeln!(out, "{image}{kept} is a disk of {size}, {access}, after {ready_ms} ms")?;
+        let name = if session.disks.len() > 1 { format!("{}: ", disk.name) } else { String::new() };
+        writeln!(out, "{name}{image}{kept} is a disk of {size}, {access}, after {ready_ms} ms")?;
     }
     for way in ways {
         writeln!(out, "  {}", way.uri)?;
@@ -357,6 +358,9 @@ fn print_ready(
 /// The output at the end.
 #[derive(Serialize)]
 struct Detached {
+    /// The names of the disks, if there are several.
+    #[serde(skip)]
+    names: Vec<String>,
     reads: u64,
     hits_percent: f64,
     fetched_bytes: u64,
@@ -373,7 +377,9 @@ struct Detached {
 impl Detached {
     fn of(session: &DiskSession) -> Self {
         let totals = Totals::of(session);
+        let names = session.disks.iter().map(|disk| disk.name.to_string());
         Self {
+            names: names.filter(|_| session.disks.len() > 1).collect(),
             reads: totals.hits + totals.misses,
             hits_percent: totals.hit_rate(),
             fetched_bytes: totals.fetched,
@@ -395,7 +401,10 @@ impl Outcome for Detached {
 
 impl fmt::Display for Detached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "detached: {}", count(self.reads, "read"))?;
+        match self.names.as_slice() {
+            [] => write!(f, "detached: {}", count(self.reads, "read"))?,
+            names => write!(f, "detached {}: {}", names.join(", "), count(self.reads, "read"))?,
+        }
         if self.reads > 0 {
             write!(f, ", {:.1}% of them without waiting", self.hits_percent)?;
         }

@@ -185,7 +185,7 @@ impl fmt::Display for UsageReport {
             ("cache", self.directory.display().to_string()),
             ("blobs", format!("{}, {} in use", usage.blobs, usage.blobs_in_use)),
             ("local", ByteSize(usage.local_bytes).to_string()),
-            ("beside them", ByteSize(usage.sidecar_bytes).to_string()),
+            ("other files", ByteSize(usage.sidecar_bytes).to_string()),
             ("free on its disk", ByteSize(usage.free_bytes).to_string()),
         ];
         Fields(&fields).fmt(f)
@@ -231,14 +231,14 @@ impl fmt::Display for VerifyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Findings { right_bytes, wrong_bytes, unproven_bytes } = self.found;
         for Verified { digest, found, .. } in self.blobs.iter().filter(|blob| blob.found.wrong_bytes > 0) {
-            writeln!(f, "{digest}: {} are wrong", ByteSize(found.wrong_bytes))?;
+            writeln!(f, "{digest}: {} are damaged", ByteSize(found.wrong_bytes))?;
         }
         let (blobs, right) = (count(self.blobs.len() as u64, "blob"), ByteSize(right_bytes));
-        write!(f, "{blobs}: {right} are right, ")?;
+        write!(f, "{blobs} checked: {right}, ")?;
         match (wrong_bytes, self.repaired) {
-            (0, _) => write!(f, "nothing is wrong")?,
-            (wrong, true) => write!(f, "{} were wrong and are dropped", ByteSize(wrong))?,
-            (wrong, false) => write!(f, "{} are wrong; --repair drops them", ByteSize(wrong))?,
+            (0, _) => write!(f, "no damage")?,
+            (wrong, true) => write!(f, "and {} that were damaged and are dropped", ByteSize(wrong))?,
+            (wrong, false) => write!(f, "and {} that are damaged; --repair drops them", ByteSize(wrong))?,
         }
         match unproven_bytes {
             0 => Ok(()),

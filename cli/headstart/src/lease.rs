@@ -304,7 +304,8 @@ impl fmt::Display for Shown {
         let image = self.image.as_deref().unwrap_or("?");
         // Every user that can write leases chooses their names, and these go to terminals and shells.
         let id = shell_word(&self.id);
-        write!(f, "{image}  {}: {}, since {}  (id {id})", self.state, self.holder, self.written)
+        let state = if self.state == "over" { "ended" } else { self.state };
+        write!(f, "{image}  {state}: {}, since {}  (id {id})", self.holder, self.written)
     }
 }
 

@@ -232,11 +232,12 @@ impl Untagged {
         }
     }
 
-    /// The digest, and the last tags.
+    /// The digest, the last tags, and the time since which it has none.
     fn name(&self) -> String {
+        let (digest, since) = (&self.digest, &self.untagged_since);
         match self.tags.as_slice() {
-            [] => self.digest.clone(),
-            tags => format!("{} (was {})", self.digest, tags.join(", ")),
+            [] => format!("{digest} (without a tag since {since})"),
+            tags => format!("{digest} (was {}; without a tag since {since})", tags.join(", ")),
         }
     }
 }
@@ -275,24 +276,21 @@ impl fmt::Display for Pruned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let would = if self.dry_run { "would be " } else { "" };
         for image in &self.images {
-            write!(
-                f,
-                "{would}deleted: {}, without a tag, counted from {}",
-                image.name(),
-                image.untagged_since
-            )?;
+            write!(f, "{would}deleted: {}", image.name())?;
             match image.holders.as_slice() {
                 [] => writeln!(f)?,
                 holders => writeln!(f, ", although it is needed by {}", holders.join(", "))?,
             }
         }
         for image in &self.untagged {
-            write!(f, "kept: {}, without a tag, counted from {}", image.name(), image.untagged_since)?;
+            let name = image.name();
             match (image.holders.as_slice(), &image.kept_until, image.optimized.as_slice()) {
-                ([], Some(until), []) => writeln!(f, ", until {until}")?,
-                ([], None, []) => writeln!(f)?,
-                ([], _, made) => writeln!(f, ", because {} was optimized from it", made.join(", "))?,
-                (holders, _, _) => writeln!(f, ", needed by {}", holders.join(", "))?,
+                ([], Some(until), []) => writeln!(f, "kept until {until}: {name}")?,
+                ([], None, []) => writeln!(f, "kept: {name}")?,
+                ([], _, made) => {
+                    writeln!(f, "kept: {name}, because {} was optimized from it", made.join(", "))?;
+                }
+                (holders, _, _) => writeln!(f, "kept: {name}, needed by {}", holders.join(", "))?,
             }
         }
         if self.ended_leases > 0 {

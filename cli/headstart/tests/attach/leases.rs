@@ -238,7 +238,7 @@ fn an_image_is_kept_for_a_week_after_its_last_name() {
     assert_eq!(scene.json("image prune file://~/store --older-than 30d")["blobs"], 0);
     let said = scene.ok("image prune file://~/store").stdout;
     assert!(
-        said.contains(&format!("deleted: {was} (was v1)"))
+        said.contains(&format!("deleted: {was} (was v1; without a tag since "))
             && said.contains("4 blobs deleted"),
         "{said}"
     );

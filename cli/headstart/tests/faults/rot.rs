@@ -65,11 +65,11 @@ fn damage_without_frame_checksums_is_found_by_verifying_the_cache() {
     fill(&image, &reference);
     let right = scene.json("cache verify --dir ~/cache");
     assert!(right["wrong_bytes"] == 0 && right["right_bytes"].as_u64() >= Some(len), "{right}");
-    assert!(scene.ok("cache verify --dir ~/cache").stdout.contains("nothing is wrong"));
+    assert!(scene.ok("cache verify --dir ~/cache").stdout.contains("no damage"));
     flip(&scene.path("cache"), &layer, |len| len / 2);
     for _ in 0..2 {
         let run = scene.run("cache verify --dir ~/cache");
-        let parts = [layer.as_str(), "16 KiB are wrong", "--repair"];
+        let parts = [layer.as_str(), "16 KiB are damaged", "--repair"];
         assert!(run.status == Some(1) && parts.iter().all(|part| run.stdout.contains(part)), "{run}");
     }
     let repaired = scene.json("cache verify --dir ~/cache --repair");

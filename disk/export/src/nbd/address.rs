@@ -130,7 +130,9 @@ impl Listener {
         let export = escape(export);
         match self {
             Self::Unix { file, .. } => {
-                format!("{scheme}+unix:///{export}?socket={}", escape(&file.path().to_string_lossy()))
+                // Clients may run in another directory.
+                let path = std::path::absolute(file.path()).unwrap_or_else(|_| file.path().to_owned());
+                format!("{scheme}+unix:///{export}?socket={}", escape(&path.to_string_lossy()))
             }
             Self::Tcp(socket) => {
                 let address = socket.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
