@@ -113,10 +113,14 @@ impl ImageStore {
         self.layout.root()
     }
 
+    /// The name of the store, for commands.
+    fn location(&self) -> String {
+        Location::Directory(self.root().to_owned()).to_string()
+    }
+
     /// The remedy of a tag that is not there.
     fn lists(&self) -> String {
-        let store = shell_word(&format!("file://{}", self.root().display()));
-        format!("`headstart image list {store}` shows those that there are")
+        format!("`headstart image list {}` shows those that there are", shell_word(&self.location()))
     }
 
     /// Finds an image. Of several for different platforms, it is the one for Linux on amd64.

@@ -2,6 +2,7 @@
 
 use super::ImageStore;
 use crate::reference::Selector;
+use headstart_block::guarded::shell_word;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_store::layout::{LayoutIndex, Walk, holders_of, is_referrers_tag};
 use std::collections::BTreeSet;
@@ -50,7 +51,9 @@ impl ImageStore {
         };
         let removal = Removal { holders, ..removal };
         if !removal.holders.is_empty() && !force {
-            return Err(in_use(&removal.holders).about(format!("image {}", self.name(selector))));
+            return Err(
+                in_use(&removal.holders, &self.location()).about(format!("image {}", self.name(selector)))
+            );
         }
         if !dry_run {
             self.layout.replace_index(&before, &after)?;
@@ -95,10 +98,11 @@ fn difference(before: &LayoutIndex, after: &LayoutIndex) -> Removal {
     }
 }
 
-/// The error about an image that disks need.
-pub(crate) fn in_use(holders: &[String]) -> Error {
-    Error::new(ErrorKind::Conflict, format!("is in use by {}", holders.join(", "))).remedy(
-        "detach it first, or delete the writable directory if its content is not needed any more (`headstart lease \
-         list` shows its holders); --force removes the tag anyway",
-    )
+/// The error about an image of `store` that disks need.
+pub(crate) fn in_use(holders: &[String], store: &str) -> Error {
+    let list = format!("`headstart lease list {}` shows its holders", shell_word(store));
+    Error::new(ErrorKind::Conflict, format!("is in use by {}", holders.join(", "))).remedy(format!(
+        "detach it first, or delete the writable directory if its content is not needed any more ({list}); --force \
+         removes the tag anyway"
+    ))
 }

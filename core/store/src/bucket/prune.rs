@@ -19,6 +19,7 @@ use crate::layout::{
 use crate::reference::{Selector, Tag};
 use crate::stop::Stop;
 use futures::StreamExt;
+use headstart_block::guarded::shell_word;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use object_store::{ObjectMeta, PutMode, UpdateVersion};
 use serde_json::{Value, json};
@@ -214,7 +215,7 @@ impl BucketStore {
                 Selector::Digest(digest) => lost.get(digest).cloned().unwrap_or_default(),
             };
             if !removal.holders.is_empty() && !force {
-                return Err(about(in_use(&removal.holders)));
+                return Err(about(in_use(&removal.holders, &self.location)));
             }
             if dry_run {
                 return Ok(removal);
@@ -416,10 +417,11 @@ pub(super) async fn unless_stopped<T>(
     stop.before(work).await.unwrap_or_else(stopped)
 }
 
-/// The error about an image that disks need.
-fn in_use(holders: &[String]) -> Error {
-    Error::new(ErrorKind::Conflict, format!("is in use by {}", holders.join(", "))).remedy(
-        "detach it first, or delete the writable directory if its content is not needed any more (`headstart lease \
-         list` shows its holders); --force removes the tag anyway",
-    )
+/// The error about an image of `store` that disks need.
+fn in_use(holders: &[String], store: &str) -> Error {
+    let list = format!("`headstart lease list {}` shows its holders", shell_word(store));
+    Error::new(ErrorKind::Conflict, format!("is in use by {}", holders.join(", "))).remedy(format!(
+        "detach it first, or delete the writable directory if its content is not needed any more ({list}); --force \
+         removes the tag anyway"
+    ))
 }
