@@ -4,18 +4,15 @@
 //! `AWS_ENDPOINT`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`, ... and the machine's own role).
 //! An endpoint without TLS has to be allowed by name.
 //!
-//! A bucket's name identifies it only together with the endpoint that is asked: the same reference means another
-//! bucket where the environment names another endpoint or account. So the store's location has that in it,
-//! `s3://bucket@host:port/path`, for callers that keep data from there. Messages have the name as it is typed, and
-//! behind it the endpoint.
+//! A bucket's name identifies it only together with the endpoint, which the environment may name. So the store's
+//! location has both, `s3://bucket@host:port/path`, for callers that keep data from there; messages have the name as
+//! it is typed, and behind it the endpoint.
 //!
 //! # Changing a tag
 //!
-//! An object store has no locks, but puts with a condition. A tag changes so: read `index.json` and its version,
-//! change the entry, write it back if the version still is that one (or if there still is no index). If another
-//! writer was faster, it is read again; if that one changed *this* tag, the writer gets a conflict, because only a
-//! person can decide on the image; if it was another, both changes are kept. Blobs and manifests need no such
-//! care: their names are their contents.
+//! An object store has no locks, but conditional puts. A writer reads `index.json` and its version, changes the
+//! entry, and writes it back if the version is still the same. If another writer was faster, it reads again: a
+//! change of another tag is kept beside its own, one of the same tag is a conflict, which a person decides.
 
 mod admin;
 #[cfg(test)]
