@@ -7,8 +7,8 @@ use std::io::{IsTerminal, Write};
 /// The bar at the bottom of the terminal, if there is one.
 static BAR: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
 
-/// A bar on standard error, hidden if `quiet` or if that is no terminal. Lines that are printed with [`print_above`]
-/// leave it whole.
+/// Creates a progress bar on standard error; it is hidden if `quiet` or if standard error is not a terminal.
+/// Lines printed with [`print_above`] do not damage it.
 #[must_use]
 pub fn bar(quiet: bool) -> ProgressBar {
     let hidden = quiet || !std::io::stderr().is_terminal();
@@ -20,7 +20,7 @@ pub fn bar(quiet: bool) -> ProgressBar {
     bar
 }
 
-/// Prints a line on standard error, above the bar if there is one.
+/// Prints a line on standard error, above the progress bar if there is one. A failure to write is ignored.
 pub fn print_above(line: &str) {
     let bar = BAR.lock().as_ref().and_then(WeakProgressBar::upgrade);
     // The line is written in one piece, so that lines of several threads do not mix. An error is ignored: there is no

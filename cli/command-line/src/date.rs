@@ -9,13 +9,15 @@ use std::time::{Duration, SystemTime};
 /// The last second of the year 9999, counted from 1970.
 const LAST_SECOND: u64 = 253_402_300_799;
 
-/// A time, or the nearest one from 1970 to 9999.
+/// Formats a time in UTC as RFC 3339, to the second. Times before 1970 count as the start of 1970, times
+/// after 9999 as the end of 9999.
 #[must_use]
 pub fn date(time: SystemTime) -> String {
     date_of_second(time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
-/// A second, counted from 1970; the last one of the year 9999 for all later ones.
+/// Formats a time, given in seconds since 1970, in UTC as RFC 3339. Times after 9999 count as the end of
+/// 9999.
 #[must_use]
 pub fn date_of_second(second: u64) -> String {
     let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(second.min(LAST_SECOND)));

@@ -6,10 +6,12 @@ use headstart_block::Result;
 use headstart_image::reference::Reference;
 use headstart_image::remote::RemoteImage;
 
-/// Does `work` on an image that is not in a directory.
+/// Opens an image in a remote store and runs `work` on it. The store is checked first, so a mistyped host or
+/// a missing login fails at once.
 ///
 /// # Errors
-/// If the image cannot be opened; the errors of `work`.
+/// If the options of `stores` cannot be used, if the store or the image cannot be opened; the errors of
+/// `work`.
 pub fn on_remote<T>(
     image: &Reference,
     stores: &StoreArgs,

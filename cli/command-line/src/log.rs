@@ -43,7 +43,8 @@ const ONE_MORE: Duration = Duration::from_secs(3);
 /// The start of the names of this project's crates.
 const OURS: &str = "headstart";
 
-/// Prints the selected messages from now on.
+/// Starts the log on standard error, with the levels that the environment variable `HEADSTART_LOG` selects
+/// (by default warnings and errors of the project's crates).
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Invalid`] if `HEADSTART_LOG` cannot be parsed.
@@ -65,8 +66,8 @@ pub fn start() -> Result<()> {
 /// The file that standard error goes to, if it is bounded. The lock is held to print a line or to begin the file again.
 static BOUNDED: OnceLock<Mutex<Bounded>> = OnceLock::new();
 
-/// Keeps the file that standard error is appended to below twice `max` bytes from now on: a file that is longer becomes
-/// `file.1`, replacing the previous one, and goes on empty.
+/// Bounds the log file `file`, to which standard error is appended, from now on: once it is longer than `max`
+/// bytes, it is copied to `file.1`, which is replaced, and emptied. Only the first call counts.
 pub fn bound(file: PathBuf, max: u64) {
     let _ = BOUNDED.set(Mutex::new(Bounded { file, max }));
 }
@@ -109,7 +110,8 @@ impl Bounded {
 /// The budgets of each place in the code, if warnings are limited.
 static LIMITED: OnceLock<Mutex<HashMap<Identifier, Budget>>> = OnceLock::new();
 
-/// Limits warnings from now on: for commands that serve.
+/// Limits warnings from now on, for commands that serve: each place in the code may print 100 at once and one
+/// more every 3 seconds; the others are counted and left out.
 pub fn limit() {
     LIMITED.get_or_init(Mutex::default);
 }

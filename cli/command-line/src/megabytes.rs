@@ -3,12 +3,13 @@
 use serde::{Serialize, Serializer};
 use std::str::FromStr;
 
-/// A bandwidth, in millions of something.
+/// A bandwidth in MB/s, 0.001 to 1,000,000 if parsed. The context decides whether a MB is 10^6 or 2^20 bytes:
+/// see [`Megabytes::times`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Megabytes(pub f64);
 
 impl Megabytes {
-    /// The bandwidth with `unit` in place of a million: the number times `unit`, rounded.
+    /// Returns the bandwidth in bytes a second if a MB is `unit` bytes, rounded.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

@@ -7,7 +7,7 @@ use clap::Args;
 use headstart_block::Result;
 use std::process::ExitCode;
 
-/// The last lines of a program's help.
+/// The last lines of a program's help: its exit status, signals and environment variables.
 pub const EXIT_STATUS: &str = "Exit status: 0 for success, 1 for a failure, with a message on standard \
                            error (also if the command was stopped), and for a report of damage or of \
                            differences, 2 for a wrong command line, 130 if the command was cut off by a second \
@@ -28,7 +28,8 @@ pub struct Global {
     pub quiet: bool,
 }
 
-/// Runs a command of the program `name`: prints its report or its error, and returns the exit status.
+/// Runs a command of the program `name`: starts the log and the terminal, calls `work`, prints the report or
+/// the error, and returns the exit status.
 pub fn run(
     name: &'static str,
     global: Global,

@@ -8,22 +8,24 @@ use std::fmt;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-/// The outcome of a command. `Display` is for people, without a trailing newline.
+/// The result of a command, as it is printed: with `Display` for people, without a newline at the end, or as
+/// JSON for programs.
 pub trait Outcome: Serialize + fmt::Display {
     /// `true` if the command found no problem.
     fn is_right(&self) -> bool {
         true
     }
 
-    /// `true` if its JSON is one line, because other lines follow, or because of its length.
+    /// `true` if the JSON is printed as one line, because further lines follow or because it is long.
     fn is_line(&self) -> bool {
         false
     }
 }
 
-/// An outcome of any type, ready to be printed.
+/// A result of any type that can be printed: implemented for every [`Outcome`].
 pub trait Report {
-    /// Prints it and returns the exit status.
+    /// Prints the result on standard output, as JSON if `json`, and returns the exit status: a failure if the
+    /// command found a problem or the result cannot be written.
     fn print(&self, json: bool) -> ExitCode;
 }
 
@@ -47,13 +49,14 @@ impl<T: Outcome> Report for T {
     }
 }
 
-/// Prints an error.
+/// Prints an error on standard error, after the name of the program, and returns the exit status of a
+/// failure.
 pub fn print_error(error: &Error) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "{}: {error}", name::get());
     ExitCode::FAILURE
 }
 
-/// Lines of `name: value`, with the values in a column.
+/// A block of lines `name: value`, with the values aligned in a column.
 pub struct Fields<'a>(pub &'a [(&'a str, String)]);
 
 impl fmt::Display for Fields<'_> {

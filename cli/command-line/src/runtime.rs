@@ -3,10 +3,11 @@
 use headstart_block::{Error, Result};
 use tokio::runtime::{Builder, Runtime};
 
-/// Runs `work` with threads for its requests: `threads`, or one for each processor.
+/// Runs `work` with an asynchronous runtime of `threads` threads for its requests; `None`: one thread for
+/// each processor. The runtime is not ended before the process is.
 ///
 /// # Errors
-/// If threads cannot be started; the errors of `work`.
+/// If the threads cannot be started; the errors of `work`.
 pub fn with_runtime<T>(threads: Option<usize>, work: impl FnOnce(&Runtime) -> Result<T>) -> Result<T> {
     let mut builder = Builder::new_multi_thread();
     if let Some(threads) = threads {
@@ -18,5 +19,5 @@ pub fn with_runtime<T>(threads: Option<usize>, work: impl FnOnce(&Runtime) -> Re
     work(Box::leak(Box::new(runtime)))
 }
 
-/// Threads for some requests that wait for a store more than they work.
+/// The number of threads for a command with few requests, which waits for the store more than it computes.
 pub const FEW: Option<usize> = Some(2);

@@ -87,18 +87,20 @@ impl StoreArgs {
         Ok(Some(url.into()))
     }
 
-    /// The settings of these options, for a command that ends: its requests end when the user wants to stop.
+    /// Returns the settings of these options for a command that ends by itself: requests are cancelled when
+    /// the user asks the command to stop.
     ///
     /// # Errors
-    /// If a file that they name is not there.
+    /// If a file that an option names cannot be read, or if the file with the proxy's URL holds no URL.
     pub fn settings(&self) -> Result<StoreSettings> {
         Ok(StoreSettings { stop: terminal::stop(), ..self.settings_to_serve()? })
     }
 
-    /// The settings of these options, for a command that serves: its requests end with its servers.
+    /// Returns the settings of these options for a command that serves: requests continue until its servers
+    /// end.
     ///
     /// # Errors
-    /// If a file that they name is not there.
+    /// If a file that an option names cannot be read, or if the file with the proxy's URL holds no URL.
     pub fn settings_to_serve(&self) -> Result<StoreSettings> {
         for path in &self.ca_file {
             path.metadata().map_err(|e| Error::io("cannot read", e).about(path.display()))?;

@@ -38,22 +38,24 @@ static WAITS: OnceLock<StopRequests> = OnceLock::new();
 /// `true` if the user wants to see no progress.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Sets that the user wants to see no progress, including the waits of a command.
+/// Turns off progress output for the rest of the process, including messages that a command waits.
 pub fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
-/// `true` if the user wants to see no progress. A command that prints JSON still reports its waits.
+/// `true` if the user asked for no progress output ([`be_quiet`]). A command that prints JSON still reports
+/// that it waits.
 pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// The user's requests to stop, for code that waits.
+/// Returns the signal that the user asks the command to stop, for code that waits; `None` if no [`Terminal`]
+/// was created.
 pub fn stop() -> Option<StopRequests> {
     WAITS.get().cloned()
 }
 
-/// The result of `work`; `None` if the user wants to stop first.
+/// Awaits `work` and returns its result; `None` if the user asks the command to stop first.
 pub async fn before_stop<T>(work: impl Future<Output = T>) -> Option<T> {
     match WAITS.get() {
         Some(stop) => stop.before(work).await,
@@ -61,7 +63,7 @@ pub async fn before_stop<T>(work: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// The user at the terminal: sees progress, may press Ctrl-C.
+/// The terminal of the user: shows progress on standard error and receives requests to stop, such as Ctrl-C.
 pub struct Terminal {
     bar: ProgressBar,
     stop: Arc<Stop>,
@@ -125,11 +127,12 @@ fn cut_off(why: &str, status: i32) -> ! {
     std::process::exit(status);
 }
 
-/// While this lives, Ctrl-C is only counted.
+/// A guard from [`Terminal::hold_interrupts`]: until it is dropped, Ctrl-C is counted and does not stop the
+/// command.
 pub struct HeldInterrupts(Arc<Stop>);
 
 impl HeldInterrupts {
-    /// `true` if Ctrl-C was pressed since the last call.
+    /// Returns `true` if Ctrl-C was pressed since the last call, or since the guard exists.
     pub fn take(&self) -> bool {
         self.0.interrupts.swap(0, Ordering::Relaxed) > 0
     }
@@ -142,8 +145,11 @@ impl Drop for HeldInterrupts {
 }
 
 impl Terminal {
-    /// Takes over Ctrl-C, SIGTERM and SIGHUP: from now on they ask the work to stop and clean up after itself. Shows
-    /// nothing if `quiet` or if standard error is no terminal.
+    /// Catches Ctrl-C, SIGTERM and SIGHUP from now on: the first asks the command to stop and clean up, a
+    /// second ends the process at once. Progress is hidden if `quiet` or if standard error is not a terminal.
+    ///
+    /// # Errors
+    /// If the signals cannot be caught or the thread that waits for them cannot be started.
     pub fn new(quiet: bool) -> Result<Self> {
         let cannot = |e| Error::new(ErrorKind::Io, "cannot catch Ctrl-C").caused_by(e);
         let stop = Arc::new(Stop::new());
@@ -175,25 +181,27 @@ impl Terminal {
         Ok(Self { bar: bar(quiet), stop })
     }
 
-    /// From now on Ctrl-C is counted instead of asking the work to stop; other signals still do.
+    /// Makes Ctrl-C count instead of stopping the command, until the returned guard is dropped; other signals
+    /// still stop it.
     pub fn hold_interrupts(&self) -> HeldInterrupts {
         self.stop.held.store(true, Ordering::Relaxed);
         HeldInterrupts(Arc::clone(&self.stop))
     }
 
-    /// Asks the work to stop, as a signal does.
+    /// Asks the command to stop, as a first signal does; returns at once.
     pub fn stop(&self) {
         self.stop.ask();
     }
 
-    /// Marks this command as one that serves others until it is asked to stop: it may take its time to end in order
-    /// then.
+    /// Marks this command as one that serves others: after a request to stop it is not ended by force,
+    /// however long it takes. Also limits warnings in the log.
     pub fn serves(&self) {
         crate::log::limit();
         self.stop.serves.store(true, Ordering::Relaxed);
     }
 
-    /// Marks this command as one that only computes, for longer than users who stop it want to wait.
+    /// Marks this command as one that only computes and leaves nothing to clean up: after a request to stop
+    /// it is ended by force within a fraction of a second.
     pub fn computes(&self) {
         self.stop.computes.store(true, Ordering::Relaxed);
     }

@@ -6,15 +6,16 @@ use headstart_trace::Trace;
 use headstart_trace::data_set::{DataSet, Skipped};
 use std::path::Path;
 
-/// Checks that the user does not want to stop.
+/// Fails if the user has asked the command to stop.
 ///
 /// # Errors
-/// [`ErrorKind::Cancelled`] if the user does.
+/// [`ErrorKind::Cancelled`] if the user has.
 pub fn cancelled(progress: &dyn Progress) -> Result<()> {
     if progress.is_cancelled() { Err(Error::new(ErrorKind::Cancelled, "interrupted")) } else { Ok(()) }
 }
 
-/// The error that there is nothing to work on: `cause`, and the reasons of skipping.
+/// Creates the error that a data set has nothing to work on. It names `path` and consists of `cause` and the
+/// reasons for which traces were skipped.
 #[must_use]
 pub fn nothing(path: &Path, cause: &str, skipped: &Skipped) -> Error {
     let mut cause = cause.to_owned();
@@ -25,11 +26,12 @@ pub fn nothing(path: &Path, cause: &str, skipped: &Skipped) -> Error {
     Error::new(ErrorKind::NotFound, cause).about(path.display())
 }
 
-/// Reads the traces of a data set with `threads` threads (0: one for each processor), shows the progress, and hands the
-/// result of `map` for each to `each`, in their order. Skipped traces are counted.
+/// Reads the traces of a data set with `threads` threads (0: one for each processor) and shows progress as
+/// `task`. Each trace is passed to `map` on one of the threads, and the result to `each` with the index of
+/// the trace, in the order of the data set. Returns the traces that could not be read and were skipped.
 ///
 /// # Errors
-/// The first error of `each`; an error if the user wants to stop.
+/// The first error of `each`; [`ErrorKind::Cancelled`] if the user asks the command to stop.
 pub fn read_all<T: Send>(
     set: &DataSet,
     (task, threads): (&'static str, usize),
@@ -49,7 +51,7 @@ pub fn read_all<T: Send>(
     )
 }
 
-/// The bytes of a file, for the progress bar.
+/// Returns the length of a file in bytes, for the progress bar; 0 if it is unknown.
 #[must_use]
 pub fn len(path: &Path) -> u64 {
     path.metadata().map_or(0, |meta| meta.len())

@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
 
-/// The measure that plans are to be best at.
+/// The objective of training: the measure by which plans (ordered lists of blocks to preload) are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ObjectiveName {
@@ -23,7 +23,7 @@ pub enum ObjectiveName {
 }
 
 impl ObjectiveName {
-    /// The objective of training, over a link with this round trip.
+    /// Returns the objective of training for a link with this round trip; it is ignored if hits are counted.
     #[must_use]
     pub fn objective(self, round_trip: Duration) -> Objective {
         match self {
@@ -37,10 +37,10 @@ impl ObjectiveName {
     }
 }
 
-/// Shows the progress of `work`.
+/// Runs `work`, and shows its progress as a bar with the label `task`.
 ///
 /// # Errors
-/// The errors of `work`; an error if the user wants to stop.
+/// The errors of `work`; [`headstart_block::ErrorKind::Cancelled`] if the user asks the command to stop.
 pub fn with_bar<T>(
     progress: &dyn Progress,
     task: &'static str,
@@ -58,7 +58,7 @@ pub fn with_bar<T>(
     })
 }
 
-/// Opens the plans that `headstart train` wrote.
+/// Opens a file of plans that `headstart train` wrote.
 ///
 /// # Errors
 /// If the file cannot be read or holds no plans.

@@ -15,19 +15,22 @@ const EVERY: Duration = Duration::from_secs(60);
 /// The number of causes that are known at a time. Lines of further causes are never warnings.
 const KNOWN_MAX: usize = 4096;
 
-/// The level at which a line is logged.
+/// The level at which a server logs a line that another host or a client caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Say {
-    /// As a warning, for all readers.
+    /// As a warning, which every reader of the log sees.
     Aloud {
-        /// Lines of the same cause that were left out since the last one; `None` without any.
+        /// Lines of the same cause that were logged at level `debug` since the last warning; `None` if there
+        /// were none.
         left_out: Option<u64>,
     },
     /// At level `debug`.
     Quietly,
 }
 
-/// The lines of each cause: a kind of event, or a kind and the host that caused it.
+/// Limits the warnings of a log to one a minute for each cause; see the [module](self). A `Cause` is a kind
+/// of event, or a kind and the host that caused it. At most 4096 causes are known at a time; lines of further
+/// causes are never warnings.
 #[derive(Debug)]
 pub struct Complaints<Cause>(Mutex<HashMap<Cause, Said>>);
 
@@ -51,7 +54,8 @@ impl<Cause> Default for Complaints<Cause> {
 }
 
 impl<Cause: Eq + Hash> Complaints<Cause> {
-    /// The way to log the next line of this cause.
+    /// Counts a line of `cause` that is about to be logged, and returns its level: [`Say::Aloud`] for the
+    /// first one and then for at most one a minute, otherwise [`Say::Quietly`].
     #[expect(clippy::disallowed_methods, reason = "lines are limited by the clock")]
     pub fn next(&self, cause: Cause) -> Say {
         self.next_at(cause, Instant::now())
@@ -78,7 +82,7 @@ impl<Cause: Eq + Hash> Complaints<Cause> {
         Say::Aloud { left_out: None }
     }
 
-    /// Lines of this cause that were left out since the last warning.
+    /// Returns how many lines of `cause` were not warnings since its last warning; 0 for an unknown cause.
     pub fn left_out(&self, cause: &Cause) -> u64 {
         let known = self.0.lock();
         known.get(cause).map_or(0, |said| said.left_out)

@@ -3,12 +3,13 @@
 use crate::{ByteRange, Error, ErrorKind, Result};
 use std::sync::Arc;
 
-/// A run of a disk whose bytes all come from one kind of place.
+/// A range of a disk, all of which reads as zeros or all of which may hold data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The place on the disk, in bytes.
+    /// The bytes of the disk that the extent covers.
     pub range: ByteRange,
-    /// `true` if the range is known to read as zeros (a hole, or zeroed by its owner).
+    /// `true` if the range is known to read as zeros (a hole, or zeroed by the guest); `false` if it may hold
+    /// data.
     pub zero: bool,
 }
 
@@ -26,8 +27,8 @@ pub trait BlockDevice: Send + Sync {
     /// [`ErrorKind::Invalid`] past the end of the disk; errors of the storage below.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
 
-    /// As [`read_at`](BlockDevice::read_at), but never waits for bytes that come from elsewhere: servers try this
-    /// first and leave the waiting to another thread.
+    /// Fills `buf` as [`read_at`](BlockDevice::read_at) does, but never waits for bytes that have to be
+    /// fetched from another host or a store. Servers try this first and leave the waiting to another thread.
     ///
     /// # Errors
     /// [`ErrorKind::Absent`] where bytes of the range are not on this host; `buf` may be partly filled then.
@@ -42,14 +43,14 @@ pub trait BlockDevice: Send + Sync {
         parts.iter_mut().map(|(buf, offset)| self.read_local_at(buf, *offset)).collect()
     }
 
-    /// The number of small reads that are worth asking for together, by
-    /// [`read_local_parts`](BlockDevice::read_local_parts); 1 where nothing is gained by that.
+    /// The number of small reads that are worth passing to one call of
+    /// [`read_local_parts`](BlockDevice::read_local_parts); 1 if passing several together gains nothing.
     fn reads_together(&self) -> usize {
         1
     }
 
-    /// Bytes that are decoded at once, at least, where reading means decoding; 0 where bytes are only copied. Servers
-    /// give reads that are much work to several threads.
+    /// The least number of bytes that a read has to decode (decompress), however short it is; 0 if reads only
+    /// copy bytes. Servers spread reads that take much work over several threads.
     fn decode_unit(&self) -> u64 {
         0
     }
@@ -60,14 +61,14 @@ pub trait BlockDevice: Send + Sync {
         let _ = range;
     }
 
-    /// Notes that a client came to the disk. Devices that tell one guest's reads from the next one's implement it;
-    /// see [`ClientGuard`].
+    /// Notes that a client connected to the disk. Devices that attribute reads to one client or the next
+    /// implement it; see [`ClientGuard`].
     fn client_came(&self) {}
 
-    /// Notes that a client that [came](BlockDevice::client_came) has left.
+    /// Notes that a client, reported by [`client_came`](BlockDevice::client_came), has disconnected.
     fn client_left(&self) {}
 
-    /// Asks for the bytes of `range` to be brought to this host, without waiting for them. A hint.
+    /// A hint: starts bringing the bytes of `range` to this host, and returns without waiting for them.
     fn prefetch(&self, range: ByteRange) {
         let _ = range;
     }
@@ -87,7 +88,8 @@ pub trait BlockDevice: Send + Sync {
         Err(read_only())
     }
 
-    /// The extent that contains `offset`, from `offset` on; it may end before the run of its kind does.
+    /// Returns the extent that starts at byte `offset`. It may be shorter than the run of zeros, or of data,
+    /// that it is part of.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] at or past the end of the disk.
@@ -120,11 +122,13 @@ pub trait BlockDevice: Send + Sync {
     }
 }
 
-/// A client of a disk. Its construction tells the disk that a client came, its drop that the client has left.
+/// A connected client of a disk, such as a virtual machine. Construction calls
+/// [`client_came`](BlockDevice::client_came), and dropping calls [`client_left`](BlockDevice::client_left).
 pub struct ClientGuard(Arc<dyn BlockDevice>);
 
 impl ClientGuard {
-    /// A client that comes to `device`.
+    /// Tells `device` that a client has connected, and returns the guard that reports the end of the
+    /// connection.
     #[must_use]
     pub fn of(device: &Arc<dyn BlockDevice>) -> Self {
         device.client_came();

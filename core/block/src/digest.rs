@@ -9,7 +9,8 @@ use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::str::FromStr;
 
-/// The one algorithm, as it stands before the colon and as a directory of a store.
+/// The name of the only supported digest algorithm: the part of a digest before the colon, and the name of
+/// the directory of blobs in a store.
 pub const SHA256: &str = "sha256";
 
 /// The SHA-256 of a blob: its name in a store, written `sha256:` and 64 lower-case hexadecimal digits.
@@ -17,13 +18,13 @@ pub const SHA256: &str = "sha256";
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// The digest of `bytes`.
+    /// Computes the SHA-256 of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// The digest that a hasher gave.
+    /// Makes a digest from its 32 bytes, the output of a SHA-256 hasher.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
@@ -41,14 +42,14 @@ impl Digest {
         self.to_string().split_off(SHA256.len() + 1)
     }
 
-    /// The digest whose 64 lower-case hexadecimal digits are `hex`, or `None`.
+    /// Parses exactly 64 lower-case hexadecimal digits, without `sha256:`. `None` for any other text.
     #[must_use]
     pub fn from_hex(hex: &str) -> Option<Self> {
         parse_hex(hex).map(Self)
     }
 }
 
-/// 32 bytes from 64 lower-case hexadecimal digits, or `None`.
+/// Parses exactly 64 lower-case hexadecimal digits as 32 bytes. `None` for any other text.
 #[must_use]
 pub fn parse_hex(hex: &str) -> Option<[u8; 32]> {
     if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {

@@ -11,39 +11,42 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// The result of everything fallible in headstart.
+/// The result of every fallible operation of headstart: a value, or an [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The action that a caller can take on an [`Error`].
+/// The kind of an [`Error`], chosen by the action that a caller can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The bytes are wrong (damaged, truncated, hostile): fetch them again or give them up.
+    /// The bytes are wrong (damaged, truncated or hostile): fetch them again, or do without them.
     Corrupt,
-    /// The bytes may be right, but this version does not read or write their form.
+    /// The bytes may be right, but this version cannot read or write their format.
     Unsupported,
-    /// The caller asked for something that makes no sense: ask differently.
+    /// The request makes no sense: change it.
     Invalid,
-    /// The thing does not exist.
+    /// The file, blob, image or other object does not exist.
     NotFound,
-    /// Another user or process holds or changed the thing: wait, or start over.
+    /// Another user or process holds the object or has changed it: wait, or start over.
     Conflict,
-    /// No space is left: free some, nothing was changed.
+    /// No space is left, and nothing was changed: free some.
     NoSpace,
-    /// The thing cannot be written.
+    /// The object cannot be written.
     ReadOnly,
-    /// The bytes are not on this host yet: fetch them and read again. Callers that may wait never see it.
+    /// The bytes are not on this host yet: fetch them and read again. Reads that may wait for a fetch never
+    /// return it.
     Absent,
-    /// A store or the network fails for now: try again, or elsewhere.
+    /// A store or the network fails at present: try again, or use another one.
     Unavailable,
-    /// The store refuses the credentials: give others.
+    /// Access is refused, by a store or because a file belongs to another user: give other credentials or
+    /// another file.
     Denied,
     /// The user asked to stop.
     Cancelled,
-    /// The operating system failed.
+    /// A call of the operating system failed.
     Io,
 }
 
-/// An error that names the thing, the cause and, where there is one, the remedy.
+/// An error that names the thing it is about (a file, a blob, an image), the cause and, if there is one, the
+/// remedy.
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -59,7 +62,8 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of `kind` with its cause.
+    /// Makes an error of `kind`. The cause is a phrase that follows the name of the thing, such as "is
+    /// truncated".
     pub fn new(kind: ErrorKind, cause: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Inner {
             kind,
@@ -74,7 +78,8 @@ impl Error {
         }))
     }
 
-    /// Bytes that are not on this host: at least those of `range` of the blob that they are stored in.
+    /// Makes an error of kind [`ErrorKind::Absent`]: the read needs bytes that are not on this host. `range`
+    /// is a part of the blob that stores them; at least these bytes have to be fetched.
     #[must_use]
     pub fn absent(range: ByteRange) -> Self {
         let mut error = Self::new(ErrorKind::Absent, "has bytes that are not on this host");
@@ -82,22 +87,24 @@ impl Error {
         error
     }
 
-    /// Damaged, truncated or hostile bytes.
+    /// Makes an error of kind [`ErrorKind::Corrupt`]: the bytes are damaged, truncated or hostile.
     pub fn corrupt(cause: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Corrupt, cause)
     }
 
-    /// A form that this version does not handle.
+    /// Makes an error of kind [`ErrorKind::Unsupported`]: this version does not handle the format of the
+    /// bytes.
     pub fn unsupported(cause: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Unsupported, cause)
     }
 
-    /// A request that makes no sense.
+    /// Makes an error of kind [`ErrorKind::Invalid`]: the caller's request makes no sense.
     pub fn invalid(cause: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Invalid, cause)
     }
 
-    /// A failed system call; `ENOSPC` and `EDQUOT` become [`ErrorKind::NoSpace`].
+    /// Makes an error from a failed system call. Its kind follows from `source`: [`ErrorKind::NotFound`],
+    /// [`ErrorKind::NoSpace`] (`ENOSPC` and `EDQUOT`), [`ErrorKind::ReadOnly`], otherwise [`ErrorKind::Io`].
     pub fn io(cause: impl Into<Cow<'static, str>>, source: io::Error) -> Self {
         let kind = match source.kind() {
             io::ErrorKind::NotFound => ErrorKind::NotFound,
@@ -113,80 +120,86 @@ impl Error {
         error
     }
 
-    /// Names the thing (a file, a blob, an image) unless an inner caller already did.
+    /// Names the thing that the error is about (a file, a blob, an image), unless it is named already.
     #[must_use]
     pub fn about(mut self, thing: impl fmt::Display) -> Self {
         self.0.thing.get_or_insert_with(|| thing.to_string());
         self
     }
 
-    /// Adds the remedy, unless an inner caller already did.
+    /// Adds the remedy, unless the error has one already.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
         self.0.remedy.get_or_insert_with(|| remedy.into());
         self
     }
 
-    /// Attaches the error that caused this one.
+    /// Attaches the error that caused this one, in the place of an earlier one. Messages show it after the
+    /// cause.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
     }
 
-    /// The bytes that have to be fetched, if this is an [`Error::absent`].
+    /// The bytes of a blob that have to be fetched before the read can succeed. `None` unless the error was
+    /// made by [`Error::absent`].
     #[must_use]
     pub fn absent_range(&self) -> Option<ByteRange> {
         self.0.absent
     }
 
-    /// Adds the time for which the failing end asks to be left alone.
+    /// Adds the pause that the failing server or host asked for before the next request.
     #[must_use]
     pub fn retry_after(mut self, pause: Duration) -> Self {
         self.0.retry_after = Some(pause);
         self
     }
 
-    /// The time for which the failing end asked to be left alone, if it did: trying again sooner makes it worse.
+    /// The pause that the failing server or host asked for before the next request; an earlier retry makes
+    /// its overload worse. `None` if it asked for none.
     #[must_use]
     pub fn asked_pause(&self) -> Option<Duration> {
         self.0.retry_after
     }
 
-    /// Adds that the error hardly goes away by itself, because it comes from the other end's configuration.
+    /// Marks the error as one that retries are unlikely to clear, because it comes from the configuration of
+    /// the other host or server.
     #[must_use]
     pub fn lasting(mut self) -> Self {
         self.0.lasting = true;
         self
     }
 
-    /// `true` if the error hardly goes away by itself. A caller that has not begun yet should report it rather than
-    /// wait.
+    /// `true` if retries are unlikely to clear the error; see [`Error::lasting`]. A caller that has not
+    /// started its work yet should report the error instead of retrying.
     #[must_use]
     pub fn is_lasting(&self) -> bool {
         self.0.lasting
     }
 
-    /// Adds that the other end is there: it gave another answer than the one asked for.
+    /// Marks the error as one that the other host or server sent itself, so it is known to be running.
     #[must_use]
     pub fn answered(mut self) -> Self {
         self.0.answered = true;
         self
     }
 
-    /// `true` if the other end answered, even if another try may help.
+    /// `true` if the other host or server sent this error itself; see [`Error::answered`]. A retry may still
+    /// help.
     #[must_use]
     pub fn has_answered(&self) -> bool {
         self.0.answered
     }
 
-    /// `true` if the other end gave no answer: it may be down, or out of reach.
+    /// `true` if the kind is [`ErrorKind::Unavailable`] and the other host or server sent no answer: it may
+    /// be down or out of reach.
     #[must_use]
     pub fn is_away(&self) -> bool {
         self.0.kind == ErrorKind::Unavailable && !self.0.answered
     }
 
-    /// The action that a caller can take.
+    /// The kind of the error: the action that a caller can take.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

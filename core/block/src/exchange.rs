@@ -2,27 +2,29 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a chunk, the unit of presence and of exchange; the last chunk of a blob may be short.
+/// Length of a chunk in bytes: 64 KiB. A host stores, requests and sends the bytes of a blob by whole chunks;
+/// only the last chunk of a blob may be shorter.
 pub const CHUNK_SIZE: u64 = 64 << 10;
 
-/// The urgency of a need.
+/// The priority of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Urgency {
-    /// A read waits for it now: it never waits behind [`Urgency::Background`].
+    /// A read waits for the bytes now; the fetch never waits behind one of [`Urgency::Background`].
     Demand,
-    /// A read may need it later: preloading, filling, copying.
+    /// No read waits yet: the bytes are preloaded, copied, or fetched to complete a blob.
     Background,
 }
 
-/// An image, by a hash of its digest.
+/// Identifies an image in messages between hosts: 64 bits of a hash of the digests and the hash tree roots of
+/// its layers. It does not reveal any of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ImageKey(pub u64);
 
-/// The first read of a slice by a disk.
+/// The first read of a slice (64 KiB of a disk) by one disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Access {
-    /// The slice's number in the disk.
+    /// Number of the slice, which starts at byte `slice * SLICE_SIZE` of the disk.
     pub slice: u32,
-    /// The time since the disk's creation, in milliseconds.
+    /// Milliseconds from the creation of the disk to the read.
     pub at_ms: u32,
 }

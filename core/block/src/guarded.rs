@@ -40,7 +40,7 @@ const CAREFULLY: OFlags =
 /// The number of tries to open a file that others make and remove meanwhile.
 const RACES: usize = 16;
 
-/// The use that is made of a file.
+/// The operations for which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Reading.
@@ -49,17 +49,19 @@ pub enum Access {
     ReadWrite,
 }
 
-/// The owner and the mode of a new file or directory, whatever the umask is.
+/// The permissions and the owner that a new file or directory gets. The umask has no effect on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Like {
-    /// The permissions.
+    /// Permission bits, as in `chmod`, for example `0o600`.
     pub mode: u32,
-    /// The user and the group that get it, as far as this process may give it away; none where it keeps it.
+    /// Ids of the user and the group that become the owner, if this process has the right to change it;
+    /// otherwise the owner stays the user of this process, without an error. `None` does not change the
+    /// owner.
     pub owner: Option<(u32, u32)>,
 }
 
 impl Like {
-    /// A thing of this user's with these permissions.
+    /// Permissions `mode`, owned by the user of this process.
     #[must_use]
     pub fn own(mode: u32) -> Self {
         Self { mode, owner: None }
@@ -86,7 +88,9 @@ impl Like {
     }
 }
 
-/// An open directory; see the [module](self).
+/// An open directory whose entries are opened without following symbolic links; see the [module](self).
+/// Methods that take the name of an entry fail with [`io::ErrorKind::InvalidInput`] if it is empty, `.` or
+/// `..`, or has a slash or a NUL.
 #[derive(Debug)]
 pub struct GuardedDir {
     handle: File,
@@ -94,7 +98,7 @@ pub struct GuardedDir {
 }
 
 impl GuardedDir {
-    /// Opens the directory that the user named; symbolic links on the way to it are followed.
+    /// Opens the directory at `path`, which the user named and is trusted: symbolic links in it are followed.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -105,37 +109,40 @@ impl GuardedDir {
         Ok(Self { handle, path: path.to_owned() })
     }
 
-    /// Opens the directory in which `path` is, and returns the last part of `path`.
+    /// Opens the directory that contains `path`, and returns it with the last component of `path`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] where that is not text, and errors of the operating system.
+    /// [`io::ErrorKind::InvalidInput`] if the last component is missing or is not UTF-8; errors of the
+    /// operating system.
     pub fn around(path: &Path) -> io::Result<(Self, &str)> {
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "its name is not text"))?;
         Ok((Self::open(path.parent().unwrap_or(Path::new(".")))?, name))
     }
 
-    /// The path by which it was opened, for messages.
+    /// The path by which the directory was opened, for messages only: it may have been renamed since.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A path of an entry, which leads to this directory even if it was renamed. It needs `/proc`.
+    /// Returns a path of the entry `name` under `/proc/self/fd`, which leads to this open directory even
+    /// after it was renamed. It is valid in this process while the directory is open, and only if `/proc` is
+    /// mounted.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] where `name` is not that of a single entry.
+    /// [`io::ErrorKind::InvalidInput`] if `name` is empty, `.` or `..`, or has a slash or a NUL.
     pub fn anchored(&self, name: &str) -> io::Result<PathBuf> {
         Ok(PathBuf::from(format!("/proc/self/fd/{}", self.handle.as_raw_fd())).join(single(name)?))
     }
 
-    /// The directory itself, open for reading.
+    /// The open directory as a file descriptor.
     #[must_use]
     pub fn handle(&self) -> &File {
         &self.handle
     }
 
-    /// Opens a directory in it.
+    /// Opens the directory `name` in this directory.
     ///
     /// # Errors
     /// Errors of the operating system; if the entry is not a directory, an error that names its kind.
@@ -146,10 +153,11 @@ impl GuardedDir {
         Ok(Self { handle, path: self.path.join(name) })
     }
 
-    /// Opens a directory in it, which is made where there is none.
+    /// Opens the directory `name` in this directory, and creates it first if it is missing. `like` applies to
+    /// a new directory only.
     ///
     /// # Errors
-    /// As [`GuardedDir::open_dir`].
+    /// Those of [`GuardedDir::open_dir`], and errors of creating it.
     pub fn make_dir(&self, name: &str, like: Like) -> io::Result<Self> {
         let made = match mkdirat(&self.handle, single(name)?, Mode::RWXU) {
             Err(Errno::EXIST) => false,
@@ -163,7 +171,7 @@ impl GuardedDir {
         Ok(dir)
     }
 
-    /// Opens a regular file.
+    /// Opens the existing regular file `name` in this directory.
     ///
     /// # Errors
     /// Errors of the operating system; if the entry is not a regular file, an error that names its kind.
@@ -178,10 +186,11 @@ impl GuardedDir {
         if metadata.is_file() { Ok(file) } else { Err(unexpected(FileType::from_raw_mode(metadata.mode()))) }
     }
 
-    /// Makes a file, for reading and writing.
+    /// Creates the file `name` in this directory, and opens it for reading and writing.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] where anything has that name, and errors of the operating system.
+    /// [`io::ErrorKind::AlreadyExists`] if an entry of any kind has that name; errors of the operating
+    /// system.
     pub fn create_file(&self, name: &str, like: Like) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
         let file = File::from(openat(&self.handle, single(name)?, flags, Mode::RUSR | Mode::WUSR)?);
@@ -189,19 +198,22 @@ impl GuardedDir {
         Ok(file)
     }
 
-    /// Makes a file, for reading and writing, that is as open as `most` and the umask let it be.
+    /// Creates the file `name` in this directory with the permission bits `most` minus those of the umask,
+    /// and opens it for reading and writing.
     ///
     /// # Errors
-    /// As [`GuardedDir::create_file`].
+    /// Those of [`GuardedDir::create_file`].
     pub fn create_file_by_umask(&self, name: &str, most: u32) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
         Ok(File::from(openat(&self.handle, single(name)?, flags, Mode::from_raw_mode(most))?))
     }
 
-    /// Opens a regular file for reading and writing, which is made where there is none.
+    /// Opens the regular file `name` for reading and writing, and creates it first if it is missing. `like`
+    /// applies to a new file only.
     ///
     /// # Errors
-    /// As [`GuardedDir::open_file`].
+    /// Those of [`GuardedDir::open_file`]; [`io::ErrorKind::AlreadyExists`] if other processes create and
+    /// remove the file again and again meanwhile.
     pub fn open_or_create(&self, name: &str, like: Like) -> io::Result<File> {
         let mut tries = 0;
         loop {
@@ -216,10 +228,11 @@ impl GuardedDir {
         }
     }
 
-    /// Makes an empty file in the place of whatever file had that name; others that have that open keep it.
+    /// Creates an empty file `name`, opened for reading and writing, and removes any file of that name first.
+    /// Processes that have the old file open keep it.
     ///
     /// # Errors
-    /// Errors of the operating system; a directory stays.
+    /// Errors of the operating system, among them that a directory has the name: it is not removed.
     pub fn recreate_file(&self, name: &str, like: Like) -> io::Result<File> {
         let mut tries = 0;
         loop {
@@ -234,7 +247,8 @@ impl GuardedDir {
         }
     }
 
-    /// Gives an entry another name, in `to`, in the place of whatever file has that.
+    /// Renames the entry `from` of this directory to `name` in the directory `to`, and replaces a file of
+    /// that name.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -242,7 +256,7 @@ impl GuardedDir {
         Ok(renameat(&self.handle, single(from)?, &to.handle, single(name)?)?)
     }
 
-    /// Removes the name of anything but a directory.
+    /// Removes the entry `name`, which may be of any kind but a directory; a symbolic link itself is removed.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -250,7 +264,7 @@ impl GuardedDir {
         Ok(unlinkat(&self.handle, single(name)?, AtFlags::empty())?)
     }
 
-    /// Removes an empty directory.
+    /// Removes the empty directory `name`.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -258,7 +272,8 @@ impl GuardedDir {
         Ok(unlinkat(&self.handle, single(name)?, AtFlags::REMOVEDIR)?)
     }
 
-    /// The names of its entries that are UTF-8, in no order.
+    /// Lists the names of all entries, in no particular order, without `.` and `..`. Names that are not UTF-8
+    /// are left out.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -271,8 +286,8 @@ impl GuardedDir {
         Ok(names)
     }
 
-    /// The number of seconds from 1970 to the last change of an entry's content, 0 for changes before; symbolic links
-    /// are not followed.
+    /// Returns the modification time of the entry `name` in seconds since 1970, 0 if it is earlier. Of a
+    /// symbolic link, the time of the link itself.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -281,7 +296,7 @@ impl GuardedDir {
         Ok(saturating(i128::from(found.st_mtime)))
     }
 
-    /// Makes its names durable.
+    /// Makes the creation, renaming and removal of entries durable (`fsync` of the directory).
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -301,10 +316,11 @@ impl GuardedDir {
     }
 }
 
-/// Opens a regular file for reading, by a path that is followed through symbolic links; a pipe is not waited for.
+/// Opens a regular file for reading. Symbolic links in `path` are followed, and a pipe is refused instead of
+/// waited for.
 ///
 /// # Errors
-/// Errors of the operating system, and one that names its kind if it is not a regular file.
+/// Errors of the operating system; if `path` is not a regular file, an error that names its kind.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -333,13 +349,14 @@ fn single(name: &str) -> io::Result<&str> {
     Ok(name)
 }
 
-/// `true` if a file or a directory belongs to root or to the user that this process acts as.
+/// `true` if the owner of a file or directory is root or the effective user of this process.
 #[must_use]
 pub fn is_trusted(found: &Metadata) -> bool {
     found.uid() == 0 || found.uid() == rustix::process::geteuid().as_raw()
 }
 
-/// A text as one word of a command line for a shell, without control characters that a terminal would obey.
+/// Quotes `text` as one word of a shell's command line, and escapes control characters, which a terminal
+/// would interpret.
 #[must_use]
 pub fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,~".contains(c);

@@ -13,8 +13,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(16);
 
-/// Takes the lock of an open file or directory for this handle alone, as `flock` does. `false` if others have held it
-/// for as long as `patience`; with a patience of zero, it is tried once. The lock ends with the handle.
+/// Takes the exclusive lock of an open file or directory, as `flock` does, and returns `true`. Returns
+/// `false` if others have held it for `patience`; a patience of zero makes one attempt. Closing the file
+/// releases the lock.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -22,7 +23,8 @@ pub fn lock_within(file: &File, patience: Duration) -> io::Result<bool> {
     Ok(try_within(patience, || Ok::<_, io::Error>(try_lock(file)?.then_some(())))?.is_some())
 }
 
-/// Takes the lock of an open file or directory as [`lock_within`] does, without waiting; `false` if others hold it.
+/// Takes the exclusive lock of an open file or directory without waiting, and returns `true`; `false` if
+/// others hold it.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -35,11 +37,11 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Returns the first result of `attempt`, which is called again until it has one; `None` if it has none within
-/// `patience`, a limit for the sum of the pauses between two calls.
+/// Calls `attempt` until it returns a value, with pauses of 1 to 16 ms in between. `None` if there is no
+/// value after pauses of `patience` in total; with a patience of zero, there is one call.
 ///
 /// # Errors
-/// The first error of `attempt`.
+/// The first error of `attempt`, which ends the calls.
 #[expect(clippy::disallowed_methods, reason = "a lock of another process tells nobody when it is free")]
 pub fn try_within<T, E>(
     patience: Duration,

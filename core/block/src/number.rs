@@ -12,14 +12,14 @@
 //!
 //! None of them allocates.
 
-/// An integer type of the language.
+/// A primitive integer type, from `u8` to `i128` and the pointer-sized ones; the bound of [`saturating`].
 pub trait Integer: Copy {
-    /// The least number.
+    /// The smallest number of the type.
     const MIN: Self;
-    /// The largest number.
+    /// The largest number of the type.
     const MAX: Self;
 
-    /// `true` if it is less than 0.
+    /// `true` if the number is less than 0.
     fn is_negative(self) -> bool;
 }
 
@@ -41,8 +41,8 @@ integers!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize);
 
 const _: () = assert!(usize::BITS == u64::BITS, "lengths are converted as if memory had 64-bit addresses");
 
-/// A length or a place in memory, as the language counts them. Nothing is lost, because headstart is built for machines
-/// with 64-bit addresses only.
+/// Converts a length or an offset in memory to `usize`. The conversion is lossless, because headstart is
+/// built for 64-bit machines only.
 #[must_use]
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "both have 64 bits, as is asserted above")]
@@ -50,7 +50,7 @@ pub const fn to_usize(number: u64) -> usize {
     number as usize
 }
 
-/// `number` as another type that has it too; `reason` says why it does.
+/// Converts `number` to another integer type that is known to be able to hold it; `reason` says in words why.
 ///
 /// ```
 /// # use headstart_block::exact;
@@ -78,7 +78,7 @@ fn does_not_fit(reason: &str) -> ! {
     panic!("a number does not fit, although {reason}")
 }
 
-/// The number of another type that is nearest to `number`.
+/// Converts `number` to another integer type; a number outside that type's range becomes its nearest limit.
 ///
 /// ```
 /// # use headstart_block::saturating;

@@ -3,42 +3,44 @@
 use crate::ByteRange;
 use std::sync::Arc;
 
-/// Bytes of a block, the planning unit of a disk's address space.
+/// Length of a block in bytes: 2 MiB. Plans divide the address space of a disk into blocks.
 pub const BLOCK_SIZE: u64 = 2 << 20;
 
-/// Bytes of a slice; a block has 32.
+/// Length of a slice in bytes: 64 KiB. A block has 32 slices.
 pub const SLICE_SIZE: u64 = 64 << 10;
 
-/// The blocks to preload, in order. Cheap to clone.
+/// The blocks (2 MiB ranges) of a disk to preload, in the order in which to fetch them. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Plan {
-    /// No block: only what is read is fetched.
+    /// No block: bytes are fetched only when they are read.
     #[default]
     Lazy,
     /// The whole disk from its start to its end.
     Sequential,
-    /// These blocks, in this order.
+    /// The listed blocks, in this order.
     List(Arc<[PlanItem]>),
 }
 
-/// A block of the disk and which of its slices to preload.
+/// A block (2 MiB) of the disk, and the slices (64 KiB each) of it to preload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PlanItem {
     /// The number of the block, which starts at byte `block * BLOCK_SIZE` of the disk. A block past the disk's end
     /// is skipped.
     pub block: u64,
-    /// Bit `i` (the lowest is 0) stands for slice `i`; all bits for the whole block.
+    /// One bit for each of the 32 slices: bit `i` (the lowest is bit 0) is set if slice `i` is to be
+    /// preloaded.
     pub mask: u32,
 }
 
 impl PlanItem {
-    /// The whole block.
+    /// An item that preloads all 32 slices of `block`.
     #[must_use]
     pub fn whole(block: u64) -> Self {
         Self { block, mask: u32::MAX }
     }
 
-    /// The ranges of the disk that the item names. Neighbouring slices are one range, and no range passes `disk_size`.
+    /// Returns the byte ranges of the disk to preload, ascending. Neighbouring slices form one range, and
+    /// ranges are cut at `disk_size`, the size of the disk in bytes.
     pub fn parts(self, disk_size: u64) -> impl Iterator<Item = ByteRange> {
         let start = self.block.checked_mul(BLOCK_SIZE).filter(|start| *start < disk_size);
         let mut mask = if start.is_some() { self.mask } else { 0 };

@@ -9,10 +9,10 @@ use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// The permissions of a file's owner.
+/// Permission bits of a private file: its owner may read and write it, and no one else may access it.
 pub const FILE_MODE: u32 = 0o600;
 
-/// The permissions of a directory's owner.
+/// Permission bits of a private directory: only its owner may list, change or enter it.
 pub const DIRECTORY_MODE: u32 = 0o700;
 
 /// The permissions that let others list a directory or change its entries. Passing through does no harm: the files
@@ -25,7 +25,7 @@ const FILE_OPEN: u32 = 0o077;
 /// The bit of a directory that all users may write to, where each user owns the files it made: never one of ours.
 const STICKY: u32 = 0o1000;
 
-/// Options for opening a file that, where it is made, is its owner's alone.
+/// Options for opening a file; if the file is created, only its owner may access it ([`FILE_MODE`]).
 #[must_use]
 pub fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
@@ -33,7 +33,8 @@ pub fn options() -> OpenOptions {
     options
 }
 
-/// Makes a directory, and those above it that are not there, for this user alone. One that is there stays as it is.
+/// Creates a directory, and the missing ones above it, with access for this user only ([`DIRECTORY_MODE`]).
+/// Existing directories keep their permissions.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -41,11 +42,11 @@ pub fn make_directory(path: &Path) -> std::io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
 }
 
-/// Removes other users' permissions on a directory of ours, or on a file. Returns whether there was anything to
-/// remove.
+/// Removes the permissions of other users on an open file, or those to list and change an open directory.
+/// Returns `true` if there were any. A directory with the sticky bit, such as `/tmp`, is left as it is.
 ///
 /// # Errors
-/// Errors of the operating system, for instance if the thing belongs to another user.
+/// Errors of the operating system, for instance if the file or directory belongs to another user.
 pub fn close(open: &File) -> std::io::Result<bool> {
     let metadata = open.metadata()?;
     let mode = metadata.permissions().mode();
@@ -60,7 +61,8 @@ pub fn close(open: &File) -> std::io::Result<bool> {
     Ok(is_open)
 }
 
-/// Does the same for a directory by its name; a directory that is not there is not open.
+/// Removes the permissions of other users on the directory at `path`, as [`close`] does. Returns `false` if
+/// there were none or the directory is missing.
 ///
 /// # Errors
 /// [`crate::ErrorKind::Denied`] or [`crate::ErrorKind::Io`], with a remedy for its owner.
@@ -72,7 +74,8 @@ pub fn close_directory(path: &Path) -> Result<bool> {
     closed.map_err(|e| not_closed(path, e))
 }
 
-/// The error of a thing that others can use and that cannot be closed.
+/// Makes the error for a file or directory that other users can access and whose permissions could not be
+/// tightened.
 #[must_use]
 pub fn not_closed(path: &Path, error: std::io::Error) -> Error {
     Error::io("other users can read it, and that cannot be changed", error)

@@ -6,10 +6,12 @@
 
 use crate::exact;
 
-/// The difference of consecutive numbers before they are mixed.
+/// The constant that splitmix64 adds to its state for each number: 2^64 divided by the golden ratio, rounded
+/// to an odd number.
 pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Mixes the bits of a number, one to one.
+/// The output function of splitmix64: mixes the 64 bits so that each affects all others. A bijection, so
+/// distinct inputs give distinct results.
 #[must_use]
 pub const fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -17,48 +19,52 @@ pub const fn mix(mut bits: u64) -> u64 {
     bits ^ bits >> 31
 }
 
-/// A generator: splitmix64 (Steele, Lea, Flood 2014).
+/// A pseudo-random number generator, splitmix64 (Steele, Lea, Flood 2014): fast, reproducible, not for
+/// secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Random(u64);
 
 impl Random {
-    /// Makes a generator from a seed.
+    /// Makes a generator; the same seed gives the same numbers.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits, uniformly distributed.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);
         mix(self.0)
     }
 
-    /// A number in [0, 1).
+    /// Returns a number that is uniformly distributed in [0, 1), with 53 random bits.
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A number of the normal distribution with mean 0 and deviation 1 (Box, Muller 1958). Logarithm and cosine are the
-    /// system's: another may round the last bit otherwise.
+    /// Returns a number from the normal distribution with mean 0 and standard deviation 1 (method of Box and
+    /// Muller, 1958). Logarithm and cosine come from the system's library, so another system may round the
+    /// last bit differently.
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// A number of at least 0 of the exponential distribution with this mean; of the logarithm see [`Random::normal`].
+    /// Returns a number, at least 0, from the exponential distribution with this mean. The last bit may
+    /// differ between systems; see [`Random::normal`].
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 
-    /// A number in `0..below`; 0 where that is empty.
+    /// Returns a number that is uniformly distributed in `0..below`; 0 if `below` is 0.
     pub fn below(&mut self, below: usize) -> usize {
         let wide = u128::from(self.bits()) * below as u128;
         exact(wide >> 64, "64 of 128 bits remain")
     }
 
-    /// At most `count` distinct numbers of `0..below`, ascending.
+    /// Draws `count` distinct numbers from `0..below`, in ascending order; all of them if `count` is larger
+    /// than `below`.
     pub fn sample(&mut self, count: usize, below: usize) -> Vec<usize> {
         let (mut left, mut needed) = (below, count.min(below));
         let mut sample = Vec::with_capacity(needed);

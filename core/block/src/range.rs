@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// The bytes `[offset, offset + len)` of a disk or a blob. The end never overflows.
+/// A range of bytes of a disk or a blob, from `offset` to before `offset + len`. The end is at most
+/// `u64::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ByteRange {
     offset: u64,
@@ -10,49 +11,50 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// A range of `len` bytes at `offset`, or `None` where the end would overflow.
+    /// Makes a range of `len` bytes from byte `offset` on; `None` if its end would exceed `u64::MAX`.
     #[must_use]
     pub fn new(offset: u64, len: u64) -> Option<Self> {
         offset.checked_add(len).map(|_| Self { offset, len })
     }
 
-    /// The bytes from `start` to `end`; empty where `end < start`.
+    /// Makes the range from byte `start` to before byte `end`; empty if `end < start`.
     #[must_use]
     pub fn between(start: u64, end: u64) -> Self {
         Self { offset: start, len: end.saturating_sub(start) }
     }
 
-    /// First byte.
+    /// Offset of the first byte.
     #[must_use]
     pub fn offset(self) -> u64 {
         self.offset
     }
 
-    /// Number of bytes.
+    /// Length in bytes.
     #[must_use]
     pub fn len(self) -> u64 {
         self.len
     }
 
-    /// One past the last byte.
+    /// Offset of the byte after the last one.
     #[must_use]
     pub fn end(self) -> u64 {
         self.offset + self.len
     }
 
-    /// `true` if there is no byte in it.
+    /// `true` if the length is 0.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// `true` if both ends are multiples of `unit`.
+    /// `true` if offset and length are multiples of `unit` bytes.
     #[must_use]
     pub fn is_aligned(self, unit: u64) -> bool {
         self.offset.is_multiple_of(unit) && self.len.is_multiple_of(unit)
     }
 
-    /// Cuts it at the multiples of `unit`, which is not 0.
+    /// Cuts the range at all multiples of `unit` bytes, and returns the parts in ascending order. `unit` must
+    /// not be 0.
     ///
     /// ```
     /// # use headstart_block::ByteRange;
@@ -69,7 +71,7 @@ impl ByteRange {
         })
     }
 
-    /// The bytes in both ranges; empty where they do not meet.
+    /// Returns the bytes that are in both ranges; an empty range if there are none.
     #[must_use]
     pub fn intersect(self, other: Self) -> Self {
         Self::between(self.offset.max(other.offset), self.end().min(other.end()))

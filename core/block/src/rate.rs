@@ -7,8 +7,9 @@ use std::str::FromStr;
 const UNITS: [(&str, u64); 4] =
     [("k", 1_000), ("M", 1_000_000), ("G", 1_000_000_000), ("T", 1_000_000_000_000)];
 
-/// Bytes a second. Parses from `10MB/s`, `10M`, `1.5GB/s`, `500kB/s` (powers of 10, as links are measured) and
-/// prints as `10.0 MB/s`. A number alone is refused: `3` is rarely meant as three bytes a second.
+/// A rate in bytes a second. Parses from `10MB/s`, `10M`, `1.5GB/s`, `500kB/s` (powers of 10, as network
+/// links are measured), 1 B/s to 10^15 B/s, and prints as `10.0 MB/s`. A number without a unit is refused,
+/// because `3` rarely means three bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ByteRate(pub u64);
 

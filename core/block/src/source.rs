@@ -9,7 +9,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Immutable bytes of a known length: a file, memory, a decoder over another source, later a remote range.
+/// Immutable bytes of a known length that can be read at any offset: a file, memory, or a decoder over
+/// another source.
 pub trait ReadAt: Send + Sync {
     /// Length in bytes.
     fn len(&self) -> u64;
@@ -21,7 +22,7 @@ pub trait ReadAt: Send + Sync {
     /// otherwise errors of its medium.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
 
-    /// Fills `bufs`, one after the other, from `offset` on: a run of the source that belongs to several places.
+    /// Fills `bufs`, one after the other, with the consecutive bytes from `offset` on.
     ///
     /// # Errors
     /// As [`read_at`](ReadAt::read_at).
@@ -34,24 +35,25 @@ pub trait ReadAt: Send + Sync {
         Ok(())
     }
 
-    /// The bytes of the stored blob at the bottom that reading `range` touches: a decoder maps it through its
-    /// index, and asks the source below. Prefetching finds the bytes to fetch in this way.
+    /// Returns the bytes of the stored blob that a read of `range` touches. A decoder, whose content is not
+    /// the blob itself, maps the range through its index and asks the source below. Prefetching uses this to
+    /// find the bytes to fetch.
     fn stored_range(&self, range: ByteRange) -> ByteRange {
         range
     }
 
-    /// Bytes that are decoded at once, at least, where reading means decoding; 0 where bytes are only copied. It
-    /// tells how much work a read is.
+    /// The least number of bytes that a read has to decode (decompress), however short it is; 0 if reads only
+    /// copy bytes. A measure of the work of a read.
     fn decode_unit(&self) -> u64 {
         0
     }
 
-    /// All the bytes, if they are in memory already: decoders then work without a copy.
+    /// All the bytes, if they are in memory already, so that decoders need no copy; otherwise `None`.
     fn as_slice(&self) -> Option<&[u8]> {
         None
     }
 
-    /// `true` if there are no bytes.
+    /// `true` if the length is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -60,8 +62,8 @@ pub trait ReadAt: Send + Sync {
 /// Bytes that [`copy_source`] copies at once.
 const COPY_PART: u64 = 1 << 20;
 
-/// Copies a source to `out` from front to back. `copied` is called with the size of each part, in bytes, and may
-/// end the copy by an error.
+/// Writes all bytes of a source to `out`, in parts of at most 1 MiB. `copied` is called after each part with
+/// its length in bytes; an error from it ends the copy.
 ///
 /// # Errors
 /// Errors of the source, `out` or `copied`.
@@ -150,7 +152,7 @@ macro_rules! forward_read_at {
 }
 forward_read_at!(&T, Arc<T>, Box<T>);
 
-/// A file or block device, opened for reading.
+/// A regular file or block device, opened for reading, with the length that it had when it was opened.
 #[derive(Debug)]
 pub struct FileSource {
     file: File,
@@ -159,10 +161,11 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// Opens `path` and takes its present length.
+    /// Opens the file or block device at `path` and determines its length.
     ///
     /// # Errors
-    /// Errors of the operating system, about the path.
+    /// [`crate::ErrorKind::Invalid`] for a pipe, a socket or a character device; errors of the operating
+    /// system. All name the path.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         // Opening a pipe would wait for its writer, perhaps for ever.
@@ -174,10 +177,10 @@ impl FileSource {
         Self::from_file(file, path)
     }
 
-    /// Wraps an open file; `path` is for messages.
+    /// Wraps an open file; `path` is for messages only.
     ///
     /// # Errors
-    /// An error if its length cannot be found.
+    /// An error of the operating system if its length cannot be determined, as for a directory.
     pub fn from_file(mut file: File, path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let end = file.metadata().and_then(|meta| {
@@ -191,13 +194,13 @@ impl FileSource {
         Ok(Self { file, path, len })
     }
 
-    /// The path by which the file was opened.
+    /// The path by which the file was opened, for messages.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The open file.
+    /// The open file that reads go to.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file

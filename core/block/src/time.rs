@@ -4,12 +4,12 @@ use crate::saturating;
 use std::ops::Add;
 use std::time::Duration;
 
-/// A moment: microseconds since a zero that the driver chooses. It never runs backwards.
+/// A moment of a monotonic clock, in microseconds since a start that the program or simulation chooses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// The time from `earlier` to this moment; zero if this is not after `earlier`.
+    /// The duration from `earlier` to this moment; zero if this moment is not after `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))

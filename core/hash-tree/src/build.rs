@@ -13,7 +13,7 @@ const REGION_GROUPS: usize = 1024;
 /// The most bytes of spooled nodes that stay in memory: the trees of blobs up to 1 GiB.
 const SPOOL_IN_MEMORY: usize = 4 << 20;
 
-/// Makes a hash tree from a blob's bytes as they come.
+/// Builds the hash tree of a blob in one pass, from its bytes in order; the length need not be known before.
 pub struct TreeBuilder {
     /// The bytes of the group that is not complete yet.
     pending: Vec<u8>,
@@ -32,7 +32,8 @@ pub struct TreeBuilder {
 }
 
 impl TreeBuilder {
-    /// A tree over nothing yet; the trees of large blobs are spooled to an unnamed file in `spool_dir`.
+    /// Starts a tree over no bytes. Up to 4 MiB of finished nodes (those of 1 GiB of the blob) are kept in
+    /// memory; more are kept in an unnamed file in `spool_dir`.
     #[must_use]
     pub fn new(spool_dir: &Path) -> Self {
         Self::with_regions(spool_dir, REGION_GROUPS)
@@ -51,10 +52,11 @@ impl TreeBuilder {
         }
     }
 
-    /// Takes the next bytes. Whole groups are hashed in place, the rest is copied.
+    /// Adds the next bytes of the blob; a call may have any number. Whole groups are hashed in place, the
+    /// rest is copied.
     ///
     /// # Errors
-    /// Errors of writing to the spool.
+    /// Errors of writing finished nodes to the file in the directory for spooled nodes.
     pub fn update(&mut self, mut bytes: &[u8]) -> Result<()> {
         self.len += bytes.len() as u64;
         if !self.pending.is_empty() {
@@ -105,10 +107,10 @@ impl TreeBuilder {
         Ok(())
     }
 
-    /// Writes the outboard and returns the root.
+    /// Writes the outboard (all nodes of the tree, in pre-order) to `out`, and returns the root.
     ///
     /// # Errors
-    /// Errors of writing to `out` or of reading the spool.
+    /// Errors of writing to `out` or of reading the spooled nodes.
     pub fn finish(mut self, mut out: impl Write) -> Result<TreeRoot> {
         if !self.pending.is_empty() {
             let group = std::mem::take(&mut self.pending);

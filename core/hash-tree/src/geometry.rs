@@ -6,9 +6,9 @@
 use super::{GROUP_SIZE, NODE, PREFIX, group_count, left_groups, outboard_len};
 use headstart_block::ByteRange;
 
-/// The number of bytes of the outboard that [`HashTree`](super::HashTree) reads at once, from a multiple of it on: 64
-/// nodes, which follow one another in pre-order. If all pages that hold a byte named by [`nodes`] are there, no other
-/// is read.
+/// Length of a page of the outboard in bytes: 64 nodes, neighbours in pre-order.
+/// [`HashTree`](super::HashTree) reads the outboard by whole pages, from a multiple of this length on. To
+/// check a range, it reads no other pages than those that hold a byte named by [`nodes`].
 pub const TREE_PAGE: u64 = 4096;
 
 /// The groups `[first, first + groups)`, whose topmost node is the outboard's `node`-th.
@@ -51,9 +51,9 @@ pub(super) fn groups_of(range: ByteRange) -> (u64, u64) {
     (first, range.end().div_ceil(GROUP_SIZE).max(first + 1))
 }
 
-/// Names the bytes of the outboard of a blob of `blob_len` bytes that checking `range` of the blob reads: the length in
-/// front, and all nodes from the root to the groups of the range. The named ranges ascend, are not empty and do not
-/// overlap. A range past the end is cut there.
+/// Calls `each` with the bytes of the outboard that checking `range` of a blob of `blob_len` bytes needs: the
+/// length in front, and all nodes from the root to the groups of the range. The ranges ascend, are not empty
+/// and do not overlap. A `range` that exceeds the blob is cut at its end.
 pub fn nodes(blob_len: u64, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
     each(ByteRange::between(0, PREFIX as u64));
     let range = ByteRange::between(range.offset().min(blob_len), range.end().min(blob_len));
@@ -78,14 +78,15 @@ fn visit(tree: Subtree, wanted: (u64, u64), each: &mut dyn FnMut(ByteRange)) {
     }
 }
 
-/// Names the pages of the outboard that hold what [`nodes`] names, as runs: ascending, with gaps between them, the
-/// last one cut at the outboard's end.
+/// Calls `each` with the pages ([`TREE_PAGE`]) of the outboard that hold the bytes named by [`nodes`].
+/// Neighbouring pages form one range; the ranges ascend, and the last one is cut at the end of the outboard.
 pub fn pages(blob_len: u64, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
     in_pages(outboard_len(blob_len), |each| nodes(blob_len, range, each), each);
 }
 
-/// Names the pages of the outboard that checking a part of the outboard itself reads, as [`pages`] does: those of the
-/// part, and those of all nodes above it. A node that lies only in part in the part counts as within it.
+/// Calls `each` with the pages of the outboard that checking `part`, a range of the outboard itself, needs:
+/// the pages of the part, and those of all nodes above it. The ranges have the form that [`pages`] describes.
+/// A node that is only partly in `part` counts as in it.
 pub fn proof_pages(blob_len: u64, part: ByteRange, each: &mut dyn FnMut(ByteRange)) {
     let part = part.intersect(ByteRange::between(0, outboard_len(blob_len)));
     let named = |each: &mut dyn FnMut(ByteRange)| {

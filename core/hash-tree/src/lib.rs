@@ -62,8 +62,9 @@ use serde::{Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// The number of bytes in a group, which is the unit of verification. With 16 KiB a hot slice of 64 KiB fetches at most
-/// 1.25 times its bytes, and BLAKE3 still runs at its full width (16 chunks).
+/// Length of a group in bytes: 16 KiB. A group is the unit of verification; only the last one of a blob may
+/// be shorter. With 16 KiB, a read of a 64 KiB slice fetches at most 1.25 times its bytes, and BLAKE3 still
+/// runs at its full width (16 chunks).
 pub const GROUP_SIZE: u64 = 16 * 1024;
 
 /// The same as the length of a buffer.
@@ -75,24 +76,25 @@ const NODE: usize = 64;
 /// The number of bytes of the length in front of the nodes.
 const PREFIX: usize = 8;
 
-/// The root of a hash tree: the plain BLAKE3 hash of the blob, written as 64 hexadecimal digits.
+/// The root of a hash tree. It equals the plain BLAKE3 hash of the blob, and is written as 64 hexadecimal
+/// digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TreeRoot(blake3::Hash);
 
 impl TreeRoot {
-    /// The root of the tree of `bytes`.
+    /// Computes the root of the tree over `bytes`, a whole blob.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(blake3::hash(bytes))
     }
 
-    /// The root with these 32 bytes.
+    /// Makes a root from its 32 bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes.into())
     }
 
-    /// Its 32 bytes.
+    /// The 32 bytes of the root.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         self.0.as_bytes()
@@ -128,14 +130,15 @@ impl Serialize for TreeRoot {
     }
 }
 
-/// The hash tree of a blob, as a manifest names it.
+/// Describes the hash tree of a blob in a manifest: the root, and the blob that stores the other nodes (the
+/// outboard).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tree {
-    /// Its root.
+    /// The root of the tree, against which the blob is verified.
     pub root: TreeRoot,
-    /// The digest of its outboard.
+    /// The SHA-256 of the outboard: its name in a store.
     pub digest: Digest,
-    /// The length of its outboard in bytes.
+    /// Length of the outboard in bytes.
     pub size: u64,
 }
 
@@ -144,7 +147,8 @@ fn group_count(blob_len: u64) -> u64 {
     blob_len.div_ceil(GROUP_SIZE).max(1)
 }
 
-/// The length in bytes of the outboard of a blob of `blob_len` bytes.
+/// Returns the length in bytes of the outboard (the stored nodes) of a blob of `blob_len` bytes: 8 bytes, and
+/// 64 for each 16 KiB group after the first.
 #[must_use]
 pub fn outboard_len(blob_len: u64) -> u64 {
     // No overflow: there are at most 2^50 groups.

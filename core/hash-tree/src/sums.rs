@@ -12,7 +12,7 @@ use std::path::Path;
 /// The most bytes hashed between two writes: they are then still in the cache when the second hash reads them.
 const STEP: usize = 256 * 1024;
 
-/// A writer that passes bytes on and computes their digest and number.
+/// A writer that passes bytes on to another writer, and computes their SHA-256 and their number.
 pub struct DigestWriter<W> {
     inner: W,
     sha256: Sha256,
@@ -20,12 +20,12 @@ pub struct DigestWriter<W> {
 }
 
 impl<W: Write> DigestWriter<W> {
-    /// Hashes the bytes that are written to `inner` through it.
+    /// Starts a digest over no bytes; whatever is written to this writer goes to `inner`.
     pub fn new(inner: W) -> Self {
         Self { inner, sha256: Sha256::new(), len: 0 }
     }
 
-    /// Returns the writer below, the digest and the length in bytes of all that was written.
+    /// Returns the inner writer, and the SHA-256 and the length in bytes of everything that was written.
     pub fn finish(self) -> (W, Digest, u64) {
         (self.inner, Digest::from_bytes(self.sha256.finalize().into()), self.len)
     }
@@ -44,14 +44,14 @@ impl<W: Write> Write for DigestWriter<W> {
     }
 }
 
-/// The results of one pass over a blob.
+/// The digest, length and hash tree root of a blob, computed in the pass that wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobSums {
-    /// Its name.
+    /// The SHA-256 of the blob: its name in a store.
     pub digest: Digest,
-    /// Its length in bytes.
+    /// Length of the blob in bytes.
     pub len: u64,
-    /// The root of its hash tree: its plain BLAKE3 hash.
+    /// The root of the blob's hash tree, which equals its plain BLAKE3 hash.
     pub root: TreeRoot,
 }
 
@@ -62,8 +62,9 @@ pub struct HashingWriter<W> {
 }
 
 impl<W: Write> HashingWriter<W> {
-    /// Hashes the bytes that are written to `inner`. Trees of blobs over a few GiB are spooled to an unnamed file in
-    /// `spool_dir`, which therefore should be on the file system that the tree will be written to.
+    /// Starts the sums over no bytes; whatever is written to this writer goes to `inner`. The tree nodes of a
+    /// blob of more than about 1 GiB are kept in an unnamed file in `spool_dir`, which should be on the file
+    /// system that the outboard will be written to.
     pub fn new(inner: W, spool_dir: &Path) -> Self {
         Self { inner: DigestWriter::new(inner), tree: TreeBuilder::new(spool_dir) }
     }
@@ -80,7 +81,8 @@ impl<W: Write> HashingWriter<W> {
         self.len() == 0
     }
 
-    /// Writes the hash tree's outboard to `outboard`; returns the writer below and the results.
+    /// Writes the outboard (the nodes of the hash tree) to `outboard`, and returns the inner writer and the
+    /// sums.
     ///
     /// # Errors
     /// Errors of writing the outboard or of reading its spooled parts.

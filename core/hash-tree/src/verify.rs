@@ -8,7 +8,8 @@ use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result, to_usize};
 /// The most bytes of the blob read at once: few calls, and still in the cache when they are hashed.
 const BLOB_WINDOW: u64 = 256 * 1024;
 
-/// The hash tree of a blob: its root, known from a manifest, and the outboard, which need not be trusted.
+/// Verifies ranges of a blob against its hash tree. The root comes from a trusted manifest; the source `S` of
+/// the outboard (the other nodes) need not be trusted.
 pub struct HashTree<S> {
     root: TreeRoot,
     outboard: S,
@@ -16,10 +17,12 @@ pub struct HashTree<S> {
 }
 
 impl<S: ReadAt> HashTree<S> {
-    /// Opens the tree of a blob of `blob_len` bytes.
+    /// Opens the tree of a blob of `blob_len` bytes. Only the length of the outboard and the length in it are
+    /// checked here.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if the outboard is not that of a blob of this length.
+    /// [`headstart_block::ErrorKind::Corrupt`] if one of these is not that of a blob of `blob_len` bytes;
+    /// errors of reading the outboard.
     pub fn open(root: TreeRoot, outboard: S, blob_len: u64) -> Result<Self> {
         let expected = outboard_len(blob_len);
         if outboard.len() != expected {
@@ -39,20 +42,22 @@ impl<S: ReadAt> HashTree<S> {
         Ok(Self { root, outboard, blob_len })
     }
 
-    /// The length in bytes of the blob.
+    /// Length of the blob in bytes.
     #[must_use]
     pub fn blob_len(&self) -> u64 {
         self.blob_len
     }
 
-    /// Checks the groups of `blob` that hold `range`. An empty range checks nothing.
+    /// Checks the 16 KiB groups of `blob` that overlap `range`, and the nodes above them. An empty range
+    /// checks nothing.
     ///
-    /// To check a whole blob with progress or in parallel, call this for one part after the other: the nodes above a
-    /// part are few.
+    /// To check a whole blob with progress or in parallel, call this for one part after the other. The nodes
+    /// above a part are few, so checking them again costs little.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if a node or a group is wrong, naming the first, or the blob
-    /// has another length; [`headstart_block::ErrorKind::Invalid`] if the range is not within the blob.
+    /// [`headstart_block::ErrorKind::Corrupt`] if a node or a group does not match (the message names the
+    /// first), or the blob has another length; [`headstart_block::ErrorKind::Invalid`] if the range exceeds
+    /// the blob; errors of reading blob and outboard.
     pub fn verify(&self, blob: &(impl ReadAt + ?Sized), range: ByteRange) -> Result<()> {
         if blob.len() != self.blob_len {
             return Err(Error::corrupt(format!(
@@ -71,11 +76,12 @@ impl<S: ReadAt> HashTree<S> {
         self.walk(range, Window::new(blob, BLOB_WINDOW, 1, self.blob_len.min(end.saturating_mul(GROUP_SIZE))))
     }
 
-    /// Checks bytes that are not in a blob yet: whole groups, from `offset` on.
+    /// Checks `bytes` in memory as the bytes of the blob from `offset` on, before they are stored. Both ends
+    /// must be limits of 16 KiB groups, or the end of the blob.
     ///
     /// # Errors
-    /// As [`HashTree::verify`]; [`headstart_block::ErrorKind::Invalid`] also if an end is neither that of a group
-    /// nor the blob's.
+    /// Those of [`HashTree::verify`]; [`headstart_block::ErrorKind::Invalid`] also if an end is within a
+    /// group.
     pub fn verify_part(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let range = ByteRange::new(offset, bytes.len() as u64).filter(|range| range.end() <= self.blob_len);
         let whole = |end: u64| end.is_multiple_of(GROUP_SIZE) || end == self.blob_len;
@@ -94,10 +100,11 @@ impl<S: ReadAt> HashTree<S> {
         self.walk(range, Part { bytes, offset })
     }
 
-    /// Checks only the nodes above the groups of `range`, without the groups: the test of the outboard after an error.
+    /// Checks the nodes from the root to the groups of `range`, without the bytes of the blob. After a failed
+    /// [`HashTree::verify`], this tells whether the outboard is the damaged part.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if a node is wrong.
+    /// [`headstart_block::ErrorKind::Corrupt`] if a node does not match; errors of reading the outboard.
     pub fn verify_nodes(&self, range: ByteRange) -> Result<()> {
         let range = range.intersect(ByteRange::between(0, self.blob_len));
         if range.is_empty() {
@@ -106,8 +113,9 @@ impl<S: ReadAt> HashTree<S> {
         self.walk(range, NoBytes)
     }
 
-    /// Checks the nodes that are wholly in `part` of the outboard, and those above them; for callers that take parts of
-    /// an outboard from untrusted sources. Below a node that is absent, nothing can be checked.
+    /// Checks the nodes that are wholly within `part`, a range of the outboard, and the nodes above them.
+    /// Callers that take parts of an outboard from untrusted hosts use it. Nodes below one that is absent
+    /// cannot be checked.
     ///
     /// # Errors
     /// Errors of reading the outboard, other than [`ErrorKind::Absent`].
@@ -144,12 +152,14 @@ impl Expected {
     }
 }
 
-/// The result of checking a part of an outboard.
+/// The result of [`HashTree::check_outboard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutboardCheck {
-    /// The range of the first node that does not match the one above it. The nodes after it were not checked.
+    /// The bytes, in the outboard, of the first node that does not match the node above it; the nodes after
+    /// it were not checked. `None` if every checked node matches.
     pub wrong: Option<ByteRange>,
-    /// `true` if all nodes above those of the part were there.
+    /// `true` if no node that the check needed was absent, so that every node of the part was checked unless
+    /// an earlier one is wrong.
     pub is_complete: bool,
 }
 

@@ -28,11 +28,12 @@ const FILE_NAME: &[u8] = b"trace";
 /// The number of bytes of a block of a tar archive.
 const BLOCK: usize = 512;
 
-/// The trace that an image carries in its acceleration layer; `None` if it has no such layer.
+/// Returns the recorded boot trace that an image carries in its acceleration layer, for OverlayBD's
+/// prefetcher. If there are several such layers, the topmost counts. `None` if the image has no such layer.
 ///
 /// # Errors
-/// Errors of the store; [`headstart_block::ErrorKind::Corrupt`] if the layer does not match its digest or holds no
-/// file, `Unsupported` if it is too large.
+/// Errors of the store; [`headstart_block::ErrorKind::Corrupt`] if the layer does not match its digest or its
+/// file is cut short; `Unsupported` if the layer is too large or is not a tar archive.
 pub async fn trace_of(store: &dyn Store, manifest: &Manifest) -> Result<Option<Bytes>> {
     let Some(layer) = manifest.layers.iter().rev().find(|layer| layer.is_acceleration()) else {
         return Ok(None);
@@ -64,9 +65,10 @@ async fn read_blob(store: &dyn Store, digest: &Digest, len: u64) -> Result<Bytes
     Ok(bytes)
 }
 
-/// Publishes the image whose manifest is `image` once more in the same store, under `tag`, with `trace` as its
-/// acceleration layer, which replaces an older one. Returns the digest of the new image. The same image and trace give
-/// the same digest.
+/// Publishes a copy of an image in the same store, under `tag`, with `trace` as its acceleration layer (a
+/// layer that only holds a recorded boot trace). `image` is the digest of the source image's manifest. An
+/// older acceleration layer is replaced. Returns the digest of the new image's manifest. The same image and
+/// trace give the same digest.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::NotFound`] if there is no such image, and errors of the store.

@@ -8,20 +8,23 @@ use headstart_block::{Error, ReadAt, Result, to_usize};
 use headstart_zfile::{ZFileInfo, ZFileReader, is_zfile};
 use std::sync::Arc;
 
-/// The bytes of an LSMT layer, with its wrappers off.
+/// The bytes of an LSMT layer (the disk format of OverlayBD), read through the tar archive and the ZFile
+/// compression that may be around it.
 #[derive(Clone)]
 pub struct LayerSource {
-    /// The layer's own bytes.
+    /// The layer's uncompressed bytes, without the tar archive or compression around them.
     pub source: Arc<dyn ReadAt>,
-    /// `true` if there is a tar around it.
+    /// `true` if the layer is inside a tar archive.
     pub in_tar: bool,
     zfile: Option<Arc<ZFileReader<Arc<dyn ReadAt>>>>,
 }
 
-/// Takes the wrappers off `blob`. Does not check that a layer is inside.
+/// Opens `blob` and removes its wrappers: an optional tar archive, then an optional ZFile. Does not check
+/// that an LSMT layer is inside.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] if a wrapper is damaged.
+/// [`headstart_block::ErrorKind::Corrupt`] if a wrapper is damaged; `Unsupported` if the blob is compressed
+/// by gzip or zstd, as layers of ordinary container images are; errors of reading `blob`.
 pub fn open_layer_source(blob: Arc<dyn ReadAt>) -> Result<LayerSource> {
     let range = locate(&blob)?;
     let in_tar = range.is_some();
@@ -53,19 +56,21 @@ fn refuse_compressed(start: &[u8]) -> Result<()> {
 }
 
 impl LayerSource {
-    /// The compressed file around it, if there is one.
+    /// Describes the ZFile (compressed container) around the layer; `None` if the layer is not compressed.
     #[must_use]
     pub fn zfile(&self) -> Option<&ZFileInfo> {
         self.zfile.as_ref().map(|zfile| zfile.info())
     }
 
-    /// `true` if each of its frames has a checksum.
+    /// `true` if the layer is compressed and each compressed frame has a checksum. `false` for an
+    /// uncompressed layer.
     #[must_use]
     pub fn has_frame_checksums(&self) -> bool {
         self.zfile().is_some_and(|info| info.crc)
     }
 
-    /// Its wrappers, outermost first, in words; none for a plain layer.
+    /// Describes the wrappers in words, outermost first, such as `tar` or the codec and frame size. Empty for
+    /// a layer that is neither compressed nor in a tar archive.
     #[must_use]
     pub fn wrappers(&self) -> Vec<String> {
         let tar = self.in_tar.then(|| "tar".to_owned());
@@ -74,10 +79,13 @@ impl LayerSource {
         tar.into_iter().chain(zfile).collect()
     }
 
-    /// Reads every frame through its checksum and its codec; `progress` is told of the bytes of the layer.
+    /// Reads and decompresses every frame of a compressed layer, and checks the frames' checksums if there
+    /// are any. Does nothing for an uncompressed layer. `progress` gets the number of bytes of the layer that
+    /// were checked.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if one is damaged.
+    /// [`headstart_block::ErrorKind::Corrupt`] if a frame is damaged, and `Cancelled` if the user wants to
+    /// stop.
     pub fn verify(&self, progress: &dyn Progress) -> Result<()> {
         self.zfile.as_ref().map_or(Ok(()), |zfile| zfile.verify_with(&mut |bytes| step(progress, bytes)))
     }

@@ -15,12 +15,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An unsealed layer.
+/// An unsealed (still writable) layer that is to become the top layer of a new image.
 #[derive(Clone, Debug)]
 pub enum Upper {
-    /// The directory of a writable layer.
+    /// The path of a writable directory, which holds a writable layer and records its base image.
     Writable(PathBuf),
-    /// The two files of a writable layer, made by any tool.
+    /// The two files of a writable layer, which any tool for the format may have written.
     Pair {
         /// Its data file.
         data: PathBuf,
@@ -29,11 +29,13 @@ pub enum Upper {
     },
 }
 
-/// Makes `target` of `base` with `upper` on top. A writable directory records its base, so `base` is optional then.
+/// Publishes a new image, `target`: the layers of `base`, and on top of them a new layer with the data of
+/// `upper`. A writable directory records its base image; `None` as `base` then means the recorded one. For a
+/// pair of files, `None` means an image without a base.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Conflict`] if a writable directory is in use or is based on another image; errors of
-/// reading the layers or writing to the store. The store is then as it was.
+/// [`headstart_block::ErrorKind::Conflict`] if a writable directory is in use or is based on another image;
+/// errors of reading the layers or writing to the store. The store is then as it was.
 pub fn commit(
     upper: &Upper,
     base: Option<&Reference>,
@@ -128,7 +130,7 @@ impl Write for Watched<'_> {
     }
 }
 
-/// Makes `target` of the disk in `source`, as one layer.
+/// Publishes a new image, `target`, whose only layer holds the whole disk of `source`.
 ///
 /// # Errors
 /// As [`commit`].

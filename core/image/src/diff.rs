@@ -10,31 +10,32 @@ const PART: u64 = 1 << 20;
 /// The largest piece in which a difference is reported.
 const BLOCK: usize = 4096;
 
-/// The difference of two disks.
+/// The result of comparing the bytes of two disks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The sizes of the two disks in bytes.
+    /// The sizes of the first and the second disk in bytes.
     pub sizes: [u64; 2],
-    /// The ranges in which their bytes differ, in ascending order, in pieces of at most 4 KiB. Past its end a disk
-    /// counts as zeros.
+    /// The ranges of bytes that differ, in ascending order, found in comparisons of at most 4 KiB each. Past
+    /// its end, the smaller disk counts as zeros.
     pub ranges: Vec<ByteRange>,
 }
 
 impl Difference {
-    /// The number of bytes in all ranges.
+    /// Returns the sum of the lengths of all ranges that differ, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.len()).sum()
     }
 
-    /// `true` if the disks are the same.
+    /// `true` if no bytes differ and the sizes are the same.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty() && self.sizes[0] == self.sizes[1]
     }
 }
 
-/// Compares the disks of two images. Ranges that are known to be zeros on both are not read.
+/// Compares the disks of two images byte for byte. Ranges that both images' indexes record as zeros are not
+/// read.
 ///
 /// # Errors
 /// Errors of opening or reading the images.

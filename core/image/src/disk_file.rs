@@ -34,18 +34,18 @@ use std::str::FromStr;
 /// The longest chain of backing files: a chain that leads back to itself has no end.
 const MAX_CHAIN: usize = 100;
 
-/// Formats of disk images that can be imported.
+/// The formats of disk images that can be imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskFormat {
-    /// The disk's bytes alone.
+    /// A file or block device that holds the disk's bytes and nothing else.
     Raw,
-    /// QEMU copy-on-write, version 2 and 3.
+    /// The copy-on-write format of QEMU, version 2 or 3.
     Qcow2,
-    /// VMware, descriptor with flat or sparse extents.
+    /// The format of VMware: a descriptor and flat or sparse extents.
     Vmdk,
-    /// Microsoft Virtual PC and Azure; QEMU calls it `vpc`.
+    /// The format of Microsoft Virtual PC and Azure, which QEMU calls `vpc`.
     Vhd,
-    /// Microsoft Hyper-V.
+    /// The format of Microsoft Hyper-V.
     Vhdx,
 }
 
@@ -76,11 +76,13 @@ impl FromStr for DiskFormat {
 }
 
 impl DiskFormat {
-    /// Finds the format of the file at `path` by its first bytes, and a fixed vhd, which looks like a raw disk, by its
-    /// name and its last bytes.
+    /// Detects the format of the file at `path` from its first bytes. A fixed-size vhd has no header; it is
+    /// recognized by its name (`.vhd` or `.vpc`) and its footer. Every other file without a known header is
+    /// taken for a raw disk.
     ///
     /// # Errors
-    /// Errors of reading the file, and an error if it is a vhd by its name only.
+    /// Errors of reading the file; [`headstart_block::ErrorKind::Corrupt`] if the file is named like a vhd,
+    /// but has neither the header nor the footer of one.
     pub fn probe(path: &Path) -> Result<Self> {
         Self::of(&chain::open_disk(path)?)
     }
@@ -134,27 +136,30 @@ fn ends_like_vhd(file: &FileSource) -> Result<bool> {
     Ok(&cookie == b"conectix")
 }
 
-/// The path and the manner of opening a disk image.
+/// A disk image to be opened for import: its path, its format and the directories of other files that it may
+/// refer to.
 #[derive(Clone, Debug)]
 pub struct DiskFile {
-    /// The file or device.
+    /// The path of the file or block device.
     pub path: PathBuf,
-    /// Its format; found by its bytes if it is not given.
+    /// The format of the disk image. `None`: the format is detected from the file's content.
     pub format: Option<DiskFormat>,
-    /// The directories in which files that it names may be. Its own directory is one of them only if it is named here.
+    /// The directories in which files that the disk image names (backing files, extents) may be. Empty: no
+    /// other file may be opened. The image's own directory is allowed only if it is listed here.
     pub allowed_dirs: Vec<PathBuf>,
 }
 
-/// An open disk image: a device to read and, during the reading, the scratch file behind it.
+/// An open disk image: a block device to read. If the format had to be converted, the temporary raw copy is
+/// deleted when this is dropped.
 pub struct OpenDisk {
     device: Box<dyn BlockDevice>,
-    /// The format that it was read from.
+    /// The format of the disk image's file.
     pub format: DiskFormat,
     _scratch: Option<tempfile::TempPath>,
 }
 
 impl OpenDisk {
-    /// The disk.
+    /// Returns the disk's content as a block device.
     #[must_use]
     pub fn device(&self) -> &dyn BlockDevice {
         &*self.device
@@ -162,17 +167,20 @@ impl OpenDisk {
 }
 
 impl DiskFile {
-    /// A disk image at `path` whose format is found by its bytes.
+    /// Describes a disk image at `path` whose format is detected when it is opened, and which may name no
+    /// other files.
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), format: None, allowed_dirs: Vec::new() }
     }
 
-    /// Opens it. `scratch` is a directory for a converted copy, if one is needed.
+    /// Opens the disk image. `scratch` is an existing directory for a temporary raw copy, which is made by
+    /// `qemu-img` only for formats that cannot be read directly.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Unsupported`] if it takes `qemu-img` and there is none; errors of the file, its
-    /// chain or the conversion.
+    /// [`headstart_block::ErrorKind::Unsupported`] if the format needs `qemu-img` and that is not installed;
+    /// [`headstart_block::ErrorKind::Invalid`] if the image names a file in a directory that is not allowed;
+    /// errors of the file, of its backing files or of the conversion.
     pub fn open(&self, scratch: &Path, progress: &dyn Progress) -> Result<OpenDisk> {
         let file = chain::open_disk(&self.path)?;
         let named = |e| self.named(e);

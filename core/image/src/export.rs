@@ -16,21 +16,24 @@ use headstart_block::{BlockDevice, ByteRange, Error, Result};
 use output_file::Place;
 use std::path::Path;
 
-/// The result of an export.
+/// The result of [`export_disk`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportReport {
     /// The size of the disk in bytes.
     pub virtual_size: u64,
-    /// The number of bytes of the disk that are not zeros.
+    /// The number of bytes of the disk that are not known to be zeros.
     pub data_bytes: u64,
 }
 
-/// Writes `disk` to `path` as `format` with `threads` threads.
+/// Writes the disk's content to a file at `path` in the given format (raw or qcow2), or onto a block device
+/// (raw only). `threads` is the number of threads that read and write.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Unsupported`] for formats other than raw and qcow2,
-/// [`headstart_block::ErrorKind::Denied`] for a symbolic link of another user; errors of reading, writing or the user's
-/// wish to stop. Only the earlier content is left at `path` then.
+/// [`headstart_block::ErrorKind::Unsupported`] for formats other than raw and qcow2, and for a format other
+/// than raw on a block device; [`headstart_block::ErrorKind::Denied`] if the path leads through a symbolic
+/// link of another user; errors of reading or writing; [`headstart_block::ErrorKind::Cancelled`] if the user
+/// wants to stop. After an error, a file that was at `path` before is unchanged; a block device may be
+/// written in part.
 pub fn export_disk(
     disk: &dyn BlockDevice,
     path: &Path,

@@ -10,10 +10,11 @@ use crate::reference::Reference;
 use headstart_block::{BlockDevice, Result};
 use headstart_lsmt::LayerWriter;
 
-/// Imports `file` as `target`: a layer of all its data, or with `base` of the data that differs from it. Also returns
-/// the format that was read.
+/// Imports the disk image `file` as the new image `target`. Without `base`, the new layer holds all data of
+/// the disk; with `base`, it holds only the data that differs from that image, and is placed on top of its
+/// layers. Also returns the format that the file was found to have.
 ///
-/// The same disk, base and packing give the same digest on any number of threads.
+/// The same disk, base and packing give the same digest, whatever the number of threads.
 ///
 /// # Errors
 /// Errors of reading the disk, opening the base or writing to the store. The store is then as it was.

@@ -12,32 +12,36 @@ use headstart_block::{Digest, Error, Result};
 use headstart_lsmt::writable::{BASE_DIR, WritableDisk};
 use std::path::{Path, PathBuf};
 
-/// The tag of the only image in such a copy.
+/// Returns the tag of the only image in a writable directory's own copy of its base image.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] if the name of the copy's directory were no tag; it is one.
+/// [`headstart_block::ErrorKind::Invalid`] if the fixed name of the copy's directory is not a valid tag,
+/// which never happens.
 pub fn tag() -> Result<Tag> {
     BASE_DIR.parse()
 }
 
-/// The store in which the copy of a writable directory is, or is to be.
+/// Returns the location of the image store, inside the writable directory `dir`, that holds the directory's
+/// own copy of its base image. The store need not exist.
 ///
 /// # Errors
-/// Errors of finding the current directory.
+/// Errors of finding the current directory, if `dir` is a relative path.
 pub fn location(dir: &Path) -> Result<Location> {
     let dir =
         std::path::absolute(dir).map_err(|e| Error::io("has no absolute path", e).about(dir.display()))?;
     Ok(Location::Directory(dir.join(BASE_DIR)))
 }
 
-/// The image that a writable directory is based on, in its own copy; `None` if it has no whole one.
+/// Finds the base image of the writable directory `dir` in the directory's own copy. `None` if there is no
+/// complete copy or if the directory cannot be read.
 #[must_use]
 pub fn find(dir: &Path) -> Option<Reference> {
     let parent: Digest = WritableDisk::inspect(dir).ok()?.parent.parse().ok()?;
     in_copy(dir, parent)
 }
 
-/// The image with this manifest in the copy of a writable directory; `None` if it has no whole one.
+/// Finds the image with the manifest digest `image` in the copy that the writable directory `dir` has. `None`
+/// if there is no complete copy of that image.
 #[must_use]
 pub fn in_copy(dir: &Path, image: Digest) -> Option<Reference> {
     let location = location(dir).ok()?;

@@ -7,19 +7,21 @@ use headstart_lsmt::{Layer, open_pair};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A layer file, open.
+/// A single layer file, open for reading, outside of any image.
 pub struct LayerFile {
-    /// The layer in it.
+    /// The LSMT layer in the file: its header, trailer and index of segments.
     pub layer: Layer,
-    /// Its content and the wrappers around it.
+    /// The layer's uncompressed bytes, and a description of the wrappers around them.
     pub source: LayerSource,
 }
 
 impl LayerFile {
-    /// Opens the file at `path`: ZFile-wrapped, tar-wrapped or plain, sealed or sparse.
+    /// Opens the layer file at `path`. The layer may be inside a tar archive or compressed as a ZFile; it may
+    /// be sealed, or unsealed with holes (sparse).
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if it is not a layer or a damaged one.
+    /// [`headstart_block::ErrorKind::Corrupt`] if the file is not a layer or is damaged; errors of opening
+    /// the file.
     pub fn open(path: &Path) -> Result<Self> {
         let named = |e: Error| e.about(path.display());
         let source = open_layer_source(Arc::new(FileSource::open(path)?)).map_err(named)?;
@@ -32,10 +34,12 @@ impl LayerFile {
         Ok(Self { layer: layer.map_err(named)?, source })
     }
 
-    /// Reads and checks every frame; returns `true` if there are checksums.
+    /// Reads and decompresses every frame of the layer and checks its checksum. Returns `true` if the frames
+    /// have checksums; `false` means that damage may not have been detected.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if a frame is damaged.
+    /// [`headstart_block::ErrorKind::Corrupt`] if a frame is damaged, and `Cancelled` if the user wants to
+    /// stop.
     pub fn verify(&self, progress: &dyn Progress) -> Result<bool> {
         progress.begin("verify", self.source.source.len());
         self.source.verify(progress)?;
@@ -43,7 +47,8 @@ impl LayerFile {
     }
 }
 
-/// Opens an unsealed writable layer by its two files.
+/// Opens an unsealed writable layer from its data file and its index file, which any tool for the format may
+/// have written.
 ///
 /// # Errors
 /// As [`headstart_lsmt::open_pair`].

@@ -44,43 +44,51 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
 
-/// The most layers of an image: the most that the reference opens.
+/// The largest number of layers that an image may have, which is also the limit of the OverlayBD
+/// implementation.
 pub const MAX_LAYERS: usize = 255;
 
-/// Layer annotation: the blob's digest. With the size and the version it makes a layer OverlayBD's.
+/// Key of a layer annotation: the digest of the layer's blob. Together with [`BLOB_SIZE`] and
+/// [`OVERLAYBD_VERSION`], it marks the layer as one in OverlayBD's format.
 pub const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-digest";
-/// Layer annotation: the blob's size in bytes.
+/// Key of a layer annotation: the length of the layer's blob in bytes, in decimal.
 pub const BLOB_SIZE: &str = "containerd.io/snapshot/overlaybd/blob-size";
-/// Layer annotation: the version of OverlayBD's format.
+/// Key of a layer annotation: the version of OverlayBD's layer format.
 pub const OVERLAYBD_VERSION: &str = "containerd.io/snapshot/overlaybd/version";
-/// The value of [`OVERLAYBD_VERSION`] that means plain layers.
+/// The value of [`OVERLAYBD_VERSION`] for layers whose blob holds the disk's data itself, unlike turboOCI
+/// layers.
 pub const OVERLAYBD_VERSION_NATIVE: &str = "0.1.0";
-/// Layer annotation: `yes` on a layer that is not a disk layer but a recorded trace.
+/// Key of a layer annotation with the value `yes` on an acceleration layer, which holds a recorded boot trace
+/// and is no part of the disk.
 pub const ACCELERATION_LAYER: &str = "containerd.io/snapshot/overlaybd/acceleration-layer";
-/// Layer annotations of turboOCI layers, whose data is in another image's layer; the second is its old name.
+/// Keys of the annotations that mark a turboOCI layer, whose data is in a layer of another image. The second
+/// key is the older name of the first.
 pub const TURBO_TARGETS: [&str; 2] = [
     "containerd.io/snapshot/overlaybd/turbo-oci/target-digest",
     "containerd.io/snapshot/overlaybd/fastoci/target-digest",
 ];
 
-/// Layer annotation: root of the hash tree.
+/// Key of a layer annotation: the root of the blob's hash tree (a BLAKE3 hash, in hexadecimal).
 pub const TREE_ROOT: &str = "dev.headstart.tree-root";
-/// Layer annotation: digest of the hash tree's outboard.
+/// Key of a layer annotation: the digest of the blob that stores the hash tree's outboard (its inner nodes).
 pub const TREE_DIGEST: &str = "dev.headstart.tree-digest";
-/// Layer annotation: size of the hash tree's outboard in bytes.
+/// Key of a layer annotation: the length of the hash tree's outboard (its inner nodes) in bytes.
 pub const TREE_SIZE: &str = "dev.headstart.tree-size";
-/// Layer annotation: the offset in the blob of the index, or of the frame that holds its first byte.
+/// Key of a layer annotation: the offset in the blob, in bytes, of the layer's index of segments; for a
+/// compressed layer, of the frame that holds the first byte of that index.
 pub const INDEX_OFFSET: &str = "dev.headstart.index-offset";
-/// Layer annotation: the number of bytes of the blob, from its start on, with the data that boots read, in the order of
-/// a plan.
+/// Key of a layer annotation: the length in bytes of the first part of the blob, which holds the data that
+/// boots read, in the order of a preload plan. Only the layer that an optimization wrote has it.
 pub const BOOT_LAYER: &str = "dev.headstart.boot-layer";
-/// Manifest annotation: digest of the manifest of the image that this one is, laid out again.
+/// Key of a manifest annotation: the digest of the manifest of the image from which this optimized image was
+/// made. Both have the same disk, with its data stored in another order.
 pub const OPTIMIZED_FROM: &str = "dev.headstart.optimized-from";
-/// Manifest annotation: the version of headstart that made the image.
+/// Key of a manifest annotation: the version of headstart that made the image.
 pub const VERSION: &str = "dev.headstart.version";
-/// Manifest annotation: the options that it was made with.
+/// Key of a manifest annotation: the packing options with which the image was made, such as
+/// `zstd,frame=32768,crc`.
 pub const OPTIONS: &str = "dev.headstart.options";
-/// Manifest annotation: the disk's size in bytes.
+/// Key of a manifest annotation: the size of the disk in bytes, in decimal.
 pub const VIRTUAL_SIZE: &str = "dev.headstart.virtual-size";
 
 /// The media type that a manifest gives for itself.
@@ -90,30 +98,33 @@ pub(crate) fn media_type(manifest: &[u8]) -> String {
     media_type.unwrap_or(MANIFEST_OCI).to_owned()
 }
 
-/// A blob as another document names it.
+/// A reference to a blob (an OCI descriptor): the blob's media type, digest and length, as a manifest states
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlobRef {
-    /// Its media type, as given there.
+    /// The media type that the manifest states for the blob.
     pub media_type: String,
-    /// Its name.
+    /// The sha256 digest of the blob, by which the store finds it.
     pub digest: Digest,
-    /// Its length in bytes.
+    /// The length of the blob in bytes.
     pub size: u64,
 }
 
-/// A layer of an image.
+/// A layer of an image, as the image's manifest describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// Its blob.
+    /// The reference to the blob that holds the layer.
     pub blob: BlobRef,
-    /// Its blob's hash tree; images made by other tools have none.
+    /// The hash tree by which ranges of the layer's blob can be checked. `None` for layers made by other
+    /// tools.
     pub tree: Option<Tree>,
-    /// All of its annotations, including those of the tree.
+    /// All annotations of the layer, by their keys, including those that describe the hash tree.
     pub annotations: BTreeMap<String, String>,
 }
 
 impl Layer {
-    /// A new layer, with the annotations that headstart and OverlayBD's tools look for.
+    /// Describes a new layer in the blob `digest` of `size` bytes, with the annotations that headstart and
+    /// OverlayBD's tools look for.
     #[must_use]
     pub fn new(digest: Digest, size: u64, tree: Tree) -> Self {
         let annotations = [
@@ -131,42 +142,45 @@ impl Layer {
         }
     }
 
-    /// The same, with [`Layer::index_offset`].
+    /// Returns the same layer with `offset` as its [`index_offset`](Layer::index_offset), in bytes.
     #[must_use]
     pub fn with_index_offset(mut self, offset: u64) -> Self {
         self.annotations.insert(INDEX_OFFSET.to_owned(), offset.to_string());
         self
     }
 
-    /// The offset in the blob after which all is stored that opening the layer reads at its end: the index of segments
-    /// (from the compressed frame on that holds its first byte) and the ends of all wrappers. Fetching `[offset, size)`
-    /// at once saves fetching these one after the other. `None` if the manifest does not give it.
+    /// Returns the offset in the blob, in bytes, of the last part that opening the layer reads: the index of
+    /// segments (from the start of the compressed frame that holds its first byte) and the trailers of all
+    /// wrappers. A single fetch from this offset to the end of the blob replaces several dependent ones.
+    /// `None` if the manifest does not give a valid offset.
     #[must_use]
     pub fn index_offset(&self) -> Option<u64> {
         self.annotations.get(INDEX_OFFSET)?.parse().ok()
     }
 
-    /// The same, with [`Layer::boot_bytes`].
+    /// Returns the same layer with `bytes` as its [`boot_bytes`](Layer::boot_bytes).
     #[must_use]
     pub fn with_boot_bytes(mut self, bytes: u64) -> Self {
         self.annotations.insert(BOOT_LAYER.to_owned(), bytes.to_string());
         self
     }
 
-    /// The number of bytes of its blob, from the blob's start on, that hold the data that boots read, in the order of a
-    /// plan; for a layer of an optimized image. `None` for all other layers.
+    /// Returns the length in bytes of the first part of the layer's blob, which holds the data that boots
+    /// read, in the order of a preload plan. `None` if the layer was not written by an optimization.
     #[must_use]
     pub fn boot_bytes(&self) -> Option<u64> {
         self.annotations.get(BOOT_LAYER)?.parse().ok()
     }
 
-    /// `true` if it is not a disk layer but a trace for one of OverlayBD's prefetchers.
+    /// `true` if the layer is no part of the disk but an acceleration layer: a recorded boot trace for
+    /// OverlayBD's prefetcher.
     #[must_use]
     pub fn is_acceleration(&self) -> bool {
         self.annotations.get(ACCELERATION_LAYER).is_some_and(|value| value == "yes")
     }
 
-    /// `true` if its data is in another image's layer (turboOCI), which this version does not open.
+    /// `true` if the layer is in the turboOCI format, whose data is in a layer of another image. This version
+    /// cannot open such layers.
     #[must_use]
     pub fn is_turbo(&self) -> bool {
         TURBO_TARGETS.iter().any(|key| self.annotations.contains_key(*key))
@@ -233,25 +247,27 @@ impl BlobRef {
     }
 }
 
-/// An image's manifest, checked.
+/// The manifest of an image, parsed and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// The config's blob.
+    /// The reference to the blob that holds the image's [`Config`].
     pub config: BlobRef,
-    /// The layers, lowest first: one to [`MAX_LAYERS`].
+    /// The layers, lowest first, including acceleration layers: 1 to [`MAX_LAYERS`].
     pub layers: Vec<Layer>,
-    /// The disk's size in bytes, if the manifest gives it; otherwise the layers do.
+    /// The size of the disk in bytes. `None` if the manifest does not state it; the size is then that of the
+    /// layers.
     pub virtual_size: Option<u64>,
-    /// All of its annotations.
+    /// All annotations of the manifest, by their keys.
     pub annotations: BTreeMap<String, String>,
 }
 
 impl Manifest {
-    /// Reads and checks a manifest.
+    /// Parses and checks a manifest.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if it is not a manifest or contradicts itself,
-    /// [`headstart_block::ErrorKind::Unsupported`] if it is the manifest of something other than an image.
+    /// [`headstart_block::ErrorKind::Corrupt`] if `bytes` is not a manifest, or if its annotations contradict
+    /// its descriptors; [`headstart_block::ErrorKind::Unsupported`] if it is the manifest of something other
+    /// than an image, is larger than [`MAX_MANIFEST_SIZE`], or has no layers or more than [`MAX_LAYERS`].
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() as u64 > MAX_MANIFEST_SIZE {
             return Err(Error::unsupported(format!("a manifest of more than {MAX_MANIFEST_SIZE} bytes")));
@@ -286,37 +302,39 @@ impl Manifest {
         Ok(Self { config, layers, virtual_size, annotations })
     }
 
-    /// The version of headstart that made it; `None` if another tool made it.
+    /// Returns the version of headstart that made the image; `None` if another tool made it.
     #[must_use]
     pub fn version(&self) -> Option<&str> {
         self.annotations.get(VERSION).map(String::as_str)
     }
 
-    /// The options with which it was made; `None` if another tool made it.
+    /// Returns the packing options with which the image was made; `None` if another tool made it.
     #[must_use]
     pub fn options(&self) -> Option<&str> {
         self.annotations.get(OPTIONS).map(String::as_str)
     }
 
-    /// The image from which an optimized image was made, which has the same disk.
+    /// Returns the manifest digest of the image from which this image was made by an optimization. Both have
+    /// the same disk. `None` if this image was not made that way.
     #[must_use]
     pub fn optimized_from(&self) -> Option<Digest> {
         self.annotations.get(OPTIMIZED_FROM)?.parse().ok()
     }
 
-    /// The digest under which boots of its disk are recorded: `own`, its digest, or that of the image from which it was
-    /// made by laying it out again.
+    /// Returns the digest under which boots of the image's disk are recorded: the digest of the image from
+    /// which it was optimized, otherwise `own`, which is the digest of this manifest.
     #[must_use]
     pub fn known_as(&self, own: Digest) -> Digest {
         self.optimized_from().unwrap_or(own)
     }
 
-    /// The layers that make up the disk, lowest first: all but recorded traces.
+    /// Returns the layers that make up the disk, lowest first: all layers except acceleration layers.
     pub fn disk_layers(&self) -> impl DoubleEndedIterator<Item = &Layer> {
         self.layers.iter().filter(|layer| !layer.is_acceleration())
     }
 
-    /// Every blob that it names, with the size that it should have: config, layers, hash trees.
+    /// Returns the digest and the expected length in bytes of every blob that the manifest refers to: the
+    /// config, the layers and their hash trees. A blob may occur more than once.
     pub fn blobs(&self) -> impl Iterator<Item = (Digest, u64)> {
         let layers = self.layers.iter().flat_map(|layer| {
             let tree = layer.tree.map(|tree| (tree.digest, tree.size));
@@ -325,7 +343,8 @@ impl Manifest {
         std::iter::once((self.config.digest, self.config.size)).chain(layers)
     }
 
-    /// The number of bytes that its blobs take in a store, including shared blobs.
+    /// Returns the sum of the lengths of all blobs that the manifest refers to, in bytes. Blobs shared with
+    /// other images count in full, and one that occurs twice counts twice.
     #[must_use]
     pub fn stored_size(&self) -> u64 {
         self.blobs().fold(0, |sum, (_, size)| sum.saturating_add(size))
@@ -363,7 +382,8 @@ fn cannot_build(error: impl std::error::Error + Send + Sync + 'static) -> Error 
     Error::invalid("cannot make a manifest").caused_by(error)
 }
 
-/// A config: information for a container runtime; for a disk little more than its layers' digests.
+/// The config document of an image: information for a container runtime. For a disk image it holds little
+/// more than the layers' digests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config(Map<String, Value>);
 
@@ -375,7 +395,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads a config; all of its fields are kept for the images made on top of it.
+    /// Parses a config. Fields that are not known here are kept, and copied into the configs of images that
+    /// are made from this one.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if it is not a JSON object.
@@ -385,7 +406,8 @@ impl Config {
             .map_err(|e| Error::corrupt("is not an image config").caused_by(e))
     }
 
-    /// The digests of the layers' content, lowest first, as far as they are there.
+    /// Returns the digests of the layers' content (`rootfs.diff_ids`), lowest first. Entries that are missing
+    /// or are not valid digests are left out.
     #[must_use]
     pub fn diff_ids(&self) -> Vec<Digest> {
         let ids = self.0.get("rootfs").and_then(|rootfs| rootfs.get("diff_ids")).and_then(Value::as_array);
@@ -415,32 +437,35 @@ impl Config {
     }
 }
 
-/// An image to be published.
+/// The description of an image to be published, from which its config and manifest are made.
 #[derive(Clone, Debug)]
 pub struct NewImage {
     /// The layers, lowest first.
     pub layers: Vec<Layer>,
     /// The disk's size in bytes.
     pub virtual_size: u64,
-    /// The options with which it is made, such as `zstd,frame=32768,crc`.
+    /// The packing options with which the new layer was made, such as `zstd,frame=32768,crc`. They are only
+    /// recorded.
     pub options: String,
-    /// The config of the image from which it is made; the default if there is none.
+    /// The config of the image from which the new one is made. The default is used for an image without a
+    /// base.
     pub config: Config,
-    /// The image that it is, laid out again; `None` if it is something new.
+    /// The manifest digest of the image from which this one was made by an optimization; `None` if it is not
+    /// an optimized copy.
     pub optimized_from: Option<Digest>,
 }
 
-/// The two documents of an image.
+/// The two documents that describe a published image.
 #[derive(Clone, Debug)]
 pub struct Documents {
-    /// The config's bytes.
+    /// The JSON text of the config.
     pub config: Vec<u8>,
-    /// The manifest's bytes.
+    /// The JSON text of the manifest.
     pub manifest: Vec<u8>,
 }
 
 impl NewImage {
-    /// Makes the config and the manifest: always the same for the same image.
+    /// Makes the config and the manifest. The same description always gives the same bytes.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] if there are no layers or too many.

@@ -10,24 +10,25 @@ use crate::store::{ImageStore, Staging};
 use headstart_block::{BlockDevice, ByteRange, Digest, Error, Result, SECTOR_SIZE, copy_source};
 use headstart_lsmt::{LayerMeta, LayerSummary, LayerWriter, Stack};
 
-/// The result of publishing a new image.
+/// Describes a new image that was published.
 #[derive(Clone, Debug)]
 pub struct NewImageReport {
-    /// The new image's name.
+    /// The store and the tag under which the image was published.
     pub reference: Reference,
-    /// Its manifest's digest.
+    /// The digest of the image's manifest.
     pub digest: Digest,
     /// The size of the disk in bytes.
     pub virtual_size: u64,
-    /// The blob of the layer that was made.
+    /// The digest of the new layer's blob.
     pub layer: Digest,
-    /// The number of bytes of that blob.
+    /// The length of the new layer's blob in bytes.
     pub layer_size: u64,
-    /// The content of that layer.
+    /// The counts of segments and bytes in the new layer.
     pub summary: LayerSummary,
     /// The number of layers of the image, including the new one.
     pub layers: usize,
-    /// The manifest that the tag named before, if it was another one.
+    /// The digest of the manifest that the tag named before. `None` if the tag is new or named the same
+    /// manifest.
     pub was: Option<Digest>,
 }
 

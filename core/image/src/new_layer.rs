@@ -7,12 +7,13 @@ use headstart_lsmt::LayerSummary;
 use headstart_zfile::{ZFileOptions, ZFileWriter};
 use std::io::{self, Write};
 
-/// The storage form of a layer's bytes.
+/// The form in which a new layer's bytes are stored in its blob: compressed or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// Compressed in frames.
+    /// The layer is compressed in frames of a fixed size, which can be read independently.
     ZFile(ZFileOptions),
-    /// Uncompressed: a read costs no more than one of a raw disk, and the image takes the space of its data.
+    /// The layer is not compressed. Reading costs no more than reading a raw disk, but the blob is as long as
+    /// the data.
     Plain,
 }
 

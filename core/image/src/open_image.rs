@@ -12,36 +12,36 @@ use headstart_block::{BlockDevice, Digest, Error, ReadAt, Result, SECTOR_SIZE};
 use headstart_lsmt::{Layer, LayerInfo, Stack};
 use std::sync::Arc;
 
-/// An image whose layers are open.
+/// An image, open for reading: its manifest, its layers, and the disk that they make up.
 pub struct OpenImage {
-    /// The reference by which it was found.
+    /// The reference by which the image was found.
     pub reference: Reference,
-    /// The digest of its manifest.
+    /// The digest of the image's manifest.
     pub digest: Digest,
-    /// Its manifest.
+    /// The image's manifest.
     pub manifest: Manifest,
-    /// Its layers, lowest first.
+    /// The layers that make up the disk, lowest first.
     pub layers: Vec<OpenLayer>,
     disk: Stack,
 }
 
-/// The facts about one layer of an open image.
+/// One open layer of an image.
 #[derive(Clone)]
 pub struct OpenLayer {
-    /// Its blob as the manifest names it.
+    /// The layer as the manifest describes it: its blob, hash tree and annotations.
     pub blob: manifest::Layer,
-    /// Its content and the wrappers around it.
+    /// The layer's uncompressed bytes, and a description of the wrappers around them.
     pub source: LayerSource,
-    /// The information in the layer itself.
+    /// The layer's header and trailer, as read from the layer and not from the manifest.
     pub info: LayerInfo,
-    /// The number of segments in its index.
+    /// The number of segments (mapped ranges of the disk) in the layer's index.
     pub segments: usize,
-    /// The number of bytes of the disk that it holds.
+    /// The number of bytes of the disk for which the layer holds data, without zeroed segments.
     pub data_bytes: u64,
 }
 
 impl OpenImage {
-    /// Opens the image that `reference` names.
+    /// Opens the image that `reference` names, which must be in a local directory.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::NotFound`] if the image or a blob of it is missing, and
@@ -51,18 +51,20 @@ impl OpenImage {
         Self::of(&store, reference, image)
     }
 
-    /// Opens the image with this manifest in the store that `reference` names, also if the store has another image
-    /// under that name.
+    /// Opens the image whose manifest is already known, in the store that `reference` names. `digest` and
+    /// `manifest` are the digest and the bytes of the manifest. The image's tag is not looked up, so it may
+    /// name another image by now.
     ///
     /// # Errors
-    /// As [`OpenImage::open`]; [`headstart_block::ErrorKind::Corrupt`] if `manifest` is not a manifest.
+    /// As [`OpenImage::open`]; [`headstart_block::ErrorKind::Corrupt`] if `manifest` is not a valid manifest.
     pub fn open_known(reference: &Reference, digest: Digest, manifest: &[u8]) -> Result<Self> {
         let store = ImageStore::open(reference.directory()?)?;
         let manifest = Manifest::parse(manifest).map_err(|e| e.about(reference))?;
         Self::of(&store, reference, Image { digest, manifest })
     }
 
-    /// Opens an image in another store. Its disk should not be read: all of it would be fetched into memory.
+    /// Opens an image in a remote store, for inspection. Reading its whole disk should be avoided, because
+    /// data that small reads fetch stays in memory.
     ///
     /// # Errors
     /// As [`OpenImage::open`], and errors of the store.
@@ -89,25 +91,26 @@ impl OpenImage {
         Ok(Self { reference: reference.clone(), digest, manifest, layers, disk })
     }
 
-    /// The disk that it holds.
+    /// Returns the disk that the layers make up.
     #[must_use]
     pub fn disk(&self) -> &Stack {
         &self.disk
     }
 
-    /// Drops all but the disk and returns that.
+    /// Returns the disk that the layers make up, and drops the rest.
     #[must_use]
     pub fn into_disk(self) -> Stack {
         self.disk
     }
 
-    /// The id in the topmost layer, nil if it has none.
+    /// Returns the UUID in the header of the topmost layer. The nil UUID if the layer has none or the image
+    /// has no layers.
     #[must_use]
     pub fn top_uuid(&self) -> uuid::Uuid {
         self.layers.last().map(|layer| layer.info.uuid).unwrap_or_default()
     }
 
-    /// The number of bytes of the disk that are data: neither holes nor zeroed.
+    /// Returns the number of bytes of the disk that are data, not counting holes and zeroed ranges.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
         let sectors: u64 =
@@ -117,14 +120,15 @@ impl OpenImage {
 }
 
 impl OpenLayer {
-    /// The protection of its bytes when parts of it are read.
+    /// Returns how the layer's bytes are protected against damage when only parts of it are read.
     #[must_use]
     pub fn coverage(&self) -> Coverage {
         coverage(&self.blob, &self.source)
     }
 }
 
-/// The disk that `layers`, the manifest's disk layers, make up.
+/// Combines layers into one disk. `layers` are the open disk layers of `manifest`, lowest first; the disk
+/// gets the size that the manifest states.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Invalid`] if there are too many or the disk is too large.
@@ -137,11 +141,13 @@ pub fn stack_layers(manifest: &Manifest, layers: Vec<Layer>) -> Result<Stack> {
     Ok(disk)
 }
 
-/// Opens the layer in `source`, the bytes of the blob that the manifest names as `blob`, from any place.
+/// Opens the layer that `source` holds. `source` gives the bytes of the blob `blob` and may read from
+/// anywhere, such as a file or a network.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] if it is damaged, [`headstart_block::ErrorKind::Unsupported`] if its form is
-/// not known, and errors of `source`.
+/// [`headstart_block::ErrorKind::Corrupt`] if the layer is damaged;
+/// [`headstart_block::ErrorKind::Unsupported`] if it is a turboOCI layer or its form is not known; errors of
+/// `source`.
 pub fn open_layer_blob(blob: &manifest::Layer, source: Arc<dyn ReadAt>) -> Result<(LayerSource, Layer)> {
     if blob.is_turbo() {
         return Err(Error::unsupported("its data lies in another image's layer (turboOCI)")
@@ -160,14 +166,14 @@ pub(crate) fn coverage(blob: &manifest::Layer, source: &LayerSource) -> Coverage
     }
 }
 
-/// The protection of a layer's bytes when parts of it are read.
+/// The means by which damage is detected when only parts of a layer are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
-    /// A hash tree: every range can be checked against the manifest.
+    /// The blob has a hash tree, by which every range can be checked against the manifest.
     Tree,
-    /// The checksum of each frame, which detects accidents, not forgery.
+    /// Each compressed frame has a checksum, which detects accidental damage but not forgery.
     FrameChecksums,
-    /// Only the digest of the whole blob.
+    /// Only the digest of the whole blob is known, so ranges cannot be checked.
     DigestOnly,
 }
 

@@ -2,16 +2,18 @@
 
 use headstart_block::ByteRange;
 
-/// The number of bytes of a blob's start that opening a layer reads: the headers, the second of them in the first
-/// frame.
+/// The number of bytes at the start of a blob that opening its layer reads. They hold the headers of the
+/// wrappers and of the layer; the layer's header is in the first compressed frame.
 pub const HEAD: u64 = 32 << 10;
 
 /// The most bytes of an end that are fetched because of an annotation: the index of a layer of a terabyte in frames of
 /// 4 KiB is larger, but then one more step does not matter.
 const END_MAX: u64 = 16 << 20;
 
-/// The parts of a blob of `len` bytes that opening its layer most likely reads: its head, and its end from the offset
-/// in the manifest on ([`Layer::index_offset`](crate::manifest::Layer::index_offset)). The ranges ascend and do not
+/// Returns the parts of a blob that opening its layer most likely reads: its first [`HEAD`] bytes, and its
+/// end. `len` is the length of the blob in bytes. `index_offset` is the offset at which the end part starts,
+/// as the manifest gives it ([`Layer::index_offset`](crate::manifest::Layer::index_offset)); `None` if the
+/// manifest does not, and the length of the end is then estimated from `len`. The ranges ascend and do not
 /// overlap.
 #[must_use]
 pub fn opening_ranges(len: u64, index_offset: Option<u64>) -> Vec<ByteRange> {

@@ -64,72 +64,77 @@ use std::sync::Arc;
 use view::View;
 use write::{DataBytes, write_layer};
 
-/// The form of the new image.
+/// The form in which an optimization stores the disk in the new image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// The source's layers, with a second copy of the data that boots read in a layer on top.
+    /// The source's layers, and on top of them a layer with a second copy of the data that boots read.
     #[default]
     BootLayer,
-    /// One layer with all data, the data that boots read first.
+    /// A single layer with all data; the data that boots read comes first.
     OneLayer,
 }
 
-/// The description of an image to make.
+/// Describes the image that [`optimize`] is to make.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
-    /// The new image's name.
+    /// The store and the tag under which the new image is published.
     pub target: &'a Reference,
-    /// The plans of the boots. The order of the first is that of the layer; data that only the others name comes after
-    /// it.
+    /// The preload plans, each of which lists the blocks that boots read. The new layer stores the data of
+    /// the first plan in that plan's order, then the data that only the other plans list.
     pub plans: &'a [&'a [PlanItem]],
-    /// The storage form of the new layer.
+    /// The form in which the new layer's bytes are stored: compressed or not.
     pub packing: &'a Packing,
-    /// The form of the image.
+    /// The form of the new image: one more layer, or a single one.
     pub form: Form,
 }
 
-/// The result of [`optimize`].
+/// Describes the new image that [`optimize`] published, and what reading it costs.
 #[derive(Clone, Debug)]
 pub struct OptimizeReport {
-    /// The new image's name.
+    /// The store and the tag under which the new image was published.
     pub reference: Reference,
-    /// Its manifest's digest.
+    /// The digest of the new image's manifest.
     pub digest: Digest,
-    /// The image that it is, laid out again.
+    /// The digest of the manifest of the image that was optimized. If that was the result of an optimization
+    /// itself, the digest of its source.
     pub optimized_from: Digest,
     /// The size of the disk in bytes.
     pub virtual_size: u64,
     /// The number of layers of the image, including the new one.
     pub layers: usize,
-    /// The blob of the new layer.
+    /// The digest of the new layer's blob.
     pub layer: Digest,
-    /// The number of bytes of that blob.
+    /// The length of the new layer's blob in bytes.
     pub layer_size: u64,
-    /// The number of these bytes, from the blob's start on, that hold the data of the first plan.
+    /// The length in bytes of the first part of the new layer's blob, which holds the data of the first plan.
     pub boot_bytes: u64,
-    /// The number of bytes of the disk that the first plan names and that are data.
+    /// The number of bytes of the disk that the first plan lists and for which the image has data.
     pub hot_data: u64,
-    /// The number of bytes of the disk that only other plans name and that are data.
+    /// The number of bytes of the disk that only the other plans list and for which the image has data.
     pub beyond_data: u64,
-    /// The number of bytes of the source's blobs, and of the new image's.
+    /// The total length, in bytes, of the source's blobs and of the new image's blobs, in this order.
     pub stored: [u64; 2],
-    /// The number of bytes of blobs that the new image does not share with the source: its cost in a store that has
-    /// both.
+    /// The total length, in bytes, of the new image's blobs that the source does not have. This is what the
+    /// new image adds to a store that has the source already.
     pub added: u64,
-    /// The cost of fetching all that the first plan names from the source, and from the new image.
+    /// The estimated cost of fetching the data of the first plan from the source and from the new image, in
+    /// this order.
     pub cost: [Cost; 2],
-    /// The number of bytes of the disk that come from another place than in the source, and were found to be the same.
+    /// The number of bytes of the disk that the new image reads from another location than the source does.
+    /// All of them were compared and found equal.
     pub compared: u64,
-    /// The manifest that the tag named before, if it was another one.
+    /// The digest of the manifest that the tag named before. `None` if the tag is new or named the same
+    /// manifest.
     pub was: Option<Digest>,
 }
 
-/// Makes an image of the same disk as `source`, with the data that boots read first.
+/// Makes and publishes a new image with the same disk as `source`, in which the data that boots read is
+/// stored in the order of a preload plan, so that it can be preloaded with few requests.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] if the plans name nothing that the disk has;
-/// [`headstart_block::ErrorKind::Cancelled`] if the user wants to stop; errors of the stores. The target's store is
-/// then as it was; one that is not a directory may have some blobs more, which no image names.
+/// [`headstart_block::ErrorKind::Invalid`] if the first plan lists nothing for which the image has data;
+/// [`headstart_block::ErrorKind::Cancelled`] if the user wants to stop; errors of the stores. No image is
+/// published then, but a store that is not a directory may keep some unused blobs.
 pub fn optimize(
     source: &Source,
     request: &Request<'_>,

@@ -33,16 +33,18 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Artifact type of the plans of an image, and media type of the file.
+/// The artifact type of a published preload plan, and the media type of the plan file in it.
 pub const PLAN: &str = "application/vnd.headstart.plan.v1";
-/// Annotation: the number of the publication.
+/// Key of an annotation: the generation of the plan, which is the number of times that a plan was published
+/// for the image, from 1.
 pub const GENERATION: &str = "dev.headstart.plan.generation";
-/// Annotation: the number of traces that it was made from.
+/// Key of an annotation: the number of boot traces from which the plan was made.
 pub const TRACES: &str = "dev.headstart.plan.traces";
-/// Annotation: the policy that made it.
+/// Key of an annotation: the name of the policy (planning algorithm) that made the plan.
 pub const POLICY: &str = "dev.headstart.plan.policy";
 
-/// The longest file of plans that is taken from a store, in bytes. The file of one image has some hundred kilobytes.
+/// The largest plan file that is accepted from a store, in bytes. The plan file of one image usually has some
+/// hundred kilobytes.
 pub const PLAN_MAX: u64 = 64 << 20;
 
 /// The config of an artifact that needs none.
@@ -51,36 +53,38 @@ pub(crate) const EMPTY_CONFIG: &[u8] = b"{}";
 /// The number of artifacts that are tried before an error says that none is sound.
 const MOST_TRIED: usize = 4;
 
-/// The description of a plan, stored beside it.
+/// Information about the origin of a plan, stored in the annotations of its artifact.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// The number of recorded boots that it was made from.
+    /// The number of recorded boots from which the plan was made; 0 if that is not known.
     pub traces: u64,
-    /// The policy that made it.
+    /// The name of the policy (planning algorithm) that made the plan; empty if that is not known.
     pub policy: String,
 }
 
-/// The result of [`publish`].
+/// Describes the plan that [`publish`] left in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// The artifact's manifest.
+    /// The digest of the manifest of the plan's artifact.
     pub digest: Digest,
-    /// The number of this publication of this image, from 1.
+    /// The generation of the plan: the number of times that a plan was published for the image, from 1.
     pub generation: u64,
-    /// `true` if something new was published; `false` if the same plan was published before.
+    /// `true` if a plan was published by this call; `false` if the newest plan in the store was the same
+    /// already.
     pub is_new: bool,
 }
 
-/// A plan that was published with an image.
+/// A plan that was found in a store, published with an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundPlan {
-    /// The artifact's manifest.
+    /// The digest of the manifest of the plan's artifact.
     pub digest: Digest,
-    /// The file of plans: `headstart_plan::PlanFile` opens it.
+    /// The plan file, which `headstart_plan::PlanFile` opens.
     pub bytes: Bytes,
-    /// The number of this publication of this image.
+    /// The generation of the plan: the number of times that a plan was published for the image, from 1; 0 if
+    /// that is not known.
     pub generation: u64,
-    /// The description of the plan.
+    /// Information about the origin of the plan.
     pub about: About,
 }
 
@@ -204,11 +208,12 @@ async fn read(
     Ok((artifact, file))
 }
 
-/// The plan that was published with the image whose manifest is `image`: the newest that is sound.
+/// Finds the newest valid plan that was published with an image. `image` is the digest of the image's
+/// manifest. `None` if no plan is listed with the image.
 ///
 /// # Errors
-/// Errors of the store; [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`] or [`ErrorKind::NotFound`] if plans are
-/// listed, but none of them can be used.
+/// Errors of the store; [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`] or [`ErrorKind::NotFound`] if
+/// plans are listed, but none of them can be used.
 pub async fn find(store: &dyn Store, image: &Digest) -> Result<Option<FoundPlan>> {
     let all = listed(store, image).await?;
     let found = first_sound(store, image, &all, Wanted::File).await?;
@@ -218,8 +223,8 @@ pub async fn find(store: &dyn Store, image: &Digest) -> Result<Option<FoundPlan>
     }))
 }
 
-/// The plan that was published with an image, or otherwise with the image from which it was optimized, whose disk is
-/// the same.
+/// Finds the plan that was published with an image or, if there is none, with the image from which it was
+/// optimized, which has the same disk. `image` is the digest of `manifest`. `None` if neither has a plan.
 ///
 /// # Errors
 /// As [`find`].
@@ -231,12 +236,14 @@ pub async fn find_known(store: &dyn Store, image: &Digest, manifest: &Manifest) 
     }
 }
 
-/// Publishes `plan`, a file of plans of the image whose manifest is `image`, in the place of the plan that was
-/// published before. If the two are the same, nothing changes.
+/// Publishes a plan file with an image, in place of the plan that was published before. `image` is the digest
+/// of the image's manifest; `about` is recorded with the plan. If the newest published plan has the same
+/// content and the same `about`, nothing changes.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] if there is no such image, [`ErrorKind::ReadOnly`] if the store cannot be written,
-/// [`ErrorKind::Conflict`] if others change the store at the same time, and other errors of the store.
+/// [`ErrorKind::Invalid`] if `plan` is empty or longer than [`PLAN_MAX`]; [`ErrorKind::NotFound`] if there is
+/// no such image; [`ErrorKind::ReadOnly`] if the store cannot be written; [`ErrorKind::Conflict`] if other
+/// writers keep changing the store at the same time; other errors of the store.
 pub async fn publish(
     store: &Arc<dyn Store>,
     image: &Digest,

@@ -2,9 +2,10 @@
 
 use headstart_block::{Error, ErrorKind, Result};
 
-/// The receiver of the progress of long work. Called from any thread, often: it must be quick.
+/// A receiver of progress reports of long-running work, which can also stop that work. Its methods are called
+/// often and from any thread, so they must return quickly.
 pub trait Progress: Sync {
-    /// Announces a task of `total` bytes, only after the task before it is over.
+    /// Announces a task of `total` bytes. A task begins only after the task before it is over.
     fn begin(&self, task: &'static str, total: u64);
 
     /// Announces a task of `total` items that are not bytes.
@@ -12,14 +13,14 @@ pub trait Progress: Sync {
         self.begin(task, total);
     }
 
-    /// Reports that `bytes` more of the task are done.
+    /// Reports that `bytes` more bytes (or items) of the current task are done.
     fn advance(&self, bytes: u64);
 
     /// `true` if the user wants the work to stop. The work then ends with [`ErrorKind::Cancelled`] and leaves nothing.
     fn is_cancelled(&self) -> bool;
 }
 
-/// A receiver that ignores all reports and never stops the work.
+/// A [`Progress`] receiver that ignores all reports and never stops the work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
@@ -33,10 +34,10 @@ impl Progress for Silent {
     }
 }
 
-/// Counts `bytes` as done.
+/// Reports that `bytes` more are done, unless the user wants to stop.
 ///
 /// # Errors
-/// [`ErrorKind::Cancelled`] if the user wants to stop.
+/// [`ErrorKind::Cancelled`] if the user wants to stop; nothing is reported then.
 pub fn step(progress: &dyn Progress, bytes: u64) -> Result<()> {
     if progress.is_cancelled() {
         return Err(Error::new(ErrorKind::Cancelled, "stopped on request; nothing was changed"));

@@ -36,11 +36,12 @@ const CHUNKS_AT_ONCE: usize = 16;
 /// The number of requests that are under way at once.
 const AT_ONCE: usize = 16;
 
-/// An image in a store.
+/// An image in a remote store, whose blobs are fetched when they are read. Data that was fetched in small
+/// reads stays in memory.
 pub struct RemoteImage {
-    /// Its name.
+    /// The reference by which the image was found.
     pub reference: Reference,
-    /// Its manifest, with its digest.
+    /// The image's manifest and the digest of it.
     pub image: Image,
     link: Arc<Link>,
     blobs: HashMap<Digest, Arc<RemoteBlob>>,
@@ -54,9 +55,9 @@ struct Link {
 }
 
 impl RemoteImage {
-    /// Finds the image that `reference` names in `store`, and the lengths of its blobs. Works with the help of
-    /// `runtime`, but not on one of its threads: it blocks, like all functions here. Failed requests are tried again
-    /// according to `retry`.
+    /// Finds the image that `reference` names in `store`, and asks for the lengths of its blobs. Failed
+    /// requests are retried according to `retry`. Requests run on `runtime`; the caller must not be on one of
+    /// its threads, because this function and all reads block.
     ///
     /// # Errors
     /// Errors of the store; [`ErrorKind::Corrupt`] if the manifest is damaged.
@@ -86,11 +87,12 @@ impl RemoteImage {
         Ok(Self { reference: reference.clone(), image: Image { digest, manifest }, link, blobs })
     }
 
-    /// Fetches the data that opening the disk's layers will most likely read. Missing or wrong data is left to its
-    /// later reader, which reports the part that it belongs to.
+    /// Fetches ahead of time the data that opening the disk's layers will most likely read. Data that is
+    /// missing or wrong is not an error here: the later read reports it, together with the part of the image
+    /// that it belongs to.
     ///
     /// # Errors
-    /// Errors if the store does not answer, or refuses.
+    /// [`ErrorKind::Unavailable`] if the store does not answer; [`ErrorKind::Denied`] if it refuses access.
     pub fn warm(&self) -> Result<()> {
         let mut wanted = Vec::new();
         for layer in self.image.manifest.disk_layers() {

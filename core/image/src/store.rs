@@ -53,43 +53,44 @@ use headstart_block::{Digest, Error, ErrorKind, FileSource, ReadAt, Result};
 use headstart_store::layout::{LayoutDir, LayoutEntry, LayoutIndex, MAX_DEPTH, is_referrers_tag};
 use std::path::{Path, PathBuf};
 
-/// An image as found in a store.
+/// An image that was found in a store.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// Its manifest's digest: the permanent name of the image.
+    /// The digest of the image's manifest, which is the permanent name of the image.
     pub digest: Digest,
-    /// Its manifest.
+    /// The image's manifest, parsed.
     pub manifest: Manifest,
 }
 
-/// One entry of a store's index.
+/// One entry of the index of a store, which lists the images and their tags.
 #[derive(Debug)]
 pub struct ListEntry {
-    /// Its tag, if it has one.
+    /// The tag of the entry; `None` if the image has no tag.
     pub tag: Option<String>,
-    /// The digest of its manifest, or of an index of several. `None` if a remote store has it as an entry that is not a
-    /// headstart image.
+    /// The digest of the image's manifest, or of an index of manifests for several platforms. `None` for an
+    /// entry of a remote store that is not an image that headstart can use.
     pub digest: Option<Digest>,
-    /// The image, or the reason for which it cannot be used.
+    /// The image, or the error that explains why it cannot be used.
     pub image: Result<Image>,
 }
 
-/// An OCI image layout directory.
+/// An image store in a local directory, in the OCI image layout. Several processes may use it at once.
 #[derive(Clone, Debug)]
 pub struct ImageStore {
     layout: LayoutDir,
 }
 
 impl ImageStore {
-    /// Opens the store at `root`.
+    /// Opens the store in the directory `root`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::Unsupported`] if it is of a later version.
+    /// [`ErrorKind::NotFound`] if the directory is not a store, [`ErrorKind::Unsupported`] if its layout is
+    /// of a later version.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self> {
         Ok(Self { layout: LayoutDir::open(root)? })
     }
 
-    /// Opens the store at `root`, or makes one there: in a new or empty directory only.
+    /// Opens the store in the directory `root`, or creates one if the directory does not exist or is empty.
     ///
     /// # Errors
     /// As [`ImageStore::open`]; [`ErrorKind::Invalid`] if the directory holds something else.
@@ -97,7 +98,7 @@ impl ImageStore {
         Ok(Self { layout: LayoutDir::create_or_open(root)? })
     }
 
-    /// Opens the store that `reference` names and finds its image.
+    /// Opens the store that `reference` names and finds the image in it.
     ///
     /// # Errors
     /// As [`ImageStore::open`] and [`ImageStore::resolve`].
@@ -107,7 +108,7 @@ impl ImageStore {
         Ok((store, image))
     }
 
-    /// The directory.
+    /// Returns the path of the store's directory.
     #[must_use]
     pub fn root(&self) -> &Path {
         self.layout.root()
@@ -123,7 +124,8 @@ impl ImageStore {
         format!("`headstart image list {}` shows those that there are", shell_word(&self.location()))
     }
 
-    /// Finds an image. Of several for different platforms, it is the one for Linux on amd64.
+    /// Finds an image by its tag or digest. If the entry is an index of several platforms' images, the one
+    /// for Linux on amd64 is returned.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no such image, [`ErrorKind::Corrupt`] if its manifest is damaged.
@@ -147,7 +149,8 @@ impl ImageStore {
         image.map_err(|e| e.about(name()))
     }
 
-    /// The digest of an image's manifest, or of its index of manifests, which may be damaged or gone.
+    /// Returns the digest that `selector` stands for: of a manifest, or of an index of manifests. The
+    /// document itself is not read, and may be damaged or missing.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if no image has the tag.
@@ -182,10 +185,12 @@ impl ImageStore {
         self.image(ours, depth + 1)
     }
 
-    /// All entries of the index, in its order, except for lists of artifacts.
+    /// Returns all entries of the store's index in their order, except for the lists of artifacts that belong
+    /// to images.
     ///
     /// # Errors
-    /// Errors of reading the index; the error of a single image is in its entry.
+    /// Errors of reading the index. An image that cannot be used is not an error of this call; its entry
+    /// holds the error.
     pub fn list(&self) -> Result<Vec<ListEntry>> {
         let index = self.layout.index()?;
         let listed = |entry: LayoutEntry<'_>| {
@@ -205,7 +210,7 @@ impl ImageStore {
         Ok(images.filter_map(listed).collect())
     }
 
-    /// The config of an image.
+    /// Reads the config of an image, and checks it against its digest.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if its blob is gone, [`ErrorKind::Corrupt`] if it is damaged.
@@ -214,23 +219,24 @@ impl ImageStore {
         Config::parse(&self.read_document(&digest)?).map_err(|e| self.layout.about_blob(e, &digest))
     }
 
-    /// Opens a blob. Its content is not checked.
+    /// Opens the file of the blob `digest`. Its content is not checked against the digest.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if it is not there.
+    /// [`ErrorKind::NotFound`] if the store does not have the blob.
     pub fn open_blob(&self, digest: &Digest) -> Result<FileSource> {
         self.layout.open_blob(digest)
     }
 
-    /// Opens a layer's blob, and checks that it has the length in its manifest.
+    /// Opens the file of a layer's blob, and checks that it has the length that the manifest states.
     ///
     /// # Errors
-    /// As [`ImageStore::open_blob`]; [`ErrorKind::Corrupt`] if it is shorter or longer.
+    /// As [`ImageStore::open_blob`]; [`ErrorKind::Corrupt`] if the file is shorter or longer.
     pub fn open_layer(&self, layer: &Layer) -> Result<FileSource> {
         self.open_sized(&layer.blob.digest, layer.blob.size)
     }
 
-    /// Opens the outboard of a hash tree, in the same way.
+    /// Opens the blob with the outboard (inner nodes) of a hash tree, and checks that it has the length in
+    /// the manifest.
     ///
     /// # Errors
     /// As [`ImageStore::open_layer`].
@@ -248,16 +254,17 @@ impl ImageStore {
         Err(self.layout.about_blob(error, digest))
     }
 
-    /// The bytes of a manifest, an index or a config, checked against their digest.
+    /// Reads a manifest, an index or a config, and checks its bytes against `digest`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if it is not there, [`ErrorKind::Corrupt`] if it does not match its digest,
-    /// [`ErrorKind::Unsupported`] if it is larger than such documents are.
+    /// [`ErrorKind::NotFound`] if the blob is not there, [`ErrorKind::Corrupt`] if it does not match its
+    /// digest, [`ErrorKind::Unsupported`] if it is larger than [`headstart_store::MAX_MANIFEST_SIZE`].
     pub fn read_document(&self, digest: &Digest) -> Result<Vec<u8>> {
         self.layout.read_document(digest)
     }
 
-    /// Gives an image another tag; an image that had it loses it.
+    /// Points `tag` at the image whose manifest, or index of manifests, is `digest`. Another image that had
+    /// the tag loses it.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no such image.
@@ -272,7 +279,7 @@ impl ImageStore {
         self.layout.replace_index(&before, &index)
     }
 
-    /// Begins to write an image.
+    /// Starts a new image, whose files are written out of sight until it is published.
     ///
     /// # Errors
     /// Errors of creating a directory in the store.

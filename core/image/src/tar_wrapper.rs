@@ -108,10 +108,12 @@ fn decimal(text: &[u8]) -> Option<u64> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// Finds the blob in a tar wrapper; `None` if `source` does not begin with a tar header of the right form.
+/// Returns the range of bytes of `source` that holds the layer's blob, if the blob is wrapped in a tar
+/// archive as OverlayBD's tools make them. `None` if `source` does not begin with a valid tar header.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] if it does, but is damaged or ends before the blob does.
+/// [`headstart_block::ErrorKind::Corrupt`] if the archive is damaged or ends before the blob does;
+/// `Unsupported` if its first member is not a file, as in ordinary container layers; errors of `source`.
 pub fn locate(source: &(impl ReadAt + ?Sized)) -> Result<Option<ByteRange>> {
     let Some(first) = Header::read(source, 0)? else { return Ok(None) };
     let (file, data, size) = if first.is_pax() {
@@ -145,7 +147,7 @@ pub fn locate(source: &(impl ReadAt + ?Sized)) -> Result<Option<ByteRange>> {
     }
 }
 
-/// A part of a source, as a source.
+/// A range of bytes of another source, readable as a source of its own. Offset 0 is the start of the range.
 #[derive(Debug)]
 pub struct SourceRange<S> {
     source: S,
@@ -153,10 +155,10 @@ pub struct SourceRange<S> {
 }
 
 impl<S: ReadAt> SourceRange<S> {
-    /// The bytes `range` of `source`.
+    /// Makes a source of the bytes `range` of `source`.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if the source has fewer.
+    /// [`headstart_block::ErrorKind::Corrupt`] if `range` ends after the end of `source`.
     pub fn new(source: S, range: ByteRange) -> Result<Self> {
         if range.end() > source.len() {
             return Err(Error::corrupt(format!("{range} is not within its {} bytes", source.len())));

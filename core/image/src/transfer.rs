@@ -37,11 +37,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
-/// Artifact type of the hash trees of an image.
+/// The artifact type of the manifest that holds an image's hash trees.
 pub const HASH_TREES: &str = "application/vnd.headstart.hash-trees.v1";
-/// Media type of one hash tree: the outboard as [`headstart_hash_tree`] describes it.
+/// The media type of one hash tree: its outboard (inner nodes), in the format that [`headstart_hash_tree`]
+/// describes.
 pub const HASH_TREE: &str = "application/vnd.headstart.hash-tree.v1";
-/// Annotation of a hash tree in that artifact: the digest of the blob that it covers.
+/// Key of an annotation on each hash tree in that artifact: the digest of the blob that the tree covers.
 pub const TREE_OF: &str = "dev.headstart.tree-of";
 
 /// The number of blobs that are copied at once: enough to use a link of some latency, few enough for their buffers
@@ -60,49 +61,55 @@ const ASK_TO_STOP: Duration = Duration::from_millis(100);
 /// The longest time that a copy that ends early takes to report its end.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// The result of a copy.
+/// Describes what a copy of an image between stores did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferReport {
-    /// The image's digest, in both stores.
+    /// The digest of the image's manifest, which is the same in both stores. Always set in the result of a
+    /// copy.
     pub digest: Option<Digest>,
-    /// The number of blobs copied.
+    /// The number of blobs copied, in full or from the point where an earlier copy broke off.
     pub copied: u64,
-    /// The number of their bytes that were copied now.
+    /// The number of bytes of those blobs that this copy transferred.
     pub copied_bytes: u64,
-    /// The number of their bytes that were there already, from copies that broke off.
+    /// The number of bytes of the copied blobs that were in the target already, left by earlier copies that
+    /// broke off.
     pub resumed_bytes: u64,
-    /// The number of blobs that were there already.
+    /// The number of blobs that the target had already, and which were not copied.
     pub present: u64,
-    /// The number of their bytes.
+    /// The total length, in bytes, of the blobs that the target had already.
     pub present_bytes: u64,
-    /// The number of blobs that were there, but damaged: they are copied, and also counted as copied.
+    /// The number of damaged blobs in the target that were replaced. They also count as copied. Always 0 for
+    /// [`transfer`], which does not check blobs that are there.
     pub repaired: u64,
-    /// The number of hash trees that the source did not have.
+    /// The number of hash trees that the source does not have, although the image's manifest names them.
     pub lost_trees: u64,
-    /// The fate of the plan that is published with the image.
+    /// The outcome for the preload plan that is published with the image.
     pub plan: PlanFate,
-    /// The manifest that the tag named before, if it was another one.
+    /// The digest of the manifest that the tag named before. `None` if the tag is new or named the same
+    /// manifest, or if there is no tag.
     pub was: Option<Digest>,
 }
 
-/// The fate of the plan that is published with an image.
+/// The outcome, in a copy of an image, for the preload plan that is published with the image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlanFate {
-    /// There is none, or the target has the same or a newer one.
+    /// There is no plan, or the target has the same or a newer one.
     #[default]
     Unchanged,
-    /// Copied, as this artifact.
+    /// The plan was copied. The value is the digest of the manifest of its artifact.
     Copied(Digest),
-    /// Not copied because of an error. The image is there nevertheless.
+    /// The plan could not be copied because of an error. The image was copied nevertheless.
     Lost,
 }
 
-/// Copies the image `selector` of `source` into `target`, under `tag`. Failed reads are tried again according to
-/// `retry`. `target` has no mirrors, because they might lack blobs that it has.
+/// Copies the image that `selector` selects in `source` into `target`, under `tag`. Failed reads are retried
+/// according to `retry`. `target` must be opened without mirrors, because otherwise a blob that only a mirror
+/// has would count as being there.
 ///
 /// # Errors
-/// Errors of the stores; [`ErrorKind::Cancelled`] if the user wants to stop. The target then has no such image (or the
-/// one that had the tag before), and some of its blobs. A copy does not stop while the manifest is written.
+/// Errors of the stores; [`ErrorKind::Cancelled`] if the user wants to stop. After an error the tag is as it
+/// was before, but `target` may have some of the image's blobs, which a later copy reuses. A copy cannot be
+/// stopped while the manifest is being written.
 pub async fn transfer(
     source: &Arc<dyn Store>,
     selector: &Selector,
@@ -116,11 +123,11 @@ pub async fn transfer(
     work.run_or_stop(selector, Some(tag)).await
 }
 
-/// Works as [`transfer`], but reads every blob that is there already, and copies those again that do not match their
-/// digests. Without a tag the image stays under its present ones.
+/// Works as [`transfer`], but also reads every blob that `target` has already, and copies those again that do
+/// not match their digests. If `tag` is `None`, the image keeps the tags that it has.
 ///
 /// # Errors
-/// As [`transfer`]; [`ErrorKind::Corrupt`] if the target keeps a damaged blob.
+/// As [`transfer`]; [`ErrorKind::Corrupt`] if a blob in `target` is still damaged afterwards.
 pub async fn repair(
     source: &Arc<dyn Store>,
     selector: &Selector,
@@ -391,10 +398,11 @@ fn trees_artifact(
     serde_json::to_vec(&artifact).ok()
 }
 
-/// The images of any store by their tags, in the order of these.
+/// Lists the tags of a store with their images, ordered by tag.
 ///
 /// # Errors
-/// Errors of listing the tags, and of reading a manifest, except for errors about the kind of document that it is.
+/// Errors of listing the tags and of reading a manifest. A document that is not a usable image is not an
+/// error of this call; its entry holds the error.
 pub async fn list_remote(store: &dyn Store) -> Result<Vec<ListEntry>> {
     let one = |tag: Tag| async move {
         let selector = Selector::Tag(tag.clone());

@@ -11,7 +11,8 @@ use std::io::{self, IoSliceMut};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A stored blob with its hash tree.
+/// A blob whose bytes are checked against its hash tree when they are read. Each 16 KiB group is checked
+/// once.
 pub struct VerifiedBlob<B = FileSource> {
     blob: B,
     /// The name for messages.
@@ -22,20 +23,22 @@ pub struct VerifiedBlob<B = FileSource> {
 }
 
 impl VerifiedBlob {
-    /// Guards `blob` by the tree with this root.
+    /// Combines `blob` with its hash tree, given by the tree's root hash and its `outboard` (inner nodes).
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if `outboard` is not that of a blob of this length.
+    /// [`headstart_block::ErrorKind::Corrupt`] if `outboard` does not belong to a blob of this length.
     pub fn new(blob: FileSource, root: TreeRoot, outboard: Box<dyn ReadAt>) -> Result<Self> {
         let name = blob.path().display().to_string();
         Self::over(blob, name, root, outboard)
     }
 
-    /// Guards a `blob` whose outboard is lost (tools that know nothing of it leave it behind): reads the blob once to
-    /// make it again. Large trees are spooled to `spool`.
+    /// Combines `blob` with a hash tree whose outboard (inner nodes) is lost, for instance because another
+    /// tool did not copy it. Reads the whole blob once to compute the tree again, and compares the root.
+    /// Large trees are buffered in temporary files in the directory `spool`.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if the computed root is another one.
+    /// [`headstart_block::ErrorKind::Corrupt`] if the computed root differs from `root`; errors of reading
+    /// the blob.
     pub fn rebuild(blob: FileSource, root: TreeRoot, spool: &Path) -> Result<Self> {
         let mut hashes = HashingWriter::new(io::sink(), spool);
         copy_source(&blob, &mut hashes, &mut |_| Ok(()))?;
@@ -55,7 +58,8 @@ const DAMAGED: &str = "the blob is damaged: fetch or import it again, or repair 
                        verify IMAGE --repair-from COPY`";
 
 impl<B: ReadAt> VerifiedBlob<B> {
-    /// Works as [`VerifiedBlob::new`], for a blob in any place; `name` is used in messages.
+    /// Works as [`VerifiedBlob::new`] for a blob that is not a local file. `name` stands for the blob in
+    /// error messages.
     ///
     /// # Errors
     /// As [`VerifiedBlob::new`].

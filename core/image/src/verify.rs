@@ -29,55 +29,58 @@ const TAIL: u64 = 1 << 20;
 const REPAIR: &str =
     "`headstart image verify --repair-from IMAGE` fetches it again, from a copy of this image";
 
-/// The depth of a check.
+/// The depth of a check: the amount of an image's data that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Digests of manifest, config and hash trees, structure, indices.
+    /// Checks the digests of the manifest, the config and the hash trees, and the structure and index of each
+    /// layer, without reading all of the data.
     Quick,
-    /// Every byte.
+    /// Reads every byte: checks each blob against its digest and hash tree, and decompresses each frame.
     Deep,
 }
 
 /// The result of checking one layer.
 #[derive(Debug)]
 pub struct LayerVerdict {
-    /// The layer's blob.
+    /// The digest of the layer's blob.
     pub blob: Digest,
-    /// The protection of its bytes, or the error found in it.
+    /// The means by which the layer's bytes are protected, or the error that was found in the layer.
     pub verdict: Result<Coverage>,
 }
 
 /// The result of checking an image.
 #[derive(Debug)]
 pub struct Verdict {
-    /// The image's manifest.
+    /// The digest of the image's manifest.
     pub digest: Digest,
-    /// Its layers, lowest first.
+    /// The results for all layers of the manifest, lowest first.
     pub layers: Vec<LayerVerdict>,
-    /// The error in the config, or in the manifest's statements about the disk.
+    /// The error found in the config or in the disk size that the manifest states; `Ok` if there is none.
     pub config: Result<()>,
 }
 
 impl Verdict {
-    /// All errors that were found.
+    /// Returns all errors that were found; none if the image is in order.
     pub fn problems(&self) -> impl Iterator<Item = &Error> {
         let layers = self.layers.iter().filter_map(|layer| layer.verdict.as_ref().err());
         self.config.as_ref().err().into_iter().chain(layers)
     }
 }
 
-/// Checks the image that `reference` names. All layers are checked even if one is wrong.
+/// Checks the image that `reference` names, to the given depth. All layers are checked even if one is
+/// damaged.
 ///
 /// # Errors
-/// Errors if the image cannot be found, its manifest is damaged, or the user wants to stop; the errors of its blobs are
-/// in the verdict.
+/// Errors if the image cannot be found, its manifest is damaged, or the user wants to stop. Errors in its
+/// blobs are returned in the [`Verdict`].
 pub fn verify(reference: &Reference, depth: Depth, progress: &dyn Progress) -> Result<Verdict> {
     let (store, image) = ImageStore::open_image(reference)?;
     let spool = (depth == Depth::Deep).then(|| store.root());
     check_image(&store, reference, &image, spool, progress)
 }
 
-/// The quick check of an image in another store. Copying it does the deep check.
+/// Checks an image in a remote store to [`Depth::Quick`]. For a check of every byte, copy the image: a copy
+/// checks each blob against its digest.
 ///
 /// # Errors
 /// As [`verify`], and errors if the store does not answer or refuses.

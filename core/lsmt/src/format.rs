@@ -22,11 +22,11 @@
 use headstart_block::{Error, ReadAt, Result};
 use uuid::Uuid;
 
-/// Bytes of a header or trailer.
+/// Length of the header page and of the trailer page in bytes.
 pub const PAGE_SIZE: usize = 4096;
-/// The first sector that data may take: the one after the header page.
+/// Number of the first 512-byte sector of a layer file that data may occupy: 8, behind the header page.
 pub const FIRST_DATA_SECTOR: u64 = (PAGE_SIZE / 512) as u64;
-/// Longest user tag in bytes.
+/// Length of the longest user tag in bytes.
 pub const USER_TAG_MAX: usize = 256;
 
 const MAGIC: [u8; 24] = *b"LSMT\0\x01\x02\0\x65\x7e\x63\xd2\x94\x44\x08\x4c\xa2\xd2\xc8\xec\x4f\xcf\xae\x8a";
@@ -34,55 +34,58 @@ const STRUCT_SIZE: u32 = 390;
 const VERSION: [u8; 2] = [1, 1];
 const UUID_TEXT: usize = 36;
 
-/// The flags of a page and its file. Unknown bits are ignored, as the reference does.
+/// The flags of a [`Page`]: bits that tell the kind of the page and of the file it belongs to. Unknown bits
+/// are ignored, as by OverlayBD, the reference implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flags(pub u32);
 
 impl Flags {
-    /// The page is a header, not a trailer.
+    /// Set in a header page, clear in a trailer page.
     pub const HEADER: u32 = 1;
-    /// The file holds data, not the records of a writable layer.
+    /// Set in a file that holds data, clear in the index file of a writable layer (its log of records).
     pub const DATA: u32 = 1 << 1;
-    /// The file is complete: its trailer has the index.
+    /// Set in a file that is complete and immutable; its trailer tells where the index is.
     pub const SEALED: u32 = 1 << 2;
-    /// Data is stored at its own offset on the disk, and the file's holes are the index.
+    /// Set in a sparse layer, which stores each sector at the sector's own offset on the disk; the holes of
+    /// the file take the place of an index.
     pub const SPARSE: u32 = 1 << 4;
 
-    /// `true` if all of `bits` are set.
+    /// `true` if all flags of `bits` are set.
     #[must_use]
     pub const fn has(self, bits: u32) -> bool {
         self.0 & bits == bits
     }
 }
 
-/// A header or trailer page.
+/// A header or trailer page: the 4096 bytes at the beginning and at the end of an LSMT file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// The kind of the page and its file.
+    /// The kind of the page and of its file.
     pub flags: Flags,
-    /// The offset of the index, in bytes.
+    /// Offset of the index (the table of segments) from the beginning of the file, in bytes. Readers use that
+    /// of the trailer only.
     pub index_offset: u64,
-    /// The number of records of the index, padding included where the writer counts it.
+    /// Number of 16-byte records in the index; padding records count if the writer counted them.
     pub index_size: u64,
-    /// Size of the disk in bytes; 0 = that of the layers below.
+    /// Size of the disk in bytes; 0 if the disk has the size that the layers below give it.
     pub virtual_size: u64,
-    /// The layer's own id; nil where none was given or the text is not one.
+    /// The id of the layer; the nil UUID if the layer has none or the text is not a UUID.
     pub uuid: Uuid,
-    /// The id of the layer below.
+    /// The id of the layer below; the nil UUID if there is none, it is unknown or the text is not a UUID.
     pub parent_uuid: Uuid,
-    /// Free text of the layer's maker.
+    /// Free text that the creator of the layer chose.
     pub user_tag: UserTag,
 }
 
-/// Free text of at most 256 bytes, without its padding.
+/// Free text in a layer's header and trailer: at most 256 bytes, without the padding of the page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserTag(Vec<u8>);
 
 impl UserTag {
-    /// Takes `text` as a tag.
+    /// Makes a tag of `text`.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] where it is longer than 256 bytes or has a NUL.
+    /// [`headstart_block::ErrorKind::Invalid`] if it is longer than 256 bytes or contains a NUL.
     pub fn new(text: &str) -> Result<Self> {
         if text.len() > USER_TAG_MAX || text.contains('\0') {
             return Err(Error::invalid(format!("a user tag has at most {USER_TAG_MAX} bytes and no NUL")));
@@ -90,7 +93,7 @@ impl UserTag {
         Ok(Self(text.as_bytes().to_vec()))
     }
 
-    /// The text; bytes that are not UTF-8 are replaced.
+    /// The text of the tag; bytes that are not UTF-8 become replacement characters (U+FFFD).
     #[must_use]
     pub fn to_text(&self) -> String {
         String::from_utf8_lossy(&self.0).into_owned()
@@ -98,7 +101,7 @@ impl UserTag {
 }
 
 impl Page {
-    /// The page as it is stored on disk.
+    /// Encodes the page as the bytes that a file stores.
     #[must_use]
     pub fn encode(&self) -> [u8; PAGE_SIZE] {
         let mut page = [0; PAGE_SIZE];
@@ -115,10 +118,10 @@ impl Page {
         page
     }
 
-    /// Reads a page.
+    /// Decodes the stored bytes of a page. The fields are not checked.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where the magic bytes are not there.
+    /// [`headstart_block::ErrorKind::Corrupt`] if the page does not start with the magic bytes.
     pub fn decode(page: &[u8; PAGE_SIZE]) -> Result<Self> {
         if !has_magic(page) {
             return Err(Error::corrupt("no LSMT magic bytes"));
@@ -137,7 +140,7 @@ impl Page {
         })
     }
 
-    /// Reads the header page at the start of `source`.
+    /// Reads and decodes the header page, the first 4096 bytes of `source`.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] where the source is too short, has no magic bytes or is
@@ -161,7 +164,8 @@ impl Page {
     }
 }
 
-/// `true` if `start`, the first bytes of a file, are those of an LSMT page.
+/// `true` if `start`, the beginning of a file, has the 24 magic bytes of an LSMT page; `false` if it is
+/// shorter.
 #[must_use]
 pub fn has_magic(start: &[u8]) -> bool {
     start.starts_with(&MAGIC)

@@ -66,7 +66,7 @@ pub use simd::Simd;
 /// Segments that one step of a search compares; the same number of padding records follows the last one.
 const WINDOW: usize = 8;
 
-/// A sealed, sorted table of segments that do not overlap, ready for range lookups.
+/// An immutable, sorted table of segments that do not overlap, built for lookups of ranges.
 #[derive(Clone, Debug)]
 pub struct Index {
     /// The segments, then [`WINDOW`] records of padding, so that the last step never looks past the end.
@@ -76,10 +76,13 @@ pub struct Index {
 }
 
 impl Index {
-    /// Builds an index of `segments`, which must be sorted, not overlap and not be empty.
+    /// Builds an index of `segments`. They must be sorted by their offset on the disk, must not overlap and
+    /// must each have at least one sector.
     ///
     /// # Errors
-    /// [`Corrupt`](headstart_block::ErrorKind::Corrupt), naming the first bad record by its number from 0.
+    /// [`Corrupt`](headstart_block::ErrorKind::Corrupt) if they are not, or exceed the largest disk or file
+    /// that a segment can name; the message has the number, from 0, of the first bad segment.
+    /// [`Unsupported`](headstart_block::ErrorKind::Unsupported) for 2^32 segments or more.
     pub fn new(segments: Vec<Segment>) -> Result<Self> {
         check(&segments)?;
         Ok(Self::build(segments))
@@ -92,27 +95,27 @@ impl Index {
         Self { padded: segments.into_boxed_slice(), search, simd: Simd::best() }
     }
 
-    /// The same index, searched with other instructions than the CPU's best; without effect where the CPU
-    /// lacks them. For tests and measurements.
+    /// Makes lookups use other instructions than the best of the CPU, for tests and measurements. No effect
+    /// if the CPU lacks them.
     #[must_use]
     pub fn with_simd(self, simd: Simd) -> Self {
         Self { simd: if simd.is_available() { simd } else { self.simd }, ..self }
     }
 
-    /// The instructions that lookups use.
+    /// The SIMD instructions that lookups use.
     #[must_use]
     pub fn simd(&self) -> Simd {
         self.simd
     }
 
-    /// All segments, ascending.
+    /// All segments, ascending by their offset on the disk.
     #[must_use]
     #[inline]
     pub fn segments(&self) -> &[Segment] {
         &self.padded[..self.len()]
     }
 
-    /// Number of segments.
+    /// Number of segments in the index.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
@@ -125,20 +128,22 @@ impl Index {
         self.len() == 0
     }
 
-    /// Bytes of memory that the table and its search structure take.
+    /// Bytes of memory that the segments and the search structure above them take.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         size_of_val(&*self.padded) + self.search.memory_bytes()
     }
 
-    /// Number of the first segment that ends behind sector `start`; `len()` where there is none.
+    /// Returns the position in [`Index::segments`] of the first segment that ends after sector `start`; the
+    /// number of segments if there is none.
     #[must_use]
     #[inline]
     pub fn first_at(&self, start: u64) -> usize {
         self.simd.find(&self.search, &self.padded, start).min(self.len())
     }
 
-    /// The parts of segments within `[start, end)` (sectors), ascending. The ranges between them are holes.
+    /// Returns the segments that overlap the sectors `[start, end)`, ascending and clipped to that range.
+    /// Sectors that no segment covers are holes.
     #[inline]
     #[must_use]
     pub fn lookup(&self, start: u64, end: u64) -> Lookup<'_> {
@@ -155,7 +160,7 @@ impl Default for Index {
     }
 }
 
-/// The clipped segments of one [`Index::lookup`].
+/// An iterator over the clipped segments that [`Index::lookup`] found.
 #[derive(Clone, Debug)]
 pub struct Lookup<'a> {
     rest: &'a [Segment],
@@ -164,8 +169,8 @@ pub struct Lookup<'a> {
 }
 
 impl<'a> Lookup<'a> {
-    /// The parts within `[start, end)` (sectors) of `segments`, which are sorted without overlaps; all end
-    /// behind `start`.
+    /// Iterates over the parts of `segments` within the sectors `[start, end)`. The segments must be sorted,
+    /// must not overlap and must all end after `start`.
     #[inline]
     #[must_use]
     pub fn new(segments: &'a [Segment], start: u64, end: u64) -> Self {

@@ -25,37 +25,39 @@ const TABLE_CHUNK: usize = 256 << 10;
 /// Most records that a table or a log may have, padding included; the reference's limit for a merged view.
 pub(crate) const MAX_RECORDS: u64 = 128_000_000;
 
-/// The form that a layer was read from.
+/// The form of the file or files that hold a layer; see the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerForm {
-    /// Header, data, table, trailer.
+    /// A complete file: header, data, table of segments, trailer.
     Sealed,
-    /// An unsealed data file with its index file.
+    /// An unsealed data file, and the index file with the log of its segments.
     Pair,
-    /// An unsealed sparse file.
+    /// An unsealed sparse file, whose holes take the place of a table.
     Sparse,
 }
 
-/// The description of a layer in its header and trailer.
+/// Describes a layer, from its header or trailer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerInfo {
-    /// The form that it was read from.
+    /// The form of the file or files that hold the layer.
     pub form: LayerForm,
-    /// Size of the disk in bytes; 0 = that of the layers below.
+    /// Size of the disk in bytes; 0 if the disk has the size that the layers below give it.
     pub virtual_size: u64,
-    /// Its id, nil where it has none.
+    /// The id of the layer; the nil UUID if it has none.
     pub uuid: Uuid,
-    /// The id of the layer below, nil where it has none.
+    /// The id of the layer below; the nil UUID if the layer names none.
     pub parent_uuid: Uuid,
-    /// Free text of its maker.
+    /// Free text that the creator of the layer chose.
     pub user_tag: String,
-    /// Records in the index as stored, padding included.
+    /// Number of records in the stored index, padding included. Of a sparse layer, the number of its
+    /// segments; of a pair, the number of records in its log without padding and empty ones.
     pub records: u64,
-    /// Bytes of the layer's file, without its wrappers.
+    /// Length in bytes of the layer (of a pair: of its data file), without a tar archive or compression
+    /// around it.
     pub file_size: u64,
 }
 
-/// An immutable layer, open for reading.
+/// An immutable layer of a disk, opened for reading. Clones share the segments and the source.
 #[derive(Clone)]
 pub struct Layer {
     source: Arc<dyn ReadAt>,
@@ -65,11 +67,11 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// Opens a sealed layer; its wrappers (tar, ZFile) are already off.
+    /// Opens a sealed layer. `source` is the layer itself, without a tar archive or compression around it.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where its structure is damaged, and
-    /// [`headstart_block::ErrorKind::Unsupported`] for a layer that was never sealed.
+    /// [`headstart_block::ErrorKind::Corrupt`] if header, trailer or table are damaged;
+    /// [`headstart_block::ErrorKind::Unsupported`] if the layer was never sealed; errors of the source.
     pub fn open(source: Arc<dyn ReadAt>) -> Result<Self> {
         let header = Page::read_header(&source)?;
         if !header.flags.has(Flags::DATA) {
@@ -88,10 +90,10 @@ impl Layer {
         Ok(Self { source, segments: segments.into(), info })
     }
 
-    /// Opens a file that holds a sealed layer or an unsealed sparse one.
+    /// Opens a file that holds a sealed layer or an unsealed sparse one; the header tells which.
     ///
     /// # Errors
-    /// As [`Layer::open`], about the file's path.
+    /// Those of [`Layer::open`] and [`Layer::open_sparse`], with the path of the file.
     pub fn open_file(file: FileSource) -> Result<Self> {
         let name = file.path().display().to_string();
         let sparse = Page::read_header(&file).is_ok_and(|page| {
@@ -101,10 +103,11 @@ impl Layer {
         if sparse { Self::open_sparse(file) } else { Self::open(Arc::new(file)) }.map_err(|e| e.about(name))
     }
 
-    /// Opens an unsealed sparse layer, whose index is the file's map of holes.
+    /// Opens an unsealed sparse layer: the holes of the file are the sectors that the layer does not have.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where it is no such layer.
+    /// [`headstart_block::ErrorKind::Corrupt`] if the header is not that of a sparse layer, or the file is
+    /// shorter than the disk it holds; errors of the file.
     pub fn open_sparse(file: FileSource) -> Result<Self> {
         let header = Page::read_header(&file)?;
         let end = header.virtual_size.checked_add(PAGE_SIZE as u64).filter(|end| *end <= file.len());
@@ -122,19 +125,20 @@ impl Layer {
         Self { source, segments: segments.into(), info }
     }
 
-    /// The description of the layer in its header and trailer.
+    /// Describes the layer, from its header or trailer.
     #[must_use]
     pub fn info(&self) -> &LayerInfo {
         &self.info
     }
 
-    /// Its live segments, in order, without padding.
+    /// The segments of the layer, ascending by their offset on the disk, without padding and overwritten
+    /// ones.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// The file that the segments' mapped offsets point into.
+    /// The bytes of the layer, in which [`Segment::moffset`] counts sectors.
     #[must_use]
     pub fn source(&self) -> &Arc<dyn ReadAt> {
         &self.source

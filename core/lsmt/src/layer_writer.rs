@@ -27,41 +27,42 @@ const NAMEABLE: u64 = Segment::PADDING_OFFSET * SECTOR_SIZE;
 const BUFFER: usize = 512 << 10;
 const RECORDS_PER_PAGE: usize = PAGE_SIZE / Segment::RECORD_SIZE;
 
-/// The description of a new layer.
+/// The fields that a new layer's header and trailer get.
 #[derive(Clone, Debug, Default)]
 pub struct LayerMeta {
-    /// Size of the disk in bytes.
+    /// Size of the disk in bytes; 0 if the disk has the size that the layers below give it.
     pub virtual_size: u64,
-    /// Its id; nil is what the reference's tools write by default.
+    /// The id of the layer; the tools of OverlayBD write the nil UUID by default.
     pub uuid: Uuid,
-    /// The id of the layer below.
+    /// The id of the layer below; the nil UUID to name none.
     pub parent_uuid: Uuid,
-    /// Free text.
+    /// Free text that readers show and do not interpret; empty by default.
     pub user_tag: UserTag,
 }
 
-/// The totals of a written layer.
+/// The size of a layer that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerSummary {
-    /// Bytes of data.
+    /// Bytes of data in the layer, without header, table and trailer.
     pub data_bytes: u64,
-    /// Segments in the table, without padding.
+    /// Number of segments in the layer's table, without padding records.
     pub segments: u64,
-    /// Bytes of the whole layer.
+    /// Length of the whole layer in bytes, with header, table and trailer.
     pub file_size: u64,
 }
 
 impl LayerSummary {
-    /// The offset of the table of segments, in bytes from the layer's beginning. Opening the layer reads only the
-    /// bytes from there to the end, and the header.
+    /// Offset of the table of segments from the beginning of the layer, in bytes. Opening the layer reads
+    /// only the header and the bytes from this offset to the end.
     #[must_use]
     pub fn index_offset(&self) -> u64 {
         PAGE_SIZE as u64 + self.data_bytes
     }
 }
 
-/// A sealed layer in the making. Runs are given without overlap, in ascending order or, if the writer was made for
-/// it, in any order.
+/// Writes a sealed layer as a stream. The caller gives the ranges of the disk that the layer has; they must
+/// not overlap, and must ascend unless the writer takes them [in any order](LayerWriter::in_any_order). The
+/// layer is complete only after [`LayerWriter::finish`].
 pub struct LayerWriter<W: Write> {
     out: BufWriter<W>,
     meta: LayerMeta,
@@ -84,7 +85,7 @@ struct Run {
 }
 
 impl<W: Write> LayerWriter<W> {
-    /// Starts a layer by writing its header.
+    /// Starts a layer, and writes its header to `out`.
     ///
     /// # Errors
     /// Errors of `out`.
@@ -103,19 +104,19 @@ impl<W: Write> LayerWriter<W> {
         })
     }
 
-    /// Makes the writer take runs in any order: it stores their data in the order in which they are given. Two that
-    /// overlap are refused at the end.
+    /// Makes the writer take ranges of the disk in any order, and store their data in the order in which they
+    /// are given. [`LayerWriter::finish`] then fails if two ranges overlap.
     #[must_use]
     pub fn in_any_order(self) -> Self {
         Self { any_order: true, ..self }
     }
 
-    /// Appends `data`, the disk's bytes from `offset` on; both are multiples of a sector. How a run of data is
-    /// cut into calls does not show in the layer.
+    /// Appends `data`, the content of the disk from byte `offset` on. Both `offset` and the length must be
+    /// multiples of 512 bytes. The layer does not depend on how consecutive data is divided into calls.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] out of order or out of bounds, or where the layer has more
-    /// segments than a reader takes; errors of the output.
+    /// [`headstart_block::ErrorKind::Invalid`] if the range is unaligned, exceeds the disk or does not
+    /// ascend, or if the layer has more segments than readers accept; errors of the output.
     pub fn data(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         let start = self.advance(offset, data.len() as u64, self.limit())?;
         match &mut self.run {
@@ -130,12 +131,13 @@ impl<W: Write> LayerWriter<W> {
         self.check_table()
     }
 
-    /// Records that `range` reads as zeros whatever the layers below hold; it takes no data. It may lie past the
-    /// end of the disk, where it hides what would come back if the disk grew. As in the reference, a range longer than
-    /// a segment is cut from its start on, so a caller that wants the same layer always gives the same ranges.
+    /// Records that `range` reads as zeros, whatever the layers below have there. It takes no space for data.
+    /// Offset and length must be multiples of 512 bytes. The range may exceed the disk, to hide data of the
+    /// layers below that would show if the disk grew. As in OverlayBD, a range longer than a segment is cut
+    /// from its beginning on, so a caller that wants identical layers always gives identical ranges.
     ///
     /// # Errors
-    /// As [`LayerWriter::data`].
+    /// Those of [`LayerWriter::data`], except that the range may exceed the disk.
     pub fn zeroes(&mut self, range: ByteRange) -> Result<()> {
         let mut start = self.advance(range.offset(), range.len(), NAMEABLE)?;
         self.end_run();
@@ -147,10 +149,11 @@ impl<W: Write> LayerWriter<W> {
         self.check_table()
     }
 
-    /// Writes the table and the trailer.
+    /// Writes the table of segments and the trailer, and returns the output and the size of the layer.
     ///
     /// # Errors
-    /// Errors of the output; [`headstart_block::ErrorKind::Invalid`] where runs in any order overlap.
+    /// Errors of the output; [`headstart_block::ErrorKind::Invalid`] if ranges that were given in any order
+    /// overlap.
     pub fn finish(mut self) -> Result<(W, LayerSummary)> {
         self.end_run();
         if self.any_order {
@@ -257,9 +260,9 @@ fn page(meta: &LayerMeta, flags: u32, index_offset: u64, index_size: u64) -> Pag
     }
 }
 
-/// Copies `segments`, the live runs of `disk` in ascending order, into a layer. Their sectors past
-/// the end of the disk (its layers may be larger than itself) is left out. `copied` is told of every part that
-/// is done, in bytes of the disk, and may stop the copy by an error.
+/// Copies the content of `segments`, which are ranges of `disk` in ascending order, into a layer. Sectors
+/// past the end of the disk are left out: its layers may be larger than the disk. `copied` is called with the
+/// number of bytes of the disk after each part; an error from it ends the copy.
 ///
 /// # Errors
 /// Errors of the disk, the writer or `copied`.

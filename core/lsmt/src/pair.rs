@@ -12,11 +12,13 @@ use crate::layer::{Layer, LayerForm, LayerInfo, MAX_RECORDS, check_place, for_ea
 use headstart_block::{Error, ReadAt, Result, SECTOR_SIZE};
 use std::sync::Arc;
 
-/// Opens an unsealed pair as a layer.
+/// Opens an unsealed writable layer for reading: `data` is its data file, and `index` the file with the log
+/// of its segments.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] where a file is damaged, the two do not belong together, or a
-/// record points outside the data.
+/// [`headstart_block::ErrorKind::Corrupt`] if a file is damaged, the two are of different layers, or a record
+/// points outside the data; [`headstart_block::ErrorKind::Unsupported`] for a log of more than 128 million
+/// records; errors of reading the files.
 pub fn open_pair(data: Arc<dyn ReadAt>, index: &dyn ReadAt) -> Result<Layer> {
     let data_header = Page::read_header(&data).map_err(|e| e.about("data file"))?;
     let index_header = Page::read_header(index).map_err(|e| e.about("index file"))?;

@@ -21,7 +21,8 @@ const MOFFSET_BITS: u32 = 55;
 const ZEROED_BIT: u64 = 1 << MOFFSET_BITS;
 const TAG_SHIFT: u32 = 56;
 
-/// One run of sectors and the place of its bytes. All numbers are in sectors of 512 bytes.
+/// A run of consecutive sectors of a disk, and their location in a layer's file. All numbers count sectors of
+/// 512 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Segment {
@@ -30,41 +31,46 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Longest run that one segment can name, in sectors.
+    /// Length of the longest run that one segment can describe, in sectors.
     pub const MAX_LEN: u64 = (1 << (64 - OFFSET_BITS)) - 1;
-    /// The offset that marks a padding record; no real segment starts there.
+    /// The offset on the disk, in sectors, that marks a padding record; no other segment has it.
     pub const PADDING_OFFSET: u64 = (1 << OFFSET_BITS) - 1;
-    /// Largest mapped offset, in sectors.
+    /// The largest offset in a layer's file that a segment can name, in sectors.
     pub const MAX_MOFFSET: u64 = (1 << MOFFSET_BITS) - 1;
-    /// Bytes of a record on disk.
+    /// Length of a segment's record in a file, in bytes.
     pub const RECORD_SIZE: usize = 16;
-    /// The record that fills up a table or a group of records; readers drop it wherever it stands.
+    /// The record that fills up a table or a group of records. Readers ignore it, wherever it is.
     pub const PADDING: Self = Self { lo: Self::PADDING_OFFSET, hi: 0 };
 
-    /// A run whose bytes are stored at `moffset`.
+    /// A run of `len` sectors from sector `offset` of the disk on, whose bytes are stored from sector
+    /// `moffset` of the layer's file on.
     ///
     /// # Panics
-    /// In debug builds, where a number does not fit its field.
+    /// In debug builds, if a number does not fit its field.
     #[must_use]
     pub const fn data(offset: u64, len: u64, moffset: u64) -> Self {
         debug_assert!(offset < Self::PADDING_OFFSET && len <= Self::MAX_LEN && moffset <= Self::MAX_MOFFSET);
         Self { lo: offset | len << OFFSET_BITS, hi: moffset }
     }
 
-    /// A run that reads as zeros; by the format's rule `moffset` is the place of the next data.
+    /// A run of `len` sectors from sector `offset` of the disk on that reads as zeros. By a rule of the
+    /// format, `moffset` is the sector of the layer's file that the next data will take.
+    ///
+    /// # Panics
+    /// In debug builds, if a number does not fit its field.
     #[must_use]
     pub const fn zeroed(offset: u64, len: u64, moffset: u64) -> Self {
         let Self { lo, hi } = Self::data(offset, len, moffset);
         Self { lo, hi: hi | ZEROED_BIT }
     }
 
-    /// First sector on the disk.
+    /// First sector of the run on the disk.
     #[must_use]
     pub const fn offset(self) -> u64 {
         self.lo & Self::PADDING_OFFSET
     }
 
-    /// Length in sectors.
+    /// Length of the run in sectors.
     #[must_use]
     #[expect(
         clippy::len_without_is_empty,
@@ -74,49 +80,52 @@ impl Segment {
         self.lo >> OFFSET_BITS
     }
 
-    /// One past the last sector on the disk.
+    /// The sector of the disk after the last one of the run.
     #[must_use]
     pub const fn end(self) -> u64 {
         self.offset() + self.len()
     }
 
-    /// First sector in the layer's file.
+    /// First sector of the run's bytes in the layer's file (the "mapped offset").
     #[must_use]
     pub const fn moffset(self) -> u64 {
         self.hi & Self::MAX_MOFFSET
     }
 
-    /// One past the last sector in the layer's file; a zeroed run takes none.
+    /// The sector of the layer's file after the last one of the run's bytes. A zeroed run has no bytes, so
+    /// its result equals [`Segment::moffset`].
     #[must_use]
     pub const fn mend(self) -> u64 {
         self.moffset() + if self.is_zeroed() { 0 } else { self.len() }
     }
 
-    /// `true` if the run reads as zeros.
+    /// `true` if the run reads as zeros and has no bytes in the layer's file.
     #[must_use]
     pub const fn is_zeroed(self) -> bool {
         self.hi & ZEROED_BIT != 0
     }
 
-    /// `true` if this is a padding record.
+    /// `true` if this is a padding record, which describes no sectors.
     #[must_use]
     pub const fn is_padding(self) -> bool {
         self.offset() == Self::PADDING_OFFSET
     }
 
-    /// Position of the layer in its stack, 0 = lowest.
+    /// Number of the layer in its stack that has the run, 0 for the lowest. Meaningless in records read from
+    /// a file.
     #[must_use]
     pub const fn layer(self) -> u8 {
         (self.hi >> TAG_SHIFT) as u8
     }
 
-    /// The same run, with `layer` as the number of its layer.
+    /// Returns the same run with `layer` as its layer number.
     #[must_use]
     pub const fn with_layer(self, layer: u8) -> Self {
         Self { hi: self.hi & !(0xff << TAG_SHIFT) | (layer as u64) << TAG_SHIFT, ..self }
     }
 
-    /// The part of the run within `[start, end)` of the disk, which must overlap it.
+    /// Returns the part of the run within the sectors `[start, end)` of the disk. The run must overlap that
+    /// range.
     ///
     /// ```
     /// # use headstart_lsmt::Segment;
@@ -140,7 +149,8 @@ impl Segment {
         Self { lo: self.lo + (sectors << OFFSET_BITS), ..self }
     }
 
-    /// `true` if `next` continues this run on the disk and in the same layer's file, in the same state.
+    /// `true` if `next` begins where this run ends, both on the disk and in the file, and both have the same
+    /// layer number and are both data or both zeroed.
     #[must_use]
     pub const fn is_continued_by(self, next: Self) -> bool {
         // Zeroed and tag are compared together: the bits above the mapped offset.
@@ -149,13 +159,13 @@ impl Segment {
             && self.hi >> MOFFSET_BITS == next.hi >> MOFFSET_BITS
     }
 
-    /// The record as written: two little-endian words.
+    /// Encodes the segment as a record of a file: two little-endian 64-bit words.
     #[must_use]
     pub const fn to_record(self) -> [u8; Self::RECORD_SIZE] {
         (self.lo as u128 | (self.hi as u128) << 64).to_le_bytes()
     }
 
-    /// Reads a record; every pattern of bits is a segment, so the caller checks its meaning.
+    /// Decodes a record of a file. Every bit pattern is accepted, so the caller checks the values.
     #[must_use]
     pub const fn from_record(record: [u8; Self::RECORD_SIZE]) -> Self {
         let bits = u128::from_le_bytes(record);

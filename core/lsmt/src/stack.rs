@@ -12,7 +12,7 @@ use headstart_block::{BlockDevice, ByteRange, Error, Extent, ReadAt, Result, SEC
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-/// Immutable layers, lowest first, as one read-only disk.
+/// Immutable layers on top of each other, read as one read-only disk.
 pub struct Stack {
     index: Index,
     sources: Box<[Arc<dyn ReadAt>]>,
@@ -22,11 +22,11 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Merges `layers`, lowest first. Its size is that of the topmost layer that has one; where none has,
-    /// it ends with its last segment.
+    /// Merges `layers`, lowest first. The disk has the size that the topmost layer with a size gives it; if
+    /// no layer has one, it ends with the last segment.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] where there are more than [`MAX_LAYERS`].
+    /// [`headstart_block::ErrorKind::Invalid`] if there are more than [`MAX_LAYERS`].
     pub fn new(layers: Vec<Layer>) -> Result<Self> {
         if layers.len() > MAX_LAYERS {
             return Err(Error::invalid(format!(
@@ -47,33 +47,36 @@ impl Stack {
         Ok(Self { index, sources, size, decode_unit })
     }
 
-    /// The same view as a disk of `size` bytes: bytes beyond that are cut off or read as zeros.
+    /// Gives the disk a size of `size` bytes: a smaller disk is cut off, and new bytes past the last segment
+    /// read as zeros.
     #[must_use]
     pub fn with_size(mut self, size: u64) -> Self {
         self.size = size;
         self
     }
 
-    /// The end of its last segment, in bytes: past its size if the topmost layer made the disk smaller.
+    /// The offset, in bytes, at which the last segment of all layers ends. It exceeds the disk's size if the
+    /// topmost layer made the disk smaller.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.index.segments().last().map_or(0, |last| last.end() * SECTOR_SIZE)
     }
 
-    /// The merged index.
+    /// The merged index of all layers.
     #[must_use]
     pub fn index(&self) -> &Index {
         &self.index
     }
 
-    /// Number of layers.
+    /// Number of layers in the stack.
     #[must_use]
     pub fn layers(&self) -> usize {
         self.sources.len()
     }
 
-    /// The ranges of the layers' blobs that a read of `range` touches, in the order of the disk: `each` is called with
-    /// the layer's number, lowest first, and the bytes of its blob as stored.
+    /// Calls `each` for every range of a layer's blob that a read of `range` touches, in the order of the
+    /// disk. The arguments are the layer's number, 0 for the lowest, and the range of bytes in its blob as
+    /// stored (compressed, if it is).
     pub fn stored_ranges(&self, range: ByteRange, each: &mut dyn FnMut(usize, ByteRange)) {
         let (start, end) = (range.offset(), range.end().min(self.size));
         for segment in self.index.lookup(start / SECTOR_SIZE, end.div_ceil(SECTOR_SIZE)) {

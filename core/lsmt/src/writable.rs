@@ -125,37 +125,40 @@ pub use policy::{Limits, Load};
 /// Records that may wait for a flush; a writer that finds more flushes first. 1 MiB of memory.
 const PENDING_MAX: u64 = 1 << 16;
 
-/// The directory within a writable directory in which its user may keep a copy of its base.
+/// Name of the directory, within the directory of a writable disk, that may hold a copy of the disk's base
+/// image.
 pub const BASE_DIR: &str = "base";
 
-/// The properties of a new writable disk.
+/// The properties that a new writable disk gets.
 #[derive(Clone, Debug)]
 pub struct NewDisk {
-    /// Size in bytes, a multiple of 512 and not smaller than the base.
+    /// Size of the disk in bytes: a multiple of 512, and at least the size of the base.
     pub size: u64,
-    /// The name of the base, for instance the digest of a manifest; empty = nothing. The disk
-    /// opens only on that base again.
+    /// The name of the base, for instance the digest of an image's manifest; empty if the disk has no base.
+    /// To open the disk, the same name has to be given.
     pub parent: String,
-    /// The id of the disk; must be unique.
+    /// The id of the disk; the caller chooses a unique one.
     pub uuid: Uuid,
 }
 
-/// The description of a writable directory, read without opening it.
+/// Describes the directory of a writable disk, as read without opening the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskInfo {
-    /// Size in bytes.
+    /// Size of the disk in bytes.
     pub size: u64,
-    /// The base, as the disk's creator named it.
+    /// The name of the base, for instance the digest of an image's manifest; empty if the disk has no base.
     pub parent: String,
-    /// The reference under which the base is to be found, as it was noted last.
+    /// The reference under which the base was last found, for instance an image name in a registry; `None` if
+    /// none was noted.
     pub reference: Option<String>,
-    /// Its id.
+    /// The id of the disk.
     pub uuid: Uuid,
-    /// The data and the index file of each of its pairs, lowest first.
+    /// Names of the files that hold the disk's changes to its base: each pair is a data file and its index
+    /// file. The lowest pair is first, the active one, which takes the writes, last.
     pub pairs: Vec<(String, String)>,
 }
 
-/// A writable disk on top of an immutable base. See the [module](self) for how it works.
+/// A writable disk on top of an immutable base. See the [module](self) for its files and its guarantees.
 ///
 /// Dropping it does not flush: what was not flushed is lost, as with any disk that is pulled.
 pub struct WritableDisk {
@@ -199,11 +202,13 @@ struct Flusher {
 }
 
 impl WritableDisk {
-    /// Creates a disk in `path`, a new or empty directory, on top of `base`.
+    /// Creates a disk in the directory `path` on top of `base`. The directory must be missing or empty, apart
+    /// from a copy of the base ([`BASE_DIR`]). Without a base, bytes that were never written read as zeros.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where there is a disk already or it is in use, [`ErrorKind::Invalid`] for an
-    /// impossible size. Files that were made in a new directory are removed again.
+    /// [`ErrorKind::Conflict`] if the directory has a disk or other files in it, or is in use;
+    /// [`ErrorKind::Invalid`] if the size is no multiple of 512 or smaller than the base. Files that were
+    /// made in a new directory are removed again.
     pub fn create(path: impl AsRef<Path>, base: Option<Arc<dyn BlockDevice>>, new: &NewDisk) -> Result<Self> {
         let path = path.as_ref();
         let is_new = !path.exists();
@@ -223,11 +228,12 @@ impl WritableDisk {
         })
     }
 
-    /// Opens the disk in `path`, whose base must be the one that `parent` names.
+    /// Opens the disk in the directory `path` for this process alone. `parent` is the name of `base`, and
+    /// must be equal to the disk's [`parent`](WritableDisk::parent).
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where it is in use or belongs to another parent, [`ErrorKind::NotFound`]
-    /// where there is none, [`ErrorKind::Corrupt`] where it is damaged.
+    /// [`ErrorKind::Conflict`] if the disk is in use or has a parent of another name; [`ErrorKind::NotFound`]
+    /// if there is no disk; [`ErrorKind::Corrupt`] if its files are damaged.
     pub fn open(path: impl AsRef<Path>, base: Option<Arc<dyn BlockDevice>>, parent: &str) -> Result<Self> {
         let path = path.as_ref();
         // Without this look, a directory that is not a disk would be left with a lock file.
@@ -237,25 +243,25 @@ impl WritableDisk {
         Self::open_in(Arc::new(directory), base, parent).map_err(|e| e.about(path.display()))
     }
 
-    /// Opens the disk in `path` without its base, to collect its garbage: data that is not in the directory cannot be
-    /// read.
+    /// Opens the disk in the directory `path` without its base, to collect its garbage. Reads of data that is
+    /// only in the base fail.
     ///
     /// # Errors
-    /// As [`WritableDisk::open`].
+    /// Those of [`WritableDisk::open`].
     pub fn open_alone(path: impl AsRef<Path>) -> Result<Self> {
         let info = Self::inspect(&path)?;
         Self::open(path, Some(Arc::new(alone::Unknown(info.size))), &info.parent)
     }
 
-    /// `true` if a directory has a disk in it.
+    /// `true` if the directory `path` has a writable disk in it.
     #[must_use]
     pub fn is_in(path: &Path) -> bool {
         path.join(state::STATE).exists()
     }
 
-    /// Removes the files of a disk that was just created and to which nothing was written. The caller still has it
-    /// open: without its lock, the files may be those of another process. Files that cannot be removed stay; the
-    /// next process that opens the directory takes it as it is.
+    /// Removes the files of a disk that was just created in `path` and to which nothing was written. The
+    /// caller must still have it open: without its lock, the files may be those of another process. Files
+    /// that cannot be removed stay, and the next process that opens the directory uses them.
     pub fn remove_new(path: &Path) {
         let pair = state::PairFiles::of(0);
         for file in [state::STATE, &pair.index, &pair.data, files::LOCK] {
@@ -263,10 +269,10 @@ impl WritableDisk {
         }
     }
 
-    /// Reads the description of a writable directory, which may be in use.
+    /// Reads the description of the disk in the directory `path`, which another process may have open.
     ///
     /// # Errors
-    /// As [`WritableDisk::open`].
+    /// [`ErrorKind::NotFound`] if there is no disk; [`ErrorKind::Corrupt`] if its description is damaged.
     pub fn inspect(path: impl AsRef<Path>) -> Result<DiskInfo> {
         let state = State::load(&RealDirectory::unlocked(path.as_ref())?)?;
         let pairs = state.pairs.into_iter().map(|files| (files.data, files.index)).collect();
@@ -371,10 +377,11 @@ impl WritableDisk {
         }
     }
 
-    /// Makes the disk larger; the new bytes read as zeros. Durable when it returns.
+    /// Makes the disk larger: `size` is the new size in bytes. The new bytes read as zeros. The change is
+    /// durable when this returns.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where it would become smaller or does not end with a whole sector.
+    /// [`ErrorKind::Invalid`] if `size` is smaller than the disk or no multiple of 512; errors of the files.
     pub fn grow(&self, size: u64) -> Result<()> {
         self.check_usable()?;
         state::check_size(size)?;
@@ -396,7 +403,7 @@ impl WritableDisk {
         Ok(())
     }
 
-    /// The name of the base.
+    /// The name of the base, for instance the digest of an image's manifest; empty if the disk has no base.
     #[must_use]
     pub fn parent(&self) -> String {
         self.state.lock().parent.clone()
@@ -408,10 +415,11 @@ impl WritableDisk {
         self.state.lock().uuid
     }
 
-    /// Notes durably the reference under which the base is to be found.
+    /// Stores durably the reference under which the base can be found, for instance an image name in a
+    /// registry. It comes back as [`DiskInfo::reference`].
     ///
     /// # Errors
-    /// Errors of writing the state.
+    /// Errors of writing the description of the disk.
     pub fn note_reference(&self, reference: &str) -> Result<()> {
         let mut state = self.state.lock();
         if state.reference.as_deref() == Some(reference) {

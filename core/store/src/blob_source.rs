@@ -17,7 +17,8 @@ const REQUEST: u64 = 2 << 20;
 /// Requests for one read that are under way at once.
 const IN_FLIGHT: usize = 4;
 
-/// A blob of a store. Its reads block: on threads for blocking work only, never within asynchronous code.
+/// A blob of a store, readable at any offset. Its reads block until the data has come, so they must not be
+/// called within asynchronous code.
 pub struct BlobSource {
     store: Arc<dyn Store>,
     blob: Digest,
@@ -29,13 +30,14 @@ pub struct BlobSource {
 }
 
 impl BlobSource {
-    /// A blob of `len` bytes, read with the help of `runtime`. Failed requests are tried again as `retry` says.
+    /// Makes a source that reads the blob `blob` of `len` bytes from `store`. Requests run on `runtime`;
+    /// failed ones are retried according to `retry`. Nothing is requested yet.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, blob: Digest, len: u64, retry: RetrySettings, runtime: Handle) -> Self {
         Self { store, blob, len, retry, runtime, done: AtomicU64::new(0) }
     }
 
-    /// Bytes that were read so far; bytes that were read twice count twice.
+    /// Returns the number of bytes read so far. Bytes that were read twice count twice.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.done.load(Ordering::Relaxed)

@@ -3,28 +3,31 @@
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The work of a store since it was opened.
+/// Counters of the work of a store since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StoreCounters {
-    /// Requests sent, hedges and retries included.
+    /// The number of requests sent, including hedges (second requests for slow reads) and retries.
     pub requests: u64,
-    /// Bytes of blobs received, also those of answers that were given up.
+    /// The number of bytes of blobs received, including those of answers that were abandoned.
     pub bytes: u64,
-    /// Metadata calls tried again.
+    /// The number of times that a metadata call (manifest, length, tag, write) was sent again after a
+    /// failure, or a read because the store did not have the blob (yet).
     pub retries: u64,
-    /// Demand reads sent a second time.
+    /// The number of hedges: demand reads, for which a disk is waiting, that were slow and were requested a
+    /// second time.
     pub hedges: u64,
-    /// Hedged reads whose second request was answered first.
+    /// The number of hedges in which the second request was answered first.
     pub hedges_won: u64,
-    /// Reads that failed.
+    /// The number of reads that failed.
     pub errors: u64,
-    /// Reads that wait for the server at this moment: for the beginning of an answer, or for more of it.
+    /// The number of reads that are waiting for the server at this moment, for the start of an answer or for
+    /// more of it.
     #[serde(skip)]
     pub waiting: u64,
 }
 
 impl StoreCounters {
-    /// The sums of both.
+    /// Returns the sum of each pair of counters.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {

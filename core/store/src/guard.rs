@@ -127,7 +127,8 @@ impl Allowed {
     }
 }
 
-/// `true` if `text` is a host that `--allow-redirect` can name: `HOST` or `HOST:PORT`.
+/// `true` if `text` is a valid value of the option `--allow-redirect`: `HOST` or `HOST:PORT`, without a path
+/// or user name.
 #[must_use]
 pub fn is_host_with_port(text: &str) -> bool {
     let plain = !text.contains(['/', '@', '?', '#', '\\', '%', ' ']);

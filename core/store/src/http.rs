@@ -32,12 +32,12 @@ const KEEP_IDLE: Duration = Duration::from_secs(50);
 /// Most hops of one request.
 const MOST_REDIRECTS: usize = 5;
 
-/// The treatment of redirects.
+/// The way in which an HTTP client handles redirects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redirects {
-    /// Followed, a few times.
+    /// The client follows redirects itself, up to 5 for each request.
     Follow,
-    /// Given to the caller, which remembers them.
+    /// The client returns the redirect as the answer, and the caller follows it.
     Report,
 }
 

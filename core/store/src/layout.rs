@@ -42,28 +42,30 @@ use std::future::Future;
 
 use crate::reference::{Selector, Tag};
 
-/// The file that marks a directory as a layout.
+/// The name of the file that marks a directory as an OCI image layout.
 pub const LAYOUT_FILE: &str = "oci-layout";
-/// Its content.
+/// The content of [`LAYOUT_FILE`] in a new store.
 pub const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
-/// The file that lists the images.
+/// The name of the file that lists the images of a store with their tags.
 pub const INDEX_FILE: &str = "index.json";
-/// Largest index that is read: some hundred thousand entries.
+/// The largest index (`index.json`) that is read, in bytes. That is enough for some hundred thousand entries.
 pub const MAX_INDEX_SIZE: u64 = 64 << 20;
 
-/// Indexes within indexes that are followed before a loop is assumed.
+/// The maximum nesting depth of indexes that are followed. A deeper one is reported as damaged, because it
+/// may be an endless loop.
 pub const MAX_DEPTH: usize = 4;
 
-/// The path of a blob, below the layout's top.
+/// Returns the path of a blob, relative to the top directory of the layout.
 #[must_use]
 pub fn blob_name(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
 
-/// Checks the content of an `oci-layout` file.
+/// Checks that `text`, the content of an `oci-layout` file, is of version 1 of the OCI image layout.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] where it is none, [`ErrorKind::Unsupported`] where it is of a later version.
+/// [`ErrorKind::Corrupt`] if it is not valid JSON; [`ErrorKind::Unsupported`] if it states another version or
+/// none.
 pub fn check_layout(text: &[u8]) -> Result<()> {
     let layout: Value = serde_json::from_slice(text)
         .map_err(|e| Error::corrupt("its oci-layout file is not JSON").caused_by(e))?;
@@ -76,13 +78,14 @@ pub fn check_layout(text: &[u8]) -> Result<()> {
     }
 }
 
-/// The tag under which the artifacts of a manifest are listed in a store that knows no referrers.
+/// Returns the tag under which the list of artifacts that belong to the manifest `subject` is stored. It is
+/// used in stores without the referrers API of OCI registries.
 #[must_use]
 pub fn referrers_tag(subject: &Digest) -> String {
     format!("sha256-{}", subject.hex())
 }
 
-/// `true` if a tag is one of [`referrers_tag`] and names no image.
+/// `true` if `tag` has the form of a [`referrers_tag`]. Such a tag names a list of artifacts, not an image.
 #[must_use]
 pub fn is_referrers_tag(tag: &str) -> bool {
     referrers_subject(tag).is_some()
@@ -93,7 +96,8 @@ pub(crate) fn referrers_of(subject: &Digest) -> Result<Tag> {
     referrers_tag(subject).parse()
 }
 
-/// The manifest whose artifacts are listed under a tag, if it is one of [`referrers_tag`].
+/// Returns the digest of the manifest whose artifacts are listed under `tag`. `None` if `tag` does not have
+/// the form of a [`referrers_tag`].
 #[must_use]
 pub fn referrers_subject(tag: &str) -> Option<Digest> {
     tag.strip_prefix("sha256-").and_then(Digest::from_hex)

@@ -92,22 +92,25 @@ pub use store::{Copied, Store, Urgency};
 use headstart_block::Result;
 use std::sync::Arc;
 
-/// Largest manifest or config that is read: the limit of registries.
+/// The largest manifest or config that is read, in bytes: 4 MiB, which is also the limit of registries.
 pub const MAX_MANIFEST_SIZE: u64 = 4 << 20;
 
-/// A client for plain requests that reaches servers as stores with these settings do: through the same proxy,
-/// trusting the same authorities. It follows redirects, without credentials to another host, or gives them to its user.
+/// Makes an HTTP client for requests other than those of stores. It uses the proxy, the certificate
+/// authorities and the connection time-out in `settings`. Redirects are followed (without credentials to
+/// another host) or returned, as `redirects` says.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] where the settings make no sense.
+/// [`headstart_block::ErrorKind::Invalid`] if the proxy in the settings is not a URL or a certificate file
+/// holds no certificates; errors of reading a certificate file.
 pub fn http_client(settings: &StoreSettings, redirects: Redirects) -> Result<reqwest::Client> {
     http::client(settings, redirects, None)
 }
 
-/// Opens the store at `location`. Does no I/O over the network: [`Store::check`] finds out if it is there.
+/// Opens the store at `location`. Sends no request; [`Store::check`] tells if the store can be reached.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] where the settings make no sense (a file of certificates that is none).
+/// [`headstart_block::ErrorKind::Invalid`] if the settings cannot be used, for instance because a certificate
+/// file holds no certificates; errors of reading a certificate file.
 pub fn open(location: &Location, settings: &StoreSettings) -> Result<Arc<dyn Store>> {
     let store: Arc<dyn Store> = match location {
         Location::Directory(root) => Arc::new(directory::DirectoryStore::new(root, settings)),

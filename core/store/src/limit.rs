@@ -33,7 +33,7 @@ const LEAST_BURST: f64 = 64.0 * 1024.0;
 /// The interval at which a background read checks if demand reads are done.
 const YIELD: Duration = Duration::from_millis(5);
 
-/// A rate that reads share. Clones are the same bucket.
+/// A limit on the rate of reads, in bytes a second. Clones share the same limit.
 #[derive(Clone, Debug)]
 pub struct RateLimit(Arc<Bucket>);
 
@@ -110,7 +110,7 @@ impl TokenFlow {
 }
 
 impl RateLimit {
-    /// A limit of `rate` bytes a second, at least 1.
+    /// Makes a limit of `rate` bytes a second for this process. 0 is treated as 1.
     #[must_use]
     pub fn new(rate: u64) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "a rate of 53 bits is past all links")]
@@ -118,11 +118,11 @@ impl RateLimit {
         Self::at(Place::Memory { rate, level: Mutex::new(Level { bytes: most(rate), at: None }) })
     }
 
-    /// The limit of all processes that open the same file, which [`set_shared_rate`](crate::set_shared_rate) made:
-    /// the rate that the file has at any time.
+    /// Opens a limit that several processes share through the file at `path`, which
+    /// [`set_shared_rate`](crate::set_shared_rate) made. Changes of the rate in the file take effect at once.
     ///
     /// # Errors
-    /// An error if the file is not there, or is no such file.
+    /// Errors if the file does not exist or was not made by [`set_shared_rate`](crate::set_shared_rate).
     pub fn shared(path: &Path) -> Result<Self> {
         Ok(Self::at(Place::File(SharedBucket::open(path)?)))
     }
@@ -136,7 +136,7 @@ impl RateLimit {
         }))
     }
 
-    /// The rate at present in bytes a second; `None` if there is none.
+    /// Returns the current rate in bytes a second; `None` if there is no limit.
     #[must_use]
     pub fn rate(&self) -> Option<u64> {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a u64")]

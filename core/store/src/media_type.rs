@@ -1,16 +1,16 @@
 //! The media types of OCI and Docker documents.
 
-/// Manifests as OCI names them.
+/// The media type of an image's manifest in the OCI format.
 pub const MANIFEST_OCI: &str = "application/vnd.oci.image.manifest.v1+json";
-/// Manifests as Docker names them.
+/// The media type of an image's manifest in Docker's format.
 pub const MANIFEST_DOCKER: &str = "application/vnd.docker.distribution.manifest.v2+json";
-/// Indexes (several manifests, one for each platform) as OCI names them.
+/// The media type of an index, which lists the manifests of several platforms, in the OCI format.
 pub const INDEX_OCI: &str = "application/vnd.oci.image.index.v1+json";
-/// Indexes as Docker names them.
+/// The media type of an index, which lists the manifests of several platforms, in Docker's format.
 pub const INDEX_DOCKER: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
-/// Configs as OCI names them.
+/// The media type of an image's config in the OCI format.
 pub const CONFIG_OCI: &str = "application/vnd.oci.image.config.v1+json";
-/// Configs as Docker names them.
+/// The media type of an image's config in Docker's format.
 pub const CONFIG_DOCKER: &str = "application/vnd.docker.container.image.v1+json";
-/// The config of an artifact that has none: the two bytes `{}`.
+/// The media type of the config of an artifact that needs none. Its content is the two bytes `{}`.
 pub const CONFIG_EMPTY: &str = "application/vnd.oci.empty.v1+json";

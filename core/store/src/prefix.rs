@@ -11,7 +11,8 @@ use std::fmt;
 use std::str::FromStr;
 use url::Url;
 
-/// The beginning of stores' names.
+/// A prefix of store names, such as `oci://registry.lan/vm`, by which an operator allows all stores that
+/// begin with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorePrefix {
     text: String,
@@ -30,7 +31,8 @@ struct Place {
 }
 
 impl StorePrefix {
-    /// `true` if the prefix names `store`, or `store` is below it. Directories never are.
+    /// `true` if `store` is the store that the prefix names or is below it, compared by kind of store, host,
+    /// port and whole path segments. Always `false` for local directories.
     #[must_use]
     pub fn allows(&self, store: &Location) -> bool {
         Place::of(store).is_some_and(|store| {
@@ -39,7 +41,8 @@ impl StorePrefix {
         })
     }
 
-    /// `true` if both are the same store, however they are written.
+    /// `true` if both names mean the same remote store, regardless of their spelling. Always `false` for
+    /// local directories.
     #[must_use]
     pub fn is_same(a: &Location, b: &Location) -> bool {
         Place::of(a).is_some_and(|place| Some(place) == Place::of(b))

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use url::Url;
 
-/// The tag of a reference that names none.
+/// The tag that is used if a reference has neither a tag nor a digest.
 pub const DEFAULT_TAG: &str = "latest";
 
 /// The beginning of a digest: the names of all algorithms that OCI knows begin so. A mere `@` may be in a
@@ -72,13 +72,13 @@ impl Named {
     }
 }
 
-/// The name of an image within its store: letters, digits, `_`, `.` and `-`, not starting with the last
-/// two, at most 128 of them (what OCI allows in a registry).
+/// A tag: the name of an image within its store. A tag has 1 to 128 ASCII letters, digits, `_`, `.` and `-`,
+/// and does not start with `.` or `-`, as OCI registries require.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(String);
 
 impl Tag {
-    /// The tag as it is written.
+    /// Returns the text of the tag.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -113,12 +113,12 @@ impl fmt::Display for Tag {
     }
 }
 
-/// The selection of an image of a store.
+/// The selection of one image of a store, by its tag or by the digest of its manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Selector {
-    /// The image that has this tag at present.
+    /// The image to which this tag refers at present.
     Tag(Tag),
-    /// The image with this manifest, for ever.
+    /// The image with this manifest, which never changes.
     Digest(Digest),
 }
 
@@ -131,7 +131,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// The kinds of object store.
+/// The kinds of object store that are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BucketScheme {
     /// Amazon S3, and servers that speak its protocol.
@@ -143,13 +143,13 @@ pub enum BucketScheme {
 }
 
 impl BucketScheme {
-    /// The kind with this text before `://`, if there is one.
+    /// Returns the kind of object store for a URL scheme: `s3`, `gs` or `az`. `None` for any other text.
     #[must_use]
     pub fn of(scheme: &str) -> Option<Self> {
         [Self::S3, Self::Gs, Self::Az].into_iter().find(|known| known.as_str() == scheme)
     }
 
-    /// The text before `://`.
+    /// Returns the URL scheme for this kind of object store: `s3`, `gs` or `az`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -160,7 +160,7 @@ impl BucketScheme {
     }
 }
 
-/// A store: the place of blobs and manifests.
+/// The location of a store, which holds blobs and manifests: a local directory, or a remote store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
     /// An OCI layout directory, as an absolute path.
@@ -187,10 +187,10 @@ pub enum Location {
 }
 
 impl Location {
-    /// The directory, if the store is one.
+    /// Returns the path of the store, which must be a local directory.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Unsupported`] where it is a remote store.
+    /// [`headstart_block::ErrorKind::Unsupported`] if it is a remote store.
     pub fn directory(&self) -> Result<&Path> {
         match self {
             Self::Directory(path) => Ok(path),
@@ -200,7 +200,7 @@ impl Location {
         }
     }
 
-    /// `true` if the store is reached over a network.
+    /// `true` if the store is accessed over the network, `false` if it is a local directory.
     #[must_use]
     pub fn is_remote(&self) -> bool {
         !matches!(self, Self::Directory(_))
@@ -235,20 +235,21 @@ impl fmt::Display for Location {
     }
 }
 
-/// An image in a store.
+/// The full name of an image: the store that holds it, and the tag or digest of the image in that store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reference {
-    /// The store.
+    /// The location of the store.
     pub location: Location,
-    /// The image in it.
+    /// The tag or digest that selects the image in the store.
     pub selector: Selector,
 }
 
 impl Reference {
-    /// The tag, for an image that is about to be written.
+    /// Returns the tag of the reference, for an image that is to be written.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] where it names a digest: that cannot be chosen.
+    /// [`headstart_block::ErrorKind::Invalid`] if the reference has a digest instead: a writer cannot choose
+    /// the digest.
     pub fn tag(&self) -> Result<&Tag> {
         match &self.selector {
             Selector::Tag(tag) => Ok(tag),
@@ -260,7 +261,7 @@ impl Reference {
         }
     }
 
-    /// The directory of its store.
+    /// Returns the path of the store, which must be a local directory.
     ///
     /// # Errors
     /// As [`Location::directory`].
@@ -301,10 +302,11 @@ impl fmt::Display for Reference {
     }
 }
 
-/// Parses a store without the name of an image, as [`Location::from_str`].
+/// Parses the name of a store without a tag or digest, such as `file:///dir` or `oci://host/repo`, as
+/// [`Location::from_str`] does.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] where it is something else or names an image.
+/// [`headstart_block::ErrorKind::Invalid`] if `text` is not the name of a store or also has a tag or digest.
 pub fn parse_store(text: &str) -> Result<Location> {
     text.parse()
 }

@@ -14,21 +14,22 @@ use headstart_block::{Digest, Error, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Most artifacts of one kind that one manifest has: a list that is longer is cut short.
+/// The maximum number of artifacts of one kind that are read for one manifest. Longer lists are cut short.
 pub const MOST_REFERRERS: usize = 10_000;
 
-/// An artifact of a manifest, as a list names it.
+/// An artifact that belongs to a manifest, as a list of artifacts describes it. None of the fields is checked
+/// against the artifact itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Referrer {
-    /// Its manifest.
+    /// The digest of the artifact's manifest.
     pub digest: Digest,
-    /// The media type of its manifest, as the list has it.
+    /// The media type of the artifact's manifest.
     pub media_type: String,
-    /// The kind of artifact, as the list has it.
+    /// The type of the artifact, such as a preload plan or hash trees.
     pub artifact_type: String,
-    /// Length of its manifest in bytes, as the list has it.
+    /// The length of the artifact's manifest in bytes.
     pub size: u64,
-    /// Annotations of its manifest, as the list has them.
+    /// The annotations of the artifact's manifest.
     pub annotations: BTreeMap<String, String>,
 }
 

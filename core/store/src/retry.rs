@@ -51,12 +51,13 @@ const LASTING: Duration = Duration::from_secs(2);
 const ABSENT_PAUSES: [u32; 2] = [2, 8];
 
 impl RetrySettings {
-    /// Calls `call` until it succeeds, fails in a way that trying again does not help, or the deadline has passed.
-    /// `failed` gets each failure after which it is tried again. If the error has a pause that the server asks
-    /// for, that is kept, up to the deadline.
+    /// Calls `call` until it succeeds or fails for good. Only failures of the kind [`ErrorKind::Unavailable`]
+    /// are retried, after the pauses that these settings give, until the deadline. `failed` is called with
+    /// each error after which the call is retried. If the server asks for a longer pause, it is kept as long
+    /// as the deadline allows.
     ///
     /// # Errors
-    /// That of the last try.
+    /// The error of the last call.
     pub async fn run<T, F, Fut>(&self, mut call: F, mut failed: impl FnMut(Error) + Send) -> Result<T>
     where
         F: FnMut() -> Fut + Send,

@@ -8,48 +8,60 @@ use std::path::PathBuf;
 use std::time::Duration;
 use url::Url;
 
-/// The settings of access to stores. [`StoreSettings::default`] suits a data centre as well as a slow link.
+/// The settings with which stores are accessed. [`StoreSettings::default`] suits both a data centre and a
+/// slow link.
 ///
-/// A clone shares the [rate limit](StoreSettings::limit_rate): give the stores of one process clones of one value.
+/// All clones share the [rate limit](StoreSettings::limit_rate). To limit the rate of a whole process, give
+/// all of its stores clones of one value.
 #[derive(Clone, Debug)]
 pub struct StoreSettings {
-    /// The time that making a connection may take, TLS included.
+    /// The maximum duration of making a connection, including TLS.
     pub connect_timeout: Duration,
-    /// The time that a server may take to begin its answer.
+    /// The maximum duration from sending a request to the first byte of the answer.
     pub first_byte_timeout: Duration,
-    /// The time for which it may pause within its answer.
+    /// The maximum duration for which a server may send nothing within an answer.
     pub stall_timeout: Duration,
-    /// The retries of metadata calls (manifests, lengths, tags, writes). Reads are tried once.
+    /// The retries of failed metadata calls (manifests, lengths, tags, writes). A read of a blob is repeated
+    /// only if the store does not have the blob (yet).
     pub retry: RetrySettings,
-    /// The condition for asking for a slow demand read a second time; `None`: never.
+    /// The condition under which a slow demand read (one that a disk is waiting for) is requested a second
+    /// time. `None`: never.
     pub hedge: Option<HedgeSettings>,
-    /// Most demand reads of one store under way at once.
+    /// The maximum number of demand reads (those that a disk is waiting for) of one store that run at once.
     pub demand_in_flight: usize,
-    /// Most background reads of one store under way at once.
+    /// The maximum number of background reads (those ahead of need) of one store that run at once.
     pub background_in_flight: usize,
-    /// The rate that all reads of all stores with (a clone of) this value share; `None`: no limit.
+    /// The rate limit for all reads of all stores opened with this value or clones of it. `None`: no limit.
     pub limit_rate: Option<RateLimit>,
-    /// As [`limit_rate`](StoreSettings::limit_rate), for several processes together; both hold.
+    /// A rate limit that several processes share. It applies in addition to
+    /// [`limit_rate`](StoreSettings::limit_rate). `None`: no such limit.
     pub shared_rate: Option<RateLimit>,
-    /// PEM files of certificate authorities that are trusted beside the system's.
+    /// The PEM files of certificate authorities that are trusted in addition to the system's.
     pub ca_files: Vec<PathBuf>,
-    /// The URL of a proxy for all requests; `None`: the one in the environment (`HTTPS_PROXY`, `NO_PROXY`, ...).
+    /// The URL of the proxy for all requests. `None`: the proxy that the environment names, if any
+    /// (`HTTPS_PROXY`, `NO_PROXY`, ...).
     pub proxy: Option<ProxyUrl>,
-    /// Registries to ask in the place of others, in this order; the other is asked last.
+    /// Mirrors of registries. Those of a registry are asked in this order, before the registry itself.
     pub mirrors: Vec<Mirror>,
-    /// Registries and object store endpoints (`host` or `host:port`) that are used without TLS.
+    /// The registries and object store endpoints (`host` or `host:port`) that are accessed by HTTP without
+    /// TLS. Empty: none.
     pub plain_http: Vec<String>,
-    /// Docker's configuration directory, with the credentials; `None`: Docker's own place.
+    /// The path of Docker's configuration directory, which holds credentials for registries. `None`: the
+    /// directory that Docker itself uses.
     pub docker_config: Option<PathBuf>,
-    /// Servers (`host` or `host:port`) that stores may redirect to although they are at addresses that are not public.
+    /// The servers (`host` or `host:port`) to which a store may redirect although their addresses are not
+    /// public. A redirect needs no entry if its target is in the same network scope as the store, for
+    /// instance if both are on a private network.
     pub allow_redirect: Vec<String>,
-    /// Token servers (`host` or `host:port`) that registries of other domains may have credentials sent to.
+    /// The token servers (`host` or `host:port`) to which credentials may be sent although their domain
+    /// differs from the registry's. Empty: none.
     pub allow_token_server: Vec<String>,
-    /// `true` if no redirect of a web server to another origin is followed: for stores that other hosts named.
+    /// `true` to refuse redirects of a web server to another origin (scheme, host and port). For stores that
+    /// other hosts, not the user, named.
     pub one_origin: bool,
-    /// Ends calls that wait for a store; `None`: nothing does.
+    /// The user's request to stop, which ends calls that wait for a store. `None`: calls cannot be stopped.
     pub stop: Option<Stop>,
-    /// `true` if calls that [`stop`](StoreSettings::stop) ends warn of a store that does not answer.
+    /// `true` to log a warning while a call that can be stopped waits for a store that does not answer.
     pub warn_of_silence: bool,
 }
 
@@ -80,19 +92,21 @@ impl Default for StoreSettings {
 }
 
 impl StoreSettings {
-    /// The same settings for a store that is written to: the content of a mirror need not be in the store itself.
+    /// Returns the same settings without mirrors, for a store that is written to: content that only a mirror
+    /// has must not count as being in the store.
     #[must_use]
     pub fn without_mirrors(&self) -> Self {
         Self { mirrors: Vec::new(), ..self.clone() }
     }
 
-    /// The time that a store has for an answer, for the warning about a silent store; `None`: no warning.
+    /// Returns the maximum duration of waiting for an answer, as the warning about a silent store states it.
+    /// `None`: no warning is given.
     #[must_use]
     pub fn silence_limit(&self) -> Option<Duration> {
         self.warn_of_silence.then_some(self.first_byte_timeout)
     }
 
-    /// `true` if `host` (with its port, if it has one) is used without TLS.
+    /// `true` if `host` (or `host:port`) is accessed by HTTP without TLS.
     #[must_use]
     pub fn is_plain_http(&self, host: &str) -> bool {
         self.plain_http.iter().any(|plain| plain.eq_ignore_ascii_case(host))
@@ -110,7 +124,8 @@ pub(crate) fn authority(url: &Url) -> String {
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-/// The URL of a proxy. It may have a password in it: printing it shows only the place of the proxy.
+/// The URL of a proxy, which may contain a password. The debug output leaves the user name and the password
+/// out.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProxyUrl(String);
 
@@ -143,15 +158,15 @@ impl fmt::Debug for ProxyUrl {
     }
 }
 
-/// The retries of a failed call: after pauses that double from `first` to `most`, each shortened at random by
-/// up to a half so that many clients do not come back at once, until `deadline` has passed since the first try.
+/// The retries of a failed call. The pauses between tries double from `first` up to `most`. Each is shortened
+/// at random by up to a half, so that many clients do not return at once. No try begins after `deadline`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetrySettings {
-    /// The first pause.
+    /// The duration of the first pause.
     pub first: Duration,
-    /// The longest pause.
+    /// The maximum duration of a pause.
     pub most: Duration,
-    /// The time since the first try after which no new try is begun.
+    /// The duration since the first try after which no new try begins.
     pub deadline: Duration,
 }
 
@@ -165,14 +180,16 @@ impl Default for RetrySettings {
     }
 }
 
-/// The condition for sending a slow demand read a second time.
+/// The condition for a hedge, which is a second request for a slow demand read (one that a disk is waiting
+/// for).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HedgeSettings {
-    /// The multiple of the median time to the first byte of recent reads after which a read that has not begun is slow.
+    /// A read is slow if its answer has not begun after this multiple of the median time to the first byte of
+    /// recent reads. Values are limited to 1 to 1000.
     pub multiple: f64,
-    /// The least time before a second request.
+    /// The minimum duration before a second request is sent, even if the median is very short.
     pub least: Duration,
-    /// Most second requests, as a share of the demand reads.
+    /// The maximum number of second requests, as a fraction of the number of demand reads: 0 to 1.
     pub share: f64,
 }
 
@@ -182,12 +199,13 @@ impl Default for HedgeSettings {
     }
 }
 
-/// A registry that has the repositories of another.
+/// A mirror: a registry that has copies of the repositories of another registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror {
-    /// The registry that references name, such as `docker.io`.
+    /// The name of the mirrored registry, as references name it, such as `docker.io`.
     pub registry: String,
-    /// The registry to ask first: `host` or `host:port`, with a path before the repositories if it has one.
+    /// The address of the mirror, which is asked first: `host` or `host:port`, optionally followed by a path
+    /// that is put in front of the repository's name.
     pub mirror: String,
 }
 

@@ -14,9 +14,9 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// The time between two looks at whether bytes of blobs come.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The result of `asked`, which waits for a small answer of `store`. If there is none after some seconds, a warning
-/// says so, and that each answer may take `limit`; but not for a store that is tried again, because that one failed,
-/// and not without a `limit`.
+/// Waits for `asked`, a call that expects a small answer from `store`, and returns its result. If there is
+/// none after 5 s, a warning is logged; it states `limit`, the maximum duration of each answer. No warning is
+/// given if `limit` is `None`, or if the store has failed meanwhile and the call is being retried.
 pub async fn say_if_silent<T>(
     store: &dyn Store,
     limit: Option<Duration>,
@@ -37,8 +37,9 @@ pub async fn say_if_silent<T>(
     asked.await
 }
 
-/// The result of `read`, which waits for bytes of blobs of `store`. If some are asked for and none come for some
-/// seconds, a warning says so once, as that of [`say_if_silent`]. Bytes that a rate holds back are not asked for.
+/// Waits for `read`, which expects bytes of blobs from `store`, and returns its result. If reads wait for the
+/// server and nothing comes for 5 s, one warning is logged; it states `limit`, the maximum duration of each
+/// answer. No warning is given if `limit` is `None`, or while only a rate limit holds the reads back.
 pub async fn say_if_nothing_comes<T>(
     store: &dyn Store,
     limit: Option<Duration>,

@@ -3,42 +3,45 @@
 use std::future::{Future, pending};
 use tokio::sync::watch;
 
-/// The receiving side of the request to stop. Clones share one request.
+/// The receiving side of a request to stop, by which the user ends a command. Clones receive the same
+/// request.
 #[derive(Clone, Debug)]
 pub struct Stop(watch::Receiver<bool>);
 
-/// The sending side of the request to stop.
+/// The sending side of a request to stop, by which the user ends a command.
 #[derive(Debug)]
 pub struct StopSender(watch::Sender<bool>);
 
 impl StopSender {
-    /// Asks all code that waits for a store with this [`Stop`] in its settings to stop. This cannot be taken back.
+    /// Sends the request: all calls to stores that have the matching [`Stop`] in their settings end. This
+    /// cannot be undone.
     pub fn ask(&self) {
         self.0.send_replace(true);
     }
 
-    /// Returns when the request has no receivers any more: all stores that had it in their settings are gone, with
-    /// the reads that held them.
+    /// Waits until all receivers are dropped. All stores that had the [`Stop`] in their settings are then
+    /// gone, and their reads have ended.
     pub async fn unused(&self) {
         self.0.closed().await;
     }
 }
 
 impl Stop {
-    /// Makes a request to stop that is not sent yet: both of its sides.
+    /// Makes the two sides of a request to stop, which is not sent yet.
     #[must_use]
     pub fn new() -> (StopSender, Self) {
         let (sender, receiver) = watch::channel(false);
         (StopSender(sender), Self(receiver))
     }
 
-    /// `true` once the request was sent.
+    /// `true` if the request has been sent.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// The result of `work`, or `None` if the request comes before the result: `work` is dropped then.
+    /// Runs `work` and returns its result. If the request is sent before the work is done, the work is
+    /// dropped and `None` is returned.
     pub async fn before<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut asked = self.0.clone();
         let stopped = async {

@@ -12,18 +12,20 @@ pub use headstart_block::exchange::Urgency;
 use headstart_block::{ByteRange, Digest, Error, ReadAt, Result};
 use std::sync::Arc;
 
-/// A function that gets the number of bytes of a blob that were copied since its last call; its error ends the copy.
+/// A function that is called with the number of bytes of a blob copied since its last call. If it returns an
+/// error, the copy ends.
 pub type Copied<'a> = &'a (dyn Fn(u64) -> Result<()> + Send + Sync);
 
-/// A place that holds blobs and manifests. Opening one does no I/O; each call stands for itself.
+/// A source of images, which holds blobs and manifests: a directory, a web server, an object store or a
+/// repository of a registry. Opening a store sends no request, and the calls do not depend on each other.
 ///
 /// | a store that | also overrides |
 /// |---|---|
 /// | sends bytes as they come | [`Store::read_stream`], which otherwise holds the whole range |
-/// | knows a cheap way to ask again | [`Store::manifest_again`] |
-/// | can be written | [`Store::prepare_to_write`], so that refusals come before the data |
-/// | holds plans | [`Store::referrers`] and [`Store::put_referrer`], without which none is found |
-/// | deletes by itself what no manifest names | [`Store::drops_unnamed_blobs`] |
+/// | can cheaply check that a manifest is unchanged | [`Store::manifest_again`] |
+/// | can be written | [`Store::prepare_to_write`], so that it refuses before data is sent |
+/// | holds plans | [`Store::referrers`] and [`Store::put_referrer`], without which no plan is found |
+/// | deletes blobs that no manifest names | [`Store::drops_unnamed_blobs`] |
 /// | keeps leases | [`Store::keeps_leases`], [`Store::put_lease`] and the calls beside it |
 ///
 /// The commands `lease` and `image prune` have to know a kind that keeps leases. A method that is added here is added
@@ -31,60 +33,66 @@ pub type Copied<'a> = &'a (dyn Fn(u64) -> Result<()> + Send + Sync);
 ///
 /// # Errors
 /// All calls: [`headstart_block::ErrorKind::Unavailable`] if trying again may help (time-outs, broken
-/// connections, short or wrong answers), [`headstart_block::ErrorKind::Denied`] where the credentials are refused,
-/// [`headstart_block::ErrorKind::NotFound`] where the thing is not there. They name the URL, never credentials.
+/// connections, short or wrong answers), [`headstart_block::ErrorKind::Denied`] if the credentials are
+/// refused, [`headstart_block::ErrorKind::NotFound`] if the blob or manifest is not there. Messages name the
+/// URL, never credentials.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// The store as a reference names it, `oci://host/repo`, with the part from the environment that distinguishes
-    /// it from all others, for callers that keep data from it. A bucket at an endpoint of its own is
-    /// `s3://bucket@host:port/path`, which is not a reference. Never with credentials.
+    /// Returns the name of the store as a reference has it, such as `oci://host/repo`, without credentials.
+    /// An object store that is reached at an endpoint from the environment is named together with it, as
+    /// `s3://bucket@host:port/path`, which is not a reference. Callers that keep data from a store identify
+    /// the store by this name.
     fn location(&self) -> String;
 
-    /// The store as a reference names it: for messages, whose readers type it again.
+    /// Returns the name of the store for messages, in a form that the user can type again.
     fn name(&self) -> String {
         self.location()
     }
 
-    /// The request to stop that ends its calls, if there may be one: a caller that waits between calls observes it,
-    /// too.
+    /// Returns the request to stop that ends the calls to this store, so that a caller that waits between
+    /// calls can observe it, too. `None` if calls cannot be stopped.
     fn stop(&self) -> Option<&Stop> {
         None
     }
 
-    /// Checks that the store answers and takes the credentials, so that this is known before the first read.
+    /// Checks that the store can be reached and accepts the credentials.
     async fn check(&self) -> Result<()>;
 
-    /// The manifest of an image, checked against its digest. For an index of several platforms' images, the manifest
-    /// of the one for Linux on amd64. At most [`MAX_MANIFEST_SIZE`](crate::MAX_MANIFEST_SIZE) bytes.
+    /// Returns the digest and the bytes of an image's manifest, checked against the digest. For an index of
+    /// several platforms' images, the manifest of the one for Linux on amd64. At most
+    /// [`MAX_MANIFEST_SIZE`](crate::MAX_MANIFEST_SIZE) bytes.
     async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)>;
 
-    /// Asks again for a manifest that the caller has: `None` if the selector still names the one with the digest
-    /// `known`, otherwise the manifest that it names now. One small request where the store allows it.
+    /// Returns the manifest that `selector` now selects; `None` if it is still the one with the digest
+    /// `known`, which the caller has. Takes one small request if the store supports that.
     ///
-    /// For callers that can do without the store: it gives up after 5 s. An answer that refuses the manifest is the
-    /// result even if the tries after it got none.
+    /// For callers that can do without the store: the call gives up after 5 s. If any try was answered with a
+    /// refusal of the manifest, that error is returned, even if later tries got no answer.
     async fn manifest_again(&self, selector: &Selector, known: &Digest) -> Result<Option<(Digest, Bytes)>> {
         let _ = known;
         self.manifest(selector).await.map(Some)
     }
 
-    /// `true` if the store is there and has granted no access so far: the token that it asked for has not come.
+    /// `true` if the store can be reached but has not granted access so far, because the requested token has
+    /// not come.
     fn has_let_nobody_in(&self) -> bool {
         false
     }
 
-    /// Reads exactly the bytes `range` of a blob. They are *not* checked against anything: the caller does.
+    /// Reads exactly the bytes `range` of a blob. They are *not* checked against a digest; the caller does
+    /// that.
     ///
-    /// Tries once, except for a renewed token or redirect, a hedged second request and a blob that is not there yet:
-    /// the caller, which knows other sources, retries a failed read. Waits while the store asks to be left alone.
+    /// The read is tried once, except for a renewed token or redirect, a hedge (a second request for a slow
+    /// read) and a blob that is not there yet. The caller knows other sources and decides on retries. Waits
+    /// while the store has asked for a pause.
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes>;
 
-    /// Reads exactly the bytes `range` of a blob as they come: parts of any size, in order, or an error behind the
-    /// last one that came. Apart from that it is [`Store::read`], and it holds its place among the reads until it
-    /// is dropped. A reader that does not ask for the next part for a while holds the sender back.
+    /// Reads exactly the bytes `range` of a blob, like [`Store::read`], and returns them as they come: parts
+    /// of any length in order, or an error after the last part that came. The stream counts as a running read
+    /// until it is dropped. A caller that does not take the next part for a while slows the sender down.
     ///
     /// # Errors
-    /// As all calls, if the answer does not begin; later as an item of the stream, which ends with it.
+    /// As all calls, if the answer does not begin. Later errors are the last item of the stream.
     async fn read_stream<'s>(
         &'s self,
         blob: &Digest,
@@ -98,78 +106,84 @@ pub trait Store: Send + Sync {
     /// Length of a blob in bytes, or `None` if it is not there.
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>>;
 
-    /// Announces that an image is about to be written. Blobs that are found in the store from here on stay there as
-    /// long as this is alive, even if nothing refers to them yet.
+    /// Announces that the caller is about to write an image. From now on, blobs that are found in the store
+    /// stay there as long as this value exists, even if nothing refers to them yet.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::ReadOnly`] where the store cannot be written.
+    /// [`headstart_block::ErrorKind::ReadOnly`] if the store cannot be written.
     async fn prepare_to_write(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Announces that the image is written.
+    /// Announces that the image has been written, or that writing it was given up.
     async fn done_writing(&self) {}
 
-    /// `true` if disks of images of this store leave leases by [`Store::put_lease`].
+    /// `true` if disks that use images of this store protect them by leases, which [`Store::put_lease`]
+    /// writes.
     fn keeps_leases(&self) -> bool {
         false
     }
 
-    /// Writes or renews a lease. `true` if another process is deleting blobs and may not have seen it: the caller
-    /// writes it again until there is no such process, and then checks that the image is still there.
+    /// Writes or renews the lease `id`. Returns `true` if another process is deleting blobs and may not have
+    /// seen the lease. The caller then writes it again until the result is `false`, and checks that the image
+    /// is still there.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Unsupported`] where the store keeps none.
+    /// [`headstart_block::ErrorKind::Unsupported`] if the store keeps no leases.
     async fn put_lease(&self, id: &str, lease: &Lease) -> Result<bool> {
         let _ = (id, lease);
         Err(Error::unsupported("keeps no leases"))
     }
 
-    /// Takes a lease out. It may be gone already.
+    /// Removes the lease `id`. A lease that is not there is not an error.
     async fn remove_lease(&self, id: &str) -> Result<()> {
         let _ = id;
         Ok(())
     }
 
-    /// Writes a blob. The content is checked against `digest` on its way; nothing is left if it does not match.
+    /// Writes a blob. Its content is checked against `digest` while it is sent; if it does not match, no blob
+    /// is left. `copied` is called with the progress.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where it does not match; [`headstart_block::ErrorKind::ReadOnly`]
-    /// where the store cannot be written.
+    /// [`headstart_block::ErrorKind::Corrupt`] if the content does not match `digest`;
+    /// [`headstart_block::ErrorKind::ReadOnly`] if the store cannot be written.
     async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()>;
 
-    /// Writes a manifest, whose blobs are there already, and points `tag` at it if one is given.
+    /// Writes a manifest whose blobs are in the store already, and makes `tag` refer to it if one is given.
+    /// Returns the digest of the manifest.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Conflict`] if another process changed the store meanwhile: start over.
+    /// [`headstart_block::ErrorKind::Conflict`] if another process changed the store meanwhile. The caller
+    /// may start over.
     async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest>;
 
-    /// All tags of images.
+    /// Returns the tags of all images in the store.
     async fn tags(&self) -> Result<Vec<Tag>>;
 
-    /// `true` if the store drops blobs that no manifest has as its config or a layer, as registries do: a blob that
-    /// only annotations name (a hash tree) then needs an artifact of its own, written by [`Store::put_referrer`].
+    /// `true` if the store deletes blobs that no manifest has as its config or a layer, as registries do. A
+    /// blob that only annotations name (a hash tree) then needs an artifact of its own, written by
+    /// [`Store::put_referrer`].
     fn drops_unnamed_blobs(&self) -> bool {
         false
     }
 
-    /// The artifacts of one kind that have `subject` as their subject, in no particular order. The list's fields
-    /// are not checked; nor is it sure that the artifacts are there.
+    /// Returns the artifacts of one type that belong to the manifest `subject`, in no particular order. The
+    /// list is not checked, and the artifacts may be missing.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where there is a list that is none.
+    /// [`headstart_block::ErrorKind::Corrupt`] if the list is not valid.
     async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {
         let _ = (subject, artifact_type);
         Ok(Vec::new())
     }
 
-    /// Writes an artifact's manifest that has `subject` as its `subject`, so that it exists as long as the subject
-    /// and is listed by [`Store::referrers`]. Its blobs are there already. The artifacts `replaced` are listed no
-    /// longer, and removed if the store is able to; but those that a registry lists itself and does not remove
-    /// stay.
+    /// Writes the manifest of an artifact that belongs to the manifest `subject`, so that it is kept as long
+    /// as the subject and is listed by [`Store::referrers`]. Its blobs are in the store already. The
+    /// artifacts `replaced` are removed from the list, and deleted if the store can do that; a registry that
+    /// maintains the list itself may keep them. Returns the digest of the artifact's manifest.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Conflict`] where others changed the list at the same time, again and again.
+    /// [`headstart_block::ErrorKind::Conflict`] if other writers keep changing the list at the same time.
     async fn put_referrer(
         &self,
         subject: &Digest,
@@ -181,6 +195,6 @@ pub trait Store: Send + Sync {
         self.put_manifest(media_type, bytes, None).await
     }
 
-    /// The counters of the work so far.
+    /// Returns the counters of the work of this store since it was opened.
     fn counters(&self) -> StoreCounters;
 }

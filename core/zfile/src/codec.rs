@@ -32,12 +32,12 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// The compression of frames.
+/// The algorithm that compresses the frames of a ZFile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Codec {
-    /// Quick to pack and very quick to read; larger.
+    /// Fast to compress and very fast to decompress, with larger output than [`Codec::Zstd`].
     Lz4,
-    /// Smaller; a few times slower to read.
+    /// Smaller output than [`Codec::Lz4`], a few times slower to decompress.
     Zstd,
 }
 

@@ -49,13 +49,14 @@ use crate::checksum::raw;
 use crate::codec::Codec;
 use headstart_block::{Error, Result};
 
-/// Bytes of the header and of the trailer.
+/// Length of the header in bytes; the trailer has the same.
 pub const HEADER_SIZE: usize = 512;
 /// Bytes of an index entry.
 pub(crate) const ENTRY_SIZE: usize = 4;
 /// Bytes of the checksum behind a frame.
 pub(crate) const FRAME_CRC_SIZE: usize = 4;
-/// Largest frame, in bytes of content; the reference divides by zero above it.
+/// The largest frame that is read or written, in bytes of uncompressed content: 64 KiB. OverlayBD, the
+/// reference implementation, divides by zero above it.
 pub const FRAME_SIZE_MAX: u32 = 64 << 10;
 /// Most frames that the reference opens.
 pub(crate) const FRAMES_MAX: u64 = 1_000_000_000;
@@ -68,39 +69,43 @@ const FLAG_SEALED: u8 = 1 << 2;
 const FLAG_INDEX_VALID: u8 = 1 << 3;
 const FLAG_DIGEST: u8 = 1 << 4;
 
-/// `true` if bytes that start like these are a ZFile. Needs the first 24 bytes; with fewer, `false`.
+/// `true` if `first_bytes`, the beginning of a file, has the 24 magic bytes of a ZFile; `false` if it is
+/// shorter.
 #[must_use]
 pub fn is_zfile(first_bytes: &[u8]) -> bool {
     first_bytes.starts_with(MAGIC)
 }
 
-/// The description of a ZFile in its header and trailer, after the consistency checks.
+/// Describes a ZFile: the fields of its header or trailer, checked against each other and against the file's
+/// length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZFileInfo {
-    /// The compression of its frames.
+    /// The algorithm that compresses the frames.
     pub codec: Codec,
-    /// Bytes of content in a frame; the last may have fewer.
+    /// Uncompressed bytes in a frame, 1 to 65536; the last frame may have fewer.
     pub frame_size: u32,
-    /// `true` if each frame has a checksum.
+    /// `true` if a 4-byte CRC-32C follows each frame.
     pub crc: bool,
-    /// Number of frames, which is the number of index entries.
+    /// Number of frames in the ZFile; its index has an entry for each.
     pub frames: u64,
-    /// Bytes of the content.
+    /// Length of the uncompressed content in bytes.
     pub original_size: u64,
-    /// Bytes of the whole ZFile as stored.
+    /// Length of the whole ZFile in bytes, with header, index and trailer.
     pub compressed_size: u64,
-    /// The offset of the index, in bytes; the frames end there.
+    /// Offset of the index from the beginning of the ZFile, in bytes. The frames end there.
     pub index_offset: u64,
-    /// Raw CRC-32C of the index as stored.
+    /// CRC-32C of the stored index, with the initial value 0 and no inversion before or after. It counts only
+    /// if [`digest`](ZFileInfo::digest) is `true`.
     pub index_crc: u32,
-    /// `true` if header, trailer and index carry checksums. Early writers made none.
+    /// `true` if header, trailer and index carry checksums; some early writers of the format made none.
     pub digest: bool,
-    /// `true` if the header was overwritten at the end, so that the trailer is not needed.
+    /// `true` if the header was overwritten when the file was complete and describes the index itself, so the
+    /// trailer is not read.
     pub header_valid: bool,
 }
 
 impl ZFileInfo {
-    /// Bytes of the index as stored.
+    /// Length of the stored index in bytes: 4 for each frame.
     #[must_use]
     pub fn index_size(&self) -> u64 {
         self.frames.saturating_mul(ENTRY_SIZE as u64)

@@ -28,8 +28,9 @@ use headstart_block::{ByteRange, Error, ReadAt, Result, to_usize};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most compressed bytes that one read of the source fetches, in bytes; a thread keeps a buffer that large.
-/// From page cache, 64 KiB to 1 MiB are equally quick (within 1 %).
+/// The largest number of compressed bytes that one read of the source fetches: 256 KiB, unless a single frame
+/// is longer. Each reading thread keeps a buffer of that length. From the page cache, 64 KiB to 1 MiB are
+/// equally fast (within 1 %).
 pub const FETCH_MAX: u64 = 256 << 10;
 
 /// About how many bytes [`ZFileReader::verify`] decompresses at a time.
@@ -38,7 +39,7 @@ const VERIFY_STEP: usize = 1 << 20;
 /// Ids for readers, so that a thread's recent frame is never taken for another reader's.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// A ZFile opened for reading: [`ReadAt`] over its content.
+/// A ZFile opened for reading. Its [`ReadAt`] methods read the uncompressed content.
 #[derive(Debug)]
 pub struct ZFileReader<S> {
     source: S,
@@ -50,7 +51,8 @@ pub struct ZFileReader<S> {
 }
 
 impl<S: ReadAt> ZFileReader<S> {
-    /// Opens a ZFile that is the whole of `source`: reads and checks header, trailer and index.
+    /// Opens a ZFile that fills the whole of `source`: reads and checks the header, the index and, if it is
+    /// needed, the trailer.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] where they are damaged, contradict each other or are not
@@ -64,29 +66,30 @@ impl<S: ReadAt> ZFileReader<S> {
         Ok(Self { source, info, index, frame_shift, id })
     }
 
-    /// The description of the ZFile in its header and trailer.
+    /// Describes the ZFile: codec, sizes and index.
     pub fn info(&self) -> &ZFileInfo {
         &self.info
     }
 
-    /// The bytes as stored.
+    /// The source of the compressed bytes: the whole ZFile as stored.
     pub fn source(&self) -> &S {
         &self.source
     }
 
-    /// Reads and checks every frame.
+    /// Decompresses every frame, and checks its length and, if it has one, its checksum.
     ///
     /// # Errors
-    /// The first frame that is damaged, or an error of the source.
+    /// [`headstart_block::ErrorKind::Corrupt`] at the first damaged frame, which the message names; errors of
+    /// the source.
     pub fn verify(&self) -> Result<()> {
         self.verify_with(&mut |_| Ok(()))
     }
 
-    /// Reads and checks every frame, and tells `checked` after each step how many bytes of the content were right;
-    /// an error from it ends the work.
+    /// Checks every frame as [`ZFileReader::verify`] does. `checked` is called after each step of up to 1 MiB
+    /// with the number of content bytes that were checked in it; an error from it ends the check.
     ///
     /// # Errors
-    /// The first frame that is damaged, or an error of the source or of `checked`.
+    /// Those of [`ZFileReader::verify`], and the error of `checked`.
     pub fn verify_with(&self, checked: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
         // Whole frames, so that each is read from the source and none remembered.
         let frame_size = self.info.frame_size as usize;

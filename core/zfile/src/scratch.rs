@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The epoch of remembered frames, raised when threads must not use them any more.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// Makes all threads forget the frame that they decompressed last. A caller that found the bytes of a source wrong
-/// and replaced them calls it. A read that began before the call and ends after it is not remembered either.
+/// Makes every thread discard the decompressed frame that it keeps for small sequential reads. A caller that
+/// has replaced wrong bytes of a source calls it, so that no read returns the old content. A frame that was
+/// read by a call in progress is discarded too.
 pub fn forget_recent_frames() {
     EPOCH.fetch_add(1, Ordering::AcqRel);
 }

@@ -26,8 +26,9 @@ use headstart_block::{Error, ErrorKind, Result, to_usize};
 use std::fmt;
 use std::io::{self, Write};
 
-/// Bytes of input that are compressed together; a multiple of every frame size. Large enough that handing
-/// a batch to a thread costs nothing beside compressing it, small enough to stay in a core's cache.
+/// Bytes of input that are compressed as one batch: 256 KiB, a multiple of every frame size. A batch is large
+/// enough that passing it to a thread costs little beside compressing it, and small enough to stay in a
+/// core's cache.
 pub const BATCH_SIZE: usize = 256 << 10;
 
 /// Smallest frame that is written, in bytes.
@@ -35,20 +36,21 @@ const FRAME_SIZE_MIN: u32 = 4 << 10;
 /// Most threads: far more than feed one stream.
 const THREADS_MAX: usize = 256;
 
-/// The options of packing.
+/// The options of a new ZFile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZFileOptions {
-    /// The compression of frames. Default zstd.
+    /// The algorithm that compresses the frames. Default: zstd.
     pub codec: Codec,
-    /// Bytes of content in a frame: a power of two from 4 KiB to 64 KiB. Default 32 KiB: the reference cannot
-    /// read back 64 KiB frames that do not compress.
+    /// Uncompressed bytes in a frame: a power of two from 4 KiB to 64 KiB. Default: 32 KiB, because
+    /// OverlayBD, the reference implementation, cannot read back 64 KiB frames that do not compress.
     pub frame_size: u32,
-    /// `true` if each frame gets a checksum. Default `true`.
+    /// `true` if each frame gets a checksum (CRC-32C). Default: `true`.
     pub crc: bool,
-    /// Level of zstd; `None`, the default, is 3, which the reference uses. lz4 has no levels.
+    /// Compression level of zstd. `None`, the default, is level 3, as in OverlayBD. Must be `None` for lz4,
+    /// which has no levels.
     pub level: Option<i32>,
-    /// Threads that compress, at least 1. The caller's is one of them, so with 1, the default, no other is
-    /// started. The output does not depend on it.
+    /// Number of threads that compress, 1 to 256, with the caller's thread as one of them. Default: 1, which
+    /// starts no other thread. The output is the same for every number.
     pub threads: usize,
 }
 
@@ -59,10 +61,10 @@ impl Default for ZFileOptions {
 }
 
 impl ZFileOptions {
-    /// The frame size of `size` bytes.
+    /// Checks that a frame may have `size` bytes of content, and returns the size as the type of the option.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] if frames cannot have that size.
+    /// [`headstart_block::ErrorKind::Invalid`] unless `size` is a power of two from 4 KiB to 64 KiB.
     pub fn check_frame_size(size: u64) -> Result<u32> {
         let is_right =
             |size: &u32| size.is_power_of_two() && (FRAME_SIZE_MIN..=FRAME_SIZE_MAX).contains(size);
@@ -82,7 +84,8 @@ impl ZFileOptions {
     }
 }
 
-/// Packs the bytes that are written to it into a ZFile; see the [module](self).
+/// A writer that compresses the bytes written to it into a ZFile; see the [module](self). The ZFile is
+/// complete only after [`ZFileWriter::finish`].
 pub struct ZFileWriter<W> {
     out: W,
     /// The caller's own.
@@ -104,10 +107,11 @@ pub struct ZFileWriter<W> {
 }
 
 impl<W: Write> ZFileWriter<W> {
-    /// Begins a ZFile: writes its header to `out`.
+    /// Starts a ZFile, and writes its header to `out`.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for options that make no sense; errors of `out`.
+    /// [`ErrorKind::Invalid`] for a frame size, a level or a number of threads that [`ZFileOptions`] does not
+    /// allow; errors of `out`.
     pub fn new(mut out: W, options: &ZFileOptions) -> Result<Self> {
         options.check()?;
         let make = || {
@@ -142,17 +146,19 @@ impl<W: Write> ZFileWriter<W> {
         })
     }
 
-    /// Compresses the rest, writes index and trailer, and gives `out` back, flushed.
+    /// Compresses the remaining input, writes index and trailer, flushes `out`, and returns `out` and the
+    /// description of the ZFile.
     ///
     /// # Errors
-    /// Errors of `out`, or an earlier error again.
+    /// Errors of `out`; if an earlier call failed, the cause of that failure.
     pub fn finish(self) -> Result<(W, ZFileInfo)> {
         self.finish_locating(0).map(|(out, info, _)| (out, info))
     }
 
-    /// Does the same as [`ZFileWriter::finish`], and returns the offset in the compressed file of the frame that
-    /// holds the byte at `offset` of the content (past its end: the end of the frames). A caller that knows what is
-    /// stored at that byte can tell a reader what to fetch.
+    /// Completes the ZFile as [`ZFileWriter::finish`] does. The third value returned is the offset, in bytes
+    /// of the compressed file, of the frame that holds byte `offset` of the content; for an `offset` past the
+    /// end of the content, the offset at which the frames end. A caller that knows what is stored at that
+    /// byte can tell a reader what to fetch.
     ///
     /// # Errors
     /// As [`ZFileWriter::finish`].

@@ -52,13 +52,15 @@ const UNPROVEN_MAX: u64 = 128 << 10;
 /// A callback for a change of a blob.
 type Waker = Box<dyn FnOnce() + Send>;
 
-/// A holder of something that was made of a blob's bytes.
+/// An object that was derived from a blob's bytes, such as an index, and that becomes invalid if those bytes
+/// were wrong.
 pub trait Watcher: Send + Sync {
-    /// Called when the blob was whole and its digest is another one: all of it was forgotten just now.
+    /// Called when the blob was complete and did not match its digest. All its bytes have been removed from
+    /// the cache.
     fn found_wrong(self: Arc<Self>, blob: &Arc<CachedBlob>);
 }
 
-/// One blob in the cache. Dropping it leaves its bytes there.
+/// One blob in the cache, open in this process. Dropping it leaves its bytes in the cache.
 pub struct CachedBlob {
     me: Weak<Self>,
     pub(crate) storage: Arc<Storage>,
@@ -127,26 +129,29 @@ impl CachedBlob {
         }
     }
 
-    /// The description that it was opened with.
+    /// The description with which the blob was opened.
     #[must_use]
     pub fn spec(&self) -> &BlobSpec {
         &self.spec
     }
 
-    /// Bytes in a unit of presence: 16 KiB of data, the group that its hash tree covers; 4 KiB of an outboard.
+    /// The unit of presence, in bytes: all bytes of a unit become local together. 16 KiB (a group of the hash
+    /// tree) for a blob of data, 4 KiB (a page) for an outboard, the file of a hash tree.
     #[must_use]
     pub fn unit(&self) -> u64 {
         self.layout.unit
     }
 
-    /// The outboard of its hash tree, as a cached blob of its own. Its pages are taken unverified: every use of
-    /// them is checked from the root on.
+    /// The outboard (the file of the blob's hash tree), as a cached blob of its own; `None` if the blob has
+    /// no hash tree. Pages of the outboard are stored unverified: each use of a page checks it from the root
+    /// of the tree on.
     #[must_use]
     pub fn tree(&self) -> Option<&Arc<Self>> {
         self.tree.as_ref()
     }
 
-    /// `true` if all bytes of `range` can be read now. Bytes past the end are not there.
+    /// Returns `true` if all bytes of `range` are in the cache and can be read now. `false` if `range`
+    /// extends past the blob's end.
     #[must_use]
     pub fn is_local(&self, range: ByteRange) -> bool {
         if range.end() > self.layout.len {
@@ -162,14 +167,15 @@ impl CachedBlob {
             })
     }
 
-    /// Names the runs of units of `range` that are not local: aligned to units, cut at the blob's end, ascending,
-    /// with gaps between them.
+    /// Calls `each` with the parts of `range` that are not local (not in the cache): aligned to units, cut at
+    /// the blob's end, in ascending order and not adjacent.
     pub fn missing(&self, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
         self.missing_units(range, &mut |run| each(self.bytes_of(&run)));
     }
 
-    /// Names the runs of pages of the outboard (to be inserted into [`tree`](Self::tree)) that checking `range`
-    /// needs and that are not local. Of a small outboard that is all of it at once.
+    /// Calls `each` with the ranges of the outboard that verifying `range` needs and that are not local. The
+    /// caller inserts them into [`tree`](Self::tree). A small outboard is named as a whole. Does nothing for
+    /// a blob without a hash tree.
     pub fn tree_missing(&self, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
         let Some(tree) = &self.tree else { return };
         if tree.layout.len <= SMALL_TREE {
@@ -179,31 +185,33 @@ impl CachedBlob {
         }
     }
 
-    /// The number of bytes that are local, on disk. This counts a bitmap: it is meant for progress, not for every read.
+    /// The number of the blob's bytes that are in the cache's files; bytes that are kept in memory do not
+    /// count. Each call counts a bitmap: use it for progress, not for every read.
     #[must_use]
     pub fn local_bytes(&self) -> u64 {
         self.files.get().map_or(0, Files::all_local_bytes)
     }
 
-    /// `true` if the disk takes nothing at present, so that inserts stay in memory, and not for long: fetch only ranges
-    /// that a read waits for.
+    /// Returns `true` if the disk accepts no bytes at present. Inserted bytes are then kept in memory, and
+    /// for a short time only, so fetch only ranges that a read waits for.
     #[must_use]
     pub fn is_bypassed(&self) -> bool {
         self.storage.is_bypassing()
     }
 
-    /// Keeps inserts in memory for a while, as if the disk took nothing: for reads whose bytes are evicted again and
-    /// again before they are read, because more is read at once than the cache has room for.
+    /// Keeps inserted bytes in memory for a while, as if the disk accepted none. For reads whose bytes are
+    /// evicted repeatedly before they are read, because more is read at once than the cache has room for.
     pub fn bypass_for_now(&self) {
         let cause = "bytes are evicted before they are read: more is read at once than it has room for";
         self.storage
             .bypass_began(&Error::new(ErrorKind::NoSpace, cause).remedy("give it a larger size limit"));
     }
 
-    /// Forgets the units that touch `range`: they are missing from now on.
+    /// Removes the units that touch `range` from the cache: they are not local from now on.
     ///
     /// # Errors
-    /// The error of writing the sidecar; then the units may be back after a loss of power.
+    /// The error of writing the sidecar (the file that records the local units); after a loss of power, the
+    /// units may be local again.
     pub fn discard(&self, range: ByteRange) -> Result<()> {
         let range = range.intersect(ByteRange::between(0, self.layout.len));
         let units = self.layout.units_of(range.offset(), range.end());
@@ -223,49 +231,54 @@ impl CachedBlob {
         Ok(())
     }
 
-    /// `true` if all local bytes were checked: against the hash tree or, without one, the whole blob against its
-    /// digest.
+    /// Returns `true` if all local bytes were verified: against the hash tree or, for a blob without one, the
+    /// complete blob against its digest.
     #[must_use]
     pub fn is_proven(&self) -> bool {
         !self.is_plain() || self.files.get().is_some_and(Files::is_proven)
     }
 
-    /// `true` if the cache takes nothing of the blob any more: it has no hash tree, and was complete and wrong too
-    /// often.
+    /// Returns `true` if the cache accepts no more bytes of the blob: it has no hash tree, and the complete
+    /// blob did not match its digest too many times.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.refusal().is_some()
     }
 
-    /// The number of times that the blob was complete and wrong since this process uses it. For a caller that begins to
-    /// [`watch`](Self::watch) after it has looked at the blob's bytes.
+    /// The number of times, since this process opened the blob, that it was complete and did not match its
+    /// digest. A caller that begins to [`watch`](Self::watch) after it has read bytes compares this number
+    /// before and after.
     #[must_use]
     pub fn times_wrong(&self) -> u32 {
         self.check.times_wrong()
     }
 
-    /// Notifies `watcher` whenever the blob, which has no hash tree, is complete and wrong.
+    /// Registers `watcher`, which is called each time the blob is complete and does not match its digest.
+    /// Only blobs without a hash tree can fail so late.
     pub fn watch(&self, watcher: Weak<dyn Watcher>) {
         let mut watchers = self.watchers.lock();
         watchers.retain(|watcher| watcher.strong_count() > 0);
         watchers.push(watcher);
     }
 
-    /// Takes the blob's files into use if another process has made them meanwhile, as a [`claim`](Self::claim) does.
+    /// Opens the blob's files if another process has created them since this process opened the blob.
+    /// [`claim`](Self::claim) does the same.
     pub fn look_again(&self) {
         if self.files.get().is_none() {
             self.find_files();
         }
     }
 
-    /// `true` if [`claim`](Self::claim) waits neither for a disk nor for a process that changes the cache directory.
+    /// Returns `true` if [`claim`](Self::claim) would return without waiting for the disk or for a process
+    /// that changes the cache directory.
     #[must_use]
     pub fn claims_at_once(&self) -> bool {
         self.files.get().is_some() || self.leaves_files_alone()
     }
 
-    /// Calls `waker` once, at the next insert, discard or end of a claim of this blob in this process; the caller must
-    /// not hold a lock that the waker takes. Subscribe first, then look again whether the awaited change has happened.
+    /// Registers `waker` to be called once, at the next insert, discard or end of a claim of this blob in
+    /// this process. The caller must not hold a lock that `waker` takes. To miss nothing, subscribe first and
+    /// then check whether the awaited change has happened.
     pub fn subscribe(&self, waker: Box<dyn FnOnce() + Send>) {
         self.wakers.lock().push(waker);
     }

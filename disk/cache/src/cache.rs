@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A cache directory, shared with all processes that have it open. There is no daemon.
+/// A cache directory that is shared with all processes of the host that have it open. No daemon is needed.
 pub struct Cache {
     pub(crate) storage: Arc<Storage>,
     /// The blobs in use, by the stems of their files.
@@ -46,19 +46,19 @@ fn outboard_of(tree: &Tree) -> Result<(BlobSpec, Identity)> {
 }
 
 impl Cache {
-    /// Opens a cache directory; makes it if it does not exist.
+    /// Opens a cache directory, and creates it if it does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if the directory is not a cache and holds something else: it stays as it is. Errors of
-    /// the operating system if the directory cannot be made, written or locked.
+    /// [`ErrorKind::Invalid`] if the directory is not a cache and holds other files; it is left unchanged.
+    /// Errors of the operating system if the directory cannot be created, written or locked.
     pub fn open(dir: &Path, settings: CacheSettings) -> Result<Arc<Self>> {
         Self::open_in_boot(dir, settings, boot_id()?)
     }
 
-    /// Opens a directory that is a cache already; makes nothing if it is none.
+    /// Opens a directory that is a cache already; creates nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if it is not a cache, otherwise as [`open`](Self::open).
+    /// [`ErrorKind::NotFound`] if it is not a cache, otherwise those of [`open`](Self::open).
     pub fn open_existing(dir: &Path, settings: CacheSettings) -> Result<Arc<Self>> {
         if !Directory::is_there(dir)? {
             let cause = match dir.symlink_metadata() {
@@ -72,12 +72,13 @@ impl Cache {
         Self::open(dir, settings)
     }
 
-    /// Refuses a directory that is not a cache and holds something else, as [`open`](Self::open) does. One that is
-    /// missing passes.
+    /// Checks that a directory is a cache or can become one, as [`open`](Self::open) does, without creating
+    /// anything. A directory that does not exist passes.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] there, [`ErrorKind::Denied`] if directories in it are another user's; what the operating
-    /// system reports if this user may not look.
+    /// [`ErrorKind::Invalid`] if it is not a cache and holds other files, [`ErrorKind::Denied`] if a
+    /// directory on the path belongs to another user; the error of the operating system if this user may not
+    /// read it.
     pub fn check_directory(dir: &Path) -> Result<()> {
         Directory::check_trusted(dir)?;
         // A cache is not listed: it may have very many files.
@@ -87,20 +88,21 @@ impl Cache {
         }
     }
 
-    /// `true` if a directory is not a cache yet, but holds entries that disks leave in one before that, such as
-    /// recorded boots.
+    /// Returns `true` if a directory is not empty and holds only entries of this program, such as recorded
+    /// boots that a disk has saved before the cache was first opened.
     #[must_use]
     pub fn is_begun(dir: &Path) -> bool {
         let is_empty = std::fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
         !is_empty && Directory::foreign_entry(dir).is_none()
     }
 
-    /// As [`open`](Self::open), except that the cache goes without a directory that is right but whose disk fails or
-    /// takes nothing: all fetched bytes go through memory. The second value then is the reason.
+    /// Opens a cache directory as [`open`](Self::open) does. If the disk of the directory fails or accepts
+    /// nothing, the cache works without a directory: fetched bytes are kept in memory. The second value is
+    /// then the error of the disk, otherwise `None`.
     ///
     /// # Errors
-    /// Errors of a directory that was not chosen well: it cannot be made, is none, belongs to another user, or holds
-    /// something else.
+    /// Errors for which the choice of the directory is to blame: it cannot be created, is not a directory,
+    /// belongs to another user, or holds other files.
     pub fn open_or_bypass(dir: &Path, settings: CacheSettings) -> Result<(Arc<Self>, Option<Error>)> {
         match Self::open(dir, settings.clone()) {
             Ok(cache) => Ok((cache, None)),
@@ -130,19 +132,20 @@ impl Cache {
         Arc::new(Self { storage: Arc::new(storage), blobs, next_number })
     }
 
-    /// The directory.
+    /// The path of the cache directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.storage.dir()
     }
 
-    /// The settings that it was opened with.
+    /// The settings with which the cache was opened.
     #[must_use]
     pub fn settings(&self) -> &CacheSettings {
         &self.storage.settings
     }
 
-    /// The directory to use if the user names none: `/var/cache/headstart` for root, otherwise in the user's cache.
+    /// The directory to use if the user names none: `/var/cache/headstart` for root, otherwise a directory in
+    /// the user's own cache directory.
     #[must_use]
     pub fn default_dir() -> PathBuf {
         let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -153,13 +156,14 @@ impl Cache {
         user.unwrap_or_else(|| PathBuf::from("/var/cache")).join("headstart")
     }
 
-    /// A blob, together with its hash tree's outboard: one for each identity (digest, length, root of the tree; without
-    /// a tree also the origin) as long as it is in use. Makes no files yet. Files that exist and cannot be used are no
-    /// error: the blob then goes through memory. Waits for a process that changes the cache directory.
+    /// Opens a blob together with its hash tree's outboard (the file of the tree). Callers share one object
+    /// for each identity as long as it is in use; the identity is the digest, the length and the tree's root,
+    /// or the origin for a blob without a tree. Creates no files yet. Existing files that cannot be used are
+    /// no error: the blob is then kept in memory. May wait for a process that changes the cache directory.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] for a blob of more than 1 TiB, [`ErrorKind::Corrupt`] if the tree's size
-    /// is not that of such a blob.
+    /// does not fit a blob of this length.
     pub fn blob(self: &Arc<Self>, spec: &BlobSpec) -> Result<Arc<CachedBlob>> {
         let identity = spec.identity()?;
         let mut blobs = self.blobs.lock();
@@ -234,12 +238,12 @@ impl Cache {
         self.blobs.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Makes durable what this process inserted, advances the access clock, and evicts if that is due. Meant for a
-    /// background thread, every few seconds and before the end: bytes that are not synced survive the end of every
-    /// process, but no loss of power.
+    /// Makes the bytes durable that this process inserted, advances the clock that ages accesses for
+    /// eviction, and evicts if the cache is nearly full. A background thread calls it every few seconds and
+    /// at the end: bytes that are not synced survive the end of every process, but not a loss of power.
     ///
     /// # Errors
-    /// The first that a blob reports; the other blobs are synced anyway.
+    /// The first error of a blob or of the eviction; the other blobs are synced anyway.
     pub fn sync(&self) -> Result<()> {
         self.storage.state.tick();
         let mut result = Ok(());
@@ -254,15 +258,15 @@ impl Cache {
         result
     }
 
-    /// `true` if the cache is so full that [`evict`](Self::evict) should be called soon: within a 16th of the limit.
-    /// Inserts beyond the limit evict by themselves, which takes as long as a sync of the disk.
+    /// Returns `true` if the cache is filled to within 1/16 of its limit: call [`evict`](Self::evict) soon.
+    /// An insert beyond the limit evicts by itself, which takes as long as a sync of the disk.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
         self.storage.is_crowded()
     }
 
-    /// Evicts the least useful chunks that are not pinned, down to an 8th below the limit. Does nothing if there is no
-    /// limit, or if another thread or process evicts already.
+    /// Evicts the least useful chunks (64 KiB each) that are not pinned, until the cache is 1/8 below its
+    /// limit. Does nothing if there is no limit, or if another thread or process is evicting.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -271,14 +275,14 @@ impl Cache {
         Ok(evict::evict(&self.storage, Storage::low_mark(limit))?.unwrap_or_default())
     }
 
-    /// The counts of this process.
+    /// The counters of this process since it opened the cache.
     #[must_use]
     pub fn counters(&self) -> CacheCounters {
         self.storage.counts.read()
     }
 
-    /// The number of bytes that the cache can have in all: up to its limit, and at most the bytes that it has taken and
-    /// those that are free on its disk. 0 if its disk cannot be used.
+    /// The total capacity of the cache in bytes, used bytes included: its size limit, or less if its disk has
+    /// not enough free space. 0 if its disk cannot be used.
     #[must_use]
     pub fn room(&self) -> u64 {
         self.storage.room()

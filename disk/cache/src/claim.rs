@@ -22,20 +22,21 @@ use std::time::Duration;
 /// less.
 const POLL: Duration = Duration::from_millis(2);
 
-/// The way to wait for units that others fetch.
+/// The way for a claim's owner to wait for the units of its range that other claims cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitHint {
-    /// No other claim covers any of the range.
+    /// No other claim covers any part of the range: there is nothing to wait for.
     Nothing,
-    /// Only other threads of this process fetch it: [`subscribe`](CachedBlob::subscribe).
+    /// Only claims of this process cover parts of the range: wait by [`subscribe`](CachedBlob::subscribe).
     Notified,
-    /// Another process fetches it: look again after this time.
+    /// A claim of another process covers parts of the range: check again after this duration.
     Poll(Duration),
 }
 
-/// The right to fetch some runs of a blob, given back when dropped: others wait for it, so insert or drop soon.
+/// The exclusive right to fetch some ranges of a blob, so that no two fetch the same bytes. Dropping it
+/// releases the right; others wait for that, so insert or drop soon.
 ///
-/// Others see what was inserted at once, not only when the claim ends.
+/// Inserted bytes are visible to others at once, not only when the claim ends.
 pub struct CacheClaim {
     blob: Arc<CachedBlob>,
     units: Vec<Range<u64>>,
@@ -44,13 +45,14 @@ pub struct CacheClaim {
 }
 
 impl CacheClaim {
-    /// The runs of units to fetch and insert: aligned to units, cut at the blob's end, ascending.
+    /// The ranges that the owner of the claim has to fetch and insert: aligned to units, cut at the blob's
+    /// end, in ascending order. Empty if nothing is missing or other claims cover it all.
     #[must_use]
     pub fn owned(&self) -> &[ByteRange] {
         &self.owned
     }
 
-    /// The way to wait for parts of the range that others fetch.
+    /// The way to wait for the parts of the range that others fetch.
     #[must_use]
     pub fn wait_hint(&self) -> WaitHint {
         self.wait_hint
@@ -103,12 +105,13 @@ impl CacheClaim {
 }
 
 impl CachedBlob {
-    /// Claims the missing units of `range` that no other claim covers. May wait for the disk, and for seconds if
-    /// another process changes the cache directory and does not end, unless it [is quick](Self::claims_at_once).
+    /// Claims the missing units of `range` that no other claim covers. May wait for the disk, and for seconds
+    /// if another process keeps the cache directory locked, unless [`claims_at_once`](Self::claims_at_once)
+    /// is `true`.
     ///
     /// # Errors
-    /// Errors of the operating system's locks; [`ErrorKind::Corrupt`](headstart_block::ErrorKind::Corrupt) if a blob
-    /// without a tree was complete and wrong too often.
+    /// Errors of the operating system's locks; [`ErrorKind::Corrupt`](headstart_block::ErrorKind::Corrupt) if
+    /// the cache accepts no more of the blob, see [`is_refused`](Self::is_refused).
     pub fn claim(self: &Arc<Self>, range: ByteRange) -> Result<CacheClaim> {
         CacheClaim::new(self, range)
     }

@@ -10,51 +10,52 @@ use headstart_block::{Digest, Error, ErrorKind, Result};
 use serde::Serialize;
 use std::path::Path;
 
-/// The kind of an entry of the cache.
+/// The kind of a cached blob, by the way in which its bytes are verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EntryKind {
-    /// A layer's blob with a hash tree: all local bytes were checked.
+    /// A blob of a layer that has a hash tree: all its local bytes were verified.
     Verified,
-    /// A layer's blob without one that is whole and matches its digest.
+    /// A blob of a layer without a hash tree that is complete and matches its digest.
     Whole,
-    /// A layer's blob without one, whose bytes are trusted as they came from the store.
+    /// A blob of a layer without a hash tree that was not compared with its digest yet: its bytes are trusted
+    /// as the store sent them.
     Unverified,
-    /// The outboard of a hash tree.
+    /// The outboard of a blob: the file of its hash tree.
     HashTree,
 }
 
-/// A blob in the cache.
+/// A blob in the cache, as listed by [`Cache::list`].
 #[derive(Clone, Debug, Serialize)]
 pub struct Entry {
-    /// Its name: the digest.
+    /// The digest of the blob, which is its name.
     pub digest: Digest,
-    /// Its kind.
+    /// The kind of the blob.
     pub kind: EntryKind,
-    /// Its length in bytes.
+    /// Length of the blob, in bytes.
     pub len: u64,
-    /// Bytes of it that are local.
+    /// Bytes of the blob that are in the cache.
     pub local_bytes: u64,
-    /// Bytes of it that survive a loss of power.
+    /// Bytes of the blob that survive a loss of power.
     pub durable_bytes: u64,
-    /// Bytes that attached disks have pinned, local or not.
+    /// Bytes of the blob that attached disks have pinned (kept from eviction), in the cache or not.
     pub pinned_bytes: u64,
-    /// `true` if a process has it open.
+    /// `true` if a process has the blob open.
     pub in_use: bool,
 }
 
-/// The space that a cache takes, and the number of its blobs.
+/// The space that a cache uses, and the number of its blobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
-    /// Blobs, outboards included.
+    /// The number of blobs, outboards (files of hash trees) included.
     pub blobs: u64,
-    /// Those of them that a process has open.
+    /// The number of blobs that a process has open.
     pub blobs_in_use: u64,
-    /// Bytes of blobs that are local.
+    /// Bytes of blobs that are in the cache.
     pub local_bytes: u64,
-    /// Bytes of the files beside them.
+    /// Bytes of the sidecars, the files that record the local units of each blob.
     pub sidecar_bytes: u64,
-    /// Bytes that are free on the file system.
+    /// Free bytes on the file system of the cache.
     pub free_bytes: u64,
 }
 
@@ -95,10 +96,12 @@ fn entry(files: &Files) -> Result<Entry> {
 }
 
 impl Cache {
-    /// All blobs, by digest; one that several images describe differently is there several times.
+    /// Lists all blobs in the order of their digests. A blob that images describe differently (with another
+    /// hash tree, say) is listed once for each description. Blobs whose files cannot be opened are left out
+    /// and logged.
     ///
     /// # Errors
-    /// Errors of reading the directory.
+    /// Errors of reading the directory or of a file's locks.
     pub fn list(&self) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for stem in self.storage.directory.stems()? {
@@ -118,7 +121,7 @@ impl Cache {
             .flatten()
     }
 
-    /// The space that the cache takes in all.
+    /// Adds up the space that the cache uses.
     ///
     /// # Errors
     /// Errors of reading the directory.
@@ -136,7 +139,8 @@ impl Cache {
         Ok(usage)
     }
 
-    /// The usage of a cache that does not exist yet: nothing, on the disk that it would be on.
+    /// Returns the usage of a cache that does not exist yet: no blobs, and the free bytes of the file system
+    /// where `dir` would be.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -145,10 +149,12 @@ impl Cache {
         Ok(Usage { free_bytes: free_bytes(there)?, ..Usage::default() })
     }
 
-    /// Removes a blob and its hash tree. Returns the number of bytes that were local.
+    /// Removes a blob and its hash tree, unless another image needs the tree. Returns the number of their
+    /// bytes that were in the cache.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if it is not there, [`ErrorKind::Conflict`] if a process has it open.
+    /// [`ErrorKind::NotFound`] if the blob is not in the cache, [`ErrorKind::Conflict`] if a process has it
+    /// open.
     pub fn remove(&self, digest: &Digest) -> Result<u64> {
         let stems = self.storage.directory.stems()?;
         let mut found = Vec::new();
@@ -199,11 +205,13 @@ impl Cache {
         Ok(bytes)
     }
 
-    /// Evicts chunks that are not pinned, the least useful first, until at most `target` bytes are taken by blobs and
-    /// the files beside them. Blobs of which no byte is left and that no process uses are removed altogether.
+    /// Evicts chunks (64 KiB each) that are not pinned, the least useful first, until blobs and their
+    /// sidecars use at most `target` bytes. Blobs that have no byte left and that no process uses are removed
+    /// entirely.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if another process evicts and does not end; errors of reading the directory.
+    /// [`ErrorKind::Conflict`] if another process evicts and does not finish; errors of reading the
+    /// directory.
     pub fn prune(&self, target: u64) -> Result<Evicted> {
         evict::evict_patiently(&self.storage, target)
     }

@@ -3,24 +3,25 @@
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The counts of one process since it opened the cache.
+/// The counters of one process since it opened the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CacheCounters {
-    /// Bytes inserted and written.
+    /// Bytes that were inserted and written to the cache's files.
     pub inserted_bytes: u64,
-    /// Bytes kept in memory because the disk did not take them.
+    /// Bytes that were inserted and kept in memory because the disk did not accept them.
     pub bypassed_bytes: u64,
-    /// Bytes evicted.
+    /// Bytes that this process evicted.
     pub evicted_bytes: u64,
-    /// Ranges that failed their check.
+    /// Ranges that were found wrong: by the hash tree when they were inserted or, without a tree, by a
+    /// reader.
     pub corrupt_inserts: u64,
-    /// Reads of the cache's files that failed.
+    /// The number of reads of the cache's files that failed, because of the disk for example.
     pub failed_reads: u64,
-    /// Blobs without a hash tree that were whole and matched their digest.
+    /// Blobs without a hash tree that became complete and matched their digest.
     pub proven_blobs: u64,
-    /// Blobs without a hash tree that were whole and did not match their digest.
+    /// Blobs without a hash tree that became complete and did not match their digest.
     pub wrong_blobs: u64,
-    /// Bytes that were right when they came, were found wrong later, and were forgotten.
+    /// Bytes that were right when they were inserted, were found damaged later, and were removed.
     pub damaged_bytes: u64,
 }
 

@@ -40,14 +40,14 @@ impl Drop for Evicting<'_> {
     }
 }
 
-/// The result of an eviction.
+/// The result of an eviction; all fields are 0 if there was none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Evicted {
-    /// Bytes given back.
+    /// Bytes of blobs that were evicted.
     pub bytes: u64,
-    /// Bytes left.
+    /// Bytes of blobs that are still in the cache.
     pub left_bytes: u64,
-    /// Blobs left, outboards included.
+    /// The number of blobs that are still in the cache, outboards (files of hash trees) included.
     pub left_blobs: u64,
     /// `true` if less could be evicted than was needed: the rest is pinned or describes blobs in use, or an error kept
     /// it.

@@ -78,7 +78,8 @@ impl Drop for Changing<'_> {
     }
 }
 
-/// Trusts a sidecar as after a reboot, whatever its data file. The fuzzer calls this.
+/// Recovers a sidecar as after a reboot, whatever its data file holds, and returns the number of bytes that
+/// it records as local. For the fuzzer.
 #[doc(hidden)]
 pub fn recover_sidecar(file: File, data: File) -> Result<u64> {
     let header = Header::read(&file)?;

@@ -13,17 +13,19 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 impl CachedBlob {
-    /// Takes bytes from `offset` on: whole units, the last of which may be cut at the blob's end. If there is a hash
-    /// tree, they are checked against it before they become visible; they can be read when this returns. Units that are
-    /// local already stay as they are. Neither a disk that takes nothing more nor a full cache from which another
-    /// thread or process evicts is an error: the bytes are kept in memory.
+    /// Inserts `bytes`, which begin at `offset` and are whole units; the last unit may be cut at the blob's
+    /// end. If the blob has a hash tree, they are verified against it before they become visible. They can be
+    /// read when this returns. Units that are local already stay as they are. If the disk is full, or the
+    /// cache is and another thread or process is evicting, the bytes are kept in memory, which is no error.
     ///
     /// # Errors
     /// [`ErrorKind::Absent`](headstart_block::ErrorKind::Absent) if pages of the tree are missing
-    /// ([`tree_missing`](Self::tree_missing) names them). [`ErrorKind::Corrupt`](headstart_block::ErrorKind::Corrupt)
-    /// if the check fails: fetch again, from another source if possible. If the tree is wrong, its pages are forgotten,
-    /// and `tree_missing` names them again. Also if a blob without a tree was complete and wrong too often.
-    /// [`ErrorKind::Invalid`](headstart_block::ErrorKind::Invalid) if the bytes are not whole units.
+    /// ([`tree_missing`](Self::tree_missing) names them).
+    /// [`ErrorKind::Corrupt`](headstart_block::ErrorKind::Corrupt) if the verification fails: fetch again,
+    /// from another source if possible. If the tree is wrong, its pages are removed, and `tree_missing` names
+    /// them again. Also `Corrupt` if the cache accepts no more of the blob
+    /// ([`is_refused`](Self::is_refused)). [`ErrorKind::Invalid`](headstart_block::ErrorKind::Invalid) if the
+    /// bytes are not whole units.
     pub fn insert(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let range = ByteRange::new(offset, bytes.len() as u64).filter(|range| range.end() <= self.layout.len);
         let whole = |at: u64| at.is_multiple_of(self.layout.unit) || at == self.layout.len;

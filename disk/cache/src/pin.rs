@@ -13,9 +13,10 @@ use headstart_block::{ByteRange, ReadAt, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Keeps a range of a blob from eviction while it lives.
+/// A guard that keeps a range of a blob from eviction until it is dropped.
 ///
-/// Local bytes stay; bytes that are inserted later stay as well. A pin does not hinder [`CachedBlob::discard`].
+/// This covers bytes that are local now and those that are inserted later. A pin does not prevent
+/// [`CachedBlob::discard`].
 pub struct CachePin {
     blob: Arc<CachedBlob>,
     chunks: Range<u64>,
@@ -35,11 +36,11 @@ impl CachePin {
 }
 
 impl CachedBlob {
-    /// Keeps `range` from being evicted, by any process, as long as the guard lives.
+    /// Pins `range`: no process evicts bytes of it until the returned guard is dropped.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`](headstart_block::ErrorKind::Conflict) if another process evicts parts of it and does not
-    /// end.
+    /// [`ErrorKind::Conflict`](headstart_block::ErrorKind::Conflict) if another process is evicting parts of
+    /// the range and does not finish.
     pub fn pin(self: &Arc<Self>, range: ByteRange) -> Result<CachePin> {
         CachePin::new(self, range.intersect(ByteRange::between(0, self.len())))
     }

@@ -50,14 +50,15 @@ enum Remedy {
     ForgetDoubtful,
 }
 
-/// The result of comparing bytes in the cache, hash trees included.
+/// The result of verifying bytes that are in the cache. The bytes of hash trees count too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Findings {
-    /// Bytes that match.
+    /// Bytes that match the hash tree or the digest.
     pub right_bytes: u64,
-    /// Bytes that do not match.
+    /// Bytes that do not match the hash tree or the digest.
     pub wrong_bytes: u64,
-    /// Bytes that cannot be compared: parts of a blob without a hash tree, or of one with pages of the tree missing.
+    /// Bytes that cannot be verified: the blob has no hash tree and is incomplete, or pages of its tree are
+    /// missing.
     pub unproven_bytes: u64,
 }
 
@@ -70,21 +71,21 @@ impl AddAssign for Findings {
 }
 
 impl Findings {
-    /// All bytes that were looked at.
+    /// The number of all bytes that were looked at: right, wrong and unproven.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.right_bytes + self.wrong_bytes + self.unproven_bytes
     }
 }
 
-/// A blob that was compared with its hash tree or digest.
+/// The result of verifying one blob.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verified {
-    /// Its name: the digest.
+    /// The digest of the blob, which is its name.
     pub digest: Digest,
-    /// Its kind.
+    /// The kind of the blob.
     pub kind: EntryKind,
-    /// The result.
+    /// The numbers of right, wrong and unproven bytes.
     #[serde(flatten)]
     pub found: Findings,
 }
@@ -102,12 +103,12 @@ enum Verdict {
 }
 
 impl CachedBlob {
-    /// Forgets wrong local bytes of `range`, for a caller that found them wrong by other means, such as the checksum of
-    /// a frame. `true` if there were any, so that it is worth fetching again. Bytes that cannot be compared with a hash
-    /// tree are forgotten too, unless the digest of a short blob proves them.
+    /// Removes the wrong local bytes of `range`, for a caller that found them wrong by other means, such as a
+    /// frame's checksum. Returns `true` if there were any, so that fetching again may help. Bytes that no
+    /// hash tree can verify are removed too, unless the blob is short and matches its digest.
     ///
     /// # Errors
-    /// As [`discard`](Self::discard).
+    /// Those of [`discard`](Self::discard), and errors of reading the disk.
     pub fn discard_wrong(&self, range: ByteRange) -> Result<bool> {
         if self.tree().is_some() {
             let found = self.compare(range, Remedy::ForgetDoubtful)?;
@@ -134,16 +135,18 @@ impl CachedBlob {
         self.discard(range).map(|()| true)
     }
 
-    /// Compares the part of `range` that is on the disk with the hash tree, if there is one, and forgets wrong bytes.
+    /// Verifies the part of `range` that is on the disk against the hash tree, and removes wrong bytes.
+    /// Without a hash tree nothing is verified, and all numbers of the result are 0.
     ///
     /// # Errors
-    /// Errors of the disk, other than reads that fail: such bytes are forgotten.
+    /// Errors of the disk, except for failed reads: bytes that cannot be read are removed.
     pub fn recheck(&self, range: ByteRange) -> Result<Findings> {
         self.compare(range, Remedy::Forget).inspect(|found| self.say_damaged(found))
     }
 
-    /// `true` if `bytes`, whole units that were read here from `offset` on, match the hash tree, if there is one: for a
-    /// caller that is about to give them to other hosts. Bytes that are found wrong are forgotten.
+    /// Returns `true` if `bytes`, whole units read from this blob at `offset`, match the hash tree, or the
+    /// blob has none. For a caller that is about to send them to other hosts. Wrong bytes are removed from
+    /// the cache.
     #[must_use]
     pub fn is_right(&self, offset: u64, bytes: &[u8]) -> bool {
         let Err(error) = self.check_bytes(offset, bytes) else { return true };
@@ -279,9 +282,10 @@ impl CachedBlob {
 }
 
 impl Cache {
-    /// Compares all bytes on the disk with hash trees and digests, blob by blob, and calls `each` with the result of
-    /// each blob. Wrong bytes are forgotten if `repair` is set; disks may use the cache meanwhile. `read` is called now
-    /// and then with the number of bytes that were read, and may end the comparison by an error.
+    /// Verifies all bytes on the disk against hash trees and digests, and calls `each` with the result of
+    /// each blob. If `repair` is `true`, wrong bytes are removed; disks may use the cache meanwhile. `read`
+    /// is called now and then with the number of bytes that were read since the last call; its error ends the
+    /// verification.
     ///
     /// # Errors
     /// The error of `read`; errors of the directory.

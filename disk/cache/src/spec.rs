@@ -4,25 +4,27 @@ use crate::sidecar::{Identity, Kind, MAX_LEN};
 use headstart_block::{Digest, Error, Result};
 use headstart_hash_tree::{Tree, TreeBuilder, outboard_len};
 
-/// The description of a blob in the cache: its name, and the sums that its bytes are checked by.
+/// The description of a blob in the cache: its name, its length, and the hashes that verify its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlobSpec {
-    /// The blob's name in its store.
+    /// The digest of the blob's bytes, which is its name in the store.
     pub digest: Digest,
     /// The blob's length in bytes.
     pub len: u64,
-    /// The blob's hash tree. Without one its bytes are trusted as they came from the store, until the blob is whole.
+    /// The blob's hash tree, which verifies each range on its own. `None`: fetched bytes are trusted until
+    /// the blob is complete and can be compared with its digest.
     pub tree: Option<Tree>,
-    /// The store that the blob comes from, as returned by `Store::location`. Only used if there is no tree: bytes that
-    /// nothing proves are not shared between disks of different stores.
+    /// The location of the store that the blob comes from, as returned by `Store::location`. Only used
+    /// without a hash tree: unverified bytes are not shared between disks of different stores.
     pub origin: Option<String>,
 }
 
 impl BlobSpec {
-    /// The description of a blob that is in memory, and the outboard of its hash tree.
+    /// Computes the description of a blob whose bytes are in memory, and the outboard (the file of its hash
+    /// tree).
     ///
     /// # Errors
-    /// Errors of spooling the tree, for blobs beyond 1 GiB.
+    /// Errors of the temporary file that holds the tree of a blob beyond 1 GiB.
     pub fn of(bytes: &[u8]) -> Result<(Self, Vec<u8>)> {
         let mut builder = TreeBuilder::new(&std::env::temp_dir());
         builder.update(bytes)?;

@@ -27,14 +27,16 @@ const RETRY_AFTER_MS: u64 = 1000;
 /// The time for which the warning about a disk that takes nothing is not repeated, in milliseconds.
 const QUIET_MS: u64 = 60_000;
 
-/// The settings of a cache.
+/// The settings with which a process opens a cache.
 #[derive(Clone, Debug)]
 pub struct CacheSettings {
-    /// The most bytes of blobs and their sidecars on disk; `None`: as many as the disk takes.
+    /// The maximum size of blobs and their sidecars on disk, in bytes; `None`: no limit but the disk's space.
     pub size_limit: Option<u64>,
-    /// The most bytes of this process's memory for bytes that the disk did not take.
+    /// The maximum memory of this process, in bytes, for inserted bytes that the disk did not accept. 32 MiB
+    /// by default.
     pub overlay_limit: u64,
-    /// `true` if blobs without a hash tree are checked by their digest, in the background, once they are whole.
+    /// `true` if blobs without a hash tree are compared with their digest, in the background, once they are
+    /// complete.
     pub check_whole: bool,
 }
 

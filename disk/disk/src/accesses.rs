@@ -20,16 +20,18 @@ const BLOCKS_MAX: u64 = 1 << 20;
 /// The number of first accesses that are kept. A boot has some thousands.
 const LOG_MAX: usize = 1 << 15;
 
-/// Slices of one block that were read for the first time.
+/// The slices (64 KiB) of one block that one read was the first to touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstAccess {
-    /// The number of the block.
+    /// The number of the block on the disk, counted in blocks of 2 MiB.
     pub block: u64,
-    /// The slices: bit `i` stands for slice `i`, as in a [`PlanItem`](headstart_block::PlanItem).
+    /// The slices of the block, as bits: bit `i` stands for slice `i`, as in a
+    /// [`PlanItem`](headstart_block::PlanItem).
     pub slices: u32,
 }
 
-/// The log.
+/// The log of a disk's first reads: each slice (64 KiB) is recorded once, when it is read for the first time.
+/// The log keeps at most 32,768 entries and covers the first 2 TiB of a disk.
 pub struct Accesses {
     /// The slices of each block that were read.
     seen: Box<[AtomicU32]>,
@@ -39,7 +41,7 @@ pub struct Accesses {
 }
 
 impl Accesses {
-    /// The log of a disk of `disk_size` bytes.
+    /// Creates the empty log of a disk of `disk_size` bytes.
     #[must_use]
     pub fn new(disk_size: u64) -> Self {
         let blocks = disk_size.div_ceil(BLOCK_SIZE).min(BLOCKS_MAX);
@@ -50,7 +52,7 @@ impl Accesses {
         }
     }
 
-    /// Notes a read of `range` of the disk.
+    /// Records a read of `range` of the disk.
     #[inline]
     pub fn note(&self, range: ByteRange) {
         let Some(last) = range.end().checked_sub(1).filter(|_| !range.is_empty()) else { return };
@@ -92,7 +94,8 @@ impl Accesses {
         }
     }
 
-    /// Passes on the first accesses since `from`, and moves `from` behind them; at most `LOG_MAX` in all.
+    /// Calls `each` with the entries of the log from index `from` on, and sets `from` to the index of the
+    /// next entry.
     pub fn since(&self, from: &mut usize, each: &mut dyn FnMut(FirstAccess)) {
         while let Some(place) = self.log.get(*from) {
             let word = place.load(Ordering::Acquire);
@@ -106,13 +109,14 @@ impl Accesses {
         }
     }
 
-    /// `true` once anything was read.
+    /// Returns `true` once any slice was read.
     #[must_use]
     pub fn are_any(&self) -> bool {
         self.next.load(Ordering::Relaxed) > 0
     }
 
-    /// The slices among `slices` of a block that were read.
+    /// Returns those of `slices` of a block (bit `i` stands for slice `i`) that were read; 0 for a block
+    /// beyond the first 2 TiB.
     #[must_use]
     pub fn was_read(&self, block: u64, slices: u32) -> u32 {
         let seen = usize::try_from(block).ok().and_then(|block| self.seen.get(block));

@@ -47,97 +47,98 @@ use uuid::Uuid;
 /// The time that a store may take to give an image's manifest before it is asked whether it can be reached at all.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// The things that the disks of a process share.
+/// The resources that the disks of a process share.
 #[derive(Clone)]
 pub struct DiskHost {
-    /// The runtime that fetches run on.
+    /// The runtime on which fetches run.
     pub runtime: Handle,
-    /// The cache, which keeps fetched bytes.
+    /// The cache on this host that keeps fetched bytes.
     pub cache: Arc<Cache>,
-    /// The settings by which the steps of opening an image are tried again.
+    /// The settings for retrying the steps of opening an image.
     pub retry: RetrySettings,
-    /// Other hosts, which are asked first for missing bytes.
+    /// The other hosts that are asked for missing bytes before the store; `None`: only the store is asked.
     pub swarm: Option<Arc<dyn Swarm>>,
-    /// The time that a store has for an answer, for the warning about one that is silent; `None`: no warning.
+    /// The duration without an answer from a store after which a warning is given; `None`: no warning.
     pub warn_of_silence: Option<Duration>,
 }
 
-/// The options of an attach.
+/// The options for attaching a disk.
 #[derive(Clone, Default)]
 pub struct DiskOptions {
-    /// The settings of the pull engine.
+    /// The settings of the pull engine, which fetches missing bytes.
     pub pull: headstart_pull::EngineSettings,
-    /// The plan that is preloaded from the start, whatever its success.
+    /// The plan that is preloaded from the start and is never stopped, whether it helps or not.
     pub plan: Plan,
-    /// The places where plans are looked for, beside the attach, for an image that is not local. Such plans are
-    /// followed as long as they do good. `None`: only `plan` is preloaded.
+    /// The source of plans, which is searched while the disk is attached if the image is not on this host.
+    /// Such a plan is stopped if it does harm. `None`: only `plan` is preloaded.
     pub plans: Option<Arc<dyn PlanSource>>,
-    /// `true` if a read that lacks bytes waits for all of their blocks, and plans fetch whole blocks, as other systems
-    /// do. For comparison.
+    /// `true` if a read whose bytes are not local waits for all bytes of its blocks (2 MiB), and plans
+    /// preload whole blocks. For comparison with systems that do that.
     pub whole_blocks: bool,
-    /// The rate, in bytes a second, at which the disk is filled in the background.
+    /// The rate, in bytes a second, at which the rest of the image is fetched in the background; `None`: it
+    /// is not.
     pub fill_rate: Option<u64>,
-    /// The layer that takes writes; the disk is read-only without.
+    /// The options of the layer that takes writes; `None`: the disk is read-only.
     pub writable: Option<WritableOptions>,
-    /// The recorder of reads and writes.
+    /// The recorder of the disk's reads and writes; `None`: they are not recorded.
     pub recorder: Option<Arc<Recorder>>,
-    /// `true` to refuse an image of a store whose bytes are not all proven by hash trees as they come.
+    /// `true` to refuse an image in a store unless hash trees verify all its bytes as they are fetched.
     pub require_tree: bool,
-    /// `true` to attach an image that is whole in the cache although its store refuses the credentials.
+    /// `true` to attach an image that is completely in the cache even if its store denies access.
     pub cached_although_denied: bool,
-    /// The image that the reference stood for when the disk was first attached: the store is not asked again for the
-    /// reference's meaning.
+    /// The image that the reference meant when the disk was first attached, so that a tag that has moved
+    /// since makes no difference; `None`: the store is asked which image the reference means.
     pub known: Option<KnownImage>,
-    /// A file that exists as long as the disk is to be attached again if its process dies: the image is held for that
-    /// time.
+    /// A file that exists while the disk is to be attached again after its process dies. As long as it
+    /// exists, the image stays protected from deletion. `None`: the protection ends with the process.
     pub record: Option<PathBuf>,
 }
 
-/// An image that need not be looked up.
+/// An image that is attached by its manifest, without asking the store which image a reference means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownImage {
-    /// The digest of its manifest.
+    /// The digest of the image's manifest.
     pub digest: Digest,
-    /// The manifest, which has that digest.
+    /// The bytes of the manifest; `digest` is their digest.
     pub manifest: Vec<u8>,
 }
 
-/// The layer that takes writes.
+/// The options of a disk's writable layer, a directory that takes the writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WritableOptions {
-    /// Its directory; made if it is missing and `expected` allows it.
+    /// The directory; it is created if it is missing and `expected` allows that.
     pub dir: PathBuf,
-    /// The size of the disk in bytes; at least the image's. `None`: the present size.
+    /// The size of the disk in bytes; at least the image's size. `None`: the present size.
     pub size: Option<u64>,
-    /// The most bytes that the directory may take. `None`: twice the bytes that the disk holds over its image, and 128
-    /// MiB.
+    /// The maximum size of the directory, in bytes. `None`: 128 MiB plus twice the bytes that the disk holds
+    /// in addition to its image.
     pub max: Option<u64>,
-    /// The name of the image that the directory notes, if the image is attached from a copy. `None`: the reference of
-    /// the attach.
+    /// The image's name to record in the directory if the image is attached from a copy. `None`: the
+    /// reference that is attached.
     pub origin: Option<Reference>,
-    /// The disk that the directory has to hold.
+    /// The disk that the directory must hold; otherwise attaching fails.
     pub expected: Expected,
 }
 
-/// A disk that was attached.
+/// A disk that was attached, with the image that it was made from.
 pub struct AttachedDisk {
-    /// The disk.
+    /// The block device to serve.
     pub disk: Arc<Disk>,
     /// The digest of the image's manifest.
     pub digest: Digest,
-    /// Its manifest.
+    /// The image's manifest.
     pub manifest: Manifest,
-    /// The bytes of the manifest.
+    /// The bytes of the image's manifest.
     pub manifest_bytes: Vec<u8>,
-    /// The writable directory, if it was made by this attach.
+    /// The writable directory, if this attach created it; `None` if it existed or the disk is read-only.
     pub made: Option<MadeDirectory>,
-    /// Keeps others from deleting the image while the disk is attached.
+    /// The hold that protects the image from deletion while the disk is attached.
     pub hold: Hold,
-    /// Warnings for the user.
+    /// Warnings to show the user; empty if there are none.
     pub warnings: Vec<String>,
 }
 
-/// A writable directory that was made for a disk, with the facts that are needed to remove it again.
+/// A writable directory that was created for a disk, with the facts that are needed to remove it again.
 #[derive(Debug)]
 pub struct MadeDirectory {
     dir: PathBuf,
@@ -157,8 +158,9 @@ enum MadeLease {
 }
 
 impl MadeDirectory {
-    /// Removes the directory again, for a disk that was never served: nothing was written except the disk's own files.
-    /// The disk must still be open: without its lock, another attach may have made the directory its own.
+    /// Removes the directory and its lease, for a disk that was never served, so that it holds only the
+    /// disk's own files. The disk must still be open: otherwise another attach may have taken the directory
+    /// over.
     pub fn remove(self) {
         match &self.lease {
             // Best effort: the lease of a directory that is gone is over.
@@ -170,12 +172,13 @@ impl MadeDirectory {
         self.remove_empty();
     }
 
-    /// Removes only directories that were not there before, as far as they are empty.
+    /// Removes only the directories that were created, and of those only the empty ones.
     pub fn remove_empty(&self) {
         let _ = self.missing.iter().try_for_each(std::fs::remove_dir);
     }
 
-    /// The directories that making `dir` would make.
+    /// Records the directories that have to be created for `dir` to exist. Must be called before `dir` is
+    /// created.
     #[must_use]
     pub fn before(dir: &Path) -> Self {
         let missing = dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists());
@@ -199,7 +202,7 @@ impl Drop for Unheld {
     }
 }
 
-/// Attaches an image in a directory of this host, and holds it there.
+/// Attaches an image that is in a directory of this host, and protects it there from deletion.
 ///
 /// # Errors
 /// Errors of opening the image or the writable directory.
@@ -238,11 +241,11 @@ pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Atta
     Ok(AttachedDisk { disk, digest, manifest, manifest_bytes, made, hold, warnings })
 }
 
-/// Attaches an image out of `store`, the store that `reference` names.
+/// Attaches an image that is in `store`, the store that `reference` names.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] and [`ErrorKind::Unavailable`] if the store cannot be used and not every byte is in the cache
-/// already; errors of opening the image or the writable directory.
+/// [`ErrorKind::Denied`] and [`ErrorKind::Unavailable`] if the store cannot be used and the image is not
+/// completely in the cache; errors of opening the image or the writable directory.
 pub async fn attach_remote(
     host: &DiskHost,
     store: Arc<dyn Store>,

@@ -6,7 +6,7 @@ use headstart_lsmt::Stack;
 use headstart_pull::{BlobId, BlobRange, BlobView};
 use std::sync::Arc;
 
-/// The blobs of an image, in the cache.
+/// The blobs of an image in the cache, and the location of the disk's bytes in them.
 pub struct Blobs {
     stack: Arc<Stack>,
     /// The layers' blobs, each once, and behind them the hash trees of those that have one.
@@ -70,7 +70,8 @@ impl Blobs {
         });
     }
 
-    /// The number of local bytes of the layers' blobs that nothing proves.
+    /// The number of local bytes of the layers' blobs that neither a hash tree nor the digest of a complete
+    /// blob has verified.
     #[must_use]
     pub fn unproven_bytes(&self) -> u64 {
         let unproven = self.data().iter().filter(|blob| !blob.is_proven());
@@ -87,19 +88,19 @@ impl Blobs {
         self.blobs.get(blob.0 as usize)
     }
 
-    /// The layers' blobs, each once.
+    /// The blobs of the image's layers, without hash trees. A blob of several layers is there once.
     #[must_use]
     pub fn data(&self) -> &[Arc<CachedBlob>] {
         &self.blobs[..self.data]
     }
 
-    /// The number of local bytes of the layers' blobs, and of all their bytes.
+    /// Returns two numbers of bytes of the layers' blobs: those that are local (in the cache), and all.
     #[must_use]
     pub fn local_bytes(&self) -> (u64, u64) {
         self.data().iter().fold((0, 0), |(local, all), blob| (local + blob.local_bytes(), all + blob.len()))
     }
 
-    /// `true` if nothing is missing.
+    /// Returns `true` if all bytes of the layers' blobs are local.
     #[must_use]
     pub fn are_whole(&self) -> bool {
         self.data().iter().all(|blob| blob.is_local(ByteRange::between(0, blob.len())))

@@ -67,7 +67,7 @@ impl Top {
     }
 }
 
-/// An attached image: its merged layers, with or without a writable layer on top.
+/// An attached image as a block device: its merged layers, with or without a writable layer on top.
 pub struct Disk {
     /// The collector of the writable layer's garbage; ends first.
     pub(crate) collecting: Option<Collecting>,
@@ -85,19 +85,19 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The disk's counters.
+    /// The counters and latency distributions of the disk.
     #[must_use]
     pub fn stats(&self) -> &DiskStats {
         &self.stats
     }
 
-    /// The image's merged layers.
+    /// The merged layers of the image, without the writable layer.
     #[must_use]
     pub fn stack(&self) -> &Arc<Stack> {
         &self.stack
     }
 
-    /// The writable layer, if it has one.
+    /// The writable layer; `None` if the disk is read-only.
     #[must_use]
     pub fn writable(&self) -> Option<&Arc<WritableDisk>> {
         match &self.top {
@@ -106,22 +106,24 @@ impl Disk {
         }
     }
 
-    /// The driver that fetches the image's bytes; `None` if all of them are in a local directory.
+    /// The driver of the pull engine, which fetches the image's bytes; `None` if the image is in a local
+    /// directory.
     #[must_use]
     pub fn puller(&self) -> Option<&Arc<Puller>> {
         self.puller.as_ref()
     }
 
-    /// The driver that preloads by plans; `None` if all bytes are in a local directory.
+    /// The driver of preloading; `None` if the image is in a local directory.
     #[must_use]
     pub fn preloader(&self) -> Option<&Arc<Preloader>> {
         self.preloader.as_ref()
     }
 
-    /// Makes all writes durable, and has the writable layer note that, so that an attach that finds less refuses.
+    /// Makes all writes durable and records their extent in the writable layer, so that an attach that finds
+    /// fewer writes fails.
     ///
     /// # Errors
-    /// The error of making writes durable. A note that could not be written is logged as a warning.
+    /// The error of making writes durable. If the record cannot be written, a warning is logged.
     pub fn flush_with_note(&self) -> Result<()> {
         self.flush()?;
         if let Some(Err(error)) = self.writable().map(|writable| writable.note_logs()) {
@@ -130,7 +132,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Ends all waiting: reads that need bytes from a store or a peer fail from now on.
+    /// Stops fetching: reads that need bytes from a store or another host fail from now on, waiting ones
+    /// included.
     pub fn close(&self) {
         if let Some(puller) = &self.puller {
             puller.close();

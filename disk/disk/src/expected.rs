@@ -9,24 +9,24 @@ use headstart_lsmt::writable::WritableDisk;
 use std::path::Path;
 use uuid::Uuid;
 
-/// The disk that a writable directory has to hold.
+/// The disk that a writable directory must hold, so that an unmounted directory is not taken for a new disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expected {
-    /// Any disk. If there is none, one is made.
+    /// Any disk. If the directory has none, a new one is created.
     #[default]
     AnyOrNone,
-    /// A disk that was made before; its id is not known.
+    /// A disk that was created before and whose ID is not known. None is created.
     Made,
-    /// The disk of this id.
+    /// The disk with this ID. None is created.
     Id(Uuid),
 }
 
 impl Expected {
-    /// Checks the disk in `dir`.
+    /// Checks that `dir` holds the expected disk.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if the disk is not there, [`ErrorKind::Conflict`] if another one is there; errors of
-    /// reading its state.
+    /// [`ErrorKind::NotFound`] if a disk is expected and none is there, [`ErrorKind::Conflict`] if the disk
+    /// there has another id; errors of reading its state.
     pub fn check(self, dir: &Path) -> Result<()> {
         if self == Self::AnyOrNone {
             return Ok(());

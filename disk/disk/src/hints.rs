@@ -30,7 +30,8 @@ pub(crate) fn image_key(blobs: &[Arc<CachedBlob>]) -> Option<ImageKey> {
     key_of(blobs.iter().map(|blob| (blob.spec().digest, blob.spec().tree)))
 }
 
-/// The key by which a tracker knows an image's disks, from its manifest; `None` for an image without hash trees.
+/// Computes from an image's manifest the key under which a tracker gathers the reads of the image's disks.
+/// `None` if no layer has a hash tree: such an image takes no part in a swarm.
 #[must_use]
 pub fn image_key_of(manifest: &Manifest) -> Option<ImageKey> {
     let mut blobs: Vec<(Digest, Option<Tree>)> = Vec::new();

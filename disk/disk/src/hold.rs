@@ -46,8 +46,8 @@ const LANDS: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(500);
 const LONGEST_LOOK: Duration = Duration::from_secs(15);
 
-/// Keeps an image from being deleted as long as this is there, and gives it up when dropped, unless its disk is to be
-/// started again. The default keeps nothing.
+/// A guard that protects an image from deletion, by a lease in its store. Dropping it removes the lease,
+/// unless the disk is to be started again. The default protects nothing.
 #[derive(Default)]
 pub struct Hold {
     in_directory: Mutex<Option<HeldLease>>,
@@ -128,7 +128,7 @@ impl Hold {
         Self { in_directory: Mutex::new(Some(lease)), in_store: Mutex::default() }
     }
 
-    /// Gives the image up: the disk is detached. The image of a writable directory stays held.
+    /// Removes the lease because the disk is detached. The lease of a writable directory stays.
     pub fn release(&self) {
         let in_directory = self.in_directory.lock().take();
         if let Some(held) = in_directory {
@@ -139,8 +139,8 @@ impl Hold {
         }
     }
 
-    /// Gives the image up if the disk could not be served, unless the disk is to be started again. Nothing is written
-    /// to its store from then on.
+    /// Removes the lease, if it is in an object store, of a disk that could not be served. If the disk is to
+    /// be started again, the lease stays. In either case nothing is written to the store after this returns.
     pub fn give_up(&self) {
         let Some(held) = self.take() else { return };
         if is_recorded(held.record.as_deref()) {

@@ -13,14 +13,15 @@ use headstart_store::Selector;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The directory of such images, and the meaning of their tags.
+/// The manifests of a cache's pinned images, which the hosts of a swarm keep together, and the images that
+/// their tags mean.
 pub struct PinnedImages {
     manifests: KnownFiles,
     tags: KnownImages,
 }
 
 impl PinnedImages {
-    /// The pinned images of the cache in `cache`.
+    /// Returns the pinned images of the cache in the directory `cache`.
     #[must_use]
     pub fn of(cache: &Path) -> Self {
         let manifests = KnownFiles {
@@ -31,10 +32,10 @@ impl PinnedImages {
         Self { manifests, tags: KnownImages::of(cache) }
     }
 
-    /// Adds an image with this manifest, which is kept from now on.
+    /// Stores the manifest of a pinned image, unless it is there already.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The error of writing the file.
     pub fn insert(&self, manifest: &[u8]) -> Result<()> {
         let digest = Digest::of(manifest);
         if self.get(&digest).is_some() {
@@ -43,25 +44,26 @@ impl PinnedImages {
         self.manifests.write(&digest.to_string(), manifest)
     }
 
-    /// Notes that `selector` means the image with this manifest in `store`, which is the store's own name of its
-    /// location.
+    /// Records that `selector` (a tag, say) in `store` means the image with this manifest. `store` is the
+    /// location by which the store calls itself.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The error of writing the file.
     pub fn resolve(&self, store: &str, selector: &Selector, manifest: &[u8]) -> Result<()> {
         self.tags.remember(&known_images::name(store, selector), &Digest::of(manifest), manifest)
     }
 
-    /// `true` if the meaning of `selector` in `store` is known, from a pin or from the store itself.
+    /// Returns `true` if the image that `selector` in `store` means is recorded, from a pin or from an answer
+    /// of the store.
     #[must_use]
     pub fn is_resolved(&self, store: &str, selector: &Selector) -> bool {
         self.tags.recall(&known_images::name(store, selector)).is_some()
     }
 
-    /// Removes an image that is not kept any more.
+    /// Removes the manifest of an image that is no longer pinned. A missing manifest is no error.
     ///
     /// # Errors
-    /// The file cannot be removed.
+    /// The error of removing the file.
     pub fn remove(&self, digest: &Digest) -> Result<()> {
         let path = self.manifests.path(&digest.to_string());
         match std::fs::remove_file(&path) {

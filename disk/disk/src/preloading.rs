@@ -39,7 +39,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 
-/// The interval at which the pilot is told the reads.
+/// The interval at which new reads are reported to the pilot, which chooses the plan.
 pub const TICK: Duration = Duration::from_millis(50);
 
 /// The interval once the first minutes of reading are over, when hardly any read is new.
@@ -51,60 +51,61 @@ const BOOT: Duration = Duration::from_secs(600);
 /// The interval at which the bandwidth is remembered, if it changed.
 const REMEMBER: Duration = Duration::from_secs(1);
 
-/// The disk for which plans are looked for.
+/// The image and disk for which preload plans are searched.
 pub struct PlanQuery {
     /// The digest of the image's manifest.
     pub digest: Digest,
-    /// The manifest.
+    /// The image's manifest.
     pub manifest: Manifest,
-    /// The store of the image.
+    /// The store that has the image.
     pub store: Arc<dyn Store>,
     /// The layers and the size of the disk, once it is open.
     opened: watch::Receiver<Option<OpenedDisk>>,
 }
 
-/// A disk that is open.
+/// The layers and the size of a disk that is open.
 #[derive(Clone)]
 pub struct OpenedDisk {
-    /// Its merged layers.
+    /// The merged layers of the image.
     pub stack: Arc<Stack>,
-    /// Its size in bytes: the image's, or more if it is writable.
+    /// The size of the disk in bytes: the image's, or more if the disk is writable.
     pub size: u64,
 }
 
 impl PlanQuery {
-    /// The name under which boots of the disk are known; see [`Manifest::known_as`].
+    /// The digest under which boots of the disk are recorded; see [`Manifest::known_as`].
     #[must_use]
     pub fn image(&self) -> Digest {
         self.manifest.known_as(self.digest)
     }
 
-    /// Waits until the disk is open. `None` if it will not be.
+    /// Waits until the disk is open. Returns `None` if opening it was abandoned.
     pub async fn opened(&self) -> Option<OpenedDisk> {
         let mut opened = self.opened.clone();
         opened.wait_for(Option::is_some).await.ok()?.clone()
     }
 }
 
-/// The result of a search for plans in one place.
+/// The result of searching one location for plans.
 #[derive(Debug)]
 pub struct PlanFinding {
-    /// The name of the place, for a message.
+    /// A phrase for messages that names the location.
     pub place: &'static str,
-    /// The plans that were found.
+    /// The plans that were found; `None` if there are none for this disk.
     pub candidate: Option<PlanCandidate>,
-    /// The errors of plans that are there and cannot be used.
+    /// The errors of reading the location, and of plans there that cannot be used.
     pub failures: Vec<Error>,
 }
 
-/// The lookup of plans for disks.
+/// A search for preload plans, in one or several locations.
 pub trait PlanSource: Send + Sync {
-    /// Starts to look for plans of a disk on `runtime`. The findings come as they are made; the search ends early when
-    /// their receiver is dropped.
+    /// Starts a search for plans of a disk on `runtime`. Each location's result is sent when it is known;
+    /// dropping the receiver ends the search.
     fn look(&self, query: Arc<PlanQuery>, runtime: &Handle) -> Receiver<PlanFinding>;
 }
 
-/// The preloading of one disk.
+/// The driver of one disk's preloading: reports the disk's reads to the pilot and gives the pull engine the
+/// plan that the pilot chooses.
 pub struct Preloader {
     accesses: Accesses,
     /// `true` if plans name whole blocks, whatever their items are.
@@ -237,7 +238,7 @@ impl Preloader {
         &self.accesses
     }
 
-    /// The results so far.
+    /// The results of preloading so far.
     #[must_use]
     pub fn preloaded(&self) -> Preloaded {
         let state = self.state();

@@ -37,7 +37,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// The pause until an index that may be wrong is requested once more.
 const OPENING_PAUSE: Duration = Duration::from_secs(1);
 
-/// A disk's pull engine and the I/O that the engine requested.
+/// The driver of one disk's pull engine: reports misses to the engine and carries out its fetches.
 pub struct Puller {
     blobs: Arc<Blobs>,
     /// The bytes by which each of the layers' blobs was opened; `None` if its hash tree proves them.
@@ -174,32 +174,32 @@ impl Puller {
         self.step(&mut state, EngineEvent::Read { read, ranges: &[range] });
     }
 
-    /// Replaces the plan.
+    /// Preloads `plan` from now on, instead of the plan before.
     pub fn set_plan(self: &Arc<Self>, plan: Plan) {
         let mut state = self.state();
         self.step(&mut state, EngineEvent::PlanChanged(plan));
     }
 
-    /// Fills the disk in the background at `rate` bytes a second; `None` stops that.
+    /// Fetches the rest of the disk in the background at `rate` bytes a second; `None` stops that.
     pub fn set_fill_rate(self: &Arc<Self>, rate: Option<u64>) {
         let mut state = self.state();
         state.fill_rate = rate;
         self.step(&mut state, EngineEvent::FillRate(rate));
     }
 
-    /// The progress of the filling.
+    /// The progress of fetching the rest of the disk in the background.
     #[must_use]
     pub fn progress(&self) -> headstart_pull::FillProgress {
         self.state().engine.progress()
     }
 
-    /// The progress of preloading, and its costs.
+    /// The plan that is preloaded, its progress, and the estimate of the link.
     #[must_use]
     pub fn preloading(&self) -> headstart_pull::Preloading {
         self.state().engine.preloading()
     }
 
-    /// The bytes that other hosts brought while this disk waited for them.
+    /// The number of bytes that other hosts have brought while this disk waited for them; 0 without a swarm.
     #[must_use]
     pub fn brought_by_swarm(&self) -> u64 {
         self.fetcher.sharing().map_or(0, Sharing::brought)
@@ -220,19 +220,19 @@ impl Puller {
         self.state().closed
     }
 
-    /// The estimate of the link.
+    /// The current estimate of the link to the store.
     #[must_use]
     pub fn estimate(&self) -> headstart_pull::Estimate {
         self.state().engine.estimate()
     }
 
-    /// The engine's counters.
+    /// The counters of the pull engine.
     #[must_use]
     pub fn counters(&self) -> headstart_pull::EngineCounters {
         self.state().engine.counters()
     }
 
-    /// The image's blobs.
+    /// The blobs of the image in the cache.
     #[must_use]
     pub fn blobs(&self) -> &Arc<Blobs> {
         &self.blobs

@@ -7,31 +7,33 @@ use headstart_cache::CachedBlob;
 use headstart_store::{Store, Urgency};
 use std::sync::Arc;
 
-/// Fetches ranges of blobs from one store, by the code that disks fetch with: claimed, so that no disk of this host
-/// fetches them meanwhile, verified, kept. For a runtime of several threads.
+/// A fetcher that brings ranges of blobs from one store into the cache, by the code that disks use. Ranges
+/// are claimed, so that no disk of this host fetches the same bytes, and verified. It needs a runtime of
+/// several threads.
 pub struct RangeFetcher {
     fetcher: Fetcher,
     location: String,
 }
 
 impl RangeFetcher {
-    /// Creates a fetcher that fetches from this store.
+    /// Creates a fetcher of blobs in `store`.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
         let location = store.location();
         Self { fetcher: Fetcher::new(store, None), location }
     }
 
-    /// The location of the store.
+    /// The location of the store, as the store names it.
     #[must_use]
     pub fn location(&self) -> &str {
         &self.location
     }
 
-    /// Returns when all of `range` is in the cache, with the pages of the hash tree that it needed.
+    /// Fetches `range` of `blob` and the pages of the hash tree that verify it. Returns when all of them are
+    /// in the cache.
     ///
     /// # Errors
-    /// Errors of [`Store::read`] and of [`CachedBlob::insert`]. Nothing is tried again.
+    /// Errors of [`Store::read`] and of [`CachedBlob::insert`]. A failed fetch is not retried.
     pub async fn bring(&self, blob: &Arc<CachedBlob>, range: ByteRange, urgency: Urgency) -> Result<()> {
         self.fetcher.fetch(blob, range, &Need::of(urgency), &|| ()).await.map(drop)
     }

@@ -56,12 +56,13 @@ impl std::fmt::Debug for NewLease {
     }
 }
 
-/// Gives up an image for a disk of an agent that is detached, or was never served, and has no process: `record` is the
-/// file that names the images of the disk. The image of a writable directory stays held. `store` is the store of the
-/// image, unless that is in a directory of this host.
+/// Removes the lease that protects the image of an agent's disk from deletion, after the disk was detached or
+/// failed to start and its process is gone. `record` is the file that names the disk's images. `store` is the
+/// image's store; it is not used if the image is in a directory of this host. The lease of a writable
+/// directory stays.
 ///
 /// # Errors
-/// The lease may still be there; the error names the command that removes it.
+/// The error that kept the lease from being removed; it names the command that removes the lease.
 pub async fn release_image(
     store: Option<&dyn Store>,
     reference: &Reference,

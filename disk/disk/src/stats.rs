@@ -7,50 +7,50 @@ use std::time::Duration;
 
 pub use headstart_telemetry::histogram::{BUCKETS, Histogram, LatencyDistribution};
 
-/// The counters of one disk.
+/// The counters and latency distributions of one disk.
 #[derive(Debug, Default)]
 pub struct DiskStats {
-    /// Reads all of whose bytes were on this host when they arrived, with their times.
+    /// The durations of reads whose bytes were all on this host when they arrived.
     pub hits: Histogram,
-    /// Reads that had to wait for bytes from a store or a peer, with their whole times.
+    /// The durations of reads that had to wait for bytes from a store or another host.
     pub misses: Histogram,
-    /// Writes, zeroing and discards included.
+    /// The durations of writes; zeroing and discards count as writes.
     pub writes: Histogram,
-    /// Flushes.
+    /// The durations of flushes.
     pub flushes: Histogram,
-    /// Bytes read by the client.
+    /// The number of bytes that clients have read.
     pub read_bytes: AtomicU64,
-    /// Bytes written or zeroed by the client.
+    /// The number of bytes that clients have written or zeroed.
     pub written_bytes: AtomicU64,
-    /// Reads, writes and flushes that failed.
+    /// The number of reads, writes and flushes that failed.
     pub errors: AtomicU64,
-    /// Reads that wait right now.
+    /// The number of reads that are waiting now.
     pub waiting: AtomicU64,
-    /// Reads slower than [`SLOW`], by [`SlowCause`].
+    /// The numbers of reads slower than [`SLOW`], indexed by [`SlowCause`].
     pub slow: [AtomicU64; SlowCause::ALL.len()],
 }
 
-/// The time beyond which a read is slow: people notice it, and guests log it.
+/// The duration above which a read is slow. At one second users notice it, and guests log it.
 pub const SLOW: Duration = Duration::from_secs(1);
 
-/// The cause of a slow read.
+/// The cause of a read slower than [`SLOW`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowCause {
-    /// No plan had foreseen the read.
+    /// No plan named the bytes of the read.
     Unforeseen,
-    /// The read was planned, but its bytes were not local in time.
+    /// A plan named the bytes, but they were not local in time.
     Late,
-    /// The store failed meanwhile.
+    /// Fetches from the store failed while the read waited.
     Store,
-    /// The bytes were local: this host was slow.
+    /// The bytes were local, so this host itself was slow.
     Other,
 }
 
 impl SlowCause {
-    /// All causes.
+    /// All causes, in the order of their indexes.
     pub const ALL: [Self; 4] = [Self::Unforeseen, Self::Late, Self::Store, Self::Other];
 
-    /// The cause as a word for programs.
+    /// The cause's name in output for programs, such as `unforeseen`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl SlowCause {
 }
 
 impl DiskStats {
-    /// The number of reads that were slow for this cause.
+    /// The number of reads slower than [`SLOW`] for `cause`.
     #[must_use]
     pub fn slow_by(&self, cause: SlowCause) -> u64 {
         self.slow[cause as usize].load(Ordering::Relaxed)

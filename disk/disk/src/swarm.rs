@@ -21,73 +21,81 @@ pub(crate) const REPORT_INTERVAL_IDLE: Duration = Duration::from_millis(500);
 /// The time without reads of new slices after which a disk is idle.
 pub(crate) const BUSY: Duration = Duration::from_secs(10);
 
-/// Other hosts that have the same blobs. Blobs go by their digests, ranges are whole chunks, cut at a blob's end.
+/// The other hosts that have the same blobs, a source of missing bytes. Blobs are named by their digests;
+/// ranges are whole chunks (64 KiB), cut at a blob's end.
 ///
-/// No call fails, and none but [`bring`](Self::bring) waits: a swarm that is away brings nothing.
+/// No call fails, and none but [`bring`](Self::bring) waits: a swarm that cannot be reached brings nothing.
 pub trait Swarm: Send + Sync {
-    /// Notes that a disk takes part in a blob that has a hash tree, and in the tree; `origin` is the blob's store, as a
-    /// reference names it. Called as often as a disk joins.
+    /// Records that a disk uses `blob`, which has a hash tree, and shares both with other hosts. `origin` is
+    /// the location of the blob's store, as a reference names it. Called once for each disk.
     fn join(&self, blob: &Arc<CachedBlob>, origin: &str);
 
-    /// Notes that a disk that joined is gone.
+    /// Records that a disk that joined no longer uses the blob.
     fn leave(&self, blob: &Digest);
 
-    /// Returns when no more of the range is to be expected: the disk has to fetch the bytes that are missing then from
-    /// its store, and report them by [`became_local`](Self::became_local). If the future is dropped, no read waits any
-    /// more.
+    /// Requests `range` of a blob from other hosts and waits until no more of it can be expected. The disk
+    /// then fetches the bytes that are still missing from its store and reports them by
+    /// [`became_local`](Self::became_local). Dropping the future says that no read waits any more.
     fn bring<'a>(&'a self, blob: &'a Digest, range: ByteRange, urgency: Urgency) -> BoxFuture<'a, ()>;
 
-    /// The most time that [`bring`](Self::bring) may take, whatever happens: the swarm bounds its waits itself, and
-    /// sooner, because it knows how long the store takes now. After that time it is dropped.
+    /// The maximum duration of [`bring`](Self::bring), after which the disk drops it. The swarm normally ends
+    /// it sooner, because it knows how long the store takes at present.
     fn longest(&self) -> Duration;
 
-    /// Notes that the disk has fetched these bytes itself.
+    /// Records that the disk has fetched `range` of a blob itself, so that other hosts can have it.
     fn became_local(&self, blob: &Digest, range: ByteRange);
 
-    /// Notes that the disk has read some of these bytes.
+    /// Records that the disk has read bytes of `range` of a blob.
     fn read(&self, blob: &Digest, range: ByteRange);
 
-    /// The state of the connection to the agent of this host; `None` for a swarm that is reached without one.
+    /// The state of the connection to the agent (the daemon of this host); `None` if the swarm needs no
+    /// agent.
     fn agent(&self) -> Option<AgentConnection> {
         None
     }
 
-    /// Notes whether the disk follows a plan at present: if `running`, the swarm brings only requested chunks.
+    /// Records whether the disk follows a plan at present. While `running` is `true`, the swarm brings only
+    /// chunks that were requested.
     fn planned(&self, blob: &Digest, running: bool);
 
-    /// Notes that a disk of an image was created and is going to boot. `None` if the reads of boots are not gathered.
+    /// Records that a disk of an image was created and is going to boot. Returns the report to fill; `None`
+    /// if no tracker gathers the reads of boots.
     fn boot(&self, _image: ImageKey) -> Option<Box<dyn BootTracker>> {
         None
     }
 }
 
-/// The connection to the agent of this host, through which a disk's process reaches the swarm.
+/// The state of the connection to the agent, the daemon of this host through which a disk's process reaches
+/// the swarm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentConnection {
     /// `true` if the agent is connected now.
     pub connected: bool,
     /// The number of times that the connection was lost.
     pub lost: u64,
-    /// The number of wants that were sent to it.
+    /// The number of requests for chunks (*wants*) that were sent to the agent.
     pub wants: u64,
-    /// The number of wants that it did not answer, because it was away or went away.
+    /// The number of wants that the agent did not answer because it could not be reached or the connection
+    /// was lost.
     pub unanswered: u64,
 }
 
-/// A disk that boots, as seen by the tracker that gathers the reads of boots. Dropped, it has booted, or is gone.
+/// The report of one disk's boot to the tracker, which gathers the reads of all boots of an image. Dropping
+/// it says that the disk has booted or is gone.
 pub trait BootTracker: Send {
-    /// Notes that it has read these slices for the first time.
+    /// Reports slices that the disk has read for the first time.
     fn read(&mut self, accesses: &[Access]);
 
-    /// The reads of this image's boots on other hosts, if they are new.
+    /// Returns the order made from the reads of this image's boots on other hosts; `None` if it has not
+    /// changed since the last call.
     fn hinted(&mut self) -> Option<Hinted>;
 }
 
-/// The reads of an image's boots on other hosts.
+/// A preload order that a tracker made from the reads of an image's boots on other hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hinted {
-    /// The items to preload, in this order.
+    /// The blocks and slices to preload, in this order.
     pub items: Vec<PlanItem>,
-    /// The number of disks that were counted.
+    /// The number of disks whose reads were counted.
     pub disks: u32,
 }

@@ -8,7 +8,8 @@ use tokio::time::timeout;
 /// The longest wait for reads of a copy that ended early.
 const LAST_READS: Duration = Duration::from_secs(2);
 
-/// The copies of a process: their reads end before the process's runtime does.
+/// The tracker of the image copies that a process makes. It ends their reads before the process's runtime is
+/// dropped.
 pub struct Copies {
     sender: StopSender,
     stop: Stop,
@@ -36,7 +37,8 @@ impl Copies {
         }
     }
 
-    /// Ends the reads of copies that ended early, and waits for that: threads that read have timers of `runtime`.
+    /// Ends the reads of abandoned copies and waits for that, at most 2 seconds. To be called before
+    /// `runtime` is dropped, because these reads use its timers.
     pub fn end(self, runtime: &Runtime) {
         let Self { sender, stop } = self;
         sender.ask();

@@ -37,25 +37,27 @@ impl Drop for CreatedParent {
     }
 }
 
-/// A disk and the name of its export.
+/// An attached disk with the name of its export and the image that it was made from.
 pub struct NamedDisk {
-    /// The name of its export.
+    /// The name by which clients request the disk; empty for a single unnamed disk.
     pub name: String,
-    /// The requested image.
+    /// The image that the user requested, as a reference.
     pub asked: String,
-    /// The image that is served: it has another name than the requested one if a writable directory keeps its base.
+    /// The image that is read, as a reference. It differs from the requested one if the writable directory
+    /// keeps a copy.
     pub image: String,
-    /// The copy in its writable directory, if the image is read from that.
+    /// The path of the image's copy in the writable directory; `None` if the image is not read from such a
+    /// copy.
     pub kept_in: Option<PathBuf>,
-    /// The disk.
+    /// The block device to serve.
     pub disk: Arc<Disk>,
-    /// The recorder of its requests.
+    /// The recorder of the disk's reads and writes; `None` if they are not recorded.
     pub recorder: Option<Arc<Recorder>>,
     /// The digest of the image's manifest.
     pub digest: Digest,
-    /// The manifest.
+    /// The image's manifest.
     pub manifest: Manifest,
-    /// The bytes of the manifest.
+    /// The bytes of the image's manifest.
     pub manifest_bytes: Vec<u8>,
     /// Its writable directory, if it was made just now and the disk was not announced yet.
     made: Mutex<Option<MadeDirectory>>,
@@ -105,7 +107,8 @@ impl NamedDisk {
         self.made.lock().take()
     }
 
-    /// Bytes of the image's blobs that are on this host, and all their bytes.
+    /// Returns two numbers of bytes of the image's blobs: those that are on this host, and all. Both are 0
+    /// for an image in a local directory.
     #[must_use]
     pub fn local_bytes(&self) -> (u64, u64) {
         self.disk.puller().map_or((0, 0), |puller| puller.blobs().local_bytes())

@@ -9,28 +9,29 @@ use headstart_store::StoreSettings;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// The connection to the other hosts of this host's swarm, which is made once the cache is open.
+/// A connector to the swarm of this host, the other hosts that have the same images. It is used once the
+/// cache is open.
 pub trait SwarmConnector: Sync {
     /// Connects the cache to the swarm.
     ///
     /// # Errors
-    /// If this cannot be the swarm of the cache.
+    /// An error if this swarm cannot serve the cache.
     fn connect(&self, cache: &Cache, runtime: &Handle) -> Result<Arc<dyn Swarm>>;
 }
 
-/// The surroundings of a session, which its caller has.
+/// The resources that the caller provides to a session.
 #[derive(Clone, Copy)]
 pub struct Environment<'a> {
-    /// The settings of the stores.
+    /// The settings with which stores are opened.
     pub stores: &'a StoreSettings,
-    /// The copies of images that the process makes.
+    /// The tracker of the image copies that the process makes.
     pub copies: &'a Copies,
-    /// The runtime that fetches run on.
+    /// The runtime on which fetches run.
     pub runtime: &'a Handle,
-    /// The swarm of this host, if it is asked for missing bytes.
+    /// The connector to the swarm that is asked for missing bytes; `None`: only stores are asked.
     pub swarm: Option<&'a dyn SwarmConnector>,
-    /// The progress of copies, and the signal to stop.
+    /// The receiver of the progress of copies, which also tells whether the user wants to stop.
     pub progress: &'a dyn Progress,
-    /// Shows the user a line while the disks are opened.
+    /// The function that shows the user a line of text while the disks are opened.
     pub tell: &'a (dyn Fn(&str) + Sync),
 }

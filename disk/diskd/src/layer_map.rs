@@ -8,17 +8,19 @@ use headstart_plan::knowledge::RecordedImage;
 use headstart_plan::layers::LayerMap;
 use headstart_plan::overlaybd_trace::LayerExtent;
 
-/// The key of recordings of an open image's disks, and its layers.
+/// Returns the key under which boots of the image's disks are recorded, and the map of the disk's ranges to
+/// layers.
 ///
 /// # Errors
-/// If it has too many layers.
+/// Those of [`LayerMap::new`]: the image has too many layers.
 pub fn of_open(image: &OpenImage) -> Result<(RecordedImage, LayerMap)> {
     let size = image.disk().size();
     let key = RecordedImage { image: image.digest.to_string(), size };
     Ok((key, of_disk(image.disk(), &image.manifest)?))
 }
 
-/// The layers of a disk, which consists of `manifest`'s layers.
+/// Returns the map that names the layer of `manifest` from which each range of the disk is read. Zeros have
+/// none.
 ///
 /// # Errors
 /// Those of [`LayerMap::new`].
@@ -34,7 +36,8 @@ pub fn of_disk(disk: &Stack, manifest: &Manifest) -> Result<LayerMap> {
     LayerMap::new(digests, parts.filter(|(part, _)| !part.is_empty()))
 }
 
-/// The places of a disk's data in its layers.
+/// Returns the extents of the disk's data, each with its layer and its offset there, all in bytes. Zeros have
+/// none.
 #[must_use]
 pub fn extents(disk: &Stack) -> Vec<LayerExtent> {
     let extent = |segment: &Segment| LayerExtent {

@@ -13,7 +13,8 @@ const RECONNECT: u32 = 60;
 /// The longest wait for a program's version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A version of QEMU. If none is installed, a recent one.
+/// A version of QEMU (major, minor), which decides the options of its command line. The default, 10.0, is
+/// used if none is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QemuVersion(u32, u32);
 
@@ -24,7 +25,7 @@ impl Default for QemuVersion {
 }
 
 impl QemuVersion {
-    /// Starts to query the installed version.
+    /// Starts to query the version of the installed QEMU, in the background.
     #[must_use]
     pub fn ask() -> VersionQuery {
         let (said, heard) = mpsc::channel();
@@ -46,11 +47,12 @@ impl QemuVersion {
     }
 }
 
-/// A running query for the version, which takes as long as a program takes to start.
+/// A running query for the version of the installed QEMU.
 pub struct VersionQuery(mpsc::Receiver<io::Result<Output>>);
 
 impl VersionQuery {
-    /// The version.
+    /// Waits for the version, at most one second. Returns the default version if QEMU is not installed or
+    /// does not answer.
     #[must_use]
     pub fn answer(self) -> QemuVersion {
         let output = self.0.recv_timeout(VERSION_TIMEOUT).ok().and_then(Result::ok);

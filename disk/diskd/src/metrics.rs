@@ -23,10 +23,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::TcpListener;
 
-/// Serves `/metrics` at `address`, which is HOST:PORT, until the runtime ends; returns the URL.
+/// Serves the Prometheus page `/metrics` at `address` (HOST:PORT) until the runtime ends. Returns the URL of
+/// the page.
 ///
 /// # Errors
-/// If it cannot listen.
+/// The error of listening at the address.
 pub async fn serve(address: &str, session: Arc<DiskSession>) -> Result<String> {
     let failed = |e| Error::io("cannot listen", e);
     let listener = TcpListener::bind(address).await.map_err(failed)?;

@@ -41,36 +41,37 @@ use tokio::time::timeout;
 /// The most files of plans in a directory that are read; the first by name.
 const FILES_MAX: usize = 64;
 
-/// The time for which plans are looked for.
+/// The maximum duration of the search for a disk's preload plans.
 pub const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Findings that wait for the disk, which takes them every few milliseconds.
 const FINDINGS_MAX: usize = 8;
 
-/// The lookup of plans in these locations, with the user's labels of the disks.
+/// The search for preload plans in a session's locations.
 pub struct PlanLookup {
     locations: PlanLocations,
     labels: RecordSettings,
 }
 
-/// The locations of plans.
+/// The locations in which preload plans are searched.
 #[derive(Clone, Debug)]
 pub enum PlanLocations {
-    /// The plans and traces of the image, and files of plans.
+    /// The plans and traces that belong to the image, in its store, and files of plans on this host.
     All {
-        /// A file of plans, or a directory of such.
+        /// A file of plans, or a directory of such files.
         files: PathBuf,
-        /// `true` if it must be there.
+        /// `true` if it is an error that `files` does not exist.
         named: bool,
     },
-    /// One file of plans.
+    /// A single file of plans.
     Plans(PathBuf),
-    /// One trace of `OverlayBD`'s.
+    /// A single trace file of `OverlayBD`'s prefetcher.
     Trace(PathBuf),
 }
 
 impl PlanLookup {
-    /// The lookup in these locations, for disks with these labels.
+    /// Creates a search in `locations`. `labels` has the user's labels of the disks, by which plans of
+    /// similar images are chosen.
     #[must_use]
     pub fn new(locations: PlanLocations, labels: &RecordSettings) -> Self {
         Self { locations, labels: labels.clone() }
@@ -226,10 +227,10 @@ fn trace_file(file: &Path, opened: &OpenedDisk) -> Result<Option<PlanCandidate>>
     Ok(listed(Origin::Given, why, &items))
 }
 
-/// Reads a trace file of `OverlayBD`.
+/// Reads and checks a trace file of `OverlayBD`'s prefetcher, and returns its bytes.
 ///
 /// # Errors
-/// If it cannot be read, or is too long.
+/// The error of reading the file; an error if it is too long or not such a trace.
 pub fn read_trace(file: &Path) -> Result<Vec<u8>> {
     let cannot = |e| Error::io("cannot be read", e);
     let mut trace = Vec::new();

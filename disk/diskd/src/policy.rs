@@ -15,16 +15,16 @@ const PLAN_MAGIC: &[u8] = b"HSPLAN\r\n";
 /// The first bytes of a trace file of `OverlayBD`.
 const TRACE_MAGIC: [u8; 4] = 0xC2EF_1820_u32.to_le_bytes();
 
-/// The policy of preloading.
+/// The policy that chooses the preload plan of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanPolicy {
-    /// The best plan that is found.
+    /// The best plan that is found in all locations.
     Auto,
-    /// The plans in a file for the image.
+    /// A plan for the image from this file of plans.
     Plans(PathBuf),
-    /// The reads in a trace of `OverlayBD`.
+    /// The order of reads in this trace file of `OverlayBD`'s prefetcher.
     Trace(PathBuf),
-    /// This plan, in any case.
+    /// This plan, for every image.
     Fixed(Plan),
 }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
-/// The effect of preloading for one disk.
+/// The effect of preloading on one disk, for reports.
 #[derive(Serialize)]
 pub struct DiskPreload {
     /// The name of the disk's export.
@@ -78,14 +78,14 @@ impl fmt::Display for DiskPreload {
     }
 }
 
-/// A share, from 0 to 1; `None` of nothing.
+/// Returns `part` divided by `all`; `None` if `all` is 0.
 #[expect(clippy::cast_precision_loss, reason = "a share")]
 #[must_use]
 pub fn share(part: u64, all: u64) -> Option<f64> {
     (all > 0).then(|| part as f64 / all as f64)
 }
 
-/// Reads slower than a second, by cause.
+/// The numbers of reads slower than a second in a session, by cause.
 #[derive(Clone, Copy, Default, Serialize)]
 pub struct SlowReads {
     unforeseen: u64,
@@ -122,7 +122,9 @@ impl fmt::Display for SlowReads {
     }
 }
 
-/// The waits of reads for bytes from elsewhere. The quantiles are upper bounds, within a factor of two.
+/// The number of a session's reads that waited for bytes from a store or another host, and their durations in
+/// seconds: the sum, the median and the 99th percentile. Both percentiles may be too high, by at most a
+/// factor of two.
 #[derive(Clone, Copy, Default, Serialize)]
 pub struct Waits {
     reads: u64,
@@ -148,7 +150,7 @@ impl Waits {
     }
 }
 
-/// The figures of a session.
+/// The figures on preloading of a session: waits, slow reads, and the effect on each disk.
 #[derive(Serialize)]
 pub struct Preloads {
     waits: Waits,
@@ -157,7 +159,7 @@ pub struct Preloads {
 }
 
 impl Preloads {
-    /// The figures so far.
+    /// Returns the figures of `session` so far.
     #[must_use]
     pub fn of(session: &DiskSession) -> Self {
         Self {
@@ -187,7 +189,7 @@ impl fmt::Display for Preloads {
     }
 }
 
-/// The part of the status line about preloading; `None` until a plan has preloaded.
+/// Returns the part of the status line about preloading; `None` until a plan has preloaded anything.
 #[must_use]
 pub fn in_short(session: &DiskSession) -> Option<String> {
     let preloaders = session.disks.iter().filter_map(|disk| disk.disk.preloader());

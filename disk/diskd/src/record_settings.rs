@@ -15,29 +15,30 @@ use std::time::{Duration, Instant};
 /// label.
 const BASE_NAME: &str = "org.opencontainers.image.base.name";
 
-/// The recording of boots, and the labels of the disks.
+/// The settings for recording boots, with the user's labels of the disks.
 #[derive(Clone, Debug)]
 pub struct RecordSettings {
-    /// `true` if boots are recorded.
+    /// `true` to record boots.
     pub enabled: bool,
-    /// The directory of traces; `None` for the one in the cache's directory.
+    /// The directory for the recordings (traces); `None` for `traces` in the cache's directory.
     pub directory: Option<PathBuf>,
-    /// The time for which each boot is recorded, from its first read on.
+    /// The duration for which each boot is recorded, from its first read on.
     pub time: Duration,
-    /// The most bytes of all traces in the directory.
+    /// The maximum size of all traces in the directory, in bytes.
     pub size: ByteSize,
-    /// The time for which traces are kept.
+    /// The maximum age of a trace; older ones are deleted.
     pub age: Duration,
-    /// The labels of the disks in their traces, by which similar images are found.
+    /// The labels that are written into the disks' traces. Plans of similar images are found by them.
     pub labels: Vec<DiskLabel>,
 }
 
-/// A label of a disk in its trace.
+/// A label of a disk in its trace, written as `KEY=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskLabel {
-    /// Its key: volume, family, user and cluster have a place of their own.
+    /// The key; not empty. `volume`, `family`, `user` and `cluster` set the trace's fields of these names,
+    /// every other key a label.
     pub key: String,
-    /// Its value.
+    /// The value; may be empty.
     pub value: String,
 }
 

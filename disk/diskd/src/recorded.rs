@@ -6,7 +6,8 @@ use headstart_trace::{Recorder, SavedBoots};
 use serde::Serialize;
 use std::fmt;
 
-/// The traces of a session.
+/// The report on a session's recorded boots: the numbers that left a trace, and the reasons why others left
+/// none.
 #[derive(Serialize)]
 pub struct RecordedBoots {
     /// The directory of the traces.
@@ -60,7 +61,7 @@ fn without_trace(boots: u64, dropped: u64, saved: &SavedBoots) -> Vec<WithoutTra
 }
 
 impl RecordedBoots {
-    /// The report so far; `None` if nothing is recorded.
+    /// Returns the report of `session` so far; `None` if boots are not recorded.
     #[must_use]
     pub fn of(session: &DiskSession) -> Option<Self> {
         let traces = session.traces.as_ref()?;

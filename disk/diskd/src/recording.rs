@@ -50,7 +50,7 @@ fn hostname() -> String {
     name.trim().to_owned()
 }
 
-/// The recordings of a session.
+/// The recordings of boots in a session, which are saved as traces in the background.
 pub struct Traces {
     saver: Saver,
 }
@@ -81,19 +81,19 @@ impl Traces {
         self.saver.stop(SAVE_TIMEOUT);
     }
 
-    /// The counts of boots and their requests, by outcome.
+    /// The numbers of boots, and of their requests, that were saved or left out.
     #[must_use]
     pub fn saved(&self) -> SavedBoots {
         self.saver.saved()
     }
 
-    /// Traces that were removed to keep the directory's limits.
+    /// The number of traces that were deleted to keep the directory's limits of size and age.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.saver.directory().evicted()
     }
 
-    /// The path of the directory of traces.
+    /// The path of the directory that holds the traces.
     #[must_use]
     pub fn directory(&self) -> String {
         self.saver.directory().dir().display().to_string()

@@ -11,10 +11,13 @@ use headstart_disk::release::release_image;
 use headstart_store::StoreSettings;
 use std::path::Path;
 
-/// Releases the images of the disks, as they were recorded; returns their number.
+/// Removes the leases that protect the images of `settings`' disks from deletion, for disks that have no
+/// process any more. `record` is the file that names the disks' images; a disk without a recorded image is
+/// skipped. Returns the number of images that were released.
 ///
 /// # Errors
-/// If a lease may still be there. A failure for one image does not prevent the release of others.
+/// The error that may have left a lease behind. A failure for one image does not prevent the release of
+/// others.
 pub async fn release_images(
     settings: &SessionSettings,
     stores: &StoreSettings,

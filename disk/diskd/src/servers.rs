@@ -18,67 +18,71 @@ use std::time::Duration;
 /// The time by which the kernel's nbd driver waits longer than a read of this process.
 const KERNEL_MARGIN: Duration = Duration::from_secs(60);
 
-/// The servers that are to be started.
+/// The settings of the servers that give clients access to a session's disks.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
-    /// The addresses of NBD. Without any server, NBD is served at a socket in a new directory.
+    /// The addresses at which NBD is served. If this is empty and no other server is requested, NBD is served
+    /// at a Unix socket in a new directory.
     pub nbd: Vec<Address>,
-    /// The certificates of NBD over TLS.
+    /// The TLS certificates of the NBD servers; `None`: no TLS.
     pub tls: Option<TlsSettings>,
-    /// The socket of vhost-user-blk.
+    /// The path of the socket at which the first disk is served by vhost-user-blk; `None`: it is not.
     pub vhost_user: Option<PathBuf>,
-    /// The request queues of vhost-user-blk; `None` for the default.
+    /// The maximum number of request queues of vhost-user-blk; `None` for the default.
     pub queues: Option<u16>,
-    /// The file or directory that the disk is mounted at.
+    /// The file or directory at which the first disk is mounted by FUSE; `None`: it is not.
     pub fuse: Option<PathBuf>,
-    /// `true` for a `/dev/ublkbN`.
+    /// `true` to serve the first disk as `/dev/ublkbN` of the kernel's ublk driver.
     pub ublk: bool,
-    /// A block device of the kernel's nbd driver: `/dev/nbdN` or `auto`.
+    /// The device of the kernel's NBD driver for the first disk, `/dev/nbdN` or `auto` for a free one;
+    /// `None`: no device.
     pub device: Option<String>,
-    /// The longest time that a read of a disk waits for a store.
+    /// The maximum duration that a read waits for a store. The kernel's NBD driver waits a minute longer.
     pub deadline: Duration,
-    /// `true` if clients may make the disk larger.
+    /// `true` if clients may enlarge the disk.
     pub allow_resize: bool,
     /// The owner and permissions of the sockets and of the mounted file.
     pub access: SocketAccess,
-    /// The file that records the path of a socket without a given path, for the next process of an agent's disk;
-    /// `None` if no agent starts the process again.
+    /// The file in which the path of the NBD socket in a new directory is recorded, so that the next process
+    /// of an agent's disk uses the same path. `None` if no agent starts the process again.
     pub socket_record: Option<PathBuf>,
-    /// The treatment of sockets that are there already.
+    /// The treatment of socket files that already exist at the requested paths.
     pub leftover: Leftover,
 }
 
 impl ServerSettings {
-    /// `true` if a server other than NBD was requested.
+    /// Returns `true` if a server other than NBD was requested: vhost-user-blk, FUSE, ublk or the kernel's
+    /// NBD driver.
     #[must_use]
     pub fn has_other_than_nbd(&self) -> bool {
         self.vhost_user.is_some() || self.fuse.is_some() || self.ublk || self.device.is_some()
     }
 }
 
-/// One way to reach the disks.
+/// One way for clients to reach the disks.
 #[derive(Serialize)]
 pub struct Way {
-    /// The URI at which clients find it.
+    /// The URI or path with which clients open the disk.
     pub uri: String,
-    /// A line to start QEMU with; `None` if it is not for QEMU.
+    /// A QEMU command line that starts a guest with the disk; `None` if QEMU cannot use this way.
     pub qemu: Option<String>,
 }
 
-/// The servers of a session.
+/// The running servers of a session.
 #[derive(Default)]
 pub struct Servers {
     running: Vec<Box<dyn Server>>,
-    /// The ways to reach the disks.
+    /// The ways for clients to reach the disks, in the order in which the servers were started.
     pub ways: Vec<Way>,
-    /// The warnings for the user.
+    /// Warnings to show the user; empty if there are none.
     pub warnings: Vec<String>,
     /// The directory made for a socket without a given path.
     made: Option<OwnDirectory>,
 }
 
 impl Servers {
-    /// Starts all servers. `qemu` is for the line that is printed with vhost-user.
+    /// Starts all servers that `wanted` asks for. `qemu` is the query for the version of QEMU, which decides
+    /// the options of the command line for vhost-user-blk; `None` for a recent version.
     ///
     /// # Errors
     /// The error of the first server that cannot be started.
@@ -234,27 +238,27 @@ impl Servers {
         .remedy("build it with --features ublk (experimental), or use --nbd, --vhost-user or --fuse"))
     }
 
-    /// The number of clients of all servers.
+    /// The number of clients that use a disk now, over all servers.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.running.iter().map(|server| server.clients()).sum()
     }
 
-    /// The error of the first server that ended by itself.
+    /// Returns the error of the first server that ended before it was stopped; `None` if all are running.
     #[must_use]
     pub fn failed(&self) -> Option<Error> {
         self.running.iter().find_map(|server| server.failed())
     }
 
-    /// Notifies all clients of a new size.
+    /// Notifies all clients that the size of a disk has changed.
     pub fn resized(&self) {
         self.running.iter().for_each(|server| server.resized());
     }
 
-    /// Stops all servers; returns the first error.
+    /// Stops all servers, the last started first.
     ///
     /// # Errors
-    /// That error.
+    /// The first error of a server; the others are stopped anyway.
     pub fn stop(&mut self) -> Result<()> {
         // A later server may use an earlier one.
         let stopped: Vec<_> = self.running.drain(..).rev().map(Server::stop).collect();

@@ -24,19 +24,19 @@ use std::time::{Duration, Instant};
 /// The interval at which the signal to stop is checked while disks are opened.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The attached disks, and all that they need.
+/// The attached disks of a process, with the cache, the stores and the swarm that they share.
 pub struct DiskSession {
-    /// The disks.
+    /// The attached disks, in the order of the settings.
     pub disks: Vec<NamedDisk>,
-    /// The cache; `None` if all images are in local directories.
+    /// The cache of fetched bytes; `None` if all images are in local directories.
     pub cache: Option<Arc<Cache>>,
-    /// The stores that the images come from.
+    /// The stores of the images that are not in local directories, each once.
     pub stores: Vec<Arc<dyn Store>>,
-    /// The swarm that is asked for missing bytes, if there is one.
+    /// The swarm (other hosts) that is asked for missing bytes; `None`: only stores are asked.
     pub swarm: Option<Arc<dyn Swarm>>,
-    /// The recordings of the disks; `None` if there are to be none, or the directory cannot be used.
+    /// The recordings of the disks' boots; `None` if recording is off or its directory cannot be used.
     pub traces: Option<Traces>,
-    /// The warnings for the user.
+    /// Warnings to show the user; empty if there are none.
     pub warnings: Vec<String>,
 }
 
@@ -44,10 +44,10 @@ pub struct DiskSession {
 type Stores = HashMap<Location, Arc<dyn Store>>;
 
 impl DiskSession {
-    /// Attaches all images, at the same time, unless the user stops it.
+    /// Attaches the disks of `settings`, all at the same time.
     ///
     /// # Errors
-    /// Errors of the directories, the stores, the images; [`ErrorKind::Cancelled`] if the user stops it.
+    /// Errors of the directories, the stores and the images; [`ErrorKind::Cancelled`] if the user stops it.
     pub fn open(settings: &SessionSettings, environment: &Environment<'_>) -> Result<Self> {
         check_directories(settings)?;
         let created = Instant::now();
@@ -64,12 +64,13 @@ impl DiskSession {
         Ok(Self { disks, cache, stores: stores.into_values().collect(), swarm, traces, warnings })
     }
 
-    /// Records that the disks are served: directories that were made for them stay.
+    /// Records that the disks are being served. Directories that were created for them are then kept.
     pub fn is_served(&self) {
         self.disks.iter().for_each(NamedDisk::is_served);
     }
 
-    /// Releases the images of disks that could not be served, and removes directories that were made for them.
+    /// Ends the protection of the images of disks that could not be served, and removes directories that were
+    /// created for them.
     pub fn give_up(&self) {
         self.at_once(NamedDisk::give_up);
     }
@@ -87,11 +88,12 @@ impl DiskSession {
         });
     }
 
-    /// Ends all waiting and makes everything durable. The images are released if the disks end `for_good`: those of
-    /// disks that an agent starts again stay held meanwhile.
+    /// Fails all waiting reads, makes all writes durable, and saves the recordings. If the disks end
+    /// `for_good`, their images are no longer protected from deletion; otherwise an agent starts the disks
+    /// again, and the protection stays.
     ///
     /// # Errors
-    /// The first error of making a disk durable.
+    /// The first error of making a disk's writes durable.
     pub fn close(&self, for_good: bool) -> Result<()> {
         for disk in &self.disks {
             disk.disk.close();

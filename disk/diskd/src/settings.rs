@@ -19,12 +19,12 @@ use uuid::Uuid;
 /// The longest time that a read waits for a store, if no deadline is given.
 const DEADLINE: Duration = Duration::from_secs(5 * 60);
 
-/// An image with the name of its export.
+/// An image to attach, with the name of its export.
 #[derive(Clone, Debug)]
 pub struct NamedImage {
-    /// The name of the export; empty for a single unnamed disk.
+    /// The name by which clients request the disk; empty for a single unnamed disk.
     pub name: String,
-    /// The image.
+    /// The reference of the image: its store and its tag or digest.
     pub reference: Reference,
 }
 
@@ -47,18 +47,19 @@ impl FromStr for NamedImage {
     }
 }
 
-/// The image that a disk had before, if an earlier process served it.
+/// The image that an earlier process of the same disk served, if there was one.
 #[derive(Clone, Debug)]
 pub enum PriorImage {
-    /// No earlier process is known: a tag is resolved by its store.
+    /// No earlier process is known: the store is asked which image a tag means.
     None,
-    /// A process of an earlier version served the disk, which did not record the digest of the tag.
+    /// An earlier process served the disk but did not record the image's digest, because its version of the
+    /// program did not.
     Unrecorded,
-    /// The disk had this image, and still has it.
+    /// An earlier process recorded the image, and the disk keeps it.
     Recorded {
-        /// The image.
+        /// The image that the disk keeps.
         image: KnownImage,
-        /// The id of the disk in its writable directory, if it was recorded.
+        /// The ID of the disk in its writable directory; `None` if it was not recorded.
         writable: Option<Uuid>,
     },
 }
@@ -97,63 +98,70 @@ impl PriorImage {
     }
 }
 
-/// A disk to open.
+/// A disk to attach.
 #[derive(Clone, Debug)]
 pub struct DiskRequest {
-    /// Its image, and the name of its export.
+    /// The image of the disk, and the name of its export.
     pub image: NamedImage,
-    /// The image that it had before.
+    /// The image that an earlier process of the same disk served, if there was one.
     pub prior: PriorImage,
 }
 
-/// The settings of a session: of its disks, and of all that they share.
+/// The settings of a session: the disks, and all that they share.
 #[derive(Clone, Debug)]
 pub struct SessionSettings {
-    /// The disks.
+    /// The disks to attach.
     pub disks: Vec<DiskRequest>,
-    /// The directory that takes writes; `None` for read-only disks. Several disks have directories of their names in
-    /// it.
+    /// The directory that takes the writes of a single disk, or that has a subdirectory for each of several
+    /// disks. `None`: the disks are read-only.
     pub writable: Option<PathBuf>,
-    /// `true` if the writable directory gets a copy of the image before the disk is served.
+    /// `true` to copy the image into the writable directory before the disk is served, so that the disk needs
+    /// no store.
     pub keep_base: bool,
-    /// The size of the disks in bytes, if they are to be larger than their images.
+    /// The size of the disks in bytes, if they are to be larger than their images; `None`: the present size.
     pub size: Option<ByteSize>,
-    /// The most bytes that a writable directory takes.
+    /// The maximum size of each writable directory, in bytes; `None`: a default that depends on its present
+    /// contents.
     pub writable_max: Option<ByteSize>,
-    /// The directory of fetched bytes; `None` for the default one.
+    /// The cache directory, which keeps fetched bytes; `None` for the default one.
     pub cache: Option<PathBuf>,
-    /// The most bytes in the cache; `None` for what its disk has room for.
+    /// The maximum size of the cache, in bytes; `None`: no limit but its disk's space.
     pub cache_size: Option<ByteSize>,
-    /// The policy of preloading.
+    /// The policy that chooses the preload plans.
     pub policy: PlanPolicy,
-    /// For [`PlanPolicy::Auto`]: a file of plans, or a directory of such files; `None` for the cache's own directory.
+    /// The file of plans, or directory of such files, that [`PlanPolicy::Auto`] searches; `None` for `plans`
+    /// in the cache directory.
     pub plans: Option<PathBuf>,
-    /// `true` if a read waits for the whole block that lacks bytes, and whole blocks are preloaded.
+    /// `true` if a read whose bytes are not local waits for the whole block (2 MiB), and whole blocks are
+    /// preloaded.
     pub whole_blocks: bool,
-    /// The rate at which the rest of the image is fetched in the background; `None` to leave it.
+    /// The rate at which the rest of the image is fetched in the background; `None`: it is not.
     pub fill: Option<ByteRate>,
-    /// `true` to refuse an image of a store that has no hash trees.
+    /// `true` to refuse an image in a store unless hash trees verify all its bytes as they are fetched.
     pub require_tree: bool,
-    /// `true` to attach an image that is whole in the cache although its store refuses it.
+    /// `true` to attach an image that is completely in the cache even if its store denies access.
     pub cached_although_denied: bool,
-    /// The time that a read waits for a store; `None` for the defaults of reads and of copies.
+    /// The maximum duration that a read waits for a store; `None`: 5 minutes, and the stores' own time limits
+    /// for copies.
     pub deadline: Option<Duration>,
-    /// The recording of boots, and the labels of the disks.
+    /// The settings for recording boots, with the user's labels of the disks.
     pub recording: RecordSettings,
-    /// The file in which an agent's disk records its images; the record of leases names it.
+    /// The file in which an agent's disk records its images. While it exists, the images stay protected from
+    /// deletion. `None`: the protection ends with the process.
     pub images_record: Option<PathBuf>,
-    /// `true` to log a warning, once for each store, when the store does not answer.
+    /// `true` to log a warning, once for each store, if a store does not answer.
     pub warn_of_silence: bool,
 }
 
 impl SessionSettings {
-    /// The directory of fetched bytes.
+    /// The cache directory: the one of the settings, or the default.
     #[must_use]
     pub fn cache_dir(&self) -> PathBuf {
         self.cache.clone().unwrap_or_else(Cache::default_dir)
     }
 
-    /// The writable directory of the disk of this name: several disks cannot share one.
+    /// Returns the writable directory of the disk `name`; `None` if the disks are read-only. Of several disks
+    /// each has a subdirectory of its name.
     #[must_use]
     pub fn writable_of(&self, name: &str) -> Option<PathBuf> {
         let several = self.disks.len() > 1;
@@ -166,7 +174,7 @@ impl SessionSettings {
         locations.filter(|location| !is_local(location))
     }
 
-    /// The settings of the pull engine.
+    /// Returns the settings of the pull engine that follow from these settings.
     #[must_use]
     pub fn pull(&self) -> headstart_pull::EngineSettings {
         let miss_rest = if self.whole_blocks { MissRest::None } else { MissRest::default() };

@@ -9,14 +9,15 @@ use std::time::Duration;
 /// The interval at which the cache is made durable: bytes that a power loss takes are fetched again.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
-/// The thread; it ends when this is dropped.
+/// A thread that makes the cache durable and keeps its limit, every 5 seconds while disks are served.
+/// Dropping this ends the thread.
 pub struct SyncThread {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl SyncThread {
-    /// Starts the thread. Without it the cache is synced at the end.
+    /// Starts the thread. If it cannot be started, the cache is synced only at the end.
     #[must_use]
     pub fn start(cache: Arc<Cache>) -> Self {
         let (stop, stopped) = channel::<()>();

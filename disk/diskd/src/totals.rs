@@ -3,25 +3,25 @@
 use crate::session::DiskSession;
 use std::sync::atomic::Ordering;
 
-/// The totals of a session so far.
+/// The totals of a session's disks so far.
 #[derive(Clone, Copy, Default)]
 pub struct Totals {
-    /// Bytes of images that are on this host.
+    /// Bytes of the images' blobs that are on this host.
     pub local: u64,
-    /// All bytes of images.
+    /// All bytes of the images' blobs.
     pub all: u64,
-    /// Reads that were served without waiting.
+    /// The number of reads that were served without waiting.
     pub hits: u64,
-    /// Reads that waited for bytes.
+    /// The number of reads that had to wait for bytes from a store or another host.
     pub misses: u64,
-    /// Reads that wait now.
+    /// The number of reads that are waiting now.
     pub waiting: u64,
-    /// Bytes that came from stores.
+    /// Bytes that were received from stores.
     pub fetched: u64,
 }
 
 impl Totals {
-    /// The totals now.
+    /// Adds up the totals of `session` as of now.
     #[must_use]
     pub fn of(session: &DiskSession) -> Self {
         let mut totals =
@@ -38,13 +38,13 @@ impl Totals {
         totals
     }
 
-    /// Hits among all reads, in percent; 100 if there were none.
+    /// The share of reads that were served without waiting, in percent; 100 if there were no reads.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         percent(self.hits, self.hits + self.misses)
     }
 
-    /// Bytes that are on this host among all, in percent.
+    /// The share of the images' bytes that are on this host, in percent; 100 if there are no bytes.
     #[must_use]
     pub fn local_part(&self) -> f64 {
         percent(self.local, self.all)

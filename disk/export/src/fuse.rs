@@ -68,19 +68,23 @@ const BACKGROUND: u16 = 512;
 /// The time that the workers get to notice that the file system is gone.
 const WORKERS_END: Duration = Duration::from_secs(2);
 
-/// The settings for serving a disk as a file.
+/// The settings for serving a disk as a file that FUSE mounts.
 #[derive(Clone, Debug)]
 pub struct FuseSettings {
-    /// The file's name if the mount point is a directory.
+    /// The name of the disk's file if the mount point is a directory; not empty and without `/`. Ignored if
+    /// the mount point is a regular file.
     pub file_name: OsString,
-    /// The number of threads that receive requests.
+    /// The number of threads that receive requests from the kernel; 0 counts as 1. By default one for each
+    /// processor, at most 4.
     pub workers: usize,
-    /// The most threads for requests that wait; started as needed.
+    /// The maximum number of threads for requests that may wait, such as reads of bytes that are not on this
+    /// host. The threads are started when they are needed. 64 by default.
     pub waiting_max: usize,
-    /// The users that may open the file: by default only the user of this process, even where others may open the
-    /// mount point.
+    /// The owner and permissions of the file, which decide the users that may open it. By default only this
+    /// process's user may, even if others may open the mount point.
     pub access: SocketAccess,
-    /// `true` if users of the file may make it, and so the disk, larger.
+    /// `true` if a user that may write the file may also enlarge it, which enlarges the disk. `false` by
+    /// default.
     pub allow_resize: bool,
 }
 
@@ -94,7 +98,7 @@ impl Default for FuseSettings {
     }
 }
 
-/// A mounted disk.
+/// A server of one disk that is mounted as a file by FUSE. Dropping it unmounts the disk.
 pub struct FuseServer {
     /// The path of the file.
     path: PathBuf,
@@ -111,9 +115,9 @@ impl FuseServer {
     /// Mounts the disk at `path`, a directory or a regular file, and serves it.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is nothing to mount on, [`ErrorKind::Conflict`] if a disk is mounted already,
-    /// [`ErrorKind::Denied`] if another user's link leads there, [`ErrorKind::Io`] with its remedy if this host cannot
-    /// mount.
+    /// [`ErrorKind::NotFound`] if there is nothing at `path`, [`ErrorKind::Conflict`] if a disk is mounted
+    /// there already, [`ErrorKind::Denied`] if the way to `path` goes through another user's symbolic link,
+    /// [`ErrorKind::Io`] with a remedy if this host cannot mount.
     pub fn start(export: Export, path: &Path, settings: &FuseSettings) -> Result<Self> {
         let place = mount::repair(path)?;
         let (point, metadata) = place.open_point().map_err(|error| error.about(place.path().display()))?;
@@ -148,7 +152,7 @@ impl FuseServer {
         Ok(Self { path: file, inode, image, notifier, mount, ended })
     }
 
-    /// The path of the file that is the disk.
+    /// The path of the mounted file that has the disk's bytes.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -233,10 +237,12 @@ impl Drop for FuseServer {
     }
 }
 
-/// Clears away the mount that the killed server of a disk left at `path`.
+/// Removes the mount that a server left at `path` when it was killed. Does nothing if nothing is mounted
+/// there.
 ///
 /// # Errors
-/// As [`FuseServer::start`] reports for a place where it cannot mount.
+/// Those of [`FuseServer::start`] for a path at which it cannot mount, such as one at which a running server
+/// has mounted a disk.
 pub fn clear(path: &Path) -> Result<()> {
     mount::repair(path).map(drop)
 }

@@ -27,14 +27,16 @@ use std::time::Duration;
 /// The longest time that `nbd-client` may take to connect or to disconnect.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(15);
 
-/// The settings for giving a disk to the kernel.
+/// The settings for attaching a disk to the kernel's NBD driver as `/dev/nbdN`.
 #[derive(Clone, Debug)]
 pub struct KernelNbdSettings {
-    /// The device, such as `/dev/nbd0`; `None`: the first free one.
+    /// The device to use, such as `/dev/nbd0`; `None` for the first free one.
     pub device: Option<PathBuf>,
-    /// The number of connections, each of which serves many requests.
+    /// The number of connections between the kernel and the NBD server, each of which carries many requests
+    /// at a time. 4 by default.
     pub connections: u16,
-    /// The time that a request may take before the kernel gives the connection up; whole seconds.
+    /// The duration of a request after which the kernel gives up the connection, in whole seconds. It must be
+    /// longer than a read may wait for its store. 10 minutes by default.
     pub timeout: Duration,
 }
 
@@ -153,15 +155,17 @@ fn module_file_exists() -> bool {
     tool::has_module(&Path::new("/lib/modules").join(release.trim()), "nbd")
 }
 
-/// Checks that a disk could be given to this host's kernel.
+/// Checks that this host's kernel can have a disk as `/dev/nbdN`: the nbd driver, the program `nbd-client`
+/// and the rights are there. Attaches nothing.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`], which names what is missing and how to get it.
+/// [`ErrorKind::Unsupported`]; the error names the missing part and how to get it.
 pub fn probe() -> Result<()> {
     Host::this().check().map(|_| ())
 }
 
-/// A disk that the kernel has as `/dev/nbdN`, and the NBD server behind it.
+/// A disk that the kernel's NBD driver has attached as `/dev/nbdN`, with the NBD server behind it. Stopping
+/// or dropping it detaches the device.
 pub struct KernelNbd {
     host: Host,
     client: PathBuf,
@@ -172,12 +176,13 @@ pub struct KernelNbd {
 }
 
 impl KernelNbd {
-    /// Gives `export`, which `server` serves on the Unix socket `socket`, to the kernel. Stopping this stops
-    /// `server` too.
+    /// Attaches `export`, which `server` serves on the Unix socket `socket`, to the kernel as `/dev/nbdN`.
+    /// Stopping the result stops `server` too.
     ///
     /// # Errors
-    /// As [`probe`]; [`ErrorKind::Conflict`] if the device is taken, [`ErrorKind::Invalid`] if the disk does not end
-    /// with a whole sector. `server` is stopped then.
+    /// Those of [`probe`]; [`ErrorKind::NotFound`] if the device does not exist, [`ErrorKind::Conflict`] if
+    /// it (or every device) is in use, [`ErrorKind::Invalid`] if the disk is empty or its size is not a
+    /// multiple of 512 bytes. `server` is stopped in each case.
     pub fn start(
         server: Box<dyn Server>,
         socket: &Path,
@@ -221,7 +226,7 @@ impl KernelNbd {
         Err(refused.unwrap_or_else(|| Error::new(ErrorKind::Conflict, "all nbd devices are in use")))
     }
 
-    /// The path of the device.
+    /// The path of the block device, `/dev/nbdN`.
     #[must_use]
     pub fn device(&self) -> PathBuf {
         self.host.dev.join(format!("nbd{}", self.number))

@@ -41,32 +41,32 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time that a server that stops waits for requests in flight: long enough for a local disk to finish all that a
-/// client may have in flight. A read that waits for a store which is away is given up.
+/// The maximum duration for which a server that stops waits for requests in flight. It is long enough for a
+/// local disk to finish all requests of a client. A read that waits for an unreachable store is abandoned.
 pub const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A disk as clients see it.
+/// A disk that a server offers to clients, with its name and the clients that may use it.
 #[derive(Clone)]
 pub struct Export {
-    /// The name that clients ask for. Empty for the disk that a client gets if it names none.
+    /// The name by which clients request the disk. Empty for the disk that a client gets if it names none.
     pub name: String,
-    /// A description for people that list a server's exports; may be empty.
+    /// A description that a server shows to people who list its exports; may be empty.
     pub description: String,
-    /// The disk. Servers share it: it may be exported by several at once.
+    /// The disk's data. Several servers may share it and serve it at the same time.
     pub device: Arc<dyn BlockDevice>,
-    /// The names of certificates with which clients get this disk over a network: an NBD server tells other clients
-    /// nothing of it. `None`: every client that the server takes may have it. Servers without certificates give a disk
-    /// with names to no client.
+    /// The certificate names that give access over a network: a client whose certificate has one of them may
+    /// use this disk, and an NBD server hides the disk from all others. `None`: every client that the server
+    /// accepts may use it. A server without TLS certificates gives a disk with such names to no client.
     pub certificates: Option<Vec<String>>,
 }
 
 impl Export {
-    /// The disk `device` under `name`, without a description.
+    /// Returns an export of `device` under `name`, without a description and for all clients.
     pub fn new(name: impl Into<String>, device: Arc<dyn BlockDevice>) -> Self {
         Self { name: name.into(), description: String::new(), device, certificates: None }
     }
 
-    /// The same export for clients whose certificate has one of these names, and no others.
+    /// Returns the same export, restricted to clients whose certificate has one of these names.
     #[must_use]
     pub fn only_for(self, certificates: Vec<String>) -> Self {
         Self { certificates: Some(certificates), ..self }
@@ -80,27 +80,28 @@ impl fmt::Debug for Export {
     }
 }
 
-/// A server that runs in threads of its own. Dropping it stops it, as [`stop`](Server::stop) does, but the outcome is
-/// only logged.
+/// A running server with threads of its own. Dropping it stops it, as [`stop`](Server::stop) does, but an
+/// error is only logged.
 pub trait Server: Send + Sync {
-    /// The place where clients find it: `nbd+unix:///?socket=/run/d.sock`, the path of a socket, file or device.
+    /// The URI or path with which clients open the disk: `nbd+unix:///?socket=/run/d.sock`, or the path of a
+    /// socket, file or device.
     fn uri(&self) -> String;
 
-    /// Tells clients that a device's size has changed, as far as the protocol can. Call it after
-    /// [`BlockDevice::resize`].
+    /// Notifies clients that a device's size has changed, if the protocol has a message for it. Must be
+    /// called after [`BlockDevice::resize`].
     fn resized(&self);
 
-    /// The number of clients that use a disk at present, as far as the server can tell; 0 if it cannot.
+    /// The number of clients that use a disk now; 0 also if the server cannot tell.
     fn clients(&self) -> usize {
         0
     }
 
-    /// The error that ended the server before it was stopped, once; `None` while it serves. Faults of single
-    /// clients and requests are not failures of the server: they are answered and logged.
+    /// The error that ended the server before it was stopped, returned once; `None` while it serves. Errors
+    /// of single clients and requests do not count: they are answered and logged.
     fn failed(&self) -> Option<Error>;
 
-    /// Takes no new work, finishes requests in flight (for at most [`STOP_PATIENCE`]), flushes the devices, closes and
-    /// removes what it made.
+    /// Stops the server: accepts no new requests, gives those in flight at most [`STOP_PATIENCE`] to finish,
+    /// flushes the devices, and removes the sockets, mounts or devices that it created.
     ///
     /// # Errors
     /// The error of a flush: writes of clients since the last flush may be lost.

@@ -80,30 +80,35 @@ const REST: Duration = Duration::from_millis(100);
 /// The settings of an NBD server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdSettings {
-    /// The address at which it listens.
+    /// The address at which the server listens.
     pub address: Address,
-    /// The server's certificates. With them it demands TLS, without them it has none.
+    /// The server's TLS certificates. If they are set, every client must use TLS; `None`: no client can.
     pub tls: Option<TlsSettings>,
-    /// The most clients at a time; clients that are fast use several connections. 64 by default. Several exports share
-    /// them: none keeps another's client out.
+    /// The maximum number of connections at a time, over all exports; 64 by default. Fast clients use
+    /// several. When exports share the server, the server keeps one export's connections from shutting out
+    /// another's clients.
     pub connections_max: usize,
-    /// The time that a client may take until it has chosen a disk. 10 seconds by default.
+    /// The maximum duration from a client's connection until it has chosen an export; then it is
+    /// disconnected. 10 seconds by default.
     pub handshake_timeout: Duration,
-    /// The time that a client may leave replies that it asked for: after that long without progress it is disconnected.
-    /// A minute by default; less while the server is short of memory.
+    /// The duration after which a client that receives nothing of its pending replies is disconnected. One
+    /// minute by default; shorter while the server is short of memory.
     pub send_timeout: Duration,
-    /// The most bytes that requests of all clients hold in memory, beside 256 KiB for each client. 96 MiB by default.
+    /// The maximum memory for the requests of all clients together, in bytes, in addition to 256 KiB for each
+    /// client. 96 MiB by default.
     pub memory: u64,
-    /// `true` lets clients that may write make the disk larger. `false` by default.
+    /// `true` if clients that may write may also enlarge the disk. `false` by default.
     pub allow_resize: bool,
-    /// The users that may connect to a Unix socket; this process's user by default.
+    /// The owner and permissions of a Unix socket, which decide the users that may connect; by default only
+    /// this process's user. No effect on TCP.
     pub access: SocketAccess,
-    /// The treatment of a socket that is there already.
+    /// The treatment of a socket file that already exists at the address; by default it is refused unless
+    /// this program made it.
     pub leftover: Leftover,
 }
 
 impl NbdSettings {
-    /// The default settings, at `address`.
+    /// The default settings for a server that listens at `address`.
     #[must_use]
     pub fn new(address: Address) -> Self {
         let (connections_max, handshake_timeout) = (64, Duration::from_secs(10));
@@ -123,7 +128,7 @@ impl NbdSettings {
     }
 }
 
-/// An NBD server that runs. See [`Server`].
+/// A running NBD server for any number of exports. See [`Server`].
 pub struct NbdServer {
     registry: Arc<ConnectionRegistry>,
     listener: Arc<Listener>,
@@ -132,21 +137,21 @@ pub struct NbdServer {
 }
 
 impl NbdServer {
-    /// Listens, and serves `exports` to the clients that connect.
+    /// Starts a server that listens at the address of `settings` and serves `exports`.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Conflict`] if another server listens at the address or something that is not a
-    /// socket is there, [`headstart_block::ErrorKind::Invalid`] for unfit certificates, names given twice or no
-    /// export at all, otherwise the error of the operating system.
+    /// [`headstart_block::ErrorKind::Conflict`] if another server listens at the address or something that is
+    /// not a socket is there, [`headstart_block::ErrorKind::Invalid`] if the certificates cannot be used, two
+    /// exports have the same name or `exports` is empty, otherwise the error of the operating system.
     pub fn start(settings: &NbdSettings, exports: Vec<Export>) -> Result<Self> {
         check(&exports)?;
         Self::listen(settings, exports)
     }
 
-    /// Listens with nothing to serve yet: see [`NbdServer::add`].
+    /// Starts a server without exports; [`NbdServer::add`] adds them.
     ///
     /// # Errors
-    /// As [`NbdServer::start`].
+    /// Those of [`NbdServer::start`], except that an empty server is allowed.
     pub fn start_empty(settings: &NbdSettings) -> Result<Self> {
         Self::listen(settings, Vec::new())
     }
@@ -172,16 +177,17 @@ impl NbdServer {
         Ok(Self { registry, listener, doorman: Some(doorman), failure })
     }
 
-    /// The number of clients that are connected at present.
+    /// The number of connections that are open now, over all exports.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.registry.connections()
     }
 
-    /// Serves one more export, to clients that connect from now on.
+    /// Adds an export, which clients that connect from now on can choose.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] for a name that is too long or is taken.
+    /// [`headstart_block::ErrorKind::Invalid`] if its name is too long for the protocol or another export has
+    /// it.
     pub fn add(&self, export: Export) -> Result<()> {
         self.registry.change(|exports| {
             let mut all: Vec<_> = exports.iter().map(|state| state.export.clone()).collect();
@@ -192,8 +198,9 @@ impl NbdServer {
         })
     }
 
-    /// Stops serving an export: no client can choose it any more, requests in flight have [`STOP_PATIENCE`] to finish,
-    /// its clients are cut off, and it is flushed. `true` if there was one of that name.
+    /// Stops serving the export `name`: no client can choose it any more, requests in flight have
+    /// [`STOP_PATIENCE`] to finish, then its clients are disconnected and the disk is flushed. Returns
+    /// `false` if there is no such export.
     ///
     /// # Errors
     /// The error of the flush: writes of clients since the last flush may be lost.
@@ -210,7 +217,7 @@ impl NbdServer {
         Ok(true)
     }
 
-    /// The number of clients that have an export open at present.
+    /// The number of connections that have the export `name` open now; 0 if there is no such export.
     #[must_use]
     pub fn clients(&self, name: &str) -> usize {
         let exports = self.registry.exports();
@@ -218,7 +225,7 @@ impl NbdServer {
         state.map_or(0, |state| self.registry.connections_to(state))
     }
 
-    /// The URI by which clients find an export of this name.
+    /// The NBD URI with which clients connect to the export `name`. The export need not exist.
     #[must_use]
     pub fn uri_of(&self, name: &str) -> String {
         self.listener.uri(self.registry.tls.is_some(), name)

@@ -57,46 +57,47 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// The longest file that is taken for a mark, in bytes.
 const MARK_MAX: u64 = 256;
 
-/// The users other than this process's that may open a disk, by its socket or as a file.
+/// The owner and permissions of a disk's socket or file, which decide the users that may open it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SocketAccess {
-    /// The owner; this process's user and group if `None`.
+    /// The owner of the socket or file; `None` for this process's user and group.
     pub owner: Option<SocketOwner>,
-    /// The permissions; 0600 if `None`, or 0660 if the owner names a group.
+    /// The permissions; `None` for 0660 if the owner names a group, otherwise 0600.
     pub mode: Option<SocketMode>,
 }
 
 impl SocketAccess {
-    /// `true` if neither owner nor mode is set, so that only this process's user can open the disk.
+    /// Returns `true` if neither owner nor mode is set: only this process's user can open the disk.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The permissions, as a number.
+    /// The permission bits, with the default if no mode is set.
     #[must_use]
     pub fn mode(&self) -> u32 {
         let names_group = self.owner.as_ref().is_some_and(|owner| owner.gid.is_some());
         self.mode.map_or(if names_group { 0o660 } else { 0o600 }, |mode| mode.0)
     }
 
-    /// The number of the owner, if another than this process's user is wanted.
+    /// The numeric user ID of the owner; `None` for this process's user.
     #[must_use]
     pub fn uid(&self) -> Option<u32> {
         self.owner.as_ref().and_then(|owner| owner.uid)
     }
 
-    /// The number of the group, if another than this process's is wanted.
+    /// The numeric group ID of the owner; `None` for this process's group.
     #[must_use]
     pub fn gid(&self) -> Option<u32> {
         self.owner.as_ref().and_then(|owner| owner.gid)
     }
 
-    /// Gives `path`, a directory of this program's, to the same owner, so that the sockets in it can be reached: its
-    /// group and others may pass if they may use the sockets, and no other user may list or change it.
+    /// Lets the users that may open the sockets in `path`, a directory of this process, traverse that
+    /// directory: its group becomes the sockets' group. They can neither list nor change it. Does nothing for
+    /// the default access.
     ///
     /// # Errors
-    /// The error of the operating system if this user may not do so.
+    /// The error of the operating system if this user may not change the directory.
     pub fn open_directory(&self, path: &Path) -> Result<()> {
         if self.is_default() {
             return Ok(());
@@ -115,7 +116,8 @@ impl SocketAccess {
     }
 }
 
-/// A user and a group, as `USER`, `USER:GROUP` or `:GROUP`, by name or number.
+/// The user and group that a socket or file is given to, written as `USER`, `USER:GROUP` or `:GROUP`, by name
+/// or number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOwner {
     text: String,
@@ -147,7 +149,7 @@ impl fmt::Display for SocketOwner {
     }
 }
 
-/// Permissions of a socket or of a disk's file, in octal: `0660`.
+/// The permissions of a disk's socket or file, written in octal: `0660`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketMode(u32);
 
@@ -174,18 +176,18 @@ impl fmt::Display for SocketMode {
     }
 }
 
-/// The treatment of a socket without a mark on which no server answers.
+/// The treatment of an existing socket on which no server answers and which this program has not marked as
+/// its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leftover {
-    /// The socket is refused, because it may be another program's.
+    /// Refuse the socket, because it may belong to another program.
     #[default]
     IsUnknown,
-    /// The socket is replaced, because the caller knows that only this program has made sockets there.
+    /// Replace the socket: the caller knows that only this program creates sockets there.
     IsOurs,
 }
 
-/// The name of a socket in the file system. Dropping it removes the socket's file, unless another server has replaced
-/// that.
+/// The file of a listening socket. Dropping this removes the file, unless another server has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -212,11 +214,12 @@ impl Identity {
     }
 }
 
-/// Listens at `path`.
+/// Listens on a Unix socket at `path` with the permissions of `access`. A socket that a killed server left
+/// there is replaced as `leftover` allows.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] if something is there that must not be replaced: see the module's documentation; otherwise
-/// the error of the operating system.
+/// [`ErrorKind::Conflict`] if a server listens there or the existing file must not be replaced (see the
+/// module's documentation); otherwise the error of the operating system.
 pub fn listen(path: &Path, access: &SocketAccess, leftover: Leftover) -> Result<(UnixListener, SocketFile)> {
     listen_at(path, access, leftover).map_err(|error| error.about(path.display()))
 }

@@ -29,17 +29,17 @@ pub use self::device::Ublk;
 use headstart_block::exact;
 use std::time::Duration;
 
-/// The time that the kernel may take to make a device.
+/// The maximum duration of the kernel's creation of a device.
 pub const CREATION_PATIENCE: Duration = Duration::from_secs(15);
 
-/// The settings for serving a disk to the kernel.
+/// The settings for serving a disk as a block device of the kernel's ublk driver.
 #[derive(Clone, Debug)]
 pub struct UblkSettings {
-    /// The number of queues, each with a thread.
+    /// The number of request queues, each served by a thread. By default one for each processor, at most 4.
     pub queues: u16,
-    /// The number of requests that a queue may have in flight.
+    /// The maximum number of requests in flight in each queue. 64 by default.
     pub depth: u16,
-    /// `true`: go on although this kernel is known, or likely, to crash.
+    /// `true` to use ublk even if this kernel is known, or likely, to crash. `false` by default.
     pub trust_kernel: bool,
 }
 

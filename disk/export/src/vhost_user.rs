@@ -62,20 +62,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// The most queues of a disk. Each has a thread while a guest uses it.
+/// The maximum number of request queues of a disk. Each queue has a thread while a guest uses it.
 pub const QUEUES_MAX: u16 = 64;
 
 /// The most connections at a time. Only those that use the disk cost more than a thread.
 const SESSIONS_MAX: usize = 64;
 
-/// The settings of a vhost-user server.
+/// The settings of a vhost-user-blk server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VhostUserSettings {
-    /// The number of queues that a front end may use, 1 to [`QUEUES_MAX`].
+    /// The maximum number of queues that a front end (a hypervisor) may use, 1 to [`QUEUES_MAX`]. By default
+    /// one for each processor, at most 4.
     pub queues: u16,
     /// The users that may connect; this process's user by default.
     pub access: SocketAccess,
-    /// The treatment of a socket that is there already.
+    /// The treatment of a socket file that already exists at the path.
     pub leftover: Leftover,
 }
 

@@ -5,27 +5,28 @@ use headstart_plan::ImagePlans;
 use std::fmt;
 use std::sync::Arc;
 
-/// The origin of plans; an earlier variant is better.
+/// The origin of preload plans. An earlier variant is preferred to a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
-    /// The caller gave the plan to follow.
+    /// A plan that the caller of the attach gave.
     Given,
     /// An artifact that belongs to the image, in the image's store.
     Artifact,
-    /// A file of plans on this host, which knows boots of this image.
+    /// A file of plans on this host that was learned from boots of this image.
     File,
-    /// The order in which the image's boot layer stores its slices.
+    /// The order in which the image's boot layer stores its slices (64 KiB each).
     BootLayer,
-    /// A trace in a layer of the image, in the form of OverlayBD's prefetcher.
+    /// A trace in a layer of the image, in the format of OverlayBD's prefetcher.
     TraceLayer,
-    /// A file of plans on this host, which knows layers of this image or images like it.
+    /// A file of plans on this host that was learned from images that share layers with this one or resemble
+    /// it.
     ZeroShot,
-    /// The reads of disks of this image on other hosts in these minutes.
+    /// The recent reads of this image's disks on other hosts.
     Hints,
 }
 
 impl Origin {
-    /// The origin as a word for programs.
+    /// The origin's name in output for programs, such as `boot-layer`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,27 +47,30 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Plans that were found for a disk.
+/// The preload plans that one origin has for a disk.
 #[derive(Clone, Debug)]
 pub struct PlanCandidate {
-    /// Their origin.
+    /// The origin of the plans.
     pub origin: Origin,
-    /// The plans.
+    /// The plans: for each group of similar boots one for each bandwidth.
     pub plans: Arc<ImagePlans>,
-    /// The data that they were made from, for people: `5 boots of this image`.
+    /// A phrase for people that names the data from which the plans were made: `5 boots of this image`.
     pub why: String,
 }
 
-/// The results of preloading so far.
+/// The results of preloading a disk so far.
 #[derive(Clone, Debug, Default)]
 pub struct Preloaded {
-    /// The origin of the plans that are followed; `None` if the disk is lazy.
+    /// The origin of the plans that are followed; `None` if the disk follows no plan and fetches only on
+    /// reads.
     pub origin: Option<Origin>,
-    /// The data that they were made from, for people; empty if there are none.
+    /// A phrase for people that names the data from which these plans were made; empty if no plan is
+    /// followed.
     pub why: String,
-    /// Their results; of earlier plans it has only the switches.
+    /// The figures of the plans that are followed. Of plans that the disk followed before, only the switches
+    /// are included.
     pub report: PilotReport,
-    /// The number of places that could not be looked at, or had something that is not a plan.
+    /// The number of locations of plans that could not be read or held something that is not a plan.
     pub failures: u64,
 }
 

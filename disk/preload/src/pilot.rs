@@ -46,48 +46,50 @@ mod guard;
 
 pub use guard::{DUE_MIN, FASTER, FLOOR, READ_MIN};
 
-/// The stop of preloading, with its reason.
+/// The final stop of preloading for a boot: its time and its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped {
-    /// The time of the stop.
+    /// The time at which preloading stopped.
     pub at: Time,
-    /// The reason.
+    /// The reason for the stop.
     pub why: StopReason,
 }
 
-/// The reason against a plan.
+/// The reason for which a plan is judged harmful to the boot that follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// The boot does not read the preloaded blocks.
+    /// The boot does not read the blocks that are preloaded for it.
     Useless {
-        /// Preloaded blocks that should have been read by then.
+        /// The number of preloaded blocks that should have been read by then.
         due: u64,
-        /// Due blocks that were read.
+        /// The number of those blocks that were read.
         read: u64,
     },
-    /// The plan does not name the slices that the boot reads.
+    /// The plan does not name the slices (64 KiB) that the boot reads.
     Strange {
-        /// Slices that the boot has read.
+        /// The number of slices that the boot has read.
         read: u64,
-        /// Read slices that the plan names.
+        /// The number of those slices that the plan names.
         named: u64,
     },
 }
 
-/// The results of preloading so far. Bytes are of slices of the disk that plans name.
+/// The results of preloading so far. Byte counts are of the disk's slices (64 KiB each) that the plans name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PilotReport {
-    /// Bytes that were preloaded, or local when their turn came.
+    /// Bytes of slices that were preloaded, are being fetched, or were local already when the plan reached
+    /// them.
     pub preloaded: u64,
-    /// Preloaded bytes that were read, before that or since.
+    /// Bytes of preloaded slices that the guest has read, before or after they were preloaded.
     pub used: u64,
-    /// Preloaded bytes of the present plan that should have been read by now.
+    /// Bytes of preloaded items of the current plan that the guest should have read by now, judged by its
+    /// progress.
     pub due: u64,
-    /// Due bytes in blocks that were read.
+    /// Bytes of those due items of the current plan in whose block the guest has read.
     pub due_used: u64,
-    /// The counts of switches between plans.
+    /// The numbers of switches between plans.
     pub switches: Switches,
-    /// The stop of preloading, if it was stopped.
+    /// The final stop of preloading; `None` if it was not stopped.
     pub stopped: Option<Stopped>,
 }
 
@@ -104,7 +106,8 @@ impl fmt::Display for Stopped {
     }
 }
 
-/// The choice of the plan that a boot follows, and the judgement on its worth.
+/// The control of a boot's preloading: chooses the plan to follow, switches it as the boot and the link show,
+/// and stops preloading that does harm.
 #[derive(Clone, Debug)]
 pub struct Pilot {
     switcher: Switcher,
@@ -116,7 +119,8 @@ pub struct Pilot {
 }
 
 impl Pilot {
-    /// A pilot at a creation, with the expected bandwidth in bytes a second, if it is known.
+    /// Creates the pilot of a disk that is just being created. `bandwidth` is the expected bandwidth of its
+    /// link in bytes a second; `None` if it is unknown.
     #[must_use]
     pub fn new(plans: Arc<ImagePlans>, bandwidth: Option<u64>) -> Self {
         let switcher = Switcher::new(plans, bandwidth);
@@ -124,14 +128,15 @@ impl Pilot {
         Self { switcher, account: Account::default(), guard, refused: BTreeSet::new(), stopped: None }
     }
 
-    /// The plan to preload now.
+    /// The plan to preload now; [`Plan::Lazy`] if there is none or preloading was stopped.
     #[must_use]
     pub fn plan(&self) -> Plan {
         if self.stopped.is_some() { Plan::Lazy } else { self.switcher.plan() }
     }
 
-    /// Notes a read at `now` that touched these slices of a block of the disk (bit `i` for slice `i`), for the
-    /// first time or again, local or not. Returns the plan to preload from now on, if that changes.
+    /// Records a read at `now` that touched `slices` of `block`: bit `i` stands for slice `i`, 64 KiB each.
+    /// All reads are reported, local or not. Returns the plan to preload from now on if it changes, otherwise
+    /// `None`.
     pub fn on_access(&mut self, now: Time, block: u64, slices: u32) -> Option<Plan> {
         let new = self.account.read(now, block, slices);
         if new != 0 {
@@ -141,8 +146,8 @@ impl Pilot {
         self.changed(plan)
     }
 
-    /// Checks the plan, from time to time and whenever fetches ended, by the engine's report. Returns the plan to
-    /// preload from now on, if that changes.
+    /// Judges the plan by the engine's report. To be called from time to time and whenever fetches have
+    /// ended. Returns the plan to preload from now on if it changes, otherwise `None`.
     pub fn on_tick(&mut self, now: Time, preloading: &Preloading) -> Option<Plan> {
         self.guard.preloaded(preloading, &mut self.account);
         let estimate = preloading.estimate.bandwidth;

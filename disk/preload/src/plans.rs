@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// The divisor of the bytes in one place that gives the number that may be fetched though the plan does not name them.
 const HOLES_PART: u64 = 8;
 
-/// One plan for all bandwidths.
+/// Makes plans of a single list of items, which is followed at every bandwidth.
 #[must_use]
 pub fn of_items(items: &[PlanItem]) -> ImagePlans {
     let plan =
@@ -24,8 +24,9 @@ pub fn of_items(items: &[PlanItem]) -> ImagePlans {
     ImagePlans::of_own(vec![group])
 }
 
-/// The same plans for an image that stores the slices of boots in this order in one place: slices of that place come in
-/// its order, so that they are read in one go, and the rest behind them.
+/// Returns the plans for an image whose boot layer stores slices contiguously in the order `order`. Each plan
+/// first names its slices of that layer in the layer's order, so that one sequential read fetches them, then
+/// all others. If it names nearly all slices of the layer, the few others are included.
 #[must_use]
 pub fn laid_out(mut plans: ImagePlans, order: &[PlanItem]) -> ImagePlans {
     for plan in plans.groups.iter_mut().flat_map(|group| &mut group.plans) {
@@ -58,7 +59,8 @@ fn reordered(items: &[PlanItem], order: &[PlanItem]) -> Vec<PlanItem> {
     first.into_iter().chain(rest).filter(|item| item.mask != 0).collect()
 }
 
-/// The same plans, of whole blocks, each in the place of its first item.
+/// Returns the plans with whole blocks (2 MiB) instead of slices; each block is named once, at the position
+/// of its first item.
 #[must_use]
 pub fn in_whole_blocks(mut plans: ImagePlans) -> ImagePlans {
     for plan in plans.groups.iter_mut().flat_map(|group| &mut group.plans) {

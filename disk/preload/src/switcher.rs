@@ -28,19 +28,24 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The correlation above which a centroid is like the boot (paper, section 5.3).
+/// The correlation (-1 to 1) with a group's centroid, the typical order of its blocks, above which a boot can
+/// be switched to that group (ThinkAhead paper, section 5.3).
 pub const ALIKE: f64 = 0.7;
-/// New blocks in a row that must speak for another group.
+/// The number of consecutive new blocks after each of which another group must fit better before the boot is
+/// switched to it.
 pub const STREAK: u32 = 8;
-/// The number of the last 16 new blocks that another group's boots must have read by now.
+/// The minimum number of the last 16 new blocks that another group's boots must also have read by now for an
+/// immediate switch to it.
 pub const EXPECTED: u32 = 12;
-/// New blocks before the first comparison: all boots begin alike.
+/// The number of blocks that a boot must have read before groups are first compared, because all boots of an
+/// image begin alike.
 pub const SEEN_MIN: u32 = 16;
-/// New blocks that a group is kept for at least.
+/// The minimum number of new blocks between two switches of the group.
 pub const SETTLED: u32 = 32;
-/// Blocks after which nothing is compared any more.
+/// The number of blocks read after which groups are no longer compared.
 pub const SEEN_MAX: u32 = 4096;
-/// The time for which the bandwidth must be another plan's.
+/// The duration for which the estimated bandwidth must stay in another plan's range before that plan is
+/// taken.
 pub const DWELL: Duration = Duration::from_millis(500);
 /// The least difference in correlation that counts.
 const CLEAR: f64 = 0.02;
@@ -48,16 +53,17 @@ const CLEAR: f64 = 0.02;
 /// The place of a block that is not in a centroid, or not read yet.
 const NONE: u32 = u32::MAX;
 
-/// The counts of switches between plans.
+/// The numbers of switches between plans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switches {
-    /// Switches to another group.
+    /// Switches to a plan of another group of boots.
     pub groups: u32,
-    /// Switches to another bandwidth of the same group.
+    /// Switches to a plan of the same group for another bandwidth.
     pub bins: u32,
 }
 
-/// The switcher of the plan that a boot follows.
+/// The choice among an image's plans: by the group of recorded boots that the current boot resembles, and by
+/// the bandwidth of the link.
 #[derive(Clone, Debug)]
 pub struct Switcher {
     plans: Arc<ImagePlans>,
@@ -82,8 +88,8 @@ enum Side {
 }
 
 impl Switcher {
-    /// A switcher at a creation, with the expected bandwidth in bytes a second; `None` if it is unknown: then the first
-    /// estimate counts at once.
+    /// Creates the switcher of a disk that is just being created. `bandwidth` is the expected bandwidth in
+    /// bytes a second; `None` if it is unknown: the first estimate is then used at once.
     #[must_use]
     pub fn new(plans: Arc<ImagePlans>, bandwidth: Option<u64>) -> Self {
         let group = plans.groups.iter().position(|group| !group.plans.is_empty()).unwrap_or(0);
@@ -96,19 +102,19 @@ impl Switcher {
         switcher
     }
 
-    /// The plan to preload now.
+    /// The plan to preload now; [`Plan::Lazy`] if there is none.
     #[must_use]
     pub fn plan(&self) -> Plan {
         self.current().map_or(Plan::Lazy, |plan| Plan::List(Arc::clone(&plan.items)))
     }
 
-    /// The plan that is followed, if there is any.
+    /// The plan that is followed, with its bandwidth and score; `None` if the image has no plans.
     #[must_use]
     pub fn current(&self) -> Option<&RatedPlan> {
         self.plans.groups.get(self.group)?.plans.get(self.plan)
     }
 
-    /// The number of its group.
+    /// The index, among the image's groups, of the group whose plan is followed.
     #[must_use]
     pub fn group(&self) -> usize {
         self.group
@@ -137,21 +143,22 @@ impl Switcher {
         self.plan()
     }
 
-    /// The counts of switches so far.
+    /// The numbers of switches so far.
     #[must_use]
     pub fn switches(&self) -> Switches {
         self.switches
     }
 
-    /// The correlation of the boot so far with the centroid of a group, from -1 to 1; `None` before it has read
-    /// anything, and for a group that does not exist.
+    /// The correlation of this boot's order of blocks so far with the typical order of a group (its
+    /// centroid), from -1 to 1. `None` before the first read, for a group that does not exist, and if the
+    /// image has only one group.
     #[must_use]
     pub fn correlation(&self, group: usize) -> Option<f64> {
         self.boot.correlation(group)
     }
 
-    /// Notes that the boot reads in `block` of its disk, for the first time or again. Returns the plan to preload
-    /// from now on, if that changes.
+    /// Records a read in `block`, whether it is the first one or not. Returns the plan to preload from now on
+    /// if it changes, otherwise `None`.
     pub fn on_access(&mut self, block: u64) -> Option<Plan> {
         if self.plans.groups.len() < 2 || !self.boot.access(block) || self.boot.seen < SEEN_MIN {
             return None;
@@ -186,8 +193,8 @@ impl Switcher {
         (group != self.group && alike > ALIKE && (clear || at_once)).then_some((group, at_once))
     }
 
-    /// Notes that the link is estimated at `bandwidth` bytes a second at `now`. Returns the plan to preload from
-    /// now on, if that changes.
+    /// Records the estimate of the link's bandwidth at `now`, in bytes a second. Returns the plan to preload
+    /// from now on if it changes, otherwise `None`.
     pub fn on_estimate(&mut self, now: Time, bandwidth: u64) -> Option<Plan> {
         let known = self.bandwidth.is_some();
         let Some(side) = self.side(bandwidth).filter(|_| known) else {

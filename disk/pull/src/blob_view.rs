@@ -3,33 +3,34 @@
 use headstart_block::ByteRange;
 use std::fmt;
 
-/// A blob of the disk, by a number that the driver gives. A hash tree is a blob of its own.
+/// The number of a blob of the disk, given by the driver (the code that runs the engine). A hash tree is a
+/// blob of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlobId(pub u32);
 
-/// A byte interval of a blob as stored, the unit of fetching.
+/// A range of bytes of a blob as it is stored (compressed, say). The engine fetches such ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlobRange {
-    /// The blob.
+    /// The blob that the bytes belong to.
     pub blob: BlobId,
-    /// The bytes of it.
+    /// The range within the blob, in bytes.
     pub range: ByteRange,
 }
 
 impl BlobRange {
-    /// The bytes from `start` to `end` of `blob`; empty where `end < start`.
+    /// Returns the bytes of `blob` from `start` to before `end`; empty if `end < start`.
     #[must_use]
     pub fn between(blob: BlobId, start: u64, end: u64) -> Self {
         Self { blob, range: ByteRange::between(start, end) }
     }
 
-    /// Number of bytes.
+    /// Length of the range, in bytes.
     #[must_use]
     pub fn len(self) -> u64 {
         self.range.len()
     }
 
-    /// `true` if there is no byte in it.
+    /// Returns `true` if the range has no bytes.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.range.is_empty()
@@ -42,21 +43,23 @@ impl fmt::Display for BlobRange {
     }
 }
 
-/// The disk as the engine sees it: the merged index and the cache in the product, bitmaps in a simulator.
+/// The engine's view of the disk: the blobs that store its bytes, and the bytes that are local (on this
+/// host). In the product these are the merged index and the cache, in a simulator bitmaps.
 ///
-/// Answers must hold while one event is handled; between events they may change (another process fills the same cache).
+/// Answers must not change while one event is handled. Between events they may, because other processes fill
+/// the same cache.
 pub trait BlobView {
     /// The size of the disk in bytes.
     fn disk_size(&self) -> u64;
 
-    /// Calls `each` with the stored ranges that the bytes `part` of the disk are read from, in the order of the
-    /// disk. Holes have none. Only data: no hash tree. Ranges of neighbours may overlap (a frame holds bytes of
-    /// both).
+    /// Calls `each` with the ranges of blobs that the bytes `part` of the disk are read from, in the order of
+    /// the disk. Holes have none, and hash trees are not included. Adjacent ranges may overlap, because a
+    /// compressed frame holds bytes of both.
     fn ranges(&self, part: ByteRange, each: &mut dyn FnMut(BlobRange));
 
-    /// Calls `each` with the parts of `range` that are not local, as runs rounded out to the unit in which the
-    /// cache verifies (but not past the blob's end), and the missing pages of the hash tree that verifying those
-    /// runs needs, as ranges of the tree's own [`BlobId`]. For a range of a hash tree, only with the missing pages
-    /// of that range.
+    /// Calls `each` with the parts of `range` that are not local, rounded out to the unit in which the cache
+    /// verifies but not past the blob's end. Also calls it with the pages of the hash tree that verifying
+    /// those parts needs and that are not local, as ranges of the tree's own [`BlobId`]. If `range` belongs
+    /// to a hash tree, calls it only with the pages of `range` that are not local.
     fn missing(&self, range: BlobRange, each: &mut dyn FnMut(BlobRange));
 }

@@ -3,93 +3,102 @@
 use crate::{Plan, Priority};
 use std::time::Duration;
 
-/// The estimate of the link; fields are `None` before the estimator has seen enough.
+/// The engine's estimate of the link to the store. A field is `None` until enough fetches were observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// Bytes a second while bytes were coming: idle time and the wait for the first byte do not count.
+    /// Bandwidth in bytes a second, measured while bytes were arriving: idle time and the wait for a first
+    /// byte do not count.
     pub bandwidth: Option<u64>,
-    /// The least time between asking and the first byte.
+    /// The shortest observed duration from a request to the first byte of its answer.
     pub round_trip: Option<Duration>,
 }
 
-/// The progress of filling the disk. Counts stored bytes of data that the disk can read; no hash trees.
+/// The progress of filling, which fetches the whole disk in the background. Counts the stored bytes of data
+/// that the disk can read, without hash trees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FillProgress {
-    /// The number of all bytes; `None` while they are being counted (counting starts with a fill rate).
+    /// All bytes to fill, those that are local included; `None` while they are being counted or filling is
+    /// off.
     pub total: Option<u64>,
-    /// The number of local bytes.
+    /// Bytes that are local (on this host); 0 while `total` is `None`.
     pub local: u64,
-    /// Bytes a second that became local lately, fetched for any reason.
+    /// Bytes a second that became local in the last 10 seconds, fetched for any reason.
     pub rate: u64,
-    /// The time from now until all are local, at this rate.
+    /// The duration until all bytes are local at the present rate; zero if they are. `None` while `total` or
+    /// the rate is unknown.
     pub eta: Option<Duration>,
 }
 
-/// The engine's report on its preloading.
+/// The engine's report on its preloading (fetching ahead of reads).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preloading {
-    /// The plan that it follows.
+    /// The plan that the engine follows: the parts of the disk to preload, in order.
     pub plan: Plan,
-    /// Items of that plan that were passed: they are here, or on their way.
+    /// The number of items at the start of that plan that the engine has passed: their bytes are local or
+    /// being fetched.
     pub items: u64,
-    /// The estimate of the link.
+    /// The estimate of the link to the store.
     pub estimate: Estimate,
 }
 
-/// The counts of events since the engine was made.
+/// The counters of an engine since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineCounters {
-    /// Reads that the engine was told of.
+    /// Reads that missed and were reported to the engine; hits are not reported.
     pub reads: u64,
-    /// Reads completed.
+    /// Reads that completed because all their bytes became local.
     pub completed: u64,
-    /// Reads failed because their deadline passed.
+    /// Reads that failed because their deadline passed.
     pub failed_deadline: u64,
-    /// Reads failed because no retry could help.
+    /// Reads that failed because of an error that no retry can repair.
     pub failed_permanent: u64,
-    /// Reads failed because every answer was corrupt.
+    /// Reads that failed because of corrupt answers; see
+    /// [`Retry::corrupt_limit`](crate::Retry::corrupt_limit).
     pub failed_corrupt: u64,
-    /// Reads failed because too many waited.
+    /// Reads that failed at once because too many reads were waiting; see
+    /// [`EngineSettings::reads_max`](crate::EngineSettings::reads_max).
     pub refused: u64,
-    /// Reads forgotten by their client.
+    /// Reads that ended because their client stopped waiting.
     pub forgotten: u64,
-    /// Fetches sent for misses, retries included.
+    /// Fetches sent for misses (reads whose bytes are not local), retries included.
     pub miss_fetches: u64,
-    /// Fetches sent for preloads (and rests of blocks), retries included.
+    /// Fetches sent for preloads and for the rest of blocks (2 MiB) in which a read missed, retries included.
     pub preload_fetches: u64,
-    /// Fetches sent for the fill queue, retries included.
+    /// Fetches sent to fill the disk in the background, retries included.
     pub fill_fetches: u64,
-    /// Bytes asked for by misses.
+    /// Bytes requested for misses.
     pub miss_bytes: u64,
-    /// Bytes asked for by preloads; for streams, those that came.
+    /// Bytes requested for preloads; of streamed fetches, only the bytes that arrived.
     pub preload_bytes: u64,
-    /// Bytes asked for by the fill queue.
+    /// Bytes requested to fill the disk in the background.
     pub fill_bytes: u64,
-    /// Ranges of reads that found a fetch of their bytes under way.
+    /// Missing ranges of reads that waited for a fetch that existed already, instead of a new one.
     pub joined: u64,
-    /// Joined ranges that found a background fetch.
+    /// Missing ranges of reads that joined a background fetch on its way, which raised its priority.
     pub promoted: u64,
-    /// Misses that asked separately because the background fetch that they waited for was late.
+    /// Misses that fetched their bytes separately because the background fetch that has them was late.
     pub overtaken: u64,
-    /// Misses that asked separately because their bytes are far ahead in a stream.
+    /// Misses that fetched their bytes separately because they are far from the current position of a
+    /// streamed fetch.
     pub overtaken_in_stream: u64,
-    /// The number of times that a stream was held for misses.
+    /// The number of times that a streamed fetch was paused so that misses have the link.
     pub held: u64,
-    /// Missing ranges that were put into a request with a neighbour.
+    /// Missing ranges that were merged with a neighbour into one request.
     pub coalesced: u64,
-    /// Fetches sent again after a failure.
+    /// Fetches that were sent again after a failure.
     pub retries: u64,
-    /// Answers that were corrupt.
+    /// Answers whose bytes were corrupt.
     pub corrupt: u64,
-    /// Fetches that failed, corrupt ones not counted.
+    /// Fetches that failed. Not counted: corrupt answers, and failures because this host has no space.
     pub failed_fetches: u64,
-    /// Fetches cancelled because another fetch or process had brought their bytes.
+    /// Fetches that were cancelled because another fetch or another process had brought their bytes.
     pub cancelled: u64,
-    /// Background fetches given up.
+    /// Background fetches that were abandoned after failures.
     pub given_up: u64,
-    /// Plan items passed because nothing of them was missing.
+    /// Items of plans that were skipped because all their bytes were local.
     pub plan_skipped: u64,
-    /// Blocks whose rest was dropped because too many waited.
+    /// Blocks whose rest was not fetched because too many blocks were waiting; see
+    /// [`EngineSettings::rest_max`](crate::EngineSettings::rest_max).
     pub rest_dropped: u64,
 }
 

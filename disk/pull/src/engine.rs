@@ -91,7 +91,8 @@ const UNVERIFIED_MAX: usize = 64;
 /// The number of kept requests whose readers went away.
 const ORPHANS_MAX: usize = 256;
 
-/// The pull engine of one disk.
+/// The pull engine of one disk, which decides which ranges to fetch and when. It does no I/O: a driver
+/// reports events and carries out the resulting actions.
 #[derive(Debug)]
 pub struct Engine {
     settings: EngineSettings,
@@ -120,7 +121,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine without knowledge and without a plan. It does nothing before its first event.
+    /// Creates an engine without a plan. It does nothing before its first event. Settings out of range are
+    /// replaced by the nearest valid ones.
     #[must_use]
     pub fn new(settings: EngineSettings) -> Self {
         Self {
@@ -146,7 +148,8 @@ impl Engine {
         }
     }
 
-    /// Handles `event`, which happened at `now`, and appends the resulting actions to `actions`.
+    /// Handles `event`, which happened at `now`, and appends the actions that the driver has to carry out to
+    /// `actions`. A `now` before that of an earlier event counts as the same time.
     pub fn on_event(
         &mut self,
         now: Time,
@@ -178,25 +181,25 @@ impl Engine {
         self.ask_for_tick(more, actions);
     }
 
-    /// The progress of filling the disk.
+    /// The progress of filling the disk in the background.
     #[must_use]
     pub fn progress(&self) -> FillProgress {
         self.fill.progress(self.now)
     }
 
-    /// The estimate of the link.
+    /// The current estimate of the link to the store.
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         self.estimator.estimate()
     }
 
-    /// The counts of events so far.
+    /// The counters since the engine was created.
     #[must_use]
     pub fn counters(&self) -> EngineCounters {
         self.counters
     }
 
-    /// The plan that is preloaded, and its progress.
+    /// The plan that the engine preloads, and its progress.
     #[must_use]
     pub fn preloading(&self) -> Preloading {
         let (plan, items) = self.preload.progress();

@@ -6,57 +6,59 @@ use headstart_block::{ByteRange, Error};
 use std::fmt;
 use std::sync::Arc;
 
-/// A read that waits, by a number that the driver gives and uses once.
+/// The number of a read that waits. The driver (the code that runs the engine) chooses it and never uses it
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReadId(pub u64);
 
-/// A fetch, by a number that the engine gives. A fetch keeps its number through its retries.
+/// The number of a fetch, which the engine chooses. A fetch keeps its number when it is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FetchId(pub u64);
 
-/// The three queues of pulling, most urgent first.
+/// The priority of a fetch, most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Priority {
-    /// A read waits for it.
+    /// A fetch that a read waits for.
     Miss,
-    /// The plan predicts that it will be read; or it is the rest of a block that missed.
+    /// A fetch of bytes that the plan names, or of the rest of a block (2 MiB) in which a read missed.
     Preload,
-    /// Everything else of the disk.
+    /// A fetch to fill the rest of the disk in the background.
     Fill,
 }
 
-/// An event that the driver reports.
+/// An event that the driver reports to the engine.
 #[derive(Clone, Debug)]
 pub enum EngineEvent<'a> {
     /// A read found bytes that are not local. Hits are not reported.
     Read {
-        /// The number of the read, which is new.
+        /// The number of the read, which was not used before.
         read: ReadId,
-        /// The ranges of the disk that were missed (or the whole read: local bytes cost nothing).
+        /// The ranges of the disk that the read lacks. The whole read is allowed too: local bytes are
+        /// ignored.
         ranges: &'a [ByteRange],
     },
-    /// All bytes of a fetch have come over the link, but they are not in the cache yet: they are being verified,
-    /// or wait for their pages of the hash tree. [`EngineEvent::Fetched`] follows. It frees the fetch's place on the
-    /// link and tells the estimator the true time of the transfer. It may be left out if `Fetched` follows at once.
-    /// Bytes whose pages do not come in time are to be given up as [`FetchOutcome::Failed`]: the next try asks for the
-    /// pages too.
+    /// All bytes of a fetch have arrived over the link but are not in the cache yet: they are being verified,
+    /// or wait for pages of the hash tree. [`EngineEvent::Fetched`] follows. This event frees the fetch's
+    /// share of the link and gives the estimator the true duration of the transfer; it may be left out if
+    /// `Fetched` follows at once. If the pages do not arrive in time, the driver reports
+    /// [`FetchOutcome::Failed`], and the next try requests the pages too.
     Arrived {
-        /// The fetch.
+        /// The fetch that arrived.
         fetch: FetchId,
     },
-    /// The first bytes of a fetch, from its start up to before the offset `upto` of its blob, are verified and can be
-    /// read; the others are still to come. For fetches that are streamed ([`EngineAction::Fetch`]); one that the engine
-    /// no longer knows, or that has come so far before, is ignored. [`EngineEvent::Fetched`] follows, and then covers
-    /// only the bytes behind the last `upto`.
+    /// The first bytes of a streamed fetch ([`EngineAction::Fetch`]), from its start to before offset `upto`
+    /// of its blob, are verified and can be read; the others follow. Ignored for a fetch that the engine no
+    /// longer knows and for an `upto` that was reported before. [`EngineEvent::Fetched`] follows and then
+    /// covers only the bytes from the last `upto` on.
     Progress {
-        /// The fetch.
+        /// The fetch that made progress.
         fetch: FetchId,
-        /// The first byte of the blob that is not there yet.
+        /// The offset in the blob of the first byte that has not arrived.
         upto: u64,
     },
-    /// A fetch ended.
+    /// A fetch has ended, with success or failure.
     Fetched {
-        /// The fetch; one that the engine no longer knows is ignored.
+        /// The fetch that ended; ignored if the engine no longer knows it.
         fetch: FetchId,
         /// The outcome of the fetch.
         outcome: FetchOutcome,
@@ -64,101 +66,107 @@ pub enum EngineEvent<'a> {
     /// Another disk or another process brought these bytes; they are verified and readable. A fetch
     /// that waited for it ends anyway, with [`FetchOutcome::Found`].
     BecameLocal {
-        /// The bytes.
+        /// The bytes that are now local.
         range: BlobRange,
     },
-    /// The plan from now on. Preloading goes on with its first item that is not local.
+    /// The plan to preload from now on. The engine starts with the plan's first item that is not local.
     PlanChanged(Plan),
-    /// The rate in bytes a second at which to fill the disk; `None` stops filling.
+    /// The rate in bytes a second at which the rest of the disk is fetched in the background; `None` stops
+    /// that.
     FillRate(Option<u64>),
-    /// The client of this read does not wait any more.
+    /// The client of a read no longer waits for it.
     Forget {
-        /// The read; one that the engine does not know is ignored.
+        /// The read that was abandoned; ignored if the engine does not know it.
         read: ReadId,
     },
-    /// Time has passed: asked for by [`EngineAction::WakeAt`], harmless at any other time.
+    /// The time that [`EngineAction::WakeAt`] asked for has come. Harmless at any other time.
     Tick,
 }
 
-/// The outcome of a fetch.
+/// The outcome of a fetch, which the driver reports in [`EngineEvent::Fetched`].
 #[derive(Clone, Debug)]
 pub enum FetchOutcome {
-    /// All its bytes are verified and can be read.
+    /// All bytes of the fetch are verified and can be read.
     Done,
-    /// As [`FetchOutcome::Done`], but another disk or process brought them, and the fetch only waited for that: this
-    /// says nothing of the link or the store.
+    /// All bytes can be read, but another disk or process brought them, and the fetch only waited for that.
+    /// The duration says nothing about the link or the store.
     Found,
-    /// None of its bytes are there, or not all.
+    /// Some or all bytes of the fetch are missing.
     Failed {
-        /// `true` if another try can help.
+        /// `true` if a retry may succeed.
         retry: bool,
-        /// `true` if the bytes came, but were wrong. The fetch is tried again whatever `retry` is, up to
-        /// [`Retry::corrupt_limit`](crate::Retry::corrupt_limit) answers.
+        /// `true` if the bytes arrived but were wrong. The fetch is retried whatever `retry` is, up to
+        /// [`Retry::corrupt_limit`](crate::Retry::corrupt_limit) corrupt answers.
         corrupt: bool,
-        /// The error, for the reads that fail because of it.
+        /// The cause, which is returned to the reads that fail because of it.
         error: Arc<Error>,
     },
 }
 
-/// An action for the driver. It does all actions in order and may refuse none.
+/// An action that the driver has to carry out. The actions of one event are carried out in order, and none
+/// may be refused.
 #[derive(Clone, Debug)]
 pub enum EngineAction {
-    /// Fetch `range`, verify it, put it into the cache, then report [`EngineEvent::Fetched`]. Only once; the engine
-    /// retries.
+    /// Fetch `range`, verify it, insert it into the cache, then report [`EngineEvent::Fetched`]. The driver
+    /// tries only once; the engine retries.
     Fetch {
-        /// The number to answer with.
+        /// The number of the fetch, which the driver's events repeat.
         fetch: FetchId,
         /// The range to fetch.
         range: BlobRange,
-        /// The priority of the fetch, which tells if a read waits for it.
+        /// The priority of the fetch; [`Priority::Miss`] if a read waits for it.
         priority: Priority,
-        /// The number of the try: 0 at first, then 1, 2, … after failures.
+        /// The number of tries before this one: 0 at first, then 1, 2, … after failures.
         attempt: u32,
-        /// `true` if it is long: the driver takes its bytes as they come, reports their progress by
-        /// [`EngineEvent::Progress`], and it may be held. Never if a read waits for it.
+        /// `true` for a long fetch, which is streamed: the driver inserts its bytes as they arrive, reports
+        /// them by [`EngineEvent::Progress`], and may be told to [hold](EngineAction::Hold) it. Never set if
+        /// a read waits for the fetch.
         stream: bool,
-        /// `true` for a stream all of which comes soon. It is never held, and all of it may be claimed at once: with a
-        /// longer one, other disks would wait too long for its last bytes.
+        /// `true` for a stream whose bytes will all arrive soon. It is never held, and the driver may claim
+        /// all of it at once. A longer stream must not be claimed at once: other disks would wait too long
+        /// for its last bytes.
         whole: bool,
     },
-    /// Do not take more bytes of this streamed fetch from its connection for now, so that more urgent requests have the
-    /// link to themselves. Bytes that have come are reported anyway.
+    /// Stop reading this streamed fetch from its connection for now, so that more urgent requests have the
+    /// link to themselves. Bytes that have arrived are reported anyway.
     Hold {
-        /// The fetch.
+        /// The fetch to hold.
         fetch: FetchId,
     },
-    /// Go on with a held fetch.
+    /// Continue a fetch that was held.
     Resume {
-        /// The fetch.
+        /// The fetch to continue.
         fetch: FetchId,
     },
-    /// A read now waits for bytes of this fetch, which was asked for as background work and is under way: those
-    /// before `upto` in its blob. Its parts that stand behind more urgent requests, on other hosts or here,
-    /// stand there no longer. Sent again if more is waited for.
+    /// Raise the priority of a background fetch that is on its way, because a read now waits for its bytes
+    /// before offset `upto` of the blob. Parts of it that are queued behind more urgent requests, here or on
+    /// other hosts, leave that queue. Sent again if a read waits for more.
     Promote {
-        /// The fetch.
+        /// The fetch to promote.
         fetch: FetchId,
-        /// The end, in its blob, of the bytes that are waited for.
+        /// The offset in the blob of the end of the bytes that are waited for.
         upto: u64,
     },
-    /// The fetch is not needed any more. An answer to it makes no difference then.
+    /// Stop a fetch that is no longer needed. Its answer is ignored if it comes anyway.
     Cancel {
-        /// The fetch.
+        /// The fetch to stop.
         fetch: FetchId,
     },
-    /// All bytes of the read are local: read it again. (If the cache has lost some by then: a new read.)
+    /// Read again from the cache, because all bytes of the read are local. If the cache has lost some
+    /// meanwhile, the driver reports a new read.
     Complete {
-        /// The read.
+        /// The read that can be completed.
         read: ReadId,
     },
-    /// The read cannot be served.
+    /// Fail a read that cannot be served.
     Fail {
-        /// The read.
+        /// The read that fails.
         read: ReadId,
-        /// The reason.
+        /// The cause to return to the client.
         error: Arc<Error>,
     },
-    /// Send [`EngineEvent::Tick`] at this time. This replaces the time before; an earlier tick is harmless.
+    /// Report [`EngineEvent::Tick`] at this time. It replaces the time of an earlier action; an earlier tick
+    /// is harmless.
     WakeAt(Time),
 }
 

@@ -2,85 +2,99 @@
 
 use std::time::Duration;
 
-/// The treatment of the rest of a block when a read missed in it.
+/// The treatment of the other bytes of a block (2 MiB) after a read missed in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissRest {
-    /// Bring it too, because the guest probably reads on there. Behind the plan's preloads, but before them when a
-    /// second read misses in the block. Not if the plan names the missed slices: then it knows better what is read
-    /// there.
+    /// Fetch the rest of the block too, because the guest probably reads on there. It comes after the plan's
+    /// preloads, or before them once a second read misses in the block. Not done if the plan names the missed
+    /// slices (64 KiB), because the plan then predicts better which bytes are read.
     #[default]
     Block,
-    /// Leave it to the fill queue.
+    /// Fetch no more of the block than the read needs. Filling the disk may bring the rest.
     None,
 }
 
-/// The background work that is allowed while misses are on their way.
+/// The background fetches that are allowed while fetches for misses (reads that wait) are on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackgroundSharing {
-    /// Fill the part of the bandwidth-delay product that the misses in flight leave: a guest that waits a round
-    /// trip for each of its reads would otherwise keep the link idle, and preloading would never get ahead of it.
+    /// Use the part of the bandwidth-delay product that the misses in flight leave free. Otherwise a guest
+    /// that waits a round trip for each read would keep the link idle, and preloading would never get ahead
+    /// of it.
     #[default]
     Fill,
-    /// Start nothing until no miss is outstanding: the published behaviour, and the baseline.
+    /// Start no background fetch while a miss is outstanding, as the ThinkAhead paper describes. A baseline
+    /// for comparison.
     Strict,
 }
 
-/// The settings of retries.
+/// The settings for retrying failed fetches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// The pause after the first failure; doubled after each. The real pause is drawn from its upper half.
+    /// The pause after the first failure. It doubles with each further failure; the real pause is drawn at
+    /// random between half of this value and all of it. 100 ms by default.
     pub first: Duration,
-    /// The longest pause.
+    /// The longest pause between two tries. 5 seconds by default.
     pub most: Duration,
-    /// The number of wrong answers to one fetch after which the reads that wait for it fail.
+    /// The number of corrupt answers to one fetch after which the reads that wait for it fail. 3 by default,
+    /// at least 1.
     pub corrupt_limit: u32,
 }
 
-/// All settings of the engine. Sizes are in bytes.
+/// The settings of the engine. Sizes are in bytes; values out of range are replaced by the nearest valid
+/// ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineSettings {
-    /// The unit that the cache verifies: requests are cut at multiples of it from their start.
+    /// The unit in which the cache verifies bytes: requests that are split are split at multiples of it from
+    /// their start. 16 KiB by default.
     pub unit: u64,
-    /// The largest gap between missing ranges of a blob that become one request.
+    /// The largest gap between two missing ranges of a blob that are still fetched by one request, the gap's
+    /// bytes included. 16 KiB by default.
     pub gap: u64,
-    /// The largest request of a miss; a longer one becomes several, in parallel.
+    /// The largest request for a miss (a read whose bytes are not local). A longer range becomes several
+    /// parallel requests. 1 MiB by default.
     pub miss_max: u64,
-    /// The most requests of misses in flight.
+    /// The maximum number of requests for misses in flight. 32 by default.
     pub miss_requests: usize,
-    /// The smallest limit on a background request, however slow the link seems.
+    /// The size that a background request may have in any case, however slow the link seems. 64 KiB by
+    /// default.
     pub background_min: u64,
-    /// The largest background request, however fast the link.
+    /// The largest background request, however fast the link is. 1 MiB by default.
     pub background_max: u64,
-    /// The largest background request for blocks that a plan names one after the other and that are stored so in
-    /// one blob. At most [`background_max`](Self::background_max): there are none longer than others.
+    /// The largest background request for blocks that follow each other both in the plan and in one blob. 64
+    /// MiB by default; a value up to [`background_max`](Self::background_max) means that such requests are no
+    /// longer than others.
     pub stream_max: u64,
-    /// The length above which preloads are streamed. Filling is not streamed: another process that fills the same
-    /// disk would fetch the same bytes, because a stream claims only its next bytes.
+    /// The size above which a preload is streamed: its bytes are used as they arrive. 256 KiB by default.
+    /// Filling is not streamed, because a stream claims only its next bytes, and another process that fills
+    /// the same disk would fetch the same ones.
     pub stream_min: u64,
-    /// The fewest background requests in flight, where there is work and no miss.
+    /// The minimum number of background requests kept in flight while there is work and no miss. 2 by
+    /// default.
     pub depth_min: usize,
-    /// The most background requests in flight.
+    /// The maximum number of background requests in flight. 64 by default.
     pub depth_max: usize,
-    /// The distance in a plan, in requests, within which neighbours are joined to one request. 0 keeps the plan's
-    /// order exactly: only parts of one item go out together.
+    /// The number of requests ahead in a plan within which ranges that are neighbours in a blob are merged
+    /// into one request. 2 by default. 0 keeps the plan's order exactly: only parts of one item are fetched
+    /// together.
     pub look_ahead: u64,
-    /// `true` if a miss that finds its bytes on their way in a background request asks for them itself when that
-    /// request is late. With `false`, it waits: nothing is ever fetched twice.
+    /// `true` (the default) if a miss requests its bytes itself when the background request that has them is
+    /// late. With `false` the miss waits, and no byte is fetched twice.
     pub bypass_late: bool,
-    /// The treatment of the rest of a block that missed.
+    /// The treatment of the other bytes of a block after a read missed in it.
     pub miss_rest: MissRest,
-    /// The background work that is allowed while misses are on their way.
+    /// The background fetches that are allowed while fetches for misses are on their way.
     pub sharing: BackgroundSharing,
-    /// The time that a read waits before it fails, and for which a background fetch is tried before it is left to
-    /// later reads.
+    /// The maximum duration that a read waits before it fails, and that a background fetch is retried before
+    /// it is abandoned. 5 minutes by default.
     pub deadline: Duration,
-    /// The settings of retries.
+    /// The settings for retrying failed fetches.
     pub retry: Retry,
-    /// The most reads that wait; one more fails at once.
+    /// The maximum number of waiting reads; a further read fails at once. 65,536 by default.
     pub reads_max: usize,
-    /// The most blocks that wait for their rest; the oldest is dropped for one more.
+    /// The maximum number of blocks whose other bytes wait to be fetched; for a further block the oldest is
+    /// dropped. 4,096 by default.
     pub rest_max: usize,
-    /// The seed of the jitter in back-offs: the same seed and events give the same actions.
+    /// The seed of the random part of retry pauses: the same seed and events give the same actions.
     pub seed: u64,
 }
 

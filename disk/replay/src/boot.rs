@@ -22,8 +22,8 @@ use headstart_trace::{Op, Record, Trace};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// The size of the largest disk that is simulated; bytes of a larger disk beyond it are not read. A simulation keeps a
-/// bit for each 16 KiB: 64 MiB for this one.
+/// The maximum size of a simulated disk, in bytes (8 TiB). Accesses beyond it are left out. A simulation
+/// keeps one bit for each 16 KiB: 64 MiB of memory for a disk of this size.
 pub const DISK_MAX: u64 = 8 << 40;
 
 /// Bytes of a stray read.
@@ -32,21 +32,23 @@ const STRAY: u64 = 16 << 10;
 /// Reads that arrive more than a year after the creation are left out.
 const LATEST_US: u64 = 365 * 86_400_000_000;
 
-/// One read, or write.
+/// One recorded read or write of a boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BootAccess {
-    /// The time of its arrival in the trace, since creation.
+    /// The time at which it arrived in the recording, since the disk's creation.
     pub at: Nanos,
-    /// The bytes of the disk.
+    /// The accessed range of the disk, in bytes.
     pub range: ByteRange,
-    /// The number of reads, in the order in which their answers came, that it followed.
+    /// The number of reads that were answered before it arrived. They are the first ones in the order of
+    /// answers.
     pub followed: u32,
-    /// The time from the last answer of those to its arrival.
+    /// The think time: the duration from the last of those answers to its arrival. Counted from the creation
+    /// if `followed` is 0.
     pub think: Nanos,
 }
 
-/// The reads of one boot, in the order of their arrival, and its writes. It never changes, so that many simulations can
-/// share it.
+/// The recorded reads and writes of one boot, in the order of their arrival. It is immutable, so many
+/// simulations can share it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Boot {
     disk_size: u64,
@@ -65,13 +67,14 @@ struct Recorded {
 }
 
 impl Boot {
-    /// The reads and writes of `trace`, without those past the end of the disk (if its size is known).
+    /// Returns the reads and writes of `trace`, without those past the end of the disk. If the trace has no
+    /// disk size, the end of the last access counts as the size.
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
         Self::faster(trace, 1)
     }
 
-    /// The same by a guest that is `faster` times as fast, as [`Boot::of_records`] says.
+    /// Returns the boot of `trace` by a guest that is `faster` times as fast; see [`Boot::of_records`].
     #[must_use]
     pub fn faster(trace: &Trace, faster: u32) -> Self {
         let size = match trace.creation.size {
@@ -81,9 +84,9 @@ impl Boot {
         Self::of_records(size, &trace.records, faster)
     }
 
-    /// The same from `records` of a disk of `disk_size` bytes, by a guest that is `faster` times as fast: the times
-    /// between its reads, and their service times, are divided by it; the time to its first read stays. 0 is taken
-    /// as 1.
+    /// Returns the boot of `records` on a disk of `disk_size` bytes, by a guest that is `faster` times as
+    /// fast: the times since its first read, and the service times, are divided by `faster`. The time of the
+    /// first read stays. 0 counts as 1.
     #[must_use]
     pub fn of_records(disk_size: u64, records: &[Record], faster: u32) -> Self {
         let disk_size = disk_size.min(DISK_MAX);
@@ -131,8 +134,8 @@ impl Boot {
         Self { disk_size, reads: follow(reads), writes: follow(writes), by_answer }
     }
 
-    /// The same boot with its first read `grace` after the creation, and everything else at the same distance from that
-    /// read as before. Writes before the first read stay in front of it, at the creation if need be.
+    /// Returns the same boot with its first read `grace` after the creation. All other accesses keep their
+    /// distance from that read; writes that would come before the creation come at the creation.
     #[must_use]
     pub fn with_grace(mut self, grace: Nanos) -> Self {
         let began = self.reads.first().map_or(Nanos(0), |read| read.at);
@@ -147,7 +150,8 @@ impl Boot {
         self
     }
 
-    /// The same boot of a part of a larger disk, of `disk_size` bytes; the part begins at `start`.
+    /// Returns the same boot on a disk of `disk_size` bytes, with `start` (in bytes) added to the offset of
+    /// each access.
     #[must_use]
     pub fn moved(mut self, start: u64, disk_size: u64) -> Self {
         self.disk_size = disk_size.min(DISK_MAX);
@@ -165,20 +169,20 @@ impl Boot {
         self.disk_size
     }
 
-    /// The reads, in the order of their arrival.
+    /// The recorded reads, in the order of their arrival.
     #[must_use]
     pub fn reads(&self) -> &[BootAccess] {
         &self.reads
     }
 
-    /// The writes, in the order of their arrival.
+    /// The recorded writes, in the order of their arrival.
     #[must_use]
     pub fn writes(&self) -> &[BootAccess] {
         &self.writes
     }
 
-    /// The blocks that its first `reads` reads read, in the order of first access, each with the slices that are read:
-    /// the plan of a planner that knew the boot beforehand.
+    /// Returns the blocks (2 MiB) that the first `reads` reads touch, in the order of first access, each with
+    /// its touched slices (64 KiB). A preload plan with perfect knowledge of the boot.
     #[must_use]
     pub fn recorded_order(&self, reads: usize) -> Vec<PlanItem> {
         let (mut order, mut places) = (Vec::<PlanItem>::new(), BTreeMap::new());
@@ -196,8 +200,9 @@ impl Boot {
     }
 }
 
-/// The records of a boot with *strays* among them: `per_million` of a million of its reads are accompanied by another,
-/// of 16 KiB anywhere on the disk. Only requests that come after both wait for the stray.
+/// Returns the records of a boot with *strays*, additional random reads: of each million reads about
+/// `per_million` are accompanied by a read of 16 KiB at a random offset, drawn from `seed`. The stray has the
+/// time of the read that it accompanies.
 #[must_use]
 pub fn with_strays(records: &[Record], disk_size: u64, per_million: u32, seed: u64) -> Vec<Record> {
     let mut random = Random::new(seed);
@@ -213,8 +218,9 @@ pub fn with_strays(records: &[Record], disk_size: u64, per_million: u32, seed: u
     all
 }
 
-/// The guest of a replay: the times and ranges of its reads and writes, as its reads are answered. Give all its methods
-/// the boot that it [began](Guest::begin) with.
+/// The guest of a replay: it issues the reads and writes of a boot, each at its recorded time or its think
+/// time after the answers that it waits for. All methods must be given the boot that it [began](Guest::begin)
+/// with.
 #[derive(Debug, Default)]
 pub struct Guest {
     clock: ReplayClock,
@@ -232,7 +238,8 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Begins again, at the creation, with the first `reads_max` reads of `boot`, and with its writes if `writes`.
+    /// Restarts at the creation with the first `reads_max` reads of `boot`, and with its writes if `writes`
+    /// is `true`. `clock` decides when accesses arrive.
     pub fn begin(&mut self, boot: &Boot, clock: ReplayClock, reads_max: usize, writes: bool) {
         self.clock = clock;
         self.reads = boot.reads.len().min(reads_max);
@@ -247,13 +254,14 @@ impl Guest {
         }
     }
 
-    /// The number of all reads.
+    /// The number of reads in this replay, issued or not.
     #[must_use]
     pub fn reads(&self) -> usize {
         self.reads
     }
 
-    /// The time of the next read; `None` if that depends on answers, or no more reads come.
+    /// The time of the next read; `None` if it depends on answers that have not come, or if no reads are
+    /// left.
     #[must_use]
     pub fn next_read_at(&self, boot: &Boot) -> Option<Nanos> {
         match self.clock {
@@ -262,7 +270,8 @@ impl Guest {
         }
     }
 
-    /// Takes the next read, by its number, if it comes before `due`.
+    /// Issues the next read if it comes before `due`, and returns its time and its number (its index in
+    /// [`Boot::reads`]). Otherwise `None`.
     pub fn read_before(&mut self, boot: &Boot, due: Nanos) -> Option<(Nanos, u32)> {
         let at = self.next_read_at(boot).filter(|at| *at < due)?;
         let read = match self.clock {
@@ -275,7 +284,7 @@ impl Guest {
         Some((at, read))
     }
 
-    /// Takes the next write if it comes before `due`.
+    /// Issues the next write if it comes before `due`, and returns its range. Otherwise `None`.
     pub fn write_before(&mut self, boot: &Boot, due: Nanos) -> Option<ByteRange> {
         match self.clock {
             ReplayClock::Open => {
@@ -291,7 +300,8 @@ impl Guest {
         }
     }
 
-    /// Notes that a read was answered at `now`.
+    /// Records that the read with number `read` was answered at `now`, so that accesses that waited for it
+    /// get their time.
     pub fn answered(&mut self, boot: &Boot, now: Nanos, read: u32) {
         if self.clock == ReplayClock::Open {
             return;

@@ -44,25 +44,27 @@ struct Flight {
     priority: Priority,
 }
 
-/// Decides what to preload as reads come: policies that follow the reads, and the switch between plans.
+/// A policy that chooses the plan to preload and may change it as reads and answers come.
 pub trait Guide {
-    /// The plan at the creation.
+    /// Returns the plan to preload from the disk's creation on.
     fn at_creation(&mut self) -> Plan {
         Plan::Lazy
     }
 
-    /// Notes that a read arrived at `now`; if it missed, `engine` has been told, whose estimate of the link may matter.
-    /// Returns the plan to follow from now on; `None` to go on with the present one.
+    /// Records that a read of `range` arrived at `now`. If it missed, `engine` knows of it already; its
+    /// estimate of the link may be used. Returns the plan to preload from now on, or `None` to keep the
+    /// current one.
     fn on_read(&mut self, now: Nanos, range: ByteRange, engine: &Engine) -> Option<Plan>;
 
-    /// Notes that an answer came at `now`, of which `engine` has been told. Returns the plan to follow from now on;
-    /// `None` to go on with the present one.
+    /// Records that an answer of the store arrived at `now`; `engine` knows of it already. Returns the plan
+    /// to preload from now on, or `None` to keep the current one.
     fn on_answer(&mut self, _now: Nanos, _engine: &Engine) -> Option<Plan> {
         None
     }
 }
 
-/// A simulator of boots, one after the other, in the same memory.
+/// A simulator that replays boots on one disk, one after the other. Only its memory is reused: each run
+/// starts with the disk as it is when it was opened.
 #[derive(Debug, Default)]
 pub struct Simulator {
     memory: Memory,
@@ -87,23 +89,25 @@ struct Memory {
 }
 
 impl Simulator {
-    /// A simulator that has run nothing yet.
+    /// Creates a simulator without an image.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the image of the disk for later runs, as it is when it was opened; `None` for the model's disk.
+    /// Sets the image whose blobs store the disk in later runs, with the bytes local that opening the image
+    /// reads. `None`: the disk is stored in one blob, as the model says.
     pub fn set_image(&mut self, image: Option<Arc<ImageMap>>) {
         self.memory.image = image;
     }
 
-    /// Replays `boot` with `plan` under `model`.
+    /// Replays `boot` under `model` while `plan` is preloaded, and returns the results.
     pub fn run(&mut self, boot: &Boot, plan: &Plan, model: &Model) -> BootOutcome {
         self.replay(boot, plan, None, model)
     }
 
-    /// Replays `boot` under `model`, with the plans of `guide`.
+    /// Replays `boot` under `model` while the plans that `guide` chooses are preloaded, and returns the
+    /// results.
     pub fn run_guided(&mut self, boot: &Boot, guide: &mut dyn Guide, model: &Model) -> BootOutcome {
         let plan = guide.at_creation();
         self.replay(boot, &plan, Some(guide), model)
@@ -124,7 +128,7 @@ impl Simulator {
         outcome
     }
 
-    /// The wait of each read of the last run, in the order of the boot.
+    /// The wait of each read of the last run, in the order of [`Boot::reads`].
     #[must_use]
     pub fn waits(&self) -> &[Nanos] {
         &self.memory.waits

@@ -18,18 +18,20 @@ fn blocks(range: ByteRange) -> Range<u64> {
     start..range.end().div_ceil(BLOCK_SIZE).min(start + BLOCKS_MAX)
 }
 
-/// The product's pilot on an image's plans.
+/// A guide that follows an image's plans by the product's [`Pilot`], which switches plans and stops harmful
+/// ones.
 #[derive(Clone, Debug)]
 pub struct Piloting(Pilot);
 
 impl Piloting {
-    /// A pilot at a creation with an expected bandwidth of `bandwidth` bytes a second; see [`Pilot::new`].
+    /// Creates a guide with a new pilot. `bandwidth` is the expected bandwidth in bytes a second; see
+    /// [`Pilot::new`].
     #[must_use]
     pub fn new(plans: Arc<ImagePlans>, bandwidth: Option<u64>) -> Self {
         Self(Pilot::new(plans, bandwidth))
     }
 
-    /// The results of preloading.
+    /// The results of preloading so far.
     #[must_use]
     pub fn report(&self) -> PilotReport {
         self.0.report()
@@ -62,7 +64,7 @@ fn slices(range: ByteRange, block: u64) -> u32 {
     (first..end).fold(0, |mask, slice| mask | 1 << slice)
 }
 
-/// A policy that decides as reads come.
+/// A guide that follows an [`Online`] policy, which names whole blocks (2 MiB) to preload as reads come.
 pub struct Following<'a>(pub &'a mut dyn Online);
 
 fn whole(blocks: Vec<u64>) -> Plan {

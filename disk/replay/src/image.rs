@@ -18,7 +18,8 @@ const SMALL_TREE: u64 = 64 << 10;
 /// Bytes of a blob's start that opening it reads.
 const HEAD: u64 = 32 << 10;
 
-/// The places of the bytes of an image's disk. It never changes, so that many simulations can share it.
+/// The location of each byte of an image's disk in the image's blobs, without the bytes. It is immutable, so
+/// many simulations can share it.
 pub struct ImageMap {
     stack: Stack,
     blobs: Vec<BlobShape>,
@@ -41,7 +42,7 @@ pub(crate) struct BlobShape {
 }
 
 impl ImageMap {
-    /// The map of an open image, wherever its bytes are.
+    /// Returns the map of an open image. Its blobs may be in a store or on this host; no data are read.
     #[must_use]
     pub fn of(image: OpenImage) -> Self {
         let (mut blobs, mut digests, mut of_layer) = (Vec::new(), Vec::new(), Vec::new());

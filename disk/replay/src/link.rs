@@ -22,17 +22,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes a second.
+/// The bandwidth of a link over time, in bytes a second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkBandwidth {
-    /// Always the same.
+    /// A bandwidth that never changes.
     Constant(u64),
-    /// Each from its moment until the next one's; the first holds from the creation on, the last for ever.
+    /// Bandwidths with the times from which they hold, in ascending order. The first also holds before its
+    /// time, the last has no end.
     Series(Arc<[(Nanos, u64)]>),
 }
 
 impl LinkBandwidth {
-    /// The measured bandwidth; `None` if there is no sample.
+    /// Returns the bandwidth that was measured in `samples`; `None` if no sample has a bandwidth.
     #[must_use]
     pub fn measured(samples: &[LinkSample]) -> Option<Self> {
         let mut steps: Vec<_> = samples
@@ -66,7 +67,8 @@ impl LinkBandwidth {
         }
     }
 
-    /// The time at which `bytes` that begin to flow at `start` have come. Rates of zero are taken as one byte a second.
+    /// Returns the time at which the transfer of `bytes` bytes that begins at `start` ends. A bandwidth of 0
+    /// counts as one byte a second.
     #[must_use]
     pub fn end(&self, start: Nanos, bytes: u64) -> Nanos {
         match self {
@@ -76,7 +78,8 @@ impl LinkBandwidth {
     }
 }
 
-/// The time that `bytes` take, rounded up; a rate of zero is taken as one byte a second.
+/// Returns the duration of transferring `bytes` bytes at `rate` bytes a second, rounded up to a nanosecond. A
+/// rate of 0 counts as one byte a second.
 #[must_use]
 pub fn span(bytes: u64, rate: u64) -> Nanos {
     Nanos(headstart_plan::Bandwidth::new(rate).time_of(bytes))
@@ -101,23 +104,26 @@ fn end_of_series(steps: &[(Nanos, u64)], start: Nanos, bytes: u64) -> Nanos {
     Nanos::NEVER
 }
 
-/// The time that the store takes before an answer is ready, beyond the round trip.
+/// The duration from a request's arrival at the store until its answer is ready, in addition to the round
+/// trip.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// The least.
+    /// The minimum latency.
     pub least: Duration,
-    /// The most that is added to that, evenly drawn for each request.
+    /// The maximum addition to the minimum, drawn uniformly for each request.
     pub spread: Duration,
 }
 
-/// The failures of the store.
+/// The simulated failures of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failures {
-    /// The number of requests of a million that are answered with an error, as soon as they could be answered.
+    /// The number of requests in a million that fail at random. The error comes when the answer would have
+    /// been ready.
     pub per_million: u32,
-    /// From the first moment to before the second it answers nothing.
+    /// The outages of the store: it answers nothing from the first time of each pair to before the second.
     pub away: Vec<(Nanos, Nanos)>,
-    /// The longest wait of a request during an outage: it is answered when the store is back, or fails after this.
+    /// The maximum wait of a request during an outage: it is answered if the store is back by then, otherwise
+    /// it fails. 15 seconds by default.
     pub time_out: Duration,
 }
 
@@ -128,25 +134,26 @@ impl Default for Failures {
     }
 }
 
-/// The way in which ready answers have the link.
+/// The way in which several answers that are ready share the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// One after the other.
+    /// Answers are transferred one after the other, each at the full bandwidth.
     InTurn,
-    /// All at once, each on a connection of its own.
+    /// All answers are transferred at once, each on a TCP connection of its own, with equal shares of the
+    /// bandwidth.
     Evenly(Connections),
 }
 
-/// The behaviour of the connections to a store.
+/// The behaviour of the TCP connections to a store, on which answers share the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connections {
-    /// The number of open, idle connections at the creation. A request finds an idle one, or makes one: a round trip
-    /// more.
+    /// The number of open, idle connections at the creation. A request that finds none opens one, which takes
+    /// one more round trip. 3 by default.
     pub open: usize,
-    /// Bytes of a request, and of an answer before its body, that have the link too.
+    /// Length of the headers of a request and of its answer, in bytes; they use the link too. 300 by default.
     pub head: u64,
-    /// The number of bytes of an answer that a sender goes on sending while the receiver takes none: buffers on the
-    /// way, and TCP's window.
+    /// The number of bytes of an answer that the store goes on sending while the receiver accepts none: the
+    /// TCP window and buffers on the way. 1 MiB by default.
     pub window: u64,
 }
 
@@ -156,18 +163,19 @@ impl Default for Connections {
     }
 }
 
-/// A link, as it is to be modelled.
+/// The simulated link between a host and a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkModel {
-    /// Bytes a second.
+    /// The bandwidth, in bytes a second.
     pub bandwidth: LinkBandwidth,
-    /// From asking to the first byte of the answer of a store that answers at once.
+    /// The duration from a request to the first byte of its answer on an idle link, if the store needs no
+    /// time.
     pub round_trip: Duration,
-    /// The latency of the store, which is added to that.
+    /// The latency of the store, which is added to the round trip.
     pub latency: Latency,
-    /// The failures of the store.
+    /// The simulated failures of the store.
     pub failures: Failures,
-    /// The way in which answers have it.
+    /// The way in which several answers that are ready share the link.
     pub sharing: Sharing,
 }
 

@@ -23,7 +23,8 @@ pub use crate::world::UNIT;
 use headstart_pull::{BLOCK_SIZE, BackgroundSharing, EngineSettings, MissRest};
 use std::time::Duration;
 
-/// The number of reads that the paper's model counts, as its artifact does.
+/// The number of reads at the start of a boot that the ThinkAhead paper's simulation counts, as its published
+/// artifact does.
 pub const PAPER_READS: usize = 3000;
 
 /// The number of bytes that are compressed together in a compressed image.
@@ -32,67 +33,74 @@ const FRAME: u64 = 32 << 10;
 /// Longer than any simulation.
 const NEVER: Duration = Duration::from_secs(1 << 32);
 
-/// The time at which a read arrives.
+/// The rule for the time at which a read arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReplayClock {
-    /// As recorded, whatever the waits.
+    /// Open loop: a read arrives at its recorded time, however long earlier reads waited.
     Open,
-    /// Its think time after the reads that it followed.
+    /// Closed loop: a read arrives its recorded think time after the answers of the reads that it followed in
+    /// the recording.
     #[default]
     Closed,
 }
 
-/// The bytes that a miss waits for.
+/// The bytes that a miss (a read whose bytes are not local) waits for. Blocks have 2 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissPolicy {
-    /// Its own bytes. The rest of its blocks follows in the background, or not.
+    /// The read waits only for its own bytes. The setting says whether the rest of its blocks follows in the
+    /// background.
     Own(MissRest),
-    /// All bytes of its blocks.
+    /// The read waits for all bytes of the blocks that it touches.
     Blocks,
 }
 
-/// The part of a plan that is preloaded.
+/// The part of a plan that is preloaded: its slices (64 KiB), or the blocks (2 MiB) that they are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreloadUnit {
     /// The slices that the plan names.
     Slices,
-    /// The whole blocks that it names.
+    /// The whole blocks in which the plan names slices.
     Blocks,
 }
 
-/// Everything about a simulation except the boot and the plan.
+/// All settings of a simulation except the boot and the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// The time at which reads arrive.
+    /// The rule for the time at which a read arrives.
     pub clock: ReplayClock,
-    /// The most reads that are replayed, from the first.
+    /// The maximum number of reads that are replayed, counted from the first.
     pub reads_max: usize,
-    /// `true` if bytes that the guest wrote are local from then on.
+    /// `true` if bytes that the guest has written are local from then on; `false` if writes are ignored.
     pub writes: bool,
-    /// The way to the store.
+    /// The link to the store.
     pub link: LinkModel,
-    /// The bytes that a miss waits for.
+    /// The bytes that a miss (a read whose bytes are not local) waits for.
     pub misses: MissPolicy,
-    /// The part of a plan that is preloaded.
+    /// The part of a plan that is preloaded: its slices or whole blocks.
     pub preloads: PreloadUnit,
-    /// The time that a read takes which has all its bytes: decompressing, the guest's own way to the disk. It is part
-    /// of its wait.
+    /// The duration of a read whose bytes are all local, for decompression and the guest's path to the disk.
+    /// It is part of each read's wait.
     pub local_read: Duration,
-    /// Fill the disk behind everything else, at this many bytes a second.
+    /// The rate in bytes a second at which the rest of the disk is filled in the background; `None`: no
+    /// filling.
     pub fill_rate: Option<u64>,
-    /// Bytes of the blob as stored for each 32 KiB of the disk; `None` if it is stored uncompressed.
+    /// The length, in bytes, of each 32 KiB of the disk as stored in the compressed blob; `None` if the blob
+    /// is uncompressed.
     pub stored: Option<u64>,
-    /// `true` if a block is one unit, one request, there or not there: the published behaviour.
+    /// `true` if each block (2 MiB) is fetched as a whole by one request and is local only as a whole, as in
+    /// the ThinkAhead paper.
     pub one_stream: bool,
-    /// `true` if reads of one block that is awaited already are told to the engine, which can only let them wait as
-    /// well. Without this it is faster, and a test shows that nothing else changes.
+    /// `true` if the engine is told of each miss, even of a read of one block that is being waited for
+    /// already. The engine can only let that read wait too, so `false` gives the same results faster; a test
+    /// checks that.
     pub tell_all: bool,
-    /// The seed of everything that is drawn.
+    /// The seed of all random numbers of the simulation.
     pub seed: u64,
 }
 
 impl Model {
-    /// The paper's model, at `rate` bytes a second (its artifact's MB are 2^20 bytes). Filling is off.
+    /// Returns the model of the ThinkAhead paper over a link of `rate` bytes a second, without filling. (The
+    /// paper's artifact takes 2^20 bytes for an MB.)
     #[must_use]
     pub fn paper(rate: u64) -> Self {
         Self {
@@ -111,7 +119,8 @@ impl Model {
         }
     }
 
-    /// The real model: the product's defaults over a link of `rate` bytes a second.
+    /// Returns the realistic model: the product's defaults over a link of `rate` bytes a second with this
+    /// round trip.
     #[must_use]
     pub fn real(rate: u64, round_trip: Duration) -> Self {
         Self {
@@ -130,13 +139,14 @@ impl Model {
         }
     }
 
-    /// The same model with whole blocks only, of misses and of preloads.
+    /// Returns the same model, except that misses wait for whole blocks (2 MiB) and whole blocks are
+    /// preloaded.
     #[must_use]
     pub fn whole_blocks(self) -> Self {
         Self { misses: MissPolicy::Blocks, preloads: PreloadUnit::Blocks, ..self }
     }
 
-    /// The same model that fills the rest of the disk as fast as the link allows.
+    /// Returns the same model, except that the rest of the disk is filled as fast as the link allows.
     #[must_use]
     pub fn with_fill(self) -> Self {
         Self { fill_rate: Some(u64::MAX), ..self }

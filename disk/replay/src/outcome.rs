@@ -13,69 +13,73 @@ use crate::time::Nanos;
 use crate::waits::ReadWaits;
 use serde::Serialize;
 
-/// A read that waits longer is slow (paper, section 1).
+/// The wait above which a read is slow: one second (ThinkAhead paper, section 1).
 pub const SLOW: Nanos = Nanos(1_000_000_000);
 
-/// Blocks preloaded and read, found and pulled.
+/// The block counts (2 MiB each) of one boot from which the accuracy of preloading is computed. They include
+/// the blocks that had arrived when the last read arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Accuracy {
     /// Blocks that were preloaded.
     pub preloaded: u64,
-    /// Those of them that were read.
+    /// Preloaded blocks that were read.
     pub read: u64,
-    /// Blocks that were pulled, by misses too.
+    /// Blocks that were fetched for any reason, misses included.
     pub pulled: u64,
-    /// Those of them that a read found local.
+    /// Fetched blocks that some read found local.
     pub found: u64,
 }
 
 impl Accuracy {
-    /// Preloaded blocks that were read, of those preloaded; 0 if none was.
+    /// The share of preloaded blocks that were read, 0 to 1; 0 if no block was preloaded. This is the
+    /// product's own definition of accuracy.
     #[must_use]
     pub fn ours(&self) -> f64 {
         ratio(self.read, self.preloaded)
     }
 
-    /// Blocks found local, of those pulled; 0 if none was.
+    /// The share of fetched blocks that a read found local, 0 to 1; 0 if no block was fetched. This is the
+    /// accuracy as the artifact of the ThinkAhead paper defines it.
     #[must_use]
     pub fn artifact(&self) -> f64 {
         ratio(self.found, self.pulled)
     }
 }
 
-/// Bytes by the purpose of their request.
+/// Requested bytes by the purpose of their request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Bytes {
-    /// For reads that waited.
+    /// Bytes requested for reads that waited.
     pub miss: u64,
-    /// For the plan, or as the rest of a block that missed.
+    /// Bytes requested for the plan, or as the rest of a block in which a read missed.
     pub preload: u64,
-    /// To fill the disk.
+    /// Bytes requested to fill the disk in the background.
     #[serde(rename = "left")]
     pub fill: u64,
 }
 
 impl Bytes {
-    /// All.
+    /// The sum of all requested bytes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.miss + self.preload + self.fill
     }
 }
 
-/// Slow reads by cause.
+/// The numbers of slow reads (see [`SLOW`]) by the cause of most of their wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Slow {
-    /// The transfer of its own request took most of it.
+    /// Slow reads that waited mostly for the transfer of their own bytes.
     pub miss: u64,
-    /// Earlier transfers on the link took most of it.
+    /// Slow reads that waited mostly for earlier transfers on the link.
     pub queue: u64,
-    /// The round trip and the store took most of it.
+    /// Slow reads that waited mostly for the round trip and the store, failed tries and pauses between them
+    /// included.
     pub store: u64,
 }
 
 impl Slow {
-    /// All.
+    /// The number of slow reads for any cause.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.miss + self.queue + self.store
@@ -88,77 +92,79 @@ impl Slow {
     }
 }
 
-/// The results of one boot.
+/// The results of one replayed boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BootOutcome {
-    /// Reads replayed.
+    /// The number of reads that were replayed.
     pub reads: u64,
-    /// Those that found all their bytes local.
+    /// The number of reads that found all their bytes local when they arrived.
     pub hits: u64,
-    /// The sum of all waits.
+    /// The sum of the waits of all reads.
     pub waited: Nanos,
-    /// Blocks preloaded and read, found and pulled.
+    /// The numbers of preloaded and fetched blocks, and of those that were read or found local.
     pub accuracy: Accuracy,
-    /// Slow reads.
+    /// The numbers of slow reads, by cause.
     pub slow: Slow,
-    /// Bytes asked for until the last read was complete.
+    /// Bytes that were requested until the last read completed.
     pub bytes: Bytes,
-    /// Bytes that had come when the last read arrived.
+    /// Bytes that had arrived from the store when the last read arrived.
     pub bytes_before_last_read: u64,
-    /// The time at which the last read was complete.
+    /// The time at which the last read completed, since the disk's creation.
     pub last_read: Nanos,
-    /// Requests that the store failed.
+    /// The number of requests that the store failed.
     pub failures: u64,
 }
 
 impl BootOutcome {
-    /// Reads that hit, of all; 0 if there were none.
+    /// The share of reads that found all their bytes local, 0 to 1; 0 if there were no reads.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         ratio(self.hits, self.reads)
     }
 }
 
-/// Many outcomes in a few figures. Hit rate, accuracies, waits in sum, bytes and times are means over boots, each of
-/// which counts the same; percentiles are over the reads of all.
-/// [`ReadWaits`] says how exact they are.
+/// Statistics of many boots. Hit rate, accuracies, total waits, bytes and times are means over boots of equal
+/// weight; percentiles and the mean wait are over all reads, of equal weight. [`ReadWaits`] says how exact
+/// the percentiles are.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// Boots.
+    /// The number of boots, without those that have no reads.
     pub boots: u64,
-    /// Reads of all.
+    /// The number of reads in all boots.
     pub reads: u64,
-    /// Mean hit rate.
+    /// The mean of the boots' hit rates, 0 to 1: the share of a boot's reads that found all their bytes
+    /// local.
     pub hit_rate: f64,
-    /// Hits of all boots, of all their reads.
+    /// The share of the reads of all boots that found all their bytes local, 0 to 1.
     pub hit_rate_pooled: f64,
-    /// Mean accuracy as we define it.
+    /// The mean of the boots' accuracies, 0 to 1, as [`Accuracy::ours`] defines it.
     pub accuracy: f64,
-    /// Mean accuracy by the artifact's definition.
+    /// The mean of the boots' accuracies, 0 to 1, as [`Accuracy::artifact`] defines it.
     pub accuracy_artifact: f64,
-    /// Half of the reads wait at most this long, in seconds.
+    /// The median of the reads' waits, in seconds.
     pub wait_p50: f64,
-    /// 99 of 100 wait at most this long, in seconds.
+    /// The 99th percentile of the reads' waits, in seconds.
     pub wait_p99: f64,
-    /// The longest wait, in seconds.
+    /// The longest wait of a read, in seconds.
     pub wait_max: f64,
-    /// Mean wait of a read, in seconds.
+    /// The mean wait of a read, in seconds.
     pub wait_mean: f64,
-    /// Mean of a boot's waits in sum, in seconds.
+    /// The mean over boots of the sum of a boot's waits, in seconds.
     pub wait_total: f64,
-    /// Slow reads of all boots, by cause.
+    /// The numbers of slow reads in all boots, by cause.
     pub slow: Slow,
-    /// Mean bytes asked for.
+    /// The mean number of bytes that a boot requested.
     pub bytes: f64,
-    /// Mean bytes that had come when the last read arrived.
+    /// The mean number of bytes that had arrived when a boot's last read arrived.
     pub bytes_before_last_read: f64,
-    /// Mean time from creation until the last read was complete, in seconds.
+    /// The mean time from the creation until a boot's last read completed, in seconds.
     pub last_read: f64,
-    /// Requests that the store failed, of all boots.
+    /// The number of requests in all boots that the store failed.
     pub failures: u64,
 }
 
-/// Gathers outcomes, in little memory. The figures do not depend on the order: all sums are of whole numbers.
+/// A collector of boots' results that computes their [`Summary`] in little memory. The order of the boots
+/// does not change the figures, because all sums are of integers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gatherer {
     boots: u64,
@@ -176,7 +182,7 @@ pub struct Gatherer {
 }
 
 impl Gatherer {
-    /// Adds a boot with its waits. Boots without reads have no figures, and are left out.
+    /// Adds the results of a boot and the waits of its reads. A boot without reads is ignored.
     pub fn add(&mut self, outcome: &BootOutcome, waits: &[Nanos]) {
         if outcome.reads == 0 {
             return;
@@ -196,7 +202,7 @@ impl Gatherer {
         waits.iter().for_each(|wait| self.waits.add(*wait));
     }
 
-    /// Adds the outcomes of another gatherer.
+    /// Adds the results that another collector has.
     pub fn merge(&mut self, other: &Self) {
         self.boots += other.boots;
         self.hits += other.hits;
@@ -212,13 +218,14 @@ impl Gatherer {
         self.waits.merge(&other.waits);
     }
 
-    /// The waits of the reads, each counting the same.
+    /// The distribution of read waits over all boots; every read has equal weight, whichever boot it came
+    /// from.
     #[must_use]
     pub fn waits(&self) -> &ReadWaits {
         &self.waits
     }
 
-    /// The figures.
+    /// Returns the statistics of the boots that were added; all are 0 if there are none.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let boots = self.boots;

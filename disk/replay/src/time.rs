@@ -7,52 +7,52 @@ use headstart_block::saturating;
 use headstart_pull::Time;
 use std::time::Duration;
 
-/// Nanoseconds since a disk's creation, or a span of them. Arithmetic saturates.
+/// A time in nanoseconds since a disk's creation, or a duration in nanoseconds. Arithmetic saturates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// Later than anything that happens.
+    /// A time later than any event.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The span of `micros` microseconds.
+    /// Returns the time or duration of `micros` microseconds.
     #[must_use]
     pub fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1000))
     }
 
-    /// A span of time.
+    /// Converts a duration.
     #[must_use]
     pub fn from_duration(span: Duration) -> Self {
         Self(saturating::<u64>(span.as_nanos()))
     }
 
-    /// The time from `earlier` to this moment; zero if it is not after.
+    /// Returns the duration from `earlier` to this time; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
 
-    /// This and `span` more.
+    /// Returns the sum of this and `span`.
     #[must_use]
     pub fn plus(self, span: Self) -> Self {
         Self(self.0.saturating_add(span.0))
     }
 
-    /// In seconds.
+    /// Converts to seconds.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "for people and statistics")]
     pub fn as_secs(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// The engine's microsecond that contains this moment.
+    /// Converts to the engine's time, in microseconds, rounded down.
     #[must_use]
     pub fn engine_time(self) -> Time {
         Time(self.0 / 1000)
     }
 
-    /// The first moment of the engine's `time`.
+    /// Converts from the engine's time, in microseconds.
     #[must_use]
     pub fn of_engine(time: Time) -> Self {
         Self::from_micros(time.0)

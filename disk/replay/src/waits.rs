@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 /// Buckets of a doubling, as a power of two.
 const BITS: u32 = 7;
 
-/// The number of reads by the length of their wait.
+/// A distribution of the waits of any number of reads, in little memory. Percentiles are at most 0.8% too
+/// long and never too short.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadWaits {
     reads: u64,
@@ -19,7 +20,7 @@ pub struct ReadWaits {
 }
 
 impl ReadWaits {
-    /// One more read.
+    /// Adds the wait of one read.
     pub fn add(&mut self, wait: Nanos) {
         self.reads += 1;
         if wait.0 > 0 {
@@ -28,7 +29,7 @@ impl ReadWaits {
         }
     }
 
-    /// Adds the reads of `other`.
+    /// Adds the waits of all reads that `other` has.
     pub fn merge(&mut self, other: &Self) {
         self.reads += other.reads;
         for (bucket, count) in &other.counts {
@@ -37,19 +38,20 @@ impl ReadWaits {
         self.longest = self.longest.max(other.longest);
     }
 
-    /// The number of reads.
+    /// The number of reads that were added.
     #[must_use]
     pub fn reads(&self) -> u64 {
         self.reads
     }
 
-    /// The longest wait; 0 if there are no reads.
+    /// The longest wait of a read; 0 if there are no reads.
     #[must_use]
     pub fn longest(&self) -> Nanos {
         Nanos(self.longest)
     }
 
-    /// The distribution: ascending waits in seconds, each with the share of the reads that wait at most this long.
+    /// Returns the cumulative distribution: pairs of a wait in seconds, ascending, and the share of reads (0
+    /// to 1) that wait at most that long.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a picture")]
     pub fn curve(&self) -> Vec<(f64, f64)> {
@@ -64,7 +66,8 @@ impl ReadWaits {
         curve
     }
 
-    /// The longest wait of the `percent` of 100 reads that wait least; 0 if there are none.
+    /// Returns the wait that `percent` percent (0 to 100) of the reads do not exceed; 0 if there are no
+    /// reads.
     #[must_use]
     pub fn percentile(&self, percent: u8) -> Nanos {
         let place = (u128::from(self.reads) * u128::from(percent)).div_ceil(100);
@@ -93,8 +96,8 @@ fn largest(bucket: u16) -> u64 {
     (start << shift) | ((1 << shift) - 1)
 }
 
-/// The number that `percent` of 100 do not exceed, by the nearest rank; 0 if there are none. For numbers few enough to
-/// be kept, which ascend.
+/// Returns the value that `percent` percent of the values do not exceed, by the nearest-rank method; 0 if
+/// there are none. `ascending` must be sorted.
 #[must_use]
 pub fn percentile(ascending: &[f64], percent: usize) -> f64 {
     let rank = (ascending.len() * percent).div_ceil(100).max(1) - 1;

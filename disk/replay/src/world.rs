@@ -12,25 +12,25 @@ const BLOB: BlobId = BlobId(0);
 /// Bytes of the disk that are compressed together, if there are several images.
 const FRAME: u64 = 32 << 10;
 
-/// The bytes that become local together in the real model: a chunk group of the hash tree.
+/// The number of bytes that become local together in the realistic model: 16 KiB, a group of the hash tree.
 pub const UNIT: u64 = 16 << 10;
 
-/// The image that all disks are of.
+/// The image, or images, from which the simulated disks are read.
 #[derive(Clone, Debug)]
 pub enum Shape {
-    /// This number of bytes, stored uncompressed in one blob.
+    /// One image of this size in bytes, stored uncompressed in one blob.
     Plain(u64),
-    /// Several images of one size, one behind the other, each compressed in a blob of its own: a disk is of one of
-    /// them, and reads bytes of it.
+    /// Several images of one size, each compressed in a blob of its own. They are placed one behind the other
+    /// in one address space, and each disk reads only the range of its image.
     Several {
         /// The number of images.
         images: u32,
-        /// The size of each, a multiple of a block.
+        /// The size of each image in bytes, a multiple of a block (2 MiB).
         size: u64,
-        /// Bytes of the blob for 32 KiB of the disk.
+        /// The length of each 32 KiB of an image as stored in its blob, in bytes.
         stored: u64,
     },
-    /// A real one.
+    /// A real image, by the map of its blobs.
     Image(Arc<ImageMap>),
 }
 
@@ -78,7 +78,8 @@ impl Layout {
     }
 }
 
-/// The local bytes of a disk.
+/// The bytes of a simulated disk, or of a host's disks, that are local: fetched from the store or written by
+/// the guest.
 #[derive(Debug)]
 pub struct Local {
     place: Place,
@@ -139,9 +140,9 @@ impl Local {
         local
     }
 
-    /// The local bytes of a host, which its disks share: `unit` bytes become local together, of any blob; by the rules
-    /// of the product's cache if that is not given. The bytes that opening an image's disk read are local; or `all` of
-    /// it is.
+    /// Creates the local bytes of a host, which its disks share. `unit` bytes of a blob become local
+    /// together; `None`: the units of the product's cache. At first the bytes are local that opening an image
+    /// reads, or everything if `all` is `true`.
     #[must_use]
     pub fn of_host(shape: &Shape, unit: Option<u64>, all: bool) -> Self {
         let mut local = match shape {
@@ -168,12 +169,12 @@ impl Local {
         local
     }
 
-    /// The length and the unit of each blob, in bytes.
+    /// The length of each blob and of its units, in bytes.
     pub fn blobs(&self) -> impl Iterator<Item = (u64, u64)> {
         self.blobs.iter().map(|blob| (blob.len, blob.unit))
     }
 
-    /// The units of its blob that `range` touches, from the first to before the last.
+    /// Returns the numbers of the units that `range` touches, within its blob.
     #[must_use]
     pub fn touched(&self, range: BlobRange) -> std::ops::Range<u64> {
         let first = self.blobs.get(range.blob.0 as usize).map_or(0, |blob| blob.first);
@@ -181,14 +182,14 @@ impl Local {
         from.saturating_sub(first)..end.saturating_sub(first)
     }
 
-    /// `true` if a unit of a blob is local; also past its end.
+    /// Returns `true` if unit number `unit` of the blob is local, or is past the blob's end.
     #[must_use]
     pub fn has_unit(&self, blob: BlobId, unit: u64) -> bool {
         let Some(blob) = self.blobs.get(blob.0 as usize) else { return true };
         unit >= blob.len.div_ceil(blob.unit) || self.has(blob.first + unit)
     }
 
-    /// The bytes of a unit of a blob.
+    /// Returns the bytes of unit number `unit` of the blob, cut at the blob's end.
     #[must_use]
     pub fn unit_range(&self, blob: BlobId, unit: u64) -> BlobRange {
         let (len, size) = self.blobs.get(blob.0 as usize).map_or((0, 1), |blob| (blob.len, blob.unit));
@@ -214,7 +215,7 @@ impl Local {
         self.units
     }
 
-    /// `true` if a read of `part` finds all its bytes.
+    /// Returns `true` if all bytes of `part` of the disk are local, so that a read of it is a hit.
     #[must_use]
     pub fn is_local(&self, part: ByteRange) -> bool {
         if self.written.is_empty() {
@@ -234,7 +235,7 @@ impl Local {
         local
     }
 
-    /// Makes a fetched range local.
+    /// Marks a fetched range of a blob as local.
     pub fn insert(&mut self, range: BlobRange) {
         let (first, end) = self.units_of(range);
         for unit in first..end {
@@ -244,17 +245,18 @@ impl Local {
         }
     }
 
-    /// The guest writes `part` of the disk.
+    /// Marks `part` of the disk as written by the guest; it is local from now on.
     pub fn write(&mut self, part: ByteRange) {
         self.written.write(part);
     }
 
-    /// The parts of `part` of the disk that were not written.
+    /// Calls `each` with the parts of `part` of the disk that the guest has not written.
     pub fn unwritten(&self, part: ByteRange, each: impl FnMut(ByteRange)) {
         self.written.unwritten(part, each);
     }
 
-    /// The blocks of the disk that bytes of `range` belong to; some of them perhaps several times.
+    /// Calls `each` with the number of each block (2 MiB) of the disk that has bytes in `range`, possibly
+    /// several times.
     pub fn blocks_of(&self, range: BlobRange, each: &mut dyn FnMut(u64)) {
         match &self.place {
             Place::Layout(layout) => layout.blocks_of(range.range).for_each(each),
@@ -332,7 +334,8 @@ impl BlobView for Local {
     }
 }
 
-/// The ranges that a guest wrote: they are read from the place that they were written to, whatever image is below.
+/// The ranges of a disk that its guest has written. They are read from the writable layer and never from the
+/// image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Disjoint, `start -> end`.
@@ -340,13 +343,13 @@ pub struct Written {
 }
 
 impl Written {
-    /// `true` if nothing was written.
+    /// Returns `true` if the guest has written nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Notes that the guest writes `part` of its disk.
+    /// Adds `part` of the disk to the written ranges.
     pub fn write(&mut self, part: ByteRange) {
         let (mut start, mut end) = (part.offset(), part.end());
         while let Some((first, last)) = self.ranges.range(..=end).next_back().map(|(a, b)| (*a, *b))
@@ -358,7 +361,7 @@ impl Written {
         self.ranges.insert(start, end);
     }
 
-    /// The parts of `part` of the disk that were not written.
+    /// Calls `each` with the parts of `part` of the disk that the guest has not written.
     pub fn unwritten(&self, part: ByteRange, mut each: impl FnMut(ByteRange)) {
         let mut from = part.offset();
         let before = self.ranges.range(..from).next_back();

@@ -58,40 +58,48 @@ const STATE_FILES: [&str; 4] = [PINS, RECENT, "tracker", "trust"];
 /// the lock until it is executed.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The socket at which programs find the agent there.
+/// The file name of the agent's socket in its directory, at which programs send it requests over HTTP.
 pub const SOCKET: &str = "agent.sock";
 
-/// The configuration of an agent.
+/// The settings of an agent: the process that looks after the disks of one host and takes part in the swarm.
 pub struct AgentSettings {
-    /// Its directory, made if it is not there.
+    /// The agent's own directory, for its sockets and the records of its disks. It is created if it does not
+    /// exist.
     pub dir: PathBuf,
-    /// The directory of state that outlives the host's restart; made if it is not there.
+    /// The directory for state that must survive a reboot of the host, such as pins. It is created if it does
+    /// not exist.
     pub state: PathBuf,
-    /// The cache that all disks of the host share.
+    /// The cache that the agent and all disks of the host share.
     pub cache: Arc<Cache>,
-    /// Its part in a swarm; with `None`, it only looks after its disks.
+    /// The settings of this host in the swarm. `None`: the agent takes part in no swarm and only manages
+    /// disks.
     pub swarm: Option<SwarmSettings>,
-    /// The settings by which it reaches stores.
+    /// The settings for connections to stores, such as credentials and timeouts.
     pub stores: headstart_store::StoreSettings,
-    /// Stores that other hosts may have it fetch from, in addition to those of attached disks and its own pins.
+    /// Stores from which other hosts may order this agent to fetch, in addition to the stores of its attached
+    /// disks and of images that were pinned at this host.
     pub allowed_stores: Vec<headstart_store::StorePrefix>,
-    /// `true` if its disks attach no image of a store unless hash trees prove the bytes.
+    /// `true` if disks refuse to attach an image from a store unless hash trees prove its bytes.
     pub require_tree: bool,
-    /// `true` if its disks attach images that are whole in the cache although their store refuses the credentials.
+    /// `true` if disks may attach an image that is completely in the cache even if its store refuses the
+    /// credentials.
     pub cached_although_denied: bool,
-    /// The rate, in bytes a second, at which the cache is compared with its hash trees, over and over.
+    /// The rate, in bytes a second, at which the agent repeatedly verifies the whole cache against its hash
+    /// trees. `None`: the cache is not verified in this way.
     pub scrub_rate: Option<u64>,
-    /// The program that serves a disk: `headstart`.
+    /// The path of the program `headstart`, which serves a disk.
     pub program: PathBuf,
-    /// The TCP address of the read-only part of the interface.
+    /// The TCP address for the read-only part of the REST interface. `None`: the interface is only at the
+    /// socket.
     pub http: Option<HttpPort>,
-    /// The loopback address at which other programs get blobs over HTTP, as from their servers.
+    /// The loopback address of the range proxy, an HTTP proxy by which other programs get blobs from the
+    /// cache and the swarm. `None`: no range proxy.
     pub range_proxy: Option<SocketAddr>,
-    /// The users that may send requests to its socket.
+    /// The users that may connect to the agent's socket.
     pub access: SocketAccess,
 }
 
-/// An agent that runs.
+/// A running agent: the disks of this host, its membership in the swarm, and the REST interface.
 pub struct Agent {
     swarm: Option<Arc<Swarm>>,
     swarm_socket: PathBuf,
@@ -108,10 +116,12 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts all parts, on the runtime of the handle `runtime`.
+    /// Starts the agent. The tasks of the swarm run on the runtime of the handle `runtime`, the others on the
+    /// present one.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if another agent runs in that directory; errors of listening.
+    /// [`ErrorKind::Conflict`] if another agent uses one of the directories; errors of the operating system,
+    /// of the stores' settings, and of starting the swarm.
     pub async fn start(settings: AgentSettings, runtime: Handle) -> Result<Self> {
         let AgentSettings { dir, state, cache, swarm, stores, program, http, range_proxy, access, .. } =
             settings;
@@ -175,37 +185,38 @@ impl Agent {
         })
     }
 
-    /// The path of its socket.
+    /// The path of the agent's socket, at which programs send it requests.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The TCP address of the read-only part of the interface.
+    /// The TCP address of the read-only part of the REST interface; `None` if there is none.
     #[must_use]
     pub fn http(&self) -> Option<SocketAddr> {
         self.rest.address
     }
 
-    /// The address at which other programs get blobs over HTTP.
+    /// The address of the range proxy, by which other programs get blobs over HTTP; `None` if there is none.
     #[must_use]
     pub fn range_proxy(&self) -> Option<SocketAddr> {
         self.proxy.as_ref().map(|proxy| proxy.address())
     }
 
-    /// Its part in the swarm, if it has one.
+    /// This host's membership in the swarm; `None` if the agent takes part in no swarm.
     #[must_use]
     pub fn swarm(&self) -> Option<&Arc<Swarm>> {
         self.swarm.as_ref()
     }
 
-    /// The path of the socket at which disks find the swarm.
+    /// The path of the socket at which disks' processes reach the swarm; `None` if the agent takes part in no
+    /// swarm.
     #[must_use]
     pub fn swarm_socket(&self) -> Option<&Path> {
         self.local.as_ref().map(|_| self.swarm_socket.as_path())
     }
 
-    /// Takes leave of the swarm and ends. Disks go on.
+    /// Leaves the swarm and ends the agent. The processes of disks keep running.
     pub async fn stop(self) {
         drop(self.rest);
         drop(self.command_loop);

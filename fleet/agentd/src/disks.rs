@@ -63,15 +63,16 @@ pub use space::{DiskSpace, tell_space};
 /// The number of events that a slow watcher may be behind before it misses some.
 const EVENTS_MAX: usize = 256;
 
-/// A disk that is to be attached.
+/// A disk to be attached: its name, and the command line of the process that serves it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiskSpec {
-    /// The name of the disk at this agent: letters, digits, `-`, `_` and `.`, 64 at most.
+    /// The name of the disk at this agent: 1 to 64 letters, digits, `-`, `_` and `.`, not `.` first.
     pub name: String,
-    /// The words that follow `headstart attach` on a command line: the image, and where to serve it. `--cache` and
-    /// `--swarm` are the agent's, and so is the environment.
+    /// The arguments of `headstart attach`, one word each: the image, and the addresses to serve it at. The
+    /// agent itself adds `--cache` and `--swarm`, so these are not allowed; environment variables are the
+    /// agent's.
     pub arguments: Vec<String>,
-    /// The directory that relative paths in them start from [default: the agent's own].
+    /// The directory from which relative paths in `arguments` start [default: the agent's own].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub directory: Option<PathBuf>,
@@ -94,7 +95,7 @@ impl DiskSpec {
     }
 }
 
-/// The state of a disk.
+/// The state of a disk's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskState {
@@ -112,54 +113,59 @@ pub enum DiskState {
     Failed,
 }
 
-/// A disk, as its agent sees it.
+/// The status of a disk that the agent manages.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct DiskStatus {
-    /// The disk as it was requested.
+    /// The disk as it was requested, without passwords.
     #[serde(flatten)]
     pub spec: DiskSpec,
-    /// The state of the disk.
+    /// The state of the disk's process.
     pub state: DiskState,
-    /// The number of its process, if it has one.
+    /// The id of the process that serves the disk; null if there is none.
     pub pid: Option<u32>,
-    /// The number of times that its process was started again, because it had ended unasked or could not be started.
+    /// The number of times that the agent started the disk's process again after an unexpected end or a
+    /// failed start.
     pub restarts: u64,
-    /// `true` if its process was started by an agent before this one.
+    /// `true` if an earlier run of the agent started the disk's process.
     pub adopted: bool,
-    /// Its images, once it was attached; none if an earlier version attached it and still serves it.
+    /// The images of the disk. Empty until it is attached, and for a disk that an earlier version attached
+    /// and still serves.
     pub images: Vec<DiskImage>,
-    /// The report of `headstart attach --json` when a disk can be used: `disks`, `ways`, `metrics`, `ready_ms`.
+    /// The output of `headstart attach --json` when the disk became ready, with `disks`, `ways`, `metrics`
+    /// and `ready_ms`; null before.
     #[schema(value_type = Option<Object>)]
     pub ready: Option<serde_json::Value>,
-    /// The disk's report when it is detached: `reads`, `hits_percent`, `clients` that were connected, and so on.
+    /// The output of the disk's process when it was detached, with `reads`, `hits_percent`, `clients` and so
+    /// on; null before.
     #[schema(value_type = Option<Object>)]
     pub report: Option<serde_json::Value>,
-    /// The cause of the last failure: of its process's end, or of a start that did not succeed.
+    /// The cause of the last unexpected end or failed start of the disk's process; null if there was none.
     pub error: Option<String>,
-    /// The space of its writable layers, as of the last second.
+    /// The space that the disk's writable layers take, at most a second old; absent if it has none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub space: Vec<DiskSpace>,
 }
 
-/// The settings that all disks have from the agent.
+/// The settings that an agent applies to all of its disks.
 pub struct DisksSettings {
-    /// The directory of the files, made if it is not there.
+    /// The directory of the disks' records and process files. It is created if it does not exist.
     pub dir: PathBuf,
-    /// The program that serves a disk.
+    /// The path of the program that serves a disk, `headstart`.
     pub program: PathBuf,
-    /// The cache that all disks share.
+    /// The directory of the cache that all disks share.
     pub cache: PathBuf,
-    /// The socket at which they find the swarm.
+    /// The path of the socket at which disks' processes reach the swarm. `None`: disks do not use the swarm.
     pub swarm: Option<PathBuf>,
-    /// The file with the rate that all disks and the agent keep to together.
+    /// The path of the file by which the agent and its disks share one rate limit for reads from stores.
     pub rate: PathBuf,
-    /// `true` if they attach no image unless hash trees prove its bytes.
+    /// `true` if disks refuse to attach an image from a store unless hash trees prove its bytes.
     pub require_tree: bool,
-    /// `true` if they attach images that are whole in the cache although their store refuses the credentials.
+    /// `true` if disks may attach an image that is completely in the cache even if its store refuses the
+    /// credentials.
     pub cached_although_denied: bool,
 }
 
-/// The disks of a host. Dropping it leaves them alone.
+/// The disks of a host, each served by a process of its own. Dropping this value does not end the processes.
 pub struct Disks {
     settings: Arc<DisksSettings>,
     supervisors: Mutex<BTreeMap<String, Arc<Supervisor>>>,
@@ -167,10 +173,11 @@ pub struct Disks {
 }
 
 impl Disks {
-    /// Finds the disks that an agent before this one has left, and starts those again that do not run.
+    /// Takes over the disks in the directory of the settings: adopts their processes, and starts again those
+    /// that have ended. A record that cannot be read is logged and left as it is.
     ///
     /// # Errors
-    /// If the directory cannot be used. A record that cannot be read is logged and left as it is.
+    /// An error if the directory cannot be created or read, or if other users may change it.
     pub fn open(settings: DisksSettings) -> Result<Arc<Self>> {
         private::make_directory(&settings.dir)
             .map_err(|e| Error::io("cannot make the directory", e).about(settings.dir.display()))?;
@@ -209,11 +216,11 @@ impl Disks {
         Supervisor::start(Arc::clone(&self.settings), record, self.events.clone(), over)
     }
 
-    /// Attaches a disk; returns when it can be used, or could not be attached.
+    /// Attaches a disk, and returns its status when clients can use it.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if there is a disk of that name, [`ErrorKind::Invalid`] if the name is not valid, and
-    /// the error of its process.
+    /// [`ErrorKind::Conflict`] if there is a disk of that name; [`ErrorKind::Invalid`] if the name or an
+    /// argument is not valid, or if the process of the disk ends before it is ready.
     pub async fn attach(self: &Arc<Self>, spec: DiskSpec) -> Result<DiskStatus> {
         check_disk_name(&spec.name)?;
         check_arguments(&spec)?;
@@ -242,11 +249,12 @@ impl Disks {
         }
     }
 
-    /// Detaches a disk; returns when all writes to it are durable and its process has ended.
+    /// Detaches a disk, and returns its last status when all writes to it are durable and its process has
+    /// ended.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is no disk of that name, [`ErrorKind::Unavailable`] if it does not end in time;
-    /// it may still end later.
+    /// [`ErrorKind::NotFound`] if there is no disk of that name, [`ErrorKind::Unavailable`] if the process
+    /// does not end in time; it may still end later.
     pub async fn detach(&self, name: &str) -> Result<DiskStatus> {
         let supervisor = self.supervisors().get(name).cloned();
         supervisor.ok_or_else(|| not_found(name))?.detach().await
@@ -261,7 +269,7 @@ impl Disks {
         status.map(|status| self.with_space(status)).ok_or_else(|| not_found(name))
     }
 
-    /// The status of all disks, by name.
+    /// The status of all disks, sorted by name.
     #[must_use]
     pub fn list(&self) -> Vec<DiskStatus> {
         let all: Vec<_> = self.supervisors().values().map(|supervisor| supervisor.status()).collect();
@@ -273,7 +281,8 @@ impl Disks {
         DiskStatus { space, ..status }
     }
 
-    /// The changes of status from now on.
+    /// A receiver of the status of a disk each time that it changes from now on. A receiver that falls more
+    /// than 256 changes behind misses the oldest.
     #[must_use]
     pub fn watch(&self) -> broadcast::Receiver<DiskStatus> {
         self.events.subscribe()

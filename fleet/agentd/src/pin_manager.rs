@@ -67,34 +67,38 @@ const TURNS: usize = 32;
 /// The number of successive parts without any bytes after which the rest is not requested any more.
 const IN_VAIN: u32 = 64;
 
-/// The blobs to fetch ahead of need, and the hosts that are to have them.
+/// A request to fetch blobs into the caches of hosts before a disk needs them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WarmSpec {
-    /// The blobs.
+    /// The blobs to fetch, each wholly or in parts.
     pub blobs: Vec<Order>,
-    /// Hosts, by name. Without these and without roots: this host.
+    /// The names of the hosts that fetch the blobs. If it is empty and `roots` is false, only this host
+    /// fetches them.
     #[serde(default)]
     pub hosts: Vec<String>,
-    /// All roots that this host is connected to, and itself if it is one.
+    /// If true, all roots that this host is connected to fetch the blobs as well, and this host if it is a
+    /// root.
     #[serde(default)]
     pub roots: bool,
 }
 
-/// The result of warming on one host.
+/// The result of a request to fetch blobs, on one host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Warmed {
-    /// The host.
+    /// The name of the host.
     pub host: String,
-    /// Requested bytes, in whole chunks.
+    /// Bytes that the host was asked to have, rounded up to whole chunks of 64 KiB.
     pub bytes: u64,
-    /// Bytes of these that could not be fetched.
+    /// Bytes of these that the host could not fetch; 0 if it has all.
     pub lacking_bytes: u64,
-    /// The cause of a failure: the host could not be asked, or refuses, or could not get all of it from its sources.
+    /// The cause of a failure: the host could not be reached, refused, or could not fetch everything. Absent
+    /// if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// Looks after ordered and pinned content, as long as it lives.
+/// The manager of content that this host fetches because of an order, or keeps because of a pin (an image
+/// that several hosts keep together). Content is kept as long as this value lives.
 pub struct PinManager {
     swarm: Arc<Swarm>,
     stores: Arc<Stores>,
@@ -122,7 +126,8 @@ impl Kept {
     }
 }
 
-/// The task that follows the orders of other hosts; it ends when this is dropped.
+/// The tasks that carry out the commands of other hosts and maintain pinned content. Dropping this value ends
+/// them.
 pub struct CommandLoop([AbortHandle; 2]);
 
 impl Drop for CommandLoop {
@@ -132,8 +137,9 @@ impl Drop for CommandLoop {
 }
 
 impl PinManager {
-    /// A manager with the pins that the previous agent stored in its directory `dir`; `cache` is the cache's directory.
-    /// Needs a runtime of several threads.
+    /// Creates a manager. It loads the pins that an earlier agent saved in the state directory `dir`; `cache`
+    /// is the cache's directory. A file of pins that cannot be read is logged and ignored. Requires a
+    /// multi-threaded runtime.
     #[must_use]
     pub fn new(swarm: Arc<Swarm>, stores: Arc<Stores>, dir: &Path, cache: &Path) -> Arc<Self> {
         let keeping = Keeping::load(dir, cache);
@@ -144,7 +150,8 @@ impl PinManager {
         Arc::new(pin_manager)
     }
 
-    /// Follows the orders of other hosts from now on, and looks after pinned content.
+    /// Starts to carry out the commands of other hosts and to maintain pinned content, until the returned
+    /// value is dropped.
     #[must_use]
     pub fn follow_commands(self: &Arc<Self>) -> CommandLoop {
         let commands = self.swarm.take_commands();
@@ -153,11 +160,12 @@ impl PinManager {
         CommandLoop([command_loop, looking])
     }
 
-    /// Has hosts fetch blobs, and returns when that is done.
+    /// Makes hosts fetch blobs, and returns one result for each host when all have finished. A failure on a
+    /// host is part of its result.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if a host is not connected, [`ErrorKind::Invalid`] if a blob is not valid. A failure on
-    /// a host is in its part of the answer.
+    /// [`ErrorKind::NotFound`] if a named host is not connected, or if roots are requested and there is none;
+    /// an error if the description of a blob is not valid.
     pub async fn warm(&self, spec: &WarmSpec) -> Result<Vec<Warmed>> {
         for order in &spec.blobs {
             order.spec()?;

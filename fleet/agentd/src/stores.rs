@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// hosts name. If there are more, unused ones are closed.
 const STORES_MAX: usize = 1024;
 
-/// The stores that the agent can reach.
+/// The stores from which the agent fetches: opened on first use, and closed again if there are too many.
 pub struct Stores {
     settings: StoreSettings,
     /// The stores by name; the flag is `true` if other hosts named it.
@@ -60,7 +60,8 @@ impl Drop for Attached {
 }
 
 impl Stores {
-    /// No stores yet; `settings` are those of reaching them, `allowed` are the stores that other hosts may name.
+    /// Creates the collection without an open store. `settings` apply to all connections to stores; `allowed`
+    /// are stores from which other hosts may always order this agent to fetch.
     #[must_use]
     pub fn new(settings: StoreSettings, allowed: Vec<StorePrefix>) -> Self {
         Self { settings, open: Mutex::default(), most: STORES_MAX, allowed, named: Mutex::default() }

@@ -3,23 +3,25 @@
 //! A host can send thousands of refused orders a second, in words of its own choosing. For each cause and host, one
 //! line a minute is logged as a warning (see [`headstart_block::complaints`]).
 
-/// Orders that are refused within a minute before the connection is ended, if none is obeyed. An agent names all
-/// blobs of its disks to a root twice a minute, and the root may know none of their stores.
+/// Limit of refused orders on one connection: if a host gets more than this many of its orders refused within
+/// a minute, and none accepted in between, the connection is closed. The limit is high because an agent sends
+/// a root an order for every blob of its disks twice a minute, and the root may be able to fetch none of
+/// them.
 pub const REFUSED_MAX: u32 = 8192;
 const MINUTE_MS: u64 = 60_000;
 
-/// The cause of a line about another host.
+/// The reason for a log line about another host. Each reason and host has at most one warning a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// A root does not take part in a blob.
+    /// This host, a root, cannot exchange a blob that the other host has named.
     TakesNoPart,
-    /// An order cannot be carried out.
+    /// An order of the other host could not be carried out.
     NotDone,
-    /// All of its orders are refused.
+    /// The connection is closed because too many orders of the other host were refused.
     OrdersInVain,
 }
 
-/// The lines that were logged about other hosts, by cause and the host's name.
+/// The rate limit of log lines about other hosts, with one entry for each reason and host name.
 pub type PeerComplaints = headstart_block::Complaints<(Cause, String)>;
 
 /// Logs a line about another host, as [`tracing::warn!`] if it is one of the few.

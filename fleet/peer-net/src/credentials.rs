@@ -79,7 +79,7 @@ const LOCK: &str = "lock";
 /// The entries of a cluster's directory.
 const OWN_FILES: [&str; 7] = [CA, CA_KEY, GOSSIP_KEY, HOSTS, LOCK, RECORDS, TRUST];
 
-/// The proof of one host that it belongs to its cluster.
+/// The certificate and keys by which one host proves that it belongs to its cluster.
 pub struct Credentials {
     pub(crate) name: String,
     pub(crate) authority: Vec<CertificateDer<'static>>,
@@ -91,13 +91,15 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Reads the files that [`init`] made for the host `name`.
+    /// Reads the credentials of the host `name` from its directory `dir`, which [`init`] has made, or
+    /// [`request()`] together with the files of [`add`]. A certificate that has expired is accepted here: the
+    /// host's disks also work without the swarm.
     ///
     /// # Errors
-    /// Errors of the operating system; [`ErrorKind::Corrupt`] if a file has the wrong content, the certificate is not
-    /// for `name`, or authority, certificate and key do not belong together; [`ErrorKind::Denied`] if the directory or
-    /// a file belongs to another user, others may write to the directory, or can read a key; [`ErrorKind::Invalid`] if
-    /// the clock is before 1970. A certificate that has ended is no error: disks do without the swarm.
+    /// Errors of the operating system; [`ErrorKind::Corrupt`] if a file has invalid content, the certificate
+    /// is not for `name`, or the authority's certificate, the host's certificate and its key do not match;
+    /// [`ErrorKind::Denied`] if the directory or a file belongs to another user, or if other users can write
+    /// to the directory or read a key; [`ErrorKind::Invalid`] if the clock is before 1970.
     pub fn load(dir: &Path, name: &str) -> Result<Self> {
         Self::load_at(dir, name, calendar()?)
     }
@@ -134,13 +136,13 @@ impl Credentials {
         Ok(Self { name: name.to_owned(), authority, identity, gossip_key, trust })
     }
 
-    /// The roles that the certificate gives.
+    /// The roles that the certificate permits this host to have.
     #[must_use]
     pub fn roles(&self) -> Roles {
         self.identity.says().roles
     }
 
-    /// The host's name.
+    /// The host's name, which the certificate contains.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

@@ -44,30 +44,32 @@ use headstart_swarm::{CHUNK_SIZE, Chunks, Message};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a header.
+/// Length of a frame's header, in bytes.
 pub const HEADER: usize = 16;
 
-/// Most bytes of a message's body.
+/// Limit of a message's body, in bytes.
 pub const MESSAGE_MAX: usize = 64 << 10;
 const _: () = assert!(TRUST_LIST_MAX <= MESSAGE_MAX, "a list of the authority's fits a message");
 
-/// Runs that one advert carries at most: fewer bytes than [`MESSAGE_MAX`], whatever their numbers.
+/// Limit of the runs of chunks in one advert. That many runs fit [`MESSAGE_MAX`] bytes, whatever numbers they
+/// contain.
 pub const RUNS_MAX: usize = 4096;
 
-/// Hosts that one refusal names at most.
+/// Limit of the hosts that one [`Message::Reject`] names for the asker to try.
 pub const OTHERS_MAX: usize = 64;
 
-/// Hashes that one sketch carries at most.
+/// Limit of the hashes in one [`Message::Sketch`], the summary of a host's recent reads.
 pub const SKETCH_MAX: usize = 4096;
 
-/// Hints that one answer carries at most: fewer bytes than [`MESSAGE_MAX`], whatever their numbers.
+/// Limit of the hints in one answer of a tracker. That many hints fit [`MESSAGE_MAX`] bytes, whatever numbers
+/// they contain.
 pub const HINTS_MAX: usize = 4096;
 
 /// Bytes of a chunk.
 const CHUNK: usize = 64 << 10;
 const _: () = assert!(CHUNK as u64 == CHUNK_SIZE);
 
-/// Most bytes of a hello's body.
+/// Limit of a hello's body, in bytes. A hello is the first frame of a connection.
 pub const HELLO_MAX: usize = 512;
 
 /// Bytes of a hello's nonce that name the process: they are the same in all of its hellos.
@@ -76,36 +78,37 @@ pub(super) const PROCESS: usize = 16;
 /// The number of a process, which it has drawn at random.
 pub(super) type Process = [u8; PROCESS];
 
-/// Bytes of the outcome of an order.
+/// Length of the body of a [`FrameKind::Done`] frame (the outcome of an order), in bytes.
 pub const DONE: usize = 16;
 
-/// Bytes of a proof.
+/// Length of the body of a [`FrameKind::Proof`] frame (the proof that its sender may read a blob), in bytes.
 pub const PROOF: usize = 32;
 
-/// The value of `b` in a refusal of the connection.
+/// The value of the header's field `b` in a [`FrameKind::Refused`] frame that refuses the connection.
 pub const REFUSED_CONNECTION: u32 = 0;
 
-/// The value of `b` in a refusal of an order.
+/// The value of the header's field `b` in a [`FrameKind::Refused`] frame that refuses an order.
 pub const REFUSED_ORDER: u32 = 1;
 
-/// The value of `b` in a refusal of a request for a certificate.
+/// The value of the header's field `b` in a [`FrameKind::Refused`] frame that refuses a request for a
+/// certificate.
 pub const REFUSED_REQUEST: u32 = 2;
 
-/// Most bytes of the reason of a refusal.
+/// Limit of the body of a [`FrameKind::Refused`] frame (the reason as text), in bytes.
 pub const REFUSED_MAX: usize = 1024;
 
-/// The version of the format.
+/// The newest version of the connection format, which this code speaks with hosts that know it.
 pub const VERSION: u16 = 2;
 
-/// The version that earlier releases speak; it is used with them.
+/// The oldest supported version of the connection format, spoken with hosts that do not know [`VERSION`].
 pub const VERSION_1: u16 = 1;
 
-/// The kind of a frame.
+/// The kind of a frame, which determines the meaning of its body and of the header's fields `a` and `b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
-    /// The sender's identity: the first frame, and no other.
+    /// The sender's identity, a [`Hello`]: the first frame in each direction, and only the first.
     Hello,
-    /// A message between state machines.
+    /// A [`Message`](headstart_swarm::Message) of the state machine.
     Message,
     /// The bytes of a requested chunk.
     Chunk,
@@ -115,25 +118,25 @@ pub enum FrameKind {
     Proof,
     /// The sender does not share the blob any more.
     Withdrawn,
-    /// A sign of life.
+    /// An empty frame that shows that the sender is alive.
     Ping,
-    /// The sender goes.
+    /// The last frame: the sender leaves the swarm.
     Bye,
-    /// An order to fetch ahead of need.
+    /// A command of the sender, such as to fetch a blob before it is needed.
     Order,
-    /// The outcome of an order.
+    /// The outcome of a received command: bytes asked for, and bytes that could not be fetched.
     Done,
-    /// The first reads of an image's disks.
+    /// A report to a tracker: the first reads of an image's disks.
     Report,
     /// A tracker's answer to a report.
     Hints,
-    /// A list of the authority for all hosts.
+    /// The authority's signed list of revoked hosts, with the gossip key.
     Trust,
     /// A request to an authority to renew the sender's certificate.
     Request,
-    /// The requested certificate.
+    /// The answer to a request: the renewed certificate.
     Certificate,
-    /// The sender's new certificate.
+    /// The sender's renewed certificate, in place of the one of the handshake.
     Renewed,
     /// A refusal of the connection, an order, or a request: `b` is one of [`REFUSED_CONNECTION`], [`REFUSED_ORDER`],
     /// [`REFUSED_REQUEST`].
@@ -202,16 +205,18 @@ impl FrameKind {
     }
 }
 
-/// The header of a frame.
+/// The 16-byte header of a frame; the layout is in the documentation of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The kind of the frame.
     pub kind: FrameKind,
-    /// Bytes of its body, within what its kind allows.
+    /// Length of the frame's body, in bytes. Each kind has a range of its own.
     pub len: usize,
-    /// The field `a`; see the module.
+    /// A number whose meaning depends on the kind, such as the number of a request or a blob; see the table
+    /// of this module.
     pub a: u32,
-    /// The field `b`; see the module.
+    /// A second number whose meaning depends on the kind, such as the number of a chunk; see the table of
+    /// this module.
     pub b: u32,
 }
 
@@ -228,10 +233,11 @@ impl Header {
         bytes
     }
 
-    /// Parses the header from received bytes.
+    /// Parses a received header.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if no frame begins like that.
+    /// [`headstart_block::ErrorKind::Corrupt`] if the kind is unknown, or the length is not possible for the
+    /// kind.
     pub fn decode(bytes: &[u8; HEADER]) -> Result<Self> {
         let number = |at: usize| {
             let mut number = [0; 4];
@@ -249,28 +255,28 @@ impl Header {
     }
 }
 
-/// The identity of a host.
+/// The first frame of a connection in each direction: the sender's identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The version that the host speaks.
+    /// The newest version of the connection format that the host speaks.
     pub version: u16,
-    /// The host's name, which its certificate proves if there is one.
+    /// The host's name. With TLS it must be the name in the host's certificate.
     pub name: String,
     /// `true` if the host is a root.
     pub is_root: bool,
-    /// `true` if the host counts disks' reads.
+    /// `true` if the host is a tracker, which counts what the disks of all hosts read while they boot.
     pub is_tracker: bool,
-    /// Random: the first half for the process, the second for this connection. Version 0.1.0 draws all of it for this
-    /// connection.
+    /// Random bytes. The first half is the same in all connections of the sender's process; the second half
+    /// is new for each connection. Version 0.1.0 draws all of it for each connection.
     pub nonce: [u8; 32],
 }
 
 impl Hello {
-    /// Parses a hello from a received body.
+    /// Parses the body of a received hello.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if it is no hello, [`headstart_block::ErrorKind::Unsupported`] if it is
-    /// of another version.
+    /// [`headstart_block::ErrorKind::Corrupt`] if it is malformed,
+    /// [`headstart_block::ErrorKind::Unsupported`] if its version is neither [`VERSION_1`] nor [`VERSION`].
     pub fn decode(body: &[u8]) -> Result<Self> {
         let (hello, rest): (Self, _) =
             postcard::take_from_bytes(body).map_err(|e| Error::corrupt("is no hello").caused_by(e))?;
@@ -300,7 +306,8 @@ impl Hello {
     }
 }
 
-/// The body of a frame of the kind [`FrameKind::Refused`]: as much of the reason as fits.
+/// The body of a [`FrameKind::Refused`] frame: the reason `why`, cut to [`REFUSED_MAX`] bytes at a
+/// character's end. An empty reason is replaced by a text that says so.
 #[must_use]
 pub fn refusal(why: &str) -> &[u8] {
     let why = if why.is_empty() { "no reason is given" } else { why };
@@ -308,25 +315,27 @@ pub fn refusal(why: &str) -> &[u8] {
     &why.as_bytes()[..end]
 }
 
-/// Parses the reason of a refusal from a received body: one line without control characters.
+/// Parses the reason in the body of a received [`FrameKind::Refused`] frame. Control characters, line ends
+/// included, are replaced by blanks.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] if it is not text.
+/// [`headstart_block::ErrorKind::Corrupt`] if the body is not UTF-8.
 pub fn decode_refusal(body: &[u8]) -> Result<String> {
     let why = std::str::from_utf8(body).map_err(|e| Error::corrupt("is not text").caused_by(e))?;
     Ok(why.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
 }
 
-/// Appends a frame to `out`.
+/// Appends a frame, header and body, to `out`. `a` and `b` are the fields of the header.
 pub fn push_frame(out: &mut Vec<u8>, kind: FrameKind, a: u32, b: u32, body: &[u8]) {
     out.extend_from_slice(&Header { kind, len: body.len(), a, b }.encode());
     out.extend_from_slice(body);
 }
 
-/// Appends a frame with the encoding of `body`.
+/// Appends a frame whose body is the encoding of `body` (postcard), and whose fields `a` and `b` are 0.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] if it is too long; `out` is unchanged then.
+/// [`headstart_block::ErrorKind::Invalid`] if the encoded body is longer than the kind allows; `out` is
+/// unchanged then.
 pub fn push_encoded(out: &mut Vec<u8>, kind: FrameKind, body: &impl Serialize) -> Result<()> {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER]);
@@ -349,10 +358,12 @@ impl Extend<u8> for Appended<'_> {
     }
 }
 
-/// Parses a message from a received body. Its numbers are not checked, except for their count.
+/// Parses the body of a received message. The numbers of blobs and chunks in it are not checked; a caller
+/// must check them.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] if it is none.
+/// [`headstart_block::ErrorKind::Corrupt`] if the body is malformed or too long, or a list in it is longer
+/// than its limit.
 pub fn decode_message(body: &[u8]) -> Result<Message> {
     let nonsense = || Error::corrupt("is no message");
     if body.len() > MESSAGE_MAX {
@@ -374,18 +385,20 @@ pub fn decode_message(body: &[u8]) -> Result<Message> {
     Ok(message)
 }
 
-/// Parses a report from a received body.
+/// Parses the body of a received report of disks' reads, sent to a tracker.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] if it is none.
+/// [`headstart_block::ErrorKind::Corrupt`] if the body is malformed or too long, or has more than
+/// [`REPORT_MAX`] reads.
 pub fn decode_report(body: &[u8]) -> Result<HintReport> {
     decode(body, |report: &HintReport| report.accesses.len() <= REPORT_MAX)
 }
 
-/// Parses a tracker's answer from a received body.
+/// Parses the body of a received answer of a tracker.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] if it is none.
+/// [`headstart_block::ErrorKind::Corrupt`] if the body is malformed or too long, or has more than
+/// [`HINTS_MAX`] hints.
 pub fn decode_answer(body: &[u8]) -> Result<HintAnswer> {
     decode(body, |answer: &HintAnswer| answer.hints.len() <= HINTS_MAX)
 }
@@ -399,7 +412,8 @@ fn decode<T: DeserializeOwned>(body: &[u8], fits: impl Fn(&T) -> bool) -> Result
     if fits(&decoded) && rest.is_empty() { Ok(decoded) } else { Err(nonsense()) }
 }
 
-/// `true` if `chunks` is not empty and within a blob of `len` bytes.
+/// Returns `true` if `chunks` has at least one chunk and does not reach beyond the end of a blob of `len`
+/// bytes.
 #[must_use]
 pub fn is_within(chunks: Chunks, len: u64) -> bool {
     let end = u64::from(chunks.first) + u64::from(chunks.count);

@@ -92,7 +92,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// The security of the connections between hosts.
+/// The protection of the connections between hosts.
 pub enum Security {
     /// Mutual TLS under the cluster's certificate authority; gossip sealed with its key. The host's name is that of
     /// its certificate.
@@ -104,27 +104,32 @@ pub enum Security {
     },
 }
 
-/// The part of a host in the swarm.
+/// The settings of one host of the swarm.
 pub struct SwarmSettings {
-    /// The security of the connections between hosts.
+    /// The protection of the connections to other hosts.
     pub security: Security,
     /// The address to listen at: TCP for other hosts' connections, UDP for gossip. Port 0 takes a free port.
     pub listen: SocketAddr,
-    /// The address at which other hosts reach this one, if it is another.
+    /// The address that is named to other hosts as this one's; port 0 stands for the port of `listen`.
+    /// `None`: the address of `listen`, or if that is unspecified (such as 0.0.0.0), one that is found by the
+    /// routes to the other hosts.
     pub advertise: Option<SocketAddr>,
-    /// The addresses of hosts that know others: `host:port`, any of them.
+    /// The addresses (`host:port`) of hosts to contact at first, from which this host learns of all others.
+    /// One that is reachable is enough. Empty: this host waits for others to contact it.
     pub join: Vec<String>,
-    /// The role of this host in the swarm.
+    /// The role of this host in the swarm: root or agent.
     pub role: Role,
-    /// The settings of the state machine.
+    /// The settings of the state machine that decides on requests and transfers.
     pub node: NodeSettings,
-    /// The most hosts that it is connected to. Trackers come on top.
+    /// Limit of the hosts that this host is connected to. Connections to trackers are not counted.
     pub connections_max: usize,
-    /// The file of the counts of all hosts' reads, if this host is a tracker.
+    /// The file in which the tracker saves its counts of disks' reads. `None`: this host is not a tracker.
     pub tracker: Option<PathBuf>,
-    /// The file of the revoked hosts. Without one, revocations are not known after a restart.
+    /// The file in which the trust list (revoked hosts, and the gossip key) is saved. `None`: revocations
+    /// received while the agent runs are not known after a restart.
     pub trust: Option<PathBuf>,
-    /// The cluster's directory, with `ca.pem` and `ca.key`, if this host renews the certificates of others.
+    /// The cluster's directory, which contains the authority's `ca.pem` and `ca.key`. `None`: this host does
+    /// not renew the certificates of other hosts.
     pub authority: Option<PathBuf>,
 }
 
@@ -243,7 +248,8 @@ const PORT_TRIES: u32 = 16;
 /// The longest time for taking leave of the other hosts.
 const STOPPING: Duration = Duration::from_secs(2);
 
-/// One host's part in the swarm. Dropping it ends all connections.
+/// A host's membership in the swarm: its connections to other hosts, and the state machine. Dropping it
+/// closes all connections.
 pub struct Swarm {
     host: Arc<Host>,
     name: String,
@@ -259,11 +265,13 @@ pub struct Swarm {
 }
 
 impl Swarm {
-    /// Listens, joins the other hosts, and connects to them as they are found. `runtime` has to be multi-threaded, and
-    /// should be one of its own: its threads read and write the cache's files.
+    /// Starts to listen, finds the other hosts, and connects to them in the background. `runtime` must be
+    /// multi-threaded. It should serve nothing else, because its threads read and write the cache's files.
     ///
     /// # Errors
-    /// If it cannot listen, or there is no security on an address that other hosts reach.
+    /// An error if the address cannot be used, a file of the settings cannot be read, or the address of this
+    /// host is not known; [`ErrorKind::Denied`] if the certificate does not permit a role of the settings; an
+    /// error if there is no security and an address is not on loopback.
     pub async fn start(settings: SwarmSettings, cache: Arc<Cache>, runtime: Handle) -> Result<Arc<Self>> {
         let started = runtime.clone().spawn(Self::start_here(settings, cache, runtime)).await;
         started.map_err(|e| Error::io("the swarm did not start", std::io::Error::other(e)))?
@@ -338,17 +346,18 @@ impl Swarm {
         Ok(Arc::new(Self { host, name, role, roles, key, stripe, address, stopping, tasks }))
     }
 
-    /// The address at which other hosts reach it.
+    /// The address that this host names to others, at which it accepts connections.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes part in a blob, together with the outboard of its hash tree, while the returned value lives. A blob
-    /// without a hash tree never goes through the swarm: every want of it is answered with the store. Opening one again
-    /// is cheap.
+    /// Takes part in the exchange of a blob and of its hash tree as long as the returned value lives. Opening
+    /// a blob again is cheap. A blob without a hash tree is never exchanged: every [`want`](SharedBlob::want)
+    /// of it is left to the store.
     ///
-    /// With a `store` this host fetches from there the chunks that others ask for, and tree pages that it needs itself.
+    /// If a `store` is given, this host fetches chunks from there that other hosts request, and the parts of
+    /// the hash tree that it needs itself.
     ///
     /// # Errors
     /// As [`Cache::blob`].
@@ -356,8 +365,9 @@ impl Swarm {
         self.open_for(None, blob, store)
     }
 
-    /// As [`open`](Self::open), for a disk that reads the blob: its [reader](Self::new_reader) bounds the prefetched
-    /// bytes of all its blobs by the bytes that it reads of them.
+    /// Does the same as [`open`](Self::open) for a disk that reads the blob. `reader` identifies the disk
+    /// (see [`new_reader`](Self::new_reader)); prefetching for it is limited over all its blobs together.
+    /// `None`: no chunks are prefetched because other hosts have them.
     ///
     /// # Errors
     /// As [`Cache::blob`].
@@ -387,49 +397,53 @@ impl Swarm {
         Ok(SharedBlob { cached, shared: Some(shared(&blob)), tree: outboard })
     }
 
-    /// An id for a disk, by which it opens all its blobs.
+    /// Returns a new identifier for a disk, to be passed to [`open_for`](Self::open_for) for each blob of the
+    /// disk.
     #[must_use]
     pub fn new_reader(&self) -> ReaderId {
         self.host.new_reader()
     }
 
-    /// A disk of an image begins to boot on this host; `is_new` if it was not counted before. `None` if too many boot.
+    /// Records that a disk of `image` starts to boot on this host. `is_new` is `false` for a disk that the
+    /// tracker has counted already, such as before a restart of the agent. `None` if too many images have
+    /// booting disks at once.
     pub fn boots(&self, image: ImageKey, is_new: bool) -> Option<Boots> {
         Boots::new(&self.host, image, is_new)
     }
 
-    /// The use of hints, and their cost.
+    /// The counters of hints sent and received.
     #[must_use]
     pub fn hint_counters(&self) -> HintCounters {
         self.host.hints.counters()
     }
 
-    /// The counts of images, if this host is a tracker.
+    /// A tracker's counts of all images; `None` if this host is not a tracker.
     #[must_use]
     pub fn counts(&self) -> Option<Vec<CountedImage>> {
         let counting = self.host.hints.counting.as_ref()?;
         Some(counting.all().iter().map(CountedImage::of).collect())
     }
 
-    /// The roles that this host's certificate gives; every role without security.
+    /// The roles that this host's certificate permits; every role if the swarm has no security.
     #[must_use]
     pub fn roles(&self) -> Roles {
         self.roles
     }
 
-    /// The present state of the swarm, for people.
+    /// The present state of this host in the swarm, for display.
     #[must_use]
     pub fn status(&self) -> Status {
         Status::of(&self.host, &self.name, (self.role, self.roles), self.address)
     }
 
-    /// `true` if this host is connected to any other.
+    /// Returns `true` if this host is connected to at least one other host.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.host.is_connected()
     }
 
-    /// The names of the connected hosts that have accepted this one: it is in the swarm if there are any.
+    /// The names of the connected hosts that have accepted this host's connection, sorted. If there is at
+    /// least one, this host is part of the swarm.
     #[must_use]
     pub fn taken_by(&self) -> Vec<String> {
         let links = self.host.links().into_iter().map(|(link, _)| link);
@@ -439,26 +453,28 @@ impl Swarm {
         names
     }
 
-    /// Seconds until this host's certificate ends, 0 once it has; `None` without a certificate.
+    /// The remaining validity of this host's certificate, in seconds; 0 if it has expired, `None` if there is
+    /// no certificate.
     #[must_use]
     pub fn certificate_seconds(&self) -> Option<u64> {
         let identity = self.host.renewals.identity.as_ref()?;
         Some(identity.says().validity.not_after.saturating_sub(unix_now()))
     }
 
-    /// The counts of this host's connections so far.
+    /// The counters of this host's connections and transfers since it was started.
     #[must_use]
     pub fn counters(&self) -> SwarmCounters {
         self.host.counts.read()
     }
 
-    /// The counts of the state machine.
+    /// The counters of the state machine's decisions since this host was started.
     #[must_use]
     pub fn node_counters(&self) -> headstart_swarm::NodeCounters {
         self.host.node_counters()
     }
 
-    /// Takes leave of the other hosts, and ends all connections, within a bounded time.
+    /// Announces to the other hosts that this host leaves, and closes all connections. Returns after a
+    /// limited time even if some tasks have not ended by then.
     pub async fn stop(&self) {
         self.end();
         let tasks = self.tasks.lock().take();
@@ -535,7 +551,8 @@ async fn reachable(listening: SocketAddr, others: &[String]) -> Result<SocketAdd
     })
 }
 
-/// One disk's part in one blob. All methods take ranges of the blob in bytes; bytes past its end are ignored.
+/// A use of one blob by one disk or program, by which it exchanges the blob's chunks with other hosts. All
+/// methods take byte ranges of the blob; the part of a range beyond the blob's end is ignored.
 pub struct SharedBlob {
     cached: Arc<CachedBlob>,
     shared: Option<Shared>,
@@ -550,22 +567,24 @@ struct Shared {
 }
 
 impl SharedBlob {
-    /// The blob in the cache.
+    /// The blob in this host's cache.
     #[must_use]
     pub fn blob(&self) -> &Arc<CachedBlob> {
         &self.cached
     }
 
-    /// The outboard of its hash tree, a blob of its own to the swarm.
+    /// The blob with the hash tree of this one, which is exchanged as a blob of its own; `None` if there is
+    /// no hash tree.
     #[must_use]
     pub fn tree(&self) -> Option<&SharedBlob> {
         self.tree.as_deref()
     }
 
-    /// Fetches `range` from other hosts into the cache. When it returns, all chunks that touch `range` are local and
-    /// verified except the returned ones: ascending runs of whole chunks, cut at the blob's end, which the disk is to
-    /// fetch from the store itself, all of each run, and then to report by [`became_local`](Self::became_local).
-    /// Dropping the future is fine: the range is no longer wanted then.
+    /// Fetches the chunks that overlap `range` from other hosts into the cache, verified. Returns the ranges
+    /// that the swarm does not deliver: ascending, whole chunks except at the blob's end. The caller must
+    /// fetch each of these ranges from the store as a whole, and then report it by
+    /// [`became_local`](Self::became_local); all other chunks are local on return. Dropping the future
+    /// cancels the request.
     pub async fn want(&self, range: ByteRange, urgency: Urgency) -> Vec<ByteRange> {
         let len = self.cached.spec().len;
         let chunks = Chunks::touched(range.intersect(ByteRange::between(0, len)));
@@ -591,14 +610,15 @@ impl SharedBlob {
         from_store
     }
 
-    /// A disk brought `range` into the cache. Parts of it that are not there in whole chunks are ignored.
+    /// Reports that `range` was fetched from the store into the cache. Chunks that are not completely local
+    /// are ignored.
     pub fn became_local(&self, range: ByteRange) {
         if let Some(shared) = &self.shared {
             shared.swarm.host.became_local(&shared.blob, range);
         }
     }
 
-    /// A disk read `range`, which was local.
+    /// Reports that a disk has read `range`, which was in the cache.
     pub fn read(&self, range: ByteRange) {
         let chunks = Chunks::touched(range.intersect(ByteRange::between(0, self.cached.spec().len)));
         if let Some(shared) = self.shared.as_ref().filter(|_| chunks.count > 0) {
@@ -606,18 +626,20 @@ impl SharedBlob {
         }
     }
 
-    /// `true` if another host shares it: otherwise no host sends chunks of it, and none waits for those that are
-    /// fetched here.
+    /// Returns `true` if at least one other host exchanges this blob with this host. If `false`, no host
+    /// sends chunks of it or waits for those that are fetched here.
     pub fn has_company(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| shared.swarm.host.has_company(shared.blob.id))
     }
 
-    /// A receiver that changes whenever the result of [`has_company`](Self::has_company) may have changed.
+    /// A receiver that is notified when the result of [`has_company`](Self::has_company) may have changed.
+    /// `None` if the blob is never exchanged, because it has no hash tree.
     pub fn company(&self) -> Option<watch::Receiver<()>> {
         self.shared.as_ref().map(|shared| shared.swarm.host.company.subscribe())
     }
 
-    /// A disk begins or stops to preload by a plan: while it does, adverts of other hosts are only recorded.
+    /// Reports that the disk starts (`true`) or stops (`false`) to preload by a plan. While it does, chunks
+    /// that other hosts advertise are recorded but not prefetched.
     pub fn planned(&self, running: bool) {
         if let Some(shared) = &self.shared
             && shared.planned.swap(running, Ordering::AcqRel) != running

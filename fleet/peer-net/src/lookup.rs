@@ -6,7 +6,8 @@ use headstart_swarm::Urgency;
 use std::sync::Arc;
 
 impl Swarm {
-    /// Takes part once more in the blob of that digest, if this host does so already.
+    /// Opens the blob with that digest once more, without a store of its own. `None` if no disk or program of
+    /// this host has it open, or if it cannot be opened.
     #[must_use]
     pub fn find(self: &Arc<Self>, digest: &Digest) -> Option<SharedBlob> {
         let blob = self.host.data_blob(digest)?;
@@ -21,12 +22,12 @@ impl Swarm {
 }
 
 impl SharedBlob {
-    /// Returns when all of `range` is in the cache: from other hosts, and the rest from the store from which this host
-    /// fetches the blob, with the urgency of a read.
+    /// Fetches all chunks that overlap `range` into the cache, with the urgency of a read. They come from
+    /// other hosts, and the rest from the store that another use of the blob on this host has given.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if this host has no store for it; otherwise the errors of fetching. There are no
-    /// retries.
+    /// [`ErrorKind::NotFound`] if chunks are left to the store and this host has no store for the blob;
+    /// otherwise the errors of fetching, which is not repeated.
     pub async fn bring(&self, range: ByteRange) -> Result<()> {
         // Disks are other processes, and one of them may have made the files.
         self.cached.look_again();

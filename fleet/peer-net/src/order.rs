@@ -13,29 +13,31 @@ pub(super) const PARTS_MAX: usize = 2048;
 /// Longest name of a store, in bytes.
 pub(crate) const STORE_MAX: usize = 4096;
 
-/// A blob, and the parts of it that a host is to have.
+/// A blob (a stored object, such as a layer of an image) that a host is ordered to fetch, and the parts of it
+/// to fetch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Order {
-    /// Its digest: `sha256:...`.
+    /// The digest of the blob: `sha256:...`.
     pub digest: String,
-    /// Its length in bytes.
+    /// The length of the blob, in bytes.
     pub len: u64,
-    /// The root of its hash tree, in hexadecimal.
+    /// The root hash of the blob's hash tree, in hexadecimal. It proves the bytes that other hosts send.
     pub tree_root: String,
-    /// The digest of that tree's outboard.
+    /// The digest of the blob that contains the hash tree itself (the outboard).
     pub tree_digest: String,
-    /// The outboard's length in bytes.
+    /// The length of the blob that contains the hash tree itself, in bytes.
     pub tree_len: u64,
-    /// The store that has it, such as `https://host/images`. A host that cannot use it gets the bytes from others.
+    /// The store that has the blob, such as `https://host/images`. A host that may not use this store gets
+    /// the bytes only from other hosts.
     pub store: String,
-    /// The parts: offset and length in bytes, in the order in which they are fetched. None: all of it.
+    /// The parts to fetch, in this order: offset and length in bytes. An empty list means the whole blob.
     #[serde(default)]
     #[schema(value_type = Vec<Vec<u64>>)]
     pub parts: Vec<(u64, u64)>,
 }
 
 impl Order {
-    /// An order for all of a blob.
+    /// Creates an order for the whole of a blob.
     #[must_use]
     pub fn of(digest: Digest, len: u64, tree: &Tree, store: String) -> Self {
         Self {
@@ -49,10 +51,11 @@ impl Order {
         }
     }
 
-    /// The blob of the order.
+    /// The description of the blob that the cache needs: its digest, length and hash tree.
     ///
     /// # Errors
-    /// If it is not valid.
+    /// An error if a digest or the root hash is malformed, or the name of the store is longer than 4096
+    /// bytes.
     pub fn spec(&self) -> Result<BlobSpec> {
         let about = |e: Error| e.about("a blob");
         let root: TreeRoot = self.tree_root.parse().map_err(about)?;
@@ -64,7 +67,8 @@ impl Order {
         Ok(BlobSpec { digest, len: self.len, tree: Some(tree), origin: None })
     }
 
-    /// The parts of the order that exist, in order.
+    /// The ranges to fetch, in order: the parts, cut at the blob's end and without empty ones, or the whole
+    /// blob if the order has no parts.
     pub fn ranges(&self) -> Vec<ByteRange> {
         let all = ByteRange::between(0, self.len);
         if self.parts.is_empty() {

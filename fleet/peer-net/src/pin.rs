@@ -17,44 +17,49 @@ const NAME_MAX: usize = 1024;
 /// The time by which other hosts' clocks may be ahead of this host's.
 const AHEAD_MS: u64 = 24 * 3600 * 1000;
 
-/// An image that hosts keep together.
+/// A pin: an image that several hosts keep in their caches together, each of them a part. A pin without hosts
+/// says that the image is no longer pinned.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pin {
-    /// Its name, as it was pinned.
+    /// The reference of the image, as it was given when the image was pinned.
     pub image: String,
-    /// The digest of its manifest.
+    /// The digest of the image's manifest.
     pub digest: String,
-    /// Its manifest; empty for one that is not pinned any more.
+    /// The text of the image's manifest; empty if the image is no longer pinned.
     pub manifest: String,
-    /// The store that has it, such as `https://host/images`.
+    /// The store that has the image, such as `https://host/images`.
     pub store: String,
-    /// The number of hosts that keep each byte.
+    /// The number of hosts that keep each byte of the image; at least 1, at most the number of `hosts`.
     pub copies: u32,
-    /// The names of these hosts, in order; empty if the image is not pinned any more.
+    /// The names of the hosts that keep the image. Their order decides which host keeps which part. Empty if
+    /// the image is no longer pinned.
     pub hosts: Vec<String>,
-    /// The time of the pin, in milliseconds since 1970.
+    /// The time at which the image was pinned or unpinned, in milliseconds since 1970.
     #[serde(default)]
     pub since: u64,
 }
 
 impl Pin {
-    /// The digest of its manifest.
+    /// Parses the digest of the image's manifest.
     ///
     /// # Errors
-    /// If the text is not a digest.
+    /// An error if the field `digest` is not a digest.
     pub fn digest(&self) -> Result<Digest> {
         self.digest.parse().map_err(|e: Error| e.about("a pinned image"))
     }
 
-    /// `true` if any host keeps it.
+    /// Returns `true` if the image is pinned, that is, if the pin names at least one host.
     pub fn is_kept(&self) -> bool {
         !self.hosts.is_empty()
     }
 
-    /// Its blobs, each once.
+    /// One order for each different layer of the image's disks, to fetch the whole layer. Empty if the image
+    /// is no longer pinned.
     ///
     /// # Errors
-    /// If the pin is not valid, or is too long to be sent; if a layer has no hash tree.
+    /// [`ErrorKind::Invalid`](headstart_block::ErrorKind::Invalid) if a name is too long, `copies` is 0 or
+    /// above the number of hosts, or the pin was made more than a day in the future; an error if the manifest
+    /// is malformed or does not match the digest, or if a layer has no hash tree.
     pub fn orders(&self) -> Result<Vec<Order>> {
         let about = |e: Error| e.about(&self.image);
         let digest = self.digest()?;
@@ -92,12 +97,13 @@ impl Pin {
         Ok(orders.into_values().collect())
     }
 
-    /// The rank of a pin among those of the same image: the greatest is in force.
+    /// The sort key of a pin among the pins of the same image: the pin with the greatest key is in force. A
+    /// later pin is greater; at the same time, unpinning wins.
     pub fn rank(&self) -> (u64, bool, &[String], u32) {
         (self.since, !self.is_kept(), &self.hosts, self.copies)
     }
 
-    /// The numbers of the image and of the pin, the same on all hosts.
+    /// Hashes that identify the image and this version of its pin, the same on all hosts.
     pub fn known(&self) -> KnownPin {
         let hash = |parts: &[&[u8]]| {
             let mut hasher = blake3::Hasher::new_derive_key("headstart swarm 1 pinned image");
@@ -117,16 +123,17 @@ impl Pin {
     }
 }
 
-/// A pin that a host knows.
+/// The identity of a pin, by which hosts find out which pins the other one lacks, without sending the pins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownPin {
-    /// The number of the image.
+    /// A 64-bit hash of the digest of the image's manifest.
     pub image: u64,
-    /// The number of the pin.
+    /// A 64-bit hash of the image's digest and of the pin's time, copies and hosts. It differs for each new
+    /// pin of an image.
     pub pin: u64,
 }
 
-/// Milliseconds since 1970.
+/// The present time of the system's clock, in milliseconds since 1970; 0 if the clock is before 1970.
 #[expect(clippy::disallowed_methods, reason = "when something was pinned, to be compared among hosts")]
 pub fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

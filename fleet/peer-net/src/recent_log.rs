@@ -20,10 +20,11 @@ const LEN_MAX: u64 = 64 << 20;
 const REQUESTS_MAX: usize = 1 << 16;
 
 impl Swarm {
-    /// Loads the requests that an earlier agent has written to `path`, if there are any.
+    /// Loads the list of agents' recent requests that [`write_recent`](Self::write_recent) has saved at
+    /// `path`, and replaces the present list. Does nothing if there is no such file.
     ///
     /// # Errors
-    /// If it cannot be read, or has other content.
+    /// An error if the file cannot be read or has invalid content.
     pub fn remember(&self, path: &Path) -> Result<()> {
         let Some(bytes) = file::read(path, LEN_MAX)? else { return Ok(()) };
         let saved = decode(&bytes).map_err(|e| e.about(path.display()))?;
@@ -31,10 +32,11 @@ impl Swarm {
         Ok(())
     }
 
-    /// Writes the recent requests to this host to `path`; nothing if there were none.
+    /// Saves the list of recent requests that agents have sent to this host at `path`. Does nothing if the
+    /// list is empty.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// An error if the file cannot be written.
     pub fn write_recent(&self, path: &Path) -> Result<()> {
         let saved = {
             let core = self.host.core();

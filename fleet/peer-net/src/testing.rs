@@ -23,27 +23,29 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The limit of every wait.
+/// The time after which a wait for an expected event fails the test.
 pub const LONG: Duration = Duration::from_secs(60);
 
-/// A cluster's certificates, and hosts.
+/// A cluster for tests: a directory with certificates, and a runtime on which its hosts run.
 pub struct Cluster {
-    /// The directory of its certificates and of the hosts' caches.
+    /// The temporary directory of the certificates and the hosts' caches.
     pub dir: TempDir,
-    /// The runtime of the hosts.
+    /// The runtime on which all hosts of the cluster run.
     pub runtime: tokio::runtime::Runtime,
 }
 
-/// A host of a cluster.
+/// A running host of a test cluster.
 pub struct TestHost {
-    /// Its part in the swarm.
+    /// The host's membership in the swarm.
     pub swarm: Arc<Swarm>,
-    /// Its cache.
+    /// The host's cache.
     pub cache: Arc<Cache>,
 }
 
 impl Cluster {
-    /// A cluster of hosts of these names; those that begin with `operator` give orders.
+    /// Creates a cluster and the certificates of hosts with these names. All hosts may be roots and trackers
+    /// except those whose names begin with `plain`; those whose names begin with `operator` may give orders.
+    /// No host is started.
     pub fn new(names: &[&str]) -> Self {
         let dir = TempDir::new().unwrap();
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -65,27 +67,27 @@ impl Cluster {
         Self { dir, runtime }
     }
 
-    /// The credentials of a host.
+    /// Reads the credentials of a host of this cluster.
     pub fn credentials(&self, name: &str) -> Credentials {
         Credentials::load(&self.dir.path().join("pki/hosts").join(name), name).unwrap()
     }
 
-    /// The cache of a host.
+    /// Opens the cache of a host, in a directory of its own.
     pub fn cache(&self, name: &str) -> Arc<Cache> {
         Cache::open(&self.dir.path().join(name), CacheSettings::default()).unwrap()
     }
 
-    /// A host with plain settings.
+    /// Starts a host with default settings. `join` are the addresses of hosts to contact at first.
     pub fn host(&self, name: &str, role: Role, join: &[SocketAddr]) -> TestHost {
         self.host_with(name, role, join, None)
     }
 
-    /// A host that counts what all read.
+    /// Starts an agent that is also a tracker, which counts what the disks of all hosts read.
     pub fn tracker(&self, name: &str, join: &[SocketAddr]) -> TestHost {
         self.host_with(name, Role::Agent, join, Some(self.dir.path().join("counts")))
     }
 
-    /// The settings of a host.
+    /// Default settings for a host: an agent with TLS, on a free loopback port.
     pub fn settings(&self, name: &str, join: &[SocketAddr]) -> SwarmSettings {
         SwarmSettings {
             security: Security::Tls(self.credentials(name)),
@@ -101,7 +103,8 @@ impl Cluster {
         }
     }
 
-    /// A host with a role, and with a file of counts if it is a tracker.
+    /// Starts a host with the given role. If `tracker` is given, the host is a tracker and saves its counts
+    /// in that file.
     pub fn host_with(
         &self,
         name: &str,
@@ -112,14 +115,14 @@ impl Cluster {
         self.start(name, SwarmSettings { role, tracker, ..self.settings(name, join) })
     }
 
-    /// A host that waits for others even if the machine is busy for seconds.
+    /// Starts a host whose requests time out only after 5 to 20 seconds, for tests on a busy machine.
     pub fn patient_host(&self, name: &str, join: &[SocketAddr]) -> TestHost {
         let timeout_range = (Duration::from_secs(5), Duration::from_secs(20));
         let node = NodeSettings { timeout_range, ..NodeSettings::default() };
         self.start(name, SwarmSettings { node, ..self.settings(name, join) })
     }
 
-    /// A host with these settings.
+    /// Starts a host with these settings.
     pub fn start(&self, name: &str, settings: SwarmSettings) -> TestHost {
         let cache = self.cache(name);
         let handle = self.runtime.handle().clone();
@@ -127,7 +130,7 @@ impl Cluster {
         TestHost { swarm, cache }
     }
 
-    /// Waits until something holds.
+    /// Waits until `is_so` returns `true`. Panics with `what` after [`LONG`].
     #[track_caller]
     pub fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         #[expect(clippy::disallowed_methods, reason = "a time limit")]
@@ -140,7 +143,7 @@ impl Cluster {
 }
 
 impl TestHost {
-    /// Puts all of a blob into the host's cache.
+    /// Inserts all bytes of a blob and its hash tree into the host's cache.
     pub fn fill(&self, sample: &SampleBlob) {
         let blob = self.cache.blob(&sample.spec).unwrap();
         blob.tree().unwrap().insert(0, &sample.outboard).unwrap();
@@ -149,41 +152,41 @@ impl TestHost {
         }
     }
 
-    /// Opens a blob for a disk of the host.
+    /// Opens a blob, without a store, for a new disk of the host.
     pub fn attach(&self, sample: &SampleBlob) -> SharedBlob {
         self.swarm.open_for(Some(self.swarm.new_reader()), &sample.spec, None).unwrap()
     }
 
-    /// `true` if it is connected to this number of hosts.
+    /// Returns `true` if the host is connected to exactly `hosts` other hosts.
     pub fn is_connected_to(&self, hosts: usize) -> bool {
         self.swarm.status().peers.len() == hosts
     }
 
-    /// `true` if it shares all of its blobs with this number of hosts.
+    /// Returns `true` if the host exchanges each of its blobs with exactly `hosts` other hosts.
     pub fn shares_with(&self, hosts: usize) -> bool {
         self.swarm.status().blobs.iter().all(|blob| blob.peers == hosts)
     }
 
-    /// `true` if it has received adverts of others.
+    /// Returns `true` if the host has received an advert of chunks, or prefetched a chunk, from another host.
     pub fn has_heard(&self) -> bool {
         let counters = self.swarm.node_counters();
         counters.withheld + counters.prefetched > 0
     }
 }
 
-/// One end of a connection that sends frames that no real host would.
+/// A client that speaks the connection format by hand, to send frames that a real host would not send.
 pub struct Rogue {
     pub(crate) stream: channel::Stream,
     pub(crate) binding: proof::Binding,
 }
 
 impl Rogue {
-    /// Connects to `to` as the host whose credentials it has.
+    /// Connects to the host with the name and address `to`, with `credentials`.
     pub fn connect(cluster: &Cluster, credentials: &Credentials, to: (&str, SocketAddr)) -> Result<Self> {
         Self::connect_as(cluster, credentials, to, false)
     }
 
-    /// Connects to `to`, and says that it is a root or none.
+    /// Does the same as [`connect`](Self::connect), and claims to be a root if `is_root`.
     pub fn connect_as(
         cluster: &Cluster,
         credentials: &Credentials,
@@ -205,13 +208,14 @@ impl Rogue {
         })
     }
 
-    /// Sends bytes; `false` if the other end does not take them, or has closed the connection.
+    /// Sends raw bytes. Returns `false` if the other end has closed the connection or does not read them
+    /// within [`LONG`].
     pub fn sends(&mut self, cluster: &Cluster, bytes: &[u8]) -> bool {
         let sending = async { tokio::time::timeout(LONG, self.stream.write_all(bytes)).await };
         matches!(cluster.runtime.block_on(sending), Ok(Ok(())))
     }
 
-    /// Sends bytes.
+    /// Sends raw bytes. An error is ignored: the next read shows it.
     pub fn send(&mut self, cluster: &Cluster, bytes: &[u8]) {
         cluster.runtime.block_on(async {
             // The connection may have been closed: the next read shows that.
@@ -220,7 +224,8 @@ impl Rogue {
         });
     }
 
-    /// Proves that it may read a blob, to which it gives a number.
+    /// Sends the proof that this client may read `blob`, made of the root hash `root`, and gives the blob the
+    /// number `number` on this connection.
     pub fn prove(&mut self, cluster: &Cluster, number: u32, blob: &BlobSpec, root: &[u8; 32]) {
         let proof = proof::proof(root, &self.binding, proof::Side::Dialer, &blob.digest);
         let mut frame = Vec::new();
@@ -228,14 +233,15 @@ impl Rogue {
         self.send(cluster, &frame);
     }
 
-    /// Sends a message.
+    /// Sends a message in a frame.
     pub fn say(&mut self, cluster: &Cluster, message: &Message) {
         let mut frame = Vec::new();
         push_encoded(&mut frame, FrameKind::Message, message).unwrap();
         self.send(cluster, &frame);
     }
 
-    /// The next frame that is no ping; `None` if the connection is closed.
+    /// Waits for the next frame that is not a ping, and returns its header and body. `None` if the connection
+    /// is closed.
     pub fn next(&mut self, cluster: &Cluster) -> Option<(Header, Vec<u8>)> {
         cluster.runtime.block_on(async {
             tokio::time::timeout(LONG, async {
@@ -257,7 +263,8 @@ impl Rogue {
         })
     }
 
-    /// The next message; no chunk may come before it.
+    /// Waits for the next message, and skips other frames. `None` if the connection is closed. Panics if
+    /// bytes of a chunk come first.
     pub fn next_message(&mut self, cluster: &Cluster) -> Option<Message> {
         loop {
             let (header, body) = self.next(cluster)?;
@@ -269,7 +276,8 @@ impl Rogue {
     }
 }
 
-/// A request for a chunk of a blob.
+/// An urgent request for one chunk: `request` and `blob` are numbers on the connection, `chunk` counts from
+/// 0.
 pub fn ask(request: u32, blob: u32, chunk: u32) -> Message {
     Message::Ask {
         request: RequestId(request),

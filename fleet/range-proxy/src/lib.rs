@@ -81,20 +81,24 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(20);
 /// The interval at which blobs without reading clients are closed.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
-/// The counts of the proxy so far.
+/// Counters of a range proxy since it was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProxyCounters {
-    /// Requests of clients.
+    /// Requests received from clients.
     pub requests: u64,
-    /// Those of them that were answered from the cache and the swarm.
+    /// Requests that were answered with bytes from the cache or the swarm; the others were passed on to the
+    /// client's server or refused.
     pub served: u64,
-    /// Bytes that clients got from the cache and the swarm.
+    /// Bytes sent to clients from the cache or the swarm.
     pub served_bytes: u64,
-    /// Bytes that the servers had to give for requests that were answered in this way at first.
+    /// Bytes that were fetched from the client's server, in answers of the kind that `served` counts, because
+    /// the cache and the swarm could not deliver them.
     pub filled_bytes: u64,
-    /// Servers that were asked whether a client may read a blob.
+    /// Checks that a client may read a blob. Each one requests a few random parts of the blob from the
+    /// client's server, with the client's credentials.
     pub checks: u64,
-    /// Servers among them that answered with other bytes than the blob's, or with some of them only.
+    /// Checks in which the server's bytes differed from the blob's, or in which it sent only some of the
+    /// parts. The blob is not served to any client for a while then.
     pub impostors: u64,
 }
 
@@ -113,7 +117,8 @@ fn add(count: &AtomicU64, more: u64) {
     count.fetch_add(more, Ordering::Relaxed);
 }
 
-/// The proxy. It ends when this is dropped.
+/// A running range proxy: an HTTP proxy that answers requests for blobs from this host's cache and the swarm.
+/// Dropping it stops it.
 pub struct Proxy {
     address: SocketAddr,
     state: Arc<ProxyState>,
@@ -132,11 +137,12 @@ struct ProxyState {
 }
 
 impl Proxy {
-    /// Listens at `address`, which has to be a loopback address; `stores` are the settings by which servers are
-    /// reached.
+    /// Starts a proxy at the loopback address `address`. `stores` are the settings for connections to the
+    /// clients' servers.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for another address; an error if it cannot listen.
+    /// [`ErrorKind::Invalid`] if the address is not on loopback; an error of the operating system if it
+    /// cannot listen.
     pub async fn start(address: SocketAddr, swarm: Arc<Swarm>, stores: &StoreSettings) -> Result<Self> {
         if !address.ip().is_loopback() {
             return Err(Error::invalid("the proxy is for programs on this host only")
@@ -173,13 +179,13 @@ impl Proxy {
         Ok(Self { address, state, task })
     }
 
-    /// The address that it listens at.
+    /// The address at which the proxy listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The counts of the proxy so far.
+    /// The counters of this proxy since it was started.
     #[must_use]
     pub fn counters(&self) -> ProxyCounters {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);

@@ -2,38 +2,46 @@
 
 use serde::Serialize;
 
-/// Counts of chunks (unless stated otherwise) and of events. A chunk is 64 KiB; a blob's last chunk may be shorter.
+/// Counters of a node, each starting at zero. Fields count chunks unless they say otherwise. A chunk is 64
+/// KiB; a blob's last chunk may be shorter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeCounters {
-    /// Wants that disks reported.
+    /// Wants (requests of a disk for a run of chunks) that disks of this host have made; counts requests, not
+    /// chunks.
     pub wants: u64,
-    /// Chunks of wants that were left to the store, for any reason.
+    /// Wanted chunks that the swarm did not deliver, for any reason, and left to the disk to fetch from the
+    /// store.
     #[serde(rename = "elsewhere")]
     pub not_from_peers: u64,
-    /// Chunks that came from peers because a read waited for them.
+    /// Chunks that came from peers by a request of high urgency: a read waited for them.
     pub on_demand: u64,
-    /// Chunks that came from peers because a disk preloads, without urgency, what it will read.
+    /// Chunks that came from peers by a request of low urgency: a disk preloads them before any read waits
+    /// for them.
     pub in_background: u64,
-    /// Chunks that came from peers because these had advertised them, or sent them without a request.
+    /// Chunks that came from peers and that no disk of this host had wanted: the peers had advertised them,
+    /// or a root sent them without a request.
     pub prefetched: u64,
-    /// Prefetched chunks that were read since.
+    /// Prefetched chunks (see `prefetched`) that a disk of this host has read after they came.
     pub prefetched_read: u64,
-    /// Chunks that this host fetched from the store: for other hosts, or by a disk of its own.
+    /// Chunks that came from the store, fetched by this host for other hosts or by one of its disks for
+    /// itself.
     pub from_store: u64,
-    /// Chunks sent to peers.
+    /// Chunks that this host has sent to peers.
     pub served: u64,
-    /// Advertised chunks that were only noted, because too much was unread or a plan was followed.
+    /// Advertised chunks that were not prefetched but only recorded, because too many prefetched bytes were
+    /// unread or a disk followed a plan.
     pub withheld: u64,
-    /// Resets of the count of unread bytes, because withheld prefetches would have been hits often enough.
+    /// Times that the count of unread prefetched bytes was reset to zero. That happens when reads have missed
+    /// enough advertised chunks that were not prefetched.
     pub resets: u64,
-    /// Requests that were given up because their peer was silent for too long.
+    /// Requests (not chunks) that were given up because the peer did not answer in time.
     pub timeouts: u64,
-    /// Timeouts of requests whose peer had promised to answer.
+    /// Timeouts (see `timeouts`) of requests that the peer had promised to answer.
     pub broken: u64,
-    /// Chunks that came with a wrong digest.
+    /// Chunks received from peers whose bytes did not have the expected digest.
     pub corrupt: u64,
-    /// Chunks that came twice.
+    /// Chunks that were already local when they came again.
     pub duplicate: u64,
-    /// Peers that were dropped.
+    /// Peers (not chunks) whose connection this host closed because of an [offence](crate::Offence).
     pub dropped: u64,
 }

@@ -4,16 +4,16 @@ use crate::Time;
 pub use crate::ids::{BlobId, BlobKey, Chunks, FetchId, PeerId, PeerKey, ReaderId, Urgency, WantId};
 use crate::message::{Message, RequestId};
 
-/// The part of a host in the swarm.
+/// The role of a host in the swarm, the hosts that exchange chunks of images with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
-    /// A root fetches from stores for other hosts, and keeps what its agents have.
+    /// A root fetches chunks from stores for other hosts, and caches the chunks that its agents read.
     Root,
-    /// An agent fetches for itself.
+    /// An agent fetches chunks for its own disks.
     Agent,
 }
 
-/// An input of the machine.
+/// An input of the state machine: a change on this host, a message of another host, or the passing of time.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
     /// This host takes part in a blob: a disk of it has the blob, or the host was asked to keep it.
@@ -177,7 +177,7 @@ pub enum Event<'a> {
     Tick,
 }
 
-/// The result of bytes that came.
+/// The result of receiving bytes that a peer sent in answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Came {
     /// The chunks are verified and local.
@@ -188,10 +188,10 @@ pub enum Came {
     Failed,
 }
 
-/// The result of chunks that were to be sent.
+/// The result of an [`Action::Serve`]: of sending chunks to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// The chunks are sent, or need not be sent any more.
+    /// The chunks were sent, or the peer no longer needs them.
     Well,
     /// The chunks turned out not to be local.
     Missing,
@@ -204,15 +204,16 @@ pub enum Served {
 pub enum Offence {
     /// The peer sent bytes that do not have the expected digest.
     Corrupt,
-    /// The peer claims chunks that it does not have, again and again.
+    /// The peer has repeatedly claimed to have chunks that it did not have.
     Lies,
-    /// The peer is far slower than others, again and again.
+    /// The peer has repeatedly been far slower than other peers.
     Slow,
-    /// The peer sent messages that make no sense.
+    /// The peer sent messages that contradict the protocol.
     Protocol,
 }
 
-/// An output of the machine: an order to the driver. Orders are carried out in sequence.
+/// An output of the state machine: an instruction that the driver (the agent or the simulator) carries out. A
+/// driver carries out actions in the order in which it gets them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Send this message to a host. Messages of a better [`class`](Message::class) overtake others.

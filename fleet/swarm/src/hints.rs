@@ -29,7 +29,9 @@ const IDLE: u32 = 4;
 /// The number of slices whose hints are kept: 4 GiB.
 const SLICES_MAX: usize = 1 << 16;
 
-/// The reads gathered for reports, and the hints heard, of one image on one host.
+/// One host's state for one image: the first reads of its disks that the next report to the tracker will
+/// contain, and the hints that the tracker has answered. A hint names a slice (64 KiB of a disk) that many
+/// disks of the image read while they boot.
 #[derive(Clone, Debug)]
 pub struct Hints {
     image: ImageKey,
@@ -52,21 +54,22 @@ struct SliceHint {
     mean_ms: u32,
 }
 
-/// The value of hints so far.
+/// Counts that show how useful the hints were so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// First reads of slices.
+    /// Slices that disks of this host have read for the first time; each disk counts on its own.
     pub reads: u64,
-    /// First reads that a hint had named before.
+    /// First reads (see `reads`) of slices that a hint had named before the read.
     pub foreseen: u64,
-    /// Hints heard; one slice may be counted several times.
+    /// Hints received from trackers. A slice counts again each time that an answer repeats it.
     pub hints: u64,
-    /// First reads that were not reported because they were too many.
+    /// First reads (see `reads`) that no report contains, because the next report was full.
     pub dropped: u64,
 }
 
 impl Hints {
-    /// Hints of an image, reported at intervals of at least `every`.
+    /// Creates the state for `image`, without reads or hints. Reports are at least `every` apart, and four
+    /// times as far apart while a disk boots and nothing is new.
     #[must_use]
     pub fn new(image: ImageKey, every: Duration) -> Self {
         Self {
@@ -84,23 +87,26 @@ impl Hints {
         }
     }
 
-    /// Notes a disk of this image that was created on this host.
+    /// Records a new disk of this image on this host: it starts to boot, and the next report counts it.
     pub fn joined(&mut self) {
         self.joined = self.joined.saturating_add(1);
         self.booting = self.booting.saturating_add(1);
     }
 
-    /// Notes a disk that was counted before and is back after this host's memory of it was lost.
+    /// Records a disk that starts to boot and that the tracker has already counted, such as one that this
+    /// host's agent finds after a restart. No report counts it again.
     pub fn rejoined(&mut self) {
         self.booting = self.booting.saturating_add(1);
     }
 
-    /// Notes a disk that has booted, or is gone: no report is sent on its behalf any more.
+    /// Records that a disk has finished its boot or was removed. When no disk boots any more, reports are
+    /// sent only for disks and reads that are not reported yet.
     pub fn booted(&mut self) {
         self.booting = self.booting.saturating_sub(1);
     }
 
-    /// Notes that a disk has read `slice` for the first time, `at` after its creation.
+    /// Records that a disk has read `slice` (its number on the disk) for the first time, `at` after the disk
+    /// was created.
     pub fn read(&mut self, slice: u32, at: Duration) {
         self.tally.reads += 1;
         self.tally.foreseen += u64::from(self.slices.contains_key(&slice));
@@ -111,7 +117,8 @@ impl Hints {
         self.accesses.push(Access { slice, at_ms: saturating(at.as_millis()) });
     }
 
-    /// The time of the next report; `None` as long as nothing happens.
+    /// The time from which [`report`](Self::report) returns a report. `None` if no disk boots and nothing is
+    /// left to report.
     #[must_use]
     pub fn due(&self) -> Option<Time> {
         let soon = self.joined > 0 || !self.accesses.is_empty();
@@ -123,7 +130,8 @@ impl Hints {
         Some(self.reported.map_or(Time(0), |reported| reported + wait))
     }
 
-    /// Takes the report, if it is due: to be sent to the tracker. The same report is not given again.
+    /// Returns the report to be sent to the tracker, and removes its reads from this state. `None` if no
+    /// report is [due](Self::due) at `now`.
     pub fn report(&mut self, now: Time) -> Option<HintReport> {
         if self.due()? > now {
             return None;
@@ -138,7 +146,8 @@ impl Hints {
         })
     }
 
-    /// Takes a tracker's answer; `true` if it says anything new.
+    /// Records the hints of a tracker's answer. Returns `true` if they change the [plan](Self::plan). An
+    /// answer about another image, or one older than the last, is ignored.
     pub fn on_answer(&mut self, answer: &HintAnswer) -> bool {
         if answer.image != self.image || (answer.epoch == self.epoch && answer.version < self.version) {
             return false;
@@ -161,34 +170,37 @@ impl Hints {
         new
     }
 
-    /// The plan for a disk: all slices of which a hint was heard, the slices that most disks read first, and of those
-    /// the earliest read first. The disk's engine skips local slices.
+    /// The order in which a disk should preload the slices that hints have named: first those that most disks
+    /// read (counts between two powers of two are equal), and of those the earliest read. The plan may
+    /// contain slices that are already local; the disk skips them. Without hints it is [`Plan::Lazy`].
     #[must_use]
     pub fn plan(&self) -> Plan {
         in_order(self.slices.iter().map(|(slice, hint)| (hint.rank(), *slice)).collect())
     }
 
-    /// The image.
+    /// The image that these hints are about.
     #[must_use]
     pub fn image(&self) -> ImageKey {
         self.image
     }
 
-    /// The number of disks of the image that the tracker has counted, by its last answer.
+    /// The number of disks of the image that the tracker had counted when it last answered; 0 before the
+    /// first answer.
     #[must_use]
     pub fn disks(&self) -> u32 {
         self.disks
     }
 
-    /// The value of hints so far.
+    /// Counts of the reads and hints so far, which show how useful the hints were.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.tally
     }
 }
 
-/// The plan that a tracker's counts of an image make, the same as the plan of an agent that has heard all of them: for
-/// programs that learn from boots.
+/// The preload plan that follows from all of a tracker's counts of an image: the one that an agent has when
+/// it has received every hint. Slices that fewer disks have read than `threshold` asks for are left out.
+/// Meant for programs that make plans from recorded boots.
 #[must_use]
 pub fn plan_of(counts: &ImageCounts, threshold: Threshold) -> Plan {
     let least = threshold.of(counts.disks);

@@ -6,51 +6,56 @@ use headstart_block::{ByteRange, saturating};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Another host, by a number that the driver assigns and never uses again for another host.
+/// A number for another host, valid on this host only. The driver assigns it and never reuses it for another
+/// host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
-/// A host's name as a number that is the same on all hosts: a hash of it.
+/// A 64-bit hash of a host's name, the same on all hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PeerKey(pub u64);
 
-/// A blob, by a number that this host's driver assigns and never uses again for another blob.
+/// A number for a blob (a stored object, such as a layer of an image), valid on this host only. The driver
+/// assigns it and never reuses it for another blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlobId(pub u32);
 
-/// A blob's digest as a number that is the same on all hosts: a hash of it.
+/// A 64-bit hash of a blob's digest, the same on all hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlobKey(pub u64);
 
-/// A reader of blobs on this host, which is a disk, by a number that the driver assigns and uses once.
+/// A number for a disk of this host that reads blobs. The driver assigns it and never reuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReaderId(pub u64);
 
-/// A want of a disk of this host, by a number that the driver assigns and uses once.
+/// A number for a want: a request of a disk of this host for a run of chunks. The driver assigns it and never
+/// reuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WantId(pub u64);
 
-/// A fetch of the agent from a store, by a number that the machine assigns.
+/// A number for a fetch: a request of this host's agent to a store. The state machine assigns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FetchId(pub u64);
 
-/// A run of consecutive chunks of a blob. An empty run means nothing.
+/// A run of consecutive chunks of a blob, each 64 KiB except perhaps the blob's last. A run with a `count` of
+/// 0 is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Chunks {
-    /// The first chunk.
+    /// The number of the run's first chunk, counted from 0 at the start of the blob.
     pub first: u32,
-    /// The number of chunks.
+    /// The number of chunks in the run.
     pub count: u32,
 }
 
 impl Chunks {
-    /// One chunk.
+    /// A run that contains only `chunk`.
     #[must_use]
     pub fn one(chunk: u32) -> Self {
         Self { first: chunk, count: 1 }
     }
 
-    /// The chunks that `range` of a blob touches.
+    /// The chunks that contain at least one byte of `range`, which is a range of the blob; no chunks if
+    /// `range` is empty.
     #[must_use]
     pub fn touched(range: ByteRange) -> Self {
         if range.is_empty() {
@@ -61,13 +66,15 @@ impl Chunks {
         Self { first: saturating(first), count: saturating(end - first) }
     }
 
-    /// The numbers of the chunks. None is beyond `u32::MAX`, whatever `count` says.
+    /// The numbers of the chunks in the run, ascending. A run that would reach beyond chunk `u32::MAX` ends
+    /// there.
     #[must_use]
     pub fn numbers(self) -> Range<u32> {
         self.first..self.first.saturating_add(self.count)
     }
 
-    /// The bytes of the chunks in a blob of `len` bytes.
+    /// The range of bytes that the chunks cover in a blob of `len` bytes; it ends at the end of the blob at
+    /// the latest.
     #[must_use]
     pub fn bytes(self, len: u64) -> ByteRange {
         let at = |chunk: u32| (u64::from(chunk) * crate::CHUNK_SIZE).min(len);

@@ -3,7 +3,7 @@
 use crate::ids::{BlobId, Chunks, PeerKey, Urgency};
 use serde::{Deserialize, Serialize};
 
-/// A request, by a number that the requesting host assigns; new on its connection.
+/// A number for a request of chunks. The requesting host assigns it, and uses it once on each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RequestId(pub u32);
 
@@ -65,7 +65,7 @@ pub enum Message {
         /// The request.
         request: RequestId,
     },
-    /// May the sender be an agent of this root?
+    /// A request to a root: the sender asks to become one of its agents.
     Join,
     /// The answer to `Join`: the receiver may be an agent of this root.
     JoinAccepted,
@@ -90,7 +90,7 @@ pub enum Message {
     },
 }
 
-/// The reason why chunks do not come.
+/// The reason why a host does not send the chunks that a peer requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RejectReason {
     /// The chunks are not local.
@@ -104,23 +104,23 @@ pub enum RejectReason {
     Unchecked,
 }
 
-/// The order of sending: the least class goes first.
+/// The priority of a message or of chunks in the queue of a connection. The smallest class is sent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SendClass {
-    /// Bytes that a read waits for.
+    /// Bytes of chunks that a read waits for.
     DemandReply,
-    /// Requests for such bytes, and messages that are as small and as urgent.
+    /// Requests for chunks that a read waits for, and other small messages that must not wait.
     DemandRequest,
-    /// Adverts.
+    /// Adverts of chunks, reports of reads, and sketches.
     Advert,
-    /// Requests for bytes that may be needed later.
+    /// Requests for chunks that no read waits for.
     PrefetchRequest,
-    /// Bytes that may be needed later.
+    /// Bytes of chunks that no read waits for.
     PrefetchReply,
 }
 
 impl Message {
-    /// The message's place in the order of sending.
+    /// The priority of this message in the queue of a connection.
     #[must_use]
     pub fn class(&self) -> SendClass {
         match self {

@@ -190,7 +190,8 @@ const RANKED: usize = 256;
 /// The interval at which neighbours are chosen again by their reads.
 const CHOOSE_EVERY: Duration = Duration::from_secs(5);
 
-/// The state machine of one host.
+/// The state machine of one host, which decides where chunks come from and which chunks are sent to other
+/// hosts.
 #[derive(Debug)]
 pub struct Node {
     settings: NodeSettings,
@@ -213,7 +214,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// A host that knows no other host yet and takes part in no blob.
+    /// Creates the state machine of the host `key`. It knows no other host and takes part in no blob yet.
+    /// Settings out of range are replaced by the nearest valid ones.
     #[must_use]
     pub fn new(key: PeerKey, role: Role, settings: NodeSettings) -> Self {
         let settings = settings.clamped();
@@ -242,7 +244,8 @@ impl Node {
         node
     }
 
-    /// Takes `event`, which happened at `now`, and appends the resulting actions to `actions`, in order.
+    /// Processes `event`, which happened at `now`, and appends the resulting actions to `actions` in the
+    /// order in which the driver must carry them out.
     pub fn on_event(&mut self, now: Time, event: Event<'_>, actions: &mut Vec<Action>) {
         self.now = self.now.max(now);
         match event {
@@ -281,49 +284,52 @@ impl Node {
         self.ask_for_tick(actions);
     }
 
-    /// The counts of its work so far.
+    /// The counters of this node's work since it was created.
     #[must_use]
     pub fn counters(&self) -> NodeCounters {
         self.counters
     }
 
-    /// The host's name on all hosts.
+    /// The hash of this host's name, which identifies it on all hosts.
     #[must_use]
     pub fn key(&self) -> PeerKey {
         self.membership.me()
     }
 
-    /// The host's role.
+    /// The role of this host: root or agent.
     #[must_use]
     pub fn role(&self) -> Role {
         self.membership.role()
     }
 
-    /// The host's settings.
+    /// The settings in force: those given to [`new`](Self::new), with values out of range replaced.
     #[must_use]
     pub fn settings(&self) -> &NodeSettings {
         &self.settings
     }
 
-    /// The root of which this host is an agent.
+    /// The root that has accepted this host as its agent; `None` if there is none yet, or if the topology has
+    /// no roots.
     #[must_use]
     pub fn root(&self) -> Option<PeerId> {
         self.membership.root()
     }
 
-    /// Bytes that were prefetched and not read yet, and not forgiven.
+    /// Prefetched bytes that no disk of this host has read yet, summed over its disks. Bytes that a reset of
+    /// the count forgave are left out; see [`NodeCounters::resets`].
     #[must_use]
     pub fn unmatched(&self) -> u64 {
         self.prefetch.unmatched()
     }
 
-    /// The recent requests of agents, to be kept across a restart.
+    /// The list of recent requests of this root's agents, by which the root predicts their next requests. A
+    /// driver can save it and load it again after a restart.
     #[must_use]
     pub fn recent(&self) -> &Recent {
         &self.recent
     }
 
-    /// Sets the recent requests to those that were kept.
+    /// Replaces the list of recent requests, such as by one that was saved before a restart.
     pub fn set_recent(&mut self, recent: Recent) {
         self.recent = recent;
     }

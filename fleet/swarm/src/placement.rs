@@ -17,7 +17,8 @@ use headstart_block::{exact, random};
 #[cfg(test)]
 mod tests;
 
-/// The hosts among which fetchers are drawn.
+/// The set of hosts that can be designated fetchers. For each stripe (a group of consecutive chunks) one of
+/// them, the *designated fetcher*, fetches the chunks from the store for all hosts.
 #[derive(Clone, Debug, Default)]
 pub struct DesignatedFetchers {
     /// All keys, ascending.
@@ -28,13 +29,13 @@ pub struct DesignatedFetchers {
 }
 
 impl DesignatedFetchers {
-    /// No hosts yet.
+    /// Creates an empty set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a host that can be a fetcher; `true` if it is new.
+    /// Adds a host to the set. Returns `false` if it was in the set already.
     pub fn insert(&mut self, key: PeerKey) -> bool {
         let Err(place) = self.keys.binary_search(&key) else { return false };
         self.keys.insert(place, key);
@@ -43,7 +44,7 @@ impl DesignatedFetchers {
         true
     }
 
-    /// Removes a host that cannot be a fetcher any more; `true` if it was one.
+    /// Removes a host from the set. Returns `false` if it was not in the set.
     pub fn remove(&mut self, key: PeerKey) -> bool {
         let Ok(place) = self.keys.binary_search(&key) else { return false };
         self.keys.remove(place);
@@ -52,20 +53,20 @@ impl DesignatedFetchers {
         true
     }
 
-    /// All keys, ascending.
+    /// The keys of all hosts in the set, ascending.
     #[must_use]
     pub fn keys(&self) -> &[PeerKey] {
         &self.keys
     }
 
-    /// The fetcher of a blob's stripe; `None` without hosts.
+    /// The designated fetcher of stripe number `stripe` of `blob`; `None` if the set is empty.
     #[must_use]
     pub fn fetcher(&self, blob: BlobKey, stripe: u32) -> Option<PeerKey> {
         self.place(blob, stripe).map(|place| self.keys[place])
     }
 
-    /// The fetcher and its successors, each of which would be the fetcher without those before it: at most `count`, all
-    /// different.
+    /// The designated fetcher of a stripe, then the host that would be the fetcher without it, and so on: at
+    /// most `count` different hosts, fewer if the set is smaller.
     #[must_use]
     pub fn successors(&self, blob: BlobKey, stripe: u32, count: usize) -> Vec<PeerKey> {
         let salt = salt(blob, stripe);
@@ -103,7 +104,8 @@ fn low(bits: u64) -> u32 {
     bits as u32
 }
 
-/// The fetchers of a blob's stripes, remembered until a host comes or goes: four bytes for each stripe.
+/// A cache of one blob's designated fetchers. It takes four bytes for each stripe, and is cleared when the
+/// set of hosts changes.
 #[derive(Clone, Debug)]
 pub struct BlobFetchers {
     blob: BlobKey,
@@ -115,13 +117,14 @@ pub struct BlobFetchers {
 const UNKNOWN: u32 = u32::MAX;
 
 impl BlobFetchers {
-    /// The fetchers of a blob; memory is taken as stripes are requested.
+    /// Creates an empty cache for `blob`. It grows as stripes are requested.
     #[must_use]
     pub fn new(blob: BlobKey) -> Self {
         Self { blob, generation: 0, places: Vec::new() }
     }
 
-    /// The same as [`DesignatedFetchers::fetcher`]. `stripe` must be one of the blob's: memory is taken up to it.
+    /// Returns the same as [`DesignatedFetchers::fetcher`] for this blob, from the cache if possible. The
+    /// cache grows to `stripe` entries, so a caller must not pass a stripe beyond the blob's end.
     pub fn fetcher(&mut self, fetchers: &DesignatedFetchers, stripe: u32) -> Option<PeerKey> {
         if self.generation != fetchers.generation {
             self.generation = fetchers.generation;
@@ -139,35 +142,38 @@ impl BlobFetchers {
     }
 }
 
-/// The stripe of a chunk, if `stripe` chunks (at least one) make one stripe.
+/// The number of the stripe that contains `chunk`, if each stripe has `stripe` chunks; 0 counts as 1.
 #[must_use]
 pub fn stripe_of(chunk: u32, stripe: u32) -> u32 {
     chunk / stripe.max(1)
 }
 
-/// The chunks of stripe `number` of a blob of `chunks` chunks.
+/// The chunks of stripe `number` in a blob of `chunks` chunks, if each stripe has `stripe` chunks. The last
+/// stripe may be shorter; a stripe beyond the end is empty.
 #[must_use]
 pub fn chunks_of(number: u32, stripe: u32, chunks: u32) -> Chunks {
     let first = number.saturating_mul(stripe.max(1)).min(chunks);
     Chunks { first, count: stripe.max(1).min(chunks - first) }
 }
 
-/// The hosts that keep stripe `number` of a pinned blob: `copies` hosts (at least one, at most all) from the `number`th
-/// on.
+/// The hosts that keep stripe `number` of a pinned blob, one that hosts hold together: the `copies`
+/// consecutive hosts of `all` from place `number` (modulo their number) on. `copies` below 1 counts as 1,
+/// above the number of hosts as all.
 pub fn holders(all: &[PeerKey], copies: u32, number: u32) -> impl Iterator<Item = PeerKey> + '_ {
     let first = (number as usize).checked_rem(all.len()).unwrap_or(0);
     all.iter().cycle().skip(first).take((copies.max(1) as usize).min(all.len())).copied()
 }
 
-/// `true` if the host at `place` of `hosts` keeps stripe `number` of a pinned blob.
+/// Returns `true` if a host keeps stripe `number` of a pinned blob. `place` is the index of the host in the
+/// list of the blob's holders, which has `hosts` entries; see [`holders`].
 #[must_use]
 pub fn holds(place: usize, hosts: usize, copies: u32, number: u32) -> bool {
     let Some(first) = (number as usize).checked_rem(hosts) else { return false };
     place < hosts && (place + hosts - first) % hosts < copies.max(1) as usize
 }
 
-/// The chunks that the host at `place` of `hosts` keeps of a pinned blob of `chunks` chunks, ascending, stripe by
-/// stripe.
+/// The chunks of a pinned blob that one host keeps: one run for each stripe that it [`holds`], ascending. The
+/// blob has `chunks` chunks, and each stripe has `stripe` of them.
 pub fn held(
     place: usize,
     hosts: usize,
@@ -180,8 +186,9 @@ pub fn held(
     (0..stripes).filter(mine).map(move |number| chunks_of(number, stripe, chunks))
 }
 
-/// The hosts before and after `me` in the ring of all in the order of their keys: none if there is no other host, one
-/// if there is one. `all` ascends, and may contain `me` or not.
+/// The neighbours of `me` in the ring of all hosts, sorted by key: the host after it, then the host before
+/// it. Only one if both are the same host, none if there is no other. `all` must ascend; it need not contain
+/// `me`.
 #[must_use]
 pub fn ring(me: PeerKey, all: &[PeerKey]) -> Vec<PeerKey> {
     let others: Vec<_> = all.iter().copied().filter(|key| *key != me).collect();
@@ -192,9 +199,11 @@ pub fn ring(me: PeerKey, all: &[PeerKey]) -> Vec<PeerKey> {
     neighbours
 }
 
-/// `count` neighbours of `me` (or all other hosts, if they are fewer): the host after it and the one before it in the
-/// first of the rings that `seed` makes, then in the second, and so on. Each host has at least its successor in the
-/// first ring, so all reach all. In no special order; takes some nanoseconds for each host and ring.
+/// Draws `count` neighbours of `me`, or returns all other hosts if there are fewer. They come from several
+/// pseudo-random rings of all hosts, which depend on `seed`: the host after `me` and the host before it in
+/// the first ring, then those in the second, and so on. Because every host has its successor in the first
+/// ring as a neighbour, every host can be reached from every other. The order of the result means nothing.
+/// The cost is some nanoseconds for each host and ring.
 #[must_use]
 pub fn drawn(me: PeerKey, all: &[PeerKey], count: usize, seed: u64) -> Vec<PeerKey> {
     let others = || all.iter().copied().filter(|key| *key != me);
@@ -240,15 +249,16 @@ fn at(place: usize, roots: &[PeerKey], agents: &[PeerKey]) -> Option<PeerKey> {
     roots.get(place).or_else(|| agents.get(place.checked_sub(roots.len())?)).copied()
 }
 
-/// The parent of a host in the tree of `arity` (at least one) children each, filled level by level: the roots come
-/// first, then the agents, each ascending. `None` for the first host, which fetches from the store, and for a stranger.
+/// The parent of `key` in a tree in which each host has `arity` children (0 counts as 1). The tree is filled
+/// level by level, with the roots first and then the agents; both lists must ascend. `None` for the host at
+/// the top, which fetches from the store, and for a host in neither list.
 #[must_use]
 pub fn parent(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey], arity: u32) -> Option<PeerKey> {
     let place = standing(key, roots, agents)?.checked_sub(1)?;
     at(place / arity.max(1) as usize, roots, agents)
 }
 
-/// The children of a host in that tree.
+/// The children of `key` in the tree that [`parent`] describes; none for a host in neither list.
 #[must_use]
 pub fn children(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey], arity: u32) -> Vec<PeerKey> {
     let arity = arity.max(1) as usize;
@@ -257,8 +267,9 @@ pub fn children(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey], arity: u32)
     (first..first.saturating_add(arity)).map_while(|place| at(place, roots, agents)).collect()
 }
 
-/// The order in which `me` tries the roots: drawn, different for each host, and the same as long as the seed is. A root
-/// that comes or goes does not change the order of the others.
+/// The order in which the agent `me` tries to join the roots. It is pseudo-random, differs from host to host,
+/// and depends only on `me`, `seed` and the roots. Adding or removing a root does not change the order of the
+/// others.
 #[must_use]
 pub fn roots_for(me: PeerKey, roots: &[PeerKey], seed: u64) -> Vec<PeerKey> {
     let salt = random::mix(random::mix(me.0).wrapping_add(seed));
@@ -267,7 +278,8 @@ pub fn roots_for(me: PeerKey, roots: &[PeerKey], seed: u64) -> Vec<PeerKey> {
     order
 }
 
-/// The number of agents that a root takes: the number that is `set`, or twice its share, and never zero.
+/// The largest number of agents that one root accepts, at least 1: `set` if given, otherwise twice the mean
+/// number of agents for each root.
 #[must_use]
 pub fn agents_max(agents: usize, roots: usize, set: Option<u32>) -> usize {
     let share = agents.div_ceil(roots.max(1));

@@ -65,16 +65,17 @@ const STEPS: u8 = 8;
 /// The number of agents, net of those that came another way, that moves a chunk.
 const AGREED: u8 = 2;
 
-/// A chunk of a blob, by names that are the same everywhere.
+/// The identity of a chunk, the same on all hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ChunkKey {
-    /// The blob.
+    /// The hash of the digest of the chunk's blob.
     pub blob: BlobKey,
-    /// Its chunk.
+    /// The chunk's number in its blob, from 0.
     pub chunk: u32,
 }
 
-/// The list of recent requests.
+/// The chunks that agents have recently requested from a root, in the order of the requests. The root
+/// predicts an agent's next requests by it.
 #[derive(Clone, Debug)]
 pub struct Recent {
     list: List,
@@ -131,39 +132,42 @@ impl Agent {
     }
 }
 
-/// The list as plain data, to be kept across a restart.
+/// The content of a [`Recent`] list as plain data, to be saved across a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
-    /// The chains.
+    /// The chains of the list: sequences of chunks that agents requested one after the other.
     pub chains: Vec<SavedChain>,
 }
 
-/// A chain.
+/// A chain: chunks that agents requested one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedChain {
-    /// The chunks, in the order of asking.
+    /// The chunks of the chain, in the order of the requests.
     pub items: Vec<SavedItem>,
 }
 
-/// A chunk that was requested.
+/// A chunk of a chain, with the counts of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedItem {
-    /// The chunk.
+    /// The identity of the chunk.
     pub piece: ChunkKey,
-    /// The number of recent requests for it.
+    /// The number of requests for the chunk. It is halved from time to time together with `passed`.
     pub asked: u16,
-    /// The number of times that it was passed by.
+    /// The number of times that an agent went on to a later chunk of the chain without having read this one.
     pub passed: u16,
     /// `true` if more than one agent has requested it.
     pub proven: bool,
-    /// The chunk's place in the order of use: the least is the oldest.
+    /// The chunk's rank by last use among all chunks of the list: 0 is the least recently used.
     pub used: u32,
-    /// The place that agents came from before they found it here, and their number, net of those that came another way.
+    /// A suggestion for moving the chunk in the list: the chunk after which agents requested it, and how many
+    /// agents did so, less those that came from another chunk. `None` if no agent has jumped to the chunk
+    /// from another place.
     pub claim: Option<(ChunkKey, u8)>,
 }
 
 impl Recent {
-    /// A list of at most `capacity` chunks (at least one): about 150 bytes each.
+    /// Creates an empty list. It holds at most `capacity` chunks (0 counts as 1), at about 150 bytes of
+    /// memory each.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { list: List::new(capacity), agents: BTreeMap::new(), clock: 0 }
@@ -181,8 +185,9 @@ impl Recent {
         self.list.len() == 0
     }
 
-    /// Notes that an agent requested these chunks because a read there waits for them, or reported that it read them.
-    /// For a chunk that it went past, `unread` is `true` if the agent could have read it and has not.
+    /// Records that `agent` requested these chunks because a read waits for them, or reported that it has
+    /// read them. `unread` is called for each chunk that the agent passed over in a chain; it returns `true`
+    /// if the agent had the chance to read that chunk and has not.
     pub fn on_request(
         &mut self,
         agent: PeerKey,
@@ -199,13 +204,14 @@ impl Recent {
         self.keep(agent, state);
     }
 
-    /// Notes that an agent reports its reads: a chunk that it has and does not report was not read.
+    /// Records that `agent` reports its reads. From now on a chunk that it has but has not reported counts as
+    /// unread.
     pub fn on_report(&mut self, agent: PeerKey) {
         let state = self.agents.remove(&agent).unwrap_or_default();
         self.keep(agent, Agent { reports: true, ..state });
     }
 
-    /// `true` if an agent reports its reads.
+    /// Returns `true` if `agent` has reported its reads at least once.
     #[must_use]
     pub fn is_reported_by(&self, agent: PeerKey) -> bool {
         self.agents.get(&agent).is_some_and(|state| state.reports)
@@ -219,9 +225,11 @@ impl Recent {
         }
     }
 
-    /// The predicted next requests of an agent: chunks that it `lacks`, of the next `limit` in order (32, say, which
-    /// are 2 MiB) on each of its tracks, in turn; at most `room`, appended to `next`. Chunks that only one agent has
-    /// requested come last. A place to which the agent has just jumped gives none.
+    /// Predicts the next requests of `agent`, and appends at most `room` chunks to `next`. The candidates are
+    /// the next chunks, at most `limit`, after each of the agent's current positions in the chains, fewer
+    /// where it has made few steps in order. Only chunks for which `lacks` returns `true` are taken. Chunks
+    /// that only one agent has ever requested come last. A position to which the agent has just jumped yields
+    /// nothing.
     pub fn next(
         &mut self,
         agent: PeerKey,
@@ -257,24 +265,24 @@ impl Recent {
         }
     }
 
-    /// Removes an agent that is gone.
+    /// Removes the positions of an agent that has left; its requests stay in the list.
     pub fn forget(&mut self, agent: PeerKey) {
         self.agents.remove(&agent);
     }
 
-    /// Removes a blob that is not kept here any more.
+    /// Removes all chunks of a blob that this host no longer keeps.
     pub fn forget_blob(&mut self, blob: BlobKey) {
         self.list.remove_blob(blob);
     }
 
-    /// The list as plain data.
+    /// Returns the content of the list as plain data; the positions of agents are not part of it.
     #[must_use]
     pub fn save(&self) -> Saved {
         Saved { chains: self.list.save() }
     }
 
-    /// Makes a list from plain data, of which the most recently used chunks are taken, as many as there is room for.
-    /// Entries that make no sense are left out.
+    /// Creates a list of at most `capacity` chunks from saved data. If there are more, the most recently used
+    /// are taken. Invalid entries are ignored.
     #[must_use]
     pub fn load(saved: &Saved, capacity: usize) -> Self {
         Self { list: List::load(&saved.chains, capacity), ..Self::new(capacity) }

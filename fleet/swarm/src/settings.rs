@@ -8,8 +8,8 @@ const STRIPE_MOST: u32 = 64;
 /// The most that a node waits for a peer.
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
-/// The rule by which hosts send adverts to each other, and by which one is asked for a chunk that none is known to
-/// have.
+/// The rule for choosing the neighbours of a host, which exchange adverts, and the host from which a chunk is
+/// requested if no peer is known to have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// A ring of all hosts, in the order of their keys; each has its two neighbours. The topology of the paper.
@@ -26,37 +26,44 @@ pub enum Topology {
     Tree(u32),
 }
 
-/// All settings of a node.
+/// All settings of a [`Node`](crate::Node).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSettings {
-    /// The rule for neighbours.
+    /// The rule by which neighbours are chosen.
     pub topology: Topology,
-    /// `true` if each chunk that no peer is known to have is requested from its *designated fetcher*, one host for each
-    /// chunk, so that the store is asked for it once. In a ring, a random or a similar topology, any host can be one;
-    /// where there are roots, the roots. If `false`, every host asks the store, as in the paper.
+    /// `true` if a chunk that no peer is known to have is requested from its *designated fetcher*, one host
+    /// for each chunk, so that the store is asked for the chunk only once. In the topologies `Ring`, `Random`
+    /// and `Similar` every host can be a designated fetcher; in a topology with roots only roots can. If
+    /// `false`, every host asks the store, as in the Euro-Par paper.
     pub designated_fetchers: bool,
-    /// The number of chunks that have one designated fetcher together, and go into one request; at most 64.
+    /// The number of consecutive chunks that form a stripe, 1 to 64. A stripe has one designated fetcher, and
+    /// a request contains at most one stripe.
     pub stripe: u32,
-    /// The limit of unmatched (prefetched, unread) bytes of all blobs that one disk reads, at which prefetching for it
-    /// stops. `None`: the smaller of 16 MiB and 512 KiB plus a hundredth of the bytes that the disk has read.
+    /// Limit for each disk, in bytes: prefetching for a disk stops when this much of its blobs was prefetched
+    /// and is not read yet. `None`: 512 KiB plus a hundredth of the bytes that the disk has read, at most 16
+    /// MiB.
     pub threshold: Option<u64>,
-    /// The number of agents that a root takes. `None`: twice its share.
+    /// The largest number of agents that a root accepts, at least 1. `None`: twice the mean number of agents
+    /// for each root.
     pub agents_max: Option<u32>,
-    /// The time for which adverts are gathered before they are sent.
+    /// The interval between two batches of adverts, at least 1 ms: adverts are collected for this long, then
+    /// sent together.
     pub advert_every: Duration,
-    /// Bytes of prefetches that are requested at once, from all peers together.
+    /// Limit of the bytes of prefetches that are requested and have not come yet, over all peers together.
     pub prefetch_window: u64,
-    /// Bytes that wait to be sent, beyond which a host answers "busy" to requests for chunks that other hosts have as
-    /// well. A root or a designated fetcher refers askers to other hosts that have them long before: as soon as the
-    /// waiting bytes exceed what it sends in two milliseconds, but not before they exceed two chunks.
+    /// Limit of the bytes that wait to be sent, at least one chunk. Above it, a host answers "busy" to
+    /// requests for chunks that other hosts also have. A root or a designated fetcher already redirects
+    /// requests to other hosts when the waiting bytes exceed both two chunks and the amount that it sends in
+    /// two milliseconds.
     pub serve_window: u64,
-    /// The number of chunks that a root sends, without a request, to an agent that is likely to want them next; 0:
-    /// none.
+    /// The number of chunks that a root sends to an agent without a request, because the agent will probably
+    /// want them next. 0 switches this off.
     pub push: u32,
-    /// The least and the most time until a request that a read waits for is given up and made to another host or the
-    /// store; a slow store and promises lengthen it. No option of a program changes it.
+    /// The minimum and the maximum of the timeout of a request that a read waits for, after which the request
+    /// goes to another host or to the store. The timeout is longer if the store is slow or the peer has
+    /// promised to answer. No command-line option changes this.
     pub timeout_range: (Duration, Duration),
-    /// The seed of all that is drawn.
+    /// The seed of all pseudo-random choices. The same seed and the same events give the same actions.
     pub seed: u64,
 }
 
@@ -79,9 +86,10 @@ impl Default for NodeSettings {
 }
 
 impl NodeSettings {
-    /// The most time that a want, or a fetch for other hosts, may take: so long only if this host's own fetches show
-    /// that the store takes as long. This is the only limit for those that wait for a node: with a shorter limit they
-    /// would themselves fetch what other hosts are fetching, and the slower the store, the more it would have to send.
+    /// The longest time that a node may take to answer a want, or to fetch a chunk for other hosts. It is
+    /// reached only if the store has been that slow for this host. A caller that waits for a node should use
+    /// no shorter timeout: otherwise it would itself fetch what other hosts are fetching already, and load a
+    /// slow store even more.
     #[must_use]
     pub fn longest(&self) -> Duration {
         crate::retransmit_timer::longest(self.clone().clamped().timeout_range.1)

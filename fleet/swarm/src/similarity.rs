@@ -17,13 +17,13 @@ use headstart_block::exact;
 #[cfg(test)]
 mod tests;
 
-/// The number of parts in a sketch.
+/// The number of values in a sketch, and of classes into which chunks are divided by hash.
 pub const PARTS: usize = 64;
 
-/// The value of a part to which no read belongs.
+/// The value in a sketch for a class of chunks of which none was read.
 pub const EMPTY: u32 = u32::MAX;
 
-/// The recent reads of this host in one blob.
+/// A summary of the chunks of one blob that this host has recently read.
 #[derive(Clone, Debug)]
 pub struct RecentReads {
     younger: [u32; PARTS],
@@ -34,13 +34,15 @@ pub struct RecentReads {
 }
 
 impl RecentReads {
-    /// The last `window` reads, or down to half as many.
+    /// Creates an empty summary. Once filled, it covers at least the last `window / 2` reads, and at most the
+    /// last `window`.
     #[must_use]
     pub fn new(window: u32) -> Self {
         Self { younger: [EMPTY; PARTS], older: [EMPTY; PARTS], filled: 0, half: (window / 2).max(1) }
     }
 
-    /// Notes a chunk that was read for the first time in a while. Noting it again does no harm, but fills the window.
+    /// Records a read of `chunk`. A repeated chunk does not change the sketch, but counts as one more read of
+    /// the window.
     pub fn read(&mut self, chunk: u32) {
         let hash = headstart_block::random::mix(u64::from(chunk).wrapping_add(headstart_block::random::STEP));
         let part = &mut self.younger[(hash >> 58) as usize];
@@ -52,21 +54,22 @@ impl RecentReads {
         }
     }
 
-    /// `true` if nothing was read.
+    /// Returns `true` if no read is recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.filled == 0 && self.older == [EMPTY; PARTS]
     }
 
-    /// The sketch to send to other hosts.
+    /// The sketch of the recorded reads, to be sent to other hosts: [`PARTS`] values, each the least hash of
+    /// its class of chunks or [`EMPTY`].
     #[must_use]
     pub fn sketch(&self) -> Vec<u32> {
         self.younger.iter().zip(&self.older).map(|(younger, older)| *younger.min(older)).collect()
     }
 }
 
-/// The similarity of the reads behind two sketches, from 0 to 1: the share that both read of the chunks that either
-/// read. 0 if one of them is not a sketch.
+/// Estimates how similar the reads behind two sketches are, from 0 to 1: the number of chunks in both sets of
+/// reads, divided by the number in either (Jaccard index). 0 if a slice does not have [`PARTS`] values.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "at most 64")]
 pub fn alike(one: &[u32], other: &[u32]) -> f32 {
@@ -78,7 +81,7 @@ pub fn alike(one: &[u32], other: &[u32]) -> f32 {
     if filled == 0 { 0.0 } else { equal as f32 / filled as f32 }
 }
 
-/// Hosts by the similarity of their reads.
+/// Scores of other hosts: how similar their reads are to this host's.
 #[derive(Clone, Debug)]
 pub struct Ranking {
     /// The most hosts that are kept.
@@ -87,13 +90,15 @@ pub struct Ranking {
 }
 
 impl Ranking {
-    /// A ranking of at most `capacity` hosts: the least alike is forgotten for a better one.
+    /// Creates an empty ranking. It keeps at most `capacity` hosts; beyond that the host with the lowest
+    /// score is removed.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { capacity: capacity.max(1), hosts: std::collections::BTreeMap::new() }
     }
 
-    /// Notes that a host's sketch of a blob came, and is [`alike`] this host's own to this degree.
+    /// Records the similarity `alike` (the result of [`alike`], 0 to 1) of a host's reads of `blob` to this
+    /// host's. It replaces the last value for that host and blob.
     pub fn on_sketch(&mut self, host: PeerKey, blob: BlobId, alike: f32) {
         let alike = if alike.is_finite() { alike.clamp(0.0, 1.0) } else { 0.0 };
         let scores = self.hosts.entry(host).or_default();
@@ -110,26 +115,26 @@ impl Ranking {
         }
     }
 
-    /// Removes a host that is gone.
+    /// Removes all scores of a host that has left the swarm.
     pub fn forget(&mut self, host: PeerKey) {
         self.hosts.remove(&host);
     }
 
-    /// Removes a blob that is closed.
+    /// Removes the scores for a blob that this host has closed.
     pub fn forget_blob(&mut self, blob: BlobId) {
         self.hosts.values_mut().for_each(|scores| scores.retain(|(other, _)| *other != blob));
         self.hosts.retain(|_, scores| !scores.is_empty());
     }
 
-    /// The similarity of a host's reads: the sum over the blobs; 0 for an unknown host.
+    /// The score of a host: the sum of its similarities over all blobs, so it can exceed 1. 0 for an unknown
+    /// host.
     #[must_use]
     pub fn score(&self, host: PeerKey) -> f32 {
         self.hosts.get(&host).map_or(0.0, |scores| total(scores))
     }
 
-    /// The `count` hosts whose reads are most alike, best first. One of the `present` hosts stays unless another is
-    /// better by a fifth, so that neighbours change when reads do and not with every sketch. Hosts with nothing in
-    /// common are left out.
+    /// The `count` hosts with the highest scores above 0, best first. The score of a host in `present` (the
+    /// present neighbours) is raised by a fifth, so that small changes do not replace it.
     #[must_use]
     pub fn best(&self, present: &[PeerKey], count: usize) -> Vec<PeerKey> {
         let bonus = |host: &PeerKey| if present.contains(host) { 1.2 } else { 1.0 };

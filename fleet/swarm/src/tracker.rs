@@ -37,10 +37,11 @@ mod members;
 mod tests;
 mod tree;
 
-/// The number of accesses of a report that are read.
+/// The largest number of accesses in one report; a tracker ignores the others.
 pub const REPORT_MAX: usize = 4096;
 
-/// The number of an image's disks that must have read a slice before others are told.
+/// The minimum number of an image's disks that must have read a slice before the tracker sends a hint of it
+/// to agents.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
     /// A share of all disks, from 0 to 1, and at least one disk.
@@ -50,7 +51,7 @@ pub enum Threshold {
 }
 
 impl Threshold {
-    /// The threshold of an image with `disks` disks.
+    /// The minimum number of disks for an image of which `disks` disks are counted; at least 1.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -66,23 +67,25 @@ impl Threshold {
     }
 }
 
-/// A tracker's knobs.
+/// Settings of a tracker: the host that counts which slices (64 KiB of a disk) the disks of an image read
+/// while they boot. A *member* is a host that reports reads; a limit "of one member" holds for the entries
+/// that this host was the first to report.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrackerSettings {
-    /// The count below which a slice is not told.
+    /// The minimum number of disks that must have read a slice before agents get a hint of it.
     pub threshold: Threshold,
-    /// The number of images that are counted.
+    /// Limit of the images that are counted, over all members.
     pub images_max: usize,
-    /// The number of images that one member answers for.
+    /// Limit of the images of one member.
     pub images_member_max: usize,
-    /// The number of slices that are counted of an image (64 Ki of them are 4 GiB).
+    /// Limit of the slices that are counted for each image; 64 Ki slices are 4 GiB of a disk.
     pub slices_max: usize,
-    /// The number of nodes of all trees. A node takes 45 bytes of memory. A slice takes two nodes if others beside it
-    /// are read, and at most 28 on a disk of 8 TiB if none is.
+    /// Limit of the nodes in the segment trees of all images. A node takes 45 bytes of memory. A slice takes
+    /// two nodes if its neighbours are read as well, and at most 28 on a disk of 8 TiB if not.
     pub nodes_max: usize,
-    /// The number of nodes that one member answers for.
+    /// Limit of the tree nodes of one member.
     pub nodes_member_max: usize,
-    /// The number of hints in one answer.
+    /// Limit of the hints in one answer.
     pub hints_max: usize,
 }
 
@@ -100,59 +103,63 @@ impl Default for TrackerSettings {
     }
 }
 
-/// The report of an agent.
+/// An agent's report to a tracker: the first reads of its disks of one image since its last report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HintReport {
-    /// The image.
+    /// The image that the report is about.
     pub image: ImageKey,
-    /// The number of its disks that are new on the agent's host.
+    /// The number of disks of the image that were created on the agent's host since its last report.
     pub joined: u32,
-    /// First accesses of its disks; those beyond [`REPORT_MAX`] are ignored.
+    /// The slices that disks read for the first time; those beyond [`REPORT_MAX`] are ignored.
     pub accesses: Vec<Access>,
-    /// The epoch of the last answer.
+    /// The epoch of the last answer that the agent received; 0 if there was none. It identifies the tracker
+    /// and its run.
     pub epoch: u64,
-    /// The version of the last answer: hints that were told until then need not be told again.
+    /// The version of the last answer that the agent received, 0 if there was none. A tracker of the same
+    /// epoch omits the hints that it sent up to that version.
     pub version: u64,
 }
 
-/// A slice that many have read.
+/// A hint: a slice that many disks of an image have read while they booted, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hint {
-    /// The slice's number in the disk.
+    /// The slice's number on the disk, in units of 64 KiB.
     pub slice: u32,
-    /// The number of disks that have read it.
+    /// The number of disks that have read the slice.
     pub disks: u32,
-    /// The mean time after their creation, in milliseconds.
+    /// The mean time from the creation of a disk to its first read of the slice, in milliseconds.
     pub mean_ms: u32,
 }
 
-/// The answer of a tracker.
+/// A tracker's answer to a [`HintReport`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HintAnswer {
-    /// The image.
+    /// The image of the report.
     pub image: ImageKey,
-    /// The epoch of the tracker that answers.
+    /// The epoch of the tracker: a number that identifies it and its run since the last restart.
     pub epoch: u64,
-    /// The version up to which hints are told.
+    /// The version that the agent's hints have reached with this answer. The agent's next report repeats it.
     pub version: u64,
-    /// The number of disks of the image that have been counted.
+    /// The number of disks of the image that the tracker has counted; 0 if it does not know the image.
     pub disks: u32,
-    /// The new hints.
+    /// The hints that are new or changed since the version in the report.
     pub hints: Vec<Hint>,
 }
 
-/// The counts of an image, as plain data: to be kept across a restart, and for training.
+/// A tracker's counts of one image as plain data, to be saved across a restart or used to make a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageCounts {
-    /// The image.
+    /// The image that was counted.
     pub image: ImageKey,
-    /// The number of disks that were counted.
+    /// The number of disks of the image that were counted. When it exceeds 16384, it is halved together with
+    /// the counts of all slices.
     pub disks: u32,
-    /// Every slice that was read, ascending.
+    /// One entry for each slice that any disk has read, by ascending slice number, however few the disks.
     pub slices: Vec<Hint>,
 }
 
-/// A counter of the reads of disks.
+/// A tracker: counts which slices the disks of each image read while they boot, and answers reports with
+/// hints.
 #[derive(Clone, Debug)]
 pub struct Tracker {
     settings: TrackerSettings,
@@ -179,14 +186,15 @@ struct Image {
 const DISKS_MAX: u32 = 1 << 14;
 
 impl Tracker {
-    /// A tracker without counts. No two trackers, and no two lives of one, may have the same `epoch`.
+    /// Creates a tracker without counts. `epoch` must be different for every tracker and for every restart of
+    /// it.
     #[must_use]
     pub fn new(epoch: u64, settings: TrackerSettings) -> Self {
         Self { settings, epoch, images: BTreeMap::new(), members: Members::default(), clock: 0 }
     }
 
-    /// Takes the report of a member's agent, and answers it. The driver has made sure that the agent may read the
-    /// image.
+    /// Counts the reads in a report of the agent on host `member`, and returns the hints that are new to it.
+    /// The caller must have checked that this agent may read the image.
     pub fn report(&mut self, member: PeerKey, report: &HintReport) -> HintAnswer {
         self.clock += 1;
         let (key, slot) = (report.image, self.members.slot(member));
@@ -297,19 +305,21 @@ impl Tracker {
         self.members.reassign(key, Some(owner), &charges, last_report);
     }
 
-    /// The counts of an image.
+    /// The counts of an image; `None` if the tracker has none, because no host reported it or it was removed
+    /// to make room.
     #[must_use]
     pub fn counts(&self, image: ImageKey) -> Option<ImageCounts> {
         let record = self.images.get(&image)?;
         Some(ImageCounts { image, disks: record.disks, slices: record.tree.slices() })
     }
 
-    /// The images that have counts.
+    /// The images for which the tracker has counts.
     pub fn images(&self) -> impl Iterator<Item = ImageKey> {
         self.images.keys().copied()
     }
 
-    /// Takes the counts of an image from before a restart, in place of the present ones.
+    /// Sets the counts of an image to those saved before a restart. Existing counts of the image are
+    /// replaced.
     pub fn load(&mut self, counts: &ImageCounts) {
         self.clock += 1;
         let disks = counts.disks.min(DISKS_MAX);

@@ -4,50 +4,50 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "schema")]
 use utoipa::ToSchema;
 
-/// Counts of the broker since the host was opened.
+/// Counts of the broker's work since the host was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema), schema(as = BrokerStatus))]
 pub struct Counters {
-    /// gSSDs made.
+    /// Number of gSSDs (lent flash) that were made.
     pub created: u64,
-    /// gSSDs that went back to the lender.
+    /// Number of gSSDs whose flash went back to its lender.
     pub returned: u64,
-    /// Of those, gSSDs that expired in the pool.
+    /// Number of returned gSSDs that expired before a harvest VM leased them.
     pub expired: u64,
-    /// Requests.
+    /// Number of requests for storage from harvest VMs.
     pub requests: u64,
-    /// Of those, granted in full.
+    /// Number of requests that were granted in full.
     pub granted: u64,
-    /// Of those, granted in part.
+    /// Number of requests that were granted in part.
     pub partly: u64,
-    /// Of those, refused.
+    /// Number of requests that were refused.
     pub refused: u64,
-    /// gSSDs given to harvest VMs, for any cause.
+    /// Number of leases that began: gSSDs given to harvest VMs for any reason.
     pub leases: u64,
-    /// Of those, gSSDs that replace others that were taken back.
+    /// Number of leases that began in place of others that were taken back.
     pub replacements: u64,
-    /// Of those, gSSDs added because a harvest VM needs more than it requested.
+    /// Number of leases that began without a request, because a harvest VM needed more than it had requested.
     pub added: u64,
-    /// Leases that were given back.
+    /// Number of leases that harvest VMs gave back.
     pub released: u64,
-    /// Leases taken back before the requested time was over.
+    /// Number of leases that were taken back before the requested duration was over.
     pub early: u64,
-    /// Leases taken back, early or not, whose data was moved elsewhere.
+    /// Number of leases that were taken back, early or not, and whose data was first moved to other flash.
     pub migrated: u64,
-    /// Harvest VMs that lost data with a lease.
+    /// Number of evictions: a harvest VM lost data, because a lease ended before its data was moved.
     pub evicted: u64,
-    /// Leases that ended with those.
+    /// Number of leases that ended in evictions.
     pub evicted_leases: u64,
-    /// Times that a harvest VM was told that it cannot get as much as it needs.
+    /// Number of times that a harvest VM's user was told that less storage is available than the VM needs.
     pub under_harvests: u64,
-    /// Leased flash blocks that a harvest VM was forecast not to need, times seconds.
+    /// Leased flash that harvest VMs were forecast not to need, in flash blocks times seconds.
     pub waste_block_seconds: u64,
-    /// Flash blocks erased because they changed hands.
+    /// Number of flash blocks that were erased because they changed hands.
     pub erased_blocks: u64,
-    /// Flash blocks that could not be erased then, and are not used any more.
+    /// Number of flash blocks that could not be erased when they changed hands, and are no longer used.
     pub bad_blocks: u64,
-    /// Events that came too late or for something that does not exist. Only for people that look for faults: a host
-    /// does not report them.
+    /// Number of events that came too late or named unknown objects. For debugging only: a host does not
+    /// report it.
     #[serde(skip)]
     pub ignored: u64,
 }

@@ -7,264 +7,276 @@ use headstart_flash::device::FlashBlock;
 use headstart_flash::step::{BlockRun, BrokerStep};
 use std::time::Duration;
 
-/// A request, by a number that the driver gives and uses once while it runs.
+/// The number of a request. The driver chooses it, and uses it only once while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BrokerRequestId(pub u64);
 
-/// An event. Events that come too late, or name unknown objects, are counted and otherwise ignored.
+/// An input of the broker: [`Broker::on_event`](super::Broker::on_event). Events that come too late, or name
+/// unknown objects, are counted and have no other effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BrokerEvent {
-    /// A vSSD was created. A borrower is one of kind [`VssdKind::Harvest`].
+    /// A vSSD was made. One of kind [`VssdKind::Harvest`] is a borrower.
     Created {
-        /// Its number, new.
+        /// The number of the vSSD, never used before.
         vssd: VssdId,
-        /// Its kind.
+        /// The kind of the vSSD.
         kind: VssdKind,
-        /// Channels that it owns.
+        /// Number of channels that the vSSD owns.
         bandwidth: u16,
-        /// Flash blocks that it owns.
+        /// Number of flash blocks that the vSSD owns.
         capacity: u32,
-        /// Its channels. Empty if there is no flash behind it (simulated fleets).
+        /// The numbers of the channels that the vSSD owns. Empty in simulated fleets, which have no flash.
         channels: Vec<u16>,
     },
-    /// A vSSD is to go, and its data is no longer needed. Its loans are taken back, its leases go back, its own
-    /// channels are wiped; it is gone with [`BrokerStep::Deleted`]. An unsold one goes this way when it is sold.
+    /// A vSSD is to be deleted, and its data is not needed any more. Flash that it lends is taken back, flash
+    /// that it has on lease is returned, and its channels are erased; the deletion ends with
+    /// [`BrokerStep::Deleted`]. An unsold vSSD is deleted in this way when it is sold.
     Deleted {
         /// The vSSD.
         vssd: VssdId,
     },
-    /// A forecast, with its margin already applied by its maker (section 4.4.3): of a regular or unsold vSSD, the part
-    /// of all its own storage that it does not need, lent or not; of a borrower, all that it needs. For an unsold one
-    /// once is enough, for others one comes every three minutes.
+    /// A forecast, with all margins applied. For a regular or unsold vSSD: the part of its own flash that it
+    /// does not need, lent or not. For a harvest VM's: all the flash that it needs. An unsold vSSD needs one
+    /// forecast only; for others one comes every three minutes.
     Forecast {
         /// The vSSD.
         vssd: VssdId,
-        /// Channels.
+        /// Number of channels that it can spare or will need.
         bandwidth: u16,
-        /// Flash blocks.
+        /// Number of flash blocks that it can spare or will need.
         capacity: u32,
-        /// The time, from now on, for which that holds.
+        /// The duration, from now on, for which the forecast holds.
         lasts: Duration,
     },
-    /// Time has passed: due by [`super::Broker::next`].
+    /// The time has come that [`super::Broker::next`] returned.
     Tick,
-    /// A harvest VM wants more storage. Answered at once by [`BrokerAction::Answer`].
+    /// A harvest VM requests flash. Answered at once by [`BrokerAction::Answer`].
     Request(BrokerRequest),
-    /// A harvest VM gives storage back.
+    /// A harvest VM gives leased flash back.
     Release {
-        /// Its vSSD.
+        /// The vSSD of the harvest VM.
         borrower: VssdId,
-        /// One gSSD, whose data goes to the vSSD's others, and which it keeps if there is no space; or all, with all
-        /// data.
+        /// The gSSD to give back, whose data moves to the vSSD's other flash; if it does not fit, the lease
+        /// is kept. `None`: all gSSDs, with all data.
         gssd: Option<GssdId>,
     },
-    /// A regular vSSD needs a part of its lent storage now, whatever was forecast.
+    /// A regular VM's vSSD needs part of its lent flash at once, whatever was forecast.
     SpacePressure {
-        /// The vSSD.
+        /// The vSSD that needs its flash.
         lender: VssdId,
-        /// Channels, at least.
+        /// Number of channels needed, at least.
         bandwidth: u16,
-        /// Flash blocks, at least.
+        /// Number of flash blocks needed, at least.
         capacity: u32,
     },
-    /// [`BrokerAction::Carve`] is done.
+    /// The answer to [`BrokerAction::Carve`]: the blocks were taken from the lender.
     Carved {
-        /// The gSSD.
+        /// The gSSD made of the blocks.
         gssd: GssdId,
-        /// Channels of its blocks.
+        /// Number of channels that the blocks are on.
         bandwidth: u16,
-        /// The number of blocks: the requested number, or less; 0: none, and there is no such gSSD.
+        /// Number of blocks: as requested, or fewer. 0 if none could be taken, and then there is no such
+        /// gSSD.
         capacity: u32,
-        /// Its blocks. Empty if there is no flash behind it.
+        /// The blocks. Empty in simulated fleets, which have no flash.
         blocks: Vec<BlockRun>,
     },
-    /// [`BrokerAction::Erase`] is done, and durable.
+    /// The answer to [`BrokerAction::Erase`]: the gSSD was erased, durably.
     Erased {
         /// The gSSD.
         gssd: GssdId,
-        /// Its blocks whose erasure failed: they are never used again.
+        /// Blocks of the gSSD that could not be erased, and are never used again.
         bad: Vec<FlashBlock>,
     },
-    /// [`BrokerAction::Evacuate`] is done: the data of the slot is elsewhere, and durable there (the flash was flushed).
+    /// The answer to [`BrokerAction::Evacuate`]: the slot's data was moved to other slots, and is durable
+    /// there.
     Evacuated {
         /// The gSSD.
         gssd: GssdId,
     },
-    /// [`BrokerAction::Evacuate`] cannot be done.
+    /// The other answer to [`BrokerAction::Evacuate`]: the slot's data could not be moved.
     EvacuationFailed {
         /// The gSSD.
         gssd: GssdId,
-        /// The cause: for the harvest VM's user.
+        /// The cause, in words for the harvest VM's user.
         cause: String,
     },
-    /// [`BrokerAction::Detach`] is done: no I/O to the gSSD's blocks runs, and none will begin.
+    /// The answer to [`BrokerAction::Detach`]: no I/O to the gSSD's blocks is under way, and none will begin.
     Detached {
         /// The gSSD.
         gssd: GssdId,
     },
-    /// A lender wants its unused gSSDs back, though it needs nothing. It may lend again.
+    /// A lender takes its gSSDs that are not on lease back, without needing them. It may lend them again.
     Unpool {
         /// The lender.
         lender: VssdId,
     },
-    /// These two channels are empty and erased, and no part of them is lent: they are to change owners, so that both
-    /// wear alike. With [`BrokerStep::Swapped`] they have.
+    /// Two channels are erased, and no block of them is lent: they are to change owners, so that both wear
+    /// evenly. They have changed owners with [`BrokerStep::Swapped`].
     Swapped {
-        /// A vSSD and a channel of it.
+        /// The owner of the one channel, and the channel.
         one: (VssdId, u16),
-        /// Another vSSD and a channel of it.
+        /// The owner of the other channel, and the channel.
         other: (VssdId, u16),
-        /// Flash blocks of both whose erasure failed.
+        /// Blocks of both channels that could not be erased.
         bad: Vec<FlashBlock>,
     },
-    /// [`BrokerAction::Wipe`] is done.
+    /// The answer to [`BrokerAction::Wipe`]: the channels of a vSSD were erased.
     Wiped {
         /// The vSSD.
         vssd: VssdId,
-        /// Its blocks whose erasure failed.
+        /// Blocks of the vSSD that could not be erased.
         bad: Vec<FlashBlock>,
     },
 }
 
-/// A request of a harvest VM.
+/// A request of a harvest VM for flash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerRequest {
-    /// Its number.
+    /// The number of the request, repeated in its answer.
     pub request: BrokerRequestId,
-    /// The harvest VM.
+    /// The name of the harvest VM, for reports to its user.
     pub vm: String,
-    /// Its vSSD.
+    /// The harvest VM's vSSD, which the flash is added to.
     pub borrower: VssdId,
-    /// Channels.
+    /// Number of channels requested, at least; 0 if only capacity matters.
     pub bandwidth: u16,
-    /// Flash blocks.
+    /// Number of flash blocks requested, at least; 0 if only channels matter.
     pub capacity: u32,
-    /// The time for which it wants the storage.
+    /// The duration for which the flash is requested, from now on.
     pub lasts: Duration,
-    /// `true` if less is better than nothing.
+    /// `true` to accept less than requested if there is not enough.
     pub partial: bool,
-    /// `true` if gSSDs are added by themselves when a forecast says that the borrower needs more (under-harvest).
+    /// `true` to add gSSDs without another request when the borrower is forecast to need more than it has.
     pub grow: bool,
 }
 
-/// An action that the driver is to do.
+/// An action that the broker decided on, and that its driver carries out.
 ///
-/// **The rule of the journal**: nothing is done before all [`BrokerAction::Journal`] that came before it are durable, and
-/// handed to [`headstart_flash::custody::Custody::apply`]. A driver that gathers the actions of many events appends all
-/// their steps, syncs once, applies them, and then does the rest in order.
+/// **The rule of the journal**: a driver carries an action out only after all earlier
+/// [`BrokerAction::Journal`] steps are durable and were passed to
+/// [`headstart_flash::custody::Custody::apply`]. A driver that collects the actions of many events appends
+/// all their steps, syncs once, applies the steps, and then carries out the rest in order.
 ///
-/// After a crash actions may come that were done already: each may be done twice.
+/// After a crash the broker may give out actions that were carried out already: each must be safe to do
+/// twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BrokerAction {
-    /// Append this to the journal.
+    /// Append this step to the journal.
     Journal(BrokerStep),
-    /// Take free blocks from a lender's FTL, spread over this number of its channels, then [`BrokerEvent::Carved`]. The
-    /// lender's own record of the loan is in the journal before [`BrokerStep::Carved`]; after a crash between the two the
-    /// blocks have no holder, and go back to the lender.
+    /// Take free blocks from a lender's FTL, spread over `bandwidth` of its channels, then answer with
+    /// [`BrokerEvent::Carved`]. The lender's own record of the loan must be in the journal before
+    /// [`BrokerStep::Carved`]. After a crash between the two the blocks have no holder, and go back to the
+    /// lender.
     Carve {
-        /// The gSSD that they will be.
+        /// The number of the gSSD to make.
         gssd: GssdId,
         /// The lender.
         lender: VssdId,
-        /// Channels.
+        /// Number of channels.
         bandwidth: u16,
-        /// Flash blocks.
+        /// Number of flash blocks.
         capacity: u32,
     },
-    /// Erase all blocks of a gSSD, its channels in parallel, then [`BrokerEvent::Erased`].
+    /// Erase all blocks of a gSSD, on all its channels at the same time, then answer with
+    /// [`BrokerEvent::Erased`].
     Erase {
         /// The gSSD.
         gssd: GssdId,
     },
-    /// Give a clean gSSD's blocks to a borrower's FTL, as this slot.
+    /// Give the blocks of an erased gSSD to a borrower's FTL as a slot.
     Attach {
         /// The gSSD.
         gssd: GssdId,
-        /// The borrower.
+        /// The vSSD of the borrower.
         borrower: VssdId,
-        /// The slot, 1 to 255; 0 is the borrower's own storage.
+        /// The number of the slot, 1 to 255; slot 0 has the borrower's own flash.
         slot: u8,
     },
-    /// Move the data of this slot to the borrower's other slots (those added for it, if there were any, are attached),
-    /// then [`BrokerEvent::Evacuated`] or [`BrokerEvent::EvacuationFailed`]. Ends unanswered when the slot is detached meanwhile.
+    /// Move the data of a slot to the borrower's other slots, then answer with [`BrokerEvent::Evacuated`] or
+    /// [`BrokerEvent::EvacuationFailed`]. Slots that were added to make room are attached already. If the
+    /// slot is detached meanwhile, no answer is expected.
     Evacuate {
-        /// The gSSD.
+        /// The gSSD in the slot.
         gssd: GssdId,
-        /// The borrower.
+        /// The vSSD of the borrower.
         borrower: VssdId,
-        /// The slot.
+        /// The number of the slot.
         slot: u8,
     },
-    /// Remove this slot from the borrower's FTL, with the data that is still in it; wait for running I/O; then
-    /// [`BrokerEvent::Detached`].
+    /// Remove a slot from the borrower's FTL, with all data that is still in it, wait for I/O under way, then
+    /// answer with [`BrokerEvent::Detached`].
     Detach {
-        /// The gSSD.
+        /// The gSSD in the slot.
         gssd: GssdId,
-        /// The borrower.
+        /// The vSSD of the borrower.
         borrower: VssdId,
-        /// The slot.
+        /// The number of the slot.
         slot: u8,
     },
-    /// Give a gSSD's blocks, clean, back to its lender's FTL; there is no such gSSD any more.
+    /// Give the erased blocks of a gSSD back to the lender's FTL. The gSSD does not exist any more.
     Return {
         /// The gSSD.
         gssd: GssdId,
         /// The lender.
         lender: VssdId,
     },
-    /// Two channels that were emptied and erased to be swapped keep their owners, because one of the owners goes: use
-    /// them again.
+    /// Use two channels again that were emptied and erased to be swapped: they keep their owners, because one
+    /// of the owners is being deleted.
     Keep {
-        /// A vSSD and its channel.
+        /// The owner of the one channel, and the channel.
         one: (VssdId, u16),
-        /// Another's.
+        /// The owner of the other channel, and the channel.
         other: (VssdId, u16),
     },
-    /// Erase all blocks of the channels that this vSSD owns, then [`BrokerEvent::Wiped`]: it uses nothing any more.
+    /// Erase all blocks of the channels that a vSSD owns and no longer uses, then answer with
+    /// [`BrokerEvent::Wiped`].
     Wipe {
         /// The vSSD.
         vssd: VssdId,
     },
-    /// Answer a request. The slots that it was given were attached before.
+    /// Answer a request. The granted slots were attached by earlier actions.
     Answer {
-        /// The request.
+        /// The number of the request.
         request: BrokerRequestId,
         /// The answer.
         answer: BrokerAnswer,
     },
-    /// Tell a harvest VM's user.
+    /// Tell the user of a VM.
     Report(BrokerReport),
 }
 
-/// The answer to a request.
+/// The broker's answer to a [`BrokerRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BrokerAnswer {
-    /// gSSDs that meet the request.
+    /// The request was granted in full, by these gSSDs.
     Granted(Grant),
-    /// gSSDs, less than the request.
+    /// The request was granted in part, by these gSSDs.
     Partly(Grant),
-    /// Nothing, because the pool has not enough: the storage that it has for that long.
+    /// The request was refused, because the pool does not have enough. The fields tell what it has for the
+    /// requested duration.
     Short {
-        /// Channels.
+        /// Number of channels of the gSSDs in the pool.
         channels: u64,
-        /// Flash blocks.
+        /// Number of flash blocks of the gSSDs in the pool.
         blocks: u64,
     },
-    /// Nothing, because the borrower does not exist, is not a harvest VM's, or goes.
+    /// The request was refused, because the borrower does not exist, is not a harvest VM's, or is being
+    /// deleted.
     NoGhost,
-    /// Nothing, because the request was empty.
+    /// The request was refused, because it asked for nothing.
     Nothing,
 }
 
-/// gSSDs that a harvest VM got.
+/// The gSSDs (lent flash) that a harvest VM received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
-    /// Their slots.
+    /// The gSSDs, each with the slot of the borrower's vSSD that it is attached as.
     pub slots: Vec<(u8, GssdId)>,
-    /// Channels in all.
+    /// Number of channels of all the gSSDs together.
     pub bandwidth: u32,
-    /// Flash blocks in all.
+    /// Number of flash blocks of all the gSSDs together.
     pub capacity: u32,
-    /// The time at which the first of them expires, as far as is known.
+    /// The earliest time at which one of the gSSDs is expected to go back to its lender.
     pub expire: Time,
 }

@@ -91,14 +91,14 @@ use gssd::{Gssd, Pool};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A number of channels, in words.
+/// Formats a number of channels for messages: `1 channel`, `2 channels`.
 #[must_use]
 pub fn counted(channels: u64) -> String {
     let plural = if channels == 1 { "" } else { "s" };
     format!("{channels} channel{plural}")
 }
 
-/// The broker.
+/// The broker of a host: decides which vSSD lends flash to which harvest VM, and when lent flash goes back.
 #[derive(Debug)]
 pub struct Broker {
     settings: BrokerSettings,
@@ -172,7 +172,7 @@ enum Stage {
 }
 
 impl Broker {
-    /// A broker without vSSDs.
+    /// Returns a broker that knows no vSSDs yet. Invalid settings are replaced by the nearest valid ones.
     #[must_use]
     pub fn new(settings: BrokerSettings) -> Self {
         let settings = settings.sane();
@@ -188,7 +188,7 @@ impl Broker {
         }
     }
 
-    /// Takes an event, and adds the resulting actions to `out`.
+    /// Handles an event that happened at `now`, and appends the resulting actions to `out`.
     pub fn on_event(&mut self, now: Time, event: BrokerEvent, out: &mut Vec<BrokerAction>) {
         self.redate_at.get_or_insert(now + self.settings.redate_every);
         let known = match event {
@@ -223,31 +223,33 @@ impl Broker {
         self.counters.ignored += u64::from(!known);
     }
 
-    /// The time at which it is to be told [`BrokerEvent::Tick`]; before the first event: never.
+    /// Returns the time at which the driver is to send the next [`BrokerEvent::Tick`]; `None` before the
+    /// first event.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         deadline.into_iter().chain(self.redate_at).min()
     }
 
-    /// The gSSDs that no borrower uses.
+    /// Returns the pool: the erased gSSDs that no harvest VM has on lease.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// The record of a gSSD.
+    /// Returns the record of a gSSD; `None` if there is no such gSSD.
     #[must_use]
     pub fn gssd(&self, id: GssdId) -> Option<&Gssd> {
         self.gssds.get(&id).map(|entry| &entry.gssd)
     }
 
-    /// All gSSDs, those that are being made included.
+    /// Returns all gSSDs with their records, including those that are being made.
     pub fn gssds(&self) -> impl Iterator<Item = (GssdId, &Gssd)> {
         self.gssds.iter().map(|(id, entry)| (*id, &entry.gssd))
     }
 
-    /// A borrower's gSSDs by slot, those that are being taken away included.
+    /// Returns the gSSDs that a harvest VM's vSSD has on lease, by slot, including those that are being taken
+    /// back.
     pub fn slots(&self, borrower: VssdId) -> impl Iterator<Item = (u8, GssdId)> {
         self.vssds
             .get(&borrower)
@@ -255,30 +257,32 @@ impl Broker {
             .flat_map(|borrower| borrower.slots.iter().map(|(slot, id)| (*slot, *id)))
     }
 
-    /// The gSSDs that a lender lends, those on their way included.
+    /// Returns the gSSDs made of a vSSD's flash, including those that are being made or are on their way
+    /// back.
     pub fn lent(&self, lender: VssdId) -> impl Iterator<Item = GssdId> {
         self.vssds.get(&lender).into_iter().flat_map(|lender| lender.lent.iter().copied())
     }
 
-    /// The existing vSSDs.
+    /// Returns all existing vSSDs with their kinds.
     pub fn vssds(&self) -> impl Iterator<Item = (VssdId, VssdKind)> {
         self.vssds.iter().map(|(id, vssd)| (*id, vssd.kind))
     }
 
-    /// The time until which a gSSD's harvest VM wants it, if it is leased.
+    /// Returns the end of the time for which a harvest VM requested a gSSD; `None` if the gSSD is not on
+    /// lease.
     #[must_use]
     pub fn until(&self, id: GssdId) -> Option<Time> {
         self.gssds.get(&id).filter(|entry| entry.gssd.in_use).map(|entry| entry.until)
     }
 
-    /// `true` if a gSSD is being taken from its harvest VM.
+    /// Returns `true` if a gSSD is being taken back from its harvest VM.
     #[must_use]
     pub fn is_leaving(&self, id: GssdId) -> bool {
         matches!(self.stage(id), Some(Stage::Evacuating | Stage::Detaching))
     }
 
-    /// `true` if an action is still to be done: it was given out, and no event answered it since. For actions that no
-    /// event answers: `false`.
+    /// Returns `true` if the driver has still to finish an action: no event has answered it yet. `false` for
+    /// kinds of actions that no event answers.
     #[must_use]
     pub fn awaits(&self, action: &BrokerAction) -> bool {
         let is = |id: GssdId, stage| self.stage(id) == Some(stage);
@@ -306,13 +310,13 @@ impl Broker {
         }
     }
 
-    /// `true` if a gSSD is clean and can be leased.
+    /// Returns `true` if a gSSD is erased and can be leased.
     #[must_use]
     pub fn is_pooled(&self, id: GssdId) -> bool {
         self.stage(id) == Some(Stage::Pooled)
     }
 
-    /// `true` if a gSSD is being made: it can be leased once it is erased.
+    /// Returns `true` if a gSSD is being made or erased, and can be leased afterwards.
     #[must_use]
     pub fn is_coming(&self, id: GssdId) -> bool {
         let coming =
@@ -320,25 +324,25 @@ impl Broker {
         self.gssds.get(&id).is_some_and(coming)
     }
 
-    /// The channels that a vSSD owns.
+    /// Returns the channels that a vSSD owns; empty if there is no such vSSD.
     #[must_use]
     pub fn channels(&self, id: VssdId) -> &[u16] {
         self.vssds.get(&id).map(|vssd| vssd.channels.as_slice()).unwrap_or_default()
     }
 
-    /// `true` if a vSSD is to go.
+    /// Returns `true` if a vSSD is being deleted.
     #[must_use]
     pub fn is_deleting(&self, id: VssdId) -> bool {
         self.vssds.get(&id).is_some_and(|vssd| vssd.deleting)
     }
 
-    /// The counts of its work since it was made or recovered.
+    /// Returns the counts of the broker's work since it was made or recovered.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// The settings, as taken.
+    /// Returns the settings in use, with invalid ones replaced.
     #[must_use]
     pub fn settings(&self) -> &BrokerSettings {
         &self.settings

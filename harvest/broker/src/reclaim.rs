@@ -6,16 +6,18 @@ use crate::gssd::Want;
 use crate::{GssdId, Time, VssdId};
 use headstart_flash::device::FlashBlock;
 
-/// A lease whose data is being moved elsewhere.
+/// An evacuation: the data of a leased gSSD is being moved to other flash of the harvest VM, before the lease
+/// ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evacuation {
-    /// The vSSD that has it.
+    /// The harvest VM's vSSD that has the lease.
     pub borrower: VssdId,
-    /// The slot there.
+    /// The slot of that vSSD that is being evacuated.
     pub slot: u8,
-    /// The start of the evacuation; at the earliest the start of the host.
+    /// The time at which the evacuation began; after a restart of the host, the time of the restart.
     pub since: Time,
-    /// The time since which its lender has needed it at once ([`super::BrokerEvent::SpacePressure`]), if it does.
+    /// The time since which the lender has needed the flash at once ([`super::BrokerEvent::SpacePressure`]).
+    /// `None` if it can wait.
     pub pressed_since: Option<Time>,
 }
 
@@ -71,8 +73,9 @@ impl Broker {
         true
     }
 
-    /// The evacuation of a gSSD, if there is one. Its time limit is the driver's decision, which knows the amount of
-    /// data and the speed of moving it: [`BrokerEvent::EvacuationFailed`](super::BrokerEvent::EvacuationFailed) ends it.
+    /// Returns the evacuation of a gSSD; `None` if it is not being evacuated. The driver decides on a time
+    /// limit, because it knows the amount of data and the speed:
+    /// [`BrokerEvent::EvacuationFailed`](super::BrokerEvent::EvacuationFailed) ends the evacuation.
     #[must_use]
     pub fn evacuation(&self, id: GssdId) -> Option<Evacuation> {
         let entry = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Evacuating)?;

@@ -5,67 +5,67 @@ use headstart_flash::device::FlashBlock;
 use headstart_flash::step::Why;
 use std::fmt;
 
-/// A message to a VM's user, mostly a harvest VM's.
+/// A message to the user of a VM, in most cases of a harvest VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerReport {
-    /// The VM.
+    /// The name of the VM.
     pub vm: String,
-    /// Its vSSD.
+    /// The VM's vSSD.
     pub vssd: VssdId,
-    /// The time, on the driver's clock.
+    /// The time of the event, on the driver's clock.
     pub at: Time,
-    /// The event.
+    /// The event that is reported.
     pub what: Notice,
 }
 
-/// The event of a report.
+/// An event that the user of a VM is told of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// The harvest VM lost its harvested storage, and with it its disk.
+    /// The harvest VM lost the data on its leased flash, and with it its disk.
     Evicted {
         /// The gSSD that was taken back.
         gssd: GssdId,
-        /// The reason.
+        /// The reason for which it was taken back.
         why: Why,
-        /// `true` if that was before the requested time was over.
+        /// `true` if the requested duration was not over.
         early: bool,
-        /// All gSSDs that it had.
+        /// All gSSDs that the VM had on lease, and lost.
         lost: Vec<GssdId>,
-        /// Flash blocks of them together.
+        /// Number of flash blocks of the lost gSSDs together.
         capacity: u64,
-        /// The reason that the data could not be moved elsewhere.
+        /// The reason for which the data could not be moved to other flash.
         cause: String,
     },
-    /// The harvest VM needs more than there is. It keeps its present storage.
+    /// The harvest VM needs more flash than the pool has. It keeps what it has on lease.
     UnderHarvest {
-        /// Channels and flash blocks that it is forecast to need.
+        /// Channels and flash blocks that the VM is forecast to need.
         needs: (u16, u32),
-        /// Channels and flash blocks that it has.
+        /// Channels and flash blocks that the VM has.
         has: (u32, u64),
     },
-    /// A gSSD that was to be given back holds data that its other slots have no space for. The VM keeps it.
+    /// A gSSD was to be given back, but its data does not fit in the VM's other slots. The VM keeps it.
     Kept {
         /// The gSSD.
         gssd: GssdId,
-        /// The reason.
+        /// The reason for which the data could not be moved.
         cause: String,
     },
-    /// Flash pages of any VM's vSSD cannot be read any more, and are lost.
+    /// Pages of flash of a vSSD, of any kind, cannot be read any more, and are lost.
     Unreadable {
-        /// The number of pages.
+        /// The number of lost pages.
         pages: u64,
-        /// The offset of the first of them on the disk, in bytes.
+        /// The offset on the disk of the first lost page, in bytes.
         offset: u64,
-        /// Its place on flash: the flash block and the page of it.
+        /// The location of the first lost page on flash: the flash block, and the page within it.
         at: (FlashBlock, u32),
     },
-    /// A lease is over. Its data was moved to the harvest VM's other storage.
+    /// A lease is over. Its data was moved to the harvest VM's other flash.
     Expired {
         /// The gSSD.
         gssd: GssdId,
-        /// The time that is over.
+        /// The reason for which the lease ended.
         why: Why,
-        /// Its flash blocks.
+        /// Number of flash blocks of the gSSD.
         capacity: u32,
     },
 }

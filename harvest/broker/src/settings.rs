@@ -3,29 +3,34 @@
 use crate::gssd::Grain;
 use std::time::Duration;
 
-/// Everything that can be set.
+/// The settings of a broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerSettings {
-    /// The units in which gSSDs are made. A released gSSD whose lender needs it within `grain.lasts` is not pooled.
+    /// The units in which gSSDs are made and requested. A gSSD that is given back does not go to the pool if
+    /// its lender is expected to need it within `grain.lasts`.
     pub grain: Grain,
-    /// gSSDs that one lender whose VM runs lends at a time, at least 1; the paper's is 1. An unsold one lends as many
-    /// as it has channels.
+    /// Number of gSSDs that a regular VM's vSSD lends at once, at least 1; 1 in the BlockFlex paper. An
+    /// unsold vSSD lends as many as it has channels.
     pub per_home: usize,
-    /// The interval at which gSSDs are re-dated, and expired ones leave the pool.
+    /// The interval at which the expiry of gSSDs is set by the newest forecasts, and expired ones leave the
+    /// pool.
     pub redate_every: Duration,
-    /// Forecasts in a row that say that a lender needs blocks back, until a gSSD in use is taken from its harvest VM:
-    /// at least 1. One in the pool goes back to the lender at the first.
+    /// Number of consecutive forecasts, at least 1, that must say that a lender needs its flash back before a
+    /// leased gSSD is taken back. A gSSD in the pool goes back at the first such forecast.
     pub patience: u32,
-    /// `true` if a forecast of less bandwidth (and not of less capacity) takes a gSSD back as well. Not by default: the
-    /// lender's I/O goes first on its channels in any case, so that only the harvest VM is slower.
+    /// `true` to take a leased gSSD back also if its lender is forecast to need bandwidth but no capacity.
+    /// `false` by default: the lender's I/O has priority on its channels anyway, and only the harvest VM
+    /// becomes slower.
     pub reclaim_for_bandwidth: bool,
-    /// The surplus that the lender of a pooled gSSD must have to spare, in percent of the gSSD, for it to be made again
-    /// when gSSDs are re-dated; `None`: never. That costs an erasure of each of its blocks.
+    /// The surplus for which a gSSD in the pool is made again, larger: additional flash that the lender can
+    /// spare, in percent of the gSSD. Checked at each re-dating. Making it again costs an erasure of each
+    /// block. `None`: never.
     pub regrow_percent: Option<u32>,
-    /// The time for which a harvest VM may keep a gSSD beyond its request, while its lender does not need it. `None`:
-    /// as long as the lender does not.
+    /// The duration for which a harvest VM may keep a gSSD beyond its request, as long as the lender does not
+    /// need it. `None`: no limit.
     pub overstay: Option<Duration>,
-    /// `true` if steps are given out to be journalled. Without (simulated fleets) nothing can be recovered.
+    /// `true` to give out the steps that a journal needs. With `false`, as in simulated fleets, the state
+    /// cannot be recovered.
     pub journal: bool,
 }
 

@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use headstart_flash::step::BlockRun;
 
 impl Broker {
-    /// The broker that the steps of a journal leave, and the actions to do (again) to finish unfinished work.
+    /// Rebuilds a broker from the steps of a journal, and appends to `out` the actions that finish
+    /// interrupted work. Actions that were carried out before may be among them.
     ///
     /// # Errors
-    /// Steps that cannot follow one another: the journal is damaged, or another program's.
+    /// The steps contradict each other: the journal is damaged, or was written by another program.
     pub fn recover<'a>(
         settings: BrokerSettings,
         now: Time,
@@ -26,9 +27,10 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Steps that leave the state of this broker, for a journal to begin with. `blocks` gives the blocks of a gSSD
-    /// ([`headstart_flash::custody::Custody::blocks`]), `bad` those without a holder
-    /// ([`headstart_flash::custody::Custody::bad`]): all steps given out until now must have been applied to custody.
+    /// Returns steps that lead to this broker's present state, to begin a new journal with. `bad` lists the
+    /// bad blocks ([`headstart_flash::custody::Custody::bad`]), `blocks` returns the blocks of a gSSD
+    /// ([`headstart_flash::custody::Custody::blocks`]). All steps given out so far must have been applied to
+    /// the custody before.
     #[must_use]
     pub fn snapshot(
         &self,

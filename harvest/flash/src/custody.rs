@@ -35,18 +35,20 @@ const NOBODY: u32 = 0;
 /// The block is bad.
 const BAD: u32 = u32::MAX;
 
-/// The holder of a block.
+/// The present holder of a flash block: the vSSD that may use it now, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// None: the block is in an unused gSSD, or its channel has no owner.
+    /// No vSSD may use the block: it is in a gSSD that is not on lease, or its channel has no owner.
     Nobody,
-    /// This vSSD: its lender, or a borrower.
+    /// This vSSD may use the block, as its owner or as its borrower.
     Vssd(VssdId),
-    /// None, for ever: it cannot be erased.
+    /// The block is bad, because it could not be erased: no vSSD may ever use it.
     Bad,
 }
 
-/// Custody of all blocks of an SSD: 4 bytes for each. All methods may be called from any thread.
+/// Access control for all flash blocks of an SSD: records the vSSD that may use each block, and refuses to
+/// pass on a block that was not erased. Takes 4 bytes of memory for each block. All methods may be called
+/// from any thread.
 #[derive(Debug)]
 pub struct Custody {
     geometry: Geometry,
@@ -79,14 +81,15 @@ enum State {
 }
 
 impl Custody {
-    /// Custody of an SSD whose channels have no owners yet, and whose blocks are erased.
+    /// Returns the custody of an SSD in its first state: no channel has an owner, and all blocks are erased.
     #[must_use]
     pub fn new(geometry: Geometry) -> Self {
         let words = (0..geometry.total_blocks()).map(|_| AtomicU32::new(NOBODY)).collect();
         Self { geometry, words, ledger: Mutex::default() }
     }
 
-    /// Custody after the steps of a journal. Blocks that were cleaned without a record in the journal are dirty again.
+    /// Returns the custody that results from the steps of a journal, applied in order. A block that was
+    /// erased after the last journalled step counts as not erased.
     ///
     /// # Errors
     /// As [`Custody::apply`].
@@ -97,7 +100,7 @@ impl Custody {
         Ok(custody)
     }
 
-    /// `true` if `vssd` may read, program and erase `block`.
+    /// Returns `true` if `vssd` may read, program and erase `block` now.
     #[must_use]
     #[inline]
     pub fn may_touch(&self, vssd: VssdId, block: FlashBlock) -> bool {
@@ -105,7 +108,7 @@ impl Custody {
         word.is_some_and(|word| word.load(Ordering::Acquire) == word_of(vssd) && word_of(vssd) != BAD)
     }
 
-    /// The holder of `block`; [`Holder::Nobody`] if there is no such block.
+    /// Returns the present holder of `block`; [`Holder::Nobody`] if the SSD has no such block.
     #[must_use]
     pub fn holder(&self, block: FlashBlock) -> Holder {
         match self.words.get(block.0 as usize).map_or(NOBODY, |word| word.load(Ordering::Acquire)) {
@@ -115,20 +118,22 @@ impl Custody {
         }
     }
 
-    /// The blocks of a gSSD, without bad ones; none if there is no such gSSD.
+    /// Returns the blocks of a gSSD (lent flash), without the bad ones; empty if there is no such gSSD.
     #[must_use]
     pub fn blocks(&self, gssd: GssdId) -> Vec<BlockRun> {
         self.lock().gssds.get(&gssd).map(|holding| holding.blocks.clone()).unwrap_or_default()
     }
 
-    /// The blocks of a gSSD that went back to the lender since, clean and without bad ones: once, for the lender's FTL
-    /// to take back.
+    /// Returns the blocks that a returned gSSD gave back to its lender, erased and without bad ones, for the
+    /// lender's FTL to take. Returns them once: empty on later calls, for a gSSD that was not returned, and
+    /// after [`Custody::recover`].
     #[must_use]
     pub fn take_returned(&self, gssd: GssdId) -> Vec<BlockRun> {
         self.lock().returned.remove(&gssd).unwrap_or_default()
     }
 
-    /// The gSSDs that a vSSD has lent: its FTL must not count these blocks as its own, whatever its own state says.
+    /// Returns the gSSDs that `lender` has lent, each with its blocks. The lender's FTL must not use these
+    /// blocks, even if the FTL's own state says that they are its own.
     #[must_use]
     pub fn lent(&self, lender: VssdId) -> Vec<(GssdId, Vec<BlockRun>)> {
         let ledger = self.lock();
@@ -136,17 +141,18 @@ impl Custody {
         lent.map(|(id, holding)| (*id, holding.blocks.clone())).collect()
     }
 
-    /// Blocks that could not be erased, in ascending order.
+    /// Returns the bad blocks: those that could not be erased, and that no vSSD may use. In ascending order.
     #[must_use]
     pub fn bad(&self) -> Vec<BlockRun> {
         BlockRun::gather(self.lock().bad.iter().map(|block| FlashBlock(*block)))
     }
 
-    /// Applies a step. To be called when the step is durable, and before any action that follows from it.
+    /// Applies a step of the broker. The caller applies each step after it is durable in the journal, and
+    /// before it does anything that follows from the step.
     ///
     /// # Errors
-    /// The step is not allowed: a block has another holder than it should, or would change hands unerased. Nothing was
-    /// done.
+    /// The step is not allowed: a block is not with the holder that the step assumes, or would change hands
+    /// without having been erased. Nothing was changed.
     pub fn apply(&self, step: &BrokerStep) -> Result<()> {
         let mut ledger = self.lock();
         match step {

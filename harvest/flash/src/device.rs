@@ -26,19 +26,19 @@ pub use geometry::{FlashBlock, Geometry};
 
 use std::fmt;
 
-/// The reason that an operation on flash failed.
+/// The error of an operation on flash.
 #[derive(Debug)]
 pub enum FlashError {
-    /// The block cannot be programmed or erased any more: move its readable data elsewhere and never use it again. Its
-    /// data is still there, also after a failed erase.
+    /// The block is bad: it cannot be programmed or erased any more. Its data is still there, also after a
+    /// failed erasure. The caller copies the readable data elsewhere and never uses the block again.
     Bad(FlashBlock),
-    /// The page was not erased since it was last programmed, or the pages before it were passed: a fault of the
-    /// caller.
+    /// The page was not erased since it was last programmed, or a later page of the block has been programmed
+    /// already: a mistake of the caller.
     NotErased(FlashBlock, u32),
-    /// This page of the block cannot be read, even after further tries. It is the page's own fault only if the flash
-    /// [answers](Flash::answers) otherwise.
+    /// The page of the block could not be read, after several attempts. The page itself is damaged only if
+    /// the flash [answers](Flash::answers) otherwise.
     Unreadable(FlashBlock, u32),
-    /// Anything else: the file below cannot be read, power was lost.
+    /// Any other failure: the file that holds the flash cannot be read, the power was lost.
     Failed(headstart_block::Error),
 }
 
@@ -57,35 +57,38 @@ impl fmt::Display for FlashError {
 
 impl std::error::Error for FlashError {}
 
-/// Flash: the storage of vSSDs. All methods may be called from any thread; no two callers program or erase the same
-/// block at once, which is the duty of their owner.
+/// A flash device, which stores the data of vSSDs. All methods may be called from any thread. Its users make
+/// sure that no two threads program or erase the same block at the same time.
 pub trait Flash: Send + Sync {
-    /// The geometry.
+    /// Returns the layout of the flash.
     fn geometry(&self) -> Geometry;
 
-    /// Fills `buf` with the bytes of `block` from `offset` on, which may span pages. Erased pages read as zeros.
+    /// Reads the bytes of `block` from `offset` on into `buf`; the range may span pages. Erased pages read as
+    /// zeros.
     ///
     /// # Errors
-    /// [`FlashError::Unreadable`] for the first page that cannot be read; [`FlashError::Failed`].
+    /// [`FlashError::Unreadable`] for the first page that cannot be read; [`FlashError::Failed`] for all
+    /// other causes.
     fn read(&self, block: FlashBlock, offset: u32, buf: &mut [u8]) -> Result<(), FlashError>;
 
-    /// Programs whole pages of `block`, from `page` on. Pages of a block are programmed in ascending order, each once
-    /// between two erasures; some may be left out.
+    /// Programs whole pages of `block`, from number `page` on. The pages of a block are programmed in
+    /// ascending order, each at most once between two erasures; pages may be left out.
     ///
     /// # Errors
-    /// [`FlashError::Bad`]; pages of this call may or may not hold their data then.
+    /// [`FlashError::Bad`] if the block is bad: each page of this call may or may not hold its data then.
+    /// [`FlashError::NotErased`] if a page is not erased; [`FlashError::Failed`] for all other causes.
     fn program(&self, block: FlashBlock, page: u32, data: &[u8]) -> Result<(), FlashError>;
 
-    /// Erases `block`: when it returns, every byte of it reads as zero, after a loss of power too.
+    /// Erases `block`. Afterwards every byte of it reads as zero, also after a loss of power.
     ///
     /// # Errors
-    /// [`FlashError::Bad`]; the block's data may still be there. Any other error is no fault of the block: it is as if
-    /// it had not been erased, and may be tried again.
+    /// [`FlashError::Bad`] if the block is bad: its data may still be there. After any other error the block
+    /// counts as not erased, and the call may be repeated.
     fn erase(&self, block: FlashBlock) -> Result<(), FlashError>;
 
-    /// Erases `block` for its present holder: every byte of it reads as zero, but after a loss of power its old data
-    /// may be back, until the next [`flush`](Self::flush). Returns `true` if the erasure outlasts a loss of power
-    /// already.
+    /// Erases `block` for its present user. Afterwards every byte of it reads as zero, but until the next
+    /// [`flush`](Self::flush) a loss of power may bring the old data back. Returns `true` if the erasure is
+    /// durable already.
     ///
     /// # Errors
     /// As [`Self::erase`].
@@ -93,29 +96,29 @@ pub trait Flash: Send + Sync {
         self.erase(block).map(|()| true)
     }
 
-    /// Erases several blocks, which costs a file one wait for its disk instead of one a block. The first result is
-    /// that of the first block, and so on.
+    /// Erases several blocks, and returns the results in the same order. For flash in a file this costs one
+    /// sync instead of one for each block.
     fn erase_many(&self, blocks: &[FlashBlock]) -> Vec<Result<(), FlashError>> {
         blocks.iter().map(|block| self.erase(*block)).collect()
     }
 
-    /// Makes everything programmed before this call durable.
+    /// Makes everything durable that was programmed before this call.
     ///
     /// # Errors
-    /// [`FlashError::Failed`]; then nothing since the last flush may be relied on.
+    /// [`FlashError::Failed`]: nothing that was programmed since the last flush may be relied on.
     fn flush(&self) -> Result<(), FlashError>;
 
-    /// `true` if any page of other blocks than `apart` can be read now, from the flash itself and not from memory.
-    /// Takes as long as a flush and a few reads.
+    /// Returns `true` if any page of a block other than `apart` can be read now, from the flash itself and
+    /// not from a cache. Takes as long as a flush and a few reads.
     fn answers(&self, apart: FlashBlock) -> bool {
         let _ = apart;
         true
     }
 
-    /// `true` if the block was found bad: as made, or since.
+    /// Returns `true` if the block is bad: from the start, or since an operation on it failed.
     fn is_bad(&self, block: FlashBlock) -> bool;
 
-    /// The number of erasures of the block.
+    /// Returns how often the block was erased.
     fn wear(&self, block: FlashBlock) -> u32;
 }
 

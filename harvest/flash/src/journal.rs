@@ -102,94 +102,96 @@ use std::collections::BTreeMap;
 use std::io::{Cursor, Read};
 
 const MAGIC: [u8; 8] = *b"HSharvst";
-/// The version of the journals that are written.
+/// The version of the journal format that is written.
 pub const VERSION: u32 = 3;
 /// Bytes of a record at most: the blocks of a slot of many TB.
 const RECORD_MOST: usize = 64 << 20;
 /// Bytes of a record before its content.
 const FRAME: usize = 4;
-/// Bytes of a snapshot in one record.
+/// The size of the parts in which a snapshot is recorded, in bytes: one [`JournalRecord::Snapshot`] each.
 pub const PART: usize = 1 << 20;
 
-/// One record.
+/// One record of a journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JournalRecord {
-    /// A step of the broker.
+    /// A step of the broker, which decides on lending.
     Broker(BrokerStep),
-    /// A change of a vSSD's map, in the FTL's own form.
+    /// A change of a vSSD's map (the flash page of each page of its disk), as the FTL encodes it.
     Map {
         /// The vSSD.
         vssd: VssdId,
-        /// The change.
+        /// The encoded change.
         change: Vec<u8>,
     },
-    /// A part of the whole of a vSSD's map, in the FTL's own form. Once the last part is read, it replaces all earlier
-    /// records of that map.
+    /// A part of a whole vSSD's map, as the FTL encodes it. When the last part has been read, the map
+    /// replaces all earlier records of this vSSD's map.
     Snapshot {
         /// The vSSD.
         vssd: VssdId,
-        /// The part's number, from 0 on.
+        /// The number of the part, from 0.
         part: u32,
-        /// `true` if it is the last.
+        /// `true` for the last part.
         last: bool,
-        /// Its bytes.
+        /// The bytes of this part.
         map: Vec<u8>,
     },
-    /// Nothing. Version 2 wrote it last when a journal was made or rewritten. Not given out by [`decode`].
+    /// A record without content, which version 2 wrote at the end of a new or rewritten journal. [`decode`]
+    /// leaves it out.
     Whole,
-    /// State that the host itself has to remember, in its own form.
+    /// State of the host, as the host encodes it.
     Host {
-        /// The host's record.
+        /// The encoded state.
         meta: Vec<u8>,
     },
 }
 
-/// The content of a journal.
+/// The decoded content of a whole journal.
 #[derive(Debug)]
 pub struct Decoded {
-    /// The records, in order.
+    /// All records, in the order in which they were written.
     pub records: Vec<JournalRecord>,
-    /// The end of it.
+    /// The end of the journal, and its state there.
     pub end: End,
 }
 
-/// The end of a journal, and the state there.
+/// The end of a journal's valid content, and all that is needed to append to the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// The number of bytes that are right.
+    /// The offset behind the last valid group of records, in bytes from the start of the file.
     pub end: u64,
-    /// The bytes that follow them and are to be cut off, if there are any.
+    /// The incomplete bytes after `end`, which are to be cut off. `None` if there are none.
     pub torn: Option<Torn>,
-    /// Groups that were damaged or missing, with the offsets at which they belong: marks have copies of them.
+    /// Groups of records that were damaged or missing and were restored from copies in the journal's marks.
+    /// Each with its offset in the file.
     pub restored: Vec<(u64, Vec<u8>)>,
-    /// `true` if the file's first bytes are damaged and their copy was used.
+    /// `true` if the first bytes of the file are damaged and their copy was used.
     pub front_restored: bool,
-    /// `true` if it was closed in good order.
+    /// `true` if the journal was closed properly, and not left by a crash.
     pub closed: bool,
-    /// `true` for each slot whose mark declares it closed.
+    /// For each of the two mark slots, `true` if its mark says that the journal was closed.
     pub closed_marks: [bool; 2],
-    /// Its version.
+    /// The version of the journal's format.
     pub version: u32,
-    /// The number of journals that it has replaced.
+    /// The number of journals that this one has replaced in turn; 0 for the first.
     pub generation: u64,
-    /// The chain for the next group.
+    /// The sequence number and checksum that the next group has to continue from.
     pub chain: Chain,
-    /// The offset of its last group.
+    /// The offset of the last group, in bytes from the start of the file.
     pub last: u64,
-    /// The slot for the next mark.
+    /// The slot (0 or 1) that the next mark is written to.
     pub slot: usize,
 }
 
-/// The end of a journal that is not right: a group that was being written when the host crashed.
+/// The incomplete bytes at the end of a journal: groups that were being written when the host crashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Torn {
-    /// Its offset.
+    /// The offset of the first incomplete byte, in bytes from the start of the file.
     pub at: u64,
-    /// Its length in bytes.
+    /// The number of bytes from there to the end of the file.
     pub bytes: u64,
 }
 
-/// Adds a record to the records of a group.
+/// Appends an encoded record to `out`, the records of a group.
 ///
 /// # Errors
 /// The record is longer than 64 MiB.
@@ -208,7 +210,7 @@ pub fn encode(record: &JournalRecord, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// A vSSD's map as records.
+/// Splits `map`, the encoded map of a vSSD, into snapshot records of at most [`PART`] bytes each.
 pub fn parts(vssd: VssdId, map: &[u8]) -> impl Iterator<Item = JournalRecord> {
     let count = map.len().div_ceil(PART).max(1);
     (0..).take(count).map(move |part: u32| {
@@ -218,16 +220,16 @@ pub fn parts(vssd: VssdId, map: &[u8]) -> impl Iterator<Item = JournalRecord> {
     })
 }
 
-/// Snapshots whose last part was not read yet.
+/// Snapshots of vSSDs' maps that are being put together from their parts.
 #[derive(Debug, Default)]
 pub struct Snapshots(BTreeMap<VssdId, (u32, Vec<u8>)>);
 
 impl Snapshots {
-    /// Adds a part; returns the whole map with the last. Parts of an earlier one that was not completed are forgotten
-    /// with the first part of another.
+    /// Adds the part number `part` of a vSSD's snapshot. Returns the whole map if this is the last part, and
+    /// `None` before. A part 0 begins a new snapshot: the parts of an unfinished one are discarded.
     ///
     /// # Errors
-    /// Corrupt if it does not follow the part before.
+    /// Corrupt if a part between the previous one and this one is missing.
     pub fn add(&mut self, vssd: VssdId, part: u32, last: bool, map: Vec<u8>) -> Result<Option<Vec<u8>>> {
         if part == 0 {
             self.0.remove(&vssd);
@@ -247,7 +249,8 @@ impl Snapshots {
     }
 }
 
-/// Reads a whole journal. Never panics, and takes no more memory than a few times its length.
+/// Reads a whole journal into memory. Never panics, and takes at most a few times the journal's length of
+/// memory.
 ///
 /// # Errors
 /// As [`replay`].
@@ -260,10 +263,11 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded> {
     Ok(Decoded { records, end })
 }
 
-/// Reads a journal from its beginning, group by group. Never panics, and allocates no more than the journal's length.
+/// Reads a journal from its beginning, group by group, and calls `each` with every record. Never panics, and
+/// allocates no more memory than the journal's length.
 ///
 /// # Errors
-/// The bytes are no journal, are of a version that is not known, are damaged where they were durable, or cannot be
+/// The bytes are no journal, are of an unknown version, are damaged in a part that was durable, or cannot be
 /// read; errors of `each`.
 pub fn replay(mut from: impl Read, mut each: impl FnMut(JournalRecord) -> Result<()>) -> Result<End> {
     let mut bytes = Vec::new();

@@ -7,24 +7,25 @@ use std::str::FromStr;
 #[cfg(feature = "schema")]
 use utoipa::ToSchema;
 
-/// The kind of a vSSD. The journal has these by number: new ones are added at the end.
+/// The kind of a vSSD (virtual SSD), which decides whether it lends or borrows flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum VssdKind {
-    /// A regular VM's: its I/O goes first, and flash that it does not use for a while is lent.
+    /// A regular VM's vSSD: its I/O has priority on its channels, and flash that it does not need for a while
+    /// is lent.
     Regular,
-    /// Not sold yet: all of it is lent until it is sold.
+    /// A vSSD that is not sold yet: all of its flash is lent until it is sold.
     Unsold,
-    /// A harvest VM's: it may borrow, and may lose what it borrowed.
+    /// A harvest VM's vSSD: it borrows flash, and may lose the data stored there.
     Harvest,
 }
 
 impl VssdKind {
-    /// All.
+    /// All kinds, in the order of their declaration.
     pub const ALL: [Self; 3] = [Self::Regular, Self::Unsold, Self::Harvest];
 
-    /// Its name.
+    /// Returns the kind's name in commands and in JSON, for example `harvest`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -39,10 +39,10 @@ pub use kind::VssdKind;
 
 use serde::{Deserialize, Serialize};
 
-/// A virtual SSD, by a number that is used once.
+/// The number of a vSSD (virtual SSD: a disk on flash that VMs share). A number is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct VssdId(pub u32);
 
-/// A ghost vSSD, by a number that is used once.
+/// The number of a gSSD (ghost vSSD: flash that one vSSD lends to another). A number is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GssdId(pub u64);

@@ -3,7 +3,7 @@
 use crate::Time;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Writes a time.
+/// Serializes a point in time as its microseconds.
 ///
 /// # Errors
 /// Those of the serializer.
@@ -11,7 +11,7 @@ pub fn serialize<S: Serializer>(time: &Time, serializer: S) -> Result<S::Ok, S::
     time.0.serialize(serializer)
 }
 
-/// Reads a time.
+/// Deserializes a point in time from its microseconds.
 ///
 /// # Errors
 /// Those of the deserializer.

@@ -33,9 +33,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A clock: the time since a zero of its own.
+/// A clock. Its zero is any fixed moment.
 pub trait Clock: Send + Sync {
-    /// The present time. It never runs backwards.
+    /// Returns the time since the clock's zero. It never runs backwards.
     fn now(&self) -> Duration;
 }
 
@@ -45,26 +45,27 @@ impl<F: Fn() -> Duration + Send + Sync> Clock for F {
     }
 }
 
-/// An operation on a flash block.
+/// An operation on a flash block, as a thread requests it: a read or program may cover several pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// A read of bytes of it: each page that they touch is an operation.
+    /// A read of a range of bytes. Each page that the range touches is one operation.
     Read {
-        /// The first byte's place in the block.
+        /// The offset of the first byte in the block.
         offset: u32,
         /// The number of bytes.
         len: u32,
     },
-    /// A program of pages of it, each an operation.
+    /// A program of consecutive pages. Each page is one operation.
     Program {
         /// The number of pages.
         pages: u32,
     },
-    /// An erasure of it.
+    /// An erasure of the block.
     Erase,
 }
 
-/// The place at which operations wait for their channels.
+/// A blocking queue in front of the channels: threads wait in [`Self::enter`] until the scheduler lets them
+/// use the flash.
 pub struct ChannelQueue {
     geometry: Geometry,
     clock: Box<dyn Clock>,
@@ -100,7 +101,9 @@ struct Waiter {
     condition: Arc<Condvar>,
 }
 
-/// Leave to do the requested operations. On flash that takes its own time, keep it until they have ended.
+/// The permission to do the operations passed to [`ChannelQueue::enter`]. On flash that takes time of its own
+/// (not emulated), the caller keeps the permit until the operations have ended, because dropping it reports
+/// their end.
 #[must_use]
 pub struct Permit<'a> {
     queue: &'a ChannelQueue,
@@ -109,7 +112,7 @@ pub struct Permit<'a> {
 }
 
 impl ChannelQueue {
-    /// A queue before channels of such flash.
+    /// Returns the queue for flash of this layout, with the schedulers of its channels.
     pub fn new(geometry: Geometry, schedulers: ChannelSchedulers, clock: impl Clock + 'static) -> Self {
         let speed = schedulers.speed();
         let passed = (0..geometry.channels).map(|_| Passed::default()).collect();
@@ -119,26 +122,27 @@ impl ChannelQueue {
         Self { geometry, clock, speed, passed, watched: AtomicBool::new(false), state }
     }
 
-    /// Gives the channel to another owner (a vSSD's number) from now on: see [`ChannelSchedulers::set_owner`].
+    /// Gives a channel to another owner, `owner` being a vSSD's number: see [`ChannelSchedulers::set_owner`].
     pub fn set_owner(&self, channel: u16, owner: u32) {
         self.state.lock().schedulers.set_owner(channel, owner);
     }
 
-    /// The time for which regular operations of an owner waited for harvest reads and programs, and for erasures, in
-    /// all.
+    /// Returns the total time for which the regular operations of an owner (a vSSD's number) waited for
+    /// harvest VMs: first for their reads and programs, then for erasures. `None` if the owner has no
+    /// channel.
     pub fn spent(&self, owner: u32) -> Option<[Duration; 2]> {
         self.state.lock().schedulers.budget(owner).map(Budget::spent)
     }
 
-    /// The present duration of a harvest VM's program on each channel, for comparisons: see
-    /// [`ChannelScheduler::program_time`](crate::scheduler::ChannelScheduler::program_time).
+    /// Returns for each channel the duration that a program of a harvest VM has at present, to compare
+    /// channels by: see [`ChannelScheduler::program_time`](crate::scheduler::ChannelScheduler::program_time).
     pub fn program_times(&self) -> Vec<Duration> {
         let now = self.clock.now();
         self.state.lock().schedulers.program_times(now)
     }
 
-    /// Waits until all of a bundle is done, or has leave to begin if flash takes its own time. Operations outside of
-    /// the flash are not waited for: the flash will refuse them.
+    /// Waits for a bundle of operations of one class: on emulated flash until all are done, on other flash
+    /// until all may begin. Blocks that the flash does not have are skipped: the flash itself refuses them.
     pub fn enter<'a>(&'a self, class: Class, bundle: &'a [(FlashBlock, Access)]) -> Permit<'a> {
         let permit = Permit { queue: self, class, bundle };
         let now = self.clock.now();

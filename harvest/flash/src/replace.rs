@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Puts a file, which is durable, in the place of another of its directory: durable as well when this returns. The
-/// error comes with `true` if the file is in place anyway, for now.
+/// Renames the durable file `new` to `path` in the same directory, and syncs the directory, so that the
+/// replacement is durable.
 ///
 /// # Errors
-/// The file cannot be renamed, or its directory not be synced.
+/// The file cannot be renamed (`false` beside the error), or the directory cannot be synced (`true`: the file
+/// is in place, but may not be after a crash).
 pub fn put_in_place(new: &Path, path: &Path) -> Result<(), (io::Error, bool)> {
     std::fs::rename(new, path).map_err(|error| (error, false))?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -44,57 +44,63 @@ use pace::Pace;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The classes of operations, the most important first.
+/// The class of an operation, by the VM that it serves and by whether the VM waits for it; the most important
+/// class first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// A regular VM waits for it.
+    /// Reads and writes that a regular VM waits for.
     Regular,
-    /// Garbage collection of a regular VM's vSSD.
+    /// Garbage collection for a regular VM's vSSD.
     RegularCollect,
-    /// A harvest VM waits for it.
+    /// Reads and writes that a harvest VM waits for.
     Harvest,
-    /// Garbage collection of a harvest VM's vSSD, and erasures of reclaimed blocks.
+    /// Garbage collection for a harvest VM's vSSD, and erasures of flash that was lent.
     HarvestCollect,
 }
 
 impl Class {
-    /// All, the most important first.
+    /// All classes, the most important first.
     pub const ALL: [Self; 4] = [Self::Regular, Self::RegularCollect, Self::Harvest, Self::HarvestCollect];
 
-    /// `true` if it works for a harvest VM.
+    /// Returns `true` if the class serves a harvest VM.
     #[must_use]
     pub fn is_harvest(self) -> bool {
         self >= Self::Harvest
     }
 }
 
-/// An operation, by a number of the driver's.
+/// The number of an operation. The driver chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// An operation that is done.
+/// The report that an operation is done; on flash that takes time of its own (not emulated), that it may
+/// start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// The number of the operation.
+    /// The operation's number.
     pub ticket: Ticket,
-    /// The time at which it was done.
+    /// The time at which it was done, on the driver's clock.
     pub at: Duration,
 }
 
-/// The settings by which regular VMs are protected.
+/// The settings by which regular VMs are protected from harvest VMs on their channels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SchedulerSettings {
-    /// The time for which no regular operation may have come before a harvest one starts.
+    /// The duration for which no regular operation may have arrived before a harvest operation starts.
     pub guard: Duration,
-    /// The time that an operation waits before it may go ahead of a higher class.
+    /// The duration for which an operation waits before it may start ahead of a higher class.
     pub bound: Duration,
-    /// The longest wait of a harvest operation, once its die is free; an erasure waits four times that.
+    /// The longest wait of an operation once its die is free; four times that for an erasure. After it, the
+    /// operation starts before all others.
     pub limit: Duration,
-    /// Share of a regular VM's time that harvest reads and programs may cost it: 0 to 1.
+    /// The share of the time of a regular VM's threads that waiting for harvest reads and programs may take,
+    /// 0 to 1.
     pub share: f64,
-    /// Share of a regular VM's time that erasures for harvest VMs may cost it: 0 to 1.
+    /// The share of the time of a regular VM's threads that waiting for harvest VMs' erasures may take, 0 to
+    /// 1.
     pub erase_share: f64,
-    /// Most harvest operations on their way at once on a channel without a speed of its own.
+    /// The limit of harvest operations under way at once on one channel, on flash that takes time of its own
+    /// (not emulated).
     pub depth: u32,
 }
 
@@ -111,7 +117,8 @@ impl Default for SchedulerSettings {
     }
 }
 
-/// The scheduler of one channel.
+/// The scheduler of one channel: queues of waiting operations for each [`Class`], with priority for regular
+/// VMs.
 #[derive(Clone, Debug)]
 pub struct ChannelScheduler {
     settings: SchedulerSettings,
@@ -170,7 +177,7 @@ struct Turn {
 }
 
 impl ChannelScheduler {
-    /// A channel of such flash.
+    /// Returns the scheduler of an idle channel of flash with this layout.
     #[must_use]
     pub fn new(geometry: &Geometry, speed: Speed, settings: SchedulerSettings) -> Self {
         let pace = Pace::new(geometry, speed);
@@ -194,7 +201,8 @@ impl ChannelScheduler {
         }
     }
 
-    /// Takes an operation. The budget is that of the channel's regular VM.
+    /// Adds an operation to the queue of its class. `budget` is the allowance of the regular VM that owns the
+    /// channel.
     pub fn submit(&mut self, now: Duration, ticket: Ticket, class: Class, op: FlashOp, budget: &mut Budget) {
         self.run(now, budget);
         if !class.is_harvest() {
@@ -212,19 +220,20 @@ impl ChannelScheduler {
         self.start_all(budget);
     }
 
-    /// Lets time pass. Operations that are done by now are added to `done`, in order.
+    /// Advances the channel to `now`, and appends the operations that are done by then to `done`, in order.
     pub fn advance(&mut self, now: Duration, budget: &mut Budget, done: &mut Vec<Done>) {
         self.run(now, budget);
         done.append(&mut self.done);
     }
 
-    /// The time at which to [advance](Self::advance) next; `None` while nothing waits or is on its way.
+    /// Returns the time at which [`Self::advance`] is due; `None` while no operation waits or is under way.
     #[must_use]
     pub fn next(&self, budget: &Budget) -> Option<Duration> {
         if self.done.is_empty() { self.next_event(budget) } else { Some(self.now) }
     }
 
-    /// Takes the end of an operation that had leave, on flash without a speed of its own.
+    /// Notes that an operation has ended that was allowed to start, on flash that takes time of its own (not
+    /// emulated).
     pub fn ended(&mut self, now: Duration, class: Class, budget: &mut Budget) {
         self.run(now, budget);
         if class != Class::RegularCollect {
@@ -240,21 +249,21 @@ impl ChannelScheduler {
         self.start_all(budget);
     }
 
-    /// Takes regular operations that were not submitted, on flash without a speed of its own: one came or ended at
-    /// `last`, and `in_flight` are on their way.
+    /// Notes regular operations that were not submitted, on flash that takes time of its own: one started or
+    /// ended at `last`, and `in_flight` of them have not ended.
     pub fn passed(&mut self, last: Duration, in_flight: u32) {
         self.last_regular = self.last_regular.max(Some(last));
         self.in_flight[0] = in_flight;
     }
 
-    /// Operations that have not started.
+    /// Returns the number of operations of `class` that have not started.
     #[must_use]
     pub fn waiting(&self, class: Class) -> usize {
         self.waiting[class as usize]
     }
 
-    /// The present duration of a harvest VM's program, beside the waits that harvest VMs cause each other: to compare
-    /// channels by.
+    /// Returns the duration that a program of a harvest VM has at present, with its waits for others than
+    /// harvest VMs. It serves to compare channels.
     #[must_use]
     pub fn program_time(&self, now: Duration) -> Duration {
         let of = |front: &Waiting| self.held.with(now, now.saturating_sub(self.waits_since(front)));

@@ -6,17 +6,17 @@ use crate::{GssdId, Time, VssdId, VssdKind};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Adjacent flash blocks.
+/// A run of consecutive flash blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockRun {
-    /// The first.
+    /// The first block of the run.
     pub first: FlashBlock,
-    /// The number of blocks.
+    /// The number of blocks in the run.
     pub count: u32,
 }
 
 impl BlockRun {
-    /// Blocks in ascending order as runs; in any other order there are only more runs.
+    /// Groups blocks into runs. The result is shortest for blocks in ascending order.
     #[must_use]
     pub fn gather(blocks: impl IntoIterator<Item = FlashBlock>) -> Vec<Self> {
         let mut runs: Vec<Self> = Vec::new();
@@ -29,34 +29,37 @@ impl BlockRun {
         runs
     }
 
-    /// `true` if `block` is one of them.
+    /// Returns `true` if `block` is in the run.
     #[must_use]
     pub fn contains(&self, block: FlashBlock) -> bool {
         block.0.checked_sub(self.first.0).is_some_and(|offset| offset < self.count)
     }
 
-    /// The blocks. Never beyond the largest number, whatever `count` says.
+    /// Returns the blocks of the run, in ascending order. Ends at the largest block number if `count` goes
+    /// beyond it.
     pub fn blocks(self) -> impl Iterator<Item = FlashBlock> {
         (self.first.0..self.first.0.saturating_add(self.count)).map(FlashBlock)
     }
 }
 
-/// The reason that a lease ends.
+/// The reason for which a lease of a gSSD (lent flash) ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Why {
-    /// Its harvest VM gave it back.
+    /// The harvest VM gave the gSSD back.
     Released,
-    /// Its lender needs the blocks now.
+    /// The lender needs the blocks now.
     SpacePressure,
-    /// Its lender is forecast to need the blocks.
+    /// The lender is forecast to need the blocks.
     Forecast,
-    /// The time for which its lender could do without it is over.
+    /// The time is over for which the lender could spare the gSSD.
     Expired,
-    /// The time that its harvest VM asked for is over, and so is the time that it may stay beyond.
+    /// The time is over for which the harvest VM requested the gSSD, and so is the time that it may be kept
+    /// beyond that.
     Over,
-    /// Its lender is deleted, or was unsold and is sold.
+    /// The lender is being deleted, or was unsold and has been sold.
     LenderDeleted,
-    /// Another gSSD of the same borrower had to go with its data, and the rest of the disk is of no use.
+    /// Another gSSD of the same borrower was taken back with its data. The disk is striped over all of them,
+    /// so the rest is of no use.
     Evicted,
 }
 
@@ -74,130 +77,133 @@ impl fmt::Display for Why {
     }
 }
 
-/// One step. Applying a journal's steps in order, up to any of them, gives the broker's state at that point.
+/// A decision of the broker, as the journal records it. Applying the steps of a journal in order, up to any
+/// of them, gives the broker's state at that point.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BrokerStep {
-    /// A vSSD is there.
+    /// A vSSD was made.
     Created {
-        /// Its number.
+        /// The number of the vSSD.
         vssd: VssdId,
-        /// Its kind.
+        /// The kind of the vSSD.
         kind: VssdKind,
-        /// Channels that it owns.
+        /// Number of channels that the vSSD owns.
         bandwidth: u16,
-        /// Flash blocks that it owns.
+        /// Number of flash blocks that the vSSD owns.
         capacity: u32,
-        /// Its channels.
+        /// The numbers of the channels that the vSSD owns.
         channels: Vec<u16>,
     },
-    /// A vSSD is to go.
+    /// The deletion of a vSSD has begun.
     Deleting {
         /// The vSSD.
         vssd: VssdId,
     },
-    /// A vSSD is gone, and its channels are clean.
+    /// A vSSD was deleted, and its channels were erased.
     Deleted {
         /// The vSSD.
         vssd: VssdId,
-        /// Its blocks that could not be erased: bad.
+        /// Blocks of the vSSD that could not be erased, and are bad from now on.
         bad: Vec<FlashBlock>,
     },
-    /// Blocks left their lender and are a gSSD, to be erased.
+    /// Blocks were taken from their lender and made a gSSD, which is to be erased.
     Carved {
-        /// The gSSD.
+        /// The number of the new gSSD.
         gssd: GssdId,
-        /// Its lender.
+        /// The vSSD that owns the blocks.
         lender: VssdId,
-        /// Channels.
+        /// Number of channels that the blocks are on.
         bandwidth: u16,
-        /// Flash blocks.
+        /// Number of blocks.
         capacity: u32,
-        /// The time of its expiry.
+        /// The time until which the lender is expected to spare the gSSD.
         #[serde(with = "micros")]
         expire: Time,
-        /// Its blocks.
+        /// The blocks of the gSSD.
         blocks: Vec<BlockRun>,
     },
-    /// All of a gSSD's blocks are clean.
+    /// The blocks of a gSSD were erased.
     Erased {
         /// The gSSD.
         gssd: GssdId,
-        /// Except these, which are bad and no longer part of it.
+        /// Blocks that could not be erased. They are bad, and no longer part of the gSSD.
         bad: Vec<FlashBlock>,
     },
-    /// A borrower has a gSSD.
+    /// A gSSD was leased to a harvest VM.
     Leased {
         /// The gSSD.
         gssd: GssdId,
-        /// The harvest VM.
+        /// The name of the harvest VM.
         vm: String,
-        /// Its vSSD.
+        /// The vSSD of the harvest VM.
         borrower: VssdId,
-        /// The slot there.
+        /// The slot of that vSSD that the gSSD is attached as.
         slot: u8,
-        /// The time until which the harvest VM wants it.
+        /// The time until which the harvest VM requested the gSSD.
         #[serde(with = "micros")]
         until: Time,
     },
-    /// The data of a leased gSSD is being moved to the borrower's other slots. If its lender needs it, it is withdrawn
-    /// too.
+    /// The evacuation of a leased gSSD has begun: its data is being moved to the borrower's other slots. If
+    /// the lender needs the gSSD, it is withdrawn as well.
     Evacuating {
         /// The gSSD.
         gssd: GssdId,
-        /// The reason.
+        /// The reason for which the lease ends.
         why: Why,
     },
-    /// The gSSD's data could not be moved, and stays in its place.
+    /// The data of a gSSD could not be moved. The borrower keeps the gSSD.
     Kept {
         /// The gSSD.
         gssd: GssdId,
     },
-    /// Leased gSSDs are being detached, all or none of them.
+    /// Leased gSSDs of one borrower are being detached from its vSSD, all together.
     Leaving {
-        /// gSSDs of one borrower.
+        /// The gSSDs.
         gssds: Vec<GssdId>,
-        /// The reason that the first goes; with an eviction it takes the others along ([`Why::Evicted`]).
+        /// The reason for which the first of them is taken back. With an eviction the others go because of it
+        /// ([`Why::Evicted`]).
         why: Why,
-        /// `true` if they still hold data, which is lost.
+        /// `true` if the gSSDs still hold data, which is lost.
         lost: bool,
     },
-    /// No borrower has the gSSD any more; it is to be erased.
+    /// A gSSD is no longer attached to a borrower's vSSD, and is to be erased.
     Detached {
         /// The gSSD.
         gssd: GssdId,
     },
-    /// The lender wants the gSSD back as soon as it is clean.
+    /// The lender wants a gSSD back as soon as it is erased.
     Withdrawn {
         /// The gSSD.
         gssd: GssdId,
     },
-    /// The gSSD's blocks are the lender's again, and there is no such gSSD any more.
+    /// A gSSD's blocks went back to their lender. The gSSD does not exist any more.
     Returned {
         /// The gSSD.
         gssd: GssdId,
     },
     /// gSSDs have new times of expiry.
     Redated {
-        /// The gSSDs, and their times in microseconds.
+        /// The gSSDs, each with its time of expiry in microseconds.
         expire: Vec<(GssdId, u64)>,
     },
-    /// These blocks are bad: they have no holder, whatever other steps say of their channels and gSSDs.
+    /// Blocks were found to be bad. No vSSD may use them, whatever other steps say of their channels and
+    /// gSSDs.
     Bad {
-        /// The blocks.
+        /// The bad blocks.
         blocks: Vec<BlockRun>,
     },
-    /// No gSSD below this number is made any more: numbers are used once.
+    /// The numbers of gSSDs below this one are not used again.
     Next {
-        /// The next number.
+        /// The lowest number that the next gSSD may have.
         gssd: GssdId,
     },
-    /// Two channels changed owners. Both were erased, and nothing of either was lent.
+    /// Two channels changed owners. Both had been erased, and no block of them was lent.
     Swapped {
-        /// An owner, and the channel that was its own.
+        /// An owner, and the channel that it gave away.
         one: (VssdId, u16),
-        /// The other owner, and its channel.
+        /// The other owner, and the channel that it gave away.
         other: (VssdId, u16),
-        /// Flash blocks of both that could not be erased: bad.
+        /// Blocks of both channels that could not be erased, and are bad from now on.
         bad: Vec<FlashBlock>,
     },
 }

@@ -127,7 +127,8 @@ use space::Space;
 use std::sync::Arc;
 use stripe::Stripe;
 
-/// The state of a vSSD, on its own flash and on harvested flash.
+/// The flash translation layer of one vSSD: the flash page of each page of its disk, on its own and on
+/// borrowed flash.
 #[derive(Debug)]
 pub struct Vssd {
     settings: VssdSettings,
@@ -150,43 +151,45 @@ pub struct Vssd {
     lost: lost::Lost,
 }
 
-/// The fill level of a vSSD. Flash blocks, unless it says pages.
+/// The space of a vSSD, used and free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceUsage {
-    /// Pages of the disk.
+    /// Number of pages of the disk.
     pub pages: u32,
-    /// Pages with content.
+    /// Number of pages of the disk that have content on flash.
     pub stored: u64,
-    /// Pages that can have content now: less than `pages` while much is lent.
+    /// Number of pages that can have content at present. Less than `pages` while much flash is lent.
     pub capacity: u64,
-    /// Blocks in use or free, without those lent, failed, or in slots that are drained.
+    /// Number of flash blocks that can be used: without those that are lent, failed, or in slots that are
+    /// being drained.
     pub blocks: u32,
-    /// Blocks ready to be written.
+    /// Number of flash blocks that are erased and ready to be written.
     pub free: u32,
-    /// Blocks that hold nothing and are to be erased.
+    /// Number of flash blocks without needed content that are to be erased.
     pub dirty: u32,
-    /// Blocks lent.
+    /// Number of the vSSD's own flash blocks that are lent.
     pub lent: u32,
 }
 
-/// Bytes of memory that a vSSD takes.
+/// The memory that a vSSD takes, in bytes, by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The block map: logical block -> [slot, number], and number -> flash block.
+    /// Bytes for the block map: the place of each logical block, and the flash block of each place.
     pub map: usize,
-    /// Pages that are not stored in their logical block's base, by page.
+    /// Bytes for the map of pages that are stored outside of their logical block's flash block.
     pub overlays: usize,
-    /// The other way: the logical page of each page of log blocks.
+    /// Bytes for the inverse map of log blocks: the disk's page that each of their pages stores.
     pub logs: usize,
-    /// Each flash block's state and count of valid pages; free lists.
+    /// Bytes for the state of each flash block, the counts of valid pages, and the free lists.
     pub blocks: usize,
 }
 
 impl Vssd {
-    /// A new vSSD on `blocks`, its own flash blocks, in any order, each with its number of erasures. They are clean.
+    /// Makes a vSSD on `blocks`, its own flash blocks: erased, in any order, each with its number of
+    /// erasures.
     ///
     /// # Errors
-    /// Invalid if the settings make no sense or a block comes twice; NoSpace if the blocks are too few.
+    /// Invalid if a setting is out of range or a block is listed twice; NoSpace if there are too few blocks.
     pub fn new(settings: &VssdSettings, blocks: &[(FlashBlock, u32)]) -> Result<Self> {
         let pages = settings.check()?;
         let needed = settings.blocks_needed(settings.size);
@@ -224,31 +227,32 @@ impl Vssd {
         }
     }
 
-    /// The settings that it was made with, with the size that it has now.
+    /// Returns the settings with which the vSSD was made, with its present size.
     #[must_use]
     pub fn settings(&self) -> &VssdSettings {
         &self.settings
     }
 
-    /// Bytes of the disk.
+    /// Returns the size of the disk, in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.settings.size
     }
 
-    /// Pages of the disk.
+    /// Returns the number of pages of the disk.
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// The pins that keep blocks from being erased, to be used without the lock that this is behind.
+    /// Returns the pins, which keep blocks from being erased while they are read. They are used without the
+    /// lock that protects this vSSD.
     #[must_use]
     pub fn pins(&self) -> Arc<Pins> {
         Arc::clone(&self.pins)
     }
 
-    /// Its fill level. Takes time in proportion to its channels.
+    /// Returns the used and the free space. Takes time in proportion to the number of channels.
     #[must_use]
     pub fn usage(&self) -> SpaceUsage {
         SpaceUsage {
@@ -262,7 +266,7 @@ impl Vssd {
         }
     }
 
-    /// The memory that it takes. Takes time in proportion to its logical blocks.
+    /// Returns the memory that the vSSD takes. Takes time in proportion to the number of logical blocks.
     #[must_use]
     pub fn memory(&self) -> Memory {
         let (bases, overlays) = self.map.memory();

@@ -16,10 +16,10 @@ use super::level::{HIGHEST, Level, Predictor, Reading, level_above};
 use headstart_block::{exact, saturating};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Steps that the recent highest level is taken over: an hour.
+/// Number of latest steps whose highest level describes a VM's state: an hour of steps of three minutes.
 pub const RECENT: usize = 20;
 
-/// The number of observations that the wider context counts as.
+/// The weight of a wider context when its counts are blended with those of a closer one, in observations.
 pub const BLEND: f32 = 2.0;
 
 /// A context's counts are halved when they reach this: old observations count less, and a count stays exact.
@@ -37,16 +37,18 @@ const CONTEXTS: usize = 1024;
 /// A state: the level, the recent highest + 1 or 0, the octave of holding + 1 or 0.
 type Context = (Level, Level, u16);
 
-/// The need that is predicted.
+/// The need that [`DemandCounts`] predicts: at one moment, or the highest over a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// The level at the horizon's end: the one that BlockFlex's accuracy and the data's reference figures count.
+    /// The level at the end of the horizon. BlockFlex's figures of accuracy are for this one.
     At,
-    /// The highest level until the horizon's end: the one that a lease of that length has to bear.
+    /// The highest level until the end of the horizon: the need that a lease of that duration must meet.
     Within,
 }
 
-/// A predictor that counts the needs that followed.
+/// A learned predictor: it counts the levels that were needed after states like the present one, and
+/// forecasts the level with the lowest expected cost. The setting is the cost of a need that is not covered,
+/// where a level too many costs 1.
 #[derive(Clone, Debug)]
 pub struct DemandCounts {
     horizon: usize,
@@ -100,7 +102,8 @@ impl Tally {
 }
 
 impl DemandCounts {
-    /// A predictor of `need` a `horizon` of steps ahead, at least one.
+    /// Returns a predictor that has learned nothing, of `need` over the next `horizon` steps (at least 1; 0
+    /// counts as 1).
     #[must_use]
     pub fn new(horizon: usize, need: Need) -> Self {
         Self {
@@ -137,7 +140,8 @@ impl DemandCounts {
         }
     }
 
-    /// The probability that each level is needed; together 1.
+    /// Returns the estimated probability of each level from 0 to [`HIGHEST`] to be the one that will be
+    /// needed. Their sum is 1.
     #[must_use]
     pub fn likelihood(&self) -> Vec<f32> {
         let stand = self.stand();
@@ -168,8 +172,9 @@ fn level_sum(chance: &mut [f32]) {
     chance.iter_mut().for_each(|chance| *chance /= sum.max(f32::MIN_POSITIVE));
 }
 
-/// The level that costs least if each is needed with such a chance, one not needed costs 1 and a need not covered costs
-/// `miss`; the lowest of equals.
+/// Returns the level with the lowest expected cost; the lowest of equally cheap ones. `chance` has the
+/// probability of each level, from 0 on, to be the one that is needed. Each level too many costs 1, and a
+/// need that is not covered costs `miss`.
 #[must_use]
 pub fn cheapest(chance: &[f32], miss: f32) -> Level {
     let (mut covered, mut wasted) = (0.0_f32, 0.0_f32);

@@ -10,25 +10,26 @@ use super::level::{Level, level_above};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// The number of lengths that are remembered of each level.
+/// The number of latest durations that are remembered for each level.
 pub const REMEMBERED: usize = 100;
 
 /// The most levels that have a sub-predictor; others are predicted from the lengths of all.
 const LEVELS: usize = 256;
 
-/// A predictor of the duration of a level.
+/// A predictor of the remaining duration of a level (a rounded need for bandwidth or capacity).
 pub trait Lasting {
-    /// A level has ended, after `length`.
+    /// Records that a level has ended after the duration `length`.
     fn ended(&mut self, level: Level, length: Duration);
 
-    /// The remaining time of a level that has lasted `age`; zero if nothing is known.
+    /// Returns the remaining duration of a level that has lasted for `age` until now; zero if nothing is
+    /// known. `setting` is 0 to 1; a higher one never gives a longer duration.
     fn forecast(&self, level: Level, age: Duration, setting: f32) -> Duration;
 
-    /// The memory that it takes, in bytes.
+    /// Returns the memory that the predictor takes, in bytes.
     fn bytes(&self) -> usize;
 }
 
-/// The last lengths of each level, in seconds, newest last, and those of all levels together.
+/// The last [`REMEMBERED`] durations of each level and of all levels together, in seconds, newest last.
 #[derive(Clone, Debug, Default)]
 pub struct Lengths {
     levels: BTreeMap<Level, VecDeque<f32>>,
@@ -36,7 +37,7 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Remembers the length of a level that has ended.
+    /// Records the duration of a level that has ended.
     pub fn push(&mut self, level: Level, length: Duration) {
         if self.levels.len() < LEVELS || self.levels.contains_key(&level) {
             remember(self.levels.entry(level).or_default(), length.as_secs_f32());
@@ -44,19 +45,21 @@ impl Lengths {
         remember(&mut self.all, length.as_secs_f32());
     }
 
-    /// The lengths of a level, or of all if it is new.
+    /// Returns the recorded durations of a level, in seconds, newest last; those of all levels together if it
+    /// has none of its own.
     #[must_use]
     pub fn of(&self, level: Level) -> &VecDeque<f32> {
         self.own(level).unwrap_or(&self.all)
     }
 
-    /// The lengths of a level; `None` if it never ended, or came after the most levels that are told apart.
+    /// Returns the recorded durations of a level, in seconds, newest last. `None` if it has never ended, or
+    /// if durations of 256 other levels are kept already.
     #[must_use]
     pub fn own(&self, level: Level) -> Option<&VecDeque<f32>> {
         self.levels.get(&level)
     }
 
-    /// The memory that they take, in bytes.
+    /// Returns the memory that the durations take, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let lengths: usize = self.levels.values().map(VecDeque::capacity).sum();
@@ -72,7 +75,7 @@ fn remember(lengths: &mut VecDeque<f32>, length: f32) {
     lengths.push_back(length);
 }
 
-/// A number of seconds as a duration, or zero if it is negative, no number or too large.
+/// Converts a number of seconds to a duration; zero if the number is negative, NaN or too large.
 #[must_use]
 pub fn seconds(seconds: f32) -> Duration {
     Duration::try_from_secs_f32(seconds.max(0.0)).unwrap_or_default()
@@ -81,7 +84,8 @@ pub fn seconds(seconds: f32) -> Duration {
 /// The most times that a forecast can be as long as the longest.
 const FAR: f32 = 100.0;
 
-/// The last length times `1 - setting`, less the time that has passed.
+/// A predictor that takes a level to last as long as it did the last time, times `1 - setting`. The time that
+/// has passed is subtracted.
 #[derive(Clone, Debug, Default)]
 pub struct LastLength(Lengths);
 
@@ -100,11 +104,13 @@ impl Lasting for LastLength {
     }
 }
 
-/// The length that the share `setting` of the last lengths reached, of those longer than the time that has passed.
+/// A predictor of durations by quantile: the level is to last as long as the share `setting` (0 to 1) of its
+/// last durations did, among those longer than the time that has passed.
 ///
-/// Of `n` lengths the next is shorter than the `k`th shortest with probability `k / (n + 1)`; between these the
-/// quantile is interpolated, from 0 on. Beyond the longest, and if none was longer than the time that has passed, the
-/// only scale is the past: a level that has lasted `t` lasts to `t / p` with probability `p`.
+/// Of `n` durations, the next is shorter than the `k`th shortest with probability `k / (n + 1)`. Between
+/// these the quantile is interpolated, beginning with 0. Beyond the longest, and if none was longer than the
+/// time that has passed, only the past gives a scale: a level that has lasted `t` lasts until `t / p` with
+/// probability `p`.
 #[derive(Clone, Debug)]
 pub struct LengthQuantile {
     lengths: Lengths,
@@ -112,7 +118,7 @@ pub struct LengthQuantile {
 }
 
 impl LengthQuantile {
-    /// A predictor over the last `window` lengths of a level, at most [`REMEMBERED`].
+    /// Returns a predictor that looks at the last `window` durations of a level: 1 to [`REMEMBERED`].
     #[must_use]
     pub fn new(window: usize) -> Self {
         Self { lengths: Lengths::default(), window: window.max(1) }
@@ -149,10 +155,10 @@ impl Lasting for LengthQuantile {
     }
 }
 
-/// Cuts a level over time into stretches in which no more than each level was needed.
+/// The stretches of time in which each level was enough, derived from the level that was needed at each time.
 ///
-/// A stretch at `k` lasts from the moment at which `k` is enough until more is needed. So one step ends the stretches
-/// of all levels below it, and a stretch at a high level spans many at lower ones.
+/// A stretch of level `k` begins when `k` is enough and ends when more is needed. A single step can therefore
+/// end the stretches of several levels, and a stretch of a high level spans many of lower ones.
 #[derive(Clone, Debug)]
 pub struct Stretches {
     /// For each level, the time for which it has been enough.
@@ -160,14 +166,14 @@ pub struct Stretches {
 }
 
 impl Stretches {
-    /// Stretches of levels of 0 to `highest`.
+    /// Returns the stretches of the levels 0 to `highest`, all of zero length.
     #[must_use]
     pub fn new(highest: Level) -> Self {
         Self { ages: vec![Duration::ZERO; usize::from(highest) + 1] }
     }
 
-    /// Notes that `level` was needed for `length`. Calls `ended` with the levels that were enough until now, each with
-    /// its time.
+    /// Records that `level` was needed for the duration `length`. Calls `ended` for each lower level whose
+    /// stretch this ends, with the stretch's duration.
     pub fn needed(&mut self, level: Level, length: Duration, mut ended: impl FnMut(Level, Duration)) {
         for (enough, age) in (0..).zip(&mut self.ages) {
             if enough >= level {
@@ -179,7 +185,8 @@ impl Stretches {
         }
     }
 
-    /// The time for which `level` has been enough.
+    /// Returns the duration for which `level` has been enough until now; the highest level's for a level
+    /// above it.
     #[must_use]
     pub fn age(&self, level: Level) -> Duration {
         self.ages.get(usize::from(level)).or(self.ages.last()).copied().unwrap_or_default()

@@ -46,62 +46,67 @@ use super::spare::{LASTS, Peak};
 use headstart_block::exact;
 use std::time::Duration;
 
-/// The interval at which predictors look: three minutes (BlockFlex, section 4.4.2).
+/// The length of a step, the interval at which vSSDs are measured and predictors learn: three minutes
+/// (BlockFlex paper, section 4.4.2).
 pub const STEP: Duration = Duration::from_secs(3 * 60);
 
-/// The measurements of a vSSD during one step of three minutes.
+/// The measurements of a vSSD during one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// Bandwidth used, in channels' worth of it.
+    /// Bandwidth used, in multiples of one channel's bandwidth.
     pub bandwidth: Stat,
-    /// Operations a second.
+    /// I/O operations a second.
     pub iops: Stat,
     /// Capacity used, in flash blocks.
     pub used: Stat,
 }
 
-/// The amount that will be needed, or can be spared.
+/// A forecast: the bandwidth and capacity that a vSSD will need or can spare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forecast {
-    /// Channels' worth of bandwidth.
+    /// Bandwidth, as a number of channels.
     pub bandwidth: u16,
-    /// Flash blocks.
+    /// Capacity, in flash blocks.
     pub capacity: u32,
-    /// The time for which that lasts: no more will be needed, or as much can be spared.
+    /// The duration, from now on, for which no more is needed or for which this much can be spared.
     pub lasts: Duration,
 }
 
-/// The kind of predictors.
+/// The choice of predictors for a [`Forecaster`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PredictorKind {
-    /// Supply: the storage that was spare for weeks. Demand: as `Steps`.
+    /// For spare flash: the flash that was not used for weeks. For needs: as [`Self::Steps`].
     #[default]
     Default,
-    /// The predictors that are best on series that they have not seen, some steps ahead.
+    /// The predictors with the best scores on series that they had not seen, for forecasts of some steps
+    /// ahead.
     Steps,
-    /// Predictors that do not learn: the last level, with a margin.
+    /// Predictors that do not learn: the last level and a margin.
     Plain,
 }
 
-/// The settings of a forecaster.
+/// The settings of a [`Forecaster`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ForecastSettings {
-    /// Channels of the vSSD.
+    /// Number of channels that the vSSD owns or may use at most.
     pub channels: u16,
-    /// Flash blocks of the vSSD.
+    /// Number of flash blocks that the vSSD owns or may use at most.
     pub blocks: u32,
-    /// Flash blocks in a unit of capacity: forecasts are whole numbers of units. At least one; the least is used with
-    /// which there are no more than [`HIGHEST`] of them.
+    /// Number of flash blocks in a unit of capacity; forecasts of need are whole units. Raised if it is 0, or
+    /// so small that there would be more than [`HIGHEST`] units.
     pub unit: u32,
-    /// Steps that it forecasts ahead: 1 (3 minutes) or more (5 are 15 minutes).
+    /// Number of steps that forecasts look ahead: 1 is three minutes, 5 are 15 minutes.
     pub horizon: usize,
-    /// The kind of predictors.
+    /// The choice of predictors.
     pub kind: PredictorKind,
-    /// The share of durations that are to be covered, 0 to 1.
+    /// The share of past durations that a forecast's duration must suit, 0 to 1. At 0.95, spare flash lasted
+    /// at least that long in 95% of the past cases, and a need had ended by then in 95%.
     pub certainty: f32,
-    /// The time for which [`PredictorKind::Default`] looks back for spare storage, in steps.
+    /// Number of latest steps in which [`PredictorKind::Default`] looks for flash that was never used, and so
+    /// is spare.
     pub window: usize,
-    /// The share of that which it keeps back, 0 to 1: the paper's 5% (section 4.4.3) are for minutes.
+    /// The share of spare capacity that is kept back as a margin, 0 to 1. The 5% of the BlockFlex paper
+    /// (section 4.4.3) are for forecasts of minutes, so the default is higher.
     pub kept_back: f32,
 }
 
@@ -137,13 +142,13 @@ const PRICE_FAR: f32 = 24.0;
 /// Durations: the number of lengths that are looked at.
 const LENGTHS: usize = 100;
 
-/// The predictors of one quantity.
+/// The predictors of one quantity, bandwidth or capacity.
 pub struct Predictors {
-    /// The predictor of the level.
+    /// The predictor of the level that will be needed.
     pub level: Box<dyn Predictor + Send>,
-    /// The setting that it is asked for.
+    /// The setting that the level's predictor is called with; each predictor defines its meaning.
     pub setting: f32,
-    /// The predictor of the duration.
+    /// The predictor of the duration for which that level will be enough.
     pub lasting: Box<dyn Lasting + Send>,
 }
 
@@ -172,7 +177,7 @@ struct Half {
     highest: Level,
 }
 
-/// The predictors of one vSSD.
+/// Forecasts the need and the spare flash of one vSSD from its measurements.
 pub struct Forecaster {
     settings: ForecastSettings,
     /// `true` if supply is the storage that was spare for weeks, and not what the predictors leave.
@@ -219,7 +224,7 @@ fn scaled(stat: Stat, by: f32) -> Stat {
 }
 
 impl Forecaster {
-    /// A forecaster of the product's predictors that has seen nothing.
+    /// Returns a forecaster with the predictors of `settings.kind`, before any measurement.
     #[must_use]
     pub fn new(settings: ForecastSettings) -> Self {
         let of_the_product = |quantity, _highest| Predictors::of_the_product(quantity, &settings);
@@ -227,9 +232,11 @@ impl Forecaster {
         Self { supplies_spare, ..Self::with_predictors(settings, of_the_product) }
     }
 
-    /// A forecaster of any predictors that has seen nothing; the settings' kind does not count.
+    /// Returns a forecaster with predictors of the caller's choice, before any measurement; `settings.kind`
+    /// is ignored.
     ///
-    /// `predictors` makes those of a quantity, of which there are levels up to the one given.
+    /// `predictors` is called once for each quantity, with its highest level, and returns the predictors for
+    /// it.
     pub fn with_predictors(
         mut settings: ForecastSettings,
         mut predictors: impl FnMut(Quantity, Level) -> Predictors,
@@ -247,7 +254,7 @@ impl Forecaster {
         }
     }
 
-    /// Takes the sample of the next step, and learns from it.
+    /// Records the measurements of the next step; the predictors learn from it.
     #[expect(clippy::cast_precision_loss, reason = "samples are f32")]
     pub fn observe(&mut self, sample: &Sample) {
         let iops = scaled(sample.iops, 1.0);
@@ -258,15 +265,16 @@ impl Forecaster {
         self.capacity.observe(&Reading { level: scaled(sample.used, 1.0 / self.settings.unit as f32), iops });
     }
 
-    /// The forecast of this vSSD's need, or its spare storage, one horizon from now, with its duration.
+    /// Forecasts this vSSD's need ([`Side::Demand`]) or spare flash ([`Side::Supply`]) over the horizon of
+    /// the settings.
     ///
-    /// Before the first sample nothing is needed, all is spare, and nothing lasts.
+    /// Before the first measurement its duration is zero.
     #[must_use]
     pub fn forecast(&self, side: Side) -> Forecast {
         self.forecast_with(side, self.settings.certainty)
     }
 
-    /// The same forecast with the share `certainty` (0 to 1) of durations to be covered, instead of the settings'.
+    /// Does the same as [`Self::forecast`], with `certainty` (0 to 1) in place of the settings'.
     #[must_use]
     pub fn forecast_with(&self, side: Side, certainty: f32) -> Forecast {
         if self.supplies_spare && side == Side::Supply {
@@ -306,7 +314,7 @@ impl Forecaster {
         }
     }
 
-    /// The memory of all predictors, in bytes.
+    /// Returns the memory that all predictors take, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let peaks: usize = self.peaks.iter().map(Peak::bytes).sum();

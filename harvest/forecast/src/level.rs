@@ -5,72 +5,73 @@
 //! that will be needed; *supply* (a regular VM's spare storage) is its mirror: all its storage, less the need of its
 //! owner. So a forecast of supply is kept exactly when the owner's need was covered.
 
-/// A whole level.
+/// A level: a need rounded up to a whole number, of channels (bandwidth) or of units of capacity.
 pub type Level = u16;
 
-/// The highest level that a learned predictor tells from others; all above count as one.
+/// The highest level that learned predictors distinguish; all higher ones count as this one.
 pub const HIGHEST: Level = 64;
 
-/// The quantity that is predicted.
+/// The quantity that a level measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Quantity {
-    /// Channels' worth of bandwidth.
+    /// Bandwidth, in multiples of one channel's.
     Bandwidth,
-    /// Units of capacity.
+    /// Capacity, in units of [`ForecastSettings::unit`](super::forecaster::ForecastSettings::unit).
     Capacity,
 }
 
-/// The side that a forecast is for.
+/// The side that a forecast is made for: borrowing or lending flash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// A harvest VM, which needs storage.
+    /// Flash that a harvest VM needs.
     Demand,
-    /// A regular VM, which can spare storage.
+    /// Flash that a regular VM can spare.
     Supply,
 }
 
-/// The readings of a quantity during one step.
+/// The highest, lowest and mean value of a quantity during one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stat {
-    /// The highest.
+    /// The highest value during the step.
     pub max: f32,
-    /// The lowest.
+    /// The lowest value during the step.
     pub min: f32,
-    /// The mean over time.
+    /// The mean value over the time of the step.
     pub mean: f32,
 }
 
-/// The input of a predictor of a level, for one step.
+/// The measurements of one step that a predictor of a level learns from.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// The level.
+    /// The quantity as a level, before it is rounded up.
     pub level: Stat,
-    /// Operations a second, if they count; only the LSTM looks at them.
+    /// I/O operations a second; zero if not measured. Only the predictor with an LSTM network uses it.
     pub iops: Stat,
 }
 
 impl Reading {
-    /// A step with one level, without operations.
+    /// Returns a reading in which the level was constant, without I/O operations.
     #[must_use]
     pub fn flat(level: f32) -> Self {
         Self { level: Stat { max: level, min: level, mean: level }, iops: Stat::default() }
     }
 }
 
-/// A predictor of the level that will be needed, step by step.
+/// A predictor of the level that will be needed. It learns from one reading for each step.
 pub trait Predictor {
-    /// Takes the next step, and learns from it if the predictor learns.
+    /// Records the next step; a predictor that learns does so now.
     fn observe(&mut self, reading: &Reading);
 
-    /// The level that will be needed. `setting` trades coverage for waste: a higher one never gives less.
+    /// Returns the level that will be needed, by the steps so far. A higher `setting` never gives a lower
+    /// level: it covers more needs and wastes more.
     fn forecast(&self, setting: f32) -> Level;
 
-    /// The memory that it takes, in bytes.
+    /// Returns the memory that the predictor takes, in bytes.
     fn bytes(&self) -> usize;
 }
 
-/// The lowest whole level that is not below; a level that hardly exceeds one (by a thousandth) counts as that one, so
-/// that sums of rounded numbers do not cost a level.
+/// Rounds up to a whole level. A value less than 0.001 above a whole level counts as that level, so that
+/// rounding errors of sums do not cost a level.
 #[must_use]
 pub fn level_above(level: f32) -> Level {
     let above = (level - 1e-3).ceil();

@@ -6,19 +6,19 @@
 use super::level::{Level, Predictor, Reading, level_above};
 use std::collections::VecDeque;
 
-/// The last level with a margin: times `1 + setting`, rounded up (BlockFlex over-provisions by 0.05).
+/// A predictor of the last step's highest level times `1 + setting`, rounded up. BlockFlex adds 0.05.
 #[derive(Clone, Debug, Default)]
 pub struct Margin(f32);
 
-/// The last level and `setting` levels more.
+/// A predictor of the last step's highest level, rounded up, plus `setting` levels.
 #[derive(Clone, Debug, Default)]
 pub struct Added(f32);
 
-/// The highest level of the last `setting` steps.
+/// A predictor of the highest level of the last `setting` steps (at least 1).
 #[derive(Clone, Debug)]
 pub struct Highest(Window);
 
-/// The quantile `setting` (0 to 1) of the levels of a window.
+/// A predictor of the quantile `setting` (0 to 1) of the highest levels of the steps in a window.
 #[derive(Clone, Debug)]
 pub struct Quantile {
     window: Window,
@@ -26,7 +26,8 @@ pub struct Quantile {
     sorted: Vec<f32>,
 }
 
-/// An exponentially weighted mean and `setting` times its deviation more, rounded up.
+/// A predictor of the exponentially weighted mean of the level plus `setting` times its standard deviation,
+/// rounded up.
 #[derive(Clone, Debug)]
 pub struct Smooth {
     /// The weight of a new level, 0 to 1.
@@ -61,7 +62,8 @@ impl Window {
 }
 
 impl Highest {
-    /// A predictor that remembers `length` steps: settings above that have the same effect.
+    /// Returns a predictor that remembers `length` steps, at least 1. A setting above `length` has the effect
+    /// of `length`.
     #[must_use]
     pub fn new(length: usize) -> Self {
         Self(Window::new(length))
@@ -69,7 +71,7 @@ impl Highest {
 }
 
 impl Quantile {
-    /// A predictor over a window of `length` steps.
+    /// Returns a predictor over the last `length` steps, at least 1.
     #[must_use]
     pub fn new(length: usize) -> Self {
         Self { window: Window::new(length), sorted: Vec::new() }
@@ -82,7 +84,7 @@ impl Quantile {
 }
 
 impl Smooth {
-    /// A predictor that gives each new level `weight`, 0 to 1.
+    /// Returns a predictor in which each new level has `weight`, 0 to 1; the mean so far has the rest.
     #[must_use]
     pub fn new(weight: f32) -> Self {
         Self { weight: weight.clamp(0.0, 1.0), mean: None, variance: 0.0 }

@@ -10,12 +10,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The time for which spare storage is promised: two of the paper's 30 minutes (section 4.3.2). It is renewed every
-/// three.
+/// The duration for which spare flash is offered: an hour, two of the BlockFlex paper's units of 30 minutes
+/// (section 4.3.2). The offer is renewed every three minutes.
 pub const LASTS: Duration = Duration::from_secs(3600);
 
-/// The highest of the last numbers. Keeps those that can still become it: for weeks of three-minute steps mostly a few,
-/// never more than the window.
+/// The maximum over a sliding window of numbers. It stores only those numbers that can still become the
+/// maximum: usually few, and never more than the window.
 #[derive(Clone, Debug)]
 pub struct Peak {
     window: usize,
@@ -24,13 +24,13 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// The peak of the last `window` numbers, at least one.
+    /// Returns the maximum over the last `window` numbers (at least 1), before any number.
     #[must_use]
     pub fn new(window: usize) -> Self {
         Self { window: window.max(1), seen: 0, queue: VecDeque::new() }
     }
 
-    /// Takes the next number.
+    /// Adds the next number, and drops the one that leaves the window.
     pub fn push(&mut self, number: f32) {
         while self.queue.pop_back_if(|(_, last)| *last <= number).is_some() {}
         self.queue.push_back((self.seen, number));
@@ -39,13 +39,13 @@ impl Peak {
         while self.queue.pop_front_if(|(at, _)| *at < oldest).is_some() {}
     }
 
-    /// The highest; `None` before the first.
+    /// Returns the maximum of the window; `None` before the first number.
     #[must_use]
     pub fn get(&self) -> Option<f32> {
         self.queue.front().map(|(_, number)| *number)
     }
 
-    /// The memory that it takes, in bytes.
+    /// Returns the memory that the numbers take, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.queue.capacity() * size_of::<(usize, f32)>()

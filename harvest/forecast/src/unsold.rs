@@ -10,7 +10,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The number of times of a size from which on its histogram is preferred to that of all.
+/// The number of recorded durations of a VM size from which on its own histogram is used, and not that of all
+/// sizes.
 pub const ENOUGH: u32 = 20;
 
 /// Buckets of a histogram: the first up to a minute, each four a factor of two more; the last 45 days and more.
@@ -22,7 +23,8 @@ const FULL: u32 = 10_000;
 /// The most sizes that are told apart; others are only counted among all.
 const SIZES: usize = 64;
 
-/// Histograms of the times for which VMs stayed unsold.
+/// Histograms of the durations for which VMs of each size were unsold. They predict for how long unsold flash
+/// can be lent.
 #[derive(Clone, Debug, Default)]
 pub struct Unsold {
     sizes: BTreeMap<u64, Size>,
@@ -66,7 +68,7 @@ impl Size {
 }
 
 impl Unsold {
-    /// Notes that a VM of `size` bytes was unsold for `time`.
+    /// Records that a VM of `size` bytes was unsold for the duration `time`.
     pub fn ended(&mut self, size: u64, time: Duration) {
         self.all.add(time);
         if self.sizes.len() < SIZES || self.sizes.contains_key(&size) {
@@ -79,8 +81,8 @@ impl Unsold {
         self.sizes.get(&size).filter(|size| size.sum >= ENOUGH).unwrap_or(&self.all)
     }
 
-    /// The number of past VMs on which the forecast is based for one of `size` bytes that has been unsold for `age`:
-    /// those that were so for longer.
+    /// Returns the number of recorded VMs that were unsold for longer than `age`: those that [`Self::lasts`]
+    /// is based on for a VM of `size` bytes.
     #[must_use]
     pub fn known(&self, size: u64, age: Duration) -> u32 {
         self.longer(size, age).1.iter().sum()
@@ -92,8 +94,9 @@ impl Unsold {
         (from, self.of(size).buckets.get(from..).unwrap_or_default())
     }
 
-    /// The further time for which a VM of `size` bytes stays unsold that has been so for `age`, with certainty `cover`
-    /// (0 to 1): the share `cover` of those that lasted longer than `age` lasted that much longer. Zero if none did.
+    /// Returns the further duration for which a VM of `size` bytes that has been unsold for `age` will stay
+    /// unsold with probability `cover` (0 to 1): the share `cover` of the recorded VMs that were unsold for
+    /// longer than `age` lasted at least that much longer. Zero if there are none.
     #[must_use]
     pub fn lasts(&self, size: u64, age: Duration, cover: f32) -> Duration {
         let (from, longer) = self.longer(size, age);

@@ -31,17 +31,18 @@ const TOGETHER: usize = 64;
 /// The longest hole that one call looks for, in bytes.
 const LOOK: u64 = 64 << 20;
 
-/// A vSSD as a disk. It may be used after the vSSD was deleted; then it returns errors that say so.
+/// A vSSD's disk, as a block device. After the vSSD is deleted, every operation returns an error that says
+/// so.
 pub struct VssdDisk {
     host: Arc<Host>,
     volume: Arc<Volume>,
 }
 
 impl Host {
-    /// A vSSD as a disk.
+    /// Returns the disk of the vSSD named `name`.
     ///
     /// # Errors
-    /// NotFound; Invalid for an unsold one, which has no owner.
+    /// NotFound if there is no such vSSD; Invalid for an unsold one, which has no user.
     pub fn disk(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
         let volume = self.named(name)?;
         if volume.kind == VssdKind::Unsold {
@@ -53,10 +54,11 @@ impl Host {
         Ok(Arc::new(VssdDisk::new(host, volume)))
     }
 
-    /// Bytes, in whole pages, that a vSSD holds beyond a size.
+    /// Returns the number of bytes, in whole pages, that a vSSD stores at offsets from `size` on: the data
+    /// that a resize to `size` would discard.
     ///
     /// # Errors
-    /// NotFound.
+    /// NotFound if there is no such vSSD, and the errors of [`Self::disk`].
     pub fn stored_beyond(&self, name: &str, size: u64) -> Result<u64> {
         let disk = self.disk(name)?;
         let (mut at, mut stored) = (size, 0);

@@ -97,7 +97,7 @@ const REPORTS: usize = 256;
 /// The number of pauses of 50 ms for which a deletion is waited for.
 const DELETED: usize = 40;
 
-/// A host. All methods may be called from any thread.
+/// A host: flash, the vSSDs on it, and the decisions on lending. All methods may be called from any thread.
 pub struct Host {
     pub(crate) me: Weak<Self>,
     settings: HostSettings,
@@ -161,11 +161,11 @@ impl Control {
 }
 
 impl Host {
-    /// Makes a vSSD of channels without an owner, the least worn ones.
+    /// Makes a vSSD on channels that no vSSD owns, the least worn ones first.
     ///
     /// # Errors
-    /// Conflict if there is one of this name; NoSpace if there are not enough channels, or the size does not fit them;
-    /// Invalid for a name or a size that cannot be.
+    /// Conflict if the name is in use; NoSpace if there are too few free channels, or if the size does not
+    /// fit on them; Invalid for an impossible name or size.
     #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
     pub fn create(&self, name: &str, spec: VssdSpec) -> Result<VssdStatus> {
         self.check()?;
@@ -232,7 +232,7 @@ impl Host {
         Ok(id)
     }
 
-    /// All vSSDs, by number.
+    /// Returns the state of all vSSDs, in the order of their numbers.
     #[must_use]
     pub fn list(&self) -> Vec<VssdStatus> {
         let control = self.control.lock();
@@ -241,10 +241,11 @@ impl Host {
         there.filter_map(|volume| self.status_of(&control, volume.id)).collect()
     }
 
-    /// Makes a vSSD larger or smaller; data beyond a smaller size is gone.
+    /// Changes the size of a vSSD to `size` bytes; data beyond it is discarded.
     ///
     /// # Errors
-    /// NotFound; NoSpace if its flash is not enough; Invalid if it is not of whole pages.
+    /// NotFound if there is no such vSSD; NoSpace if its flash is too small; Invalid if the size is not a
+    /// multiple of the flash's page size.
     pub fn resize(&self, name: &str, size: u64) -> Result<VssdStatus> {
         let volume = self.named(name)?;
         self.resize_volume(&volume, size)?;
@@ -269,12 +270,13 @@ impl Host {
         volume.flush(&self.log, &self.media)
     }
 
-    /// Deletes a vSSD with all its data. Its loans are taken back, its leases go back; its flash has no new owner
-    /// before it is erased, which may go on when this returns. On a disk full to the last byte it is deleted for good
-    /// when the journal has room.
+    /// Deletes a vSSD with all its data. Flash that it lends is taken back, and flash that it has on lease is
+    /// returned. Its own flash is erased before it has a new owner, which may continue after this call
+    /// returns. If the journal's file system is completely full, the deletion is finished when there is room
+    /// again.
     ///
     /// # Errors
-    /// NotFound; errors of the journal's disk.
+    /// NotFound if there is no such vSSD; errors of the journal's file system.
     pub fn delete(&self, name: &str) -> Result<()> {
         self.check()?;
         let volume = self.named(name)?;
@@ -291,10 +293,12 @@ impl Host {
         Ok(())
     }
 
-    /// Harvests storage for a harvest vSSD. Returns the leases: less than was requested only if `partial` allows it.
+    /// Leases flash for a harvest VM's vSSD. Returns the new leases, which are less than requested only if
+    /// [`Wish::partial`] allows it.
     ///
     /// # Errors
-    /// NotFound; Invalid if it is no harvest VM's; NoSpace if the pool has not enough.
+    /// NotFound if there is no such vSSD; Invalid if it is not a harvest VM's; NoSpace if not enough flash is
+    /// offered.
     #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
     pub fn request(&self, name: &str, wish: Wish) -> Result<Vec<LeaseStatus>> {
         self.check()?;
@@ -364,12 +368,13 @@ impl Host {
         Error::new(ErrorKind::NoSpace, cause).remedy(remedy)
     }
 
-    /// Gives storage back: one lease, whose data moves to the vSSD's other flash (if it does not fit, a report says so
-    /// and the lease is kept), or all leases with all their data. On a disk full to the last byte that begins when the
-    /// journal has room.
+    /// Gives leased flash back. With `lease`, only that one: its data moves to the vSSD's other flash. If it
+    /// does not fit there, the lease is kept and [`Self::reports`] says so. With `None`, all leases end and
+    /// all data of the vSSD is lost. If the journal's file system is completely full, this begins when there
+    /// is room again.
     ///
     /// # Errors
-    /// NotFound if it has no such lease.
+    /// NotFound if the vSSD does not exist or has no such lease.
     pub fn release(&self, name: &str, lease: Option<GssdId>) -> Result<()> {
         self.check()?;
         let volume = self.named(name)?;
@@ -384,11 +389,12 @@ impl Host {
         self.notify_now_or_later(BrokerEvent::Release { borrower: volume.id, gssd: lease })
     }
 
-    /// Offers storage that a vSSD can do without, as if it had been forecast: for callers that know better. Storage
-    /// that is not leased when the next forecast says otherwise goes home.
+    /// Offers flash of a vSSD for lending, in place of its forecast: `channels` channels and `bytes` bytes
+    /// for the duration `lasts`. Offered flash that is not leased goes back to the vSSD when the next
+    /// forecast says that it is needed.
     ///
     /// # Errors
-    /// NotFound; Invalid for a harvest VM's, which lends nothing.
+    /// NotFound if there is no such vSSD; Invalid for a harvest VM's, which lends nothing.
     pub fn offer(&self, name: &str, channels: u16, bytes: u64, lasts: Duration) -> Result<()> {
         self.check()?;
         self.log.may_take(0)?;
@@ -427,7 +433,8 @@ impl Host {
         })
     }
 
-    /// Lets time pass: to be called every second. Does work that is due, and begins work that takes time.
+    /// Does the work that is due by time, and starts longer work in the background. To be called every
+    /// second.
     pub fn tick(&self) {
         if self.check().is_err() {
             return;
@@ -495,12 +502,12 @@ impl Host {
         short.then_some(keep)
     }
 
-    /// Makes all durable and stops background work. Disks may still be used; their later writes are durable with their
-    /// own flushes.
+    /// Makes all data durable and stops background work. The disks can still be used afterwards; writes
+    /// become durable by flushes of the disk.
     ///
     /// # Errors
-    /// Errors of the flash or the journal's disk. NoSpace if that is so full that the last deletions, releases or
-    /// offers are not in the journal: after the next start they are not done.
+    /// Errors of the flash or of the journal's file system. NoSpace if that is so full that the last
+    /// deletions, releases or offers are not in the journal: they are undone at the next start.
     pub fn close(&self) -> Result<()> {
         self.closing.store(true, Ordering::Release);
         self.changed.notify_all();

@@ -82,14 +82,14 @@ pub(super) struct ExportProcess {
     thread: Option<JoinHandle<()>>,
 }
 
-/// An export process as programs see it.
+/// The state of a vSSD's export process, which serves it by vhost-user or as a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExportProcessStatus {
-    /// Its number, while there is one.
+    /// The process ID; none while the process does not run.
     pub pid: Option<u32>,
-    /// `true` if it serves the vSSD in at least one way.
+    /// `true` if the process serves the vSSD in at least one way.
     pub serving: bool,
-    /// The number of times that it died and was started again.
+    /// Number of times that the process ended unexpectedly and was started again.
     pub restarts: u64,
 }
 

@@ -65,7 +65,8 @@ enum Authentication {
     Certificates,
 }
 
-/// The servers of all vSSDs. The lock of `served` is held only briefly: servers are started and stopped outside it.
+/// The servers through which clients use the vSSDs: NBD servers and export processes. The lock of `served` is
+/// held only briefly, because servers are started and stopped outside it.
 pub struct Exports {
     /// `None` without such an address, and after the server was stopped.
     shared: RwLock<Option<Shared>>,
@@ -87,11 +88,11 @@ enum Since {
 }
 
 impl Exports {
-    /// Serves all vSSDs that the host has, at sockets of their own in `dir` and, if `shared` is given, by one server.
-    /// `forgets` means that the host has none when it is opened.
+    /// Serves all vSSDs of the host except unsold ones: each at a socket of its own below `dir`, and all by
+    /// one NBD server if `shared` is given. `forgets` is `true` if the host keeps no vSSDs when it is closed.
     ///
     /// # Errors
-    /// If the shared server cannot be started, or the stored ways cannot be read.
+    /// The shared server cannot be started, or the file of the stored ways cannot be read.
     pub fn start(shared: Option<&NbdSettings>, dir: &Path, forgets: bool, host: &Host) -> Result<Self> {
         let file = ways::file(dir, forgets);
         let mut ways = ways::read(&file)?;
@@ -116,11 +117,11 @@ impl Exports {
         Ok(exports)
     }
 
-    /// Begins to serve a vSSD that the host has.
+    /// Begins to serve an existing vSSD in the given ways.
     ///
     /// # Errors
-    /// Errors of starting a server; the vSSD is not served at all in that case. [`ErrorKind::Invalid`] for an owner or
-    /// a mode that is not valid, and for names of certificates if the daemon sees no certificates.
+    /// Errors of starting a server; then the vSSD is not served at all. [`ErrorKind::Invalid`] for an invalid
+    /// owner or mode, and for names of certificates if the shared server does not check certificates.
     pub fn add(&self, host: &Host, name: &str, ways: Ways) -> Result<()> {
         self.check(&ways).map_err(|e| e.about(name))?;
         let added = self.begin(host, name, ways.clone()).and_then(|()| self.keep(name, Some(ways)));
@@ -139,10 +140,11 @@ impl Exports {
         started
     }
 
-    /// Ends the servers of a vSSD; its clients are cut off, and their writes are durable.
+    /// Stops serving a vSSD. Its clients are disconnected, and their writes are durable. Does nothing for a
+    /// vSSD that is not served.
     ///
     /// # Errors
-    /// If a flush fails; the servers end anyway.
+    /// A flush fails, or the file of the stored ways cannot be written; the servers are stopped anyway.
     pub fn remove(&self, name: &str) -> Result<()> {
         let kept = self.keep(name, None);
         self.end(name).and(kept)
@@ -157,11 +159,11 @@ impl Exports {
         stopped.and(removed)
     }
 
-    /// Serves a vSSD in other ways than before; its clients are cut off.
+    /// Serves a vSSD in other ways than before. Its clients are disconnected.
     ///
     /// # Errors
-    /// As [`Exports::add`], and an error if a flush fails. After an error it is served as before, as far as possible,
-    /// and the missing ways are tried again when the daemon starts.
+    /// As [`Exports::add`]; a flush fails. After an error the vSSD is served as before, as far as possible,
+    /// and ways that are missing are tried again when the daemon starts.
     pub fn change(&self, host: &Host, name: &str, ways: Ways) -> Result<()> {
         self.check(&ways).map_err(|e| e.about(name))?;
         let before = self.ways(name);
@@ -188,19 +190,19 @@ impl Exports {
         started.and(kept)
     }
 
-    /// The ways in which a vSSD is served.
+    /// Returns the ways in which a vSSD is served; the defaults if it is not served.
     pub fn ways(&self, name: &str) -> Ways {
         self.lock().get(name).map(|served| served.ways.clone()).unwrap_or_default()
     }
 
-    /// The number of clients that have it open by NBD.
+    /// Returns the number of clients that are connected to a vSSD by NBD.
     pub fn clients(&self, name: &str) -> usize {
         let shared = self.with_shared(|shared| shared.server.clients(name)).unwrap_or(0);
         let own = self.lock().get(name).and_then(|served| Some(served.nbd.as_ref()?.clients(name)));
         shared + own.unwrap_or(0)
     }
 
-    /// The URIs at which clients find it, and the cause if one of the ways is missing.
+    /// Returns the URIs at which clients reach a vSSD, and the cause if one of the requested ways is missing.
     pub fn places(&self, name: &str) -> (Vec<String>, Option<String>) {
         let served = self.lock();
         let Some(served) = served.get(name) else { return (Vec::new(), None) };
@@ -213,22 +215,24 @@ impl Exports {
         (uris, served.error.clone().or_else(|| process?.error()))
     }
 
-    /// The process that serves a vSSD by vhost-user or as a file, if there is one.
+    /// Returns the state of a vSSD's export process; `None` if the vSSD is served neither by vhost-user nor
+    /// as a file.
     pub fn process(&self, name: &str) -> Option<ExportProcessStatus> {
         self.lock().get(name)?.process.as_ref().map(ExportProcess::status)
     }
 
-    /// The URI of the server of all vSSDs, if there is one.
+    /// Returns the URI of the NBD server for all vSSDs; `None` if there is none.
     pub fn uri(&self) -> Option<String> {
         self.with_shared(|shared| shared.server.uri_of(""))
     }
 
-    /// The directory of the vSSDs' own sockets.
+    /// Returns the directory of the sockets at which the vSSDs are served one by one.
     pub fn sockets(&self) -> PathBuf {
         self.dir.join(SOCKETS)
     }
 
-    /// Notifies clients of changed sizes, and checks whether a server has ended by itself.
+    /// Notifies clients of changed sizes, and drops servers that have ended by themselves. To be called every
+    /// second.
     pub fn refresh(&self) {
         for (name, served) in self.lock().iter_mut() {
             served.notify_of_size();
@@ -236,7 +240,8 @@ impl Exports {
         }
     }
 
-    /// Makes clients' writes durable. Clients learn of failures from their own flushes.
+    /// Makes all clients' writes durable. A failure is only logged, because clients learn of it from their
+    /// own flushes.
     pub fn flush(&self) {
         let devices: Vec<_> = self.lock().values().map(|served| Arc::clone(&served.export.device)).collect();
         for device in devices {
@@ -246,15 +251,15 @@ impl Exports {
         }
     }
 
-    /// The error that ended the server of all vSSDs; returned only once.
+    /// Returns the error that ended the NBD server for all vSSDs: once, and `None` on later calls.
     pub fn failed(&self) -> Option<Error> {
         self.with_shared(|shared| shared.server.failed()).flatten()
     }
 
-    /// Ends all servers; clients' writes are durable then.
+    /// Stops all servers. Clients' writes are durable afterwards.
     ///
     /// # Errors
-    /// If a flush fails; the others end anyway.
+    /// A flush fails; the other servers are stopped anyway.
     pub fn stop(&self) -> Result<()> {
         let served = std::mem::take(&mut *self.lock());
         let shared = self.shared.write().take();

@@ -47,7 +47,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The socket at which programs find the daemon, in its directory.
+/// The file name of the daemon's control socket, in the daemon's directory.
 pub const SOCKET: &str = "harvest.sock";
 
 /// The interval of the host's timers.
@@ -59,19 +59,19 @@ const FLUSH: Duration = Duration::from_secs(30);
 /// The most NBD clients at a time at the address that all vSSDs share.
 const CONNECTIONS_MAX: usize = 1024;
 
-/// The configuration of a daemon.
+/// The configuration with which a daemon is started.
 pub struct HarvestSettings {
-    /// The host.
+    /// The options of the host that the daemon runs.
     pub host: Options,
-    /// The address of an NBD server for all vSSDs, in addition to the socket of each.
+    /// The address of an NBD server for all vSSDs, in addition to the socket of each. `None`: no such server.
     pub nbd: Option<Address>,
-    /// Certificates for that.
+    /// The certificates of the NBD server for all vSSDs. `None`: no TLS.
     pub tls: Option<TlsSettings>,
-    /// The TCP address of the read-only part of the interface.
+    /// The TCP address of the read-only part of the HTTP interface. `None`: not on TCP.
     pub http: Option<HttpPort>,
 }
 
-/// A daemon that runs.
+/// A running daemon: a host, the servers of its vSSDs, and its HTTP interface.
 pub struct Harvest {
     host: Arc<Host>,
     exports: Arc<Exports>,
@@ -82,11 +82,11 @@ pub struct Harvest {
 }
 
 impl Harvest {
-    /// Opens the host, serves its vSSDs, and listens, on the runtime of the caller.
+    /// Opens the host, serves its vSSDs, and listens for requests, on the caller's Tokio runtime.
     ///
     /// # Errors
-    /// Errors of [`Host::open`] and of listening. A vSSD that cannot be served in one of its ways does not prevent the
-    /// others from being served: its status has the cause.
+    /// Errors of [`Host::open`] and of listening. A vSSD that cannot be served in one of its ways is no
+    /// error: its status names the cause.
     pub async fn start(settings: HarvestSettings) -> Result<Self> {
         let HarvestSettings { host: options, nbd, tls, http } = settings;
         let dir = options.dir.clone();
@@ -123,37 +123,38 @@ impl Harvest {
         Ok(Self { host, exports, ticker, flusher, rest, socket })
     }
 
-    /// The path of its socket.
+    /// Returns the path of the control socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The URI at which clients find all its vSSDs, each as an export, if there is such a server.
+    /// Returns the URI of the NBD server for all vSSDs, which has each as an export; `None` if there is none.
     #[must_use]
     pub fn nbd(&self) -> Option<String> {
         self.exports.uri()
     }
 
-    /// The directory of the vSSDs' own sockets.
+    /// Returns the directory of the sockets at which the vSSDs are served one by one.
     #[must_use]
     pub fn sockets(&self) -> PathBuf {
         self.exports.sockets()
     }
 
-    /// The TCP address of the read-only part of the interface.
+    /// Returns the TCP address of the read-only part of the HTTP interface; `None` if it is not on TCP.
     #[must_use]
     pub fn http(&self) -> Option<SocketAddr> {
         self.rest.address
     }
 
-    /// The number of its vSSDs.
+    /// Returns the number of vSSDs.
     #[must_use]
     pub fn vssds(&self) -> usize {
         self.host.list().len()
     }
 
-    /// The cause of its failure, if it can no longer work.
+    /// Returns the cause if the daemon can no longer work; `None` if it works. The error of the NBD server is
+    /// returned only once.
     #[must_use]
     pub fn failed(&self) -> Option<Error> {
         self.exports.failed().or_else(|| {
@@ -162,10 +163,11 @@ impl Harvest {
         })
     }
 
-    /// Accepts no more requests, ends its exports and closes the host: clients' writes are durable then.
+    /// Stops accepting requests, stops the servers and closes the host. Clients' writes are durable
+    /// afterwards.
     ///
     /// # Errors
-    /// If that fails; the rest is done anyway.
+    /// A flush or the closing of the host fails; the rest is stopped anyway.
     pub async fn stop(self) -> Result<()> {
         let Self { host, exports, ticker, flusher, rest, .. } = self;
         drop(rest);

@@ -129,35 +129,41 @@ struct Document;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewVssd {
-    /// Its name: letters, digits, `-`, `_` and `.`, 64 at most. Its NBD export has the same name.
+    /// The name of the vSSD: letters, digits, `-`, `_` and `.`, at most 64 characters. Its NBD export has the
+    /// same name.
     pub name: String,
-    /// Its kind.
+    /// The kind of the vSSD.
     pub kind: Kind,
-    /// Channels that it owns [default: as many as its size takes; one if no size is given].
+    /// Number of channels that the vSSD is to own [default: as many as its size needs; one if no size is
+    /// given].
     #[serde(default)]
     pub channels: Option<u16>,
-    /// Its size in bytes [default: the capacity of the channels, less the flash's own need].
+    /// Size in bytes [default: all that its channels hold, less the spare flash for garbage collection].
     #[serde(default)]
     pub size: Option<u64>,
-    /// Served by NBD at this socket [default: one of its name in the daemon's directory].
+    /// Path of the socket at which the vSSD is served by NBD [default: one of its name in the daemon's
+    /// directory].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub nbd: Option<PathBuf>,
-    /// Served by vhost-user-blk at this socket, too.
+    /// Path of a socket at which the vSSD is also served by vhost-user-blk [default: not served in this way].
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub vhost_user: Option<PathBuf>,
-    /// Mounted as a file, too: over this file, or as disk.raw in this directory.
+    /// Path at which the vSSD is also mounted as a file: an existing file, or a directory in which it is
+    /// disk.raw [default: not mounted].
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub fuse: Option<PathBuf>,
-    /// The owner of its sockets and its file, as `USER[:GROUP]` [default: the daemon's user].
+    /// The owner of the vSSD's sockets and file, as `USER[:GROUP]` [default: the daemon's user].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_owner: Option<String>,
-    /// Their permissions, in octal [default: 0600, or 0660 if the owner names a group].
+    /// Permissions of the vSSD's sockets and file, in octal [default: 0600, or 0660 if the owner names a
+    /// group].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_mode: Option<String>,
-    /// Names of certificates that may open it at the daemon's NBD address [default: none].
+    /// Names of the certificates whose clients may open the vSSD at the daemon's NBD address [default: none,
+    /// and no client may if the daemon checks certificates].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tls_clients: Vec<String>,
 }
@@ -166,13 +172,15 @@ pub struct NewVssd {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewAccess {
-    /// The owner of its sockets and its file, as `USER[:GROUP]` [default: the daemon's user].
+    /// The owner of the vSSD's sockets and file, as `USER[:GROUP]` [default: the daemon's user].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_owner: Option<String>,
-    /// Their permissions, in octal [default: 0600, or 0660 if the owner names a group].
+    /// Permissions of the vSSD's sockets and file, in octal [default: 0600, or 0660 if the owner names a
+    /// group].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_mode: Option<String>,
-    /// Names of certificates that may open it at the daemon's NBD address [default: none].
+    /// Names of the certificates whose clients may open the vSSD at the daemon's NBD address [default: none,
+    /// and no client may if the daemon checks certificates].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tls_clients: Vec<String>,
 }
@@ -181,20 +189,20 @@ pub struct NewAccess {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewSize {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
-/// The space that a vSSD can spare.
+/// Flash of a vSSD that is offered for lending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewOffer {
-    /// Bytes, at most; 0 withdraws space that is not leased.
+    /// Number of bytes to offer, at most; 0 withdraws the flash that is not on lease.
     pub capacity: u64,
-    /// Channels, at most.
+    /// Number of channels to offer, at most.
     #[serde(default = "one")]
     pub bandwidth: u16,
-    /// The time for which it can be lent, in seconds.
+    /// Duration for which the flash can be lent, in seconds.
     pub duration_s: u64,
 }
 

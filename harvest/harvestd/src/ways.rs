@@ -23,25 +23,29 @@ const FILE_MAX: u64 = 16 << 20;
 const NAMES_MAX: usize = 64;
 const NAME_MAX: usize = 255;
 
-/// The ways in which a vSSD is served, and its users.
+/// The ways in which a vSSD is served to clients, and the users that may open it. The default is NBD at a
+/// socket in the daemon's directory, for the daemon's user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ways {
-    /// The NBD socket, if it is not one in the daemon's directory.
+    /// Path of the NBD socket; `None` for the one of the vSSD's name in the daemon's directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nbd: Option<PathBuf>,
-    /// The socket of vhost-user-blk.
+    /// Path of the socket for vhost-user-blk; `None` if the vSSD is not served in this way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vhost_user: Option<PathBuf>,
-    /// The place of the file: over this one, or as disk.raw in this directory.
+    /// Path at which the vSSD is mounted as a file: an existing file, or a directory in which it is
+    /// `disk.raw`. `None` if it is not mounted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fuse: Option<PathBuf>,
-    /// The owner of its sockets and its file, as `USER[:GROUP]`; the daemon's user if none.
+    /// The owner of the vSSD's sockets and file, as `USER[:GROUP]`; `None` for the daemon's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_owner: Option<String>,
-    /// Their permissions, in octal; `None` for 0600, or 0660 if the owner names a group.
+    /// Permissions of the vSSD's sockets and file, in octal; `None` for 0600, or 0660 if the owner names a
+    /// group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_mode: Option<String>,
-    /// The names of certificates that may open it at the daemon's NBD address.
+    /// Names of the certificates whose clients may open the vSSD at the daemon's NBD address. Empty: no
+    /// client may if the daemon checks certificates, otherwise any client may.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tls_clients: Vec<String>,
 }

@@ -45,7 +45,8 @@ enum Command {
     Trace(trace::Command),
 }
 
-/// The command line with all its commands, for man pages, completions and the reference.
+/// Returns the definition of the command line with all its commands, from which man pages, shell completions
+/// and the reference are made.
 #[must_use]
 pub fn command() -> clap::Command {
     Cli::command()

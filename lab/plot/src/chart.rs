@@ -2,20 +2,20 @@
 
 use crate::color::Color;
 
-/// One or several charts that make a picture: panels beside and below each other.
+/// A picture of one or several charts, arranged as panels in rows and columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Picture {
     /// The title above all panels; empty for none.
     pub title: String,
     /// A line under the title that describes the data; empty for none.
     pub note: String,
-    /// The panels, row by row.
+    /// The panels, row by row from the top left.
     pub charts: Vec<Chart>,
-    /// Panels in a row, at least one.
+    /// The number of panels in a row, at least one.
     pub columns: usize,
-    /// Width of a panel in pixels (at scale 1), with its axes and without a legend beside it.
+    /// Width of a panel in pixels at scale 1, including its axes and without a legend at its right.
     pub width: f64,
-    /// Height of a panel.
+    /// Height of a panel in pixels at scale 1, including its axes.
     pub height: f64,
 }
 
@@ -45,13 +45,13 @@ impl Picture {
         Self { columns, ..self }
     }
 
-    /// Sets the size of panels, in pixels.
+    /// Sets the width and the height of each panel, in pixels at scale 1.
     #[must_use]
     pub fn panel(self, width: f64, height: f64) -> Self {
         Self { width, height, ..self }
     }
 
-    /// Adds a panel.
+    /// Adds a panel after the others.
     #[must_use]
     pub fn with(mut self, chart: Chart) -> Self {
         self.charts.push(chart);
@@ -59,22 +59,23 @@ impl Picture {
     }
 }
 
-/// One pair of axes and the series between them.
+/// A chart: a pair of axes and the series that are drawn between them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chart {
     /// The title above the axes; empty for none.
     pub title: String,
-    /// The axis below.
+    /// The horizontal axis, below the chart.
     pub x: Axis,
-    /// The axis at the left.
+    /// The vertical axis, at the left.
     pub y: Axis,
-    /// The axis at the right, for the series that are [`Series::on_second`].
+    /// A second vertical axis at the right, for the series with [`Series::on_second`]. `None`: there is no
+    /// such axis.
     pub second: Option<Axis>,
-    /// The series that are drawn, the first at the bottom.
+    /// The series in the order of drawing; a later one covers an earlier one.
     pub series: Vec<Series>,
-    /// Lines across the chart that mark a value.
+    /// Straight lines across the chart, each of which marks a value.
     pub rules: Vec<Rule>,
-    /// The place of the names of the series.
+    /// The position of the legend.
     pub legend: Legend,
 }
 
@@ -91,76 +92,76 @@ impl Chart {
         Self { title: title.into(), ..self }
     }
 
-    /// Sets a second axis at the right.
+    /// Sets the second vertical axis, at the right.
     #[must_use]
     pub fn second(self, axis: Axis) -> Self {
         Self { second: Some(axis), ..self }
     }
 
-    /// Adds a series.
+    /// Adds a series, drawn on top of the others.
     #[must_use]
     pub fn with(mut self, series: Series) -> Self {
         self.series.push(series);
         self
     }
 
-    /// Adds a line that marks a value.
+    /// Adds a straight line across the chart that marks a value.
     #[must_use]
     pub fn rule(mut self, rule: Rule) -> Self {
         self.rules.push(rule);
         self
     }
 
-    /// Sets the place of the legend.
+    /// Sets the position of the legend.
     #[must_use]
     pub fn legend(self, legend: Legend) -> Self {
         Self { legend, ..self }
     }
 }
 
-/// An axis: its name with the unit, its scale, its ends.
+/// An axis: its label, scale and ends.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axis {
-    /// The name, with the unit in brackets: `waiting time [s]`.
+    /// The label, with the unit in brackets: `waiting time [s]`.
     pub label: String,
-    /// The mapping of numbers to places.
+    /// The mapping of numbers to positions along the axis.
     pub scale: Scale,
-    /// The least number shown; with `None`, the data decide.
+    /// The number at the start of the axis. `None`: chosen from the data.
     pub min: Option<f64>,
-    /// The greatest number shown; with `None`, the data decide.
+    /// The number at the end of the axis. `None`: chosen from the data.
     pub max: Option<f64>,
-    /// `true` if only whole numbers are marked, for things that are counted.
+    /// `true` if the axis has marks at whole numbers only, as for counts.
     pub whole: bool,
 }
 
 impl Axis {
-    /// An axis of evenly spaced numbers.
+    /// Creates an axis with a linear scale, whose ends are chosen from the data.
     #[must_use]
     pub fn linear(label: impl Into<String>) -> Self {
         Self { label: label.into(), ..Self::default() }
     }
 
-    /// An axis of powers of ten. Numbers that are not above zero have no place on it: they are left out, except in
-    /// the distribution functions ([`Data::Steps`]), in which they count from the axis's start on.
+    /// Creates an axis with a logarithmic scale. Numbers that are not above zero are left out, except in
+    /// distribution functions ([`Data::Steps`]), where they are drawn at the start of the axis.
     #[must_use]
     pub fn log(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Log, ..Self::default() }
     }
 
-    /// An axis of names: the places are 0, 1, ...
+    /// Creates an axis of named categories; data refer to them by index, from 0.
     #[must_use]
     pub fn categories<T: Into<String>>(label: impl Into<String>, names: impl IntoIterator<Item = T>) -> Self {
         let names = names.into_iter().map(Into::into).collect();
         Self { label: label.into(), scale: Scale::Categories(names), ..Self::default() }
     }
 
-    /// Sets the least number.
+    /// Sets the number at the start of the axis.
     #[must_use]
     pub fn from(self, min: f64) -> Self {
         Self { min: Some(min), ..self }
     }
 
-    /// Sets the greatest number.
+    /// Sets the number at the end of the axis.
     #[must_use]
     pub fn to(self, max: f64) -> Self {
         Self { max: Some(max), ..self }
@@ -172,39 +173,39 @@ impl Axis {
         Self { whole: true, ..self }
     }
 
-    /// An axis of shares of a whole: `from` 0 `to` 1.
+    /// Creates a linear axis for shares of a whole, from 0 to 1.
     #[must_use]
     pub fn share(label: impl Into<String>) -> Self {
         Self::linear(label).from(0.0).to(1.0)
     }
 }
 
-/// The mapping of numbers to places on an axis.
+/// The mapping of numbers to positions along an axis.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Scale {
-    /// Evenly.
+    /// A linear scale: equal differences have equal lengths.
     #[default]
     Linear,
-    /// By their logarithm.
+    /// A logarithmic scale: equal ratios have equal lengths.
     Log,
-    /// Each whole number has a name, and a slot of its own.
+    /// Categories with these names: each whole number from 0 has a name and a slot.
     Categories(Vec<String>),
 }
 
-/// Some data that are drawn alike and have a name in the legend.
+/// A series: data that are drawn in one style and have one name in the legend.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// The name in the legend; empty for none.
+    /// The name in the legend; empty: the series is not in the legend.
     pub name: String,
-    /// The numbers that are drawn.
+    /// The data, with the form in which they are drawn.
     pub data: Data,
-    /// The number of its style in [`palette`](crate::palette); with `None`, the next one.
+    /// Index of the style in [`palette`](crate::palette). `None`: the next one in the order of the series.
     pub style: Option<usize>,
-    /// A colour of its own, instead of its style's.
+    /// A colour that replaces that of the style. `None`: the style's.
     pub color: Option<Color>,
-    /// `true` if its markers are small, for many points.
+    /// `true` if markers are small, which suits many points.
     pub small: bool,
-    /// `true` if its numbers belong to the axis at the right.
+    /// `true` if the series belongs to the vertical axis at the right.
     pub on_second: bool,
 }
 
@@ -213,88 +214,93 @@ impl Series {
         Self { name: name.into(), data, style: None, color: None, small: false, on_second: false }
     }
 
-    /// Points joined by a line, each marked if they are few.
+    /// Creates a series of points, `(x, y)`, joined by straight lines; the points have markers if they are
+    /// few.
     #[must_use]
     pub fn line(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self::new(name, Data::Line(points))
     }
 
-    /// A cumulative distribution: numbers and the share up to each, both rising.
+    /// Creates a cumulative distribution, drawn in steps: pairs of a number and the share of all numbers up
+    /// to it (0 to 1), both ascending.
     #[must_use]
     pub fn steps(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self::new(name, Data::Steps(points))
     }
 
-    /// Points.
+    /// Creates a series of separate points, `(x, y)`, each with a marker.
     #[must_use]
     pub fn points(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self::new(name, Data::Points(points))
     }
 
-    /// Very many points, drawn small and see-through, so that stripes and dense places show.
+    /// Creates a series of very many points, `(x, y)`, drawn as small transparent dots, so dense regions are
+    /// darker.
     #[must_use]
     pub fn stripes(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self::new(name, Data::Stripes(points))
     }
 
-    /// A bar at each category. Several such series stand beside each other in a category's slot.
+    /// Creates bars, one for each category of the horizontal axis. Several such series stand side by side
+    /// within a category.
     #[must_use]
     pub fn bars(name: impl Into<String>, heights: Vec<f64>) -> Self {
         Self::new(name, Data::Bars(heights))
     }
 
-    /// Bars without gaps on an axis of numbers: from `start` on, each `width` wide.
+    /// Creates adjoining bars on an axis of numbers: the first begins at `start`, and each is `width` wide.
     #[must_use]
     pub fn histogram(name: impl Into<String>, start: f64, width: f64, heights: Vec<f64>) -> Self {
         Self::new(name, Data::Histogram { start, width, heights })
     }
 
-    /// Quantiles at each category. Several such series stand beside each other in a category's slot.
+    /// Creates boxes with whiskers, one for each category of the horizontal axis. Several such series stand
+    /// side by side within a category.
     #[must_use]
     pub fn boxes(name: impl Into<String>, boxes: Vec<Quantiles>) -> Self {
         Self::new(name, Data::Boxes(boxes))
     }
 
-    /// Puts the series on the axis at the right.
+    /// Assigns the series to the vertical axis at the right.
     #[must_use]
     pub fn on_second(self) -> Self {
         Self { on_second: true, ..self }
     }
 
-    /// Makes the markers small.
+    /// Sets small markers, which suit many points.
     #[must_use]
     pub fn small(self) -> Self {
         Self { small: true, ..self }
     }
 
-    /// Sets the style by its number: colour, dashes and marker together. The same number in several charts looks
-    /// the same.
+    /// Sets the index of the style (colour, dashes and marker together) in [`palette`](crate::palette).
+    /// Series with the same index look the same in all charts.
     #[must_use]
     pub fn style(self, style: usize) -> Self {
         Self { style: Some(style), ..self }
     }
 
-    /// Sets a colour of its own.
+    /// Sets a colour that replaces that of the style.
     #[must_use]
     pub fn color(self, color: Color) -> Self {
         Self { color: Some(color), ..self }
     }
 }
 
-/// The numbers of a series. Those that are not finite are left out.
+/// The data of a series and the form in which they are drawn. Numbers that are not finite are left out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Data {
-    /// Joined by straight lines, in this order.
+    /// Points, `(x, y)`, joined by straight lines in this order.
     Line(Vec<(f64, f64)>),
-    /// Joined by level steps: a value holds from its place to the next.
+    /// Points, `(x, y)`, joined by level steps: a value holds until the next point.
     Steps(Vec<(f64, f64)>),
-    /// Each with a marker.
+    /// Points, `(x, y)`, each with a marker.
     Points(Vec<(f64, f64)>),
-    /// Each with a small dot.
+    /// Points, `(x, y)`, each drawn as a small transparent dot.
     Stripes(Vec<(f64, f64)>),
-    /// A height for each category.
+    /// Heights of bars, one for each category.
     Bars(Vec<f64>),
-    /// A height for each class of numbers.
+    /// Heights of adjoining bars, one for each class of numbers.
     Histogram {
         /// The start of the first class.
         start: f64,
@@ -303,70 +309,71 @@ pub enum Data {
         /// The height of each class.
         heights: Vec<f64>,
     },
-    /// Quantiles for each category.
+    /// Boxes with whiskers, one for each category.
     Boxes(Vec<Quantiles>),
 }
 
-/// Some numbers by rank: a box with whiskers.
+/// Five quantiles of a distribution, drawn as a box with whiskers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quantiles {
-    /// The whisker's lower end.
+    /// The number at the lower end of the whiskers.
     pub low: f64,
-    /// The box's lower end.
+    /// The number at the lower end of the box.
     pub lower: f64,
-    /// The line in the box.
+    /// The number at the line in the box.
     pub median: f64,
-    /// The box's upper end.
+    /// The number at the upper end of the box.
     pub upper: f64,
-    /// The whisker's upper end.
+    /// The number at the upper end of the whiskers.
     pub high: f64,
 }
 
-/// A line across the chart at a value.
+/// A straight line across the chart that marks a value of one axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// The axis of the value.
+    /// The axis that the value belongs to.
     pub axis: RuleAxis,
-    /// The value.
+    /// The marked value, in the unit of its axis.
     pub at: f64,
-    /// The meaning of the line; empty for none.
+    /// The label of the line; empty: none.
     pub label: String,
 }
 
-/// The axis of a [`Rule`]'s value.
+/// The axis that a [`Rule`]'s value belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleAxis {
-    /// Of the lower axis: the line is upright.
+    /// The horizontal axis; the line is vertical.
     X,
-    /// Of the left axis: the line is level.
+    /// The left axis; the line is horizontal.
     Y,
 }
 
 impl Rule {
-    /// An upright line at `at` of the lower axis.
+    /// Creates a vertical line at the value `at` of the horizontal axis.
     #[must_use]
     pub fn x(at: f64, label: impl Into<String>) -> Self {
         Self { axis: RuleAxis::X, at, label: label.into() }
     }
 
-    /// A level line at `at` of the left axis.
+    /// Creates a horizontal line at the value `at` of the left axis.
     #[must_use]
     pub fn y(at: f64, label: impl Into<String>) -> Self {
         Self { axis: RuleAxis::Y, at, label: label.into() }
     }
 }
 
-/// The place of the names of the series.
+/// The position of the legend, which lists the names of the series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Legend {
-    /// Nowhere for one series; in a corner where nothing is drawn, if there is one; otherwise above; many at the right.
-    /// Panels with the same series share one.
+    /// Chosen from the data: no legend for one series; in an empty corner of the chart, if there is one;
+    /// otherwise above, or at the right if there are many series. Panels with the same series share one
+    /// legend.
     #[default]
     Auto,
     /// Above the axes, in rows.
     Above,
     /// At the right of the axes.
     Right,
-    /// Nowhere.
+    /// No legend.
     Hidden,
 }

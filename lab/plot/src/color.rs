@@ -1,18 +1,18 @@
 //! Colours that people with any colour vision can tell apart, and the other distinctions of series: dashes and markers.
 
-/// Red, green and blue.
+/// A colour: its red, green and blue components, 0 to 255 each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Color(pub u8, pub u8, pub u8);
 
-/// Lines of text and axes.
+/// Colour of text, and of the lines of axes.
 pub const INK: Color = Color(0x26, 0x26, 0x26);
-/// Less important text.
+/// Colour of less important text.
 pub const SOFT_INK: Color = Color(0x5c, 0x5c, 0x5c);
-/// The grid.
+/// Colour of the grid lines.
 pub const GRID: Color = Color(0xe4, 0xe4, 0xe4);
-/// Rules.
+/// Colour of the lines that mark a value ([`Rule`](crate::Rule)).
 pub const RULE: Color = Color(0xb0, 0x30, 0x30);
-/// The background.
+/// Colour of the background.
 pub const PAPER: Color = Color(0xff, 0xff, 0xff);
 
 /// The palette of Okabe and Ito, the strongest first; its yellow is darkened, because it is on white.
@@ -30,7 +30,7 @@ const HUES: [Color; 8] = [
 /// Dashes: drawn, left out, drawn, ... in pixels; none is a solid line.
 const DASHES: [&[f64]; 4] = [&[], &[6.0, 3.0], &[1.6, 2.4], &[7.0, 2.5, 1.6, 2.5]];
 
-/// The shape that marks a point.
+/// The shape that marks a point of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marker {
     /// A disc.
@@ -59,18 +59,19 @@ const MARKERS: [Marker; 7] = [
     Marker::Ring,
 ];
 
-/// The look of a series.
+/// The style of a series: colour, dashes and marker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Style {
-    /// Its colour.
+    /// Colour of lines, markers and areas.
     pub color: Color,
-    /// Its dashes, in pixels.
+    /// Lengths in pixels that are drawn and left out in turn; empty for a solid line.
     pub dash: &'static [f64],
-    /// The marker of its points.
+    /// The shape of the series' points.
     pub marker: Marker,
 }
 
-/// The style of a number. Eight colours, seven markers and four dashes: 56 differ in colour and marker.
+/// Returns the style with this index; any number is valid. The first 56 styles differ from each other in
+/// colour or marker.
 #[must_use]
 pub fn palette(number: usize) -> Style {
     Style {

@@ -44,17 +44,17 @@ pub use ticks::{round_step, round_up};
 use headstart_block::Result;
 
 impl Picture {
-    /// The picture as SVG text.
+    /// Returns the picture as the text of an SVG file.
     #[must_use]
     pub fn svg(&self) -> String {
         svg::write(&layout::lay_out(self))
     }
 
-    /// The picture as PNG, with `scale` pixels for each of [`Picture::width`]'s: 2 is crisp on most screens and in
-    /// print.
+    /// Returns the picture as the bytes of a PNG file, with `scale` pixels for each unit of
+    /// [`Picture::width`]; a scale of 2 is sharp on most screens and in print.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] where the picture would be too large.
+    /// [`headstart_block::ErrorKind::Invalid`] if the picture would have too many pixels, or none.
     pub fn png(&self, scale: f64) -> Result<Vec<u8>> {
         png::write(&layout::lay_out(self), scale)
     }

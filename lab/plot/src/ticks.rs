@@ -16,8 +16,8 @@ const TICKS_MAX: usize = 60;
 /// The steps between marks, as factors of powers of ten.
 const STEPS: [f64; 3] = [1.0, 2.0, 5.0];
 
-/// The least of 1, 2 or 5 times a power of ten that is not below `least`; 1 if that is no positive number. For the
-/// width of a histogram's classes.
+/// Returns the smallest number of the form 1, 2 or 5 times a power of ten that is at least `least`; 1 if
+/// `least` is not a positive number. A use is the width of a histogram's classes.
 #[must_use]
 pub fn round_step(least: f64) -> f64 {
     if !(least.is_finite() && least > 0.0) {
@@ -31,7 +31,8 @@ pub fn round_step(least: f64) -> f64 {
     if step.is_finite() && step > 0.0 { step } else { 1.0 }
 }
 
-/// A round number that is not below `number`, nor far above. For the common end of several axes.
+/// Returns a round number that is at least `number` and little above it. A use is a common end for several
+/// axes.
 #[must_use]
 pub fn round_up(number: f64) -> f64 {
     let step = round_step(number.abs() / 8.0);

@@ -7,13 +7,13 @@ use headstart_forecast::{Level, Quantity};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// The paper's predictor: an LSTM of 50 nodes for each level, over the last [`LOOK`] lengths; its output times
-/// `1 - setting`.
+/// BlockFlex's predictor of the duration of a level (OSDI 2022, section 4.4.2): for each level an LSTM of 50
+/// nodes over the last [`LOOK`] durations. Its output is multiplied by `1 - setting`.
 ///
-/// Lengths go in and come out as octaves of seconds, scaled to about 0 to 1. A network is made when its level ends for
-/// the second time, and learns, each time one ends, [`PASSES`] times from the lengths that are remembered, in turn. At
-/// 12 bytes a weight there is room for [`NETWORKS`] of them in a vSSD's 1.7 MB; levels beyond are predicted from the
-/// last length.
+/// Durations go in and come out as base-2 logarithms of seconds, scaled to about 0 to 1. A network is created
+/// when its level ends for the second time. Each time the level ends, the network is trained with [`PASSES`]
+/// iterations, each on one of the remembered durations in turn. With 12 bytes a weight, [`NETWORKS`] networks
+/// fit into the 1.7 MB of a vSSD (virtual SSD); other levels are predicted by their last duration.
 #[derive(Clone, Debug)]
 pub struct LengthLstm {
     quantity: Quantity,
@@ -23,18 +23,18 @@ pub struct LengthLstm {
     seed: u64,
 }
 
-/// Iterations of a duration's network each time a level ends: a level lasts about ten steps of three minutes, and the
-/// paper trains at each.
+/// Training iterations of a level's network each time the level ends. A level lasts about ten steps of three
+/// minutes, and BlockFlex (OSDI 2022) trains once at each.
 pub const PASSES: usize = 10;
 
-/// The number of networks of durations that one predictor keeps, unless set otherwise.
+/// The default for the number of networks in one predictor of durations, each for one level.
 pub const NETWORKS: usize = 6;
 
 /// Octaves of seconds that are 1 to the network: 24 days.
 const OCTAVES: f32 = 21.0;
 
 impl LengthLstm {
-    /// A predictor with weights from a seed, and at most `most` networks.
+    /// Creates a predictor with random weights from `seed`, and at most `most` networks, each for one level.
     #[must_use]
     pub fn new(quantity: Quantity, most: usize, seed: u64) -> Self {
         Self { quantity, lengths: Lengths::default(), networks: BTreeMap::new(), most, seed }

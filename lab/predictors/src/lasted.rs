@@ -16,12 +16,12 @@ use headstart_forecast::level::{HIGHEST, level_above};
 use headstart_forecast::{Level, Quantity, STEP, Side};
 use std::time::Duration;
 
-/// The end of a duration.
+/// The event that ends a duration when durations are scored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// Another level came.
+    /// The level changes, up or down.
     Other,
-    /// More was needed.
+    /// The level rises above that of the forecast's time.
     More,
 }
 
@@ -63,7 +63,8 @@ fn candidates(quantity: Quantity) -> Vec<Candidate> {
     ]
 }
 
-/// The score of each predictor of durations with each of its settings, on a series.
+/// Scores each predictor of durations with each of its settings, on a series of runs; durations that have not
+/// ended by the end of the series do not count.
 #[must_use]
 pub fn frontier(runs: &[LevelRun], quantity: Quantity, ends: Ends, side: Side) -> Vec<PredictorScore> {
     let runs: Vec<(Level, Duration)> =

@@ -16,22 +16,23 @@ use headstart_forecast::level::{HIGHEST, level_above};
 use headstart_forecast::{Level, Predictor, Quantity, Reading, Stat};
 use std::collections::VecDeque;
 
-/// The number of steps that it looks back over: 15 minutes.
+/// The number of past steps that an LSTM gets as input: five of three minutes each.
 pub const LOOK: usize = 5;
 
 /// The number of steps that it can learn from again: a day.
 const REMEMBERED: usize = 480;
 
-/// The rule by which its output becomes one level.
+/// The rule that turns the probabilities of levels into one forecast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LevelRule {
-    /// The likeliest level times `1 + setting`, rounded up: the paper's rule.
+    /// The most probable level times `1 + setting`, rounded up, as in BlockFlex (OSDI 2022).
     Likeliest,
-    /// The level that costs least, if one not needed costs 1 and a need not covered `setting`.
+    /// The level with the least expected cost, if each level above the need costs 1 and a need that is not
+    /// covered costs `setting`.
     Cheapest,
 }
 
-/// An LSTM that predicts a level.
+/// BlockFlex's predictor of a level (OSDI 2022, section 4.4.2): an LSTM that learns while it observes.
 #[derive(Clone, Debug)]
 pub struct LevelLstm {
     quantity: Quantity,
@@ -53,7 +54,8 @@ pub struct LevelLstm {
 }
 
 impl LevelLstm {
-    /// A predictor of levels of 0 to `highest`, at most [`HIGHEST`], with weights from a seed.
+    /// Creates a predictor of levels from 0 to `highest` (limited to the range from 1 to [`HIGHEST`]),
+    /// `horizon` steps ahead (at least 1), with random weights from `seed`.
     #[must_use]
     pub fn new(
         quantity: Quantity,
@@ -85,7 +87,8 @@ impl LevelLstm {
         }
     }
 
-    /// Makes it learn again from `replays` remembered steps at each step.
+    /// Sets the number of remembered steps of the last day that the network learns from again at each step; 0
+    /// by default.
     #[must_use]
     pub fn replaying(mut self, replays: usize) -> Self {
         self.replays = replays;
@@ -108,7 +111,7 @@ impl LevelLstm {
         self.network.train(&self.shown(first), &target);
     }
 
-    /// The probability that each level is needed; together 1.
+    /// Returns the probability of each level from 0 to the highest; the sum is 1.
     #[must_use]
     pub fn likelihood(&self) -> Vec<f32> {
         self.network.infer(&self.shown(self.steps.len().saturating_sub(LOOK)))

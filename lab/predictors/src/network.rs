@@ -17,31 +17,31 @@
 
 use headstart_block::random::Random;
 
-/// The kind of its output.
+/// The kind of output of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// Numbers.
+    /// Plain numbers.
     Linear,
-    /// The probability of each of some classes: together 1.
+    /// Probabilities of classes, one for each output; the sum is 1.
     Softmax,
 }
 
-/// The size of a network and its rate of learning.
+/// The size and the learning rate of a network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NetworkShape {
     /// The number of inputs at each step.
     pub inputs: usize,
-    /// Nodes of the hidden layer.
+    /// The number of nodes in the hidden layer.
     pub hidden: usize,
-    /// The number of outputs after the last.
+    /// The number of outputs; they are computed after the last step.
     pub outputs: usize,
-    /// The kind of output.
+    /// The kind of output: plain numbers or probabilities.
     pub head: Head,
-    /// Adam's learning rate.
+    /// Learning rate of Adam, the optimiser.
     pub rate: f32,
 }
 
-/// A network and Adam's state.
+/// An LSTM network with one hidden layer, and the state of its optimiser (Adam).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
     shape: NetworkShape,
@@ -76,8 +76,8 @@ struct Tape {
 }
 
 impl Network {
-    /// A network with weights from a seed, as is usual: uniform within `1 / sqrt(hidden)` of 0. No size may be 0; one
-    /// that is counts as 1.
+    /// Creates a network with random weights from `seed`, distributed uniformly within `1 / sqrt(hidden)` of
+    /// 0. A size of 0 in `shape` counts as 1.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -99,13 +99,15 @@ impl Network {
         Self { shape, weights, mean: vec![0.0; size], square: vec![0.0; size], decayed: [1.0; 2] }
     }
 
-    /// The output after a sequence of steps: `steps` are their inputs, one step after the other.
+    /// Returns the output after a sequence of steps. `steps` holds the inputs of the first step, then those
+    /// of the next, and so on.
     #[must_use]
     pub fn infer(&self, steps: &[f32]) -> Vec<f32> {
         self.run(steps).1
     }
 
-    /// Learns, by one iteration, that the output should be `target`. Returns the mean squared error before.
+    /// Trains the network by one iteration towards the output `target` for the inputs `steps`, laid out as in
+    /// [`Network::infer`]. Returns the mean squared error before the iteration.
     pub fn train(&mut self, steps: &[f32], target: &[f32]) -> f32 {
         let (gradient, loss) = self.gradient(steps, target);
         self.decayed[0] *= DECAY_MEAN;
@@ -120,7 +122,7 @@ impl Network {
         loss
     }
 
-    /// The memory that it takes, in bytes.
+    /// Returns the memory that the network takes, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + 3 * size_of::<f32>() * self.weights.capacity()

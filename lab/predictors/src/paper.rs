@@ -7,7 +7,8 @@ use headstart_forecast::{ForecastSettings, Forecaster, Need, Predictors};
 /// The paper's margin.
 const MARGIN: f32 = 0.05;
 
-/// A forecaster of LSTMs, with weights from a seed, that has seen nothing; the settings' kind does not count.
+/// Creates the product's forecaster with BlockFlex's predictors (LSTMs, OSDI 2022), untrained and with random
+/// weights from `seed`. The kind of predictor in `settings` is ignored.
 #[must_use]
 pub fn forecaster(settings: ForecastSettings, seed: u64) -> Forecaster {
     let horizon = settings.horizon.max(1);

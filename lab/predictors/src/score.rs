@@ -22,22 +22,24 @@ use headstart_forecast::level::{HIGHEST, level_above};
 use headstart_forecast::plain::{Added, Highest, Margin, Quantile, Smooth};
 use headstart_forecast::{DemandCounts, Level, Need, Predictor, Quantity, Reading};
 
-/// The score of a predictor with one setting.
+/// Quality of a predictor with one setting on one series: its coverage and its waste.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PredictorScore {
     /// The predictor's name.
     pub predictor: &'static str,
-    /// `true` if it learns.
+    /// `true` if the predictor is trained (an LSTM), `false` if it is a plain rule.
     pub learned: bool,
-    /// Its setting.
+    /// The predictor's setting, which trades coverage for waste; its meaning depends on the predictor.
     pub setting: f32,
-    /// The share of forecasts that covered the need, 0 to 1.
+    /// Share of the forecasts that covered the need, 0 to 1.
     pub coverage: f64,
-    /// The mean excess of forecasts above the need: levels, or seconds of a duration.
+    /// Mean excess of forecasts above the need: in levels, or in seconds for durations. For durations of
+    /// supply, it is the time by which storage lasted longer than forecast.
     pub waste: f64,
-    /// The waste relative to the mean need.
+    /// Waste as a share of the mean need.
     pub of_demand: f64,
-    /// The waste relative to the mean of the unneeded rest; for durations as [`PredictorScore::of_demand`].
+    /// Waste as a share of the mean spare amount (the amount that there is minus the need). For durations,
+    /// the same as [`PredictorScore::of_demand`].
     pub of_supply: f64,
 }
 
@@ -131,10 +133,11 @@ impl Sums {
     }
 }
 
-/// The score of each predictor with each of its settings, on a series of steps, `horizon` steps ahead (at least 1).
+/// Scores each predictor with each of its settings, on a series of steps, `horizon` steps ahead (at least 1).
 ///
-/// `highest` is the amount that there is: 16 channels, 6 units of capacity; or the highest of the series, if that is
-/// more. Each learns as it goes and starts with nothing. No points if the series is not longer than the horizon.
+/// `highest` is the available amount, such as 16 channels or 6 units of capacity; the highest level of the
+/// series replaces it if that is more. Predictors start untrained and learn as they go. Returns no scores if
+/// the series is not longer than the horizon.
 #[must_use]
 pub fn frontier(
     steps: &[SeriesStep],
@@ -146,8 +149,8 @@ pub fn frontier(
     frontier_of(|_| true, steps, quantity, highest, horizon, need)
 }
 
-/// The same scores for only those predictors whose names `wanted` accepts. Those that begin with `lstm` take most of
-/// the time.
+/// Scores like [`frontier`] only those predictors whose names `wanted` accepts. Predictors whose names begin
+/// with `lstm` take most of the computing time.
 #[must_use]
 pub fn frontier_of(
     wanted: impl Fn(&str) -> bool,
@@ -184,7 +187,8 @@ pub fn frontier_of(
     points
 }
 
-/// The lower hull of a predictor's points: all that mixing settings can reach. Coverage and waste both rise along it.
+/// Returns the lower convex hull of a predictor's scores as pairs of coverage and waste, both ascending: the
+/// best that mixing two settings can reach.
 #[must_use]
 pub fn hull(points: &[PredictorScore], predictor: &str) -> Vec<(f64, f64)> {
     let own = points.iter().filter(|point| point.predictor == predictor);
@@ -205,8 +209,8 @@ pub fn hull(points: &[PredictorScore], predictor: &str) -> Vec<(f64, f64)> {
     hull
 }
 
-/// The least waste of a predictor that covers at least `coverage`, by mixing its settings; `None` if it never covers as
-/// much.
+/// Returns the least waste with which a predictor reaches the coverage `coverage` (0 to 1) by mixing two
+/// settings. `None` if it does not reach that coverage.
 #[must_use]
 pub fn waste_at(points: &[PredictorScore], predictor: &str, coverage: f64) -> Option<f64> {
     let hull = hull(points, predictor);
@@ -217,7 +221,8 @@ pub fn waste_at(points: &[PredictorScore], predictor: &str, coverage: f64) -> Op
     Some(left.1 + (right.1 - left.1) * (coverage - left.0) / (right.0 - left.0))
 }
 
-/// The names of the predictors among points, those that learn or those that do not, in order.
+/// Returns the names of the predictors in `points`, in their order: the trained ones if `learned`, otherwise
+/// the plain ones.
 #[must_use]
 pub fn names(points: &[PredictorScore], learned: bool) -> Vec<&'static str> {
     let mut names: Vec<&'static str> =
@@ -226,7 +231,8 @@ pub fn names(points: &[PredictorScore], learned: bool) -> Vec<&'static str> {
     names
 }
 
-/// The predictor, of those that learn or those that do not, that wastes least at a coverage, and its waste.
+/// Returns the predictor with the least waste at the coverage `coverage` (0 to 1), and that waste: among
+/// trained predictors if `learned`, otherwise among plain ones. `None` if none reaches the coverage.
 #[must_use]
 pub fn best(points: &[PredictorScore], learned: bool, coverage: f64) -> Option<(&'static str, f64)> {
     let named = names(points, learned).into_iter();
@@ -234,53 +240,61 @@ pub fn best(points: &[PredictorScore], learned: bool, coverage: f64) -> Option<(
     wastes.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// The share by which a learned predictor has to waste less than every plain one, on data that it has not seen, to
-/// ship.
+/// The share by which a trained predictor must waste less than the best plain one to become the default: on
+/// each series that was left out when it was selected.
 pub const WORTH_IT: f64 = 0.1;
 
-/// The results when one series was left out.
+/// Results of one round of cross-validation: the series that is left out is judged with predictors that the
+/// others select.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fold {
-    /// The learned predictor that the other series select.
+    /// Name of the trained predictor that wastes least on the other series.
     pub learned: &'static str,
-    /// Its waste on the one left out, at the requested coverage.
+    /// Waste of [`Fold::learned`] on the left-out series at the requested coverage; infinite if it does not
+    /// reach that.
     pub learned_waste: f64,
-    /// The plain predictor that wastes least on the one left out: chosen after the fact, so in its favour.
+    /// Name of the plain predictor that wastes least on the left-out series. It is selected with knowledge of
+    /// the result, which favours plain predictors.
     pub plain: &'static str,
-    /// Its waste there at that coverage.
+    /// Waste of [`Fold::plain`] on the left-out series at the requested coverage.
     pub plain_waste: f64,
-    /// The default's coverage of the one left out, with the setting that the others select.
+    /// Coverage on the left-out series of the best predictor of the chosen kind (trained or plain), both
+    /// predictor and setting selected by the other series, 0 to 1.
     pub coverage: f64,
-    /// Its waste there.
+    /// Waste on the left-out series of the predictor and setting whose coverage is [`Fold::coverage`].
     pub waste: f64,
 }
 
 impl Fold {
-    /// The share by which the learned predictor wastes less; negative if it wastes more.
+    /// Returns the share by which [`Fold::learned`] wastes less than [`Fold::plain`]; negative if it wastes
+    /// more, 0 if the plain one wastes nothing.
     #[must_use]
     pub fn saving(&self) -> f64 {
         if self.plain_waste > 0.0 { 1.0 - self.learned_waste / self.plain_waste } else { 0.0 }
     }
 }
 
-/// The predictor that ships.
+/// The predictor and the setting that should be the product's default.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// `true` if it is a learned one.
+    /// `true` if the predictor is a trained one.
     pub learned: bool,
-    /// Its name.
+    /// Name of the predictor.
     pub predictor: &'static str,
-    /// Its setting: the least wasteful one with which it reaches the requested coverage, on the mean of the series.
+    /// The predictor's setting with the least waste among those that reach the requested coverage, on average
+    /// over the series.
     pub setting: f32,
-    /// The results with each series left out, in order.
+    /// Results of the cross-validation, one for each series that is left out, in their order.
     pub folds: Vec<Fold>,
 }
 
-/// Chooses a default at a coverage from the points of several series of a kind, each left out in turn.
+/// Chooses the default predictor for the coverage `coverage` (0 to 1) by cross-validation: from the scores of
+/// several series of a kind, each left out in turn.
 ///
-/// The learned predictor that wastes least on the others (relative to the waste of the best plain one) must waste
-/// [`WORTH_IT`] less than every plain one on each series left out; then the one that is best on all ships. Otherwise
-/// the plain one that is best on all does. `None` with fewer than two series, or if none covers as much.
+/// A trained predictor is chosen only if it wastes at least [`WORTH_IT`] less than every plain one on each
+/// left-out series; it is selected by the other series, by its waste relative to the best plain one.
+/// Otherwise a plain predictor is chosen. In both cases the choice is the one that is best on all series
+/// together. `None` with fewer than two series, or if no predictor reaches the coverage.
 #[must_use]
 pub fn choose(series: &[Vec<PredictorScore>], coverage: f64) -> Option<Choice> {
     let mut folds = Vec::new();

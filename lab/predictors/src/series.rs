@@ -14,31 +14,33 @@ use headstart_forecast::{Reading, Stat};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The longest series that is read: no trace is nearly as long, and sums of more could overflow.
+/// The longest series that is accepted, about a century: no trace is nearly as long, and sums of longer ones
+/// could overflow.
 pub const MAX_LENGTH: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
 
-/// The highest level that is read.
+/// The highest level that is accepted, in the unit of the series (channels or units of capacity).
 pub const MAX_LEVEL: f32 = 65_535.0;
 
-/// A level that was held for a while.
+/// A level and the duration for which it was held.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LevelRun {
-    /// The length; never zero.
+    /// The duration for which the level was held; never zero in a series.
     pub length: Duration,
-    /// The level: 0 to [`MAX_LEVEL`], with a fraction if the trace has one.
+    /// The level in the unit of the series (channels or units of capacity), 0 to [`MAX_LEVEL`]; it may have a
+    /// fraction.
     pub level: f32,
 }
 
-/// The level during one step.
+/// Statistics of the level during one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeriesStep {
-    /// The highest level.
+    /// The highest level during the step.
     pub max: f32,
-    /// The lowest level.
+    /// The lowest level during the step.
     pub min: f32,
-    /// The mean over time.
+    /// The mean level during the step, weighted by duration.
     pub mean: f32,
-    /// The level at the step's end.
+    /// The level at the end of the step.
     pub last: f32,
 }
 
@@ -48,17 +50,18 @@ impl From<SeriesStep> for Reading {
     }
 }
 
-/// A level over time.
+/// Demand over time: a sequence of levels, each held for some duration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DemandSeries {
     runs: Vec<LevelRun>,
 }
 
 impl DemandSeries {
-    /// A series of runs; those without length are left out.
+    /// Creates a series of runs; runs of zero duration are left out.
     ///
     /// # Errors
-    /// A level that is not a number, negative or above [`MAX_LEVEL`]; together longer than [`MAX_LENGTH`].
+    /// [`ErrorKind::Corrupt`](headstart_block::ErrorKind::Corrupt) if a level is negative, not a number or
+    /// above [`MAX_LEVEL`], or if the runs together are longer than [`MAX_LENGTH`].
     pub fn new(runs: impl IntoIterator<Item = LevelRun>) -> Result<Self> {
         let mut series = Self::default();
         let mut length = Duration::ZERO;
@@ -83,26 +86,26 @@ impl DemandSeries {
         Ok(())
     }
 
-    /// The levels, each different from the one before or not, as they were given.
+    /// The runs in order, as they were given; consecutive runs may have the same level.
     #[must_use]
     pub fn runs(&self) -> &[LevelRun] {
         &self.runs
     }
 
-    /// The length of the whole series.
+    /// Returns the duration of the whole series.
     #[must_use]
     pub fn length(&self) -> Duration {
         self.runs.iter().map(|run| run.length).sum()
     }
 
-    /// The highest level; 0 if there are no runs.
+    /// Returns the highest level; 0 if there are no runs.
     #[must_use]
     pub fn highest(&self) -> f32 {
         self.runs.iter().map(|run| run.level).fold(0.0, f32::max)
     }
 
-    /// Cuts it into steps of one length, in order; without the rest that is shorter than a step. No steps if `step` is
-    /// zero.
+    /// Divides the series into steps of duration `step`, in order. A rest that is shorter than a step is left
+    /// out; there are no steps if `step` is zero.
     pub fn steps(&self, step: Duration) -> impl Iterator<Item = SeriesStep> + '_ {
         Steps { runs: &self.runs, left: self.runs.first().map_or(Duration::ZERO, |run| run.length), step }
     }

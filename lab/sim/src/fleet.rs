@@ -81,7 +81,8 @@ pub use model::{
 };
 pub use outcome::{DiskOutcome, FleetOutcome, FleetSummary, HostOutcome};
 
-/// Simulates a fleet.
+/// Simulates the fleet `model` with the reads of `workload`, until all reads are complete or
+/// [`FleetModel::until`] has passed. The same inputs give the same results.
 #[must_use]
 pub fn simulate(model: &FleetModel, workload: &Workload) -> FleetOutcome {
     let mut fleet = Fleet::new(model, workload);

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 const KIND: Kind = Kind { magic: *b"HSPLAN\r\n", version: 2, oldest: 1, content: "plans" };
 
-/// A file of plans, of which only the index was read.
+/// An open file of plans. Only its index is in memory; plans are read when they are chosen.
 #[derive(Debug)]
 pub struct PlanFile<S> {
     file: Container<S>,
@@ -55,11 +55,11 @@ fn wrong() -> Error {
 }
 
 impl<S: ReadAt> PlanFile<S> {
-    /// Reads the index.
+    /// Opens a file of plans that [`Plans::write`] wrote, and reads its index.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](headstart_block::ErrorKind) where it is damaged or something else, `Unsupported`
-    /// where it is of another version, and errors of the source.
+    /// [`ErrorKind::Corrupt`](headstart_block::ErrorKind) if the file is damaged or not a file of plans,
+    /// `Unsupported` if its version is unknown, and errors of reading `source`.
     pub fn open(source: S) -> Result<Self> {
         let (file, head) = Container::open(source, KIND)?;
         let mut reader = Reader::new(&head);
@@ -89,24 +89,26 @@ impl<S: ReadAt> PlanFile<S> {
         Ok(Self { file, provenance, head, images, merged, layers, tiers })
     }
 
-    /// The origin of the plans.
+    /// Returns the settings and the amount of data that the plans were made with.
     #[must_use]
     pub fn provenance(&self) -> &Provenance {
         &self.provenance
     }
 
-    /// As [`Plans::choose`]; reads one section, or two for one whose traces were all left out.
+    /// Chooses plans as [`Plans::choose`] does, and reads only these. Reads one section of the file, or two
+    /// if the image has a section without plans.
     ///
     /// # Errors
-    /// As [`PlanFile::open`].
+    /// Those of [`PlanFile::open`].
     pub fn choose(&self, key: &RecordedImage, metadata: &Metadata) -> Result<ImagePlans> {
         self.choose_layered(key, metadata, None)
     }
 
-    /// As [`Plans::choose_layered`]; reads a section for each layer that is known, too.
+    /// Chooses plans as [`Plans::choose_layered`] does, and reads only these, with a section of the file for
+    /// each known layer.
     ///
     /// # Errors
-    /// As [`PlanFile::open`].
+    /// Those of [`PlanFile::open`].
     pub fn choose_layered(
         &self,
         key: &RecordedImage,
@@ -116,10 +118,10 @@ impl<S: ReadAt> PlanFile<S> {
         choose(self, key, metadata, map).map(Arc::unwrap_or_clone)
     }
 
-    /// Reads all plans.
+    /// Reads all plans of the file into memory.
     ///
     /// # Errors
-    /// As [`PlanFile::open`].
+    /// Those of [`PlanFile::open`].
     pub fn read_all(&self) -> Result<Plans> {
         let name = |range: &Range<usize>| {
             let bytes = self.head.get(range.clone()).ok_or_else(wrong)?;
@@ -202,10 +204,10 @@ impl<S: ReadAt> Shelf for PlanFile<S> {
 }
 
 impl Plans {
-    /// Writes the plans as a file; equal plans give equal files.
+    /// Writes the plans to `out` as a file for [`PlanFile::open`]; equal plans give equal files.
     ///
     /// # Errors
-    /// Errors of `out`.
+    /// Errors of writing to `out`.
     pub fn write(&self, out: &mut dyn Write) -> Result<()> {
         let mut sections = Sections::new(out, KIND)?;
         let (mut head, mut section) = (Writer::default(), Writer::default());

@@ -2,40 +2,42 @@
 
 use headstart_block::{ByteRate, saturating};
 
-/// Nanoseconds: the unit of all times of the evaluators, so that they agree to the last digit.
+/// A duration or a moment in nanoseconds, the unit of all evaluators. Because the numbers are whole,
+/// independent simulators agree to the last digit.
 pub type RawNanos = u64;
 
-/// Bytes a second of a link; at least one.
+/// The bandwidth of a link, in bytes a second; at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bandwidth(u64);
 
 impl Bandwidth {
-    /// A bandwidth of `bytes` bytes a second; 0 is taken as 1.
+    /// Makes a bandwidth of `bytes` bytes a second; 0 is taken as 1.
     #[must_use]
     pub const fn new(bytes: u64) -> Self {
         Self(if bytes == 0 { 1 } else { bytes })
     }
 
-    /// A bandwidth of `rate` MB/s: 10^6 bytes, as links and our real model count.
+    /// Makes a bandwidth of `rate` MB/s, each 10^6 bytes a second, as links are rated.
     #[must_use]
     pub const fn mb(rate: u64) -> Self {
         Self::new(rate.saturating_mul(1_000_000))
     }
 
-    /// A bandwidth of `rate` MiB/s: 2^20 bytes, which the paper's simulator calls MB/s.
+    /// Makes a bandwidth of `rate` MiB/s, each 2^20 bytes a second. The simulator of the ThinkAhead paper
+    /// calls this unit MB/s.
     #[must_use]
     pub const fn mib(rate: u64) -> Self {
         Self::new(rate.saturating_mul(1 << 20))
     }
 
-    /// Bytes a second.
+    /// Returns the bandwidth in bytes a second; never 0.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.0
     }
 
-    /// The time that `len` bytes take, rounded up. All models of a link count by this rule, so that they agree to the
-    /// last digit.
+    /// Returns the duration of a transfer of `len` bytes, in nanoseconds, rounded up. All models of a link
+    /// use this rule, and therefore agree to the last digit.
     #[must_use]
     pub fn time_of(self, len: u64) -> RawNanos {
         // Replays ask for this millions of times, mostly of few bytes.
@@ -55,7 +57,8 @@ impl From<ByteRate> for Bandwidth {
     }
 }
 
-/// A range of bandwidths that share a plan; half-open, in MB/s of 10^6 bytes.
+/// A range of bandwidths that share plans, in MB/s of 10^6 bytes: the lower bound is included, the upper
+/// bound is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Bin {
     /// Below 10.
@@ -73,17 +76,18 @@ pub enum Bin {
 }
 
 impl Bin {
-    /// All bins, the slowest first.
+    /// All bins, in ascending order of bandwidth.
     pub const ALL: [Self; 6] = [Self::To10, Self::To30, Self::To50, Self::To70, Self::To90, Self::Above];
 
-    /// The bin of a bandwidth.
+    /// Returns the bin that contains a bandwidth; bandwidths below 2 MB/s are in the first bin.
     #[must_use]
     pub fn of(bandwidth: Bandwidth) -> Self {
         let starts = |bin: &&Self| Bandwidth::mb(bin.start()) <= bandwidth;
         Self::ALL.iter().rev().find(starts).copied().unwrap_or(Self::To10)
     }
 
-    /// The lower bound in MB/s; bandwidths below the first bin's count as the first bin's.
+    /// Returns the lower bound of the bin in MB/s. The first bin starts at 2 and also takes all smaller
+    /// bandwidths.
     #[must_use]
     pub const fn start(self) -> u64 {
         match self {
@@ -96,11 +100,11 @@ impl Bin {
         }
     }
 
-    /// The bandwidths in MB/s that plans of this bin are made and scored for; attaching takes the nearest below its
-    /// estimate.
+    /// Returns the bandwidths, in MB/s, for which plans of this bin are made and scored. An attached disk
+    /// uses the plan for the nearest of them that is not above its estimated bandwidth.
     ///
-    /// The slowest has several, because a little more makes a great difference there: a plan for 2 MB/s gives up
-    /// blocks that one for 8 MB/s brings.
+    /// The slowest bin has four, because a little more bandwidth makes a great difference there: a plan for 2
+    /// MB/s leaves out blocks that a plan for 8 MB/s preloads.
     #[must_use]
     pub const fn representatives(self) -> &'static [u64] {
         match self {
@@ -113,7 +117,7 @@ impl Bin {
         }
     }
 
-    /// The name of the bin: `2-10`, `90-inf`.
+    /// Returns the name of the bin, made of its bounds in MB/s: for example `2-10` or `90-inf`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -6,10 +6,12 @@
 
 use headstart_block::{BLOCK_SIZE, Error, Result};
 
-/// A block's number in a [`BlockTable`].
+/// The number of a block in a [`BlockTable`], given in the order in which blocks were added. It is not the
+/// block's number on the disk.
 pub type BlockId = u32;
 
-/// The known blocks of one image at one size of disk.
+/// The blocks (2 MiB each) of a disk that the traces of its image read, numbered densely. A table belongs to
+/// one image and one size of disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockTable {
     disk_size: u64,
@@ -20,7 +22,7 @@ pub struct BlockTable {
 }
 
 impl BlockTable {
-    /// The empty block table of a disk of `disk_size` bytes.
+    /// Makes an empty block table for a disk of `disk_size` bytes.
     #[must_use]
     pub fn new(disk_size: u64) -> Self {
         Self { disk_size, blocks: Vec::new(), ids: Vec::new() }
@@ -39,25 +41,25 @@ impl BlockTable {
         Ok(Self { disk_size, blocks, ids })
     }
 
-    /// Bytes of the disk.
+    /// Returns the size of the disk, in bytes.
     #[must_use]
     pub fn disk_size(&self) -> u64 {
         self.disk_size
     }
 
-    /// The number of known blocks: ids are below this.
+    /// Returns the number of blocks in the table; all ids are below it.
     #[must_use]
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// `true` if no block is known.
+    /// Returns `true` if the table has no blocks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// The blocks by id.
+    /// Returns the numbers of the blocks on the disk (offset divided by 2 MiB), indexed by [`BlockId`].
     #[must_use]
     pub fn blocks(&self) -> &[u64] {
         &self.blocks
@@ -71,14 +73,15 @@ impl BlockTable {
         }
     }
 
-    /// The id of a block, if it is known.
+    /// Returns the id of the block that has the number `block` on the disk; `None` if it is not in the table.
     #[must_use]
     pub fn id(&self, block: u64) -> Option<BlockId> {
         let at = self.ids.binary_search_by_key(&block, |(known, _)| *known).ok()?;
         self.ids.get(at).map(|(_, id)| *id)
     }
 
-    /// Bytes of a block; the last of a disk may be short, and blocks past its end have none.
+    /// Returns the length of a block in bytes: 2 MiB, or less for the last block of the disk, and 0 for a
+    /// block past its end or an unknown id.
     #[must_use]
     pub fn len_of(&self, id: BlockId) -> u64 {
         let block = self.blocks.get(id as usize).copied().unwrap_or(u64::MAX);
@@ -86,10 +89,11 @@ impl BlockTable {
         self.disk_size.saturating_sub(start).min(BLOCK_SIZE)
     }
 
-    /// Makes sure that all of `sorted`, distinct blocks in ascending order, are known; the new ones get ids in this
-    /// order.
+    /// Adds those blocks of `sorted` (numbers on the disk, distinct and ascending) that are not in the table
+    /// yet. New blocks get the next free ids, in this order.
     ///
-    /// One pass over both, so that it costs next to nothing if nothing is new.
+    /// One pass over both lists is enough to find that nothing is new. A table has at most `u32::MAX` blocks;
+    /// further ones are not added.
     pub fn add(&mut self, sorted: &[u64]) {
         let mut known = self.ids.iter().map(|(block, _)| *block).peekable();
         let mut new = Vec::new();

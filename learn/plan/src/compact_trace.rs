@@ -16,7 +16,8 @@ use headstart_block::{BLOCK_SIZE, ByteRange, SLICE_SIZE, exact, saturating};
 use headstart_trace::{Op, Record, Trace};
 use std::ops::Range;
 
-/// The number of reads of a trace that count for hit rates (the paper's artifact).
+/// The number of reads of a trace, counted from its start, that hit rates are computed from. The artifact
+/// (the published simulator) of the ThinkAhead paper uses the same number.
 pub const READS_MAX: usize = 3000;
 
 /// The largest read that is accepted; real ones are a few MiB at most.
@@ -25,12 +26,13 @@ const READ_BYTES_MAX: u64 = 1 << 30;
 /// The most accesses of blocks that a trace may have; further ones are left out.
 const ACCESSES_MAX: usize = 1 << 24;
 
-/// One read.
+/// A read of a [`CompactTrace`]; [`CompactTrace::accesses`] returns its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactRead {
-    /// The time of its arrival, in microseconds since the creation.
+    /// The arrival of the read, in microseconds since the creation of the disk.
     pub t_us: u32,
-    /// The time of its completion, if the trace tells it; otherwise that of its arrival.
+    /// The completion of the read, in microseconds since the creation of the disk; equal to the arrival if
+    /// the trace has no service times.
     pub done_us: u32,
     /// The index of its first entry in the table of accesses.
     start: u32,
@@ -44,12 +46,12 @@ impl CompactRead {
     }
 }
 
-/// A block that a read is in, and the slices of it that it accesses.
+/// A block (2 MiB) that a read overlaps, with the slices (64 KiB) of it that the read overlaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockAccess {
-    /// The block.
+    /// The id of the block in the block table that the trace was made with.
     pub block: BlockId,
-    /// Bit `i` for slice `i`.
+    /// The slices as bits: bit `i` is set if the read overlaps slice `i` of the block (0 to 31).
     pub mask: u32,
 }
 
@@ -77,7 +79,8 @@ pub(crate) struct Fresh {
     pub(crate) joins: bool,
 }
 
-/// A trace; see the module's head.
+/// The reads of one boot as blocks and slices, with tables that make evaluations fast. All learning works on
+/// this form of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompactTrace {
     reads: Vec<CompactRead>,
@@ -96,16 +99,17 @@ pub struct CompactTrace {
 }
 
 impl CompactTrace {
-    /// Compacts a trace; its blocks are added to `block_table`.
+    /// Reduces a trace to its reads, and adds their blocks to `block_table`.
     ///
-    /// Linear in the trace, except for sorting its blocks. Reads past the end of the disk, of over a GiB, or later than
-    /// 71 minutes after the creation are left out and counted, and empty ones have no meaning.
+    /// Takes linear time, except for sorting the blocks. Reads past the end of the disk, longer than 1 GiB,
+    /// or later than 71 minutes after the creation are left out and counted by [`left_out`](Self::left_out),
+    /// as are reads after 2^24 accesses of blocks. Writes and empty reads are ignored.
     #[must_use]
     pub fn of(trace: &Trace, block_table: &mut BlockTable) -> Self {
         Self::of_records(&trace.records, block_table)
     }
 
-    /// Compacts a trace's records.
+    /// Reduces the records of a trace as [`of`](Self::of) does.
     #[must_use]
     pub fn of_records(records: &[Record], block_table: &mut BlockTable) -> Self {
         let reads = || records.iter().filter(|record| record.op == Op::Read && !record.range.is_empty());
@@ -241,13 +245,14 @@ impl CompactTrace {
         &self.reads
     }
 
-    /// The reads that count for hit rates: the first 3,000.
+    /// The reads that hit rates are computed from: the first [`READS_MAX`].
     #[must_use]
     pub fn counted(&self) -> &[CompactRead] {
         &self.reads[..self.reads.len().min(READS_MAX)]
     }
 
-    /// The blocks that a read is in, ascending on the disk.
+    /// Returns the blocks that a read of this trace overlaps, in ascending order of their numbers on the
+    /// disk.
     #[must_use]
     pub fn accesses(&self, read: &CompactRead) -> &[BlockAccess] {
         self.accesses.get(read.accesses()).unwrap_or_default()
@@ -265,39 +270,44 @@ impl CompactTrace {
         &self.order
     }
 
-    /// The time from the creation to the first read, in microseconds; 0 without reads.
+    /// Returns the *grace period*: the time from the creation of the disk to its first read, in microseconds.
+    /// 0 without reads.
     #[must_use]
     pub fn grace_us(&self) -> u32 {
         self.reads.first().map_or(0, |read| read.t_us)
     }
 
-    /// The time from the first read to the last, in microseconds.
+    /// Returns the time from the first read to the last, in microseconds; 0 without reads.
     #[must_use]
     pub fn duration_us(&self) -> u32 {
         self.reads.last().map_or(0, |read| read.t_us) - self.grace_us()
     }
 
-    /// The number of reads that were not accepted.
+    /// Returns the number of reads that were left out when the trace was reduced, for the reasons that
+    /// [`of`](Self::of) lists.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// The same boot on a guest that thinks `factor` times faster: the grace period stays, the times after it shrink.
+    /// Returns the same boot on a faster guest: times since the first read are divided by `factor` (0 counts
+    /// as 1). The grace period before the first read and the duration of each read do not change.
     #[must_use]
     pub fn faster(&self, factor: u32, block_table: &BlockTable) -> Self {
         let factor = u64::from(factor.max(1));
         self.paced(self.grace_us(), |since| since / factor, block_table)
     }
 
-    /// The same boot after another grace period, on a guest whose times are `permille` of these, as on another
-    /// host.
+    /// Returns the same boot as on another host: the first read comes `grace_us` microseconds after the
+    /// creation, and times since the first read are multiplied by `permille` thousandths. The duration of
+    /// each read does not change.
     #[must_use]
     pub fn elsewhere(&self, grace_us: u32, permille: u32, block_table: &BlockTable) -> Self {
         self.paced(grace_us, |since| since * u64::from(permille) / 1000, block_table)
     }
 
-    /// The same boot in the block table of another image, whose blocks are at the same places of its disk.
+    /// Returns the same boot with the ids of another block table, `to`; `from` is the table of this trace.
+    /// Blocks that `to` lacks are added to it. Their numbers on the disk do not change.
     #[must_use]
     pub fn renumbered(&self, from: &BlockTable, to: &mut BlockTable) -> Self {
         let blocks = |id: &BlockId| from.blocks().get(*id as usize).copied();

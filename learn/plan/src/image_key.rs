@@ -2,17 +2,17 @@
 
 use headstart_trace::Creation;
 
-/// The subject of plans: an image at a size of disk.
+/// The key of traces and plans: an image, and the size of the disk that was made from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordedImage {
-    /// The id of the image ([`Creation::image_id`]).
+    /// The id of the image, as [`Creation::image_id`] returns it.
     pub image: String,
-    /// Bytes of the disk; 0 if that is not known.
+    /// The size of the disk, in bytes; 0 if it is unknown.
     pub size: u64,
 }
 
 impl RecordedImage {
-    /// The key of a creation.
+    /// Returns the image and the size of the disk of a creation.
     #[must_use]
     pub fn of(creation: &Creation) -> Self {
         Self { image: creation.image_id().to_owned(), size: creation.size }

@@ -38,14 +38,16 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The settings of learning.
+/// The settings for learning from traces.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KnowledgeSettings {
-    /// Outliers, categories, groups.
+    /// The settings for leaving out outliers and for dividing traces into categories and groups.
     pub model: preprocess::ModelSettings,
-    /// The number of traces of an image that make its groups; further ones join the nearest.
+    /// The number of traces of an image after which its groups are final. Each further trace joins the most
+    /// similar group.
     pub founding: usize,
-    /// The factor by which guests are taken to be faster than recorded.
+    /// The factor by which guests are assumed to be faster than when they were recorded; 0 and 1 change
+    /// nothing.
     pub faster: u32,
 }
 
@@ -57,24 +59,25 @@ impl Default for KnowledgeSettings {
     }
 }
 
-/// The most traces that found an image: a file of knowledge may hold that number for one image.
+/// The maximum of [`KnowledgeSettings::founding`], which bounds the traces that a file of knowledge holds of
+/// one image.
 pub const FOUNDING_MAX: usize = 4096;
 
-/// The most traces that are compared with each other, pair by pair.
+/// The maximum number of traces that are compared with each other, pair by pair.
 pub const COMPARED_MAX: usize = 2048;
 
-/// The outcome of learning the traces of a data set.
+/// The counts of traces, by outcome, after learning from a data set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Learned {
-    /// Traces that were read.
+    /// The number of traces that were read.
     pub read: u64,
-    /// Traces that were learned before, and not read again.
+    /// The number of traces that had been learned before, and were not read again.
     pub known: u64,
-    /// Traces that could not be read, or had to be mended.
+    /// The traces that could not be read, and those that were sorted by time before learning, by reason.
     pub skipped: Skipped,
 }
 
-/// The knowledge of a data set; see the module's head.
+/// Everything learned from the traces of a data set, image by image.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Knowledge {
     settings: KnowledgeSettings,
@@ -82,7 +85,7 @@ pub struct Knowledge {
 }
 
 impl Knowledge {
-    /// Makes empty knowledge; the settings are limited to [`FOUNDING_MAX`] and [`COMPARED_MAX`].
+    /// Makes empty knowledge. Settings above [`FOUNDING_MAX`] and [`COMPARED_MAX`] are lowered to these.
     #[must_use]
     pub fn new(mut settings: KnowledgeSettings) -> Self {
         settings.founding = settings.founding.min(FOUNDING_MAX);
@@ -90,19 +93,19 @@ impl Knowledge {
         Self { settings, images: BTreeMap::new() }
     }
 
-    /// The settings of learning.
+    /// Returns the settings for learning.
     #[must_use]
     pub fn settings(&self) -> &KnowledgeSettings {
         &self.settings
     }
 
-    /// Learns from the traces of a data set that it does not know yet, on `threads` threads (0: the number of
-    /// processors). The result does not depend on their number.
+    /// Learns from those traces of a data set that were not learned before, on `threads` threads (0 for the
+    /// number of processors). The result does not depend on the number of threads.
     ///
-    /// Traces that cannot be read are skipped and counted; they are tried again the next time.
+    /// Traces that cannot be read are skipped and counted; the next call tries them again.
     ///
     /// # Errors
-    /// Errors of `progress`; then nothing was learned.
+    /// Errors of `progress`; nothing is learned then.
     pub fn learn(&mut self, data: &DataSet, threads: usize, progress: OnProgress<'_>) -> Result<Learned> {
         let knows = |creation: &Creation| {
             self.images.get(&RecordedImage::of(creation)).is_some_and(|image| image.knows(creation))
@@ -133,7 +136,8 @@ impl Knowledge {
         Ok(learned)
     }
 
-    /// Learns from one more boot, unless it is known. Returns `true` if it was not.
+    /// Learns from the trace of one more boot. Returns `false`, and changes nothing, if that boot was learned
+    /// before.
     pub fn learn_one(&mut self, trace: &Trace) -> bool {
         let key = RecordedImage::of(&trace.creation);
         let new = || ImageKnowledge::new(&key, self.settings);
@@ -166,11 +170,11 @@ impl Knowledge {
         Ok((key, image, skipped, read))
     }
 
-    /// Sets the layer that each part of an image's disk comes from, so that images with the same layers can start with
-    /// the knowledge of those.
+    /// Sets the map from the slices of an image's disk to layers, from which plans for images with the same
+    /// layers are made.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`](headstart_block::ErrorKind) for an unknown image.
+    /// [`ErrorKind::NotFound`](headstart_block::ErrorKind) if nothing was learned of the image.
     pub fn set_layers(&mut self, key: &RecordedImage, layers: LayerMap) -> Result<()> {
         let image = self.images.get_mut(key);
         let image = image.ok_or_else(|| Error::new(headstart_block::ErrorKind::NotFound, "has no traces"))?;
@@ -178,12 +182,12 @@ impl Knowledge {
         Ok(())
     }
 
-    /// The images, in the order of their keys.
+    /// Returns the images in the order of their keys, each with its knowledge.
     pub fn images(&self) -> impl ExactSizeIterator<Item = (&RecordedImage, &ImageKnowledge)> {
         self.images.iter()
     }
 
-    /// The knowledge of one image.
+    /// Returns the knowledge of one image; `None` if nothing was learned of it.
     #[must_use]
     pub fn image(&self, key: &RecordedImage) -> Option<&ImageKnowledge> {
         self.images.get(key)

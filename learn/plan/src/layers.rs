@@ -31,7 +31,7 @@ struct Run {
 /// A slice, and the number of its bytes in each layer.
 type Shared = (u64, BTreeMap<u32, u64>);
 
-/// The layer that each part of a disk comes from; see the module's head.
+/// A map from the slices (64 KiB) of a disk to the image layers that they come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerMap {
     layers: Vec<Digest>,
@@ -40,11 +40,13 @@ pub struct LayerMap {
 }
 
 impl LayerMap {
-    /// Makes a map from the parts of a disk, each with the index of its layer. Parts are ascending and apart from
-    /// each other; a range between them comes from no layer. A slice belongs to the layer that has most of it.
+    /// Makes a map from ranges of a disk, each with the index of its layer in `layers`. The ranges are
+    /// ascending and do not overlap; bytes between them come from no layer. A slice belongs to the layer that
+    /// has most bytes of it.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](headstart_block::ErrorKind) where parts are not in order or name no layer.
+    /// [`ErrorKind::Invalid`](headstart_block::ErrorKind) if ranges are not in this order or an index is not
+    /// in `layers`.
     pub fn new(layers: Vec<Digest>, parts: impl IntoIterator<Item = (ByteRange, usize)>) -> Result<Self> {
         let mut map = Self { layers, runs: Vec::new() };
         // The slice in which the last part ended, and the bytes of it in each layer.
@@ -93,13 +95,14 @@ impl LayerMap {
         }
     }
 
-    /// The digests of the layers.
+    /// The digests of the layers, in the order of their indices.
     #[must_use]
     pub fn layers(&self) -> &[Digest] {
         &self.layers
     }
 
-    /// The layers that slices of a block come from, each with its slices.
+    /// Returns the layers that slices of the block come from: the index of a layer, and a mask with bit `i`
+    /// set for slice `i`. A layer may occur more than once.
     pub fn owners(&self, block: u64) -> impl Iterator<Item = (usize, u32)> {
         let start = block.saturating_mul(SLICES);
         let end = start.saturating_add(SLICES);
@@ -112,7 +115,8 @@ impl LayerMap {
         })
     }
 
-    /// The share, from 0 to 1, that such a layer has of all parts that come from layers; 0 if no part does.
+    /// Returns the share, 0 to 1, of the slices of known layers among all slices that come from a layer; 0 if
+    /// there are none. A layer is known if `is_known` returns `true` for its digest.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn share(&self, mut is_known: impl FnMut(&Digest) -> bool) -> f64 {
@@ -166,7 +170,8 @@ pub(crate) fn read_digest(reader: &mut Reader<'_>) -> Result<Digest> {
 /// The part of a plan in one layer: by block, its position in the plan and its slices.
 pub(crate) type Part = BTreeMap<u64, (u32, u32)>;
 
-/// The parts of a layer of the plans for some bandwidths; see the module's head.
+/// The parts of preload plans that are in one layer, by bandwidth. Plans for a new image that has the layer
+/// are made from them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerPlans {
     /// Traces of the images that it is of.

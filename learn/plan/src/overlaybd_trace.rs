@@ -23,24 +23,28 @@ use crc_fast::{CrcAlgorithm, Digest};
 use headstart_block::{BLOCK_SIZE, ByteRange, Error, PlanItem, Result, SLICE_SIZE};
 use std::collections::HashMap;
 
-/// Longest record that is written, in bytes: the size of the reference's buffer.
+/// The longest record that [`encode`] writes, in bytes. The prefetcher of `OverlayBD` reads each record into
+/// a buffer of this size.
 pub const RECORD_MAX: u64 = 1 << 20;
 
-/// Longest file that is read, in bytes: some millions of records.
+/// The longest file that [`parse`] reads and [`encode`] writes, in bytes. It has room for 2.8 million
+/// records.
 pub const TRACE_MAX: u64 = 64 << 20;
 
 const MAGIC: u32 = 0xC2EF_1820;
 const HEADER_LEN: usize = 24;
 const RECORD_LEN: usize = 24;
 
-/// A read of a layer.
+/// A read of a layer's file: a record of an `OverlayBD` trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LayerRead {
-    /// The number of the layer, 0 for the lowest. Layers that are no part of the disk do not count.
+    /// The number of the layer among those that the disk consists of, 0 for the lowest. Other layers of the
+    /// image, such as one that contains a trace, do not count.
     pub layer: u32,
-    /// The offset in the layer's file as it is decompressed, in bytes.
+    /// The offset of the first byte in the layer's file, decompressed and without the tar archive around it,
+    /// in bytes.
     pub offset: u64,
-    /// The number of bytes.
+    /// The length of the read, in bytes.
     pub len: u64,
 }
 
@@ -51,16 +55,17 @@ impl LayerRead {
     }
 }
 
-/// The place of a run of the disk's bytes.
+/// A range of the disk, with the range of a layer's file that has its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerExtent {
-    /// Its first byte on the disk.
+    /// The offset of the first byte on the disk, in bytes.
     pub disk: u64,
-    /// Its length in bytes.
+    /// The length of the range, in bytes.
     pub len: u64,
-    /// The number of the layer that has it, 0 for the lowest.
+    /// The number of the layer that has the bytes, 0 for the lowest.
     pub layer: u32,
-    /// Its first byte in the layer's file as it is decompressed.
+    /// The offset of the first byte in the layer's file, decompressed and without the tar archive around it,
+    /// in bytes.
     pub offset: u64,
 }
 
@@ -79,11 +84,11 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
 }
 
-/// Reads a trace file: its records in their order, without empty ones.
+/// Parses a trace file of `OverlayBD`. Returns its records in their order, without empty ones.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] where it is none or damaged, `Unsupported` where it is longer than
-/// [`TRACE_MAX`].
+/// [`headstart_block::ErrorKind::Corrupt`] if the file is damaged, cut short or not such a trace,
+/// `Unsupported` if it is longer than [`TRACE_MAX`].
 pub fn parse(file: &[u8]) -> Result<Vec<LayerRead>> {
     if file.len() as u64 > TRACE_MAX {
         return Err(Error::unsupported(format!("is a trace of more than {TRACE_MAX} bytes")));
@@ -118,10 +123,11 @@ fn parse_record(bytes: &[u8]) -> Option<LayerRead> {
     (bytes.first() == Some(&b'R') && fits).then_some(record)
 }
 
-/// The trace file of these records, those longer than [`RECORD_MAX`] cut into several.
+/// Returns the content of a trace file with these records. Records longer than [`RECORD_MAX`] are cut into
+/// several.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Unsupported`] where it would be longer than [`TRACE_MAX`].
+/// [`headstart_block::ErrorKind::Unsupported`] if the file would be longer than [`TRACE_MAX`].
 pub fn encode(records: &[LayerRead]) -> Result<Vec<u8>> {
     let cuts = records.iter().fold(0_u64, |sum, record| sum.saturating_add(record.len.div_ceil(RECORD_MAX)));
     let len = cuts.saturating_mul(RECORD_LEN as u64);
@@ -151,8 +157,8 @@ pub fn encode(records: &[LayerRead]) -> Result<Vec<u8>> {
     Ok(file)
 }
 
-/// The parts of layers that `range` of a disk is made of, in the disk's order. `extents` are sorted and do not overlap
-/// on the disk.
+/// Calls `each` with the reads of layers that `range` of a disk is made of, in the order of the disk. Bytes
+/// that no extent has are skipped. `extents` are sorted by their offset on the disk and do not overlap there.
 pub fn map(extents: &[LayerExtent], range: ByteRange, each: &mut dyn FnMut(LayerRead)) {
     let first = extents.partition_point(|extent| extent.disk.saturating_add(extent.len) <= range.offset());
     for extent in extents[first..].iter().take_while(|extent| extent.disk < range.end()) {
@@ -168,8 +174,8 @@ pub fn map(extents: &[LayerExtent], range: ByteRange, each: &mut dyn FnMut(Layer
     }
 }
 
-/// The records that a prefetcher of layers has to read for a plan of a disk of `disk_size` bytes, in the plan's
-/// order. Parts that follow each other in a layer are one record.
+/// Translates a plan for a disk of `disk_size` bytes into the records of a trace, in the order of the plan.
+/// Consecutive reads that are adjacent in a layer become one record.
 #[must_use]
 pub fn of_plan(items: &[PlanItem], extents: &[LayerExtent], disk_size: u64) -> Vec<LayerRead> {
     let mut records: Vec<LayerRead> = Vec::new();
@@ -182,8 +188,9 @@ pub fn of_plan(items: &[PlanItem], extents: &[LayerExtent], disk_size: u64) -> V
     records
 }
 
-/// The plan that a trace is for a disk of `disk_size` bytes: blocks in the order in which they are first read, each
-/// with all slices that are read of it.
+/// Translates the records of a trace into a plan for a disk of `disk_size` bytes: blocks in the order of
+/// their first read, each with all slices that are read. Bytes of layers that are not on the disk are left
+/// out.
 #[must_use]
 pub fn plan(records: &[LayerRead], extents: &[LayerExtent], disk_size: u64) -> Vec<PlanItem> {
     let mut by_layer: Vec<LayerExtent> = extents.iter().copied().filter(|extent| extent.len > 0).collect();

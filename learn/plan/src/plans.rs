@@ -8,49 +8,53 @@ use crate::zero_shot::ChoiceReason;
 use headstart_block::{PlanItem, SLICE_SIZE};
 use std::sync::Arc;
 
-/// The plans of one image, and the reason for their choice.
+/// The preload plans of one image, and the source of the traces that they were made from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImagePlans {
-    /// The source of the traces that they were made from.
+    /// The source of the traces that the plans were made from, or [`ChoiceReason::None`] if there are no
+    /// plans.
     pub reason: ChoiceReason,
-    /// The groups, the largest first: the first is used while nothing is known of a boot. Empty for a reason of
-    /// [`ChoiceReason::None`].
+    /// The groups of similar boots, the largest first. The first is used until a boot can be compared with
+    /// the groups. Empty if the reason is [`ChoiceReason::None`].
     pub groups: Vec<GroupPlans>,
 }
 
-/// The plans of one group of an image's boots.
+/// The preload plans of one group of similar boots of an image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupPlans {
-    /// The number of its category, counted from the one that reads the least.
+    /// The number of the category that the group is in. Categories divide boots by the number of blocks that
+    /// they read; category 0 reads the fewest.
     pub category: u32,
-    /// The number of traces that it was made from.
+    /// The number of traces that the plans were made from.
     pub traces: u64,
-    /// The most central boot: a running boot is compared with it.
+    /// The most typical boot of the group, with which running boots are compared; empty for plans of layers.
     pub centroid: Centroid,
-    /// The plans, by bandwidth, ascending; at least one.
+    /// The plans of the group, one for each bandwidth, in ascending order of bandwidth; at least one.
     pub plans: Vec<RatedPlan>,
-    /// The times at which the blocks of the plans are read first: by block, ascending, each once. Blocks with unknown
-    /// times are left out.
+    /// The average first reads of the blocks in the plans, in ascending order of block, each block once.
+    /// Blocks without a known first read are left out.
     pub first_reads: Arc<[FirstRead]>,
 }
 
-/// The time at which boots read a block for the first time.
+/// The average time at which boots read a block for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstRead {
-    /// The number of the block.
+    /// The number of the block on the disk (offset divided by 2 MiB).
     pub block: u64,
-    /// Milliseconds after the boot's first read, on the average of those that read it.
+    /// Milliseconds from the boot's first read to the first read of the block, averaged over the traces that
+    /// read the block.
     pub ms: u32,
 }
 
 impl ImagePlans {
-    /// The plans of an unknown image.
+    /// Returns the plans of an image that nothing is known of: no groups.
     #[must_use]
     pub fn none() -> Self {
         Self { reason: ChoiceReason::None, groups: Vec::new() }
     }
 
-    /// The plans of an image's own groups; without groups, none.
+    /// Makes the plans of an image from the groups of its own boots. Without groups, the reason is
+    /// [`ChoiceReason::None`].
     #[must_use]
     pub fn of_own(groups: Vec<GroupPlans>) -> Self {
         let reason = if groups.is_empty() { ChoiceReason::None } else { ChoiceReason::Trained };
@@ -59,21 +63,23 @@ impl ImagePlans {
 }
 
 impl GroupPlans {
-    /// The plan for a bandwidth in bytes a second: that of the nearest rate that is not above it, or the slowest.
+    /// Returns the plan for a bandwidth in bytes a second: the one with the highest rate that is not above
+    /// it, otherwise the one with the lowest rate. `None` if the group has no plans.
     #[must_use]
     pub fn at(&self, bandwidth: u64) -> Option<&RatedPlan> {
         self.plans.get(self.index_at(bandwidth))
     }
 
-    /// The time at which a block of its plans is read first, in milliseconds after the boot's first read, on the
-    /// average; `None` if it is unknown.
+    /// Returns the average time of the first read of a block, in milliseconds after the boot's first read;
+    /// `None` if it is unknown.
     #[must_use]
     pub fn first_read_ms(&self, block: u64) -> Option<u32> {
         let at = self.first_reads.binary_search_by_key(&block, |read| read.block).ok()?;
         self.first_reads.get(at).map(|read| read.ms)
     }
 
-    /// The index of that plan in `plans`.
+    /// Returns the index in `plans` of the plan that [`at`](Self::at) chooses for a bandwidth in bytes a
+    /// second.
     #[must_use]
     pub fn index_at(&self, bandwidth: u64) -> usize {
         self.plans.partition_point(|plan| plan.rate <= bandwidth).saturating_sub(1)
@@ -89,33 +95,34 @@ pub(crate) fn named(plans: &[RatedPlan]) -> Vec<u64> {
     blocks
 }
 
-/// A plan for one bandwidth.
+/// A preload plan made for one bandwidth.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RatedPlan {
-    /// The bandwidth that it was made for, in bytes a second.
+    /// The bandwidth that the plan was made for, in bytes a second.
     pub rate: u64,
-    /// The policy that made it.
+    /// The name of the policy that made the plan.
     pub policy: String,
-    /// The weights that a policy that scores blocks found, to be reused for similar images.
+    /// The weights of the blocks' scores that the policy found, to be reused for similar images; `None` if
+    /// there are none.
     pub weights: Option<Weights>,
-    /// The result that the policy expects on its own training traces: the hit rate, or the delay of a boot in seconds,
-    /// negative, as its objective says.
+    /// The result on the training traces; higher is better. Depending on the objective, the average hit rate,
+    /// or the average delay of a boot in seconds as a negative number; 0 for plans of layers.
     pub score: f64,
-    /// The items to pull, in order.
+    /// The blocks to preload, each with its slices, in order.
     pub items: Arc<[PlanItem]>,
 }
 
 impl RatedPlan {
-    /// Bytes of its slices.
+    /// Returns the total length of the plan's slices, in bytes; each slice counts as 64 KiB.
     #[must_use]
     pub fn hot_bytes(&self) -> u64 {
         self.items.iter().map(|item| u64::from(item.mask.count_ones()) * SLICE_SIZE).sum()
     }
 }
 
-/// The most central boot of a group: blocks of the disk in the order of first access.
+/// The most typical boot of a group, reduced to the blocks that it reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Centroid {
-    /// Block numbers of the disk, each once.
+    /// The numbers of the blocks on the disk, in the order of first access, each once.
     pub order: Vec<u64>,
 }

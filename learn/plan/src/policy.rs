@@ -28,35 +28,36 @@ pub use oracle::Oracle;
 pub use recorded::History;
 pub use score::Weights;
 
-/// The input of a policy's learning: a group of traces of one image.
+/// The input of a policy: a group of traces of one image.
 #[derive(Clone, Copy)]
 pub struct Training<'a> {
-    /// The image's blocks.
+    /// The table of the blocks that the image's traces read.
     pub block_table: &'a BlockTable,
     /// The statistics of all traces of the group.
     pub statistics: &'a Statistics,
-    /// Traces of the group that are at hand, all or a sample; the one that is most like the others first.
+    /// The traces of the group that are available, all or a sample. The most typical one is first.
     pub traces: &'a [&'a CompactTrace],
 }
 
-/// The objective of a plan.
+/// The quantity that a plan is to optimize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Objective {
-    /// The open-loop hit rate, whole blocks (the paper's model and fitness).
+    /// The open-loop hit rate with whole blocks, as in the ThinkAhead paper.
     Hits,
     /// The total wait of a closed-loop boot, over a link with this round trip (`docs/design-learning.md`).
     Boot {
-        /// In nanoseconds.
+        /// The round-trip time of the link, in nanoseconds.
         round_trip: u64,
-        /// The bytes that a miss brings.
+        /// The bytes that a miss fetches.
         misses: Misses,
-        /// `true` if hot slices are preloaded, `false` for whole blocks.
+        /// `true` to preload only slices that training traces read, `false` to preload whole blocks.
         hot: bool,
     },
 }
 
 impl Objective {
-    /// The reads that matter to the objective.
+    /// Returns the reads that the objective counts: the first 3,000 of a trace for the hit rate, all for the
+    /// delay of a boot.
     #[must_use]
     pub fn window(self) -> ReadWindow {
         match self {
@@ -65,7 +66,7 @@ impl Objective {
         }
     }
 
-    /// The blocks of a trace in the order of their first access by the reads that matter.
+    /// Returns the blocks of a trace in the order of first access, by the reads that the objective counts.
     #[must_use]
     pub fn first_accesses(self, trace: &CompactTrace) -> Vec<BlockId> {
         match self {
@@ -75,28 +76,30 @@ impl Objective {
     }
 }
 
-/// The objective of a plan, and its bandwidth.
+/// The task of a policy: an objective, the bandwidth to reach it at, and a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aim {
-    /// The objective.
+    /// The quantity to optimize.
     pub objective: Objective,
-    /// The bandwidth.
+    /// The bandwidth of the link that the plan is made for.
     pub bandwidth: Bandwidth,
-    /// The seed of policies that draw: the same seed gives the same plan.
+    /// The seed of policies that use random numbers; the same seed gives the same plan.
     pub seed: u64,
 }
 
-/// The result of a policy.
+/// The output of a policy: the blocks to preload.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Proposal {
-    /// The items to preload, in order: each block at most once, with its hot slices, of which there is at least one.
+    /// The blocks to preload in order, each at most once and with at least one slice.
     pub items: Vec<Item>,
-    /// The weights that a policy that scores blocks found, to be reused for a similar image.
+    /// The weights of the blocks' scores that the policy found, to be reused for a similar image; `None` if
+    /// the policy has no such weights.
     pub weights: Option<Weights>,
 }
 
 impl Proposal {
-    /// A proposal of these blocks in this order, each with all slices that any of the training traces read.
+    /// Makes a proposal of these blocks in this order, each with all slices that any training trace read.
+    /// Blocks that no training trace read are left out.
     #[must_use]
     pub fn of_order(order: &[BlockId], statistics: &Statistics) -> Self {
         let item = |id: &BlockId| (*id, statistics.mask(*id, 0.0));
@@ -104,7 +107,7 @@ impl Proposal {
         Self { items, weights: None }
     }
 
-    /// The items as those of a plan: blocks by their numbers on the disk.
+    /// Returns the items with the blocks' numbers on the disk in place of their ids in `block_table`.
     #[must_use]
     pub fn plan_items(&self, block_table: &BlockTable) -> Vec<PlanItem> {
         let item = |(id, mask): &Item| {
@@ -115,31 +118,34 @@ impl Proposal {
     }
 }
 
-/// A way to choose the blocks to preload.
+/// An algorithm that chooses the blocks to preload, and their order.
 pub trait Policy: Send + Sync {
-    /// The name on the command line.
+    /// Returns the name of the policy on the command line.
     fn name(&self) -> &'static str;
 
-    /// The blocks to preload, in order, each at most once.
+    /// Returns the blocks to preload, in order, each at most once.
     fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId>;
 
-    /// The order with slices; by default all slices that any training trace read.
+    /// Returns the blocks to preload with their slices. By default these are the blocks of
+    /// [`order`](Self::order), each with all slices that any training trace read.
     fn propose(&self, training: &Training<'_>, aim: &Aim) -> Proposal {
         Proposal::of_order(&self.order(training, aim), training.statistics)
     }
 
-    /// The state at a creation of a policy that decides as reads come. Such a policy has no order.
+    /// Returns the initial state of a policy that decides during the boot; its order is empty. `None` for all
+    /// other policies.
     fn online(&self) -> Option<Box<dyn Online>> {
         None
     }
 }
 
-/// The policy of the product, for its objective, the delay of a boot.
+/// The name of the default policy; the default objective is the delay of a boot.
 ///
 /// For that objective `search` is [`first`], whose head gives the reasons and the figures.
 pub const DEFAULT: &str = "search";
 
-/// The names of all policies that learn from training traces alone, the simplest first.
+/// The names of all policies that learn from training traces alone, the simplest first; [`by_name`] accepts
+/// these.
 pub const NAMES: [&str; 11] = [
     "lazy",
     "leap",
@@ -154,7 +160,7 @@ pub const NAMES: [&str; 11] = [
     "search",
 ];
 
-/// The policy of this name.
+/// Makes the policy that has this name in [`NAMES`].
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`](headstart_block::ErrorKind) for an unknown name.

@@ -23,23 +23,26 @@ pub mod density;
 pub mod louvain;
 mod stored;
 
-/// The settings; the defaults are the paper's if it names them.
+/// The settings for grouping the traces of an image. The defaults are those of the ThinkAhead paper where it
+/// gives any.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelSettings {
-    /// The least number of reads of a trace; shorter ones are outliers.
+    /// The minimum number of reads of a trace. Traces with fewer are outliers.
     pub reads_min: usize,
-    /// The share that is cut off at each end of the numbers of distinct blocks.
+    /// The share of traces, 0 to 0.4, that are outliers at each end in the order of their number of distinct
+    /// blocks. Greater values count as 0.4.
     pub trim: f64,
-    /// Traces of a category that are compared with each other; if it is 0, boots are not told apart at all, neither
-    /// by order nor by amount.
+    /// The maximum number of traces of a category that are compared with each other, pair by pair. 0 puts all
+    /// boots into one group, regardless of the order and the amount of their reads.
     pub compared_max: usize,
-    /// Traces of a group that are kept whole, to evaluate orders on.
+    /// The maximum number of traces of a group that are kept whole, to evaluate orders on; 0 counts as 1.
     pub kept_max: usize,
-    /// The correlation below which traces are not alike at all (the paper switches groups above this).
+    /// The correlation, -1 to 1, below which two traces do not count as similar. The ThinkAhead paper
+    /// switches groups above this value.
     pub alike: f64,
-    /// The feature that is compared.
+    /// The numbers of each block by which traces are compared.
     pub feature: Feature,
-    /// The seed of the samples.
+    /// The seed for drawing the traces that are compared and those that are kept.
     pub seed: u64,
 }
 
@@ -58,8 +61,8 @@ impl Default for ModelSettings {
 }
 
 impl ModelSettings {
-    /// Settings without preprocessing: nothing is an outlier, all boots are one group (the ablation of the paper's
-    /// section 7.2).
+    /// Returns settings that put all boots into one group and leave out none as outliers (the ablation in
+    /// section 7.2 of the ThinkAhead paper).
     #[must_use]
     pub fn none() -> Self {
         Self { reads_min: 0, trim: 0.0, compared_max: 0, ..Self::default() }
@@ -71,14 +74,14 @@ impl ModelSettings {
     }
 }
 
-/// Outliers by reason.
+/// The numbers of traces that were left out as outliers, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Traces with fewer reads than the least.
+    /// The number of traces with fewer reads than [`ModelSettings::reads_min`].
     pub few_reads: u64,
-    /// Traces among those that read the fewest blocks.
+    /// The number of traces that were cut off by [`ModelSettings::trim`] because they read too few blocks.
     pub few_blocks: u64,
-    /// Traces among those that read the most blocks.
+    /// The number of traces that were cut off by [`ModelSettings::trim`] because they read too many blocks.
     pub many_blocks: u64,
 }
 
@@ -89,7 +92,7 @@ impl Dropped {
         self.few_reads.saturating_add(self.few_blocks).saturating_add(self.many_blocks)
     }
 
-    /// Adds the outliers of another part.
+    /// Adds the outliers of other traces.
     pub fn add(&mut self, other: &Self) {
         self.few_reads = self.few_reads.saturating_add(other.few_reads);
         self.few_blocks = self.few_blocks.saturating_add(other.few_blocks);
@@ -97,9 +100,9 @@ impl Dropped {
     }
 }
 
-/// The form in which traces are kept: as they are, or packed.
+/// The form in which a group keeps traces: [`CompactTrace`], or [`Packed`] to save memory.
 pub trait Kept: Clone {
-    /// Keeps a trace.
+    /// Converts a trace to this form.
     fn keep(trace: &CompactTrace) -> Self;
 }
 
@@ -115,20 +118,22 @@ impl Kept for Packed {
     }
 }
 
-/// Traces that are alike.
+/// A group of similar traces of one image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group<K = CompactTrace> {
-    /// The number of its category, counted from the one that reads the least.
+    /// The number of the category that the group is in. Categories divide traces by the number of blocks that
+    /// they read; category 0 reads the fewest.
     pub category: usize,
-    /// The statistics of all its traces.
+    /// The statistics of all traces of the group.
     pub statistics: Statistics,
-    /// The most central trace.
+    /// The most typical trace, as a vector: the one with the highest sum of similarities to the others.
     pub centroid: Vector,
-    /// Some of its traces, the centroid's first: later ones are each kept with the same chance.
+    /// Traces of the group, at most [`ModelSettings::kept_max`]. The first is the most typical one; the
+    /// others are a random sample.
     pub kept: Vec<K>,
 }
 
-/// The model of the traces of one image.
+/// The traces of one image, divided into groups of similar ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageModel<K = CompactTrace> {
     settings: ModelSettings,
@@ -141,7 +146,7 @@ pub struct ImageModel<K = CompactTrace> {
 }
 
 impl<K: Kept> ImageModel<K> {
-    /// Learns from all traces that there are.
+    /// Divides traces into groups. Outliers are counted and left out.
     #[must_use]
     pub fn learn(mut traces: Vec<CompactTrace>, settings: ModelSettings) -> Self {
         let mut dropped = Dropped::default();
@@ -169,8 +174,8 @@ impl<K: Kept> ImageModel<K> {
         model
     }
 
-    /// Adds a trace: to the nearest group of its category, without reading the other traces. Returns the group,
-    /// or `None` if it is an outlier, or nothing was learned before.
+    /// Adds a trace to the group of its category whose centroid is most similar, without looking at other
+    /// traces. Returns the index of the group; `None` if the trace is an outlier or there are no groups.
     pub fn add(&mut self, trace: &CompactTrace) -> Option<usize> {
         if self.drops(trace) {
             return None;
@@ -182,25 +187,26 @@ impl<K: Kept> ImageModel<K> {
         Some(group)
     }
 
-    /// The groups, the largest first as they were learned.
+    /// The groups, in descending order of the number of traces that they had when they were made.
     #[must_use]
     pub fn groups(&self) -> &[Group<K>] {
         &self.groups
     }
 
-    /// The outliers.
+    /// Returns the number of outliers, by reason.
     #[must_use]
     pub fn dropped(&self) -> Dropped {
         self.dropped
     }
 
-    /// The number of categories.
+    /// Returns the number of categories, at least 1. A category is a range of the number of blocks that a
+    /// trace reads.
     #[must_use]
     pub fn categories(&self) -> usize {
         self.cuts.len() + 1
     }
 
-    /// The number of traces that the groups were made of.
+    /// Returns the number of traces in all groups.
     #[must_use]
     pub fn traces(&self) -> u64 {
         self.groups.iter().map(|group| u64::from(group.statistics.traces)).sum()
@@ -281,7 +287,8 @@ impl<K: Kept> Group<K> {
 }
 
 impl Group {
-    /// The input of policies; `kept` is room for references to the traces.
+    /// Returns the group as the input of policies. `kept` is overwritten with references to the group's kept
+    /// traces.
     #[must_use]
     pub fn training<'a>(
         &'a self,
@@ -318,7 +325,8 @@ pub(crate) fn bounds_of(mut counts: Vec<usize>, settings: &ModelSettings) -> Ran
     least..=most
 }
 
-/// The number of categories that [`ImageModel::learn`] finds in traces with these numbers of distinct blocks.
+/// Returns the number of categories into which [`ImageModel::learn`] divides traces with these numbers of
+/// distinct blocks; at least 1.
 #[must_use]
 pub fn categories(mut counts: Vec<usize>, settings: &ModelSettings) -> usize {
     counts.sort_unstable();

@@ -8,16 +8,17 @@
 use crate::best::first_best;
 use crate::compact_trace::CompactTrace;
 
-/// The number that a vector has for a block.
+/// The number that a [`Vector`] has for each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// The earliness of its first read, by rank.
+    /// The earliness of the first read of the block, by rank: 1 for the first block, nearly 0 for the last.
     Order,
-    /// The number of its reads.
+    /// The number of reads of the block.
     Counts,
 }
 
-/// A trace as a vector over the blocks of a block table: entries by id, sparse, ascending, with their mean and spread.
+/// A trace as a vector with a number for each block, 0 for blocks that are not read. Only the first 3,000
+/// reads of the trace count.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vector {
     entries: Vec<(u32, f32)>,
@@ -26,7 +27,7 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// The vector of a trace.
+    /// Makes the vector of a trace.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "ranks and counts of at most 3,000 reads")]
     pub fn of(trace: &CompactTrace, feature: Feature) -> Self {
@@ -43,8 +44,8 @@ impl Vector {
         Self { entries, sum, squares }
     }
 
-    /// The Pearson correlation over the blocks that either names, from -1 to 1; a vector that does not vary
-    /// correlates with nothing but its equal.
+    /// Returns the Pearson correlation with another vector, -1 to 1, over the blocks that at least one of the
+    /// two traces reads. If one of the vectors is constant over these, 1 if both are equal and 0 otherwise.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of blocks")]
     pub fn correlation(&self, other: &Self) -> f64 {
@@ -69,7 +70,7 @@ impl Vector {
     }
 }
 
-/// A symmetric table of the similarities of some traces.
+/// The similarity of each pair of some traces, as a symmetric table.
 #[derive(Clone, Debug)]
 pub struct Similarities {
     size: usize,
@@ -77,7 +78,7 @@ pub struct Similarities {
 }
 
 impl Similarities {
-    /// The similarities of all pairs.
+    /// Computes the correlation of each pair of vectors.
     #[must_use]
     pub fn of(vectors: &[Vector]) -> Self {
         let size = vectors.len();
@@ -91,25 +92,26 @@ impl Similarities {
         Self { size, values }
     }
 
-    /// The number of traces.
+    /// The number of traces in the table.
     #[must_use]
     pub fn len(&self) -> usize {
         self.size
     }
 
-    /// `true` if there are no traces.
+    /// Returns `true` if the table has no traces.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.size == 0
     }
 
-    /// The similarity of two of them.
+    /// Returns the similarity of the traces with the indices `a` and `b`, -1 to 1.
     #[must_use]
     pub fn get(&self, a: usize, b: usize) -> f64 {
         self.values[a * self.size + b]
     }
 
-    /// The one of `members` with the highest sum of similarities to them: their *centroid*; the first of equals.
+    /// Returns the *centroid* of some traces: the index among `members` with the highest sum of similarities
+    /// to all members, the first of equals. `None` if `members` is empty.
     #[must_use]
     pub fn centroid(&self, members: &[usize]) -> Option<usize> {
         let sum = |a: usize| members.iter().map(|b| self.get(a, *b)).sum::<f64>();

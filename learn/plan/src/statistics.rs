@@ -10,7 +10,7 @@ use crate::compact_trace::{CompactTrace, READS_MAX};
 use crate::slices;
 use headstart_block::saturating;
 
-/// The reads that count.
+/// The reads of a trace that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadWindow {
     /// All reads: a guest waits for late ones too.
@@ -19,35 +19,38 @@ pub enum ReadWindow {
     Counted,
 }
 
-/// The times and the number of a block's reads.
+/// The number of reads of a block over several traces, and their times since each trace's first read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessTimes {
-    /// Reads in it.
+    /// The number of reads of the block.
     pub count: u64,
-    /// Traces that read it.
+    /// The number of traces that read the block.
     pub traces: u32,
-    /// The time of the earliest read.
+    /// The time of the earliest read, in microseconds since the trace's first read; 0 without reads.
     pub min_us: u32,
-    /// The sum of the times of all reads.
+    /// The sum of the times of all reads, in microseconds since each trace's first read.
     pub sum_us: u64,
-    /// The sum over the traces of the times of their first reads.
+    /// The sum, over the traces that read the block, of the time of the first read of it, in microseconds
+    /// since the trace's first read.
     pub first_sum_us: u64,
 }
 
 impl AccessTimes {
-    /// The average time of a read, in microseconds.
+    /// Returns the average time of a read, in microseconds since the trace's first read; 0 without reads.
     #[must_use]
     pub fn average_us(&self) -> f64 {
         ratio(self.sum_us, self.count)
     }
 
-    /// The average over the traces of the time of the first read, in microseconds.
+    /// Returns the average time of the first read of the block, in microseconds since the trace's first read;
+    /// 0 if no trace reads it.
     #[must_use]
     pub fn first_average_us(&self) -> f64 {
         ratio(self.first_sum_us, u64::from(self.traces))
     }
 
-    /// The same in whole milliseconds; `None` if no trace reads it.
+    /// Returns the average time of the first read of the block, in whole milliseconds since the trace's first
+    /// read; `None` if no trace reads it.
     #[must_use]
     pub fn first_average_ms(&self) -> Option<u32> {
         let average = self.first_sum_us.checked_div(u64::from(self.traces))? / 1000;
@@ -75,19 +78,19 @@ impl AccessTimes {
     }
 }
 
-/// The statistics of one block.
+/// The statistics of one block over several traces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockStats {
-    /// The accesses of all reads.
+    /// The accesses by all reads of the traces.
     pub all: AccessTimes,
-    /// The accesses of the reads that hit rates count.
+    /// The accesses by the first 3,000 reads of each trace, which hit rates are computed from.
     pub counted: AccessTimes,
-    /// Traces that read each slice.
+    /// The number of traces that read each slice (64 KiB) of the block.
     pub slices: [u32; 32],
 }
 
 impl BlockStats {
-    /// The accesses of these reads.
+    /// Returns the accesses by the reads that `window` selects.
     #[must_use]
     pub fn by(&self, window: ReadWindow) -> &AccessTimes {
         match window {
@@ -105,25 +108,26 @@ impl BlockStats {
     }
 }
 
-/// The statistics of all blocks of some traces.
+/// The statistics of several traces, block by block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// The number of traces.
+    /// The number of traces that the statistics are made from.
     pub traces: u32,
-    /// The number of reads.
+    /// The number of reads of all traces.
     pub reads: u64,
-    /// The time of the latest read.
+    /// The time of the latest read of any trace, in microseconds since the trace's first read.
     pub max_us: u32,
-    /// The time of the latest read that hit rates count.
+    /// The time of the latest read of any trace among its first 3,000 reads, in microseconds since the
+    /// trace's first read.
     pub counted_max_us: u32,
-    /// The sum of the grace periods.
+    /// The sum of the grace periods (from the creation of the disk to its first read), in microseconds.
     pub grace_sum_us: u64,
-    /// The blocks by id; shorter than the block table if nothing is known of its end.
+    /// The statistics of each block, by its id. Blocks past the end of the list are read by no trace.
     pub blocks: Vec<BlockStats>,
 }
 
 impl Statistics {
-    /// The statistics of these traces.
+    /// Makes the statistics of these traces.
     #[must_use]
     pub fn of<'a>(traces: impl IntoIterator<Item = &'a CompactTrace>) -> Self {
         let mut statistics = Self::default();
@@ -131,7 +135,7 @@ impl Statistics {
         statistics
     }
 
-    /// Adds a trace.
+    /// Adds a trace that was made with the same block table.
     pub fn add(&mut self, trace: &CompactTrace) {
         let start = trace.grace_us();
         self.traces = self.traces.saturating_add(1);
@@ -165,7 +169,7 @@ impl Statistics {
         }
     }
 
-    /// Adds the traces of another part.
+    /// Adds the statistics of other traces that were made with the same block table.
     pub fn merge(&mut self, other: &Self) {
         self.traces = self.traces.saturating_add(other.traces);
         self.reads = self.reads.saturating_add(other.reads);
@@ -178,7 +182,8 @@ impl Statistics {
         self.blocks.iter_mut().zip(&other.blocks).for_each(|(block, other)| block.merge(other));
     }
 
-    /// The statistics scaled to `traces` traces, at least its own number: all counts in proportion.
+    /// Returns the statistics with counts and sums scaled in proportion, as if there were `traces` traces. If
+    /// there are more already, nothing changes.
     #[must_use]
     pub fn weighted(&self, traces: u32) -> Self {
         let (times, of) = (u128::from(traces.max(self.traces)), u128::from(self.traces.max(1)));
@@ -206,8 +211,8 @@ impl Statistics {
         }
     }
 
-    /// The statistics without the slices that a smaller share (0 to 1) of all traces read; a block without a slice
-    /// is as if nothing had read it.
+    /// Returns the statistics without the slices that fewer than `share` (0 to 1) of all traces read. A block
+    /// that has no slices left counts as not read.
     #[must_use]
     pub fn likely(&self, share: f64) -> Self {
         let needed = share * f64::from(self.traces);
@@ -219,7 +224,8 @@ impl Statistics {
         Self { blocks: self.blocks.iter().map(block).collect(), ..self.clone() }
     }
 
-    /// The same statistics in the block table of another image, whose blocks are at the same places of its disk.
+    /// Returns the same statistics with the ids of another block table, `to`; `from` is the table of these
+    /// statistics. Blocks that `to` lacks are added to it. Their numbers on the disk do not change.
     #[must_use]
     pub fn renumbered(&self, from: &BlockTable, to: &mut BlockTable) -> Self {
         let known = || from.blocks().iter().zip(&self.blocks).filter(|(_, stats)| stats.all.count > 0);
@@ -235,13 +241,15 @@ impl Statistics {
         Self { blocks, ..self.clone() }
     }
 
-    /// The blocks that these reads access, with their ids.
+    /// Returns the blocks that the reads selected by `window` access, in the order of their ids, with their
+    /// accesses.
     pub fn read_blocks(&self, window: ReadWindow) -> impl Iterator<Item = (BlockId, &AccessTimes)> {
         let blocks = (0..).zip(self.blocks.iter().map(move |block| block.by(window)));
         blocks.filter(|(_, block)| block.count > 0)
     }
 
-    /// The time of the latest of these reads.
+    /// Returns the time of the latest read that `window` selects, in microseconds since the trace's first
+    /// read.
     #[must_use]
     pub fn latest_us(&self, window: ReadWindow) -> u32 {
         match window {
@@ -250,7 +258,8 @@ impl Statistics {
         }
     }
 
-    /// The slices of a block that at least `share` (0 to 1) of all traces read, and at least one of them.
+    /// Returns the slices of a block that at least `share` (0 to 1) of all traces, and at least one trace,
+    /// read. Bit `i` stands for slice `i`; 0 for an unknown block.
     #[must_use]
     pub fn mask(&self, id: BlockId, share: f64) -> u32 {
         let needed = (share * f64::from(self.traces)).max(1.0);

@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// The progress of the work.
+/// The progress of learning or training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskProgress {
-    /// The number of finished pieces: traces, or plans.
+    /// The number of finished units of work: traces when learning; images, and choices of several images,
+    /// when training.
     pub done: u64,
-    /// The number of all pieces.
+    /// The number of all units of work.
     pub all: u64,
 }
 
-/// A function that gets the progress, and may end the work by an error.
+/// A callback that receives the progress. If it returns an error, the work stops with that error.
 pub type OnProgress<'a> = &'a mut dyn FnMut(TaskProgress) -> Result<()>;
 
 /// The number of threads; 0 stands for the number of processors.

@@ -35,7 +35,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Groups of an image that plans are made for, at most: the largest.
+/// The maximum number of groups of an image that plans are made for; the largest are chosen.
 pub const GROUPS_MAX: usize = 8;
 
 /// The least share of the image's traces of a group with plans: one in this number.
@@ -44,18 +44,18 @@ const SHARE_MIN: u64 = 50;
 /// The number of traces on which the score of a plan is measured.
 const JUDGED_MAX: usize = 10;
 
-/// The settings of training.
+/// The settings for training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainConfig {
-    /// The policy's name ([`crate::policy::NAMES`]).
+    /// The name of the policy that makes the plans, one of [`crate::policy::NAMES`].
     pub policy: String,
-    /// The objective.
+    /// The quantity that the plans are to optimize.
     pub objective: Objective,
-    /// Bandwidths to plan for.
+    /// The bandwidths to make plans for.
     pub rates: Vec<Bandwidth>,
-    /// The seed of policies that draw.
+    /// The seed of policies that use random numbers; the same seed gives the same plans.
     pub seed: u64,
-    /// The number of threads; 0: the number of processors. The plans do not depend on it.
+    /// The number of threads; 0 for the number of processors. The plans do not depend on it.
     pub threads: usize,
 }
 
@@ -74,20 +74,21 @@ impl Default for TrainConfig {
     }
 }
 
-/// The plans of one image, from its own traces alone, however few.
+/// Makes the plans of one image from its own traces alone, even if there are few.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`](headstart_block::ErrorKind) for an unknown policy, or one that makes no plans, and
-/// without a bandwidth.
+/// [`ErrorKind::Invalid`](headstart_block::ErrorKind) if the policy is unknown or makes no plans, or if there
+/// is no bandwidth to plan for.
 pub fn image(image: &ImageKnowledge, config: &TrainConfig) -> Result<ImagePlans> {
     let trainer = Trainer::new(config)?;
     Ok(ImagePlans::of_own(trainer.groups(image.block_table(), &image.model())))
 }
 
-/// The plans of all images, and those for images like them. Progress counts images and choices of images.
+/// Makes the plans of all images, and the plans for images that are similar to them. Progress counts images,
+/// and choices of several images.
 ///
 /// # Errors
-/// As [`image`]; errors of `progress`.
+/// Those of [`image`], and errors of `progress`.
 pub fn all(knowledge: &Knowledge, config: &TrainConfig, progress: OnProgress<'_>) -> Result<Plans> {
     let trainer = Trainer::new(config)?;
     let threads = tasks::threads(config.threads);

@@ -21,26 +21,28 @@ use headstart_trace::Creation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// The least number of traces to learn from.
+/// The number of traces that similar images must have together to be chosen; if no choice has that number,
+/// the widest is taken.
 pub const TRACES_MIN: u64 = 5;
 
-/// The most users of an image that is not public.
+/// The maximum number of users of a private image. An image with more users is public and says nothing of its
+/// users.
 pub const USERS_MAX: usize = 16;
 
-/// The metadata of a disk that is created.
+/// The metadata of a disk, by which similar images are found. Unknown values are empty and equal to nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// The operating system's release.
+    /// The family of the image, such as the release of its operating system.
     pub family: String,
-    /// The user of the disk.
+    /// The user that the disk is created for.
     pub user: String,
-    /// Its configuration.
+    /// The configuration of the disk: the label `meta_info` of its creation.
     pub meta: String,
 }
 
 impl Metadata {
-    /// The metadata of a creation: its family, user and the label `meta_info`. Its options are left out: in data
-    /// sets they describe the guest's memory and the host.
+    /// Returns the metadata of a creation: its family, its user and its label `meta_info`. The options of a
+    /// creation are not used, because in published data sets they describe the guest's memory and the host.
     #[must_use]
     pub fn of(creation: &Creation) -> Self {
         let meta = creation.labels.get("meta_info").cloned().unwrap_or_default();
@@ -48,19 +50,19 @@ impl Metadata {
     }
 }
 
-/// The profile of an image, from the disks that were created of it.
+/// The properties of an image, collected from the disks that were created from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// The first family that was named.
+    /// The family that the first disk with a known family has; empty if unknown.
     pub family: String,
-    /// The first configuration that was named.
+    /// The configuration that the first disk with a known configuration has; empty if unknown.
     pub meta: String,
-    /// The users: at most one more than [`USERS_MAX`].
+    /// The users that created disks of the image. At most one more than [`USERS_MAX`] is kept.
     pub users: BTreeSet<String>,
 }
 
 impl Profile {
-    /// Adds the metadata of one creation.
+    /// Adds the metadata of one more disk of the image.
     pub fn add(&mut self, metadata: &Metadata) {
         let fill = |known: &mut String, said: &String| {
             if known.is_empty() {
@@ -74,7 +76,8 @@ impl Profile {
         }
     }
 
-    /// The metadata of a disk of it that its only user creates, if it has only one.
+    /// Returns the metadata to expect of a further disk of the image: its family, its configuration, and its
+    /// user if it has exactly one. Unknown values are empty.
     #[must_use]
     pub fn metadata(&self) -> Metadata {
         let only = self.users.first().filter(|_| self.users.len() == 1);
@@ -83,7 +86,7 @@ impl Profile {
     }
 }
 
-/// The reason for the choice of a plan.
+/// The source of the traces that a chosen plan was made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChoiceReason {
     /// The plan was made from the image's own traces.
@@ -110,7 +113,8 @@ pub enum ChoiceReason {
 }
 
 impl ChoiceReason {
-    /// The tiers, the narrowest first.
+    /// The choices for an image without traces of its own, by what other images share with it. The most
+    /// similar are first.
     pub const TIERS: [Self; 5] =
         [Self::Image, Self::FamilyUserMeta, Self::FamilyUser, Self::FamilyMeta, Self::Family];
 
@@ -145,23 +149,23 @@ impl fmt::Display for ChoiceReason {
     }
 }
 
-/// A tier: images that have something in common.
+/// A set of images that have a property in common, such as the family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tier {
-    /// The images.
+    /// The images of the set.
     pub images: BTreeSet<RecordedImage>,
-    /// Their traces.
+    /// The number of traces that the images have together.
     pub traces: u64,
 }
 
-/// All choices.
+/// All sets of similar images that plans can be made for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChoiceTiers {
     by_key: BTreeMap<String, Tier>,
 }
 
 impl ChoiceTiers {
-    /// Adds an image with `traces` traces to its tiers.
+    /// Adds an image to each set that it belongs to. An image without traces is ignored.
     pub fn add(&mut self, image: &RecordedImage, profile: &Profile, traces: u64) {
         if traces == 0 {
             return;

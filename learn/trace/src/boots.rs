@@ -21,39 +21,40 @@
 use headstart_block::{ByteRange, SECTOR_SIZE};
 use std::time::Duration;
 
-/// The time without reads after which a read of the boot sector starts again.
+/// The minimum time without reads after which a read of the boot sector begins a new boot.
 pub const PAUSE: Duration = Duration::from_secs(30);
 
-/// The same for a read of exactly the boot sector.
+/// The minimum time without reads after which a read of exactly the boot sector, as firmware sends it, begins
+/// a new boot.
 pub const FIRMWARE_PAUSE: Duration = Duration::from_secs(1);
 
-/// The state of a disk's recording. Times are microseconds since the disk was attached.
+/// The state of recording the boots of a disk. Times are microseconds since the disk was attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordingPhase {
     /// Nothing was read yet.
     Waiting,
     /// A boot is recorded.
     Recording {
-        /// The arrival of its first read.
+        /// The arrival of the boot's first read.
         since_us: u64,
     },
     /// The window of the last boot is over.
     Idle {
-        /// The arrival of its first read.
+        /// The arrival of the boot's first read.
         since_us: u64,
     },
 }
 
-/// A read that arrives.
+/// An arriving read, with the facts that decide if it begins a boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// The time of its arrival.
+    /// The arrival of the read, in microseconds since the disk was attached.
     pub at_us: u64,
-    /// Its bytes.
+    /// The range of the disk that is read.
     pub range: ByteRange,
-    /// The time for which nothing was read before.
+    /// The time without reads before this read.
     pub quiet: Duration,
-    /// `true` for the first read since a client came to a disk that had none.
+    /// `true` for the first read after a client has connected to a disk that had no client.
     pub is_first_of_client: bool,
 }
 
@@ -73,7 +74,7 @@ pub(crate) fn covers_boot_sector(range: ByteRange) -> bool {
 }
 
 impl RecordingPhase {
-    /// The phase after a read.
+    /// Returns the phase after the arrival of `read`, which may begin a boot.
     #[must_use]
     pub fn after(self, read: &Arrival) -> Self {
         match self {
@@ -86,7 +87,8 @@ impl RecordingPhase {
         }
     }
 
-    /// The phase at a time at which nothing is read.
+    /// Returns the phase at `now_us` (microseconds since the disk was attached) if no read arrives. A
+    /// recording ends when `window` has passed since the first read of its boot.
     #[must_use]
     pub fn at(self, now_us: u64, window: Duration) -> Self {
         match self {

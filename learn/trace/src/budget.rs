@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The time span of a budget.
 const SPAN: Duration = Duration::from_secs(3600);
 
-/// Grants traces to the boots of one disk, up to a number in any hour.
+/// Limits the number of traces that the boots of one disk leave in any hour.
 #[derive(Clone, Debug)]
 pub struct TraceBudget {
     most: usize,
@@ -25,8 +25,9 @@ impl TraceBudget {
         Self { most, granted: VecDeque::new() }
     }
 
-    /// Grants a trace to a boot that began at `at`, a time since any fixed moment, if fewer than the most were granted
-    /// one that began in the hour before. Boots come in the order of their times.
+    /// Grants a trace to the boot that began at `at`, counted from any fixed moment, and returns `true`;
+    /// returns `false` if the maximum was already granted to boots that began in the hour before. Calls are
+    /// in the order of `at`.
     pub fn grant(&mut self, at: Duration) -> bool {
         self.granted.retain(|before| at.saturating_sub(*before) < SPAN);
         let is_granted = self.granted.len() < self.most;
@@ -36,7 +37,8 @@ impl TraceBudget {
         is_granted
     }
 
-    /// Takes back the grant of the boot that began at `at`, which leaves no trace after all.
+    /// Takes back the grant of the boot that began at `at`, because that boot leaves no trace. Does nothing
+    /// if there is no such grant.
     pub fn take_back(&mut self, at: Duration) {
         if let Some(place) = self.granted.iter().rposition(|granted| *granted == at) {
             self.granted.remove(place);

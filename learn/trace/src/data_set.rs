@@ -37,17 +37,18 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-/// Traces that a thread may have read before the caller wants them.
+/// The maximum number of traces that a thread has read and the caller has not taken yet.
 pub const AHEAD: usize = 4;
 
-/// The limits of reading.
+/// The limits on a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataSetLimits {
-    /// The limits of one trace; a file that has more is not read.
+    /// The limits on one trace; a trace beyond them is skipped.
     pub trace: ReadLimits,
-    /// Longest time from a creation to a request, in microseconds. Later ones come of a broken clock.
+    /// The maximum time from a creation to the last request of its trace, in microseconds. A trace with a
+    /// later request is skipped, because its clock must be wrong.
     pub span_us_max: u64,
-    /// Most traces of a data set.
+    /// The maximum number of traces; a data set with more is refused.
     pub traces_max: usize,
 }
 
@@ -58,7 +59,7 @@ impl Default for DataSetLimits {
     }
 }
 
-/// Traces that can be read, one after another.
+/// A list of traces, in any of the layouts, whose requests are read one trace after another.
 #[derive(Clone, Debug)]
 pub struct DataSet {
     entries: Vec<Entry>,
@@ -86,12 +87,12 @@ enum Form {
 }
 
 impl DataSet {
-    /// Lists the traces at `path`.
+    /// Lists the traces at `path`, a directory or a file.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where there is nothing, or a directory without traces; [`ErrorKind::Corrupt`] where a
-    /// table of creations is none; [`ErrorKind::Invalid`] where there are more traces than `limits` allow; errors
-    /// of the operating system.
+    /// [`ErrorKind::NotFound`] if `path` does not exist or is a directory without traces;
+    /// [`ErrorKind::Corrupt`] if the table of creations is malformed; [`ErrorKind::Invalid`] if there are
+    /// more traces than `limits` allow; errors of the operating system.
     pub fn open(path: &Path, limits: &DataSetLimits) -> Result<Self> {
         let about = |e: Error| e.about(path.display());
         let meta =
@@ -136,28 +137,29 @@ impl DataSet {
         self.entries.is_empty()
     }
 
-    /// The metadata of each trace, known without reading it, in the order in which traces are read. A trace that
-    /// was read may have an earlier time of creation: where a table's whole seconds are later than its first
-    /// request, the creation is taken to be that request.
+    /// The metadata of each trace, known without reading it, by the index of the trace. A trace that was read
+    /// may have an earlier time of creation: a table has whole seconds, and if these are later than the first
+    /// request, the time of that request is used.
     #[must_use]
     pub fn creations(&self) -> &[Creation] {
         &self.creations
     }
 
-    /// The path of the trace with this index.
+    /// Returns the path of the trace with this index; `None` if there is no such trace.
     #[must_use]
     pub fn path(&self, index: usize) -> Option<&Path> {
         self.entries.get(index).map(|entry| entry.path.as_path())
     }
 
-    /// The traces that were listed and cannot be read: files without metadata, metadata that make no sense. Faults
-    /// that are found while traces are read are not among them.
+    /// The traces that could not be listed: files without metadata, and malformed metadata. Faults that are
+    /// found later, while traces are read, are not among them.
     #[must_use]
     pub fn skipped(&self) -> &Skipped {
         &self.skipped
     }
 
-    /// The indices of each image and size of disk, in order: plans are made for one such group.
+    /// Returns the ranges of indices of traces that have one image and one size of disk, in order. Plans are
+    /// made for one such group at a time.
     pub fn groups(&self) -> impl Iterator<Item = Range<usize>> {
         let mut start = 0;
         self.creations.chunk_by(Creation::is_grouped_with).map(move |group| {
@@ -167,7 +169,8 @@ impl DataSet {
         })
     }
 
-    /// The data set of only those traces whose index and creation are `wanted`.
+    /// Returns a data set of only those traces for which `wanted` returns `true`, given their index and
+    /// metadata.
     #[must_use]
     pub fn filter(&self, mut wanted: impl FnMut(usize, &Creation) -> bool) -> Self {
         let all = self.creations.iter().zip(&self.entries).enumerate();
@@ -191,17 +194,18 @@ impl DataSet {
         }
     }
 
-    /// Bytes of the files of all traces, which is the amount to read.
+    /// Returns the total size of the files of all traces, in bytes.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {
         let bytes = |entry: &Entry| entry.path.metadata().map_or(0, |meta| meta.len());
         self.entries.iter().fold(0, |sum, entry| sum.saturating_add(bytes(entry)))
     }
 
-    /// Reads one trace; the flag is `true` if it had to be sorted.
+    /// Reads the trace with this index. The flag is `true` if the trace was not in the order of time and was
+    /// sorted.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for an index that is not there; the reason for which the trace is skipped.
+    /// [`ErrorKind::Invalid`] if there is no such trace; otherwise the fault for which the trace is skipped.
     pub fn read(&self, index: usize) -> Result<(Trace, bool)> {
         self.read_entry(index).map_err(|(_, error)| error)
     }
@@ -214,11 +218,12 @@ impl DataSet {
             .map_err(|(reason, error)| (reason, error.about(entry.path.display())))
     }
 
-    /// Reads all traces with `threads` threads (0: the number of processors) and hands them to `each` on this
-    /// thread, in the order of their indices; an error is the reason for which a trace is skipped.
+    /// Reads all traces on `threads` threads (0 for the number of processors), and passes them to `each` on
+    /// the calling thread, in the order of their indices. A trace that is skipped is passed as an error,
+    /// which describes its fault. Returns the skipped traces by reason.
     ///
     /// # Errors
-    /// The first error of `each`: reading ends then.
+    /// The first error of `each`, which ends the reading.
     pub fn for_each(
         &self,
         threads: usize,
@@ -227,11 +232,11 @@ impl DataSet {
         self.map_each(threads, |_, trace| trace, each)
     }
 
-    /// As [`DataSet::for_each`], but `each` gets the results of `map`, which the threads that read the traces apply
-    /// to them.
+    /// Reads all traces as [`DataSet::for_each`] does, and passes the results of `map` to `each`. The threads
+    /// that read the traces apply `map`.
     ///
     /// # Errors
-    /// The first error of `each`: reading ends then.
+    /// The first error of `each`, which ends the reading.
     pub fn map_each<T: Send>(
         &self,
         threads: usize,

@@ -36,16 +36,16 @@ const VOLUME_MAX: usize = 128;
 /// The last microsecond of the year 9999: later ones have names that are not in order.
 const LAST_US: u64 = 253_402_300_799_999_999;
 
-/// The limits of a directory.
+/// The limits of a trace directory, kept by removing the oldest traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectoryLimits {
-    /// Most bytes of all its traces.
+    /// The maximum total size of the traces, in bytes. `None`: no limit.
     pub bytes_max: Option<u64>,
-    /// The time for which traces are kept after their creation.
+    /// The time for which a trace is kept after the creation of its disk. `None`: no limit.
     pub age_max: Option<Duration>,
 }
 
-/// A directory of traces.
+/// A directory with a Parquet file for the trace of each boot.
 #[derive(Debug)]
 pub struct TraceDirectory {
     dir: PathBuf,
@@ -54,11 +54,11 @@ pub struct TraceDirectory {
 }
 
 impl TraceDirectory {
-    /// Opens the directory, and makes it if it is not there.
+    /// Opens the directory, and creates it if it does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`](headstart_block::ErrorKind::Denied) where a symbolic link of another user leads there;
-    /// errors of the operating system.
+    /// [`ErrorKind::Denied`](headstart_block::ErrorKind::Denied) if the path leads through a symbolic link of
+    /// another user; errors of the operating system.
     pub fn open(dir: &Path, limits: DirectoryLimits) -> Result<Self> {
         refuse_links(dir)?;
         fs::create_dir_all(dir).map_err(|e| not_made_in(dir, "cannot be made", e).about(dir.display()))?;
@@ -71,17 +71,17 @@ impl TraceDirectory {
         &self.dir
     }
 
-    /// Traces that were removed here to keep the limits.
+    /// Returns the number of traces that were removed through this value to make room or to keep the limits.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// Writes a trace, in the place of an earlier one of the same creation; with `durable`, so that a loss of power
-    /// does not take it away. Returns its path.
+    /// Writes a trace to a file and returns its path. An earlier trace of the same creation is replaced. If
+    /// `durable` is `true`, the file survives a loss of power.
     ///
     /// # Errors
-    /// As [`encode`]; errors of the operating system.
+    /// Those of [`encode`], and errors of the operating system.
     pub fn save(&self, trace: &Trace, durable: bool) -> Result<PathBuf> {
         let path = self.dir.join(file_name(&trace.creation));
         let about = |e| not_made_in(&self.dir, "cannot be written", e).about(path.display());
@@ -98,7 +98,7 @@ impl TraceDirectory {
         Ok(path)
     }
 
-    /// Removes the trace of a creation, if there is one.
+    /// Removes the trace of a creation; does nothing if there is none.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -107,7 +107,8 @@ impl TraceDirectory {
         remove(&path).map(drop).map_err(|e| Error::io("cannot be removed", e).about(path.display()))
     }
 
-    /// Removes the trace of a creation to make room for others; counted by [`evicted`](Self::evicted).
+    /// Removes the trace of a creation to make room for others, and counts it in [`evicted`](Self::evicted);
+    /// does nothing if there is none.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -118,7 +119,8 @@ impl TraceDirectory {
         Ok(())
     }
 
-    /// The traces of a directory, oldest first.
+    /// Returns the paths of the Parquet files in a directory in the order of their names. For traces that
+    /// headstart wrote, the oldest is first.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -136,7 +138,8 @@ impl TraceDirectory {
         Ok(names.into_iter().map(|name| dir.join(name)).collect())
     }
 
-    /// Removes the traces that are over the limits, oldest first, and the files that killed processes left behind.
+    /// Removes the oldest traces until the limits are kept, and unfinished files older than an hour, which
+    /// killed processes left behind.
     ///
     /// # Errors
     /// Errors of the operating system.

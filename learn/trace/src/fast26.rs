@@ -39,7 +39,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// The table of creations.
+/// The name of the table of creations in the directory of a data set.
 pub const CREATIONS: &str = "VD_creation_meta.csv";
 /// The directory of traces.
 const TRACES: &str = "trace";
@@ -143,11 +143,12 @@ impl CreationRow {
     }
 }
 
-/// The creation of a row of the table of creations; `column` returns the value of a column. The disk need not exist
-/// yet: fields that the row does not have are empty.
+/// Returns the creation that a row of the table of creations describes; `column` returns the value of the
+/// column with a given name. Without values, texts are empty, the size is 0 and the time is the start of
+/// 1970.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] for a size or a time that is none.
+/// [`ErrorKind::Corrupt`] if the size is not a number of bytes or the time is malformed.
 pub fn creation_of(mut column: impl FnMut(&str) -> Option<String>) -> Result<Creation> {
     let size = column("device_size").filter(|size| !size.is_empty()).map(|size| {
         let bad = || Error::corrupt(format!("`{}` is no device_size in bytes", size.escape_debug()));
@@ -232,30 +233,31 @@ pub(crate) fn volume_of(path: &Path) -> String {
     path.file_stem().map(|stem| unescape(&stem.to_string_lossy())).unwrap_or_default()
 }
 
-/// `true` if `dir` is such a data set.
+/// Returns `true` if `dir` is a data set in this layout, that is, if it contains a table of creations.
 #[must_use]
 pub fn is_data_set(dir: &Path) -> bool {
     dir.join(CREATIONS).is_file()
 }
 
-/// The results of an import.
+/// The result of an import: counts, and the traces that were left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Imported {
-    /// Traces.
+    /// The number of traces that were read.
     pub traces: u64,
-    /// Their requests.
+    /// The number of requests in these traces.
     pub records: u64,
-    /// Traces that could not be read, with the reasons.
+    /// Messages about the traces that could not be read, each with the reason.
     pub unreadable: Vec<String>,
-    /// Files of traces that the table of creations does not name: they were left out.
+    /// The paths of trace files that the table of creations does not name, and that were therefore not read.
     pub unlisted: Vec<String>,
 }
 
-/// Reads the data set in `dir`, trace by trace.
+/// Reads the data set in `dir` and passes its traces to `each`, in the order of the table of creations. A
+/// trace that cannot be read is noted in the result, and the others are read.
 ///
 /// # Errors
-/// Errors of `each`; [`ErrorKind::NotFound`] and [`ErrorKind::Corrupt`] for what is no data set. A trace that
-/// cannot be read is noted, and the others are read.
+/// Errors of `each`; [`ErrorKind::NotFound`] if there is no table of creations, [`ErrorKind::Corrupt`] if the
+/// table is malformed; errors of the operating system.
 pub fn import(
     dir: &Path,
     limits: &ReadLimits,
@@ -286,7 +288,7 @@ pub fn import(
     Ok(imported)
 }
 
-/// Bytes of the traces' files in a data set, which is the amount to read.
+/// Returns the total size of the trace files in a data set, in bytes.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -319,10 +321,12 @@ fn read_trace(path: &Path, row: CreationRow, limits: &ReadLimits) -> Result<Trac
     Ok(Trace { creation, records, ..Trace::default() })
 }
 
-/// The requests of a table, with times from `created_us` on; a table that is not sorted by time becomes so.
+/// Converts the rows of a trace file to requests, sorted by time. `created_us` is the time of creation in
+/// microseconds of Unix time; the times of the requests count from it.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] where a row is no request.
+/// [`ErrorKind::Corrupt`] if a row is not a read or write with a valid range, or is earlier than
+/// `created_us`.
 pub fn records(rows: &[NpyRow], created_us: u64) -> Result<Vec<Record>> {
     let mut records = unsorted_records(rows, created_us)?;
     records.sort_by_key(|record| record.t_us);
@@ -347,10 +351,10 @@ pub(crate) fn unsorted_records(rows: &[NpyRow], created_us: u64) -> Result<Vec<R
     rows.iter().enumerate().map(record).collect()
 }
 
-/// The table of a trace's requests.
+/// Converts the requests of a trace to the rows of a trace file.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] where a number does not fit the table.
+/// [`ErrorKind::Invalid`] if an offset, a length or a time needs more than 63 bits.
 pub fn rows(trace: &Trace) -> Result<Vec<NpyRow>> {
     let row = |record: &Record| {
         let number = |number: u64| i64::try_from(number).ok();
@@ -386,18 +390,18 @@ fn find_traces(dir: &Path) -> Result<BTreeSet<PathBuf>> {
         .collect())
 }
 
-/// Writes a data set.
+/// Writes a data set in this layout, one trace after another.
 pub struct Exporter {
     dir: PathBuf,
     rows: Vec<CreationRow>,
 }
 
 impl Exporter {
-    /// Makes an exporter into `dir`, which is made.
+    /// Makes an exporter that writes into `dir`, which is created if it does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where there is a data set already, [`ErrorKind::Denied`] where a symbolic link of
-    /// another user leads there; errors of the operating system.
+    /// [`ErrorKind::Conflict`] if `dir` is a data set already, [`ErrorKind::Denied`] if the path leads
+    /// through a symbolic link of another user; errors of the operating system.
     pub fn new(dir: &Path) -> Result<Self> {
         refuse_links(dir)?;
         if is_data_set(dir) {
@@ -409,11 +413,12 @@ impl Exporter {
         Ok(Self { dir: dir.to_owned(), rows: Vec::new() })
     }
 
-    /// Adds a trace.
+    /// Writes the file of a trace, and notes its creation for the table.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where it has no place in the layout, [`ErrorKind::Conflict`] where a volume comes
-    /// twice; errors of the operating system.
+    /// [`ErrorKind::Invalid`] if a number of the trace does not fit the layout, [`ErrorKind::Corrupt`] if a
+    /// name is too long for a path, [`ErrorKind::Conflict`] if there is a file of the same volume already;
+    /// errors of the operating system.
     pub fn add(&mut self, trace: &Trace) -> Result<()> {
         let row = self.write(trace)?;
         self.rows.push(row);
@@ -446,7 +451,7 @@ impl Exporter {
         self.finish()
     }
 
-    /// Writes the table of creations, sorted by volume, and so makes the directory a data set.
+    /// Writes the table of creations, sorted by volume. Without it the directory is not a data set.
     ///
     /// # Errors
     /// Errors of the operating system.

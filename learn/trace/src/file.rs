@@ -40,7 +40,7 @@ pub use write::encode;
 
 use serde::{Deserialize, Serialize};
 
-/// The version that is written.
+/// The version of the trace file format that is written; files of newer versions are refused.
 pub const VERSION: u32 = 1;
 
 /// The entry of the key-value metadata.

@@ -17,10 +17,10 @@
 
 use headstart_block::{Error, Result, exact};
 
-/// Columns of a trace.
+/// The number of columns in the table of a trace: operation, offset, length and time.
 pub const COLUMNS: usize = 4;
 
-/// One row.
+/// A row of the table of a trace, a request in the columns' order; [`fast26`](crate::fast26) has their units.
 pub type NpyRow = [i64; COLUMNS];
 
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -31,7 +31,7 @@ const ROWS_DIGITS: usize = 21;
 /// Longest header that is looked at.
 const HEADER_MAX: usize = 64 << 10;
 
-/// The table as a file.
+/// Returns the content of a `.npy` file with these rows.
 #[must_use]
 pub fn encode(rows: &[NpyRow]) -> Vec<u8> {
     let count = rows.len().to_string();
@@ -52,11 +52,11 @@ pub fn encode(rows: &[NpyRow]) -> Vec<u8> {
     file
 }
 
-/// The table in a file.
+/// Parses the content of a `.npy` file and returns its rows.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] for what is no such file or was cut short,
-/// [`headstart_block::ErrorKind::Unsupported`] for tables of another shape or type.
+/// [`headstart_block::ErrorKind::Corrupt`] if it is not such a file or was cut short,
+/// [`headstart_block::ErrorKind::Unsupported`] if its table does not have four columns of 64-bit integers.
 pub fn decode(file: &[u8]) -> Result<Vec<NpyRow>> {
     let malformed = || Error::corrupt("is not a NumPy file");
     let rest = file.strip_prefix(MAGIC).ok_or_else(malformed)?;

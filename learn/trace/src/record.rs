@@ -2,7 +2,7 @@
 
 use headstart_block::ByteRange;
 
-/// The kind of a request.
+/// The kind of a request to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Bytes were read.
@@ -12,15 +12,17 @@ pub enum Op {
     Write,
 }
 
-/// One request.
+/// A traced request to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The time of its arrival, in microseconds since the boot's first read, or the disk's creation.
+    /// The arrival of the request, in microseconds since
+    /// [`Creation::created_us`](crate::Creation::created_us).
     pub t_us: u64,
     /// The kind of the request.
     pub op: Op,
-    /// The bytes of the disk.
+    /// The range of the disk that was read or written.
     pub range: ByteRange,
-    /// The time that it took, in microseconds; `None` in data sets that do not tell.
+    /// The time from the arrival of the request to its completion, in microseconds; `None` if the data set
+    /// does not contain it.
     pub service_us: Option<u32>,
 }

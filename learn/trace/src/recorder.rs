@@ -16,10 +16,11 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Most records of a boot, and most records of a disk that wait to be taken. The latter take 2 MiB of memory.
+/// The maximum number of records of a boot, and also of the records of a disk that wait for
+/// [`Recorder::drain`]. The latter take 2 MiB of memory.
 pub const RECORDS_MAX: usize = 65_536;
 
-/// The time for which a boot is recorded by default: that of the published traces.
+/// The default time for which a boot is recorded: six minutes, as in the published traces.
 pub const WINDOW: Duration = Duration::from_secs(360);
 
 /// The precision of the time of the last read, which is therefore written seldom.
@@ -33,19 +34,19 @@ const WRITE: u64 = 1 << 62;
 /// Four words: the boot; `t_us << 32 | service_us`; offset; length with [`FULL`] and [`WRITE`].
 type Slot = [AtomicU64; 4];
 
-/// A boot of a disk, as its requests name it.
+/// The identity of a boot among the boots of a disk. Later boots compare as greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BootId(u64);
 
 impl BootId {
-    /// The arrival of its first read, since the disk was attached; `None` before the first boot.
+    /// Returns the time from attaching the disk to the first read of the boot; `None` if no boot had begun.
     #[must_use]
     pub fn since(self) -> Option<Duration> {
         self.0.checked_sub(1).map(Duration::from_micros)
     }
 }
 
-/// Records the requests of one disk.
+/// Records the requests of one disk in a ring of fixed size. Recording a request never waits.
 pub struct Recorder {
     slots: Box<[Slot]>,
     /// Slots taken so far: the next one is at this number, modulo the number of slots.
@@ -71,9 +72,9 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Makes a recorder of the requests that arrive within `window` (at most 71 minutes) of the first read of each
-    /// boot, of a disk that was attached at `created`. At most `records_max` requests wait to be
-    /// [drained](Self::drain).
+    /// Makes a recorder for a disk that was attached at `created`. Requests are recorded if they arrive
+    /// within `window` (at most 71 minutes) after the first read of a boot. Up to `records_max` requests wait
+    /// to be [drained](Self::drain); further ones are dropped.
     #[must_use]
     pub fn new(created: Instant, window: Duration, records_max: usize) -> Self {
         let slots = (0..records_max.max(1)).map(|_| Slot::default()).collect();
@@ -103,43 +104,45 @@ impl Recorder {
         self.created
     }
 
-    /// The time for which each boot is recorded.
+    /// The time from its first read for which each boot is recorded.
     #[must_use]
     pub fn window(&self) -> Duration {
         self.window
     }
 
-    /// The boot that goes on, or went on last.
+    /// Returns the boot that is in progress, or the last one.
     #[must_use]
     pub fn boot(&self) -> BootId {
         BootId(self.phase.load(Ordering::Relaxed))
     }
 
-    /// The number of boots that began.
+    /// Returns the number of boots that have begun.
     #[must_use]
     pub fn boots(&self) -> u64 {
         self.boots.load(Ordering::Relaxed)
     }
 
-    /// The phase at a moment.
+    /// Returns the phase of recording at the moment `now`.
     #[must_use]
     pub fn phase(&self, now: Instant) -> RecordingPhase {
         RecordingPhase::of_word(self.boot().0).at(self.micros(now), self.window)
     }
 
-    /// Notes that a client came.
+    /// Notes that a client has connected to the disk. If the disk had no client, the next read may begin a
+    /// boot.
     pub fn client_came(&self) {
         if self.clients.fetch_add(1, Ordering::Relaxed) == 0 {
             self.is_newcomer.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Notes that a client that came has left.
+    /// Notes that a client has disconnected from the disk.
     pub fn client_left(&self) {
         self.clients.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Notes that a read arrives, which may begin a boot. Returns the boot that it belongs to.
+    /// Notes the arrival of a read of `range`, which may begin a boot. Returns the boot that the read belongs
+    /// to.
     pub fn read_arrived(&self, range: ByteRange, arrived: Instant) -> BootId {
         let at_us = self.micros(arrived);
         // A thread that sees a boot also sees that its first read has ended the pause.
@@ -177,7 +180,8 @@ impl Recorder {
         }
     }
 
-    /// Notes a request of a boot that arrived at `arrived` and took `took`.
+    /// Records a completed request of a boot; `arrived` is its arrival, and `took` the time until its
+    /// completion. A request that arrived after the window of the boot is ignored.
     pub fn record(&self, boot: BootId, op: Op, range: ByteRange, arrived: Instant, took: Duration) {
         let at_us = self.micros(arrived);
         if op == Op::Read && took >= Duration::from_micros(GRAIN_US) {
@@ -221,8 +225,8 @@ impl Recorder {
         self.slots.get(usize::try_from(number % self.slots.len() as u64).ok()?)
     }
 
-    /// Takes out the records so far, nearly in the order in which the requests ended. `keep` returns `false` for a
-    /// request that counts as [dropped](Self::dropped).
+    /// Removes the waiting records, nearly in the order in which the requests completed, and passes them to
+    /// `keep`. A request for which `keep` returns `false` counts as [dropped](Self::dropped).
     pub fn drain(&self, keep: &mut dyn FnMut(BootId, Record) -> bool) {
         let _draining = self.draining.lock();
         let mut freed = self.freed.load(Ordering::Relaxed);
@@ -237,13 +241,14 @@ impl Recorder {
         }
     }
 
-    /// Requests that were recorded.
+    /// Returns the number of requests that were recorded and kept, or still wait.
     #[must_use]
     pub fn recorded(&self) -> u64 {
         self.taken.load(Ordering::Relaxed).saturating_sub(self.discarded.load(Ordering::Relaxed))
     }
 
-    /// Requests that arrived within a window and found no room.
+    /// Returns the number of requests that arrived within the window of a boot and were lost, because the
+    /// ring was full or [`drain`](Self::drain) did not keep them.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed) + self.discarded.load(Ordering::Relaxed)

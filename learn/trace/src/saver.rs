@@ -30,7 +30,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// A function that samples a link, at a time in microseconds since the boot's first read; `None` if there is no link.
+/// A function that samples the link to the store. The argument is the time of the sample, in microseconds
+/// since the boot's first read; the result is `None` if there is no link.
 pub type SampleLink = Box<dyn Fn(u64) -> Option<LinkSample> + Send>;
 
 /// The least number of reads of a boot that another one follows; with fewer, it was no boot.
@@ -39,29 +40,29 @@ const READS_MIN: usize = 16;
 /// Boots of a disk that are open at the same time: one that goes on, and those before it that wait for the next look.
 const OPEN_MAX: usize = 4;
 
-/// A disk that is recorded.
+/// A disk whose boots are recorded.
 pub struct Recording {
-    /// The recorder of its requests.
+    /// The recorder of the disk's requests.
     pub recorder: Arc<Recorder>,
-    /// Its creation, as far as it is known. The time is each boot's own, and boots after the first have the number in
-    /// their volume's name: `web-boot-2`.
+    /// The known metadata of the disk. Each boot's trace gets a time of its own and, from the second boot on,
+    /// the number of the boot in the name of the volume, such as `web-boot-2`.
     pub creation: Creation,
-    /// The sampler of its link.
+    /// The function that samples the disk's link to the store.
     pub sample: SampleLink,
 }
 
-/// The times between samples and saves, and the most traces that result.
+/// The intervals between samples and between saves, and the limits on the number of traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Time between samples of the link.
+    /// The interval between samples of the link.
     pub sample_every: Duration,
-    /// Time to the first save, doubled after each.
+    /// The time from a boot's first read to the first save of its trace. The interval doubles with each save.
     pub save_first: Duration,
-    /// Longest time between saves.
+    /// The maximum interval between saves of a boot's trace.
     pub save_every_max: Duration,
-    /// Most boots of a disk in an hour that leave a trace.
+    /// The maximum number of a disk's boots in any hour that leave a trace.
     pub traces_an_hour: usize,
-    /// Most traces of a disk that are kept, as long as it is attached.
+    /// The maximum number of traces of a disk that are kept while it is attached; the oldest are removed.
     pub traces_max: usize,
 }
 
@@ -77,24 +78,25 @@ impl Default for Pace {
     }
 }
 
-/// The counts of boots and of their requests, by outcome.
+/// The numbers of boots and of their requests, by outcome, over all disks of a [`Saver`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SavedBoots {
-    /// Boots that were seen.
+    /// The number of boots that have begun.
     pub boots: u64,
-    /// Boots that have a trace.
+    /// The number of boots of which a trace was written.
     pub traces: u64,
-    /// Boots that were over after a few reads, with another boot behind them: looks at the disk, without a trace.
+    /// The number of *looks*: boots that left no trace, because they had only a few reads before the next
+    /// boot began. A tool or restarting firmware may cause them.
     pub looks: u64,
-    /// Boots that left no trace because their disk had reached its limit.
+    /// The number of boots that left no trace, because their disk had reached its limit of traces in an hour.
     pub beyond: u64,
-    /// Requests in the traces that were written.
+    /// The number of requests in all written traces.
     pub requests: u64,
-    /// Requests of looks.
+    /// The number of requests of the boots that are counted in `looks`.
     pub requests_of_looks: u64,
-    /// Requests of boots beyond what their disk may leave.
+    /// The number of requests of the boots that are counted in `beyond`.
     pub requests_beyond: u64,
-    /// Saves that failed.
+    /// The number of failed attempts to write or remove traces.
     pub failures: u64,
 }
 
@@ -115,7 +117,7 @@ fn add(counter: &AtomicU64, number: u64) {
     counter.fetch_add(number, Ordering::Relaxed);
 }
 
-/// The thread that saves the records of disks' recorders until it is stopped.
+/// The thread that collects the records of several disks and writes them as traces, until it is stopped.
 pub struct Saver {
     /// The thread works until this is dropped.
     stop: Mutex<Option<Sender<()>>>,
@@ -126,10 +128,10 @@ pub struct Saver {
 }
 
 impl Saver {
-    /// Starts the thread.
+    /// Starts a thread that writes the traces of `recordings` to `directory`.
     ///
     /// # Errors
-    /// Errors of the operating system.
+    /// Errors of the operating system if the thread cannot be started.
     pub fn start(directory: Arc<TraceDirectory>, recordings: Vec<Recording>, pace: Pace) -> Result<Self> {
         let (stop, stopped) = channel();
         let (end, ended) = channel();
@@ -151,8 +153,8 @@ impl Saver {
         Ok(Self { stop: Mutex::new(Some(stop)), ended: Mutex::new(ended), directory, counts })
     }
 
-    /// Writes the records for the last time, and waits for that at most `patience`; returns `true` if the thread has
-    /// ended.
+    /// Stops the thread after a last write of all traces, and waits for that at most `patience`. Returns
+    /// `true` if the thread has ended.
     pub fn stop(&self, patience: Duration) -> bool {
         *self.stop.lock() = None;
         let ended = self.ended.lock();
@@ -166,7 +168,7 @@ impl Saver {
         ended
     }
 
-    /// The counts so far.
+    /// Returns the numbers of boots and requests so far.
     #[must_use]
     pub fn saved(&self) -> SavedBoots {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -182,7 +184,7 @@ impl Saver {
         }
     }
 
-    /// The directory of the traces.
+    /// The directory that the traces are written to.
     #[must_use]
     pub fn directory(&self) -> &TraceDirectory {
         &self.directory

@@ -35,10 +35,11 @@ use crate::fast26::META_INFO;
 use crate::trace::Creation;
 use serde::Serialize;
 
-/// Bytes of a block, the unit in which the paper counts.
+/// The size of a block, in bytes; the ThinkAhead paper counts in this unit.
 pub const BLOCK: u64 = 2 << 20;
 
-/// The kind of an image's maker, by the image's id, as in the published data set.
+/// The kind of an image by its maker: the provider or a user. In the published data set the id of an image
+/// shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MakerKind {
@@ -51,7 +52,7 @@ pub enum MakerKind {
 }
 
 impl MakerKind {
-    /// The kind of the image with this id.
+    /// Returns the kind of the image with this id.
     #[must_use]
     pub fn of(image: &str) -> Self {
         match image.as_bytes() {
@@ -65,16 +66,16 @@ impl MakerKind {
 /// A value for each kind of image.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ByKind<T> {
-    /// The value of public images.
+    /// The value for images of the provider.
     pub public: T,
-    /// The value of images of users.
+    /// The value for images of users.
     pub user: T,
-    /// The value of images whose id does not tell their maker.
+    /// The value for images whose id does not show their maker.
     pub other: T,
 }
 
 impl<T> ByKind<T> {
-    /// The value of one kind.
+    /// Returns the value for one kind, which the caller may change.
     pub fn of(&mut self, kind: MakerKind) -> &mut T {
         match kind {
             MakerKind::Public => &mut self.public,
@@ -83,18 +84,19 @@ impl<T> ByKind<T> {
         }
     }
 
-    /// Applies `map` to each value.
+    /// Returns the results of applying `map` to each value.
     pub fn map<U>(&self, map: impl Fn(&T) -> U) -> ByKind<U> {
         ByKind { public: map(&self.public), user: map(&self.user), other: map(&self.other) }
     }
 
-    /// Each value with the name of its kind.
+    /// Returns each value with the name of its kind.
     pub fn each(&self) -> [(&'static str, &T); 3] {
         [("public", &self.public), ("user", &self.user), ("other", &self.other)]
     }
 }
 
-/// A value of `key=value;...` in the metadata of a creation, or of the label `key`.
+/// Returns the value of the label `key` of a creation, or the value in `key=value;...` in its label
+/// `meta_info` or its options; `None` if none of them has it.
 #[must_use]
 pub fn property<'a>(creation: &'a Creation, key: &str) -> Option<&'a str> {
     let within = |text: &'a str| {
@@ -104,7 +106,8 @@ pub fn property<'a>(creation: &'a Creation, key: &str) -> Option<&'a str> {
     label(key).or_else(|| label(META_INFO).and_then(within)).or_else(|| within(&creation.options))
 }
 
-/// Bytes of the image that a disk was made of, if its metadata have them as `image_size`.
+/// Returns the size of the image that a disk was made from, in bytes; `None` if the metadata of the creation
+/// do not have it as `image_size`.
 #[must_use]
 pub fn image_size(creation: &Creation) -> Option<u64> {
     property(creation, "image_size").and_then(|text| text.parse().ok()).filter(|size| *size > 0)

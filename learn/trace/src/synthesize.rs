@@ -45,21 +45,21 @@ use std::path::Path;
 /// Percent of a disk's blocks that boots read, as published: public, users'.
 const ACCESS_PERCENT: [f64; 2] = [2.67, 4.55];
 
-/// The settings of a data set.
+/// The settings for a synthetic data set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SynthesisSettings {
-    /// The seed of all drawn numbers.
+    /// The seed of all random numbers; equal settings give equal data sets.
     pub seed: u64,
     /// The number of images; each has at least one trace.
     pub images: usize,
     /// The approximate number of traces.
     pub traces: usize,
-    /// The share of the boots of an image with several orders that come in another order than most; a third of it is
-    /// the share of the requests that overtake others. From 0 to 1.
+    /// For images whose boots read in several orders, the share of boots, 0 to 1, that do not have the most
+    /// frequent order. A third of this value is the share of requests that overtake others.
     pub reordering: f64,
-    /// The share of the requests that are lost, on average. From 0 to 1.
+    /// The average share of the requests, 0 to 1, that are missing from a trace.
     pub loss: f64,
-    /// The share of the boots that are cut off or scan the disk. From 0 to 1.
+    /// The share of the boots, 0 to 1, that are cut short or scan the disk.
     pub outliers: f64,
 }
 
@@ -80,18 +80,18 @@ pub enum Layout {
     Parquet,
 }
 
-/// The counts of a generated data set.
+/// The counts of a synthetic data set that was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Synthesized {
     /// The number of images.
     pub images: u64,
     /// The number of traces.
     pub traces: u64,
-    /// The number of their requests.
+    /// The number of requests in these traces.
     pub records: u64,
 }
 
-/// A data set that can be made, trace by trace.
+/// A synthetic data set, of which each trace is made when it is needed.
 pub struct Synthesizer {
     settings: SynthesisSettings,
     population: Population,
@@ -102,7 +102,7 @@ impl Synthesizer {
     /// Draws the creations, and the reads of the boots of each image.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] without images or traces, and for shares that are none.
+    /// [`ErrorKind::Invalid`] if there are no images, fewer traces than images, or a share outside 0 to 1.
     pub fn new(settings: SynthesisSettings) -> Result<Self> {
         let shares = [settings.reordering, settings.loss, settings.outliers];
         if !shares.iter().all(|share| (0.0..=1.0).contains(share)) {
@@ -118,19 +118,19 @@ impl Synthesizer {
         Ok(Self { settings, population, templates })
     }
 
-    /// The number of traces.
+    /// Returns the number of traces.
     #[must_use]
     pub fn len(&self) -> usize {
         self.population.disks.len()
     }
 
-    /// `true` if there are no traces.
+    /// Returns `true` if there are no traces.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.population.disks.is_empty()
     }
 
-    /// The trace with this index; `None` if there are fewer traces.
+    /// Makes the trace with this index; `None` if there are fewer traces.
     #[must_use]
     pub fn trace(&self, index: usize) -> Option<Trace> {
         let disk = self.population.disks.get(index)?;
@@ -138,12 +138,11 @@ impl Synthesizer {
         Some(boot::boot(&self.settings, image, self.templates.get(disk.image)?, disk))
     }
 
-    /// Writes all traces into `dir`, which must be empty or not there, with all processors. `each` is called after each
-    /// trace, and may stop it.
+    /// Writes all traces into `dir`, which must be empty or not exist, with all processors. `each` is called
+    /// after each trace, and stops the writing if it returns an error.
     ///
     /// # Errors
-    /// Errors of `each`; [`ErrorKind::Conflict`] if `dir` is not empty; errors of the operating
-    /// system.
+    /// Errors of `each`; [`ErrorKind::Conflict`] if `dir` is not empty; errors of the operating system.
     pub fn write(
         &self,
         dir: &Path,

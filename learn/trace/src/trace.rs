@@ -4,57 +4,59 @@ use crate::record::Record;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The label that has the digest of the image's manifest.
+/// The name of the label that contains the digest of the image's manifest.
 pub const DIGEST: &str = "digest";
 
-/// The label that has the time from the attach to the first read, in microseconds: of the first boot of a disk whose
-/// times count from its first read.
+/// The name of the label that contains the time from attaching the disk to its first read, in microseconds.
+/// The traces of first boots have it if their times count from the first read.
 pub const ATTACHED_BEFORE: &str = "attached-before-us";
 
-/// The first minutes of one disk's I/O.
+/// The first minutes of a boot: the requests to its disk, with the metadata of the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// The creation of the disk.
+    /// The metadata of the disk.
     pub creation: Creation,
     /// The requests, in the order of their arrival.
     pub records: Vec<Record>,
-    /// Samples of the link to the store, once a second; empty if there was no link.
+    /// Samples of the link to the store, in the order of time; empty if there was no link.
     pub link: Vec<LinkSample>,
-    /// Requests that were left out because the recorder was full.
+    /// The number of requests that were lost because the recorder had no room.
     pub dropped: u64,
 }
 
-/// The metadata of a disk, known from the moment at which it was attached. Unknown fields are empty.
+/// The metadata of a disk at its creation, that is, when it was attached. Unknown texts are empty, and
+/// unknown numbers 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Creation {
     /// The unique name of the disk.
     pub volume: String,
-    /// The image that the disk was made of.
+    /// The name of the image that the disk was made from.
     pub image: String,
     /// The family of the image, such as an operating system's release.
     pub family: String,
-    /// The user of the disk.
+    /// The user that the disk belongs to.
     pub user: String,
-    /// The cluster of the host.
+    /// The name of the cluster that the host belongs to.
     pub cluster: String,
-    /// The host.
+    /// The name of the host that the disk was attached to.
     pub host: String,
     /// The options of the attach: `key=value`, separated by `;`.
     pub options: String,
-    /// Size of the disk in bytes.
+    /// The size of the disk, in bytes; 0 if it is unknown.
     pub size: u64,
-    /// The time at which this boot first read it, or it was attached, in microseconds of Unix time: the times of
-    /// records count from here.
+    /// The time of the boot's first read, or of attaching the disk, in microseconds of Unix time. The times
+    /// of records count from it.
     pub created_us: u64,
-    /// Other properties that a user wanted to keep.
+    /// Further properties by name, such as those that a user wants to keep.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
 
 impl Creation {
-    /// The id of its image: the digest of the image's manifest if it was recorded, because an image may be
-    /// attached under several names, and another one later under the same; otherwise the name.
+    /// Returns the id of the image: the digest of its manifest if that was recorded, otherwise its name. The
+    /// digest is preferred because an image may be attached under several names, and later another image
+    /// under the same name.
     #[must_use]
     pub fn image_id(&self) -> &str {
         self.labels.get(DIGEST).map_or(&self.image, |digest| digest)
@@ -71,14 +73,14 @@ impl Creation {
     }
 }
 
-/// The pull engine's estimate of the link at one moment.
+/// The estimate that the pull engine (the fetcher of blocks) had of the link to the store at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSample {
-    /// The moment, in microseconds since the time of [`Creation::created_us`].
+    /// The time of the sample, in microseconds since [`Creation::created_us`].
     pub t_us: u64,
-    /// Bytes a second.
+    /// The bandwidth of the link, in bytes a second; `None` if it was not known.
     pub bandwidth: Option<u64>,
-    /// Round trip in microseconds.
+    /// The round-trip time of the link, in microseconds; `None` if it was not known.
     pub round_trip_us: Option<u32>,
 }
 

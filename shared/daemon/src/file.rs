@@ -7,20 +7,22 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// The users that may read a file.
+/// The users that may read a file written by [`replace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
-    /// The owner only: the content gives the right to read blobs, or to belong to a cluster.
+    /// Only the owner (mode 0600), because the content gives the right to read blobs or to belong to a
+    /// cluster.
     Owner,
-    /// All users.
+    /// All users (mode 0644).
     All,
 }
 
-/// The content of a regular file of at most `most` bytes, which is trusted; `None` if there is none.
+/// Reads a regular file of at most `most` bytes whose content is trusted, so it must belong to root or to the
+/// effective user of this process. `None` if there is no such file.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Denied`] where the file, or a symbolic link in its place, belongs to another user than
-/// root and the one that this process acts as; [`headstart_block::ErrorKind::Corrupt`] for a longer file; errors of the
+/// [`headstart_block::ErrorKind::Denied`] if the file, or a symbolic link in its place, belongs to another
+/// user; [`headstart_block::ErrorKind::Corrupt`] if the file is longer than `most` bytes; errors of the
 /// operating system.
 pub fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
     check_own(path)?;
@@ -29,10 +31,12 @@ pub fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
     all_of(&file, path, most).map(Some)
 }
 
-/// The content of a file that may belong to any user.
+/// Reads a regular file of at most `most` bytes that may belong to any user, so its content must not be
+/// trusted. `None` if there is no such file.
 ///
 /// # Errors
-/// As [`read`], apart from the owner.
+/// [`headstart_block::ErrorKind::Corrupt`] if the file is longer than `most` bytes; errors of the operating
+/// system.
 pub fn read_of_anybody(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
     open(path)?.map(|file| all_of(&file, path, most)).transpose()
 }
@@ -55,7 +59,11 @@ fn all_of(file: &File, path: &Path, most: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Replaces a file atomically and durably. Users without the right to read it cannot read it at any time.
+/// Replaces the content of a file, or creates the file, atomically and durably: after a crash it has the old
+/// or the new content. At no moment can users other than `readers` read the new content.
+///
+/// # Errors
+/// Errors of the operating system.
 pub fn replace(path: &Path, bytes: &[u8], readers: Readers) -> Result<()> {
     let failed = |e| Error::io("cannot write", e).about(path.display());
     let mut name = path.file_name().unwrap_or_default().to_owned();

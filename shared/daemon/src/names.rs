@@ -5,10 +5,10 @@ use headstart_block::{Error, Result};
 /// Longest name of a disk, in bytes.
 const NAME_MAX: usize = 64;
 
-/// Checks that a disk can have this name.
+/// Checks the name of a disk: 1 to 64 ASCII letters, digits, `-`, `_` and `.`, and no `.` at the beginning.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] if it cannot.
+/// [`headstart_block::ErrorKind::Invalid`] if `name` is not of that form.
 pub fn check_disk_name(name: &str) -> Result<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if !matches!(name.len(), 1..=NAME_MAX) || !name.chars().all(allowed) || name.starts_with('.') {

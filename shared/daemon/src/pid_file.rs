@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The length of a process's log, in bytes, from which on a new log replaces it; the one before is kept.
+/// The length in bytes, 1 MiB, above which [`open_log`] starts a new log; the previous log is kept beside it.
 pub const LOG_MAX: u64 = 1 << 20;
 
 /// The score by which the out-of-memory killer spares this process, or prefers it.
@@ -22,12 +22,13 @@ const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 /// The times that a file is opened which is removed in between.
 const TRIES: u32 = 16;
 
-/// Takes the lock of a file of process numbers for this process, until the file is closed. `taken` is the cause where
-/// another process has it.
+/// Opens (or creates) the PID file at `path` and locks it for this process, until the file is closed. A PID
+/// file holds the number of the process that has it locked. `taken` is the text of the error if another
+/// process has the lock.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] if another process has it, [`ErrorKind::Denied`] if the file belongs to another user; errors
-/// of the operating system.
+/// [`ErrorKind::Conflict`] if another process has the lock; [`ErrorKind::Denied`] if the file belongs to
+/// another user; errors of the operating system.
 pub fn lock(path: &Path, taken: &'static str) -> Result<File> {
     let about = |e: Error| e.about(path.display());
     let mut tries = 0;
@@ -49,8 +50,8 @@ pub fn lock(path: &Path, taken: &'static str) -> Result<File> {
     }
 }
 
-/// Removes a file of process numbers that this process made, has the lock of and has not written to: it says no more
-/// than none. A file that has taken its place is another process's, and stays.
+/// Unlocks a PID file that [`lock`] returned, and removes it if it is empty, that is, if no process has
+/// written its number to it. A file that another process has since put at `path` stays.
 pub fn give_back(path: &Path, file: File) {
     let of = |found: &Metadata| (found.dev(), found.ino());
     let is_ours = |found: &Metadata| path.symlink_metadata().is_ok_and(|at| of(&at) == of(found));
@@ -60,12 +61,17 @@ pub fn give_back(path: &Path, file: File) {
     drop(file);
 }
 
-/// `true` if the file has been removed since it was opened: its lock keeps no other process away.
+/// `true` if the open PID file was removed and there is another one at `path`, so that the lock of `file`
+/// does not keep other processes away.
 pub fn is_removed(file: &File, path: &Path) -> bool {
     file.metadata().is_ok_and(|found| found.nlink() == 0) && path.symlink_metadata().is_ok()
 }
 
-/// Writes the number of this process. At no moment the file is empty: that says that this is not the first process.
+/// Writes the number of this process to the PID file that it has locked. The file is not emptied in between,
+/// because an empty file means that no process has written to it yet.
+///
+/// # Errors
+/// Errors of the operating system.
 pub fn write(path: &Path, file: &mut File) -> Result<()> {
     let id = format!("{}\n", std::process::id());
     file.write_all(id.as_bytes())
@@ -73,8 +79,9 @@ pub fn write(path: &Path, file: &mut File) -> Result<()> {
         .map_err(|e| Error::io("cannot write", e).about(path.display()))
 }
 
-/// Puts this process into a session of its own, so that signals to the daemon's session do not reach it, and gives up
-/// the daemon's protection from the out-of-memory killer.
+/// Separates this process from the daemon that started it: moves it to a session of its own, so that signals
+/// to the daemon's session do not reach it, and removes the daemon's protection from the out-of-memory
+/// killer. Failures are only logged.
 pub fn leave_parent() {
     if let Err(error) = give_up_oom_protection(Path::new(OOM_SCORE)) {
         tracing::warn!(%error, "this process keeps the daemon's protection from the out-of-memory killer");
@@ -90,7 +97,8 @@ fn give_up_oom_protection(score: &Path) -> std::io::Result<()> {
     if is_protected { std::fs::write(score, "0") } else { Ok(()) }
 }
 
-/// The process that has the lock of a file.
+/// Returns the number of the process that has the PID file at `path` locked; `None` if no process has, or the
+/// file cannot be read.
 pub fn holder(path: &Path) -> Option<u32> {
     let mut file = File::open(path).ok()?;
     match flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -102,7 +110,11 @@ pub fn holder(path: &Path) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// Opens a file that only this user can open, for appending.
+/// Opens a file for appending, and creates it if it is missing. Only this user may access it: permissions of
+/// other users on an existing file are removed.
+///
+/// # Errors
+/// Errors of the operating system.
 pub fn append_to(path: &Path) -> std::io::Result<File> {
     let file = private::options().create(true).append(true).open(path)?;
     private::close(&file)?;
@@ -112,7 +124,11 @@ pub fn append_to(path: &Path) -> std::io::Result<File> {
 /// The line in a log before the output of another process.
 const NEXT: &str = "-- the next process --";
 
-/// Opens a log for a process that is about to start; a log that is too long is replaced.
+/// Opens the log of a process that is about to start, for appending, and writes a line that separates its
+/// output from the previous process's. A log of more than [`LOG_MAX`] bytes is first renamed to [`earlier`].
+///
+/// # Errors
+/// Errors of the operating system.
 pub fn open_log(path: &Path) -> std::io::Result<File> {
     if path.metadata().is_ok_and(|log| log.len() > LOG_MAX) {
         let _ = std::fs::rename(path, earlier(path));
@@ -125,14 +141,15 @@ pub fn open_log(path: &Path) -> std::io::Result<File> {
     Ok(log)
 }
 
-/// The log before a log.
+/// Returns the path to which [`open_log`] renames a log that is too long: `.1` is appended to the name.
 pub fn earlier(log: &Path) -> PathBuf {
     let mut name = OsString::from(log);
     name.push(".1");
     name.into()
 }
 
-/// The last error in the log of a process, if it is the last process that the log was opened for.
+/// Returns the last error message that the most recent process wrote to the log; `None` if there is none
+/// since that process started. The daemon shows it when the process has ended.
 pub fn last_words(log: &Path) -> Option<String> {
     // The process may have begun a new log just now.
     let files = [earlier(log), log.to_owned()];
@@ -143,7 +160,8 @@ pub fn last_words(log: &Path) -> Option<String> {
     Some(said.trim_start_matches("headstart: ").trim_start_matches("error: ").to_owned())
 }
 
-/// The warnings in a log behind its byte `from`; in all of it if another log was begun since.
+/// Returns the warnings in a log after its first `from` bytes. If the log is shorter than that, because a new
+/// one was started, returns all of its warnings.
 pub fn warnings_behind(log: &Path, from: u64) -> Vec<String> {
     let bytes = std::fs::read(log).unwrap_or_default();
     let behind = usize::try_from(from).ok().and_then(|from| bytes.get(from..)).unwrap_or(&bytes);

@@ -8,20 +8,21 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// A program of the project: its command line, and the folder of its pages.
+/// A program of the project, as its command line defines it.
 pub struct Program {
-    /// The definition of the command line.
+    /// Returns the definition of the command line with all its commands.
     pub command: fn() -> Command,
 }
 
-/// The programs, in the order of the reference.
+/// The programs that the reference describes, in its order.
 pub const PROGRAMS: [Program; 2] =
     [Program { command: headstart::command }, Program { command: headstart_lab::command }];
 
 /// The shells that completions are made for.
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 
-/// The pages of all programs: for each program one of its commands together, then one for each command.
+/// Generates the pages of all programs: for each program a page that lists its commands, then a page for each
+/// command.
 #[must_use]
 pub fn pages() -> Vec<SitePage> {
     PROGRAMS.iter().flat_map(|program| pages_of(&built(program))).collect()
@@ -152,11 +153,12 @@ fn described(argument: &Arg) -> String {
     text
 }
 
-/// Writes `man/*.1` and `completions/*` of all programs below `directory`.
+/// Writes man pages (`man/*.1`) and shell completions (`completions/*`) of all programs into `directory`,
+/// which is created if necessary.
 ///
 /// # Errors
 ///
-/// A file cannot be written.
+/// A directory or a file cannot be written.
 pub fn dist(directory: &Path) -> Result<()> {
     let (man, completions) = (directory.join("man"), directory.join("completions"));
     for folder in [&man, &completions] {

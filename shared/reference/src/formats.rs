@@ -55,11 +55,12 @@ const WAITING: [&str; 2] = ["/node/timeouts.rs", "/retransmit_timer.rs"];
 /// The wing in which messages between hosts and their timers are.
 const FLEET: &str = "fleet";
 
-/// The pages of all formats of the repository at `root`.
+/// Generates the pages of formats on disk and of messages between hosts, from the sources in the repository
+/// at `root`.
 ///
 /// # Errors
 ///
-/// A module is not where the list says, or has no head.
+/// A listed module cannot be read, or has no comment at its head.
 pub fn pages(root: &Path) -> Result<Vec<SitePage>> {
     let mut pages = Vec::new();
     for (name, title, modules) in FORMATS {

@@ -114,23 +114,27 @@ const REPORTS: [Report; 62] = [
     report("harvest/export.rs", "Exported", &[], ""),
 ];
 
-/// The schema of a report.
+/// The JSON schema of a report (the output of a command with `--json`), and the commands that print it.
 pub struct Described {
-    /// The commands that print it: `image import`.
+    /// The commands that print this report, without the name of the program: `image import`.
     pub commands: Vec<String>,
-    /// The case in which they print it, where they print others too.
+    /// The case in which the commands print this report and not another one, such as "at the end"; empty if
+    /// they print no other.
     pub case: String,
-    /// `true` if the exit status is 1 with a report that tells of something wrong.
+    /// `true` if the command can print this report with exit status 1, because the report tells of something
+    /// wrong.
     pub is_judged: bool,
-    /// A JSON schema, draft 2020-12.
+    /// The JSON schema of the report, draft 2020-12.
     pub schema: Value,
 }
 
-/// The schemas of all reports of the repository at `root`, without those of commands that only other processes start.
+/// Generates the schemas of all reports from the sources in the repository at `root`. Reports of internal
+/// commands, which only other processes start, are left out.
 ///
 /// # Errors
 ///
-/// A type is not where the list says; a type of a field is found in several places; an `Outcome` is not in the list.
+/// A type is not where the list of reports says; the type of a field is found in several places; a type that
+/// implements `Outcome` is not in the list; a source file cannot be read.
 pub fn reports(root: &Path) -> Result<Vec<Described>> {
     let types = Types::of(root, &WINGS)?;
     let judged = judged(root)?;

@@ -28,13 +28,13 @@ pub mod rest;
 pub mod site;
 pub mod source;
 
-/// A page or another file that was made: its path in the source of the site, and its text.
+/// A generated page, or another generated file, of the site.
 pub struct SitePage {
-    /// Relative to the site's source, such as `reference/metrics.md`.
+    /// Path of the file relative to the source of the site, such as `reference/metrics.md`.
     pub path: String,
-    /// The title, which is the first heading too.
+    /// Title of the page, which is also its first heading.
     pub title: String,
-    /// Markdown, or JSON.
+    /// Content of the file: Markdown with the title as first heading, or JSON.
     pub text: String,
 }
 
@@ -47,8 +47,8 @@ impl SitePage {
     }
 }
 
-/// The cause of a failure, with the place.
+/// The error of generating the reference; its message names the file or item that is wrong.
 pub type GeneratorError = Box<dyn std::error::Error>;
 
-/// The result of everything that makes pages.
+/// The result of functions that generate the reference.
 pub type Result<T> = std::result::Result<T, GeneratorError>;

@@ -4,16 +4,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A link of a document.
+/// A link in a Markdown document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DocumentLink<'a> {
-    /// The line, from 1.
+    /// The number of the line with the link, from 1.
     pub line: usize,
-    /// The target as it is written: `../x.md#part`.
+    /// The target as it is written in the document: `../x.md#part`.
     pub target: &'a str,
 }
 
-/// The links of a document, outside of blocks and of code: `[text](target)`, images too.
+/// Returns the links and images of a Markdown document, `[text](target)`, outside of fenced blocks and inline
+/// code.
 #[must_use]
 pub fn links(text: &str) -> Vec<DocumentLink<'_>> {
     let mut found = Vec::new();
@@ -43,7 +44,8 @@ fn outside_of_blocks(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The names of the headings of a document, as links name them: small letters, digits, `-` and `_`.
+/// Returns the anchors of the headings of a Markdown document, as links name them: lower-case letters,
+/// digits, `-` and `_`. A repeated heading gets a number at its end.
 #[must_use]
 pub fn anchors(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
@@ -63,13 +65,15 @@ pub fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// `true` for a link to another place than the repository, which is not looked at.
+/// `true` if the target is a URL (`http:`, `https:` or `mailto:`), and not a file of the repository; such
+/// links are not checked.
 #[must_use]
 pub fn is_elsewhere(target: &str) -> bool {
     ["http://", "https://", "mailto:"].iter().any(|scheme| target.starts_with(scheme))
 }
 
-/// The path that `target` means in a document at `path`, both from the root; none where it leads out of it.
+/// Returns the path that the relative link `target` means in the document at `path`; both paths are relative
+/// to the root of the repository. `None` if it leads out of the repository.
 #[must_use]
 pub fn resolved(path: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = path.split('/').collect();
@@ -86,8 +90,10 @@ pub fn resolved(path: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The dead links of the document `text` at `path`, each with its place, except for targets that `is_skipped`. `read`
-/// gives the text of the file at a path, an empty one where it is not text.
+/// Returns a message for each dead link of the document `text`, whose path is `path`: the file or the heading
+/// that the link names does not exist. URLs and targets for which `is_skipped` is `true` are not checked.
+/// `read` returns the text of the file at a path: `None` if there is no such file, an empty text if the file
+/// is not text.
 pub fn dead(
     path: &str,
     text: &str,

@@ -1,6 +1,7 @@
 //! Text that has to survive as it is in Markdown.
 
-/// `text` with the characters escaped that Markdown would take for marks, except between backticks.
+/// Returns `text` with a backslash before each character that is special in Markdown, except between
+/// backticks.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -15,7 +16,8 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// A table with a head. A cell is Markdown in one line.
+/// Returns a Markdown table with the heading `head`. Cells are Markdown; their white space, including line
+/// breaks, becomes single spaces.
 #[must_use]
 pub fn table<const COLUMNS: usize>(head: [&str; COLUMNS], rows: &[[String; COLUMNS]]) -> String {
     let line = |cells: &[&str]| format!("| {} |\n", cells.join(" | "));
@@ -28,7 +30,7 @@ pub fn table<const COLUMNS: usize>(head: [&str; COLUMNS], rows: &[[String; COLUM
     table
 }
 
-/// A block of text that is shown as it is.
+/// Returns a fenced block of code, which Markdown shows verbatim, in the language `language`.
 #[must_use]
 pub fn block(language: &str, text: &str) -> String {
     format!("```{language}\n{}\n```\n", text.trim_end())

@@ -36,11 +36,11 @@ struct Metric {
     labels: Vec<String>,
 }
 
-/// The page of all metrics, of the files below `recorded`.
+/// Generates the page of all metrics from the recorded output of the daemons, in files below `recorded`.
 ///
 /// # Errors
 ///
-/// A file cannot be read, or has no metrics.
+/// A file cannot be read or contains no metrics.
 pub fn page(recorded: &Path) -> Result<SitePage> {
     let mut body =
         "Names, kinds and labels of metrics stay as they are from version to version; tests compare them. \

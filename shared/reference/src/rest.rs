@@ -31,11 +31,11 @@ const DOCUMENTS: [(&str, &str, &str, &str); 2] = [
 /// The methods of OpenAPI, in the order of the page.
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
-/// A page for each interface, of the documents below `recorded`.
+/// Generates a page for each HTTP interface from the recorded OpenAPI documents below `recorded`.
 ///
 /// # Errors
 ///
-/// A document cannot be read.
+/// A document cannot be read or is not JSON.
 pub fn pages(recorded: &Path) -> Result<Vec<SitePage>> {
     let page = |&(file, path, title, place): &(&str, &str, &str, &str)| {
         let text = read(&recorded.join(file))?;

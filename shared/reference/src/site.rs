@@ -34,8 +34,8 @@ const DOCUMENTS: [(&str, &str); 13] = [
     ("lab/README.md", "wings/lab.md"),
 ];
 
-/// Writes `book.toml` and `src/` of the site into `directory`, which may exist. `root` is the repository, `recorded`
-/// the output of `scripts/make-fixtures`.
+/// Writes the source of the documentation site, `book.toml` and `src/`, into `directory`; an existing `src/`
+/// is replaced. `root` is the repository; `recorded` is the output of `scripts/make-fixtures`.
 ///
 /// # Errors
 ///

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use syn::{Attribute, Expr, ExprLit, Lit, Meta};
 
-/// The comment at the head of a file (`//!`), without its marks.
+/// Returns the documentation at the head of a Rust file (`//!` lines), without the comment marks; empty if
+/// there is none.
 #[must_use]
 pub fn head(text: &str) -> String {
     let lines = text.lines().map_while(|line| line.strip_prefix("//!"));
@@ -13,7 +14,7 @@ pub fn head(text: &str) -> String {
     lines.join("\n")
 }
 
-/// The comment of an item, in one line.
+/// Returns the documentation of an item (`///` lines) as one line.
 #[must_use]
 pub fn comment(attributes: &[Attribute]) -> String {
     let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
@@ -27,7 +28,8 @@ pub fn comment(attributes: &[Attribute]) -> String {
     unlinked(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// `text` with links to items, in brackets, in the form of code: `` [`X`] `` and `` [`X`](y) `` become `` `X` ``.
+/// Returns `text` with intra-doc links replaced by plain code: `` [`X`] `` and `` [`X`](y) `` become
+/// `` `X` ``.
 #[must_use]
 pub fn unlinked(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
@@ -44,7 +46,7 @@ pub fn unlinked(text: &str) -> String {
     plain + rest
 }
 
-/// The files of Rust below `folder` that are built into the product, in the order of their names: no tests.
+/// Returns the Rust files below `folder` that are built into the product, without tests, sorted by name.
 ///
 /// # Errors
 ///

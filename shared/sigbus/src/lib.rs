@@ -32,12 +32,14 @@ const BLOCK: usize = 64;
 /// `si_code` of a fault beyond the end of a file. Others, such as broken memory, are not contained.
 const BUS_ADRERR: libc::c_int = 2;
 
-/// A flag: a region was lost, and what was read from it since may be zeros.
+/// A flag that tells whether a guarded memory region was lost, because its file became shorter. Once it is
+/// set, bytes read from the region may be zeros that the file never had. Clones share the flag.
 #[derive(Clone, Debug, Default)]
 pub struct Lost(Arc<AtomicBool>);
 
 impl Lost {
-    /// `true` if the region was lost. What was read from it before this returned `false` is what was there.
+    /// `true` if the region was lost. If this returns `false`, everything that was read from the region
+    /// before the call is what the file held.
     #[must_use]
     pub fn is_set(&self) -> bool {
         // What was read before must not be read after the flag.
@@ -99,7 +101,9 @@ impl Slot {
     }
 }
 
-/// A mapped region whose loss is contained, until this is dropped.
+/// Protects the process from `SIGBUS` in a mapped region: if the file behind it became shorter and a missing
+/// page is touched, the whole region turns into zeros and its [`Lost`] flag is set. Dropping the guard ends
+/// the protection.
 #[derive(Debug)]
 pub struct Guard {
     slot: &'static Slot,
@@ -107,14 +111,16 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Guards `len` bytes from `start`; `lost` is set when they are lost. Several regions may have one flag.
+    /// Guards the `len` bytes of memory from `start` on; `lost` is set if they are lost. Several regions may
+    /// share a flag.
     ///
     /// # Errors
-    /// Where the signal cannot be handled.
+    /// An error of the operating system if the handler of `SIGBUS` cannot be installed.
     ///
     /// # Safety
-    /// The region is one mapping of `mmap`, from its start to its end; it stays mapped until the guard is dropped; and
-    /// it is touched only in ways that allow for its bytes to change at any time (atomics, volatile accesses).
+    /// The region is one mapping of `mmap`, from its start to its end; it stays mapped until the guard is
+    /// dropped; and it is touched only in ways that allow for its bytes to change at any time (atomics,
+    /// volatile accesses).
     pub unsafe fn new(start: *const u8, len: usize, lost: Lost) -> io::Result<Self> {
         install()?;
         let mut free = FREE.lock();
@@ -132,7 +138,7 @@ impl Guard {
         Ok(Self { slot, lost })
     }
 
-    /// `true` if the region was lost: see [`Lost::is_set`].
+    /// `true` if the region, or another one that shares its flag, was lost; see [`Lost::is_set`].
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.lost.is_set()

@@ -23,7 +23,7 @@ pub use prometheus_client::metrics::MetricType;
 /// The media type of OpenMetrics, and the only version of it that is served.
 const OPEN_METRICS: (&str, &str) = ("application/openmetrics-text", "version=1.0.0");
 
-/// The format of a page.
+/// The text format of a page of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageFormat {
     /// Prometheus' text format, version 0.0.4.
@@ -33,8 +33,9 @@ pub enum PageFormat {
 }
 
 impl PageFormat {
-    /// The format for a scraper with this header `Accept`: OpenMetrics if its version is listed, as Prometheus' own
-    /// libraries choose. Weights are not looked at: a scraper lists what it understands.
+    /// Chooses the format for the `Accept` header of a scrape: OpenMetrics if the header lists its version
+    /// 1.0.0, otherwise (and without a header) Prometheus' format, as Prometheus' own libraries choose.
+    /// Weights are ignored, because a scraper lists only formats that it understands.
     #[must_use]
     pub fn accepted(accept: Option<&str>) -> Self {
         let is_open = |range: &str| {
@@ -45,7 +46,7 @@ impl PageFormat {
         if listed { Self::OpenMetrics } else { Self::Prometheus }
     }
 
-    /// The media type of the page.
+    /// The media type of a page in this format, for the `Content-Type` header.
     #[must_use]
     pub const fn media_type(self) -> &'static str {
         match self {
@@ -55,17 +56,19 @@ impl PageFormat {
     }
 }
 
-/// A number that a metric can have.
+/// A type of number that a metric can have: `u64` or `f64`.
 pub trait MetricValue: EncodeCounterValue + EncodeGaugeValue {}
 
 impl MetricValue for u64 {}
 
 impl MetricValue for f64 {}
 
-/// A number without labels: its metric's name without prefixes and `_total`, its help text, the number.
+/// A metric that is one number without labels: its name (without the prefixes of page and group, and without
+/// `_total`), its help text, and its value.
 pub type Number = (&'static str, &'static str, u64);
 
-/// A page of the metrics that `encode` adds. Their names begin with `prefix`; the first metric is the version.
+/// Returns a page of metrics in `format`. The first metric is the version of headstart; the others are those
+/// that `encode` adds. All names begin with `prefix` and an underscore.
 pub fn page(
     prefix: &str,
     format: PageFormat,
@@ -103,14 +106,16 @@ impl<F: Fn(&mut PageEncoder<'_>) -> fmt::Result + Send + Sync + 'static> Collect
     }
 }
 
-/// Adds metrics to a page. Names lack the page's prefix, and the `_total` of a counter and the `_info` of an information.
+/// Adds metrics to a page. Callers give names without the page's prefix, without the `_total` of a counter
+/// and without the `_info` of an info metric; all three are added here.
 pub struct PageEncoder<'a>(DescriptorEncoder<'a>);
 
 impl PageEncoder<'_> {
-    /// Adds a metric with a sample of each thing that has it: its labels and the value.
+    /// Adds a metric of `kind` with one sample for each item of `samples`: the labels that tell the samples
+    /// apart, and the value.
     ///
     /// # Errors
-    /// None: a page is a string.
+    /// Never fails, because the page is a string in memory; the result serves the `?` of callers.
     pub fn each<L: EncodeLabelSet, V: MetricValue>(
         &mut self,
         name: &str,
@@ -129,10 +134,11 @@ impl PageEncoder<'_> {
         Ok(())
     }
 
-    /// Adds numbers without labels, each a metric of its own whose name begins with `prefix`.
+    /// Adds each of `numbers` as a metric of `kind` without labels. Its name is `prefix` followed by its own
+    /// name.
     ///
     /// # Errors
-    /// None: a page is a string.
+    /// Never fails, because the page is a string in memory.
     pub fn numbers(&mut self, prefix: &str, kind: MetricType, numbers: &[Number]) -> fmt::Result {
         for (name, help, value) in numbers {
             let none: [(&str, &str); 0] = [];
@@ -141,10 +147,10 @@ impl PageEncoder<'_> {
         Ok(())
     }
 
-    /// Adds an information: labels whose values are words, with the number 1.
+    /// Adds an info metric: each sample has the value 1, and its labels hold the information as text.
     ///
     /// # Errors
-    /// None: a page is a string.
+    /// Never fails, because the page is a string in memory.
     pub fn info(
         &mut self,
         name: &str,
@@ -155,10 +161,11 @@ impl PageEncoder<'_> {
         labels.into_iter().try_for_each(|labels| metric.encode_info(&labels))
     }
 
-    /// Adds latency distributions as histograms, in seconds.
+    /// Adds a histogram with bounds in seconds, one for each item of `samples`: the labels that tell them
+    /// apart, and the distribution.
     ///
     /// # Errors
-    /// None: a page is a string.
+    /// Never fails, because the page is a string in memory.
     pub fn histograms<L: EncodeLabelSet>(
         &mut self,
         name: &str,

@@ -5,10 +5,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Buckets of a [`Histogram`]: up to 1 µs, 2 µs, 4 µs ... 2^26 µs (67 s), and above.
+/// Number of buckets of a [`Histogram`]. Their upper bounds are 1 µs, 2 µs, 4 µs ... 2^26 µs (67 s), and the
+/// last bucket has no bound.
 pub const BUCKETS: usize = 28;
 
-/// A latency distribution in powers of two of a microsecond.
+/// Counts durations in buckets whose upper bounds are powers of two of a microsecond. Any thread may record
+/// at any time.
 #[derive(Debug, Default)]
 pub struct Histogram {
     counts: [AtomicU64; BUCKETS],
@@ -16,25 +18,25 @@ pub struct Histogram {
     sum: AtomicU64,
 }
 
-/// A [`Histogram`] at one moment.
+/// The counts of a [`Histogram`] as they were at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyDistribution {
-    /// Values in each bucket: `counts[i]` are above `2^(i-1)` and at most `2^i` microseconds; the last one has
-    /// the rest.
+    /// Number of durations in each bucket: `counts[0]` of at most 1 µs, `counts[i]` of more than `2^(i-1)`
+    /// and at most `2^i` microseconds, and the last element of all longer ones.
     pub counts: [u64; BUCKETS],
-    /// Sum of all values.
+    /// The sum of all recorded durations.
     pub sum: Duration,
 }
 
 impl Histogram {
-    /// Counts one value.
+    /// Counts one duration.
     pub fn record(&self, value: Duration) {
         let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX);
         self.counts[bucket(nanos)].fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// The counts so far.
+    /// Returns a copy of the counts so far.
     #[must_use]
     pub fn snapshot(&self) -> LatencyDistribution {
         LatencyDistribution {
@@ -52,19 +54,22 @@ fn bucket(nanos: u64) -> usize {
 }
 
 impl LatencyDistribution {
-    /// Upper bound of a bucket in seconds; `None` for the last, which has none.
+    /// The upper bound of the bucket with this number, in seconds; `None` for the last bucket, which has no
+    /// bound.
     #[must_use]
     pub fn bound_s(bucket: usize) -> Option<f64> {
         (bucket + 1 < BUCKETS).then(|| f64::from(1u32 << bucket) * 1e-6)
     }
 
-    /// Number of values.
+    /// Number of recorded durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// An upper bound of the value that `part` (0 to 1) of all values do not exceed; zero without values.
+    /// Estimates a quantile: returns the upper bound of the bucket that holds it, so at least a fraction
+    /// `part` (0 to 1) of the durations is no longer than that. For the last bucket the result is 2^27 µs,
+    /// which its durations may exceed. Zero if nothing was recorded.
     #[must_use]
     pub fn quantile(&self, part: f64) -> Duration {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a count")]

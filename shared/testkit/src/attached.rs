@@ -12,25 +12,27 @@ use std::time::Duration;
 
 pub use crate::metrics::Metrics;
 
-/// The longest time until the disks are ready, and until it has ended: much longer than either takes, even on a busy
-/// machine.
+/// The time limit for disks to become ready, and for the process to end. It is much longer than either takes,
+/// even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An attached disk, or several. Killed when dropped.
+/// A process of `headstart attach` that serves one or more disks. It is killed when this value is dropped.
 pub struct Attached {
     process: Process,
-    /// Its JSON output when the disks were ready.
+    /// The line of JSON that the process printed when the disks were ready.
     pub ready: Value,
 }
 
 impl Attached {
-    /// Attaches; `words` follow `headstart attach`. Panics with all its output if that fails.
+    /// Runs `headstart attach --json` with the arguments `words` and waits until the disks are ready. Panics
+    /// with all output of the process if they do not become ready.
     #[track_caller]
     pub fn start(scene: &Scene, words: &str) -> Self {
         Self::of(&mut scene.command(&format!("attach --json {words}")))
     }
 
-    /// Attaches by a command that has `--json` in it.
+    /// Runs a command that attaches disks and waits until they are ready. The command must contain `--json`.
+    /// Panics with all output of the process if they do not become ready.
     #[track_caller]
     pub fn of(command: &mut Command) -> Self {
         let mut process = Process::start(command);
@@ -38,47 +40,50 @@ impl Attached {
         Self { process, ready: serde_json::from_str(&line).unwrap() }
     }
 
-    /// The URIs of the disks, one way after the other.
+    /// The URIs at which the process serves its disks, in the order of the `ways` in its JSON.
     pub fn uris(&self) -> Vec<String> {
         let ways = self.ready["ways"].as_array().unwrap();
         ways.iter().map(|way| way["uri"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// The first URI.
+    /// The first of the [`uris`](Self::uris). Panics if there is none.
     pub fn uri(&self) -> String {
         self.uris().swap_remove(0)
     }
 
-    /// The process, to be signalled or killed.
+    /// The process, such as for sending it a signal.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
 
-    /// All its output so far, warnings included.
+    /// All output of the process so far, on standard output and standard error.
     pub fn said(&self) -> String {
         self.process.said()
     }
 
-    /// Waits for the first warning.
+    /// Waits until the process has printed a warning, and returns the first one. Panics after [`PATIENCE`] or
+    /// if the process ends.
     #[track_caller]
     pub fn warning(&mut self) -> String {
         self.process.line("a warning", PATIENCE, |line| line.starts_with("headstart: warning: "))
     }
 
-    /// Waits for the first warning with `part` in it.
+    /// Waits until the process has printed a warning that contains `part`, and returns the first one. Panics
+    /// after [`PATIENCE`] or if the process ends.
     #[track_caller]
     pub fn warning_with(&mut self, part: &str) -> String {
         let is_it = |line: &str| line.starts_with("headstart: warning: ") && line.contains(part);
         self.process.line(part, PATIENCE, is_it)
     }
 
-    /// Asks it to detach, by SIGTERM, which has to succeed; returns its report.
+    /// Sends SIGTERM, waits for the end of the process, and returns the report that it printed. Panics if the
+    /// process fails.
     #[track_caller]
     pub fn detach(self) -> Value {
         self.detach_by(Signal::TERM)
     }
 
-    /// Asks it to detach by a signal, as [`Attached::detach`].
+    /// Sends `signal`, then does the same as [`Attached::detach`].
     #[track_caller]
     pub fn detach_by(mut self, signal: Signal) -> Value {
         self.process.signal(signal);
@@ -90,14 +95,16 @@ impl Attached {
         serde_json::from_str(report).unwrap_or_else(|error| panic!("{error}:\n{said}"))
     }
 
-    /// The metrics that Prometheus would scrape; it has to be started with `--metrics 127.0.0.1:0`.
+    /// Requests the page of metrics and parses it. The process must have been started with `--metrics
+    /// 127.0.0.1:0`.
     #[track_caller]
     pub fn metrics(&self) -> Metrics {
         let url = self.ready["metrics"].as_str().unwrap();
         Metrics::parse(&get(url))
     }
 
-    /// Waits until `wanted` is true of its metrics.
+    /// Requests the metrics again and again until `wanted` returns `true` for them, and returns them. Panics
+    /// with `what` and the last page after [`PATIENCE`].
     #[track_caller]
     pub fn wait_for(&self, what: &str, wanted: impl Fn(&Metrics) -> bool) -> Metrics {
         wait_for(what, PATIENCE, || {
@@ -107,7 +114,8 @@ impl Attached {
     }
 }
 
-/// The disk of a printed line that starts QEMU, in the form of `--image-opts` of QEMU's tools.
+/// Converts the line that the process prints for starting QEMU (`line`) to the form that the option
+/// `--image-opts` of QEMU's tools takes.
 #[track_caller]
 pub fn image_options(line: &Value) -> String {
     let line = line.as_str().unwrap();

@@ -10,7 +10,7 @@ const CREATIONS: [&str; 3] = [
     "8,1,p-a,4294967296,u,c,2026-11-21 18:58:43,mem=2,base=,debian-12",
 ];
 
-/// A NumPy file with these rows.
+/// The bytes of a NumPy file (`.npy`): an array of little-endian 64-bit integers with four columns.
 pub fn npy(rows: &[[i64; 4]]) -> Vec<u8> {
     let header = format!("{{'descr': '<i8', 'fortran_order': False, 'shape': ({}, 4), }}", rows.len());
     let numbers = rows.iter().flatten().flat_map(|number| number.to_le_bytes());
@@ -18,7 +18,8 @@ pub fn npy(rows: &[[i64; 4]]) -> Vec<u8> {
     start.into_iter().chain(numbers).collect()
 }
 
-/// A data set of the FAST'26 layout: `set`, with two boots.
+/// Writes a small data set in the layout of the FAST'26 traces, with two boots, to the directory `set` of the
+/// scene.
 pub fn data_set(scene: &Scene) {
     // 2026-11-21 18:57:43 UTC and five seconds.
     let start = 1_795_287_468_000_000;
@@ -31,8 +32,9 @@ pub fn data_set(scene: &Scene) {
     fs::write(dir.join("8.npy"), npy(&[[1, 0, 65536, start + 60_000_000]])).unwrap();
 }
 
-/// A data set of the FAST'26 layout, `set`, with five boots, from the number `first` on, of an image that it calls
-/// `image`, whose disk has `size` bytes: each reads 4 KiB at each of these places, at intervals given in microseconds.
+/// Writes a data set in the layout of the FAST'26 traces to the directory `set` of the scene. It has five
+/// boots, numbered from `first`, of the image `image`, whose disk has `size` bytes. Each boot reads 4 KiB at
+/// each of `places` (byte offsets), `apart_us` microseconds apart.
 pub fn boots(
     scene: &Scene,
     set: &str,

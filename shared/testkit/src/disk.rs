@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Bytes that do not compress.
+/// Returns `len` pseudo-random bytes, which do not compress; the same `seed` gives the same bytes.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let words = std::iter::repeat_with(|| {
@@ -18,7 +18,8 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     words.flatten().take(len).collect()
 }
 
-/// Bytes that compress to about a third, and are never zeros for long.
+/// Returns `len` pseudo-random bytes that compress to about a third and contain no long runs of zeros; the
+/// same `seed` gives the same bytes.
 pub fn text(seed: u64, len: usize) -> Vec<u8> {
     let words: Vec<_> = (0..50).map(|n| hex_word(seed ^ n)).collect();
     let picks = noise(seed, len / 4 + 1);
@@ -30,28 +31,28 @@ fn hex_word(seed: u64) -> String {
     noise(seed, usize::try_from(3 + seed % 4).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A disk that is being made: holes, except where it was written.
+/// A sparse file with the content of a disk, for writing to it. Ranges that are not written are holes.
 pub struct DiskBuilder {
     file: File,
 }
 
 impl DiskBuilder {
-    /// Makes the file of a disk without content.
+    /// Creates a sparse file of `size` bytes without data.
     pub fn create(path: impl AsRef<Path>, size: u64) -> Self {
         let file = File::options().create(true).truncate(true).read(true).write(true).open(path).unwrap();
         file.set_len(size).unwrap();
         Self { file }
     }
 
-    /// Writes bytes at an offset.
+    /// Writes `bytes` at the byte offset `offset`.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> &Self {
         self.file.write_all_at(bytes, offset).unwrap();
         self
     }
 }
 
-/// A disk of `mib` MiB with several kinds of content: a start, text, noise, written zeros, single sectors, holes, and
-/// data in the last sector.
+/// Creates the file `name`: a disk of `mib` MiB with many kinds of content, namely text, incompressible data,
+/// written zeros, single sectors, holes, and data in the last sector.
 pub fn mixed_disk(scene: &Scene, name: &str, mib: u64) {
     let size = mib << 20;
     DiskBuilder::create(scene.path(name), size)
@@ -65,13 +66,13 @@ pub fn mixed_disk(scene: &Scene, name: &str, mib: u64) {
         .write(size - 512, &noise(7, 512));
 }
 
-/// Copies a disk, holes included, so that the copy can be changed.
+/// Copies a disk's file from `from` to `to`, holes included, and opens the copy for changes.
 pub fn copy_of(scene: &Scene, from: &str, to: &str) -> DiskBuilder {
     crate::scene::run_tool("cp", &["--sparse=always", "--reflink=auto", from, to], &scene.path(""));
     DiskBuilder { file: File::options().read(true).write(true).open(scene.path(to)).unwrap() }
 }
 
-/// Checks that two files have the same bytes; does not print them otherwise.
+/// Panics unless two files of the scene have the same bytes; the message does not contain the bytes.
 #[track_caller]
 pub fn assert_same(scene: &Scene, left: &str, right: &str) {
     let (a, b) = (scene.bytes(left), scene.bytes(right));

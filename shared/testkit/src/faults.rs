@@ -34,67 +34,69 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The treatment of a request.
+/// The way in which a request is disturbed.
 ///
-/// Counts of bytes are of the answer's body, without framing. If the body is shorter than that, nothing happens.
+/// Counts of bytes refer to the body of the answer, without framing. If the body is shorter than such a
+/// count, the fault has no effect.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// The proxy answers; the server is not asked.
+    /// The proxy answers with a status and an empty body, and does not ask the server.
     Status {
-        /// The status: 403, 503 ...
+        /// The HTTP status, such as 403 or 503.
         code: u16,
-        /// The headers beside Content-Length.
+        /// Headers of the answer, in addition to Content-Length.
         headers: Vec<(String, String)>,
     },
-    /// The connection is reset after `after` bytes; with `None`, without any answer.
+    /// The connection is reset.
     Reset {
-        /// Bytes that are sent first.
+        /// Bytes of the body that are sent before. `None`: not even the head of the answer is sent.
         after: Option<u64>,
     },
-    /// The connection is closed after `after` bytes, in good order but before the promised length.
+    /// The connection is closed in an orderly way before the announced length of the body is reached.
     CutOff {
-        /// Bytes that are sent first.
+        /// Bytes of the body that are sent before.
         after: u64,
     },
     /// The answer announces and has `len` bytes, whatever range was requested.
     Short {
-        /// Length of the body.
+        /// Length of the body, in bytes.
         len: u64,
     },
     /// The server is asked for another range.
     WrongRange {
-        /// The distance by which the range is further on in the file, in bytes.
+        /// Bytes by which the range that the server is asked for begins later than the requested one.
         shift: u64,
-        /// `true` if the answer reports its own range; otherwise it claims to be the requested one.
+        /// `true` if the answer's Content-Range is the range that it contains; `false` if it is the requested one.
         honest: bool,
     },
     /// The server is asked for all of the file, and answers 200.
     IgnoreRange,
-    /// A byte of the answer is another one.
+    /// One byte of the answer's body is changed.
     Corrupt {
-        /// The place of that byte.
+        /// Offset of that byte in the body.
         at: u64,
     },
-    /// The answer comes after a while.
+    /// The answer is delayed by this duration.
     Late(Duration),
-    /// The answer's body comes at this many bytes a second.
+    /// The answer's body is sent at this rate, in bytes a second.
     Slow(u64),
-    /// Nothing more comes after `after` bytes, for as long as the client waits; with `None`, not even the start of an
-    /// answer.
+    /// The answer stops, and the connection stays open until the client closes it.
     Hang {
-        /// Bytes that are sent first.
+        /// Bytes of the body that are sent before. `None`: not even the head of the answer is sent.
         after: Option<u64>,
     },
 }
 
 impl Fault {
-    /// An answer with this status and nothing else.
+    /// A fault by which the proxy answers with the status `code` and an empty body, without asking the
+    /// server.
     pub fn status(code: u16) -> Self {
         Self::Status { code, headers: Vec::new() }
     }
 }
 
-/// A choice of requests, and the fault that they meet.
+/// A fault, and the conditions under which a request gets it. A request gets the fault of the first rule that
+/// applies.
 #[derive(Clone)]
 pub struct FaultRule {
     fault: Fault,
@@ -106,7 +108,7 @@ pub struct FaultRule {
 }
 
 impl FaultRule {
-    /// A rule by which all requests meet `fault`.
+    /// A rule that applies to every request.
     pub fn new(fault: Fault) -> Self {
         Self { fault, applies: Arc::new(|_| true), skip: 0, times: u64::MAX, chance: 1.0, random: 0 }
     }
@@ -125,21 +127,22 @@ impl FaultRule {
         self.on(move |asked| asked.path.contains(&part))
     }
 
-    /// Leaves out the first `count` of the requests.
+    /// Makes the rule ignore the first `count` requests that meet its other conditions.
     #[must_use]
     pub fn skip(mut self, count: u64) -> Self {
         self.skip = count;
         self
     }
 
-    /// Restricts the rule to `count` requests.
+    /// Makes the rule apply to at most `count` requests.
     #[must_use]
     pub fn times(mut self, count: u64) -> Self {
         self.times = count;
         self
     }
 
-    /// Restricts the rule to a random part of the requests (0.25: every fourth on average), the same for the same seed.
+    /// Makes the rule apply to a request only with the probability `chance`, 0 to 1. The same `seed` gives
+    /// the same choices.
     #[must_use]
     pub fn chance(mut self, chance: f64, seed: u64) -> Self {
         self.chance = chance;
@@ -178,7 +181,7 @@ fn next_random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The way in which the server is unreachable.
+/// The way in which the proxy makes the server unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outage {
     /// The server is reachable.
@@ -189,7 +192,8 @@ pub enum Outage {
     Hang,
 }
 
-/// The proxy, on a port of its own. Dropping it breaks all connections.
+/// An HTTP proxy in front of one server that disturbs requests as its [`FaultRule`]s say, and logs all of
+/// them. Dropping it breaks all connections.
 #[derive(Debug)]
 pub struct FaultProxy {
     addr: SocketAddr,
@@ -220,7 +224,8 @@ struct State {
 }
 
 impl FaultProxy {
-    /// A proxy in front of the server at `to`. Panics if this machine has no port for it.
+    /// Starts a proxy in front of the server at `to`, on a free loopback port and without rules. Panics if
+    /// there is no free port.
     #[track_caller]
     pub fn start(to: SocketAddr) -> Self {
         let listener = Arc::new(listen_for_good());
@@ -246,27 +251,27 @@ impl FaultProxy {
         Self { addr, listener, shared }
     }
 
-    /// The address that clients connect to.
+    /// The address at which the proxy listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// The URL of its root, without a slash at the end.
+    /// The URL of the proxy, `http://` and its address, without a slash at the end.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// Adds a rule behind the existing ones.
+    /// Adds a rule with a lower priority than the existing ones.
     pub fn add(&self, rule: FaultRule) {
         self.shared.lock().rules.push(rule);
     }
 
-    /// Takes all rules away. A request that has met its fault already goes on with it.
+    /// Removes all rules. A fault that a running request has already got remains.
     pub fn clear_rules(&self) {
         self.shared.lock().rules.clear();
     }
 
-    /// Takes the server away, or brings it back.
+    /// Starts an outage of the given kind, replacing the present one; [`Outage::None`] ends it.
     #[track_caller]
     pub fn set_outage(&self, outage: Outage) {
         let mut state = self.shared.lock();
@@ -283,19 +288,21 @@ impl FaultProxy {
         self.shared.changed.notify_all();
     }
 
-    /// The requests since the start or since [`FaultProxy::clear_log`].
+    /// The requests that the proxy received since it was started, or since the last
+    /// [`FaultProxy::clear_log`].
     pub fn log(&self) -> Log {
         Log(self.shared.lock().log.clone())
     }
 
-    /// Forgets the requests so far, including those that still run.
+    /// Removes all requests from the log. Requests that are still running will not appear in it.
     pub fn clear_log(&self) {
         let mut state = self.shared.lock();
         state.log.clear();
         state.log_era += 1;
     }
 
-    /// Waits until `wanted` returns `true` for the log. Panics after `limit`, with the log.
+    /// Waits until `wanted` returns `true` for the log, and returns the log. Panics after `limit`, with
+    /// `what` and the log.
     #[track_caller]
     pub fn wait(&self, what: &str, limit: Duration, wanted: impl Fn(&Log) -> bool) -> Log {
         let until = Instant::now() + limit;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// The names in a directory, hidden ones included, sorted.
+/// The names of the entries in a directory, hidden ones included, sorted.
 #[track_caller]
 pub fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();

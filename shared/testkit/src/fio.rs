@@ -17,25 +17,26 @@ use std::time::Duration;
 /// The time limit of a run, which only a hanging server reaches.
 const RUN_LIMIT: Duration = Duration::from_secs(300);
 
-/// The ratio from which on two figures count as the same.
+/// The ratio of two measured values (0.95) from which on they are taken as equal, because single runs differ
+/// by that much.
 pub const NOISE: f64 = 0.95;
 
-/// A job for fio.
+/// A workload for the benchmark program fio.
 #[derive(Debug)]
 pub struct Job {
-    /// The name, for people.
+    /// The name of the workload, for tables.
     pub name: &'static str,
     pattern: &'static str,
     block_kib: u32,
     depth: &'static str,
-    /// The ratio to the better peer that it has to reach.
+    /// The minimum ratio of the product's rate to that of the fastest peer (a server of another project).
     pub target: f64,
     unit: &'static str,
     /// The number of I/Os for one of the unit.
     divisor: f64,
 }
 
-/// The jobs that the product has targets for.
+/// The workloads for which the product has performance targets.
 pub const JOBS: [Job; 3] = [
     Job {
         name: "4 KiB random, depth 1",
@@ -66,23 +67,24 @@ pub const JOBS: [Job; 3] = [
     },
 ];
 
-/// The part of a contestant in the race.
+/// The role of a server in a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RacerRole {
-    /// The contestant is measured.
+    /// A server of the product, which is measured against the others.
     Ours,
-    /// The contestant sets the target.
+    /// A server of another project, whose results are the basis of the targets.
     Peer,
-    /// The contestant has no data to read: as fast as the client can be.
+    /// A server without data to read, whose results show the limit of the client.
     Ceiling,
 }
 
-/// A server of one disk at a Unix socket, in a process of its own, which ends with this.
+/// A server that takes part in a comparison: it serves one disk over NBD at a Unix socket, in a process of
+/// its own. The process is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Contestant {
-    /// The name, for people.
+    /// The name of the server, for tables.
     pub name: &'static str,
-    /// The part in the race.
+    /// The role of the server in the comparison.
     pub role: RacerRole,
     child: Child,
     socket: PathBuf,
@@ -95,7 +97,8 @@ impl Drop for Contestant {
 }
 
 impl Contestant {
-    /// Starts `command`, which serves at `socket`; if it does not, prints that and returns `None`.
+    /// Runs `command`, which must serve a disk at the socket path `socket`. If nothing answers there within
+    /// five seconds, prints that and returns `None`.
     pub fn start(name: &'static str, role: RacerRole, command: &mut Command, socket: &Path) -> Option<Self> {
         let _ = fs::remove_file(socket);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -123,7 +126,7 @@ impl Contestant {
         false
     }
 
-    /// Has the whole disk read once, so that nothing is read or checked for the first time later.
+    /// Reads the whole disk once. Later measurements then contain no first reads or first checks of data.
     pub fn warm_up(&self) {
         run_fio(&self.socket, &["--rw=read", "--bs=1m", "--iodepth=4"]);
     }
@@ -166,9 +169,11 @@ fn cpu_s(pid: u32) -> f64 {
     [fields[11], fields[12]].iter().map(|ticks| ticks.parse::<f64>().expect("a number") / 100.0).sum()
 }
 
-/// The servers of other projects that serve the raw disk `file`, set up as is best for them, and the client's ceiling:
-/// nbdkit's file plugin with its 16 threads; qemu-nbd read-only, with its default cache (writeback), for several
-/// clients, once with threads and once with `io_uring`; nbdkit's null plugin. `None` if a program is missing.
+/// Starts the servers to compare with, in their best configuration for the raw disk `file`; their sockets are
+/// in `dir`. Peers: nbdkit's file plugin with its 16 threads, and qemu-nbd, read-only with its default cache
+/// and for several clients, once with threads and once with `io_uring`. Ceiling: nbdkit's null plugin, which
+/// has no data to read and so shows the client's own limit. Servers that do not start are left out. `None` if
+/// fio, nbdkit or qemu-nbd is not installed.
 pub fn peers(file: &Path, dir: &Path) -> Option<Vec<Contestant>> {
     let missing = ["fio", "nbdkit", "qemu-nbd"].into_iter().find(|program| find(program).is_none());
     if let Some(program) = missing {
@@ -208,16 +213,16 @@ pub fn peers(file: &Path, dir: &Path) -> Option<Vec<Contestant>> {
     Some(started.into_iter().flatten().collect())
 }
 
-/// The figures of one run of a job.
+/// The results of one run of a workload.
 #[derive(Clone, Copy, Debug)]
 pub struct FioFigures {
-    /// I/Os a second.
+    /// I/O operations a second.
     pub rate: f64,
-    /// CPU of the server for one I/O, in µs.
+    /// CPU time that the server used for one I/O operation, in microseconds.
     pub cpu_us: f64,
 }
 
-/// The figures of a race for one job.
+/// A comparison of several servers under one workload, with the results of all rounds.
 #[derive(Debug)]
 pub struct Race<'a> {
     job: &'a Job,
@@ -227,7 +232,8 @@ pub struct Race<'a> {
 }
 
 impl<'a> Race<'a> {
-    /// Has all contestants do `job` for `seconds`, in turn, for `rounds` rounds.
+    /// Runs `job` against each of `contestants` in turn, for `seconds` each time (a number as text, for fio),
+    /// and repeats that for `rounds` rounds.
     pub fn run(job: &'a Job, contestants: &'a [Contestant], rounds: usize, seconds: &str) -> Self {
         let mut figures = vec![Vec::with_capacity(rounds); contestants.len()];
         for round in 0..rounds {
@@ -239,12 +245,12 @@ impl<'a> Race<'a> {
         Self { job, contestants, figures }
     }
 
-    /// The job.
+    /// The workload of the comparison.
     pub fn job(&self) -> &Job {
         self.job
     }
 
-    /// The medians of a contestant.
+    /// The medians over all rounds for one server; `which` is its index in the list of contestants.
     pub fn figures(&self, which: usize) -> FioFigures {
         let of = |figure: fn(&FioFigures) -> f64| median(self.figures[which].iter().map(figure).collect());
         FioFigures { rate: of(|figures| figures.rate), cpu_us: of(|figures| figures.cpu_us) }
@@ -257,22 +263,25 @@ impl<'a> Race<'a> {
         )
     }
 
-    /// As `Race::ratio`, of rates.
+    /// The median over all rounds of the rate of server `of`, divided by that of server `to`. Both are
+    /// indexes in the list of contestants.
     pub fn rate_ratio(&self, of: usize, to: usize) -> f64 {
         self.ratio(of, to, |figures| figures.rate)
     }
 
-    /// As `Race::ratio`, of CPU for an I/O.
+    /// The median over all rounds of the CPU time for each operation of server `of`, divided by that of
+    /// server `to`. Both are indexes in the list of contestants.
     pub fn cpu_ratio(&self, of: usize, to: usize) -> f64 {
         self.ratio(of, to, |figures| figures.cpu_us)
     }
 
-    /// The contestants of a role.
+    /// The indexes of the servers that have this role.
     pub fn with(&self, role: RacerRole) -> impl Iterator<Item = usize> {
         (0..self.contestants.len()).filter(move |which| self.contestants[*which].role == role)
     }
 
-    /// The peer with the best rate, and the one that uses least CPU.
+    /// The index of the peer with the highest rate, and that of the peer with the least CPU time for each
+    /// operation; `None` if there is no peer.
     pub fn best_peers(&self) -> Option<(usize, usize)> {
         let fastest =
             self.with(RacerRole::Peer).max_by(|a, b| self.figures(*a).rate.total_cmp(&self.figures(*b).rate));
@@ -282,7 +291,7 @@ impl<'a> Race<'a> {
         fastest.zip(thriftiest)
     }
 
-    /// All figures as a table.
+    /// A text table with the median results of all servers.
     pub fn table(&self) -> String {
         let mut text = format!("\n{:30} {:>10} {:>12}\n", self.job.name, self.job.unit, "CPU µs/IO");
         for (which, contestant) in self.contestants.iter().enumerate() {
@@ -293,8 +302,9 @@ impl<'a> Race<'a> {
         text
     }
 
-    /// Compares `which` with the peers, and says whether the targets are met: the job's rate, or 0.9 of the client's
-    /// ceiling if that is less; no more CPU than the thriftiest peer.
+    /// Text that compares server `which` (an index) with the peers, and says for two targets if they are met.
+    /// The rate must reach the workload's target ratio to the fastest peer; for targets above 1, 0.9 of the
+    /// ceiling is also enough. The CPU time must not exceed that of the peer with the least.
     pub fn verdict(&self, which: usize) -> String {
         let Some((fastest, thriftiest)) = self.best_peers() else {
             return "  no peer to compare with\n".to_owned();
@@ -322,13 +332,13 @@ impl<'a> Race<'a> {
     }
 }
 
-/// The median of figures; not a number if there are none.
+/// The median of numbers (the upper one of two); NaN if there are none.
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The word for a target that is met or not.
+/// The word for a target in a table: `met`, or `MISSED` if it is not met.
 pub fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }

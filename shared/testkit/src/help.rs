@@ -12,7 +12,7 @@ fn subcommands(help: &str) -> Vec<String> {
     names.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
-/// All commands of a program, with their help.
+/// The commands of a program, subcommands included, each with its `--help` text.
 #[must_use]
 pub fn commands(scene: &Scene, program: &str) -> Vec<(String, String)> {
     let help = |command: &str| {
@@ -33,7 +33,8 @@ pub fn commands(scene: &Scene, program: &str) -> Vec<(String, String)> {
     commands
 }
 
-/// Checks that each help text has an example of its command, and no long line but those.
+/// Panics unless each help text has a usage line and an example of its command. No line may be longer than
+/// 100 characters except an example.
 pub fn check_help(commands: &[(String, String)], program: &str) {
     for (command, help) in commands {
         let example = format!("{program} {command}");
@@ -45,7 +46,9 @@ pub fn check_help(commands: &[(String, String)], program: &str) {
     }
 }
 
-/// Runs the examples of a help text, each as `shorter` makes it: they are commands that parse.
+/// Runs each example of a help text, and panics if one is rejected as a wrong command line (exit status 2).
+/// `shorter` may change an example before it is run, such as to make it faster. Names of hosts and paths are
+/// replaced by local ones.
 pub fn run_examples(scene: &Scene, program: &str, help: &str, shorter: impl Fn(&str) -> String) {
     let help = help.replace("\\\n", "");
     let (_, examples) = help.split_once("Example").unwrap();

@@ -17,19 +17,21 @@ use std::sync::Arc;
 const BODY_MAX: usize = 256 << 20;
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
-/// The behaviour of a registry.
+/// The behaviour of a [`MemoryRegistry`].
 #[derive(Clone, Debug, Default)]
 pub struct Manners {
-    /// The number of artifacts on a page of its lists; `None`: it does not know the question.
+    /// The number of artifacts on one page of the list of a manifest's referrers. `None`: the registry does
+    /// not support such lists.
     pub lists: Option<usize>,
-    /// `true` leaves out artifacts of other kinds than the requested one.
+    /// If `true`, the list of referrers contains only artifacts of the type that the client asks for;
+    /// otherwise all of them.
     pub filters: bool,
-    /// `true` lets manifests be removed.
+    /// `true` if clients may delete manifests.
     pub removes: bool,
-    /// The number of writes of tags that it takes and forgets at once, as if another client had written at the same
-    /// moment.
+    /// The number of writes of tags that are confirmed but have no effect, as if another client had
+    /// overwritten each at once.
     pub forgets: usize,
-    /// The answer to every question for a list.
+    /// A status and a body with which every request for a list of referrers is answered. `None`: the list.
     pub nonsense: Option<(u16, &'static str)>,
 }
 
@@ -44,7 +46,7 @@ struct Content {
 
 type Shared = Arc<Mutex<Content>>;
 
-/// A running registry. Dropping it ends it.
+/// A running OCI registry that keeps its content in memory. Dropping it stops it.
 #[derive(Debug)]
 pub struct MemoryRegistry {
     served: Served,
@@ -63,37 +65,37 @@ impl MemoryRegistry {
         registry
     }
 
-    /// The address at which it listens: the registry's name in references.
+    /// The address and port of the registry, as image references contain it.
     #[must_use]
     pub fn host(&self) -> String {
         self.served.address().to_string()
     }
 
-    /// Behaves as `manners` say from now on.
+    /// Changes the behaviour of the registry.
     pub fn set(&self, manners: Manners) {
         self.shared.lock().manners = manners;
     }
 
-    /// Returns the requests so far, each as `METHOD /path?query`, and forgets them.
+    /// Returns the requests since the start or the last call, each as `METHOD /path?query`.
     #[must_use]
     pub fn take_seen(&self) -> Vec<String> {
         std::mem::take(&mut self.shared.lock().seen)
     }
 
-    /// A manifest.
+    /// The bytes of the manifest with this digest; `None` if the registry does not have it.
     #[must_use]
     pub fn manifest(&self, digest: &Digest) -> Option<Bytes> {
         self.shared.lock().manifests.get(digest).map(|(_, bytes)| bytes.clone())
     }
 
-    /// The manifest that a tag points at.
+    /// The bytes of the manifest to which `tag` points; `None` if there is no such tag or manifest.
     #[must_use]
     pub fn tag(&self, tag: &str) -> Option<Bytes> {
         let digest = *self.shared.lock().tags.get(tag)?;
         self.manifest(&digest)
     }
 
-    /// Puts other bytes in the place of a blob.
+    /// Replaces the bytes that the registry returns for the blob with this digest, such as by wrong ones.
     pub fn replace_blob(&self, digest: &Digest, bytes: Bytes) {
         self.shared.lock().blobs.insert(*digest, bytes);
     }

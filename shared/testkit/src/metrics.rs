@@ -4,45 +4,45 @@
 
 use std::collections::BTreeSet;
 
-/// A page of metrics: every sample with its labels, as in the text.
+/// A parsed page of metrics in the text format of Prometheus or OpenMetrics.
 pub struct Metrics {
-    /// The page.
+    /// The text of the page.
     pub text: String,
-    /// The metrics, in their order.
+    /// The metrics that the page declares, in its order.
     pub families: Vec<MetricFamily>,
-    /// The samples, in their order.
+    /// The samples on the page, in its order.
     pub samples: Vec<MetricSample>,
 }
 
-/// The announcement of a metric.
+/// The declaration of a metric: its name, kind and help text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MetricFamily {
-    /// The name, with the `_total` of a counter.
+    /// The name of the metric, including the `_total` at the end of a counter's name.
     pub name: String,
-    /// The kind: `counter`, `gauge`, `histogram`.
+    /// The kind of the metric: `counter`, `gauge` or `histogram`.
     pub kind: String,
-    /// The help text.
+    /// The help text of the metric.
     pub help: String,
 }
 
-/// `name{label="value"} number`.
+/// A sample: one line of the page, `name{label="value"} number`.
 #[derive(Debug)]
 pub struct MetricSample {
-    /// The name of the metric.
+    /// The name of the sample: that of its metric, with `_bucket`, `_sum` or `_count` for a histogram.
     pub name: String,
-    /// The labels, each with its value.
+    /// The labels in the order of the line, each as name and value.
     pub labels: Vec<(String, String)>,
-    /// The number.
+    /// The number of the sample.
     pub value: f64,
 }
 
 impl MetricSample {
-    /// The value of a label.
+    /// The value of the label `name`; `None` if the sample does not have it.
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.iter().find(|(label, _)| label == name).map(|(_, value)| value.as_str())
     }
 
-    /// The name with the names of its labels, in alphabetical order.
+    /// The name of the sample, then the names of its labels in alphabetical order, separated by blanks.
     pub fn signature(&self) -> String {
         let labels: BTreeSet<_> = self.labels.iter().map(|(label, _)| label.as_str()).collect();
         std::iter::once(self.name.as_str()).chain(labels).collect::<Vec<_>>().join(" ")
@@ -56,7 +56,8 @@ impl MetricSample {
 }
 
 impl Metrics {
-    /// Parses a page. Every line has to be a comment of a known form or a sample of a metric that was announced.
+    /// Parses a page. Panics if a line is neither a known kind of comment nor a sample of the metric declared
+    /// last.
     #[track_caller]
     pub fn parse(text: &str) -> Self {
         assert!(text.ends_with('\n'), "{text}");
@@ -87,14 +88,14 @@ impl Metrics {
         Self { text: text.to_owned(), families, samples }
     }
 
-    /// All that the page says, whatever its order: every metric with its kind and help text, every sample with its
-    /// labels and its value.
+    /// The content of the page independent of its order: each metric with its kind and help text, and each
+    /// sample with its sorted labels and its value.
     pub fn facts(&self) -> BTreeSet<String> {
         let families = self.families.iter().map(|family| format!("{family:?}"));
         families.chain(self.samples.iter().map(MetricSample::sorted)).collect()
     }
 
-    /// The sum over all samples of this name whose labels include these.
+    /// The sum over all samples with this name that have all of `labels`. Panics if there is none.
     #[track_caller]
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let wanted = |sample: &&MetricSample| {
@@ -105,13 +106,13 @@ impl Metrics {
         found.map(|sample| sample.value).sum()
     }
 
-    /// Requests of a kind (hit, miss, write, flush).
+    /// The number of requests to a disk of one kind: `hit`, `miss`, `write` or `flush`.
     #[track_caller]
     pub fn requests(&self, kind: &str) -> f64 {
         self.sum("headstart_request_seconds_count", &[("kind", kind)])
     }
 
-    /// `true` if every byte of every image is on this host.
+    /// Returns `true` if all bytes of the disk's images are in the cache of this host.
     pub fn all_is_local(&self) -> bool {
         self.sum("headstart_image_local_bytes", &[]) == self.sum("headstart_image_bytes", &[])
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A web server that runs as long as this lives.
+/// A running nginx web server. It is stopped when this value is dropped.
 #[derive(Debug)]
 pub struct Nginx {
     process: Process,
@@ -18,28 +18,29 @@ pub struct Nginx {
     own: TempDir,
 }
 
-/// Certificate and key, PEM files, of a server that speaks TLS.
+/// The files of a TLS server's certificate and key, in PEM.
 #[derive(Clone, Debug)]
 pub struct Certificate {
-    /// The certificate, with those in between behind it.
+    /// The path of the certificate chain: the server's certificate, followed by the intermediate ones.
     pub chain: PathBuf,
-    /// The private key.
+    /// The path of the private key.
     pub key: PathBuf,
 }
 
 impl Nginx {
-    /// `true` if nginx is installed on this machine; otherwise prints that it is not.
+    /// Returns `true` if nginx is installed. If not, prints that a test is skipped.
     pub fn is_installed() -> bool {
         crate::process::installed(&["nginx"])
     }
 
-    /// Serves `dir` on a port of its own. Panics if that fails.
+    /// Serves the files of `dir` over HTTP on a free loopback port. Panics if nginx does not start.
     #[track_caller]
     pub fn serve(dir: &Path) -> Self {
         Self::serve_with(dir, None)
     }
 
-    /// Serves `dir`, over TLS if there is a certificate.
+    /// Serves the files of `dir` on a free loopback port, over HTTPS if a certificate is given, otherwise
+    /// over HTTP. Panics if nginx does not start.
     #[track_caller]
     pub fn serve_with(dir: &Path, certificate: Option<&Certificate>) -> Self {
         let own = TempDir::with_prefix("nginx-").expect("a temporary directory");
@@ -55,23 +56,24 @@ impl Nginx {
         Self { process, addr: (Ipv4Addr::LOCALHOST, port).into(), tls: certificate.is_some(), own }
     }
 
-    /// The address at which it listens.
+    /// The address at which the server listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// The URL of its root, without a slash at the end.
+    /// The URL of the served directory, without a slash at the end.
     pub fn url(&self) -> String {
         let scheme = if self.tls { "https" } else { "http" };
         format!("{scheme}://{}", self.addr)
     }
 
-    /// The server's process, to be stopped or killed.
+    /// The process of the server, such as for stopping or killing it.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
 
-    /// The requests so far: method, path, status, bytes sent and the range asked for (`-` for none), a line each.
+    /// The text of the access log so far, one line for each request: method, path, status, sent bytes, and
+    /// the Range header (`-` if there was none).
     pub fn log(&self) -> String {
         fs::read_to_string(self.own.path().join("access.log")).unwrap_or_default()
     }

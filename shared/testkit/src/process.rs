@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Prints, past the test harness's capturing, that a test did not take place.
+/// Prints that a test is skipped, and why. The text appears even if the test harness captures output.
 pub fn skipped(why: &str) {
     let test = thread::current().name().unwrap_or("?").to_owned();
     let _ = writeln!(io::stderr(), "SKIPPED: {test}: {why}");
 }
 
-/// `true` if this process acts as root; otherwise prints that the test takes root.
+/// Returns `true` if this process runs as root. If not, prints that a test that needs root is skipped.
 #[must_use]
 pub fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
@@ -31,7 +31,8 @@ pub fn is_root() -> bool {
     is_root
 }
 
-/// `true` if all of `programs` are installed; otherwise prints which one is not.
+/// Returns `true` if all of `programs` are installed. If not, prints that a test is skipped and which program
+/// is missing.
 pub fn installed(programs: &[&str]) -> bool {
     let missing = programs.iter().find(|program| find(program).is_none());
     if let Some(program) = missing {
@@ -40,8 +41,8 @@ pub fn installed(programs: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// The file of a program: in the path, in the administrator's directories, or where `scripts/setup` builds programs
-/// that no package has.
+/// The path of an installed program; `None` if there is none. Looks in `PATH`, in the administrator's
+/// directories, and in the directory where `scripts/setup` builds programs that have no package.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let others = ["/usr/sbin", "/sbin", concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/bin")];
@@ -49,7 +50,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
     dirs.map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
-/// A program that runs, with its output so far. Killed when dropped.
+/// A running program with its output so far. It is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -156,7 +157,7 @@ impl Text {
 }
 
 impl Process {
-    /// Starts a program, with both outputs collected and nothing to read.
+    /// Starts a program. Its standard output and standard error are collected; its standard input is empty.
     #[track_caller]
     pub fn start(command: &mut Command) -> Self {
         let name = command.get_program().to_string_lossy().into_owned();
@@ -171,13 +172,13 @@ impl Process {
         Self { name, child, said }
     }
 
-    /// The process number.
+    /// The id of the process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The first line of output for which `wanted` returns `true`, waiting for it. Panics with all output if the
-    /// program ends without such a line, or `limit` passes.
+    /// Waits for a line of output for which `wanted` returns `true`, and returns the first one. Panics with
+    /// `what` and all output if the program ends without such a line, or after `limit`.
     #[track_caller]
     pub fn line(&mut self, what: &str, limit: Duration, wanted: impl Fn(&str) -> bool) -> String {
         let until = Instant::now() + limit;
@@ -198,26 +199,27 @@ impl Process {
         }
     }
 
-    /// The output before this is called.
+    /// The output up to now, both streams together.
     pub fn said(&self) -> String {
         let mut text = self.said.lock();
         self.said.take_all(&mut text);
         text.lines.join("\n")
     }
 
-    /// `true` if the program still runs.
+    /// Returns `true` if the program has not ended yet.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Sends the program a signal. A program that has ended already gets none.
+    /// Sends a signal to the program. Does nothing if the program has ended.
     pub fn signal(&mut self, signal: Signal) {
         if self.is_running() {
             let _ = kill_process(Pid::from_child(&self.child), signal);
         }
     }
 
-    /// Waits until the program has ended and its output is collected. Panics if that takes longer than `limit`.
+    /// Waits until the program has ended and all of its output is collected, and returns its exit status.
+    /// Panics after `limit`.
     #[track_caller]
     pub fn end(&mut self, limit: Duration) -> ExitStatus {
         let until = Instant::now() + limit;
@@ -249,14 +251,14 @@ impl Process {
         }
     }
 
-    /// Asks the program to end (SIGTERM) and waits.
+    /// Sends SIGTERM to the program, and does the same as [`end`](Self::end).
     #[track_caller]
     pub fn stop(&mut self, limit: Duration) -> ExitStatus {
         self.signal(Signal::TERM);
         self.end(limit)
     }
 
-    /// Ends the program as `kill -9` does, and waits.
+    /// Sends SIGKILL to the program, and waits until it has ended.
     pub fn kill(&mut self) {
         kill(&mut self.child);
     }

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// The most bytes of a request's body, or of an answer that is passed on.
 const BODY_MAX: usize = 256 << 20;
 
-/// The way in which an address states its life.
+/// The form in which a signed URL contains its expiry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RedirectStyle {
     /// As S3 does: the time at which it was signed, and its life in seconds.
@@ -36,24 +36,25 @@ pub enum RedirectStyle {
     Untold,
 }
 
-/// The behaviour of a front end.
+/// The behaviour of a [`Front`].
 #[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
-    /// `true` if reads of blobs are sent to the storage.
+    /// `true` if requests for blobs are redirected to signed URLs of the storage; otherwise the front end
+    /// answers them itself.
     pub redirect: bool,
-    /// The way in which the addresses state their life.
+    /// The form in which signed URLs contain their expiry.
     pub style: RedirectStyle,
-    /// The true life of the addresses.
+    /// The duration for which the storage really accepts a signed URL.
     pub life: Duration,
-    /// The stated life of the addresses, if that is not the true one.
+    /// The duration that signed URLs claim to be valid. `None`: the true one, `life`.
     pub told: Option<Duration>,
-    /// The status by which the storage refuses an address that has run out.
+    /// The HTTP status with which the storage refuses an expired URL.
     pub expired_status: u16,
-    /// `true` if a token that the registry refuses is answered by 403 instead of 401.
+    /// `true` if a request with a token that the registry refuses gets status 403 instead of 401.
     pub forbid: bool,
-    /// `true` if a request without credentials is answered by 404.
+    /// `true` if a request without an Authorization header gets status 404, except for `/v2/`.
     pub hide: bool,
-    /// `true` if parts of uploads are refused.
+    /// `true` if uploads in several parts are refused: PATCH gets status 405.
     pub whole: bool,
 }
 
@@ -73,20 +74,21 @@ impl Default for Behaviour {
     }
 }
 
-/// The counts of a front end and its storage.
+/// Counters of a [`Front`]: its front end and its storage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Requests at the front end.
+    /// Requests that the front end received.
     pub requests: u64,
-    /// Reads of blobs at the front end.
+    /// GET requests for blobs that the front end received.
     pub asked: u64,
-    /// Refusals of tokens that went out as 403.
+    /// Requests whose token the registry refused and that got status 403 because of [`Behaviour::forbid`].
     pub forbidden: u64,
-    /// Reads that the storage served.
+    /// Requests for blobs that the storage answered with bytes.
     pub served: u64,
-    /// Reads that the storage refused because the address had run out.
+    /// Requests that the storage refused because the signed URL had expired or was unknown.
     pub expired: u64,
-    /// Requests at the storage that showed it a token.
+    /// Requests to the storage with an Authorization header, which a client must not send there. They are
+    /// refused.
     pub leaked: u64,
 }
 
@@ -114,7 +116,8 @@ struct Shared {
     counts: Counts,
 }
 
-/// A running front end with its storage. Dropping it ends both.
+/// A front end of a registry that redirects requests for blobs to signed URLs, and the storage behind those
+/// URLs. Dropping it stops both.
 #[derive(Debug)]
 pub struct Front {
     front: Served,
@@ -123,7 +126,7 @@ pub struct Front {
 }
 
 impl Front {
-    /// Starts a front end of `registry`.
+    /// Starts a front end and a storage that has the blobs of `registry`.
     pub async fn start(registry: &Registry, behaviour: Behaviour) -> Self {
         let shared = Arc::new(Shared {
             upstream: registry.address(),
@@ -145,23 +148,23 @@ impl Front {
         Self { front, _storage: storage, shared }
     }
 
-    /// The address at which it listens: the registry's name in references.
+    /// The address and port of the front end, as image references contain it.
     #[must_use]
     pub fn host(&self) -> String {
         self.front.address().to_string()
     }
 
-    /// Behaves as `behaviour` says from now on; addresses that were given out keep their stated life.
+    /// Changes the behaviour. Signed URLs that were already handed out keep the expiry that they contain.
     pub fn set(&self, behaviour: Behaviour) {
         *self.shared.behaviour.lock() = behaviour;
     }
 
-    /// Answers everything with `status` from now on; 0 ends that.
+    /// Makes the front end answer every request with the HTTP status `status`; 0 ends that.
     pub fn set_broken(&self, status: u16) {
         self.shared.broken.store(status, Ordering::Relaxed);
     }
 
-    /// The counts so far.
+    /// The counters since the start.
     #[must_use]
     pub fn seen(&self) -> Seen {
         let counts = &self.shared.counts;

@@ -19,14 +19,14 @@ const LISTENING: &str = "msg=\"listening on ";
 /// The time that it may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The user of [`RegistryAccess::Password`].
+/// The user name that a registry with [`RegistryAccess::Password`] accepts.
 pub const USER: &str = "tester";
 /// The password of [`USER`].
 pub const PASSWORD: &str = "test-password";
 /// User and password as the registry's password file has them.
 const PASSWORD_FILE: &str = "tester:$2b$05$abcdefghijklmnopqrstuu34chBxBG/k9ApCErH1wl/WrV4FVTS/q\n";
 
-/// The clients that a registry lets in.
+/// The clients that a registry accepts, and the way in which they authenticate.
 #[derive(Clone, Copy, Debug)]
 pub enum RegistryAccess<'a> {
     /// All clients.
@@ -37,7 +37,8 @@ pub enum RegistryAccess<'a> {
     Token(&'a TokenServer),
 }
 
-/// A running registry with a directory of its own. Dropping it removes both.
+/// A running registry (`docker-registry`) with a directory of its own. Dropping it stops the registry and
+/// removes the directory.
 #[derive(Debug)]
 pub struct Registry {
     _process: Process,
@@ -46,7 +47,8 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Starts a registry; if it is not installed, prints that and returns `None`.
+    /// Starts an empty registry. If the program is not installed, prints that a test is skipped and returns
+    /// `None`.
     #[must_use]
     pub fn start(access: RegistryAccess<'_>) -> Option<Self> {
         if !process::installed(&[PROGRAM]) {
@@ -61,19 +63,20 @@ impl Registry {
         Some(Self { _process: process, address: address.expect("an address"), directory })
     }
 
-    /// The address at which it listens: the registry's name in references.
+    /// The address and port of the registry, as image references contain it.
     #[must_use]
     pub fn host(&self) -> String {
         self.address.to_string()
     }
 
-    /// The address at which it listens.
+    /// The address at which the registry listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The directory of its blobs: the blob with SHA-256 `abc...` is in `ab/abc.../data`.
+    /// The directory of the registry's blobs. The blob with the SHA-256 `abc...` is the file `ab/abc.../data`
+    /// in it.
     #[must_use]
     pub fn blobs(&self) -> PathBuf {
         self.directory.path().join("data/docker/registry/v2/blobs/sha256")

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// An S3 server that runs as long as this lives. It takes signed requests only, addressed by path
-/// (`endpoint/bucket/key`).
+/// A running S3 server. It is stopped when this value is dropped. It accepts only signed requests, with the
+/// bucket in the path (`endpoint/bucket/key`).
 #[derive(Debug)]
 pub struct S3 {
     process: Process,
@@ -20,19 +20,19 @@ pub struct S3 {
 }
 
 impl S3 {
-    /// The key of the user that may do everything.
+    /// The access key of the only user of the server, which may do everything.
     pub const ACCESS_KEY: &str = "headstart";
-    /// The secret of that user.
+    /// The secret key that belongs to [`ACCESS_KEY`](Self::ACCESS_KEY).
     pub const SECRET_KEY: &str = "headstart-secret";
-    /// The region that requests are signed for.
+    /// The region for which clients must sign requests.
     pub const REGION: &str = "us-east-1";
 
-    /// `true` if an S3 server is installed on this machine; otherwise prints that it is not.
+    /// Returns `true` if an S3 server is installed. If not, prints that a test is skipped.
     pub fn is_installed() -> bool {
         crate::process::installed(&["versitygw"])
     }
 
-    /// Starts a server with one empty bucket. Panics if that fails.
+    /// Starts a server with one empty bucket on a free loopback port. Panics if it does not start.
     #[track_caller]
     pub fn with_bucket(bucket: &str) -> Self {
         let buckets = TempDir::with_prefix("s3-").expect("a temporary directory");
@@ -56,18 +56,18 @@ impl S3 {
         Self { process, addr: (Ipv4Addr::LOCALHOST, port).into(), buckets, _metadata: metadata }
     }
 
-    /// The address at which it listens.
+    /// The address at which the server listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// The endpoint, as clients name it.
+    /// The URL of the server, as clients take it as their endpoint.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// The variables that clients take from their environment. `endpoint` is this server's or that of a proxy in front
-    /// of it.
+    /// Environment variables, as name and value, by which S3 clients find the server and its keys. `endpoint`
+    /// is the URL of this server or of a proxy in front of it.
     pub fn environment(endpoint: &str) -> [(&'static str, String); 5] {
         [
             ("AWS_ACCESS_KEY_ID", Self::ACCESS_KEY.to_owned()),
@@ -78,12 +78,12 @@ impl S3 {
         ]
     }
 
-    /// The directory of a bucket, whose files are its objects.
+    /// The directory of a bucket. Each file in it is an object.
     pub fn bucket(&self, bucket: &str) -> PathBuf {
         Path::new(self.buckets.path()).join(bucket)
     }
 
-    /// The server's process, to be stopped or killed.
+    /// The process of the server, such as for stopping or killing it.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }

@@ -23,7 +23,8 @@ fn built() -> PathBuf {
     test.ancestors().nth(2).unwrap().to_owned()
 }
 
-/// A program of the workspace, as it was built beside this test.
+/// The path of a program of this workspace in the build directory of the running test. Panics if the program
+/// was not built.
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
     let program = built().join(name);
@@ -38,14 +39,16 @@ pub fn program(name: &str) -> PathBuf {
 const LAB: [&[&str]; 5] =
     [&["simulate"], &["replay"], &["trace", "plot"], &["trace", "stats"], &["trace", "synthesize"]];
 
-/// The name of the program that has the command of `words`.
+/// The name of the program for a command line: `headstart-lab` if `words` begin with a command that only that
+/// program has, otherwise `headstart`.
 #[must_use]
 pub fn program_of(words: &str) -> &'static str {
     let words: Vec<_> = words.split_whitespace().collect();
     if LAB.iter().any(|command| words.starts_with(command)) { "headstart-lab" } else { "headstart" }
 }
 
-/// A directory that is removed with the test.
+/// A temporary directory for one test, in which the test runs commands. It is removed when this value is
+/// dropped.
 pub struct Scene {
     dir: TempDir,
 }
@@ -57,7 +60,8 @@ impl Default for Scene {
 }
 
 impl Scene {
-    /// A scene in the directory of builds.
+    /// Creates a scene in the build directory. The system's temporary directory may be in memory, and too
+    /// small.
     #[must_use]
     pub fn new() -> Self {
         // The system's temporary directory is not used: it may be in memory, and without room or holes.
@@ -66,23 +70,24 @@ impl Scene {
         Self::within(&target)
     }
 
-    /// A scene on another file system.
+    /// Creates a scene in a new directory within `dir`, such as on another file system.
     pub fn within(dir: &Path) -> Self {
         Self { dir: TempDir::with_prefix_in("e2e-", dir).unwrap() }
     }
 
-    /// The path of a file in the scene.
+    /// The path of the file or directory `name` in the scene.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// The command of `words`, separated by blanks, to be run in the scene's directory by the program that has it
-    /// ([`program_of`]). `~` in a word stands for that directory: `file://~/store:tag`.
+    /// Prepares a command with the arguments `words`, separated by blanks, to be run in the scene's directory
+    /// by the program that [`program_of`] names. A `~` in a word is replaced by that directory:
+    /// `file://~/store:tag`.
     pub fn command(&self, words: &str) -> Command {
         self.command_of(program_of(words), words)
     }
 
-    /// The command of `words` as [`Scene::command`] makes it, to be run by the program of this name.
+    /// Does the same as [`Scene::command`] with the program `name`.
     #[must_use]
     pub fn command_of(&self, name: &str, words: &str) -> Command {
         let mut command = Command::new(program(name));
@@ -92,43 +97,48 @@ impl Scene {
         command
     }
 
-    /// Runs a command to its end.
+    /// Runs a command and waits for its end. The exit status may be any; a command that hangs or panics fails
+    /// the test.
     pub fn run(&self, words: &str) -> CommandRun {
         CommandRun::of(words, &mut self.command(words))
     }
 
-    /// Runs a command, which has to succeed.
+    /// Runs a command and waits for its end. Panics unless its exit status is 0 and it prints nothing on
+    /// standard error.
     pub fn ok(&self, words: &str) -> CommandRun {
         self.run(words).succeeds()
     }
 
-    /// Runs a command with `--json`, which has to succeed; returns its output.
+    /// Runs a command with `--json` added, and returns its parsed output. Panics unless the command succeeds
+    /// as in [`Scene::ok`].
     pub fn json(&self, words: &str) -> Value {
         self.ok(&format!("{words} --json")).json()
     }
 
-    /// Runs a command, which has to fail with status 1 and all of `parts` in its message.
+    /// Runs a command and waits for its end. Panics unless its exit status is 1 and its one line on standard
+    /// error contains all of `parts`.
     pub fn fails(&self, words: &str, parts: &[&str]) -> CommandRun {
         self.run(words).fails(parts)
     }
 
-    /// Starts a command, to be watched or disturbed.
+    /// Starts a command and returns while it runs.
     pub fn start(&self, words: &str) -> Started {
         Started::new(words, &mut self.command(words))
     }
 
-    /// The content of a file of the scene.
+    /// The content of the file `name` in the scene. Panics if it cannot be read.
     pub fn bytes(&self, name: &str) -> Vec<u8> {
         fs::read(self.path(name)).unwrap()
     }
 
-    /// The names in a directory, hidden ones included, sorted.
+    /// The names of the entries in a directory of the scene, hidden ones included, sorted.
     #[track_caller]
     pub fn names(&self, dir: &str) -> Vec<String> {
         names(&self.path(dir))
     }
 
-    /// Every file under a directory with a hash of its content; and empty directories.
+    /// All files and directories below a directory of the scene, by path: for a file, the SHA-256 of its
+    /// content in hexadecimal; for a directory, the word `directory`.
     pub fn fingerprint(&self, dir: &str) -> BTreeMap<PathBuf, String> {
         let mut found = BTreeMap::new();
         let mut dirs = vec![self.path(dir)];
@@ -147,8 +157,9 @@ impl Scene {
         found
     }
 
-    /// Waits until no process holds a lock on the files of a directory that this test itself has used: a program that
-    /// another test is about to start has all open files of this process for a moment.
+    /// Waits until no process holds a lock on a file of this directory of the scene, at most until the time
+    /// limit of commands. A lock that this test has released may last a moment longer, in a child process
+    /// that another test is just starting.
     pub fn wait_until_unlocked(&self, dir: &str) {
         let until = Instant::now() + TIME_LIMIT;
         let files =
@@ -162,47 +173,50 @@ impl Scene {
         }
     }
 
-    /// The file of a blob.
+    /// The path of the blob with this digest (a JSON string, `sha256:...`) in `store`, a store that is a
+    /// directory of the scene.
     pub fn blob(&self, store: &str, digest: &Value) -> PathBuf {
         let digest = digest.as_str().unwrap().strip_prefix("sha256:").unwrap();
         self.path(store).join("blobs/sha256").join(digest)
     }
 
-    /// The manifest of an image, read without the program's help.
+    /// The parsed manifest with this digest in `store`, a store that is a directory of the scene. It is read
+    /// directly from the file.
     pub fn manifest(&self, store: &str, digest: &Value) -> Value {
         serde_json::from_slice(&fs::read(self.blob(store, digest)).unwrap()).unwrap()
     }
 }
 
-/// The sha256 of bytes, in hexadecimal.
+/// The SHA-256 of `bytes`, as 64 lower-case hexadecimal digits.
 pub fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// Bytes in hexadecimal.
+/// The bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The end of a command.
+/// The outcome of a command that has ended.
 pub struct CommandRun {
-    /// The command.
+    /// The arguments of the command, separated by blanks.
     pub words: String,
-    /// The exit status; `None` if a signal ended it.
+    /// The exit status; `None` if the command was ended by a signal.
     pub status: Option<i32>,
-    /// The text on standard output.
+    /// All that the command printed on standard output.
     pub stdout: String,
-    /// The text on standard error.
+    /// All that the command printed on standard error.
     pub stderr: String,
 }
 
 impl CommandRun {
-    /// Runs a command; one that hangs or panics fails the test in any case.
+    /// Runs a command and waits for its end. `words` name the command in messages. A command that hangs or
+    /// panics fails the test.
     pub fn of(words: &str, command: &mut Command) -> Self {
         Started::new(words, command).finish()
     }
 
-    /// The same, which has to have succeeded without a message.
+    /// Returns this value. Panics unless the exit status is 0 and nothing is on standard error.
     #[track_caller]
     pub fn succeeds(self) -> Self {
         assert_eq!(self.status, Some(0), "{self}");
@@ -210,7 +224,8 @@ impl CommandRun {
         self
     }
 
-    /// The same, which has to have failed with status 1 and all of `parts` in its only message.
+    /// Returns this value. Panics unless the exit status is 1 and standard error is one line that contains
+    /// all of `parts`.
     #[track_caller]
     pub fn fails(self, parts: &[&str]) -> Self {
         assert_eq!(self.status, Some(1), "{self}");
@@ -223,7 +238,7 @@ impl CommandRun {
         self
     }
 
-    /// Its report, which is JSON.
+    /// The standard output, parsed as JSON. Panics if it is not JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}\n{self}"))
@@ -238,7 +253,7 @@ impl std::fmt::Display for CommandRun {
     }
 }
 
-/// A running command.
+/// A command that was started and may still run. It is killed when this value is dropped.
 pub struct Started {
     words: String,
     child: Child,
@@ -246,24 +261,25 @@ pub struct Started {
 }
 
 impl Started {
-    /// Starts a command, whose words a failure names.
+    /// Starts a command. `words` name it in messages.
     pub fn new(words: &str, command: &mut Command) -> Self {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         Self { words: words.to_owned(), child: child.unwrap(), since: Instant::now() }
     }
 
-    /// The process number.
+    /// The id of the process.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a signal.
+    /// Sends a signal to the process.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Waits until `happened`, which must be before the command ends.
+    /// Waits until `happened` returns `true`. Panics with `what` if the command ends before, and if it
+    /// exceeds the time limit of commands.
     #[track_caller]
     pub fn wait_until(&mut self, what: &str, mut happened: impl FnMut() -> bool) {
         while !happened() {
@@ -272,7 +288,8 @@ impl Started {
         }
     }
 
-    /// `true` if it still runs. One that runs for too long is killed, and the test fails.
+    /// Returns `true` if the command has not ended yet. Kills it and panics if it exceeds the time limit of
+    /// commands.
     pub fn is_running(&mut self) -> bool {
         let running = self.child.try_wait().unwrap().is_none();
         if running && self.since.elapsed() > TIME_LIMIT {
@@ -282,7 +299,8 @@ impl Started {
         running
     }
 
-    /// Waits for the end.
+    /// Waits until the command ends, and returns its outcome. Panics if the command panicked or exceeds the
+    /// time limit.
     pub fn finish(mut self) -> CommandRun {
         let outputs = Outputs::of(&mut self.child);
         let mut pause = Duration::from_micros(200);
@@ -339,7 +357,8 @@ impl Outputs {
     }
 }
 
-/// Runs a command to its end, which has to come in time.
+/// Runs a command and waits for its end. Kills it and panics if it exceeds the time limit of commands. An
+/// error if it cannot be started.
 #[track_caller]
 pub fn output_of(command: &mut Command) -> io::Result<Output> {
     let name = command.get_program().display().to_string();
@@ -360,7 +379,7 @@ pub fn output_of(command: &mut Command) -> io::Result<Output> {
     Ok(Output { status, stdout, stderr })
 }
 
-/// Runs another program, which has to succeed.
+/// Runs a program with the working directory `dir`, and returns its output. Panics unless it succeeds.
 #[track_caller]
 pub fn run_tool(program: &str, args: &[&str], dir: &Path) -> Output {
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();

@@ -57,7 +57,8 @@ const FORGIVEN: Duration = Duration::from_millis(50);
 /// The time by which a server on this machine answers, or never.
 const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// A rate and a round trip that any number of proxies share. Clones are the same link.
+/// A simulated network link with a rate and a round-trip time, shared by any number of proxies. Clones refer
+/// to the same link.
 #[derive(Clone, Debug)]
 pub struct ShapedLink {
     shared: Arc<Shared>,
@@ -74,7 +75,8 @@ struct Shared {
 }
 
 impl ShapedLink {
-    /// A link of `rate` bytes a second each way (`None`: no limit) and this round trip.
+    /// Creates a link that carries `rate` bytes a second in each direction (`None`: no limit), with the
+    /// round-trip time `round_trip`.
     pub fn new(rate: Option<u64>, round_trip: Duration) -> Self {
         let now = Instant::now();
         let link = Self {
@@ -88,19 +90,19 @@ impl ShapedLink {
         link
     }
 
-    /// Changes the link, from the next parcel on.
+    /// Changes the rate and the round-trip time of the link. Bytes already on their way are not affected.
     pub fn set(&self, rate: Option<u64>, round_trip: Duration) {
         self.shared.rate.store(rate.unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
         let nanoseconds = saturating::<u64>(round_trip.as_nanos());
         self.shared.round_trip.store(nanoseconds, Ordering::Relaxed);
     }
 
-    /// The rate in bytes a second each way; `None` if there is no limit.
+    /// The rate of the link in bytes a second, in each direction; `None` if there is no limit.
     pub fn rate(&self) -> Option<u64> {
         Some(self.shared.rate.load(Ordering::Relaxed)).filter(|rate| *rate != u64::MAX)
     }
 
-    /// The time there and back.
+    /// The round-trip time of the link: twice the delay in one direction.
     pub fn round_trip(&self) -> Duration {
         Duration::from_nanos(self.shared.round_trip.load(Ordering::Relaxed))
     }
@@ -137,18 +139,19 @@ enum Way {
     Down = 1,
 }
 
-/// The traffic of a proxy so far.
+/// Counters of a [`Shaper`] since it was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Bytes from clients to the server.
     pub up: u64,
     /// Bytes from the server to clients.
     pub down: u64,
-    /// Connections that clients made.
+    /// Connections that clients have made to the proxy.
     pub connections: u64,
 }
 
-/// A proxy on a [`ShapedLink`]. Dropping it stops new connections and breaks the existing ones.
+/// A TCP proxy in front of one server that delays all traffic as a [`ShapedLink`] says. Dropping it refuses
+/// new connections and breaks the existing ones.
 #[derive(Debug)]
 pub struct Shaper {
     addr: SocketAddr,
@@ -167,12 +170,12 @@ struct Proxy {
 }
 
 impl Shaper {
-    /// Starts a proxy to `to` on a port of its own of this machine.
+    /// Starts a proxy in front of the server at `to`, on a free loopback port.
     pub fn start(link: &ShapedLink, to: SocketAddr) -> io::Result<Self> {
         Self::start_at(link, (Ipv4Addr::LOCALHOST, 0).into(), to)
     }
 
-    /// Starts a proxy to `to` that listens at `listen`.
+    /// Starts a proxy in front of the server at `to`, listening at the address `listen`.
     pub fn start_at(link: &ShapedLink, listen: SocketAddr, to: SocketAddr) -> io::Result<Self> {
         let listener = Arc::new(TcpListener::bind(listen)?);
         let addr = listener.local_addr()?;
@@ -189,12 +192,12 @@ impl Shaper {
         Ok(Self { addr, listener, proxy })
     }
 
-    /// The address that clients connect to.
+    /// The address at which the proxy listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// The traffic so far. A parcel counts from the moment at which it is put on the wire.
+    /// The counters since the start. Bytes count as soon as they enter the link, before they arrive.
     pub fn moved(&self) -> Moved {
         Moved {
             up: self.proxy.moved[Way::Up as usize].load(Ordering::Relaxed),
@@ -357,18 +360,21 @@ fn sleep_until(time: Instant) {
     }
 }
 
-/// The figures of a measured link.
+/// The measured properties of a [`ShapedLink`] on this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    /// The rate of one connection in bytes a second.
+    /// The rate of a single connection, in bytes a second.
     pub rate: f64,
-    /// The time from a request to an answer of one byte, on an existing connection: the median of several.
+    /// The duration from sending a request on an existing connection to the arrival of an answer of one byte;
+    /// the median of five.
     pub round_trip: Duration,
-    /// The time from connecting to the first byte of an answer: two round trips, by the model.
+    /// The duration from opening a connection to the arrival of the first byte of an answer. By the model of
+    /// this module it is two round-trip times.
     pub connect: Duration,
 }
 
-/// Measures a link without other traffic, for `during` (longer is more exact) and a few round trips.
+/// Measures an idle link with a server on this machine. The rate is measured with as many bytes as the link
+/// carries in `during`; a longer duration is more exact. Fails if a socket cannot be used.
 pub fn measure(link: &ShapedLink, during: Duration) -> io::Result<Measured> {
     let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let shaper = Shaper::start(link, server.local_addr()?)?;

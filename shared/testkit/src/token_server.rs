@@ -31,7 +31,8 @@ pub(crate) const ISSUER: &str = "headstart-testkit";
 /// The name of the registry at this server.
 pub(crate) const SERVICE: &str = "registry.test";
 
-/// A running token server. Dropping it ends it.
+/// A running token server, which issues the tokens that a registry requires of its clients. Dropping it stops
+/// it.
 #[derive(Debug)]
 pub struct TokenServer {
     served: Served,
@@ -59,7 +60,7 @@ impl std::fmt::Debug for Desk {
 }
 
 impl TokenServer {
-    /// Starts a server that knows no user and gives tokens for five minutes.
+    /// Starts a server without users. Its tokens are valid for five minutes.
     pub async fn start() -> Self {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
         let params = CertificateParams::new(vec!["token.test".to_owned()]).expect("a name");
@@ -80,57 +81,57 @@ impl TokenServer {
         Self { served, desk, certificate: certificate.pem() }
     }
 
-    /// The address that registries give to their clients.
+    /// The URL at which clients request tokens; registries name it to their clients.
     #[must_use]
     pub fn realm(&self) -> String {
         format!("http://{}/token", self.served.address())
     }
 
-    /// The certificate that tokens are checked with, in PEM.
+    /// The certificate, in PEM, with which a registry verifies the tokens.
     #[must_use]
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
 
-    /// Adds a user; a second call changes the password.
+    /// Adds a user. If the user exists, changes the password.
     pub fn set_user(&self, user: &str, password: &str) {
         self.desk.users.lock().insert(user.to_owned(), password.to_owned());
     }
 
-    /// Takes `token` as an identity token of `user` from now on.
+    /// Makes the server accept `token` as an identity token (OAuth 2 refresh token) of `user`.
     pub fn set_identity_token(&self, user: &str, token: &str) {
         self.desk.refresh_tokens.lock().insert(token.to_owned(), user.to_owned());
     }
 
-    /// Allows tokens for reading to clients without credentials, or forbids them.
+    /// Permits or forbids tokens for clients without credentials; such tokens permit only reading.
     pub fn allow_anonymous(&self, allow: bool) {
         self.desk.anonymous.store(allow, Ordering::Relaxed);
     }
 
-    /// Sets the life of tokens from now on; to the second, rounded up.
+    /// Sets the validity of tokens issued from now on. The end of a token is rounded up to a full second.
     pub fn set_life(&self, life: Duration) {
         let ms = u64::try_from(life.as_millis()).expect("a short life");
         self.desk.life_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// Sets the life that clients are told instead of the true one, in seconds.
+    /// Sets the validity that clients are told (`expires_in`), in seconds, in place of the true one.
     pub fn set_told_life(&self, seconds: u64) {
         self.desk.told_s.store(seconds, Ordering::Relaxed);
     }
 
-    /// Sets the time that an answer takes.
+    /// Sets the duration that the server waits before each answer.
     pub fn set_delay(&self, delay: Duration) {
         let ms = u64::try_from(delay.as_millis()).expect("a short delay");
         self.desk.delay_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// The number of requests so far.
+    /// The number of requests that the server has received.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.desk.requests.load(Ordering::Relaxed)
     }
 
-    /// The number of tokens given so far.
+    /// The number of tokens that the server has issued.
     #[must_use]
     pub fn granted(&self) -> u64 {
         self.desk.granted.load(Ordering::Relaxed)

@@ -11,7 +11,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause between two looks.
 const PAUSE_MAX: Duration = Duration::from_millis(32);
 
-/// A value that a failure shows as it is displayed, such as lines of a log.
+/// A wrapper that makes a failed wait print the value with `Display` in place of `Debug`, such as the lines
+/// of a log.
 pub struct Shown<T>(pub T);
 
 impl<T: Display> Debug for Shown<T> {
@@ -44,10 +45,11 @@ impl<'a> Looks<'a> {
     }
 }
 
-/// Waits until `is_so` returns `true`. `what` says what is true then, as in "a peer shares the blob".
+/// Waits until `is_so` returns `true`. `what` describes the condition in the panic message, as in "a peer
+/// shares the blob".
 ///
 /// # Panics
-/// If that takes longer than `limit`.
+/// Panics if `is_so` does not return `true` within `limit`.
 #[track_caller]
 pub fn wait_until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) {
     let mut looks = Looks::new(what, limit);
@@ -56,10 +58,11 @@ pub fn wait_until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) 
     }
 }
 
-/// Waits until `look` returns a value; its error is the value seen until then.
+/// Calls `look` repeatedly until it returns `Ok`, and returns that value. The last `Err` is printed if that
+/// takes too long, together with `what`.
 ///
 /// # Panics
-/// If that takes longer than `limit`.
+/// Panics if `look` does not return `Ok` within `limit`.
 #[track_caller]
 pub fn wait_for<T, E: Debug>(what: &str, limit: Duration, mut look: impl FnMut() -> Result<T, E>) -> T {
     let mut looks = Looks::new(what, limit);
@@ -71,10 +74,11 @@ pub fn wait_for<T, E: Debug>(what: &str, limit: Duration, mut look: impl FnMut()
     }
 }
 
-/// Waits until `is_so` is true of the value that `look` returns; returns that value.
+/// Calls `look` repeatedly until `is_so` returns `true` for its result, and returns that result. The last
+/// result is printed if that takes too long, together with `what`.
 ///
 /// # Panics
-/// If that takes longer than `limit`.
+/// Panics if `is_so` does not return `true` within `limit`.
 #[track_caller]
 pub fn wait_for_value<T: Debug>(
     what: &str,
@@ -88,10 +92,10 @@ pub fn wait_for_value<T: Debug>(
     })
 }
 
-/// Waits as [`wait_until`] does, in a task.
+/// Does the same as [`wait_until`] without blocking the thread: it sleeps on the async runtime.
 ///
 /// # Panics
-/// If that takes longer than `limit`.
+/// Panics if `is_so` does not return `true` within `limit`.
 pub async fn wait_until_async(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) {
     let mut looks = Looks::new(what, limit);
     while !is_so() {

@@ -25,7 +25,8 @@ const LINKS_MAX: usize = 40;
 /// The flags of every open: no link is followed, and the server of the opened file is not asked.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// An entry of a directory, to which no symbolic link of another user led.
+/// A name in an open directory, found without following symbolic links of other users. The file may be
+/// missing.
 #[derive(Debug)]
 pub struct Entry {
     directory: File,
@@ -35,12 +36,14 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Walks to an entry, which need not be there; its directory has to. A file system that is mounted there is not
-    /// asked: its server may be gone, or hang.
+    /// Walks `path` from directory to directory and stops at its last component. That entry need not exist,
+    /// but its directory has to. A file system that is mounted on the entry is not accessed, because its
+    /// server may hang or have ended.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] for a symbolic link of another user, [`ErrorKind::Invalid`] for a path that ends at the
-    /// directory where it begins; errors of the operating system, with the directory that cannot be entered.
+    /// [`ErrorKind::Denied`] if a symbolic link of another user is on the way; [`ErrorKind::Invalid`] if the
+    /// path names no entry of a directory, as `/` and `.` do; errors of the operating system, which name the
+    /// directory that cannot be entered.
     pub fn find(path: &Path) -> Result<Self> {
         let failed = |e: io::Error| Error::io("cannot be reached", e).about(path.display());
         let mut steps = steps(path);
@@ -84,45 +87,49 @@ impl Entry {
         }
     }
 
-    /// `true` if something had this name when the path was walked.
+    /// `true` if an entry had this name when [`Entry::find`] walked the path.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.is_there
     }
 
-    /// The path without symbolic links at the time at which it was walked.
+    /// The path that [`Entry::find`] walked, with all symbolic links resolved. It may lead elsewhere by now,
+    /// so it is for messages.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The name in its directory.
+    /// The name of the entry in [`Entry::directory`].
     #[must_use]
     pub fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// The directory, open to be looked at.
+    /// The directory of the entry, opened with `O_PATH`: it serves for system calls relative to it, and
+    /// cannot be read.
     #[must_use]
     pub fn directory(&self) -> &File {
         &self.directory
     }
 
-    /// A path that leads to the entry whatever becomes of the directories above it. It needs `/proc`.
+    /// Returns a path of the entry under `/proc/self/fd`, which stays right if the directories above are
+    /// renamed. It is valid in this process while this value exists, and only if `/proc` is mounted.
     #[must_use]
     pub fn anchored(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd())).join(&self.name)
     }
 
-    /// Opens the entry that has the name now, to be looked at; a symbolic link itself.
+    /// Opens the entry that has the name now with `O_PATH`, for its metadata only. Of a symbolic link, the
+    /// link itself is opened.
     ///
     /// # Errors
-    /// Errors of the operating system.
+    /// Errors of the operating system, [`io::ErrorKind::NotFound`] if there is no such entry.
     pub fn look(&self) -> io::Result<File> {
         Ok(look(&self.directory, &self.name)?)
     }
 
-    /// Opens the directory for reading.
+    /// Opens the directory of the entry for reading.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -209,11 +216,11 @@ fn target_of(found: &File) -> io::Result<Option<PathBuf>> {
     }
 }
 
-/// Refuses a place that a symbolic link of another user leads elsewhere, as [`Entry::find`] does. What cannot be found
-/// passes: using it reports why.
+/// Checks that `path` leads through no symbolic link of another user, as [`Entry::find`] does. All other
+/// errors of that walk are ignored, because the use of the path reports them.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] then.
+/// [`ErrorKind::Denied`] if there is such a link.
 pub fn refuse_links(path: &Path) -> Result<()> {
     match Entry::find(path) {
         Err(refused) if refused.kind() == ErrorKind::Denied => Err(refused),

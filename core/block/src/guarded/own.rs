@@ -26,8 +26,8 @@ const WRITABLE_BY_GROUP: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 
 impl GuardedDir {
-    /// Opens a directory of this program's own that the user named. A symbolic link in its place is followed only if it
-    /// belongs to root or to the user that this process acts as.
+    /// Opens a directory that this program keeps for itself. Symbolic links that `path` ends in are followed
+    /// only if they belong to root or to the effective user of this process.
     ///
     /// # Errors
     /// [`ErrorKind::Denied`] where the directory or such a link belongs to another user; errors of the operating
@@ -40,37 +40,40 @@ impl GuardedDir {
         Ok(Self { handle: File::from(handle), path: path.to_owned() })
     }
 
-    /// Refuses a directory that belongs to another user than root and the one that this process acts as.
+    /// Checks that the directory belongs to root or to the effective user of this process.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] then.
+    /// [`ErrorKind::Denied`] if it belongs to another user; errors of the operating system.
     pub fn check_owner(&self) -> Result<()> {
         let found = self.look()?;
         refuse_others(found.uid(), FileType::Directory, &self.path)
     }
 
-    /// Refuses a directory that other users may write to: those of a group do not count where it is this process's.
+    /// Checks that no other user may write to the directory. Its group may write to it if it is the effective
+    /// group of this process.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] then.
+    /// [`ErrorKind::Denied`] if others may write to it; errors of the operating system.
     pub fn check_closed(&self) -> Result<()> {
         refuse_more(OthersMay::WriteNothing, &self.look()?, &self.path)
     }
 
-    /// Refuses a directory in which other users may give an entry another name. Where each user may do so with its own
-    /// entries only, as in `/tmp`, the entries of this one stay what they are.
+    /// Checks that other users cannot rename or replace entries of this user in the directory. A directory
+    /// with the sticky bit, such as `/tmp`, passes: there each user can rename its own entries only.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] then.
+    /// [`ErrorKind::Denied`] if others may write to it and it has no sticky bit; errors of the operating
+    /// system.
     pub fn check_names_stay(&self) -> Result<()> {
         refuse_more(OthersMay::MakeEntries, &self.look()?, &self.path)
     }
 
-    /// Refuses an entry that belongs to another user, also where it is a symbolic link. Sockets do not count, and
-    /// neither does a file system that is mounted there, such as a disk's file: they are given to other users.
+    /// Checks that the entry `name` belongs to root or to the effective user of this process; of a symbolic
+    /// link, the link itself. A missing entry passes, and so do sockets and mount points (such as the file of
+    /// an exported disk), because these are given to other users on purpose.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] then; errors of the operating system.
+    /// [`ErrorKind::Denied`] if the entry belongs to another user; errors of the operating system.
     pub fn check_entry(&self, name: &str) -> Result<()> {
         let path = self.path.join(name);
         match statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -85,10 +88,11 @@ impl GuardedDir {
         }
     }
 
-    /// The same for each entry: other users may have left one while they could write to the directory.
+    /// Checks every entry of the directory as [`GuardedDir::check_entry`] does: other users may have created
+    /// one while they could write to the directory.
     ///
     /// # Errors
-    /// As [`GuardedDir::check_entry`].
+    /// Those of [`GuardedDir::check_entry`], for the first entry that fails; errors of listing the directory.
     pub fn check_entries(&self) -> Result<()> {
         let names = self.names().map_err(|e| Error::io("cannot list", e).about(self.path.display()))?;
         names.iter().try_for_each(|name| self.check_entry(name))
@@ -99,12 +103,13 @@ impl GuardedDir {
     }
 }
 
-/// Opens a regular file of this program's own, for reading and writing, which is made for this user alone where there
-/// is none. No symbolic link in its place is followed, and a pipe is not waited for.
+/// Opens a regular file that this program keeps for itself, for reading and writing. A missing file is
+/// created with permissions for this user only. A symbolic link in its place is not followed, and a pipe is
+/// not waited for.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] where it belongs to another user, otherwise an error that names its kind; errors of the
-/// operating system.
+/// [`ErrorKind::Denied`] if the file belongs to another user; an error that names the kind of an entry that
+/// is no regular file; errors of the operating system.
 pub fn open_own_file(path: &Path) -> Result<File> {
     let failed = |e: io::Error| {
         let is_other = e.kind() == io::ErrorKind::InvalidInput;
@@ -117,38 +122,39 @@ pub fn open_own_file(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Refuses an open file that belongs to another user.
+/// Checks that an open file belongs to root or to the effective user of this process. `path` is for messages.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] then; errors of the operating system.
+/// [`ErrorKind::Denied`] if it belongs to another user; errors of the operating system.
 pub fn check_own_file(file: &File, path: &Path) -> Result<()> {
     let found = file.metadata().map_err(|e| Error::io("cannot look at it", e).about(path.display()))?;
     refuse_others(found.uid(), FileType::from_raw_mode(found.mode()), path)
 }
 
-/// Refuses the target of a path, or a symbolic link in its place, if it belongs to another user. A target that
-/// cannot be looked at passes: opening it reports why.
+/// Checks that the file or directory at `path`, and each symbolic link that `path` ends in, belongs to root
+/// or to the effective user of this process. A target that is missing or cannot be examined passes, because
+/// opening it reports the reason.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] then.
+/// [`ErrorKind::Denied`] if one of them belongs to another user.
 pub fn check_own(path: &Path) -> Result<()> {
     find_own(path).map_or(Ok(()), |found| found.map(drop))
 }
 
-/// The rights that other users may have in a directory of this program's own.
+/// The rights that other users may have in a directory that this program keeps for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OthersMay {
-    /// No write of other users.
+    /// Other users may not write to the directory.
     WriteNothing,
-    /// Entries of their own, as in `/tmp`; no other entry may get another name from them.
+    /// Other users may create entries of their own, but cannot rename those of this user, as in `/tmp`.
     MakeEntries,
 }
 
-/// Refuses a directory as [`check_own`] does, and one in which other users may do more than `most`. What cannot be
-/// looked at passes.
+/// Checks a directory as [`check_own`] does, and also that other users have no more rights in it than `most`.
+/// A path that is missing, cannot be examined or is not a directory passes the second check.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] then.
+/// [`ErrorKind::Denied`] if a check fails.
 pub fn check_own_directory(path: &Path, most: OthersMay) -> Result<()> {
     let Ok(found) = find_own(path) else { return Ok(()) };
     match found?.metadata() {

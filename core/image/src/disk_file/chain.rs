@@ -6,25 +6,29 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// Directories in which the files that a disk image names (backing files, data files, extents) may be.
+/// The directories in which files that a disk image names (backing files, data files, extents) may be opened.
 #[derive(Clone, Debug)]
 pub struct AllowedDirs(Vec<PathBuf>);
 
 impl AllowedDirs {
-    /// The directories that the caller names, and what is in them.
+    /// Allows the directories `dirs` and everything below them. Symbolic links in the names of the
+    /// directories are resolved now. An empty list allows nothing.
     ///
     /// # Errors
-    /// Errors if one of them does not exist.
+    /// Errors if one of the directories does not exist or cannot be reached.
     pub fn new(dirs: &[PathBuf]) -> Result<Self> {
         let resolve =
             |dir: &PathBuf| dir.canonicalize().map_err(|e| Error::io("cannot find", e).about(dir.display()));
         Ok(Self(dirs.iter().map(resolve).collect::<Result<_>>()?))
     }
 
-    /// Opens `named`, a file that an image names, if it is in one of the directories once every link is followed.
+    /// Opens `named`, a file that a disk image names, if it is in one of the allowed directories or below.
+    /// The check applies to the real path, after all symbolic links are followed.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if it is not, with the option that would allow it.
+    /// [`ErrorKind::Invalid`] if the file is outside of the allowed directories (the message names the
+    /// command-line option that would allow it), or if it is neither a file nor a block device; errors of
+    /// opening it.
     pub fn open(&self, named: &Path) -> Result<FileSource> {
         let error =
             |e| Error::io("the image names this file, which cannot be opened", e).about(named.display());

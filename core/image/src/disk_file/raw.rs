@@ -5,22 +5,23 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// A raw file or block device, read-only. A hole of the file is an extent of zeros.
+/// A raw disk image, which is a file or block device that holds the disk's bytes alone. It is opened
+/// read-only. Holes of a sparse file are reported as extents of zeros.
 #[derive(Debug)]
 pub struct RawDisk {
     file: FileSource,
 }
 
 impl RawDisk {
-    /// Opens `path`.
+    /// Opens the raw disk at `path`.
     ///
     /// # Errors
-    /// Errors of the operating system.
+    /// Errors of opening the file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Ok(Self::of(FileSource::open(path)?))
     }
 
-    /// The disk in an open file.
+    /// Makes a raw disk of a file that is open already.
     #[must_use]
     pub fn of(file: FileSource) -> Self {
         // The reader goes front to back, so the kernel may read ahead as far as it likes.

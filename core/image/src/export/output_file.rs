@@ -138,9 +138,11 @@ fn check_kind(found: &Metadata, path: &Path) -> Result<()> {
     Err(Error::invalid(cause).about(path.display()).remedy("name a file"))
 }
 
-/// A file in the making. It is removed if it is not kept, also if the process is killed: it has no name until it is
-/// whole. On file systems that make no such files it has a temporary name beside its place; the next export removes
-/// such a file of a killed process.
+/// A file that is being written and appears at its path only when it is complete.
+///
+/// Unless [`keep`](Self::keep) is called, the file is removed, also if the process is killed, because it has
+/// no name until then. On file systems that cannot make files without a name, it has a temporary name in the
+/// same directory; the next export into that directory removes such a file of a killed process.
 #[derive(Debug)]
 pub struct OutputFile {
     /// Dropped before the directory, through which a temporary name is removed.
@@ -170,11 +172,13 @@ impl Made {
 }
 
 impl OutputFile {
-    /// Starts a file that will be at `path`, or at the target of `path` if that is a link of this user's or of root's.
+    /// Starts a file that is to appear at `path`. If `path` is a symbolic link of this user or of root, the
+    /// file is to appear at the link's target.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Denied`] for a link of another user on the path; an error if there is something
-    /// other than a file, or none can be created.
+    /// [`headstart_block::ErrorKind::Denied`] if the path leads through a symbolic link of another user;
+    /// [`headstart_block::ErrorKind::Invalid`] if something other than a file is at the path; errors of
+    /// creating a file in the directory.
     pub fn create(path: &Path) -> Result<Self> {
         Self::at(Place::find(path)?)
     }
@@ -200,7 +204,8 @@ impl OutputFile {
         Ok(Self { made, directory, name, kept, given: place.given })
     }
 
-    /// Makes a file from the output of `content`; returns the number of its bytes.
+    /// Creates the file at `path` from all bytes that `content` writes; returns the length of the file in
+    /// bytes.
     ///
     /// # Errors
     /// As [`create`](Self::create) and [`fill`](Self::fill).
@@ -208,7 +213,8 @@ impl OutputFile {
         Self::create(path)?.fill(content)
     }
 
-    /// Makes the output of `content` the whole file, and puts the file in its place. Returns the number of its bytes.
+    /// Writes all bytes that `content` produces to the file, then makes the file appear at its path as
+    /// [`keep`](Self::keep) does. Returns the length of the file in bytes.
     ///
     /// # Errors
     /// As [`keep`](Self::keep), and errors of `content`.
@@ -224,7 +230,7 @@ impl OutputFile {
         Ok(written)
     }
 
-    /// The file, to be written.
+    /// Returns the open file, for writing its content.
     #[must_use]
     pub fn file(&self) -> &File {
         self.made.file()
@@ -238,10 +244,12 @@ impl OutputFile {
         }
     }
 
-    /// Puts the whole file in its place, durably.
+    /// Makes the complete file appear at its path, in place of an older file. The file and its name survive a
+    /// power failure afterwards.
     ///
     /// # Errors
-    /// Errors of writing it out or renaming it; it is gone then, and the earlier file is still at its place.
+    /// Errors of writing the data out or of renaming. The new file is then removed, and an older file is
+    /// still at the path, unless only the last step fails, which makes the new name durable.
     pub fn keep(self) -> Result<()> {
         let failed = |e| Error::io("cannot create", e).about(self.given.display());
         let file = self.made.file();

@@ -5,12 +5,13 @@ use headstart_block::{BLOCK_SIZE, ByteRange, Digest};
 use headstart_hash_tree::GROUP_SIZE;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The cost of preloading in the store.
+/// The estimated cost of fetching all data of a preload plan from a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// The number of bytes of blobs, in the units in which they are verified.
+    /// The number of bytes to fetch. Whole 16 KiB groups of the blobs count, because a hash tree verifies no
+    /// smaller unit.
     pub bytes: u64,
-    /// The number of runs of bytes that follow one another in one blob: one request each, if none is cut for its
+    /// The number of requests: one for each contiguous range of a blob, if no range is split because of its
     /// length.
     pub requests: u64,
 }

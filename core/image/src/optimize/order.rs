@@ -5,11 +5,12 @@ use headstart_block::{BLOCK_SIZE, ByteRange, PlanItem, SECTOR_SIZE, SLICE_SIZE};
 use headstart_lsmt::{Segment, Stack};
 use std::collections::BTreeMap;
 
-/// The content of the boot layer of an optimized image, as a plan: in the order in which it is stored there, so that
-/// following the plan reads the layer's blob from front to back. `disk` is the disk made of `manifest`'s disk layers.
-/// Empty if no layer is a boot layer.
+/// Returns a preload plan made from the boot layer of an optimized image, which stores the data that boots
+/// read in the order of a plan. Following the result reads that layer's blob from front to back. `disk` is
+/// the disk made of the disk layers of `manifest`. Empty if the image has no boot layer.
 ///
-/// The function looks at each segment of the boot layer: some milliseconds for tens of thousands.
+/// The function visits each segment of the boot layer, which takes some milliseconds for tens of thousands of
+/// segments.
 #[must_use]
 pub fn boot_order(disk: &Stack, manifest: &Manifest) -> Vec<PlanItem> {
     let Some((layer, boot_bytes)) = boot_layer(manifest) else { return Vec::new() };

@@ -11,16 +11,17 @@ use headstart_store::{Store, StoreSettings};
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// The means of reaching stores.
+/// The settings and the runtime with which stores are accessed.
 #[derive(Clone, Copy)]
 pub struct Stores<'a> {
-    /// Credentials, limits, retries.
+    /// Credentials, limits and retries for the stores.
     pub settings: &'a StoreSettings,
-    /// The runtime of the requests. The caller's thread is none of its threads: all of this blocks.
+    /// The runtime that runs the requests. The caller must not be on one of its threads, because the
+    /// functions that use it block.
     pub runtime: &'a Handle,
 }
 
-/// An image that is to be laid out again.
+/// An image that is to be optimized: its data is to be stored again in the order in which boots read it.
 pub struct Source {
     pub(super) open: OpenImage,
     pub(super) blobs: Blobs,
@@ -33,7 +34,8 @@ pub(super) enum Blobs {
 }
 
 impl Source {
-    /// Opens the image that `reference` names: of an image in another store, heads and ends of the layers are fetched.
+    /// Opens the image that `reference` names. For an image in a remote store, only the starts and ends of
+    /// the layers' blobs are fetched now.
     ///
     /// # Errors
     /// As [`OpenImage::open`], and errors of the store.
@@ -51,14 +53,14 @@ impl Source {
         Ok(Self { open, blobs: Blobs::Remote(Box::new(remote)) })
     }
 
-    /// The image, open.
+    /// Returns the source image, open for reading.
     #[must_use]
     pub fn image(&self) -> &OpenImage {
         &self.open
     }
 
-    /// The digest under which boots of the image are recorded: its own, or that of the image from which it was laid
-    /// out.
+    /// Returns the digest under which boots of the image are recorded: the digest of the image from which it
+    /// was optimized, if there is one, otherwise its own.
     #[must_use]
     pub fn known_as(&self) -> Digest {
         self.open.manifest.known_as(self.open.digest)

@@ -33,42 +33,48 @@ const LOCAL_FILESYSTEMS: [u64; 9] = [
     0x794C_7630,
 ];
 
-/// An image that was found and is held.
+/// An image that was found in a store and is protected by a lease: a record that keeps other processes from
+/// deleting its blobs.
 #[derive(Debug)]
 pub struct HeldImage {
-    /// The image.
+    /// The image that was found.
     pub image: Image,
-    /// The bytes of its manifest.
+    /// The bytes of the image's manifest.
     pub bytes: Vec<u8>,
-    /// The lease; `Err` gives the reason for its absence.
+    /// The lease. It ends when this is dropped, unless the disk is to be started again. `Err` gives the
+    /// reason why no lease could be written; the image can be read anyway, but may be deleted.
     pub lease: Result<HeldLease>,
 }
 
-/// A writable directory that is to hold its image.
+/// Describes a writable directory for which a lease on its base image is to be written.
 #[derive(Clone, Debug)]
 pub struct HoldingDirectory<'a> {
-    /// Its path.
+    /// The path of the writable directory.
     pub dir: &'a Path,
-    /// The id of its disk.
+    /// The UUID of the disk in the directory.
     pub uuid: Uuid,
-    /// The manifest of the image on which it is based.
+    /// The digest of the manifest of the base image.
     pub image: Digest,
-    /// The same manifest, parsed.
+    /// The manifest of the base image.
     pub manifest: &'a Manifest,
-    /// The image as its user named it.
+    /// The reference by which the user named the base image.
     pub reference: &'a Reference,
 }
 
 impl ImageStore {
-    /// Finds an image and leaves a lease on it, for a process that attaches it, as one step beside [`Self::prune`].
-    /// `known` is the image if its digest and manifest need not be looked up. A store that cannot be written gives the
-    /// image without a lease. `record` is a file that exists as long as the disk is to be started again; `unique` is
-    /// the name of the lease of a disk that has none.
+    /// Finds an image for a process that attaches it, and writes a lease on it. Both happen under the store's
+    /// lock, so [`Self::prune`] cannot delete the image in between. If the store cannot be written, the image
+    /// is returned without a lease.
+    ///
+    /// `known` is the digest and the bytes of the manifest, if the caller has them already. `record` is the
+    /// path of a file that exists as long as the disk is to be started again after its process ends; the
+    /// lease then stays valid until that file is gone. `unique` becomes part of the lease's name if there is
+    /// no `record`.
     ///
     /// # Errors
-    /// As [`ImageStore::resolve`]; [`ErrorKind::Conflict`] if another process holds the store's lock for half a
-    /// minute, unless the image is known: the guest of a disk that is started again waits for it, and its lease is
-    /// there.
+    /// As [`ImageStore::resolve`]; [`ErrorKind::Conflict`] if another process holds the store's lock for 30 s
+    /// and `known` is `None`. With `known`, that error is in [`HeldImage::lease`] instead: a disk that is
+    /// started again must not wait longer, and its lease from before is still there.
     pub fn hold(
         &self,
         reference: &Reference,
@@ -102,17 +108,20 @@ impl ImageStore {
         Ok(HeldImage { image, bytes, lease })
     }
 
-    /// Leaves the lease of a writable directory, durably, if it is not there already.
+    /// Writes the lease of a writable directory on its base image, unless the same lease is there already.
+    /// The lease survives a power failure.
     ///
     /// # Errors
-    /// Errors of writing a file.
+    /// [`ErrorKind::Conflict`] if another process holds the store's lock for 30 s; errors of looking at the
+    /// directory and of writing the lease.
     pub fn hold_for_directory(&self, holding: &HoldingDirectory<'_>) -> Result<()> {
         let lock = self.layout.lock_within(ATTACH_LOCK_LIMIT)?;
         let id = lease_of_directory(holding.uuid, holding.dir)?;
         self.layout.keep_lease(&lock, &id, &holding.lease()?)
     }
 
-    /// Removes the lease of this writable directory, and of no copy of it.
+    /// Removes the lease of the writable directory `dir` with the disk `uuid`. Leases of copies of that
+    /// directory, which have the same UUID and other paths, stay. A lease that is not there is not an error.
     ///
     /// # Errors
     /// Errors of looking at the path and of deleting a file.
@@ -120,7 +129,8 @@ impl ImageStore {
         self.layout.remove_lease(&lease_of_directory(uuid, dir)?)
     }
 
-    /// Removes the lease of an attach, by its name: the process has ended, and the disk is not started again.
+    /// Removes the lease with the name `id` of an attached disk, whose process has ended and which is not to
+    /// be started again. A lease that is not there is not an error.
     ///
     /// # Errors
     /// Errors of deleting a file.
@@ -128,10 +138,10 @@ impl ImageStore {
         self.layout.remove_lease(id)
     }
 
-    /// All leases, judged from this host.
+    /// Returns all leases of the store, each with its state as far as this host can tell it.
     ///
     /// # Errors
-    /// Errors of reading them.
+    /// Errors of reading the leases.
     pub fn leases(&self) -> Result<Vec<JudgedLease>> {
         let found = self.layout.leases()?;
         if found.is_empty() {
@@ -152,7 +162,8 @@ impl ImageStore {
         Ok(found.into_iter().map(judge).collect())
     }
 
-    /// Removes a lease. An image without a name is then kept as if it had lost its last name now.
+    /// Removes a lease. If it is of a writable directory and the image has no tag, the image is kept as long
+    /// as if it had lost its last tag now.
     ///
     /// # Errors
     /// Errors of deleting a file.
@@ -203,10 +214,10 @@ impl ImageStore {
 }
 
 impl HoldingDirectory<'_> {
-    /// The lease of this directory.
+    /// Makes the lease of this directory, without writing it to a store.
     ///
     /// # Errors
-    /// Errors of looking at the directory.
+    /// Errors of looking at the directory, and of reading this host's identity from `/proc`.
     pub fn lease(&self) -> Result<Lease> {
         let dir = canonical(self.dir)?;
         let filesystem = filesystem_of(&dir).map_err(|e| cannot_look(e, self.dir))?;
@@ -226,7 +237,9 @@ pub(super) struct CountingLeases {
     pub(super) ended: BTreeSet<Digest>,
 }
 
-/// The name of the lease of an attach: the same for all processes of one disk, so that dead processes leave none.
+/// Returns the name of the lease of an attached disk. With a `record` file, the name depends only on the
+/// record's path, the image and the host: all processes of one disk use the same lease, and none is left
+/// behind. Without one, the name is made from `unique`.
 #[must_use]
 pub fn attach_id(record: Option<&Path>, image: &Digest, host: &HostId, unique: Uuid) -> String {
     match record {
@@ -266,7 +279,8 @@ fn cannot_look(error: io::Error, path: &Path) -> Error {
     Error::io("cannot look at it", error).about(path.display())
 }
 
-/// The name of the lease of this writable directory in a store.
+/// Returns the name of the lease of the writable directory `dir` with the disk `uuid`, as used in every
+/// store. A copy of the directory at another path or on another host has another name.
 ///
 /// # Errors
 /// Errors of looking at the path.
@@ -274,7 +288,8 @@ pub fn lease_of_directory(uuid: Uuid, dir: &Path) -> Result<String> {
     Ok(directory_id(uuid, &canonical(dir)?, &HostId::here()?))
 }
 
-/// The facts about a lease, as they are on this host.
+/// Collects what this host knows about a lease: the state of its process, and of the record or writable
+/// directory that the lease names. `is_locked` and `is_on_local_filesystem` are copied into the result.
 #[must_use]
 pub fn seen(lease: &Lease, is_locked: bool, is_on_local_filesystem: bool) -> LeaseFacts {
     let (mut record_seen, mut directory) = (RecordSeen::IsGone, DirectorySeen::Unknown);
@@ -363,7 +378,7 @@ fn is_on_local_filesystem(path: &Path) -> bool {
     kind.is_ok_and(|kind| LOCAL_FILESYSTEMS.iter().any(|local| i128::from(*local) == kind))
 }
 
-/// The warning for the user of a disk whose image has no lease.
+/// Returns the warning for the user that no lease could be written for the image, because of `error`.
 #[must_use]
 pub fn unprotected(reference: &Reference, error: &Error) -> String {
     let why = match error.kind() {
@@ -374,7 +389,7 @@ pub fn unprotected(reference: &Reference, error: &Error) -> String {
     format!("no lease can be left in {store} ({why}): nothing keeps others from deleting the image")
 }
 
-/// The image on which a writable directory is based, for a command line: in the store of `reference`.
+/// Returns a reference to the image with the manifest `digest`, in the same store as `reference`.
 #[must_use]
 pub fn by_digest(reference: &Reference, digest: Digest) -> Reference {
     Reference { location: reference.location.clone(), selector: Selector::Digest(digest) }

@@ -29,49 +29,53 @@ use std::fs;
 use std::io;
 use std::time::{Duration, SystemTime};
 
-/// The bounds of a prune.
+/// Options of [`ImageStore::prune`].
 #[derive(Clone, Copy, Debug)]
 pub struct PruneOptions {
-    /// The present.
+    /// The current time, from which the age of images without a tag is calculated.
     pub now: SystemTime,
-    /// The time for which images without a name are kept.
+    /// The duration for which an image is kept after it lost its last tag. Zero: images without a tag are
+    /// deleted at once.
     pub older_than: Duration,
-    /// `true` if leases are not heeded.
+    /// `true` to delete images even if leases protect them.
     pub force: bool,
-    /// `true` if nothing is changed.
+    /// `true` to change nothing and only report what a prune would delete.
     pub dry_run: bool,
 }
 
-/// The result of [`ImageStore::prune`].
+/// Describes what [`ImageStore::prune`] deleted and kept. In a dry run, "deleted" means that it would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PruneReport {
-    /// The number of blobs deleted.
+    /// The number of blobs deleted; in a dry run, of blobs that would be.
     pub blobs: u64,
-    /// The number of their bytes.
+    /// The total length of the deleted blobs, in bytes.
     pub bytes: u64,
-    /// The number of directories of dead writers, and of beginnings of blobs whose copy broke off, that were deleted.
+    /// The number of leftovers deleted: staging directories of writers that died, and parts of blobs from
+    /// copies that broke off.
     pub stale_writers: u64,
-    /// The number of their bytes.
+    /// The total length of the deleted leftovers, in bytes.
     pub stale_bytes: u64,
-    /// The number of blobs kept.
+    /// The number of blobs that were kept.
     pub kept_blobs: u64,
-    /// The number of their bytes.
+    /// The total length of the blobs that were kept, in bytes.
     pub kept_bytes: u64,
-    /// Images deleted.
+    /// The images that were deleted.
     pub images: Vec<UntaggedImage>,
-    /// Images without a name that are kept.
+    /// The images without a tag that were kept.
     pub untagged: Vec<UntaggedImage>,
-    /// The number of leases that were over, and were removed.
+    /// The number of leases removed because their holders are gone.
     pub ended_leases: u64,
 }
 
 impl ImageStore {
-    /// Deletes blobs that no image with a name and no lease needs, as far as `options` allow, and the files of dead
-    /// writers. Safe beside running writers.
+    /// Deletes the blobs that neither an image with a tag nor a lease needs, and the files of writers that
+    /// died. Images that lost their last tag recently are kept, as `options` say. Other processes may write
+    /// to the store at the same time.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] or [`ErrorKind::NotFound`] about a manifest or lease that cannot be read: nothing is
-    /// deleted.
+    /// [`ErrorKind::Corrupt`] or [`ErrorKind::NotFound`] if a manifest or lease cannot be read, and
+    /// [`ErrorKind::Conflict`] if another process holds the store's lock for too long: nothing is deleted.
+    /// Errors of deleting files.
     pub fn prune(&self, options: &PruneOptions) -> Result<PruneReport> {
         let (looking, lock) = if options.dry_run {
             (self.layout.lock_to_look()?, None)

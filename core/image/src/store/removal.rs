@@ -7,29 +7,31 @@ use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_store::layout::{LayoutIndex, Walk, holders_of, is_referrers_tag};
 use std::collections::BTreeSet;
 
-/// The effect of removing an image from the index.
+/// Describes the tags and images that were removed from the index of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removal {
-    /// The tags that are gone.
+    /// The tags that were removed.
     pub tags: Vec<String>,
-    /// The images that have no name any more.
+    /// The digests of the images that have no entry in the index any more. Their blobs are still there.
     pub nameless: Vec<Digest>,
-    /// The names of their holders.
+    /// Descriptions of the disks that still need the removed images, as users know them. Empty if no lease is
+    /// on them.
     pub holders: Vec<String>,
 }
 
 impl ImageStore {
-    /// Removes an image from the index: the entry of a tag, or all entries of a digest. The blobs stay until
-    /// [`ImageStore::prune`].
+    /// Removes an image from the index of the store: a tag selects one entry, a digest all entries of the
+    /// image. The blobs stay until [`ImageStore::prune`].
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is no such image, [`ErrorKind::Conflict`] if a disk needs it and it has
-    /// no other name.
+    /// [`ErrorKind::NotFound`] if there is no such image; [`ErrorKind::Conflict`] if a lease says that a disk
+    /// needs the image, and no other entry of the index leads to it.
     pub fn remove(&self, selector: &Selector) -> Result<()> {
         self.remove_with(selector, false, false).map(drop)
     }
 
-    /// Does the same; with `force` also if a disk needs the image, and with `dry_run` nothing is changed.
+    /// Works as [`ImageStore::remove`]. With `force`, an image that a disk needs is removed as well; with
+    /// `dry_run`, nothing is changed and the result says what would be.
     ///
     /// # Errors
     /// As [`ImageStore::remove`].

@@ -27,7 +27,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The number of bytes after which the kernel is asked to begin writing out the staged data.
 const WRITEBACK_STEP: u64 = 8 << 20;
 
-/// An image in the making. Dropped without [`Staging::publish`], it leaves nothing behind.
+/// A new image that is being written to a store. Its files are out of sight until [`Staging::publish`]; if
+/// that is not called, they are deleted when this is dropped.
 pub struct Staging {
     store: ImageStore,
     dir: Arc<StagingDir>,
@@ -68,19 +69,19 @@ fn cannot_stage(error: io::Error, path: &Path) -> Error {
     Error::io("cannot write", error).about(path.display())
 }
 
-/// A blob that is written but not published yet.
+/// A blob that is completely written but not yet visible in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagedBlob {
-    /// Its name.
+    /// The sha256 digest of the blob.
     pub digest: Digest,
-    /// Its length in bytes.
+    /// The length of the blob in bytes.
     pub size: u64,
-    /// Its hash tree, staged as well.
+    /// The blob's hash tree, whose outboard (inner nodes) is staged as well.
     pub tree: Tree,
 }
 
 impl StagedBlob {
-    /// The layer that the blob is.
+    /// Describes the blob as a layer of an image.
     #[must_use]
     pub fn layer(&self) -> Layer {
         Layer::new(self.digest, self.size, self.tree)
@@ -96,14 +97,14 @@ impl Staging {
         Ok(Self { store, dir: Arc::new(dir) })
     }
 
-    /// The directory of its files: on the store's file system, removed when this is dropped. Others may put scratch
-    /// files here.
+    /// Returns the directory that holds the staged files. It is on the store's file system and is deleted
+    /// when this is dropped. Callers may put scratch files there.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.dir.leased.path()
     }
 
-    /// Begins a blob. Several may be written at once, by different threads.
+    /// Starts a new blob. Several blobs may be written at once, by different threads.
     ///
     /// # Errors
     /// Errors of making a file.
@@ -113,7 +114,7 @@ impl Staging {
         Ok(BlobWriter { out: HashingWriter::new(out, self.path()), path, dir: Arc::clone(&self.dir) })
     }
 
-    /// Stages a small blob that is in memory already.
+    /// Stages a small blob that is in memory. Returns its digest. No hash tree is made.
     ///
     /// # Errors
     /// Errors of writing a file.
@@ -131,16 +132,18 @@ impl Staging {
         is_staged.then(|| FileSource::open(self.path().join(digest.hex()))).transpose()
     }
 
-    /// Makes the image part of the store, under `tag`; an image that had the tag loses it.
+    /// Publishes the image in the store under `tag`. Another image that had the tag loses it.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if a blob that it shares with another image was removed meanwhile,
-    /// [`ErrorKind::NoSpace`] if the disk is full. In all cases the store is then as it was.
+    /// [`ErrorKind::Conflict`] if a blob that the image shares with another image was removed meanwhile, or
+    /// if another process holds the store's lock for too long; [`ErrorKind::NoSpace`] if the disk is full.
+    /// The store is then as it was before.
     pub fn publish(self, image: &NewImage, tag: &Tag) -> Result<Image> {
         self.publish_over(image, tag).map(|(image, _)| image)
     }
 
-    /// Does the same; also returns the manifest that the tag named before, if that was another one.
+    /// Works as [`Staging::publish`]. Also returns the digest of the manifest that the tag named before;
+    /// `None` if the tag is new or named the same manifest.
     ///
     /// # Errors
     /// As [`Staging::publish`].
@@ -221,7 +224,8 @@ impl Moved {
     }
 }
 
-/// A writer of one blob of a [`Staging`]: digest, length and hash tree are computed on the way.
+/// A writer of one blob of a [`Staging`]. It computes the blob's digest, length and hash tree while the bytes
+/// pass.
 pub struct BlobWriter {
     out: HashingWriter<Writeback>,
     path: PathBuf,
@@ -229,19 +233,20 @@ pub struct BlobWriter {
 }
 
 impl BlobWriter {
-    /// The number of bytes written so far.
+    /// Returns the number of bytes written so far.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.out.len()
     }
 
-    /// `true` if nothing was written yet.
+    /// `true` if nothing has been written yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.out.is_empty()
     }
 
-    /// Stages the blob and its hash tree, both durably.
+    /// Completes the blob. The blob and its hash tree are on the disk afterwards and survive a power failure,
+    /// but become visible only with [`Staging::publish`].
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`] if the disk is full, and other errors of writing files.

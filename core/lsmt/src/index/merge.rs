@@ -12,10 +12,12 @@
 
 use crate::Segment;
 
-/// Most layers that one merged view can tell apart: the tag has eight bits, and the format keeps one value back.
+/// The largest number of layers that a merged view can have: the layer number of a segment has eight bits,
+/// and the format reserves one value.
 pub const MAX_LAYERS: usize = 255;
 
-/// The merged view of `layers`, lowest first: for each sector the topmost layer that names it wins.
+/// Merges the segments of `layers`, lowest layer first, into one view of the disk: each sector comes from the
+/// topmost layer that has a segment for it.
 ///
 /// Each layer's segments are sorted and do not overlap. The result is too; its segments carry the position
 /// of their layer ([`Segment::layer`]), and none `is_continued_by` the next unless both together are longer
@@ -47,7 +49,8 @@ fn merge_from(first: usize, layers: &[&[Segment]]) -> Vec<Segment> {
     }
 }
 
-/// Lays `upper` over `lower`: one pass over both. Both are sorted without overlaps, tags are kept.
+/// Merges two lists of segments, where `upper` hides `lower`, in one pass. Each list must be sorted by the
+/// offset on the disk and must not overlap in itself. Segments keep their layer numbers.
 #[must_use]
 pub fn overlay(upper: &[Segment], lower: &[Segment]) -> Vec<Segment> {
     let mut out = Vec::with_capacity(upper.len() + lower.len());

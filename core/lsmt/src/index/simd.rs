@@ -7,7 +7,7 @@ use super::WINDOW;
 use super::search::{NODE, Search};
 use crate::Segment;
 
-/// The instructions that a search uses.
+/// The SIMD instructions that a lookup uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Simd {
     /// 512-bit registers and masks: 16 keys in two comparisons, 8 segments in one.
@@ -21,7 +21,7 @@ pub enum Simd {
 }
 
 impl Simd {
-    /// All of them, best first.
+    /// All variants of this target, fastest first.
     pub const ALL: &[Self] = &[
         #[cfg(target_arch = "x86_64")]
         Self::Avx512,
@@ -30,13 +30,13 @@ impl Simd {
         Self::Portable,
     ];
 
-    /// The best that this CPU has.
+    /// The fastest variant that the CPU supports.
     #[must_use]
     pub fn best() -> Self {
         Self::ALL.iter().copied().find(|simd| simd.is_available()).unwrap_or(Self::Portable)
     }
 
-    /// `true` if this CPU has them.
+    /// `true` if the CPU supports the instructions.
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {

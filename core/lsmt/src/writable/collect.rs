@@ -16,32 +16,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes that garbage collection copies at once.
 const COPY_CHUNK: usize = 1 << 20;
 
-/// The space of a writable disk and its live part, in bytes.
+/// The space that the files of a writable disk take, and how much of it is live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WritableUsage {
-    /// All its data and index files.
+    /// Bytes that all data and index files of the disk take.
     pub file_bytes: u64,
-    /// Data that is still read.
+    /// Bytes of stored data that reads can still return.
     pub live_bytes: u64,
-    /// Data that was overwritten or discarded, which collecting would give back. Index records do not count.
+    /// Bytes of stored data that were overwritten or discarded, so that garbage collection would free them.
+    /// Index records do not count.
     pub garbage_bytes: u64,
-    /// Pairs, the active one included.
+    /// Number of pairs of a data file and an index file that the disk has, with the active one.
     pub pairs: usize,
-    /// Runs in memory, of some 50 bytes each.
+    /// Number of runs (entries of the map from the disk's sectors to stored data) in memory; each takes about
+    /// 50 bytes.
     pub runs: usize,
 }
 
-/// The results of garbage collection.
+/// The result of [`WritableDisk::collect_garbage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Bytes of data that were copied because they are live.
+    /// Bytes of live data that were copied to new files.
     pub copied_bytes: u64,
-    /// Bytes by which the disk's files have become smaller.
+    /// Bytes by which the files of the disk became smaller; 0 if they did not.
     pub reclaimed_bytes: u64,
 }
 
 impl WritableDisk {
-    /// The space that the disk takes, for deciding when to collect. Walks the runs of all frozen pairs.
+    /// Returns the space that the disk takes, to decide when to collect garbage. Takes time in proportion to
+    /// the number of runs in pairs below the active one.
     #[must_use]
     pub fn usage(&self) -> WritableUsage {
         let (generation, mut live, runs) = {
@@ -63,12 +66,14 @@ impl WritableDisk {
         }
     }
 
-    /// Rewrites live data and gives the rest of the space back, while reads and writes go on. It
-    /// needs room for the live data while it runs; if there is none, or anything else fails,
-    /// the disk stays as it was.
+    /// Collects all garbage at once: copies live data to new files and removes the old ones, while reads and
+    /// writes go on. During the copy, the live data takes space twice. If the space does not suffice or
+    /// anything else fails, the disk keeps its content. For small steps beside clients, see
+    /// [`collect`](Self::collect).
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] while another collection or a commit is going on.
+    /// [`ErrorKind::Conflict`] while another collection or a commit is in progress, or a committed layer
+    /// waits for [`replace_frozen`](Self::replace_frozen); errors of the files.
     pub fn collect_garbage(&self) -> Result<Collected> {
         let maintenance = self.maintain()?;
         if maintenance.awaiting.is_some() {

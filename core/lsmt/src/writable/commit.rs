@@ -13,12 +13,13 @@ use std::sync::Arc;
 const COPY_CHUNK: u64 = 1 << 20;
 
 impl WritableDisk {
-    /// Writes the disk's changes to its base as a sealed layer, as of one moment, while reads and writes go on.
-    /// The disk stays as it is; no reader or writer waits for this, and any number of commits may follow each other
-    /// or go on at once, also beside garbage collection. The virtual size in `meta` is set to the disk's.
+    /// Writes the changes that the disk made to its base as a sealed layer, in the state of one moment, while
+    /// reads and writes go on. The disk stays as it is. Reads and writes do not wait for a commit, and
+    /// several commits may run at once, also during garbage collection. `meta.virtual_size` is ignored: the
+    /// layer has the disk's size.
     ///
     /// # Errors
-    /// Errors of flushing, of reading and of `out`.
+    /// Errors of flushing the disk, of reading its files and of `out`.
     pub fn commit<W: Write>(&self, out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
         self.flush()?;
         // The data files keep their content in place as long as the snapshot exists.
@@ -26,17 +27,19 @@ impl WritableDisk {
         write_layer(&snapshot.levels, out, LayerMeta { virtual_size: snapshot.size, ..meta })
     }
 
-    /// Puts a new pair on top and writes everything below it as a sealed layer, while reads and writes go on.
-    /// Once the caller has made that layer part of its image, it reports that with
-    /// [`replace_frozen`](Self::replace_frozen); until then, or until
-    /// [`abandon_commit`](Self::abandon_commit), no garbage is collected. Calling it again starts over and includes
-    /// the writes since then.
+    /// Starts a new pair of files for further writes, and writes everything below it as a sealed layer, while
+    /// reads and writes go on. Once the caller has made that layer part of its image, it calls
+    /// [`replace_frozen`](Self::replace_frozen). Until that call, or
+    /// [`abandon_commit`](Self::abandon_commit), no garbage is collected. A second call starts over, and its
+    /// layer has the writes since the first one too.
     ///
-    /// The layer has the disk's size. If the disk has grown past its base, the layer does not hide data that the
-    /// base's layers may hold past the base's own size; see [`replace_frozen`](Self::replace_frozen).
+    /// The layer has the disk's size. If the disk has grown past its base, the layer does not hide data that
+    /// the layers of the base may have past the base's own size; see
+    /// [`replace_frozen`](Self::replace_frozen).
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] while a collection or another commit is going on.
+    /// [`ErrorKind::Conflict`] while a collection or another commit is in progress; errors of the files and
+    /// of `out`.
     pub fn stack_and_commit<W: Write>(&self, out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
         let mut maintenance = self.maintain()?;
         maintenance.awaiting = None;
@@ -51,19 +54,21 @@ impl WritableDisk {
         Ok(written)
     }
 
-    /// Ends a [`stack_and_commit`](Self::stack_and_commit): `base`, the old base with the committed layer on top,
-    /// takes the place of the old base and of the pairs that were committed. `parent` names it from now on. A crash
-    /// leaves either the old state or the new one, so both must be there to be opened.
+    /// Ends a [`stack_and_commit`](Self::stack_and_commit), once its layer is part of the caller's image.
+    /// `base` is the old base with the committed layer on top; it takes the place of the old base and of the
+    /// pairs of files that were committed. `parent` is the name of the new base from now on. A crash leaves
+    /// either the old state or the new one, so the caller keeps both bases until this returns.
     ///
-    /// A disk that has grown past its base reads as zeros there, whatever the layers of the base hold past the
-    /// size that its topmost layer gave it. With the committed layer on top the stack has the disk's size, and such
-    /// data would come back. Where there is any (its [`end`](crate::Stack::end) lies past its size), the caller
-    /// must hide it, in `base` and in the image: with a layer of zeroed segments, from the old base's size to its
-    /// end, between the old layers and the committed one.
+    /// If the disk has grown past its base, it reads as zeros there, even if layers of the base have data
+    /// past the size that the base's topmost layer gives it (its [`end`](crate::Stack::end) exceeds its
+    /// size). With the committed layer on top, the stack has the disk's size, and such data would show again.
+    /// The caller must hide it, in `base` and in the image, by a layer between the old layers and the
+    /// committed one that has zeroed segments from the old base's size to its end.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where no committed layer waits, [`ErrorKind::Invalid`] where `base` has
-    /// another size than that layer.
+    /// [`ErrorKind::Conflict`] if there is no committed layer, or while a collection or another commit is in
+    /// progress; [`ErrorKind::Invalid`] if `base` does not have the size of the disk at the time of that
+    /// commit; errors of the files.
     pub fn replace_frozen(&self, base: Arc<dyn BlockDevice>, parent: String) -> Result<()> {
         self.check_usable()?;
         let mut maintenance = self.maintain()?;
@@ -83,10 +88,11 @@ impl WritableDisk {
         Ok(())
     }
 
-    /// Gives up a [`stack_and_commit`](Self::stack_and_commit) whose layer is not wanted any more.
+    /// Cancels a [`stack_and_commit`](Self::stack_and_commit) whose layer is not needed any more. The content
+    /// of the disk stays as it is, and garbage is collected again.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] while a collection or another commit is going on.
+    /// [`ErrorKind::Conflict`] while a collection or another commit is in progress.
     pub fn abandon_commit(&self) -> Result<()> {
         self.maintain()?.awaiting = None;
         Ok(())

@@ -56,32 +56,39 @@ pub(super) struct Counters {
     refused: AtomicU64,
 }
 
-/// The space of a writable disk, and the work of its collector since the disk was opened.
+/// The space that a writable disk takes now, and counts of the work of its garbage collector since it was
+/// opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceStatus {
-    /// Bytes of data that is read.
+    /// Bytes of stored data that reads can still return.
     pub live_bytes: u64,
-    /// Bytes of data that was overwritten or discarded and still takes space, and of the log.
+    /// Bytes of stored data that were overwritten or discarded and still take space, and the bytes of the
+    /// log.
     pub garbage_bytes: u64,
-    /// Bytes given back to the file system.
+    /// Bytes that the garbage collector has given back to the file system since the disk was opened.
     pub collected_bytes: u64,
-    /// Bytes of live data that were written again to free the blocks around them, or to merge runs.
+    /// Bytes of live data that the garbage collector has written again since the disk was opened, to free the
+    /// blocks that held them or to merge runs.
     pub copied_bytes: u64,
-    /// Bytes of the live data that merging runs has copied up from the base.
+    /// Bytes of the live data that were not written by a client, but copied from the base when runs were
+    /// merged.
     pub copied_up_bytes: u64,
-    /// Writes and discards that waited for space.
+    /// Number of writes and discards that had to wait for space since the disk was opened.
     pub throttled_writes: u64,
-    /// Writes and discards that wait now.
+    /// Number of writes and discards that wait for space now.
     pub waiting_writes: u64,
-    /// Runs in memory, of some 50 bytes each.
+    /// Number of runs (entries of the map from the disk's sectors to stored data) in memory; each takes about
+    /// 50 bytes.
     pub runs: u64,
-    /// Number of writes and discards, one of many megabytes counted as several.
+    /// Number of writes and discards since the disk was opened; one of many megabytes counts as several.
     pub writes: u64,
-    /// Writes and discards that were refused because the disk is in too many pieces.
+    /// Number of writes and discards that failed since the disk was opened because the disk had too many runs
+    /// and none could be merged.
     pub refused_writes: u64,
-    /// The garbage in per cent of the amount that makes writes wait.
+    /// The garbage in per cent of the amount at which writes begin to wait for the garbage collector.
     pub garbage_percent: u64,
-    /// Most bytes that the directory may take.
+    /// The largest number of bytes that the directory of the disk may take ([`Limits::max`]); `None` if it
+    /// has no such limit.
     pub max_bytes: Option<u64>,
 }
 
@@ -123,10 +130,10 @@ enum Verdict<'a> {
 }
 
 impl WritableDisk {
-    /// Sets other bounds. Data that is there already stays.
+    /// Replaces the limits on the space and the memory of the disk. Stored data is not removed to meet them.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for less than [`Limits::MAX_LEAST`].
+    /// [`ErrorKind::Invalid`] if [`Limits::max`] is less than [`Limits::MAX_LEAST`].
     pub fn set_limits(&self, limits: Limits) -> Result<()> {
         if let Some(max) = limits.max.filter(|max| *max < Limits::MAX_LEAST) {
             let least = ByteSize(Limits::MAX_LEAST);
@@ -141,7 +148,7 @@ impl WritableDisk {
         self.view().limits
     }
 
-    /// The space that the disk takes, without reading a file.
+    /// Returns the space that the disk takes and the counts of its garbage collector, without reading files.
     #[must_use]
     pub fn space(&self) -> SpaceStatus {
         let view = self.view();

@@ -76,22 +76,24 @@ impl Lack {
 }
 
 impl WritableDisk {
-    /// Takes the parts of the base that [`collect`](Self::collect) would have read, had they been on this host. The
-    /// caller reports the outcome with [`absent_came`](Self::absent_came).
+    /// Returns the ranges of the base that [`collect`](Self::collect) needs to merge runs and that are not on
+    /// this host; empty if there are none. The caller fetches them and reports the result with
+    /// [`absent_came`](Self::absent_came). No range is returned twice meanwhile.
     #[must_use]
     pub fn take_absent(&self) -> Vec<ByteRange> {
         let size = self.generation().base.as_ref().map_or(0, |base| base.size());
         self.collector.lock().pass.lack.take(ByteRange::between(0, size))
     }
 
-    /// Notes that the parts that were taken have come, or why they have not. After a failure no parts are asked for
-    /// until [`retry_absent`](Self::retry_absent) is called.
+    /// Reports the result of fetching the ranges that [`take_absent`](Self::take_absent) returned. After an
+    /// error, it returns no more ranges until [`retry_absent`](Self::retry_absent) is called.
     pub fn absent_came(&self, result: Result<(), &Error>) {
         self.collector.lock().pass.lack.ended(result);
         self.gate.notify_all();
     }
 
-    /// Asks again for parts that could not be brought; returns `true` if there were any.
+    /// Forgets that a fetch reported to [`absent_came`](Self::absent_came) failed, so that ranges are
+    /// requested again. Returns `true` if one had failed.
     pub fn retry_absent(&self) -> bool {
         let mut collector = self.collector.lock();
         let had_failed = collector.pass.lack.failure.take().is_some();

@@ -28,27 +28,28 @@ use std::path::Path;
 /// Bytes by which logs may grow before that is noted while clients write.
 const NOTED_WITHIN: u64 = 256 << 10;
 
-/// The repair of a log.
+/// The repair of one damaged log (index file) by [`WritableDisk::repair`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Repaired {
-    /// The name of its file.
+    /// The name of the index file.
     pub index: String,
-    /// Bytes of the file that were kept.
+    /// Length of the index file after the repair, in bytes.
     pub kept_bytes: u64,
-    /// Bytes that were cut off behind them.
+    /// Bytes that were removed from the end of the index file.
     pub cut_bytes: u64,
-    /// Bytes behind the kept ones that are known to have been durable.
+    /// Bytes of records that are lost although they were durable; 0 if no durable ones are known to be lost.
     pub lost_bytes: u64,
-    /// The name of the file with the bytes that were cut off, unless there were none but zeros.
+    /// The name of the file to which the removed bytes were copied; `None` if they were zeros only.
     pub copy: Option<String>,
 }
 
 impl WritableDisk {
-    /// Notes durably the ends of the logs, as far as they are durable: records that are missing from then on are
-    /// noticed when the disk is opened. Flushes nothing.
+    /// Stores the durable length of each log in the disk's description, so that records that are missing
+    /// later are noticed when the disk is opened. Does not flush: writes that were not flushed are not
+    /// covered.
     ///
     /// # Errors
-    /// Errors of writing the state.
+    /// Errors of writing the description of the disk.
     pub fn note_logs(&self) -> Result<()> {
         self.check_usable()?;
         let mut state = self.state.lock();
@@ -84,12 +85,13 @@ impl WritableDisk {
         Ok(())
     }
 
-    /// Gives up the damaged parts of the logs in `path`: each is cut off behind its last whole group before the
-    /// damage, so that the disk opens with the content of that time. Returns the logs that were changed.
+    /// Repairs the damaged logs of the disk in the directory `path`, by giving up records: each log is cut
+    /// after the last whole group of records before the damage, and the disk then has its content of that
+    /// time. Returns the logs that were changed. The disk must not be open.
     ///
     /// # Errors
-    /// As [`WritableDisk::open`]; [`ErrorKind::Corrupt`](headstart_block::ErrorKind::Corrupt) where more than logs is
-    /// damaged: nothing is changed then.
+    /// Those of [`WritableDisk::open`]; [`ErrorKind::Corrupt`](headstart_block::ErrorKind::Corrupt) if
+    /// anything but logs is damaged, in which case no file is changed.
     pub fn repair(path: impl AsRef<Path>) -> Result<Vec<Repaired>> {
         let path = path.as_ref();
         Self::inspect(path)?;

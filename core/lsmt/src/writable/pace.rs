@@ -17,7 +17,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
 impl Load {
-    /// The demand of clients whose last write was `silence` ago.
+    /// Derives the load from the waiting writes in `space` and from `silence`, the duration since the last
+    /// write of a client. A disk is quiet after more than one second.
     #[must_use]
     pub fn of(space: &SpaceStatus, silence: Duration) -> Self {
         if space.waiting_writes > 0 {
@@ -29,7 +30,9 @@ impl Load {
         }
     }
 
-    /// The pause after a step that took `took`.
+    /// Returns the pause before the next step of garbage collection, after one that took `took`; at most 100
+    /// ms. It becomes shorter as garbage comes near the amount at which writes wait, and is zero if a write
+    /// waits or no client writes.
     #[must_use]
     pub fn pause(self, space: &SpaceStatus, took: Duration) -> Duration {
         match (self, space.garbage_percent) {

@@ -44,18 +44,21 @@ const RECORD: u64 = 16;
 /// The header of a log.
 const LOG_HEADER: u64 = 4096;
 
-/// Bounds of a writable disk.
+/// Limits on the space and the memory of a writable disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes that the directory may take beyond twice the live data.
+    /// Bytes that the directory may take beyond twice the live data. Default: 128 MiB.
     pub slack: u64,
-    /// Most bytes that the directory may take.
+    /// The largest number of bytes that the directory may take; further writes fail. `None`, the default,
+    /// sets no such limit.
     pub max: Option<u64>,
-    /// Runs in memory beyond which they are merged; `None` derives them from the size of the disk.
+    /// Number of runs (entries of the map from the disk's sectors to stored data) above which the collector
+    /// merges them. `None`, the default, is one for each 64 KiB of the disk's size, but at least 2^18.
     pub runs: Option<u64>,
-    /// Bytes that merging runs may copy up from the base even if clients wrote less.
+    /// Bytes that merging runs may copy from the base, however little clients have written. Default: 128 MiB.
     pub copied_up: u64,
-    /// The longest time that a write waits for bytes of the base that are not on this host.
+    /// The longest time for which a write waits for bytes of the base that are not on this host. Default: 300
+    /// s.
     pub patience: Duration,
 }
 
@@ -72,7 +75,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The smallest useful [`max`](Self::max): 16 MiB.
+    /// The smallest value that [`max`](Self::max) may have, in bytes: 16 MiB.
     pub const MAX_LEAST: u64 = 16 << 20;
 
     /// The slack in effect.
@@ -170,17 +173,17 @@ pub(super) struct Facts {
     pub(super) load: Load,
 }
 
-/// The demand of clients.
+/// The demand of clients on a disk, which decides how much garbage its collector collects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Load {
     /// Clients write.
     #[default]
     Busy,
-    /// No client has written for a while.
+    /// No client has written for a while; see [`Load::of`].
     Quiet,
-    /// A client waits for space.
+    /// A write or discard waits for space.
     Pressed,
-    /// There are no clients, and all space that can be given back is to be.
+    /// The disk has no clients; everything that can be freed is to be freed.
     Offline,
 }
 

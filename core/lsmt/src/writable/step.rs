@@ -11,13 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl WritableDisk {
-    /// Does a step of garbage collection: some hundred holes, little more than a mebibyte of copies, one flush or one
-    /// new log. Two kinds of steps take longer: one that moves data of frozen pairs passes over all of their runs that
-    /// others hide until it has found a mebibyte, and where there are no holes all live data is copied at once.
-    /// Returns `false` where there is nothing to do for this `load` at present.
+    /// Does one step of garbage collection: punches some hundred holes in files, or copies about a mebibyte,
+    /// or flushes, or rewrites a log. Returns `false` if there is nothing to do for this `load` at present,
+    /// or another thread is doing a step.
+    ///
+    /// Two kinds of steps take longer. One that moves data out of pairs below the active one may pass over
+    /// all runs of theirs that are hidden until it has found a mebibyte. On a file system without holes, all
+    /// live data is copied in one step.
     ///
     /// # Errors
-    /// Errors of the files. The disk goes on as it was; the failed part is tried again later.
+    /// Errors of the files. The disk stays usable, and the failed part is tried again later.
     pub fn collect(&self, load: Load) -> Result<bool> {
         let Some(mut collector) = self.collector.try_lock() else { return Ok(false) };
         let worked = self.step(&mut collector, load)?;

@@ -11,17 +11,18 @@ use crate::store::Store;
 use headstart_block::{Digest, ErrorKind, Result};
 use std::time::SystemTime;
 
-/// An object store as its operators see it: leases, removed names, unneeded blobs. Calls that fail are not
-/// tried again.
+/// An object store with the operations of its operators: listing and ending leases, removing images, and
+/// pruning. Failed calls are not retried.
 pub struct Bucket {
     pub(super) store: BucketStore,
 }
 
 impl Bucket {
-    /// Opens the store at `location`; `None` if that is no object store.
+    /// Opens the object store at `location`; `None` if `location` is another kind of store. Sends no request.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] where the settings make no sense.
+    /// [`headstart_block::ErrorKind::Invalid`] if the settings cannot be used, for instance because a
+    /// certificate file is not valid.
     pub fn open(location: &Location, settings: &StoreSettings) -> Result<Option<Self>> {
         match location {
             Location::Bucket { scheme, bucket, path } => {
@@ -41,8 +42,9 @@ impl Bucket {
         say_if_silent(&self.store, self.store.silence_limit, call).await
     }
 
-    /// All leases, judged by the time of the store, and by the facts that `look` finds. If the store may only be
-    /// read, `here` counts, the present by the clock of this host.
+    /// Returns all leases of the store, each with its state. `look` collects the facts that this host knows
+    /// about a lease. The age of a lease is measured by the store's clock; `here`, the current time of this
+    /// host, is used instead if this user may not write to the store.
     ///
     /// # Errors
     /// Errors of the store.
@@ -52,7 +54,7 @@ impl Bucket {
         self.store.judged_leases(now, look, None).await
     }
 
-    /// Takes a lease out. An image without a name is kept as if it had lost its last one now.
+    /// Removes a lease. If the image has no tag, it is kept as long as if it had lost its last tag now.
     ///
     /// # Errors
     /// Errors of the store.
@@ -60,10 +62,11 @@ impl Bucket {
         self.store.end_lease(lease).await
     }
 
-    /// The digest that a selector stands for.
+    /// Returns the digest of the manifest that `selector` stands for. A digest is returned without looking it
+    /// up.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::NotFound`] where there is no such image.
+    /// [`headstart_block::ErrorKind::NotFound`] if no image has the tag; other errors of the store.
     pub async fn digest(&self, selector: &Selector) -> Result<Digest> {
         match selector {
             Selector::Digest(digest) => Ok(*digest),
@@ -71,12 +74,16 @@ impl Bucket {
         }
     }
 
-    /// Takes an image out of the index: the entry of a tag, or all entries of a digest. The time is that of
-    /// [`leases`](Self::leases).
+    /// Removes an image from the store's index: a tag selects one entry, a digest all entries of the image.
+    /// The blobs stay until [`prune`](Self::prune). With `force`, an image that a disk needs is removed as
+    /// well; with `dry_run`, nothing is changed and the result says what would be. `here` and `look` are used
+    /// as in [`leases`](Self::leases).
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::NotFound`] where there is no such image,
-    /// [`headstart_block::ErrorKind::Conflict`] where a disk needs it and it has no other name, unless `force`.
+    /// [`headstart_block::ErrorKind::NotFound`] if there is no such image;
+    /// [`headstart_block::ErrorKind::Conflict`] if a lease says that a disk needs the image and no other
+    /// entry of the index leads to it (unless `force`), or if other writers keep changing the index; other
+    /// errors of the store.
     pub async fn remove(
         &self,
         selector: &Selector,
@@ -90,13 +97,15 @@ impl Bucket {
         self.store.remove_image(selector, force, dry_run, now, look).await
     }
 
-    /// Deletes blobs that no named image and no lease needs, as far as they are old enough. This includes a store
-    /// in which the first copy broke off, so that there is nothing else. Once it is asked to `stop`, it removes its
-    /// mark, which keeps others out, and ends.
+    /// Deletes the blobs that neither a tagged image nor a lease needs and that are old enough. Also works on
+    /// a store in which the very first copy broke off, so that there is no index yet. While it runs, an
+    /// object in the store announces it, and new copies into the store are refused. After `stop` is
+    /// requested, it removes that object and returns.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Conflict`] where an image is being copied into the store, or another process
-    /// prunes it; [`headstart_block::ErrorKind::Cancelled`] where it was asked to stop.
+    /// [`headstart_block::ErrorKind::Invalid`] if [`BucketPruneOptions::older_than`] is shorter than a week;
+    /// [`headstart_block::ErrorKind::Conflict`] if an image is being copied into the store or another process
+    /// prunes it; [`headstart_block::ErrorKind::Cancelled`] if it was stopped; other errors of the store.
     pub async fn prune(
         &self,
         options: &BucketPruneOptions,

@@ -38,10 +38,11 @@ use serde_json::json;
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
-/// The time for which the lease of an attach counts after it was written.
+/// The duration for which the lease of an attached disk is valid after it was written or renewed: 7 days.
 pub const LEASE_LASTS: Duration = Duration::from_secs(7 * 86400);
 
-/// Nothing younger is deleted.
+/// The minimum age at which a blob of an object store may be deleted: 7 days. Younger blobs may be of a copy
+/// that is still running.
 pub const LEAST_AGE: Duration = Duration::from_secs(7 * 86400);
 
 /// The time for which a copy is believed to go on after it wrote its object.

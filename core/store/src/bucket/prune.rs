@@ -28,44 +28,47 @@ use std::time::{Duration, SystemTime};
 
 const UNTAGGED: &str = ".headstart/untagged";
 
-/// The bounds of a prune of an object store.
+/// Options of [`Bucket::prune`](super::Bucket::prune).
 #[derive(Clone, Copy, Debug)]
 pub struct BucketPruneOptions {
-    /// The time for which images without a name are kept; [`LEAST_AGE`] at least.
+    /// The duration for which an image is kept after it lost its last tag, and the minimum age of a blob that
+    /// is deleted. At least [`LEAST_AGE`].
     pub older_than: Duration,
-    /// `true` if leases are ignored.
+    /// `true` to delete images even if leases protect them.
     pub force: bool,
-    /// `true` if nothing is changed; the time is then `now`.
+    /// `true` to change nothing and only report what a prune would delete. Ages are then measured from `now`,
+    /// otherwise by the store's clock.
     pub dry_run: bool,
-    /// The present, by the clock of this host.
+    /// The current time by this host's clock.
     pub now: SystemTime,
 }
 
-/// The result of a prune of an object store.
+/// Describes what a prune of an object store deleted, or would delete in a dry run.
 #[derive(Clone, Debug, Default)]
 pub struct BucketPruneReport {
-    /// Blobs deleted.
+    /// The number of blobs deleted.
     pub blobs: u64,
-    /// Their bytes.
+    /// The total length of the deleted blobs, in bytes.
     pub bytes: u64,
-    /// Blobs that nothing needs, and that are too young to be deleted.
+    /// The number of blobs that nothing needs, but that are too young to be deleted.
     pub young_blobs: u64,
-    /// Images deleted.
+    /// The images that were deleted.
     pub images: Vec<UntaggedImage>,
-    /// Images without a name that are kept.
+    /// The images without a tag that were kept.
     pub untagged: Vec<UntaggedImage>,
-    /// Leases that were over, and were taken out.
+    /// The number of leases removed because their holders are gone or did not renew them.
     pub ended_leases: u64,
 }
 
-/// The effect of taking an image out of the index of an object store.
+/// Describes the tags and images that were removed from the index of an object store.
 #[derive(Clone, Debug, Default)]
 pub struct BucketRemoval {
-    /// The tags that are gone.
+    /// The tags that were removed.
     pub tags: Vec<String>,
-    /// The images that have no name any more.
+    /// The digests of the images that have no entry in the index any more. Their blobs are still there.
     pub nameless: Vec<Digest>,
-    /// The names of their holders.
+    /// Descriptions of the disks that still need the removed images, as users know them. Empty if no lease is
+    /// on them.
     pub holders: Vec<String>,
 }
 
@@ -77,7 +80,7 @@ struct CountingLeases {
     over: Vec<JudgedLease>,
 }
 
-/// A function that finds the facts that this host knows of a lease.
+/// A function that collects the facts that this host knows about a lease, such as the state of its process.
 pub type Look<'a> = &'a (dyn Fn(&Lease) -> LeaseFacts + Send + Sync);
 
 impl BucketStore {

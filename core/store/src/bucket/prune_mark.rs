@@ -13,7 +13,8 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// The time for which a prune is believed to go on after it wrote its object.
+/// The duration for which a prune is assumed to be running after it last wrote the object that announces it:
+/// 15 minutes. A later prune may then begin.
 pub const PRUNING_LASTS: Duration = Duration::from_secs(900);
 
 /// The time after which a prune announces again that it goes on.

@@ -42,19 +42,21 @@ const NEW: &str = ".new-";
 /// The time after which a message says that the lock is waited for.
 const LOCK_TOLD: Duration = Duration::from_secs(2);
 
-/// The longest time that an attach of a disk waits for the lock, in seconds: a guest waits with it.
+/// The maximum duration for which an attach of a disk waits for the store's lock: 30 s. The guest waits as
+/// long.
 pub const ATTACH_LOCK_LIMIT: Duration = Duration::from_secs(30);
 
 /// The longest time that all others wait for the lock, in seconds: a prune of a large store takes minutes.
 const LOCK_LIMIT: Duration = Duration::from_secs(900);
 
-/// An OCI image layout directory.
+/// A local directory in the OCI image layout, in which images are stored.
 #[derive(Clone, Debug)]
 pub struct LayoutDir {
     root: PathBuf,
 }
 
-/// Held while the index or the set of blobs changes; given back when dropped.
+/// The store's exclusive lock, to be held while the index or the set of blobs changes. It is released when
+/// this is dropped.
 pub struct LayoutLock {
     _file: File,
 }
@@ -84,7 +86,8 @@ impl Modes {
     }
 }
 
-/// New content of a file in the layout's top, durable in a file of its own; removed unless it is put in its place.
+/// New content for a file in the layout's top directory. It is written and synced to a temporary file, which
+/// is deleted on drop unless [`settle`](Self::settle) renames it.
 pub struct Prepared {
     from: GuardedDir,
     top: GuardedDir,
@@ -93,10 +96,10 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Puts the content in its place, as the file `name`.
+    /// Renames the temporary file to `name` in the layout's top directory, in place of an older file.
     ///
     /// # Errors
-    /// Errors of renaming.
+    /// Errors of renaming; the temporary file is then deleted.
     pub fn settle(mut self, name: &str) -> Result<()> {
         self.from
             .rename(&self.name, &self.top, name)
@@ -116,16 +119,17 @@ impl Drop for Prepared {
 }
 
 impl LayoutDir {
-    /// The layout at `root`, which need not be there.
+    /// Refers to the layout in the directory `root`. Nothing is checked, and the directory need not exist.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// Opens the layout at `root`.
+    /// Opens the layout in the directory `root`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where there is none, [`ErrorKind::Unsupported`] where it is of a later version.
+    /// [`ErrorKind::NotFound`] if there is no `oci-layout` file, [`ErrorKind::Unsupported`] if it is of a
+    /// later version; other errors of reading it.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self> {
         let layout = Self::at(root);
         let mut text = Vec::new();
@@ -143,10 +147,11 @@ impl LayoutDir {
         Ok(layout)
     }
 
-    /// Opens the layout at `root`, or makes one there: in a new or empty directory only.
+    /// Opens the layout in the directory `root`, or creates one if the directory does not exist or is empty.
     ///
     /// # Errors
-    /// As [`LayoutDir::open`]; [`ErrorKind::Invalid`] where the directory holds something else.
+    /// As [`LayoutDir::open`]; [`ErrorKind::Invalid`] if the directory holds other files; errors of creating
+    /// files.
     pub fn create_or_open(root: impl Into<PathBuf>) -> Result<Self> {
         let layout = Self::at(root);
         if layout.root.join(LAYOUT_FILE).exists() {
@@ -191,16 +196,16 @@ impl LayoutDir {
         Ok(layout)
     }
 
-    /// The directory.
+    /// Returns the path of the layout's top directory.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Reads the index.
+    /// Reads the index, which lists the images with their tags.
     ///
     /// # Errors
-    /// An error about its path if it cannot be read or is no index.
+    /// [`ErrorKind::Corrupt`] if the file is not an index; errors of reading it. The message names the file.
     pub fn index(&self) -> Result<LayoutIndex> {
         let path = self.index_path();
         let mut bytes = Vec::new();
@@ -218,10 +223,10 @@ impl LayoutDir {
             })
     }
 
-    /// Opens a blob. Its content is not checked.
+    /// Opens the file of a blob. Its content is not checked against `digest`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where it is not there.
+    /// [`ErrorKind::NotFound`] if the store does not have the blob; other errors of opening it.
     pub fn open_blob(&self, digest: &Digest) -> Result<FileSource> {
         let path = self.blob_path(digest);
         let missing = |e: io::Error| match e.kind() {
@@ -233,11 +238,11 @@ impl LayoutDir {
         FileSource::from_file(file, path)
     }
 
-    /// The bytes of a manifest, an index or a config, checked against their digest.
+    /// Reads a manifest, an index or a config, and checks its bytes against `digest`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where it is not there, [`ErrorKind::Corrupt`] if it does not match its name,
-    /// [`ErrorKind::Unsupported`] where it is larger than such documents are.
+    /// [`ErrorKind::NotFound`] if the blob is not there, [`ErrorKind::Corrupt`] if it does not match
+    /// `digest`, [`ErrorKind::Unsupported`] if it is larger than [`MAX_MANIFEST_SIZE`].
     pub fn read_document(&self, digest: &Digest) -> Result<Vec<u8>> {
         let source = self.open_blob(digest)?;
         let len = usize::try_from(source.len()).ok().filter(|len| *len as u64 <= MAX_MANIFEST_SIZE);
@@ -251,31 +256,31 @@ impl LayoutDir {
         Ok(bytes)
     }
 
-    /// Names the store that an error is about.
+    /// Adds to `error` that it is about this store.
     #[must_use]
     pub fn about(&self, error: Error) -> Error {
         error.about(format!("image store {}", self.root.display()))
     }
 
-    /// Names the blob that an error is about.
+    /// Adds to `error` that it is about the blob `digest` of this store.
     #[must_use]
     pub fn about_blob(&self, error: Error, digest: &Digest) -> Error {
         error.about(format!("blob {digest} of {}", self.root.display()))
     }
 
-    /// The directory of blobs.
+    /// Returns the path of the directory that holds the blobs.
     #[must_use]
     pub fn blobs_dir(&self) -> PathBuf {
         self.root.join("blobs").join(SHA256)
     }
 
-    /// The path of a blob.
+    /// Returns the path of the blob `digest`, which need not exist.
     #[must_use]
     pub fn blob_path(&self, digest: &Digest) -> PathBuf {
         self.root.join(blob_name(digest))
     }
 
-    /// The path of the index.
+    /// Returns the path of the index file.
     #[must_use]
     pub fn index_path(&self) -> PathBuf {
         self.root.join(INDEX_FILE)
@@ -290,10 +295,11 @@ impl LayoutDir {
         Ok(Modes::of(&fs::metadata(&self.root)?))
     }
 
-    /// The options by which files are made that are as open as the umask and the layout's top let them be.
+    /// Returns options for creating a new file. The file gets the permissions of the layout's top directory,
+    /// limited by the umask of this process.
     ///
     /// # Errors
-    /// Errors of looking at the layout's top.
+    /// Errors of reading the permissions of the layout's top directory.
     pub fn new_file_options(&self) -> io::Result<OpenOptions> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(self.modes()?.most);
@@ -328,7 +334,7 @@ impl LayoutDir {
         Ok(made)
     }
 
-    /// Makes the directory of blobs if it is not there.
+    /// Creates the directory that holds the blobs, if it does not exist.
     ///
     /// # Errors
     /// Errors of making a directory.
@@ -337,22 +343,24 @@ impl LayoutDir {
         fs::DirBuilder::new().recursive(true).mode(mode).create(self.blobs_dir())
     }
 
-    /// The directory in which writers keep files that are not published yet.
+    /// Returns the path of the directory in which writers keep their unpublished files.
     #[must_use]
     pub fn staging_dir(&self) -> PathBuf {
         self.private_dir().join(STAGING)
     }
 
-    /// The directory of beginnings of blobs that broken copies left.
+    /// Returns the path of the directory with the first parts of blobs whose copies broke off, for later
+    /// copies to continue.
     #[must_use]
     pub fn partial_dir(&self) -> PathBuf {
         self.private_dir().join(PARTIAL)
     }
 
-    /// Gives a staged and synced file its name as a blob, durably.
+    /// Renames the file `staged`, which is complete and synced, so that it becomes the blob `digest`. The new
+    /// name survives a power failure. The content is not checked.
     ///
     /// # Errors
-    /// Errors of renaming or syncing; the staged file is then gone.
+    /// Errors of renaming or syncing; the file `staged` is then deleted.
     pub fn put_in_place(&self, staged: &Path, digest: &Digest) -> Result<()> {
         let dir = self.blobs_dir();
         self.make_blobs_dir()
@@ -364,19 +372,20 @@ impl LayoutDir {
             })
     }
 
-    /// Waits for the lock.
+    /// Waits for the store's exclusive lock, at most 15 minutes.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where another process holds it for a quarter of an hour, and what making or locking a
-    /// file reports.
+    /// [`ErrorKind::Conflict`] if another process still holds the lock then; errors of creating or locking
+    /// the lock file.
     pub fn lock(&self) -> Result<LayoutLock> {
         self.lock_within(LOCK_LIMIT)
     }
 
-    /// Waits for the lock, but not for longer than `limit`.
+    /// Waits for the store's exclusive lock, at most for the duration `limit`.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where another process holds it for longer, and errors of making or locking a file.
+    /// [`ErrorKind::Conflict`] if another process still holds the lock then; errors of creating or locking
+    /// the lock file.
     pub fn lock_within(&self, limit: Duration) -> Result<LayoutLock> {
         let failed = |e: io::Error| {
             let is_barred = is_barred(&e);
@@ -391,7 +400,8 @@ impl LayoutDir {
         Ok(LayoutLock { _file: lock_file(file, &dir.path().join(LOCK), limit)? })
     }
 
-    /// The lock, as [`Self::lock`] waits for it, for a caller that only reads; `None` if this user may not write there.
+    /// Waits for the store's exclusive lock as [`Self::lock`] does, for a caller that only reads. `None` if
+    /// this user may not write to the store; the caller then reads without a lock.
     ///
     /// # Errors
     /// As [`Self::lock`].
@@ -401,10 +411,11 @@ impl LayoutDir {
         if cause.is_some_and(is_barred) { Ok(None) } else { lock.map(Some) }
     }
 
-    /// Prepares new content of a file in the layout's top, durable beside it; under the lock.
+    /// Writes and syncs new content for a file in the layout's top directory, without replacing that file
+    /// yet. The caller holds the store's lock.
     ///
     /// # Errors
-    /// Errors of writing a file; nothing is then left.
+    /// Errors of writing; the temporary file is then deleted.
     pub fn prepare(&self, bytes: &[u8]) -> Result<Prepared> {
         let failed = |e| self.about(Error::io("cannot write", e));
         let top = GuardedDir::open(&self.root).map_err(failed)?;
@@ -417,7 +428,8 @@ impl LayoutDir {
         Ok(prepared)
     }
 
-    /// Replaces a file in the layout's top by new content, under the lock: a crash leaves the old or the new.
+    /// Replaces the content of the file `name` in the layout's top directory. The caller holds the store's
+    /// lock. After a crash, the file has either the old or the new content.
     ///
     /// # Errors
     /// Errors of writing, renaming or syncing.
@@ -426,8 +438,8 @@ impl LayoutDir {
         self.sync_root()
     }
 
-    /// Removes files that a crash left before they had a name of their own. Under the lock. Best effort: they take
-    /// space, and mean nothing.
+    /// Deletes temporary files that a crash left behind. Failures are ignored, because such files only take
+    /// space.
     pub fn remove_unnamed(&self, _lock: &LayoutLock) {
         let parts = [LEASES, UNTAGGED].map(|name| self.private_part(name).ok().flatten());
         for dir in parts.into_iter().flatten().chain(self.make_private().ok()) {
@@ -439,7 +451,7 @@ impl LayoutDir {
         }
     }
 
-    /// Makes the names in the layout's top durable.
+    /// Syncs the layout's top directory, so that files created or renamed in it survive a power failure.
     ///
     /// # Errors
     /// Errors of syncing.
@@ -538,10 +550,10 @@ fn lock_file(file: File, path: &Path, limit: Duration) -> Result<File> {
     }
 }
 
-/// Makes the names in a directory durable.
+/// Syncs a directory, so that files created or renamed in it survive a power failure.
 ///
 /// # Errors
-/// Errors of the operating system.
+/// Errors of opening or syncing the directory.
 pub fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }

@@ -12,13 +12,15 @@ use std::collections::BTreeSet;
 const LEADING: [&str; 5] =
     [MANIFEST_OCI, MANIFEST_DOCKER, INDEX_OCI, INDEX_DOCKER, "application/vnd.oci.artifact.manifest.v1+json"];
 
-/// `true` if documents of this type lead further; one without a type may.
+/// `true` if documents of this media type refer to other documents or blobs, as manifests and indexes do.
+/// Also `true` for `None`, because a document of unknown type may.
 #[must_use]
 pub fn leads_further(media_type: Option<&str>) -> bool {
     media_type.is_none_or(|media_type| LEADING.contains(&media_type))
 }
 
-/// Finds all digests in a document, and those of documents that lead further.
+/// Adds all digests that occur anywhere in the JSON document `value` to `found`. Those that it describes as
+/// manifests or indexes are also added to `leading`.
 pub fn collect_digests(value: &Value, found: &mut BTreeSet<Digest>, leading: &mut Vec<Digest>) {
     match value {
         Value::String(text) => found.extend(text.parse::<Digest>().ok()),
@@ -34,7 +36,8 @@ pub fn collect_digests(value: &Value, found: &mut BTreeSet<Digest>, leading: &mu
     }
 }
 
-/// A document, if it is an image's manifest or an index of such, and no artifact that belongs to an image.
+/// Parses a document. `None` unless it is the manifest of an image or an index of several images' manifests;
+/// a manifest with a `subject`, which is an artifact that belongs to an image, also gives `None`.
 #[must_use]
 pub fn image_document(bytes: &[u8]) -> Option<Value> {
     let document: Value = serde_json::from_slice(bytes).ok()?;

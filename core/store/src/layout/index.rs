@@ -13,14 +13,15 @@ use serde_json::{Map, Value, json};
 /// The annotation of an index's entry that is its tag.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
-/// An entry, as far as we know it.
+/// One entry of an index: the fields that are used here.
 #[derive(Clone, Copy, Debug)]
 pub struct LayoutEntry<'a> {
-    /// The target of the entry; `None` for digests other than sha256, which are not ours to touch.
+    /// The digest of the manifest or index that the entry refers to. `None` if it is missing or is not a
+    /// sha256 digest; such entries are left untouched.
     pub digest: Option<Digest>,
-    /// The media type that the entry claims for the target.
+    /// The media type that the entry states for the document; `None` if it states none.
     pub media_type: Option<&'a str>,
-    /// Its tag, if it has one.
+    /// The tag of the entry; `None` if it has no tag.
     pub tag: Option<&'a str>,
     value: &'a Value,
 }
@@ -49,7 +50,8 @@ impl<'a> LayoutEntry<'a> {
     }
 }
 
-/// An index, with all its content.
+/// An `index.json` document, which lists images with their tags. Entries and fields that are not known here
+/// are preserved.
 #[derive(Clone, Debug)]
 pub struct LayoutIndex {
     /// All fields but the entries.
@@ -59,7 +61,7 @@ pub struct LayoutIndex {
 }
 
 impl LayoutIndex {
-    /// The index of a layout without images.
+    /// Makes the index of a new layout, without entries.
     #[must_use]
     pub fn empty() -> Self {
         let fields = [("schemaVersion", json!(2)), ("mediaType", json!(INDEX_OCI))];
@@ -67,10 +69,11 @@ impl LayoutIndex {
         Self { fields, manifests: Some(Vec::new()) }
     }
 
-    /// Parses a document. Any JSON object passes, so that [`is_index`](Self::is_index) can tell if it is an index.
+    /// Parses an index. Any JSON object is accepted; [`is_index`](Self::is_index) tells if it is an index.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where it is no object or its `manifests` are not a list.
+    /// [`headstart_block::ErrorKind::Corrupt`] if `bytes` is not a JSON object, or if its field `manifests`
+    /// is not a list.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() as u64 > MAX_INDEX_SIZE {
             return Err(Error::unsupported(format!("is an index of more than {MAX_INDEX_SIZE} bytes")));
@@ -84,7 +87,7 @@ impl LayoutIndex {
         }
     }
 
-    /// `true` if a document is an index at all, and not a manifest.
+    /// `true` if the document is an index. If it states no media type, a field `manifests` makes it one.
     #[must_use]
     pub fn is_index(&self) -> bool {
         match self.media_type() {
@@ -93,28 +96,29 @@ impl LayoutIndex {
         }
     }
 
-    /// The media type that a document claims.
+    /// Returns the media type that the document states; `None` if it states none.
     #[must_use]
     pub fn media_type(&self) -> Option<&str> {
         self.fields.get("mediaType").and_then(Value::as_str)
     }
 
-    /// The document.
+    /// Returns the JSON text of the index.
     ///
     /// # Errors
-    /// No known ones.
+    /// None that are known: JSON values can always be written.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut fields = self.fields.clone();
         fields.insert("manifests".to_owned(), json!(self.manifests.as_deref().unwrap_or_default()));
         serde_json::to_vec(&fields).map_err(|e| Error::invalid("cannot make an index").caused_by(e))
     }
 
-    /// All entries, in their order.
+    /// Returns all entries in the order of the document.
     pub fn entries(&self) -> impl Iterator<Item = LayoutEntry<'_>> {
         self.manifests.iter().flatten().map(LayoutEntry::new)
     }
 
-    /// The entry of a tag; among several, the one for our platform, otherwise the first.
+    /// Returns the entry with the given tag. If several have it, the first one for Linux on amd64, otherwise
+    /// the first of all. `None` if no entry has the tag.
     #[must_use]
     pub fn find(&self, tag: &Tag) -> Option<LayoutEntry<'_>> {
         let mut tagged = self.entries().filter(|entry| entry.tag == Some(tag.as_str())).peekable();
@@ -122,7 +126,8 @@ impl LayoutIndex {
         tagged.find(LayoutEntry::is_for_this_platform).or(first)
     }
 
-    /// The entry for Linux on amd64, or the only one.
+    /// Returns the first entry for Linux on amd64. If there is none but the index has exactly one entry,
+    /// returns that one; otherwise `None`.
     #[must_use]
     pub fn for_this_platform(&self) -> Option<LayoutEntry<'_>> {
         let only = match self.manifests.as_deref() {
@@ -132,7 +137,8 @@ impl LayoutIndex {
         self.entries().find(LayoutEntry::is_for_this_platform).or(only)
     }
 
-    /// Points `tag` at a manifest, in the place of its earlier target.
+    /// Makes `tag` refer to the manifest `digest`. All earlier entries with the tag are replaced. `size` is
+    /// the length of the manifest in bytes.
     pub fn set(&mut self, tag: &Tag, media_type: &str, digest: &Digest, size: u64) {
         let entry = json!({
             "mediaType": media_type, "digest": digest.to_string(), "size": size,
@@ -146,7 +152,8 @@ impl LayoutIndex {
         manifests.insert(place.unwrap_or(manifests.len()), entry);
     }
 
-    /// Lists a manifest without a tag, unless it is listed already: everything that the index leads to is kept.
+    /// Adds an entry without a tag for the manifest `digest`, so that a prune keeps it. Does nothing if the
+    /// index has an entry for it. `size` is the length of the manifest in bytes.
     pub fn keep(&mut self, media_type: &str, digest: &Digest, size: u64) {
         if self.entries().all(|entry| entry.digest != Some(*digest)) {
             let entry = json!({"mediaType": media_type, "digest": digest.to_string(), "size": size});
@@ -154,7 +161,7 @@ impl LayoutIndex {
         }
     }
 
-    /// The tags of images.
+    /// Returns the tags of images, sorted and without duplicates. Tags of lists of artifacts are left out.
     #[must_use]
     pub fn tags(&self) -> Vec<Tag> {
         let tags = self.entries().filter_map(|entry| entry.tag);
@@ -165,7 +172,7 @@ impl LayoutIndex {
         tags
     }
 
-    /// Takes entries out; returns `true` if there were any.
+    /// Removes all entries with the given tag or digest. Returns `true` if there were any.
     pub fn remove(&mut self, selector: &Selector) -> bool {
         let manifests = self.manifests.get_or_insert_default();
         let before = manifests.len();

@@ -48,33 +48,34 @@ use std::time::{Duration, SystemTime};
 /// The version of the form that is written. A lease of another version counts, and is not understood.
 const VERSION: u32 = 1;
 
-/// Most bytes that a lease has: an image of 256 layers takes 45 kB.
+/// The largest lease that is read, in bytes. The lease of an image with 256 layers has about 45 kB.
 pub const LEASE_MAX: u64 = 1 << 20;
 
-/// The beginning of the names of leases of processes that are not to be restarted.
+/// The start of the names of leases of attached disks that are not to be started again after their process
+/// ends.
 pub const ATTACH: &str = "attach-";
 
-/// A lease.
+/// A lease: a record in a store that a disk needs an image, so that the image's blobs are not deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     version: u32,
-    /// The holder.
+    /// The disk that needs the image.
     pub holder: LeaseHolder,
     /// The digest of the image's manifest.
     #[serde(deserialize_with = "digest")]
     pub image: Digest,
-    /// The digests of all blobs that the image has beside its manifest.
+    /// The digests of all blobs of the image except for its manifest.
     #[serde(deserialize_with = "digests")]
     pub blobs: Vec<Digest>,
-    /// The image as its user named it.
+    /// The reference by which the user named the image.
     pub reference: String,
-    /// The host where the holder is.
+    /// The host on which the holder of the lease is.
     pub host: HostId,
-    /// The number of the process that wrote the lease.
+    /// The process id of the process that wrote the lease.
     pub pid: u32,
 }
 
-/// A disk that needs an image.
+/// The holder of a lease: a disk that needs an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum LeaseHolder {
@@ -95,31 +96,33 @@ pub enum LeaseHolder {
     },
 }
 
-/// A host, and the run of its kernel.
+/// The identity of a host, of one boot of its kernel and of one container on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostId {
-    /// Its name.
+    /// The hostname.
     pub name: String,
-    /// A hash of its machine id; `None` if the host has none.
+    /// A hash of the machine id; `None` if the host has no machine id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// The boot id of its kernel.
+    /// The boot id of the kernel, which differs after each start.
     pub boot: String,
-    /// The directory that its processes see as `/`; none in a lease of a version that did not note it.
+    /// The identity of the directory that the process sees as `/`. `None` if it is not known, or in a lease
+    /// of a version that did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<Root>,
-    /// The number of its process id namespace: process ids mean something else in another one; `None` in a lease
-    /// of a version that did not note it.
+    /// The inode number of the process id namespace, outside of which process ids mean other processes.
+    /// `None` if it is not known, or in a lease of a version that did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
 }
 
-/// A directory that processes see as `/`: in a container or a chroot another one than on the host.
+/// The identity of a directory that processes see as `/`. In a container or a chroot it differs from that of
+/// the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Root {
-    /// The number of its device, which may change with each start of the kernel.
+    /// The device number of the file system, which may change when the kernel starts again.
     pub device: u64,
-    /// The number of its inode.
+    /// The inode number of the directory.
     pub inode: u64,
 }
 
@@ -133,7 +136,7 @@ fn digests<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Ve
 }
 
 impl HostId {
-    /// This host.
+    /// Reads the identity of this host from `/proc` and the machine id.
     ///
     /// # Errors
     /// An error if `/proc` cannot be read.
@@ -176,56 +179,59 @@ impl HostId {
     }
 }
 
-/// The facts that decide on a lease, as they are on this host.
+/// The facts about a lease that are known on one host, from which [`Lease::standing`] decides if the lease is
+/// valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseFacts {
-    /// `true` if a process holds the lock on the lease.
+    /// `true` if a process holds the lock on the lease's file.
     pub is_locked: bool,
     /// `true` if the store is on a file system that only one host at a time can have mounted.
     pub is_on_local_filesystem: bool,
-    /// The record that the lease names.
+    /// The state of the disk's record file that the lease names.
     pub record: RecordSeen,
     /// `true` if the process that wrote the lease is known to have ended.
     pub process_is_gone: bool,
-    /// The writable directory that the lease names.
+    /// The state of the writable directory that the lease names.
     pub directory: DirectorySeen,
 }
 
-/// The state of the record of a disk, as far as it can be seen.
+/// The observed state of the record file of a disk. The file exists as long as the disk is to be started
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordSeen {
-    /// The record of a disk that has the image.
+    /// The record file exists, can be trusted and names the image; or it is in a directory that this user
+    /// cannot look into.
     Holds,
-    /// No record.
+    /// There is no record file.
     IsGone,
-    /// Another file, which says nothing about the disk.
+    /// The state cannot be told, for instance because the file is not a record or does not name the image.
     Unknown,
 }
 
-/// The state of a writable directory, as far as it can be seen.
+/// The observed state of a writable directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectorySeen {
-    /// The disk that the lease names, on the image that it names.
+    /// The directory holds the disk that the lease names, based on the image that the lease names.
     Holds,
-    /// No disk, or another one, or the same on another image.
+    /// The directory does not exist, or it holds another disk or one that is based on another image.
     IsGone,
-    /// Unknown: its file system is not mounted, or it cannot be read.
+    /// The state cannot be told: the file system is not mounted, or the directory cannot be read.
     Unknown,
 }
 
-/// The force of a lease.
+/// The state of a lease: valid, over, or not known on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Its holder is there.
+    /// Valid: the holder exists and needs the image.
     Held,
-    /// Its holder is gone: the lease is over.
+    /// Over: the holder is gone, and the lease may be removed.
     Over,
-    /// Unknown on this host; the lease counts.
+    /// Not known, because only another host can tell. The lease is treated as valid.
     Foreign,
 }
 
 impl Lease {
-    /// A lease of this process.
+    /// Makes a lease that this process writes, with its process id.
     #[must_use]
     pub fn new(
         holder: LeaseHolder,
@@ -237,7 +243,7 @@ impl Lease {
         Self { version: VERSION, holder, image, blobs, reference, host, pid: std::process::id() }
     }
 
-    /// The force of the lease, by the facts `seen` on the host `here`.
+    /// Decides on the state of the lease, from the facts `seen` on the host `here`.
     #[must_use]
     pub fn standing(&self, here: &HostId, seen: &LeaseFacts) -> Standing {
         if seen.is_locked {
@@ -264,7 +270,8 @@ impl Lease {
         }
     }
 
-    /// `true` if the process that wrote the lease was one of this kernel, and has ended.
+    /// `true` if the process that wrote the lease ran under the same kernel and process id namespace as this
+    /// one, and has ended. `false` if it runs or nothing is known.
     #[must_use]
     pub fn process_is_gone(&self) -> bool {
         let is_here = HostId::here().is_ok_and(|here| here.numbers_processes_as(&self.host));
@@ -273,11 +280,11 @@ impl Lease {
         pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
     }
 
-    /// Reads a lease.
+    /// Parses the JSON text of a lease.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where it is none, [`headstart_block::ErrorKind::Unsupported`] where it
-    /// is of a later version.
+    /// [`headstart_block::ErrorKind::Corrupt`] if `bytes` is not a lease;
+    /// [`headstart_block::ErrorKind::Unsupported`] if it is of a later version.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         #[derive(Deserialize)]
         struct Versioned {
@@ -292,10 +299,10 @@ impl Lease {
         serde_json::from_slice(bytes).map_err(damaged)
     }
 
-    /// Its bytes.
+    /// Returns the JSON text of the lease.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] where a path in it is not text.
+    /// [`headstart_block::ErrorKind::Invalid`] if a path in the lease is not valid UTF-8.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self).map_err(|e| Error::invalid("cannot make a lease").caused_by(e))
     }
@@ -322,21 +329,23 @@ impl fmt::Display for Lease {
     }
 }
 
-/// A lease as it was found in a store.
+/// A lease that was found in a store, valid or not.
 #[derive(Debug)]
 pub struct FoundLease {
-    /// Its name in the store.
+    /// The name of the lease in the store.
     pub id: String,
-    /// The lease, or the reason why it cannot be understood.
+    /// The lease, or the error that explains why it cannot be read or understood.
     pub lease: Result<Lease>,
-    /// `true` if a process holds its lock.
+    /// `true` if a process holds the lock on the lease's file. Always `false` in object stores, which have no
+    /// locks.
     pub is_locked: bool,
-    /// The time at which it was written, or renewed last, by the clock of the store.
+    /// The time at which the lease was last written or renewed, by the clock of the store.
     pub written: SystemTime,
 }
 
 impl FoundLease {
-    /// `true` if a power cut left nothing of the lease: its process has ended with that.
+    /// `true` if the lease is damaged because a power failure interrupted its writing. Its process ended with
+    /// that, so the lease is over. Only leases of disks that are not to be started again can be torn.
     #[must_use]
     pub fn is_torn(&self) -> bool {
         let is_none = self.lease.as_ref().is_err_and(|e| e.kind() == ErrorKind::Corrupt);
@@ -344,16 +353,17 @@ impl FoundLease {
     }
 }
 
-/// A lease, judged.
+/// A lease from a store, together with its state as judged on this host.
 #[derive(Debug)]
 pub struct JudgedLease {
-    /// The lease as it was found.
+    /// The lease as it was found in the store.
     pub found: FoundLease,
-    /// Its force.
+    /// The state of the lease.
     pub standing: Standing,
 }
 
-/// The remedy if the lease `id` of `store` cannot be read or understood: it counts, so nothing is deleted.
+/// Returns the advice for the user if the lease `id` of `store` cannot be read or understood because of
+/// `error`. Such a lease is treated as valid, so nothing is deleted.
 #[must_use]
 pub fn undecided(error: &Error, store: &str, id: &str) -> String {
     if error.kind() == ErrorKind::Denied {
@@ -367,7 +377,8 @@ pub fn undecided(error: &Error, store: &str, id: &str) -> String {
     )
 }
 
-/// The lease of a process, in a directory: over when dropped.
+/// A lease in a directory store that this process holds by a lock. It ends when this is dropped, unless its
+/// disk is to be started again.
 #[derive(Debug)]
 pub struct HeldLease {
     dir: GuardedDir,
@@ -378,7 +389,7 @@ pub struct HeldLease {
 }
 
 impl HeldLease {
-    /// Ends the lease, even if the disk's record is still there: the disk is not restarted.
+    /// Ends the lease, even if the disk's record file still exists. The disk is not to be started again.
     pub fn release(mut self) {
         self.record = None;
     }
@@ -394,14 +405,15 @@ impl Drop for HeldLease {
 }
 
 impl LayoutDir {
-    /// The directory of leases.
+    /// Returns the path of the directory that holds the leases.
     #[must_use]
     pub fn leases_dir(&self) -> PathBuf {
         self.private_dir().join(LEASES)
     }
 
-    /// Writes the lease of an attach, which holds as long as the returned value. It need not survive a power cut, as no
-    /// process does, unless the disk is to be restarted: [`FoundLease::is_torn`].
+    /// Writes and locks the lease of an attached disk. The lease is valid as long as the returned value
+    /// exists. Only if the disk is to be started again is the lease synced to the disk; otherwise a power
+    /// failure may tear it, but also ends its process ([`FoundLease::is_torn`]).
     ///
     /// # Errors
     /// Errors of writing or locking a file.
@@ -414,7 +426,8 @@ impl LayoutDir {
         Ok(HeldLease { dir, id: id.to_owned(), record, _file: file })
     }
 
-    /// Writes the lease of a writable directory, durably, unless it is there already.
+    /// Writes the lease of a writable directory, unless the same lease is there already. It survives a power
+    /// failure.
     ///
     /// # Errors
     /// Errors of writing a file.
@@ -428,7 +441,7 @@ impl LayoutDir {
         self.write_lease(id, lease, true).map(drop)
     }
 
-    /// Takes a lease out. It may be gone already.
+    /// Removes the lease `id`. A lease that is not there is not an error.
     ///
     /// # Errors
     /// Errors of deleting a file.
@@ -447,10 +460,10 @@ impl LayoutDir {
         }
     }
 
-    /// All leases, by their ids.
+    /// Returns all leases of the store, ordered by their names. Damaged ones are included, with their errors.
     ///
     /// # Errors
-    /// Errors of reading the directory or a lease.
+    /// Errors of reading the directory.
     pub fn leases(&self) -> Result<Vec<FoundLease>> {
         let failed = |e| Error::io("cannot read the leases", e).about(self.leases_dir().display());
         let Some(dir) = self.private_part(LEASES).map_err(failed)? else { return Ok(Vec::new()) };

@@ -32,109 +32,116 @@ use std::time::{Duration, SystemTime};
 /// The annotation of a manifest with the digest of the manifest of the image of which this one is a new layout.
 const OPTIMIZED_FROM: &str = "dev.headstart.optimized-from";
 
-/// The bounds of a prune.
+/// The rules that decide which images and blobs a prune deletes.
 #[derive(Clone, Copy, Debug)]
 pub struct PruneRules {
-    /// The present.
+    /// The current time, from which all ages are measured.
     pub now: SystemTime,
-    /// The time for which images without a name are kept.
+    /// The duration for which an image is kept after it lost its last tag.
     pub older_than: Duration,
-    /// The age that a blob has to have to be deleted.
+    /// The minimum age of a blob that is deleted, since it was written.
     pub least_age: Duration,
-    /// `true` if nothing is deleted, because blobs are being written before their image.
+    /// `true` if no blob may be deleted, because another writer publishes blobs before the image that needs
+    /// them.
     pub keeps_all: bool,
-    /// `true` if leases keep nothing.
+    /// `true` if leases do not protect images.
     pub ignores_leases: bool,
 }
 
-/// A blob of the store.
+/// A blob as it is listed in a store.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredBlob {
-    /// Its name.
+    /// The sha256 digest of the blob.
     pub digest: Digest,
-    /// Its length in bytes.
+    /// The length of the blob in bytes.
     pub len: u64,
-    /// The moment at which it was written, by the clock of the store.
+    /// The time at which the blob was written, by the clock of the store.
     pub written: SystemTime,
 }
 
-/// The content of a store that is pruned.
+/// The content of the store that a prune examines.
 #[derive(Debug)]
 pub struct PruneInput<'a> {
-    /// The index.
+    /// The index of the store, which lists the images with their tags.
     pub index: &'a LayoutIndex,
-    /// All blobs.
+    /// All blobs of the store.
     pub blobs: Vec<StoredBlob>,
-    /// The leases that count.
+    /// The leases that are valid.
     pub leases: Vec<Lease>,
-    /// Images whose leases have just ended: they are kept as if they had lost their last name now.
+    /// The images whose leases have just ended. They are kept as long as if they had lost their last tag now.
     pub ended: BTreeSet<Digest>,
-    /// Images that lost their last name.
+    /// The images that are recorded to have lost their last tag, with the record of each.
     pub marks: BTreeMap<Digest, Mark>,
 }
 
-/// An image without a name.
+/// An image that no entry of the index names: it lost its last tag, or was never given one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UntaggedImage {
-    /// The digest of its manifest.
+    /// The digest of the image's manifest.
     pub digest: Digest,
-    /// The tags that it had last, as far as that is known.
+    /// The last tags that the image had; empty if they are not known.
     pub tags: Vec<String>,
-    /// The moment from which on it is known to have none.
+    /// The time at which the image lost its last tag, or was first found without one.
     #[serde(skip)]
     pub since: SystemTime,
-    /// The moment from which on a prune deletes it, unless it is held; `None` if that is too far away to be expressed.
+    /// The time from which a prune deletes the image, unless a lease protects it. `None` if that time is too
+    /// late to be represented.
     #[serde(skip)]
     pub until: Option<SystemTime>,
-    /// The names of its holders.
+    /// Descriptions of the disks that need the image, as users know them, from their leases.
     pub holders: Vec<String>,
-    /// The digests of images that were optimized from it, and name it.
+    /// The manifest digests of the images that were made from this one by an optimization (the same disk with
+    /// its data in another order).
     pub optimized: Vec<Digest>,
 }
 
-/// A decision.
+/// The decision of a prune: the blobs to delete and to keep.
 #[derive(Debug)]
 pub struct PruneDecision {
-    /// The blobs to delete, manifests of images first: an image that was deleted in part is not an image.
+    /// The blobs to delete, in this order. Manifests of images come first, so that an interrupted prune
+    /// leaves no image with missing blobs.
     pub deleted: Vec<StoredBlob>,
-    /// The blobs that nothing needs, and that are too young to be deleted.
+    /// The blobs that nothing needs, but that are too young to be deleted.
     pub young: Vec<StoredBlob>,
-    /// The blobs that are needed.
+    /// The blobs that are needed and stay.
     pub kept: Vec<StoredBlob>,
-    /// The images that are deleted.
+    /// The images that are deleted, because their manifests are among the blobs to delete.
     pub images: Vec<UntaggedImage>,
-    /// The images without a name that are kept.
+    /// The images without a tag that are kept.
     pub untagged: Vec<UntaggedImage>,
-    /// The lists of artifacts whose subjects are gone, and which are to be taken out of the index.
+    /// The tags of lists of artifacts whose subject (the manifest that they belong to) is gone. These entries
+    /// are to be removed from the index.
     pub orphans: Vec<Tag>,
 }
 
-/// A document that is to be read.
+/// A request for a document (a manifest or an index) that has to be read to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its digest.
+    /// The digest of the document.
     pub digest: Digest,
-    /// The requirement on its presence.
+    /// The extent to which the document may be missing or damaged.
     pub need: DocumentNeed,
 }
 
-/// The requirement on a document's presence and readability.
+/// The extent to which a document may be missing or damaged without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DocumentNeed {
-    /// The document has to be there.
+    /// The document must be there and be readable.
     Required,
-    /// The document may be missing, but not damaged.
+    /// The document may be missing, but must not be damaged.
     MayBeMissing,
-    /// The document may be anything: one that cannot be read is not an image.
+    /// The document may be missing or damaged. The blob was only guessed to be an image.
     MayBeAnything,
 }
 
-/// A walk along documents that lead to others.
+/// A traversal of documents that refer to other documents, such as indexes and manifests. The caller reads
+/// the documents: [`wanted`](Self::wanted) names the next one, and [`give`](Self::give) takes its content.
 #[derive(Debug, Default)]
 pub struct Walk {
-    /// All digests that were met.
+    /// All digests found so far: those at which the traversal started, and all that occur in the documents.
     pub found: BTreeSet<Digest>,
-    /// The documents that were followed, each once, so that hostile graphs cost no more than their bytes.
+    /// The documents that were visited. Each is visited once, so a hostile store cannot make the traversal
+    /// endless.
     pub read: BTreeSet<Digest>,
     waiting: Vec<(Wanted, usize)>,
     /// The depth of the document that was asked for last.
@@ -144,7 +151,8 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Begins at an entry of the index.
+    /// Adds a starting point: the document that an entry of the index refers to. `media_type` is the entry's,
+    /// if it has one.
     pub fn start(&mut self, digest: Digest, media_type: Option<&str>) {
         self.found.insert(digest);
         if leads_further(media_type) {
@@ -160,7 +168,7 @@ impl Walk {
         self.waiting.push((Wanted { digest, need: DocumentNeed::MayBeMissing }, 0));
     }
 
-    /// The next document to be read.
+    /// Returns the next document to be read; `None` if the traversal is complete.
     pub fn wanted(&mut self) -> Option<Wanted> {
         while let Some((wanted, depth)) = self.waiting.pop() {
             if self.read.insert(wanted.digest) {
@@ -171,10 +179,12 @@ impl Walk {
         None
     }
 
-    /// Follows the document that was asked for.
+    /// Takes the content of the document that [`wanted`](Self::wanted) returned last, and adds the documents
+    /// to which it refers.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if it is no JSON, or an index that is nested too deeply.
+    /// [`headstart_block::ErrorKind::Corrupt`] if `bytes` is not JSON, or if indexes are nested more deeply
+    /// than [`MAX_DEPTH`].
     pub fn give(&mut self, digest: Digest, bytes: &[u8]) -> Result<()> {
         let document: Value =
             serde_json::from_slice(bytes).map_err(|e| Error::corrupt("is not JSON").caused_by(e))?;
@@ -213,7 +223,8 @@ enum Phase {
     Kept,
 }
 
-/// A decision that is being made.
+/// The decision of a prune while it is being made. The caller reads the documents that it needs:
+/// [`wanted`](Self::wanted) names the next one, and [`give`](Self::give) takes its content.
 #[derive(Debug)]
 pub struct PrunePlan {
     rules: PruneRules,
@@ -229,7 +240,7 @@ pub struct PrunePlan {
 }
 
 impl PrunePlan {
-    /// Begins to decide.
+    /// Starts a decision by the given rules about the given content of a store.
     #[must_use]
     pub fn new(rules: PruneRules, input: PruneInput<'_>) -> Self {
         let (mut walk, mut lists) = (Walk::default(), Vec::new());
@@ -247,7 +258,8 @@ impl PrunePlan {
         Self { rules, blobs, leases, ended, marks, walk, lists, candidates, images, phase: Phase::Named }
     }
 
-    /// The next document to be read, which [`PrunePlan::give`] takes; `None` once everything is decided.
+    /// Returns the next document to be read, for [`PrunePlan::give`]; `None` if everything is known and
+    /// [`PrunePlan::decide`] can be called.
     pub fn wanted(&mut self) -> Option<Wanted> {
         loop {
             if let Some(wanted) = self.walk.wanted() {
@@ -273,7 +285,8 @@ impl PrunePlan {
         }
     }
 
-    /// Takes the document that was asked for; `bytes` is `None` if it is missing, or damaged where it may be.
+    /// Takes the content of the document `wanted`. `bytes` is `None` if the document is missing, or if it is
+    /// damaged and [`Wanted::need`] allows that.
     ///
     /// # Errors
     /// As [`Walk::give`].
@@ -344,7 +357,7 @@ impl PrunePlan {
         kept.into_iter().for_each(|digest| self.walk.keep(digest));
     }
 
-    /// The decision, once nothing is [wanted](PrunePlan::wanted) any more.
+    /// Returns the decision. To be called after [`wanted`](PrunePlan::wanted) has returned `None`.
     #[must_use]
     pub fn decide(self) -> PruneDecision {
         let Self { rules, blobs, walk, lists, images, .. } = self;
@@ -371,7 +384,8 @@ impl PrunePlan {
     }
 }
 
-/// The names of the holders of one of `images`.
+/// Returns descriptions of the disks that need one of `images`, sorted and without duplicates. `images` are
+/// digests of manifests.
 #[must_use]
 pub fn holders_of(leases: &[Lease], images: &BTreeSet<Digest>) -> Vec<String> {
     let of = leases.iter().filter(|lease| images.contains(&lease.image));

@@ -22,7 +22,8 @@ const LEASE: &str = "lease";
 /// The file by which its owner announces that it publishes blobs before their image.
 const EARLY: &str = "early";
 
-/// A staging directory of a living writer: gone when dropped.
+/// A directory for the unpublished files of one writer. A lock marks it as in use; it is deleted when this is
+/// dropped.
 #[derive(Debug)]
 pub struct StagingDir {
     /// Dropped before the lease: the directory is never seen unlocked, unless its owner died.
@@ -30,31 +31,33 @@ pub struct StagingDir {
     _lease: File,
 }
 
-/// The treatment of dead writers' directories.
+/// The treatment of files that belong to writers that died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StalePolicy {
-    /// Deleted.
+    /// The files are deleted.
     Delete,
-    /// Only counted.
+    /// The files are only counted.
     Count,
 }
 
-/// The findings of [`remove_stale`].
+/// The result of [`remove_stale`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Living {
-    /// Directories of dead writers.
+    /// The number of staging directories whose writers died.
     pub stale: u64,
-    /// Their bytes.
+    /// The total length of the files in those directories, in bytes.
     pub stale_bytes: u64,
-    /// `true` if a living writer publishes blobs before their image.
+    /// `true` if a running writer publishes blobs before the image that needs them, so that unneeded blobs
+    /// must not be deleted.
     pub publishes_early: bool,
 }
 
 impl StagingDir {
-    /// Makes a staging directory. `early` is `true` if its owner publishes blobs before their image.
+    /// Creates a staging directory, under the store's lock. `early` is `true` if its writer publishes blobs
+    /// before the image that needs them.
     ///
     /// # Errors
-    /// Errors of making a directory in the layout.
+    /// Errors of locking the store and of creating the directory.
     pub fn new(layout: &LayoutDir, early: bool) -> Result<Self> {
         // The lock keeps others from seeing the directory before its lease is held.
         let _lock = layout.lock()?;
@@ -75,15 +78,15 @@ impl StagingDir {
         Ok(Self { temp, _lease: lease })
     }
 
-    /// The path of the directory.
+    /// Returns the path of the staging directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.temp.path()
     }
 }
 
-/// Deletes, or counts, the files that dead writers left. Under the layout's lock, under which living ones take
-/// their leases.
+/// Deletes or counts, as `policy` says, the staging directories whose writers died. The caller holds the
+/// store's lock, which prevents new writers from starting.
 ///
 /// # Errors
 /// Errors of reading or deleting.

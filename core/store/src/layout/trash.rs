@@ -17,10 +17,12 @@ use std::io;
 const TRASH: &str = "trash";
 
 impl LayoutDir {
-    /// Takes blobs out of the layout, in this order, under its lock. [`LayoutDir::empty_trash`] gives their space back.
+    /// Moves blobs out of the layout into the trash directory, in the given order, so that no process finds
+    /// them any more. [`LayoutDir::empty_trash`] frees their space. Blobs that cannot be moved are deleted at
+    /// once.
     ///
     /// # Errors
-    /// Errors of renaming or deleting a file; those before are gone.
+    /// Errors of deleting a blob; the blobs before it are already gone.
     pub fn discard_blobs<'a>(
         &self,
         _lock: &LayoutLock,
@@ -46,7 +48,8 @@ impl LayoutDir {
         Ok(())
     }
 
-    /// Deletes the blobs that were taken out of the layout, by this prune or an earlier one.
+    /// Deletes the blobs in the trash directory, which this prune or an earlier one moved there. Does not
+    /// need the store's lock.
     ///
     /// # Errors
     /// Errors of deleting a file.

@@ -24,7 +24,7 @@ use tempfile::TempPath;
 /// Length in bytes from which on a blob is worth going on with.
 const WORTH_KEEPING: u64 = 4 << 20;
 
-/// A blob that is being written.
+/// A blob that is being written to a file out of sight, and then published.
 #[derive(Debug)]
 pub struct Unfinished {
     file: File,
@@ -36,7 +36,8 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
-    /// A new file, named `name` in `staging`.
+    /// Creates an empty file `name` in the directory `staging`. It is deleted when this is dropped, unless it
+    /// is published.
     ///
     /// # Errors
     /// Errors of making a file.
@@ -48,8 +49,9 @@ impl Unfinished {
         Ok(Self { file, path, there: 0, _temp: Some(temp) })
     }
 
-    /// The beginning of `blob`, which has `len` bytes; empty if no earlier copy left one. `None` if it is not worth
-    /// keeping, or another writer has it.
+    /// Opens or creates the file in which an interrupted copy of `blob` continues. `len` is the length of the
+    /// whole blob in bytes. `None` if the blob is shorter than 4 MiB, too short to be worth continuing, or if
+    /// another writer is copying it.
     ///
     /// # Errors
     /// Errors of making, opening or locking a file.
@@ -89,39 +91,40 @@ impl Unfinished {
         Ok(Some(kept))
     }
 
-    /// Bytes that were there when it was opened.
+    /// Returns the number of bytes of the blob that an earlier copy left; 0 for a new file.
     #[must_use]
     pub fn there(&self) -> u64 {
         self.there
     }
 
-    /// The bytes that were there, to be read.
+    /// Returns the file for reading, to get the bytes that an earlier copy left.
     ///
     /// # Errors
-    /// Errors of the operating system.
+    /// Errors of duplicating the file handle.
     pub fn beginning(&self) -> Result<FileSource> {
         let file = self.file.try_clone().map_err(|e| cannot_write(e, &self.path))?;
         FileSource::from_file(file, &self.path)
     }
 
-    /// Begins again.
+    /// Empties the file, so that the blob is copied from its start.
     ///
     /// # Errors
-    /// Errors of the operating system.
+    /// Errors of truncating the file.
     pub fn clear(&mut self) -> Result<()> {
         self.there = 0;
         self.file.set_len(0).map_err(|e| cannot_write(e, &self.path))
     }
 
-    /// Writes a part of the blob.
+    /// Writes `part` at the given offset of the blob, in bytes.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::NoSpace`] where the disk is full, errors of else writing.
+    /// [`headstart_block::ErrorKind::NoSpace`] if the disk is full; other errors of writing.
     pub fn write_at(&self, part: &[u8], offset: u64) -> Result<()> {
         self.file.write_all_at(part, offset).map_err(|e| cannot_write(e, &self.path))
     }
 
-    /// Publishes the file as the blob, durably.
+    /// Publishes the file as the blob `blob`, which survives a power failure afterwards. The content is not
+    /// checked here.
     ///
     /// # Errors
     /// Errors of syncing or renaming.
@@ -130,14 +133,15 @@ impl Unfinished {
         layout.put_in_place(&self.path, blob)
     }
 
-    /// Deletes the file.
+    /// Deletes the file. Failures are ignored, because the next prune tries again.
     pub fn discard(self) {
         // Best effort: prune tries again.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Deletes, or counts, beginnings of blobs that no writer has; returns their number and bytes.
+/// Deletes or counts, as `policy` says, the first parts of blobs that no writer is copying any more. Returns
+/// their number and their total length in bytes.
 ///
 /// # Errors
 /// Errors of reading or deleting.

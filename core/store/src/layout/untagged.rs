@@ -23,12 +23,13 @@ use std::time::SystemTime;
 /// Most bytes of a mark that are read: some hundred tags.
 const MARK_MAX: u64 = 64 << 10;
 
-/// A mark.
+/// The record that an image lost its last tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The tags that the image had last.
+    /// The last tags that the image had; empty if they are not known.
     pub tags: Vec<String>,
-    /// The moment at which it lost the last of them, by the clock of the file system.
+    /// The time at which the image lost its last tag or the loss was noticed, by the clock of the file
+    /// system.
     pub since: SystemTime,
 }
 
@@ -61,8 +62,8 @@ impl LayoutDir {
         self.private_dir().join(UNTAGGED)
     }
 
-    /// Replaces the index `before` by `after`, and marks the images that lose their last name by that. Under the
-    /// lock. A crash leaves the old index or the new.
+    /// Replaces the index `before` by `after`, and records the images that lose their last entry. The caller
+    /// holds the store's lock. A crash leaves either the old or the new index.
     ///
     /// # Errors
     /// Errors of writing, renaming or syncing.
@@ -75,12 +76,14 @@ impl LayoutDir {
         self.sync_root()
     }
 
-    /// Removes the marks of images that `after` names again. Under the lock, once `after` is written.
+    /// Deletes the records of images that are in `after` but not in `before`, because they have a name again.
+    /// The caller holds the store's lock and has written `after`. Failures are ignored.
     pub fn unmark_gained(&self, before: &LayoutIndex, after: &LayoutIndex) {
         gained_images(before, after).iter().for_each(|digest| self.unmark(digest));
     }
 
-    /// Marks the images that `before` names and `after` does not, durably. Under the lock, before `after` is written.
+    /// Records, as [`mark`](Self::mark) does, the images that are in `before` but not in `after`. The caller
+    /// holds the store's lock and writes `after` later.
     ///
     /// # Errors
     /// Errors of writing files.
@@ -89,7 +92,9 @@ impl LayoutDir {
         lost.try_for_each(|(digest, tags)| self.mark(&digest, tags))
     }
 
-    /// Marks an image as nameless from now on, durably. Under the lock.
+    /// Records that an image has lost its last tag now. The record survives a power failure. `tags` are the
+    /// tags that the image had. The caller holds the store's lock. If the disk is full, nothing is recorded
+    /// and no error is returned.
     ///
     /// # Errors
     /// Errors of writing files.
@@ -116,10 +121,10 @@ impl LayoutDir {
         }
     }
 
-    /// All marks.
+    /// Returns all records of images that lost their last tag, by the digests of the images' manifests.
     ///
     /// # Errors
-    /// Errors of reading the directory.
+    /// Errors of reading the directory or a record.
     pub fn marks(&self) -> Result<BTreeMap<Digest, Mark>> {
         let failed = |e| {
             Error::io("cannot read which images lost their names", e).about(self.untagged_dir().display())
@@ -148,7 +153,8 @@ impl LayoutDir {
         Ok(marks)
     }
 
-    /// Removes a mark. Best effort: one of an image that has a name, or is gone, means nothing.
+    /// Deletes the record that an image lost its last tag. Failures are ignored: a record of an image that
+    /// has a tag or is gone has no effect.
     pub fn unmark(&self, image: &Digest) {
         if let Ok(Some(dir)) = self.private_part(UNTAGGED) {
             let _ = dir.remove_file(&image.hex());

@@ -86,12 +86,12 @@ fn now_nanos() -> u64 {
     saturating::<u64>(now.as_nanos())
 }
 
-/// Sets the rate of a shared bucket in bytes a second, also for processes that have it open: `None` for no limit.
-/// Makes the file if it is not there. A process that was stopped while it had the file's lock is waited for a
-/// second; then the rate changes anyway.
+/// Sets the rate limit in the file at `path` to `rate` bytes a second, for all processes that share it.
+/// `None` removes the limit; 0 is treated as 1. The file is created if it does not exist. If a process that
+/// is stopped holds the file's lock, the rate is changed anyway after a second.
 ///
 /// # Errors
-/// Errors of the operating system.
+/// Errors of creating, locking or writing the file.
 pub fn set_shared_rate(path: &Path, rate: Option<u64>) -> Result<()> {
     let about = |e| Error::io("cannot keep the rate there", e).about(path.display());
     let open = || {

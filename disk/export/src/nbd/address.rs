@@ -16,12 +16,12 @@ use std::time::Duration;
 /// The time for which a TCP client may be silent before it is asked whether it still lives; the kernel asks nine times.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// The address at which an NBD server listens: `unix:/path` or `host:port`.
+/// The address at which an NBD server listens: `unix:/path` for a Unix socket, or `host:port` for TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A socket in the file system.
+    /// The path of a Unix socket.
     Unix(PathBuf),
-    /// A host name or address, and a port; 0 lets the system choose one.
+    /// A host name or IP address, and a TCP port; for port 0 the system chooses one.
     Tcp(String, u16),
 }
 
@@ -50,7 +50,8 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// `true` if only this host reaches it. A name is looked up for that.
+    /// Returns `true` if only this host can reach the address: a Unix socket, or a host name that resolves to
+    /// loopback addresses only. A name that cannot be resolved counts as not local.
     #[must_use]
     pub fn is_local(&self) -> bool {
         match self {

@@ -39,12 +39,12 @@ const BUFFER: usize = 256 << 10;
 /// The most bytes of requests that wait for a server which takes none.
 const UNSENT_MAX: usize = 16 << 20;
 
-/// The time-outs of a client.
+/// The time limits of an NBD client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientSettings {
-    /// The time-out of the connection and the choice of the export.
+    /// The maximum duration of connecting and choosing the export. 10 seconds by default.
     pub connect: Duration,
-    /// The time-out of each next byte of an answer, while a request is not answered.
+    /// The maximum duration without a received byte while a request is unanswered. 5 minutes by default.
     pub answer: Duration,
 }
 
@@ -54,16 +54,17 @@ impl Default for ClientSettings {
     }
 }
 
-/// A read that was answered.
+/// The outcome of one read; the bytes are discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NbdAnswer {
-    /// The number of the read, as given to [`Client::read`].
+    /// The number that the caller gave the read in [`Client::read`].
     pub number: u64,
-    /// The server's error, a number of the protocol (5: I/O, 22: invalid); `None` if all bytes came.
+    /// The error code of the NBD protocol that the server returned, such as 5 (I/O) or 22 (invalid request);
+    /// `None` if the read succeeded.
     pub error: Option<u32>,
 }
 
-/// A connection to an export.
+/// A connection to one export of an NBD server, for reads that are timed: received bytes are discarded.
 pub struct Client {
     socket: OwnedFd,
     name: String,
@@ -94,9 +95,9 @@ impl Client {
     /// Connects to the server and chooses the export that `uri` names.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] if no server listens or it does not answer in time, [`ErrorKind::NotFound`] if it has
-    /// no such export, [`ErrorKind::Unsupported`] if it demands TLS or speaks another style, [`ErrorKind::Corrupt`] if
-    /// it is no NBD server.
+    /// [`ErrorKind::Unavailable`] if no server listens or it does not answer in time, [`ErrorKind::NotFound`]
+    /// if it has no such export, [`ErrorKind::Unsupported`] if it demands TLS or does not speak the fixed
+    /// newstyle handshake, [`ErrorKind::Corrupt`] if it is not an NBD server.
     #[expect(clippy::disallowed_methods, reason = "a handshake has a deadline")]
     pub fn connect(uri: &NbdUri, settings: &ClientSettings) -> Result<Self> {
         let until = Instant::now() + settings.connect;
@@ -130,17 +131,19 @@ impl Client {
         self.facts.size
     }
 
-    /// The number of reads that are not answered yet.
+    /// The number of reads that were sent and are not answered yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.reads.len()
     }
 
-    /// Asks for `range` of the export under a number of the caller's that no read in flight has. If the server takes
-    /// only whole blocks, whole blocks are asked for; if it limits the length of a request, several requests are sent.
+    /// Sends a read of `range`. The caller chooses `number`, which no other read in flight may have. If the
+    /// server accepts only whole blocks, the read is extended to whole blocks; if it limits the length of a
+    /// request, several requests are sent.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if the range is empty or not within the export; errors of sending.
+    /// [`ErrorKind::Invalid`] if the range is empty or not within the export; [`ErrorKind::Unavailable`] if
+    /// the connection is lost or more than 16 MiB of requests wait to be sent.
     #[expect(clippy::disallowed_methods, reason = "a server that was idle is given all its time to answer")]
     pub fn read(&mut self, number: u64, range: ByteRange) -> Result<()> {
         let Facts { size, unit, longest, .. } = self.facts;
@@ -168,12 +171,13 @@ impl Client {
         self.send()
     }
 
-    /// Waits until a read is answered, which is added to `answers`, or until the moment `until`; without a moment, only
-    /// for an answer.
+    /// Waits until at least one read is answered, appends the outcomes to `answers` and returns. Returns
+    /// without an answer at the moment `until`, or, with `None`, at once if no read is in flight.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] if the server hangs up, or sends nothing for too long while a read waits;
-    /// [`ErrorKind::Corrupt`] if it breaks the protocol. The connection is of no use then.
+    /// [`ErrorKind::Unavailable`] if the server closes the connection or sends nothing for
+    /// [`ClientSettings::answer`] while a read waits; [`ErrorKind::Corrupt`] if it violates the protocol. The
+    /// connection cannot be used after an error.
     #[expect(clippy::disallowed_methods, reason = "waiting is what it is for")]
     pub fn wait(&mut self, until: Option<Instant>, answers: &mut Vec<NbdAnswer>) -> Result<()> {
         let before = answers.len();
@@ -199,7 +203,8 @@ impl Client {
         }
     }
 
-    /// Sends a goodbye. It does not matter if the server does not receive it.
+    /// Sends the protocol's disconnect request and closes the connection, without waiting for unanswered
+    /// reads. A failure to send is ignored.
     pub fn disconnect(mut self) {
         let request = NbdRequest { flags: 0, command: command::DISCONNECT, cookie: 0, offset: 0, len: 0 };
         self.unsent.extend_from_slice(&request.encode());

@@ -26,7 +26,8 @@ use super::proto::{
 };
 use headstart_block::exact;
 
-/// The longest data of an option, in bytes: a name of 4,096 and many queries.
+/// The maximum length of an option's data, in bytes. This has room for an export name of 4,096 bytes and many
+/// metadata queries; a client that sends more is disconnected.
 pub const OPTION_LEN_MAX: u32 = 16 << 10;
 
 /// Bytes with which an export's answer is padded for clients that do not decline it.
@@ -35,59 +36,60 @@ const PADDING: usize = 124;
 /// The unit of requests that is served best, in bytes: a page.
 const BLOCK_PREFERRED: u32 = 4096;
 
-/// The facts about an export that a client may learn.
+/// The facts about an export that the handshake may tell a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportView {
-    /// Its name.
+    /// The name of the export.
     pub name: String,
     /// A description for people; may be empty.
     pub description: String,
-    /// Size in bytes.
+    /// The size of the export, in bytes.
     pub size: u64,
-    /// `true` if writes are refused.
+    /// `true` if the export is read-only.
     pub read_only: bool,
-    /// `true` if a client that may write may make the disk larger.
+    /// `true` if clients that may write may also enlarge the disk.
     pub resizable: bool,
-    /// The names of certificates, one of which a client needs to learn of the export; `None`: no client needs one.
+    /// The certificate names that give access: only a client whose certificate has one of them sees the
+    /// export. `None`: every client does.
     pub certificates: Option<Vec<String>>,
 }
 
-/// The state of a connection's encryption.
+/// The TLS state of a connection during the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encryption {
-    /// The server has no certificate.
+    /// The server has no certificate, so no client can use TLS.
     Unavailable,
-    /// The server has a certificate, and demands that it is used.
+    /// The server has a certificate and demands TLS, but the connection is not encrypted yet.
     Demanded,
     /// The connection is encrypted.
     On,
 }
 
-/// The next action after [`Handshake::advance`]. In any case the replies are sent first.
+/// The action that the caller takes after [`Handshake::advance`], once it has sent the replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeStep {
-    /// Give the handshake more bytes.
+    /// Read more bytes from the client, then call [`Handshake::advance`] again.
     More,
-    /// Encrypt the stream, then go on with [`Handshake::encrypted`].
+    /// Perform the TLS handshake, then call [`Handshake::encrypted`] and continue.
     StartTls,
-    /// The client chose an export: transmission begins.
+    /// Start the transmission phase, because the client has chosen an export.
     Transmit(Chosen),
-    /// Close, after a polite goodbye or one of the client's mistakes.
+    /// Close the connection, for the reason given: the client has ended the handshake or made an error.
     Close(&'static str),
 }
 
-/// The result of a handshake.
+/// The result of a handshake: the export that the client chose, and the agreed features of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// The export's number in the list that the handshake was given.
+    /// The index of the export in the list given to [`Handshake::new`].
     pub export: usize,
-    /// `true` if replies are structured.
+    /// `true` if the client accepts structured replies.
     pub structured: bool,
-    /// `true` if block status may be asked for.
+    /// `true` if the client may send block status requests, for the context `base:allocation`.
     pub base_allocation: bool,
 }
 
-/// A handshake with one client.
+/// The server's side of the NBD handshake with one client, without I/O.
 #[derive(Debug)]
 pub struct Handshake<'a> {
     exports: &'a [ExportView],
@@ -102,22 +104,22 @@ pub struct Handshake<'a> {
 }
 
 impl<'a> Handshake<'a> {
-    /// Begins a handshake that offers `exports`.
+    /// Begins a handshake with a new client that may choose among `exports`.
     #[must_use]
     pub fn new(exports: &'a [ExportView], encryption: Encryption) -> Self {
         let (structured, base_allocation, names) = Default::default();
         Self { exports, encryption, padding: None, structured, base_allocation, names }
     }
 
-    /// Appends the server's greeting.
+    /// Appends the server's greeting, the first bytes of a connection, to `out`.
     pub fn greet(out: &mut Vec<u8>) {
         out.extend_from_slice(&proto::GREETING.to_be_bytes());
         out.extend_from_slice(&proto::OPTION_MAGIC.to_be_bytes());
         out.extend_from_slice(&(proto::FLAG_FIXED_NEWSTYLE | proto::FLAG_NO_ZEROES).to_be_bytes());
     }
 
-    /// Notes that the stream is encrypted from here on, with a client whose certificate has these `names`; everything
-    /// that was negotiated before is forgotten.
+    /// Records that the stream is encrypted from here on and that the client's certificate has these `names`
+    /// (empty if it has shown none). Structured replies and block status must be negotiated again.
     pub fn encrypted(&mut self, names: Vec<String>) {
         self.encryption = Encryption::On;
         self.names = names;
@@ -125,8 +127,9 @@ impl<'a> Handshake<'a> {
         self.base_allocation = None;
     }
 
-    /// Takes one message from the start of `input`, appends the replies to `out`, and returns the number of bytes of
-    /// `input` that were used. With [`HandshakeStep::More`] and no bytes used, the message is not whole yet.
+    /// Consumes at most one message at the start of `input`, appends the replies to `out`, and returns the
+    /// number of consumed bytes with the next action. 0 bytes with [`HandshakeStep::More`] mean that the
+    /// message is not complete yet.
     pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, HandshakeStep) {
         let Some(padding) = self.padding else {
             return self.take_flags(input);

@@ -20,15 +20,16 @@ const HANDSHAKE: Duration = Duration::from_secs(60);
 /// The time that a client may leave its replies, as with any server.
 const SEND: Duration = Duration::from_secs(60);
 
-/// A server of one disk. Dropping it cuts its clients off.
+/// An NBD server of one disk without an address: each client receives one end of a socket pair. Dropping the
+/// server disconnects its clients.
 pub struct PrivateServer {
     registry: Arc<ConnectionRegistry>,
     name: String,
 }
 
 impl PrivateServer {
-    /// Creates a server of `export` for at most `connections_max` connections, whose requests hold at most `memory`
-    /// bytes together. Clients may make the disk larger.
+    /// Creates a server of `export` for at most `connections_max` connections, whose requests use at most
+    /// `memory` bytes together (256 KiB if it is less). Clients may enlarge the disk.
     #[must_use]
     pub fn new(export: Export, connections_max: usize, memory: u64) -> Self {
         let limits =
@@ -41,11 +42,11 @@ impl PrivateServer {
         }
     }
 
-    /// Begins a connection, and returns the client's end of it.
+    /// Opens a connection and returns the client's end of its socket pair.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Conflict`] if there are too many connections, or the server has ended; errors of
-    /// the operating system.
+    /// [`headstart_block::ErrorKind::Conflict`] if `connections_max` connections are open or the server has
+    /// ended; errors of the operating system.
     pub fn connect(&self) -> Result<OwnedFd> {
         let failed = |e| Error::io("cannot make a connection to a disk", e).about(&self.name);
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
@@ -59,9 +60,9 @@ impl PrivateServer {
         Ok(theirs)
     }
 
-    /// Takes no more requests, gives those in flight `timeout` to finish, and cuts the clients off. `true` once no
-    /// thread works for a client any more: from then on no request of a client changes the disk. May be called
-    /// again.
+    /// Accepts no more requests, gives those in flight `timeout` to finish, and disconnects the clients.
+    /// Returns `true` once no thread works for a client any more: no client's request changes the disk from
+    /// then on. If the result is `false`, the call may be repeated.
     #[must_use]
     pub fn end(&self, timeout: Duration) -> bool {
         self.registry.drain(timeout)

@@ -17,195 +17,198 @@
 
 use headstart_block::exact;
 
-/// `NBDMAGIC`: the first word of a server.
+/// `NBDMAGIC`, the magic number with which the server begins a connection.
 pub const GREETING: u64 = 0x4e42_444d_4147_4943;
-/// `IHAVEOPT`: the second word of a server, and the first of each option.
+/// `IHAVEOPT`, the magic number that follows [`GREETING`], and with which each option of a client begins.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// The first word of each reply to an option.
+/// The magic number with which each reply to an option begins.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// The first word of each request.
+/// The magic number with which each request begins.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// The first word of a simple reply.
+/// The magic number with which a simple reply begins.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// The first word of a chunk of a structured reply.
+/// The magic number with which each chunk of a structured reply begins.
 pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
-/// Bytes of an option before its data.
+/// Length of the header of an option, in bytes; the option's data follow it.
 pub const OPTION_HEADER: usize = 16;
-/// Bytes of a request before a write's data.
+/// Length of a request, in bytes; the data of a write follow it.
 pub const REQUEST_HEADER: usize = 28;
-/// Bytes of a simple reply before a read's data.
+/// Length of a simple reply, in bytes; the data of a read follow it.
 pub const SIMPLE_REPLY_HEADER: usize = 16;
-/// Bytes of a structured chunk before its payload.
+/// Length of the header of a structured reply's chunk, in bytes; the payload follows it.
 pub const CHUNK_HEADER: usize = 20;
-/// Bytes of a data chunk before the data: header and offset.
+/// Length of the header and the offset of a chunk of data, in bytes; the data follow.
 pub const DATA_CHUNK_HEADER: usize = CHUNK_HEADER + 8;
 
-/// The longest string that the protocol allows, in bytes: names, descriptions, messages.
+/// The maximum length that the protocol allows for a name, a description or a message, in bytes.
 pub const STRING_MAX: usize = 4096;
-/// The largest read or write that is served, in bytes: the most that QEMU sends, and the most that the protocol lets a
-/// client assume without asking.
+/// The maximum length of a read or write that is served, in bytes. QEMU sends no more, and the protocol lets
+/// a client assume no more without asking.
 pub const PAYLOAD_MAX: u32 = 32 << 20;
 
-/// Handshake flag of both sides: the server knows the fixed newstyle.
+/// Handshake flag of server and client: the handshake is the fixed newstyle, which answers unknown options.
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1;
-/// Handshake flag of both sides: no padding after the answer to [`option::EXPORT_NAME`].
+/// Handshake flag of server and client: 124 bytes of padding after the answer to [`option::EXPORT_NAME`] are
+/// omitted.
 pub const FLAG_NO_ZEROES: u16 = 2;
 
 /// Options of the handshake.
 pub mod option {
-    /// Use an export, the old way: no error can be answered.
+    /// Choose an export and start transmission, by the oldest form of the protocol. The server cannot answer
+    /// an error and closes the connection instead.
     pub const EXPORT_NAME: u32 = 1;
-    /// Give up.
+    /// End the handshake and the connection.
     pub const ABORT: u32 = 2;
     /// List the exports.
     pub const LIST: u32 = 3;
-    /// Encrypt from here on.
+    /// Encrypt the connection with TLS from here on.
     pub const STARTTLS: u32 = 5;
     /// Describe an export.
     pub const INFO: u32 = 6;
-    /// Describe an export and use it.
+    /// Describe an export, choose it and start transmission.
     pub const GO: u32 = 7;
-    /// Answer by structured replies.
+    /// Use structured replies from here on.
     pub const STRUCTURED_REPLY: u32 = 8;
-    /// Name the kinds of block status an export has.
+    /// List the metadata contexts (kinds of block status) of an export.
     pub const LIST_META_CONTEXT: u32 = 9;
-    /// Choose kinds of block status.
+    /// Choose the metadata contexts that block status reports.
     pub const SET_META_CONTEXT: u32 = 10;
 }
 
 /// Kinds of reply to an option.
 pub mod option_reply {
-    /// Done.
+    /// The option succeeded; the last reply to it.
     pub const ACK: u32 = 1;
-    /// An export of the list.
+    /// One export in the answer to a list request.
     pub const SERVER: u32 = 2;
-    /// A fact about an export.
+    /// One fact about an export; its type is one of the module `info`.
     pub const INFO: u32 = 3;
-    /// A kind of block status.
+    /// One metadata context: its name and the number that replies use for it.
     pub const META_CONTEXT: u32 = 4;
-    /// The option is unknown.
+    /// The server does not know the option.
     pub const ERR_UNSUP: u32 = (1 << 31) + 1;
-    /// The option is forbidden here.
+    /// The server's policy forbids the option.
     pub const ERR_POLICY: u32 = (1 << 31) + 2;
-    /// The option's data makes no sense.
+    /// The option's data are invalid.
     pub const ERR_INVALID: u32 = (1 << 31) + 3;
     /// The option is allowed only over TLS.
     pub const ERR_TLS_REQD: u32 = (1 << 31) + 5;
-    /// There is no such export.
+    /// The server has no export of that name, or hides it from this client.
     pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
 }
 
 /// Facts about an export.
 pub mod info {
-    /// Size and flags.
+    /// The export's size in bytes and its transmission flags.
     pub const EXPORT: u16 = 0;
-    /// Its canonical name.
+    /// The export's canonical name.
     pub const NAME: u16 = 1;
-    /// A description for people.
+    /// The export's description, for people.
     pub const DESCRIPTION: u16 = 2;
-    /// Sizes of requests: smallest, best, largest.
+    /// The minimum, preferred and maximum size of requests, in bytes.
     pub const BLOCK_SIZE: u16 = 3;
 }
 
 /// The abilities of an export.
 pub mod export_flag {
-    /// The other flags have a meaning.
+    /// The transmission flags are valid; always set.
     pub const HAS_FLAGS: u16 = 1;
-    /// Writes are refused.
+    /// The export is read-only: writes are refused.
     pub const READ_ONLY: u16 = 1 << 1;
-    /// The export can flush.
+    /// The server handles flush requests.
     pub const SEND_FLUSH: u16 = 1 << 2;
-    /// The export can make single writes durable.
+    /// The server handles the FUA flag: a single write is durable before it is answered.
     pub const SEND_FUA: u16 = 1 << 3;
-    /// The export can trim.
+    /// The server handles trim requests.
     pub const SEND_TRIM: u16 = 1 << 5;
-    /// The export can write zeros without their being sent.
+    /// The server handles requests to write zeros, whose data are not transmitted.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// The export can answer a read in one chunk.
+    /// The server handles the DF flag: the data of a read are answered in one chunk.
     pub const SEND_DF: u16 = 1 << 7;
-    /// Several connections see the same data, flushes included.
+    /// Several connections are consistent: a flush on one covers the answered writes of all.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
-    /// The export can become larger (an extension that few clients know).
+    /// The server handles requests to resize the export (an extension that few clients know).
     pub const SEND_RESIZE: u16 = 1 << 9;
-    /// The export takes hints about the bytes that will be read.
+    /// The server handles cache requests: hints that bytes will be read.
     pub const SEND_CACHE: u16 = 1 << 10;
-    /// The export can refuse to write zeros if that would be slower than a write.
+    /// The server handles the FAST_ZERO flag: a request to write zeros fails if it would be slower than a
+    /// write.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
 /// Commands of requests.
 pub mod command {
-    /// Read.
+    /// Read a range.
     pub const READ: u16 = 0;
-    /// Write.
+    /// Write a range; the data follow the request.
     pub const WRITE: u16 = 1;
-    /// Goodbye.
+    /// Close the connection once all requests are answered; this request has no reply.
     pub const DISCONNECT: u16 = 2;
-    /// Make all writes durable.
+    /// Make all answered writes durable.
     pub const FLUSH: u16 = 3;
-    /// The bytes are not needed any more.
+    /// Discard a range whose bytes are not needed any more.
     pub const TRIM: u16 = 4;
-    /// The bytes will be read.
+    /// Prepare a range that will be read soon.
     pub const CACHE: u16 = 5;
-    /// Write zeros.
+    /// Write zeros to a range.
     pub const WRITE_ZEROES: u16 = 6;
-    /// Report holes.
+    /// Report the extents of a range: holes and data.
     pub const BLOCK_STATUS: u16 = 7;
-    /// Become larger: the new size is in the offset's place.
+    /// Enlarge the export; the request's offset field has the new size in bytes.
     pub const RESIZE: u16 = 8;
 }
 
 /// Flags of requests.
 pub mod command_flag {
-    /// Durable before it is answered.
+    /// Make the written bytes durable before the request is answered.
     pub const FUA: u16 = 1;
-    /// Zero without punching holes.
+    /// Write zeros without deallocating the range.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// Answer a read in one chunk.
+    /// Answer the read's data in one chunk.
     pub const DF: u16 = 1 << 2;
-    /// One extent is enough.
+    /// Report only the first extent of the range.
     pub const REQ_ONE: u16 = 1 << 3;
-    /// Zero only if that is faster than a write.
+    /// Write zeros only if that is faster than a write; otherwise fail at once.
     pub const FAST_ZERO: u16 = 1 << 4;
 }
 
 /// Kinds of structured chunks.
 pub mod chunk {
-    /// Flag: the last one of its reply.
+    /// Chunk flag: this is the last chunk of its reply.
     pub const DONE: u16 = 1;
-    /// Only the end of the reply.
+    /// Chunk type without payload, which only ends a reply.
     pub const NONE: u16 = 0;
-    /// Offset and data.
+    /// Chunk type: an offset on the disk and the data from there on.
     pub const OFFSET_DATA: u16 = 1;
-    /// Offset and length of zeros.
+    /// Chunk type: the offset and the length of a range of zeros.
     pub const OFFSET_HOLE: u16 = 2;
-    /// Context and extents.
+    /// Chunk type: the number of a metadata context, and the lengths and states of extents.
     pub const BLOCK_STATUS: u16 = 5;
-    /// Error and message.
+    /// Chunk type: an error code and a message for people.
     pub const ERROR: u16 = (1 << 15) + 1;
 }
 
-/// The only kind of block status here.
+/// The name of the only metadata context (kind of block status) that this server supports: allocated or hole.
 pub const BASE_ALLOCATION: &str = "base:allocation";
-/// The number of [`BASE_ALLOCATION`] in replies; any would do.
+/// The number that stands for [`BASE_ALLOCATION`] in replies. The server may choose any.
 pub const BASE_ALLOCATION_ID: u32 = 1;
-/// The state of an extent that is not allocated, and reads as zeros.
+/// The block status flags of an extent that is a hole and reads as zeros.
 pub const STATE_HOLE_ZERO: u32 = 3;
 
-/// Errors of requests: numbers of the protocol, whatever the system calls them.
+/// The error codes of replies. The protocol fixes the numbers, independent of the operating system's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Errno {
     /// Not permitted: the export is read-only.
     Perm = 1,
-    /// The storage failed.
+    /// An I/O error of the storage.
     Io = 5,
-    /// The request makes no sense.
+    /// The request is invalid.
     Inval = 22,
-    /// No space, or past the end.
+    /// The storage has no space, or a write extends past the disk's end.
     NoSpc = 28,
-    /// The request would not be fast.
+    /// Zeroing that must be faster than a write would not be.
     NotSup = 95,
 }
 
@@ -246,17 +249,17 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The head of an option.
+/// The header of an option, which a client sends during the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionHeader {
-    /// See [`option`].
+    /// The number of the option, one of the module [`option`]; others are possible.
     pub option: u32,
-    /// Bytes of data that follow.
+    /// Length of the option's data, which follow, in bytes.
     pub len: u32,
 }
 
 impl OptionHeader {
-    /// Parses an option's head; `None` if the magic is wrong.
+    /// Parses an option's header; returns `None` if its magic number is wrong.
     #[must_use]
     pub fn parse(bytes: &[u8; OPTION_HEADER]) -> Option<Self> {
         let mut fields = Fields(bytes);
@@ -264,7 +267,7 @@ impl OptionHeader {
         Some(Self { option: fields.u32()?, len: fields.u32()? })
     }
 
-    /// The bytes as a client sends them.
+    /// Encodes the header as a client sends it.
     #[must_use]
     pub fn encode(&self) -> [u8; OPTION_HEADER] {
         let mut out = [0; OPTION_HEADER];
@@ -275,23 +278,24 @@ impl OptionHeader {
     }
 }
 
-/// A request as it came, unchecked.
+/// A request as received from a client; only its magic number was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NbdRequest {
-    /// See [`command_flag`].
+    /// The flags, a sum of those of the module [`command_flag`]; others are possible.
     pub flags: u16,
-    /// See [`command`].
+    /// The number of the command, one of the module [`command`]; others are possible.
     pub command: u16,
-    /// The client's name for the request, which replies repeat.
+    /// The client's identifier of the request; the reply repeats it.
     pub cookie: u64,
-    /// First byte on the disk.
+    /// Offset of the first byte on the disk; for [`command::RESIZE`] the new size in bytes.
     pub offset: u64,
-    /// Number of bytes on the disk.
+    /// Length of the requested range, in bytes.
     pub len: u32,
 }
 
 impl NbdRequest {
-    /// Parses a request; `None` if the magic is wrong: the bytes after it cannot be trusted then.
+    /// Parses a request; returns `None` if its magic number is wrong: the bytes that follow cannot be
+    /// interpreted then.
     #[must_use]
     pub fn parse(bytes: &[u8; REQUEST_HEADER]) -> Option<Self> {
         let mut fields = Fields(bytes);
@@ -300,7 +304,7 @@ impl NbdRequest {
         Some(Self { flags, command, cookie: fields.u64()?, offset: fields.u64()?, len: fields.u32()? })
     }
 
-    /// The bytes as a client sends them.
+    /// Encodes the request as a client sends it.
     #[must_use]
     pub fn encode(&self) -> [u8; REQUEST_HEADER] {
         let mut out = [0; REQUEST_HEADER];
@@ -314,7 +318,7 @@ impl NbdRequest {
     }
 }
 
-/// The head of a simple reply; `error` is 0 for success.
+/// Encodes the header of a simple reply; `error` is 0 for success, otherwise an error code of the protocol.
 #[must_use]
 pub fn simple_reply(cookie: u64, error: u32) -> [u8; SIMPLE_REPLY_HEADER] {
     let mut out = [0; SIMPLE_REPLY_HEADER];
@@ -324,7 +328,8 @@ pub fn simple_reply(cookie: u64, error: u32) -> [u8; SIMPLE_REPLY_HEADER] {
     out
 }
 
-/// The head of a structured chunk with `len` bytes of payload.
+/// Encodes the header of a structured reply's chunk with `len` bytes of payload. `kind` is a chunk type, and
+/// `done` marks the reply's last chunk.
 #[must_use]
 pub fn chunk_header(cookie: u64, kind: u16, done: bool, len: u32) -> [u8; CHUNK_HEADER] {
     let mut out = [0; CHUNK_HEADER];
@@ -336,7 +341,8 @@ pub fn chunk_header(cookie: u64, kind: u16, done: bool, len: u32) -> [u8; CHUNK_
     out
 }
 
-/// The head of a chunk with `len` bytes of data from `offset` on; `len` is at most [`PAYLOAD_MAX`].
+/// Encodes the header of a chunk with `len` bytes of data from `offset` on; `len` is at most [`PAYLOAD_MAX`].
+/// `done` marks the reply's last chunk.
 #[must_use]
 pub fn data_chunk_header(cookie: u64, done: bool, offset: u64, len: u32) -> [u8; DATA_CHUNK_HEADER] {
     let mut out = [0; DATA_CHUNK_HEADER];
@@ -350,14 +356,15 @@ pub fn data_chunk_header(cookie: u64, done: bool, offset: u64, len: u32) -> [u8;
     out
 }
 
-/// Appends a chunk that says `[offset, offset + len)` is zeros.
+/// Appends a chunk that reports the `len` bytes from `offset` on as zeros. `done` marks the reply's last
+/// chunk.
 pub fn put_hole_chunk(out: &mut Vec<u8>, cookie: u64, done: bool, offset: u64, len: u32) {
     out.extend_from_slice(&chunk_header(cookie, chunk::OFFSET_HOLE, done, 12));
     out.extend_from_slice(&offset.to_be_bytes());
     out.extend_from_slice(&len.to_be_bytes());
 }
 
-/// Appends the last chunk of a reply: an error, and a message for people.
+/// Appends the last chunk of a failed reply: the error code, and a message for people.
 pub fn put_error_chunk(out: &mut Vec<u8>, cookie: u64, error: Errno, message: &str) {
     // Sixteen bits hold the message's length, and the protocol allows less.
     let message = clip(message, STRING_MAX);
@@ -368,7 +375,7 @@ pub fn put_error_chunk(out: &mut Vec<u8>, cookie: u64, error: Errno, message: &s
     out.extend_from_slice(&message.as_bytes()[..usize::from(len)]);
 }
 
-/// Appends a reply to an option.
+/// Appends a reply to the option number `option`; `kind` is the type of the reply.
 pub fn put_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
     out.extend_from_slice(&option.to_be_bytes());

@@ -35,14 +35,15 @@ const PUMP: usize = 64 << 10;
 /// The time that a client may take to receive the end.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// The certificates of an NBD server. With them, it demands TLS of every client.
+/// The TLS certificates of an NBD server. A server that has them demands TLS of every client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// The server's certificate and the chain from it to its CA, PEM.
+    /// The PEM file with the server's certificate, followed by the chain of certificates up to its CA.
     pub certificate: PathBuf,
-    /// The private key, PEM.
+    /// The PEM file with the private key of the server's certificate.
     pub key: PathBuf,
-    /// The CA (PEM) whose certificates clients need; without it any client may connect.
+    /// The PEM file of the CA that must have issued the clients' certificates; `None`: clients need no
+    /// certificate.
     pub client_ca: Option<PathBuf>,
 }
 

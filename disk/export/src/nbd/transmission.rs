@@ -8,67 +8,68 @@ use super::proto::{Errno, NbdRequest, PAYLOAD_MAX, command, command_flag};
 use super::proto::{SIMPLE_REPLY_HEADER, put_error_chunk, simple_reply};
 use headstart_block::{ByteRange, Error, ErrorKind};
 
-/// The results of the handshake, and the limits of the disk.
+/// The features that client and server agreed on in the handshake, and the operations that the disk allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NbdSession {
-    /// `true` if replies are structured.
+    /// `true` if the client accepts structured replies.
     pub structured: bool,
-    /// `true` if block status may be asked for.
+    /// `true` if the client may send block status requests.
     pub base_allocation: bool,
-    /// `true` if writes are refused.
+    /// `true` if the disk is read-only, so that writes are refused.
     pub read_only: bool,
-    /// `true` if the client may make the disk larger.
+    /// `true` if the client may enlarge the disk.
     pub resizable: bool,
 }
 
-/// A request that makes sense.
+/// A checked request, which can be executed as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NbdCommand {
-    /// Send bytes.
+    /// Read a range of the disk and send its bytes.
     Read {
         /// The range to read.
         range: ByteRange,
-        /// `true`: in one chunk.
+        /// `true` if the bytes must be sent in one chunk.
         whole: bool,
     },
     /// Write the bytes that came with the request.
     Write {
         /// The range to write.
         range: ByteRange,
-        /// `true`: durable before it is answered.
+        /// `true` if the bytes must be durable before the request is answered.
         fua: bool,
     },
     /// Make all answered writes durable.
     Flush,
-    /// Write zeros.
+    /// Write zeros to a range.
     Zero {
         /// The range to zero.
         range: ByteRange,
-        /// `true`: durable before it is answered.
+        /// `true` if the zeros must be durable before the request is answered.
         fua: bool,
-        /// `true`: only if that is faster than a write; otherwise refuse at once.
+        /// `true` if the zeros may be written only if that is faster than a write; otherwise the request
+        /// fails at once.
         fast: bool,
     },
-    /// Note that bytes are not needed any more.
+    /// Discard a range whose bytes are no longer needed.
     Trim {
-        /// The range that is not needed.
+        /// The range to discard.
         range: ByteRange,
-        /// `true`: durable before it is answered.
+        /// `true` if the discard must be durable before the request is answered.
         fua: bool,
     },
-    /// Note that bytes will be read.
+    /// Prepare a range that the client will read soon.
     Cache {
         /// The range that will be read.
         range: ByteRange,
     },
-    /// Report the parts that are holes.
+    /// Report the extents of a range: holes and data.
     Status {
         /// The range to report on.
         range: ByteRange,
-        /// `true`: only the first extent.
+        /// `true` if only the first extent is to be reported.
         one: bool,
     },
-    /// Become larger.
+    /// Enlarge the disk.
     Resize {
         /// The new size in bytes.
         size: u64,
@@ -77,12 +78,12 @@ pub enum NbdCommand {
     Disconnect,
 }
 
-/// The reason why a request is not executed.
+/// The error that answers a request which is not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NbdRefusal {
-    /// The error number, for programs.
+    /// The error code of the reply.
     pub errno: Errno,
-    /// The message, for people.
+    /// A message for people, which structured replies carry.
     pub message: &'static str,
 }
 
@@ -90,10 +91,10 @@ const fn refuse(errno: Errno, message: &'static str) -> NbdRefusal {
     NbdRefusal { errno, message }
 }
 
-/// The meaning of `request` for a disk of `size` bytes.
+/// Checks `request` against the session and a disk of `size` bytes, and returns the command to execute.
 ///
 /// # Errors
-/// A [`NbdRefusal`], which is the answer.
+/// The [`NbdRefusal`] to answer: the request is invalid, past the disk's end, or not allowed in this session.
 pub fn judge(request: &NbdRequest, session: NbdSession, size: u64) -> Result<NbdCommand, NbdRefusal> {
     let has = |flag: u16| request.flags & flag != 0;
     // FUA may be set on any request, as the protocol demands; it has a meaning only if bytes are written.
@@ -152,7 +153,7 @@ pub fn judge(request: &NbdRequest, session: NbdSession, size: u64) -> Result<Nbd
     }
 }
 
-/// The protocol's number for an error of the disk.
+/// Returns the NBD error code for an error of the disk.
 #[must_use]
 pub fn errno_of(error: &Error) -> Errno {
     match error.kind() {
@@ -163,8 +164,8 @@ pub fn errno_of(error: &Error) -> Errno {
     }
 }
 
-/// The message that a client gets for an error of the disk. The error itself names paths of this host and addresses of
-/// stores, which are for the log.
+/// Returns the message that a client gets for an error of the disk. The error itself is only logged, because
+/// it names paths of this host and addresses of stores.
 #[must_use]
 pub fn message_of(error: &Error) -> &'static str {
     match error.kind() {
@@ -177,7 +178,8 @@ pub fn message_of(error: &Error) -> &'static str {
     }
 }
 
-/// Appends the reply that a request failed; the message reaches only clients that take structured replies.
+/// Appends the reply to a failed request. `message` is sent only if `structured` is set, because simple
+/// replies have no message.
 pub fn put_error(out: &mut Vec<u8>, cookie: u64, structured: bool, errno: Errno, message: &str) {
     if structured {
         put_error_chunk(out, cookie, errno, message);

@@ -39,7 +39,7 @@ const WAITING_MAX: usize = 64;
 /// The time between two looks of a queue without requests whether it may give memory back, in seconds.
 const IDLE_SECS: u64 = 20;
 
-/// A disk that the kernel has as `/dev/ublkbN`.
+/// A disk that is served as the block device `/dev/ublkbN`.
 pub struct Ublk {
     path: PathBuf,
     target: Arc<Target>,
@@ -58,11 +58,11 @@ struct Target {
 }
 
 impl Ublk {
-    /// Makes a block device of `export` and serves it.
+    /// Creates a block device for `export` and serves it.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] if the kernel has no ublk or is known to crash, [`ErrorKind::Invalid`] if the disk is
-    /// not whole sectors, [`ErrorKind::Io`] if the device cannot be made.
+    /// [`ErrorKind::Unsupported`] if the kernel has no ublk or is known to crash, [`ErrorKind::Invalid`] if
+    /// the disk's size is not a whole number of sectors, [`ErrorKind::Io`] if the device cannot be created.
     pub fn start(export: Export, settings: &UblkSettings) -> Result<Self> {
         probe_trusting(settings.trust_kernel)?;
         let size = export.device.size();

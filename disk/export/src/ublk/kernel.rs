@@ -126,10 +126,11 @@ fn lacks(cause: impl Into<std::borrow::Cow<'static, str>>, remedy: &'static str)
     Error::new(ErrorKind::Unsupported, cause).remedy(remedy)
 }
 
-/// The release of this host's kernel, if it has a ublk that is not known to crash. Makes nothing.
+/// Returns the release of this host's kernel if its ublk driver can be used and is not known to crash.
+/// Creates no device.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`], which names the missing or broken part and the remedy.
+/// [`ErrorKind::Unsupported`]; the error names the missing or broken part and the remedy.
 pub fn probe() -> Result<String> {
     Host::this().check(false)
 }

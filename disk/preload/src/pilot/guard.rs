@@ -7,13 +7,16 @@ use headstart_block::{Plan, PlanItem, SLICE_SIZE, Time, saturating, to_usize};
 use headstart_pull::Preloading;
 use std::sync::Arc;
 
-/// The number of items that must be due before a plan is judged.
+/// The minimum number of due items (preloaded items that the boot should have read by now) before a plan is
+/// judged.
 pub const DUE_MIN: u64 = 6;
-/// The least share of the items that are due that must have been read.
+/// The minimum share of due items in whose block the boot must have read, 0 to 1. Below it preloading stops.
 pub const FLOOR: f64 = 0.34;
-/// The number of slices that must be read before a plan can be called strange.
+/// The minimum number of slices (64 KiB) that the boot must have read before a plan is judged by the share of
+/// them that it names.
 pub const READ_MIN: u64 = 16;
-/// The factor by which guests are at most faster than the recorded ones, which may have been emulated.
+/// The assumed maximum speed of a guest relative to the recorded ones, as a factor. It is large because
+/// recorded guests may have run in an emulator.
 pub const FASTER: u64 = 8;
 
 /// The guard of a plan; see the module's head.

@@ -25,31 +25,35 @@ const VERSION: u32 = 1;
 /// The largest accepted length of the file, in bytes: enough for some manifests.
 const LEN_MAX: u64 = 64 << 20;
 
-/// An image of a disk.
+/// An image of a disk as the disk's process records it. Later processes of the disk use the same image,
+/// whatever its tag refers to by then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptImage {
-    /// The name of its export; empty if it has none.
+    /// The name of the image's export; empty if it has none. An export is a name by which clients choose one
+    /// of several images of a process.
     pub name: String,
-    /// Its reference as it was typed.
+    /// The image's reference, as it was given when the disk was attached.
     pub image: String,
-    /// The digest of its manifest.
+    /// The digest of the image's manifest.
     #[serde(deserialize_with = "parsed")]
     pub digest: Digest,
-    /// The manifest.
+    /// The text of the image's manifest.
     pub manifest: String,
-    /// The id of the disk in its writable directory; `None` if it is read-only, or an earlier version wrote this.
+    /// The id of the disk in its writable directory. `None` if the image is attached read-only, or if an
+    /// earlier version wrote the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writable: Option<Uuid>,
 }
 
-/// The image of a disk.
+/// An image of a disk, for the disk's status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct DiskImage {
-    /// The name of its export; empty if it has none.
+    /// The name of the image's export, by which clients choose it; empty if it has none.
     pub name: String,
-    /// Its reference as it was typed.
+    /// The image's reference, as it was given when the disk was attached.
     pub image: String,
-    /// The digest that the reference stood for when the disk was attached; it stays the same from then on.
+    /// The digest of the manifest to which the reference pointed when the disk was attached. It does not
+    /// change if the tag moves later.
     #[schema(value_type = String)]
     pub digest: Digest,
 }
@@ -69,19 +73,21 @@ fn beside(pid_file: &Path) -> PathBuf {
     pid_file.with_extension(ENDING)
 }
 
-/// The file that records the images of a process's disk: it is there as long as the disk is to be started again.
+/// The absolute path of the file that records the images of the disk whose process file is `pid_file`. The
+/// file exists until the disk is detached.
 ///
 /// # Errors
-/// If the current directory is not known.
+/// An error if the current directory is not known.
 pub fn images_record(pid_file: &Path) -> Result<PathBuf> {
     let path = beside(pid_file);
     std::path::absolute(&path).map_err(|e| Error::io("has no absolute path", e).about(path.display()))
 }
 
-/// Records the images of a process's disk, durably.
+/// Records the images of the disk whose process file is `pid_file`, durably: the record survives a power
+/// loss.
 ///
 /// # Errors
-/// If the file cannot be written.
+/// An error if the file cannot be written.
 pub fn keep_images(pid_file: &Path, images: Vec<KeptImage>) -> Result<()> {
     let path = beside(pid_file);
     let failed = |e| Error::io("cannot write", e).about(path.display());
@@ -158,10 +164,10 @@ pub(super) fn images_of(dir: &Path, name: &str) -> Vec<DiskImage> {
 }
 
 impl KeptImage {
-    /// The one of `images` that was attached by this name and reference.
+    /// The image among `images` that was attached by this export name and reference.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if there is none.
+    /// [`ErrorKind::Conflict`] if none was: the disk's arguments have changed.
     pub fn find<'i>(images: &'i [Self], name: &str, image: &str) -> Result<&'i Self> {
         images.iter().find(|kept| kept.name == name && kept.image == image).ok_or_else(|| {
             Error::new(ErrorKind::Conflict, "is not what the disk was attached with")

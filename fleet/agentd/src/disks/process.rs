@@ -20,19 +20,21 @@ use tokio::time::timeout;
 /// The longest wait for the status of a process that has ended.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The state that a process finds when it begins to serve a disk of an agent.
+/// The result of [`hold_pid_file`]: the traces of an earlier process of the same disk.
 pub struct Held {
-    /// `true` if an earlier process served the same disk, with the same arguments, and has died.
+    /// `true` if an earlier process of the same disk has served clients and has died.
     pub has_served: bool,
-    /// The images that it had; `None` if it was the first process, or that of an earlier version.
+    /// The images that the earlier process recorded. `None` if there was none, or if it was of a version
+    /// without such a record.
     pub images: Option<Vec<KeptImage>>,
 }
 
 /// The cause where a disk has a process.
 const TAKEN: &str = "another process serves this disk";
 
-/// Makes this process the one that serves a disk of an agent: in a session of its own, so that nothing that
-/// befalls the agent's befalls it, and with the lock that says so, which lasts as long as the process.
+/// Makes this process the one that serves the disk with the process file `path`. Takes the lock of that file
+/// until the process ends, and moves the process to a session of its own, so signals to the agent's session
+/// do not reach it.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Conflict`] if another process has it; an error if the files of an earlier process

@@ -15,33 +15,36 @@ const ENDING: &str = "space";
 /// Larger files are not read.
 const LEN_MAX: u64 = 1 << 20;
 
-/// The space of one writable layer, in bytes except for the numbers of writes.
+/// The space that one writable layer takes on the file system. Sizes are in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiskSpace {
-    /// The export's name, if a disk has several.
+    /// The name of the layer's export; empty if the disk has only one.
     pub name: String,
-    /// Data that is read.
+    /// Bytes of data that is current: neither overwritten nor discarded.
     pub live_bytes: u64,
-    /// Data that was overwritten or discarded and still takes space, and the log.
+    /// Bytes of data that was overwritten or discarded and still takes space, and of the log.
     pub garbage_bytes: u64,
-    /// Those of the live bytes that merging small pieces has copied up from the image.
+    /// The part of `live_bytes` that no client has written: data of the image, copied into the layer when
+    /// small pieces beside it were merged.
     #[serde(default)]
     pub copied_up_bytes: u64,
-    /// Garbage given back to the file system since the process was started.
+    /// Bytes of garbage that were returned to the file system since the process started.
     pub collected_bytes: u64,
-    /// Number of writes and discards that waited until garbage was collected.
+    /// The number of writes and discards that had to wait until garbage was collected, since the process
+    /// started.
     pub throttled_writes: u64,
-    /// Number of those that wait now.
+    /// The number of writes and discards that wait at present until garbage is collected.
     pub waiting_writes: u64,
-    /// The most that the directory may take.
+    /// The limit of the layer's directory; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_bytes: Option<u64>,
 }
 
-/// Writes the space of a disk's writable layers to a file beside the one of its process.
+/// Writes the space of a disk's writable layers to a file, for the status of the disk whose process file is
+/// `pid_file`.
 ///
 /// # Errors
-/// If the file cannot be written.
+/// An error if the file cannot be written.
 pub fn tell_space(pid_file: &Path, spaces: &[DiskSpace]) -> Result<()> {
     let path = pid_file.with_extension(ENDING);
     let failed = |e| Error::io("cannot write", e).about(path.display());

@@ -53,7 +53,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 /// The longest wait of a disk that attaches for its agent, if that does not answer at once.
 const FIRST: Duration = Duration::from_millis(500);
 
-/// The swarm as a disk's process sees it: through the agent of its host. It lives as long as it has an owner.
+/// The connection of a disk's process to the swarm, by way of the agent on its host. It reconnects by itself
+/// until it is dropped.
 pub struct AgentSwarm {
     shared: Arc<Shared>,
 }
@@ -180,11 +181,12 @@ impl State {
 }
 
 impl AgentSwarm {
-    /// Connects to the agent at `socket`, now and whenever it is there; returns when it is connected, or after a short
-    /// wait. The bytes that the agent fetches have to end up in `cache`.
+    /// Connects to the agent at `socket`, and again whenever the connection breaks. Returns when it is
+    /// connected, but after half a second in any case; an agent that does not answer is no error. The agent
+    /// must use the same cache as `cache`.
     ///
     /// # Errors
-    /// If the cache's directory cannot be read. An agent that is not there is no error.
+    /// An error if the cache's directory cannot be read.
     pub async fn start(socket: &Path, cache: &Cache, runtime: &Handle) -> Result<Arc<Self>> {
         let (connected, mut seen) = watch::channel(false);
         let shared = Arc::new(Shared {
@@ -204,7 +206,7 @@ impl AgentSwarm {
         Ok(Arc::new(Self { shared }))
     }
 
-    /// The state of the connection.
+    /// The state of the connection to the agent, with counters since the start.
     #[must_use]
     pub fn connection(&self) -> AgentConnection {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

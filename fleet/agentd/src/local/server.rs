@@ -42,18 +42,19 @@ const ALONE: Duration = Duration::from_secs(1);
 /// The most answers that wait for their disk to take them.
 const ANSWERS_MAX: usize = 1024;
 
-/// The socket at which disks of this host find the swarm. When this is dropped, it ends and removes its socket.
+/// The server of the socket at which disks' processes on this host reach the swarm. Dropping it ends the
+/// server and removes the socket.
 pub struct LocalServer {
     task: AbortHandle,
     _socket: SocketFile,
 }
 
 impl LocalServer {
-    /// Listens at `socket`, replacing an earlier listener. `dir` is the cache's directory; `stores` are those of disks'
-    /// blobs.
+    /// Starts to listen at `socket`; a socket that an earlier agent left is replaced. `dir` is the cache's
+    /// directory. `stores` opens the stores from which the agent fetches the blobs of disks for other hosts.
     ///
     /// # Errors
-    /// If it cannot listen, or the cache is not there.
+    /// An error if it cannot listen, or if the cache's directory does not exist.
     pub fn start(socket: &Path, swarm: Arc<Swarm>, dir: &Path, stores: Arc<Stores>) -> Result<Self> {
         let cache = DirectoryId::of(dir)?;
         let (listener, file) = bind(socket, &SocketAccess::default())?;

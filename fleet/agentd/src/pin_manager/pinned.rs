@@ -94,22 +94,23 @@ impl Held {
     }
 }
 
-/// A pinned image, as one host sees it.
+/// The status of a pinned image on this host. Several hosts keep a pinned image together, each of them a
+/// part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PinStatus {
-    /// Its name, as it was pinned.
+    /// The reference of the image, as it was given when the image was pinned.
     pub image: String,
-    /// The digest of its manifest.
+    /// The digest of the image's manifest.
     pub digest: String,
-    /// The number of hosts that keep each byte.
+    /// The number of hosts that keep each byte of the image.
     pub copies: u32,
-    /// The names of these hosts.
+    /// The names of the hosts that keep the image.
     pub hosts: Vec<String>,
-    /// Those of them that this host is not connected to.
+    /// The names of the hosts that keep the image and that this host is not connected to.
     pub away: Vec<String>,
-    /// Bytes of it, hash trees included, that this host keeps.
+    /// Bytes of the image, hash trees included, that this host has to keep.
     pub bytes: u64,
-    /// Bytes of these that are not here.
+    /// Bytes that this host has to keep and that are not in its cache yet.
     pub lacking_bytes: u64,
 }
 
@@ -142,14 +143,16 @@ impl Keeping {
 }
 
 impl PinManager {
-    /// Has hosts keep an image together from now on, and returns when each of them has its part: the hosts that the pin
-    /// names, or if it names none, this one and all that it is connected to. The pin is also sent to hosts that have
-    /// shown that they may read the image, and to operators.
+    /// Makes hosts keep an image together, and returns one result for each of them when all have fetched
+    /// their parts. The hosts are those that the pin names; if it names none, this host and all that it is
+    /// connected to. The pin is also sent to operators, and to hosts that have proved that they may read the
+    /// image. A failure on a host is part of its result.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if it is not an image, or there are fewer hosts than copies; [`ErrorKind::Unsupported`]
-    /// if a layer has no hash tree; [`ErrorKind::NotFound`] if a host is not connected; [`ErrorKind::Denied`] if this
-    /// host is not an operator. A failure on a host is in its part of the answer.
+    /// [`ErrorKind::Denied`] if this host is not an operator; [`ErrorKind::Invalid`] if the number of copies
+    /// is 0 or above the number of hosts, or the pin is too long; [`ErrorKind::Unsupported`] if the store is
+    /// a local directory or a layer has no hash tree; [`ErrorKind::NotFound`] if a named host is not
+    /// connected; an error if the manifest is malformed or does not match its digest.
     pub async fn pin(&self, pin: &Pin) -> Result<Vec<Warmed>> {
         self.check_operator()?;
         let location: Location = pin.store.parse()?;
@@ -176,11 +179,11 @@ impl PinManager {
         Ok(told.into_iter().filter(|host| pin.hosts.contains(&host.host)).collect())
     }
 
-    /// Ends the pins of this name or digest; returns the digests of the images. All hosts that this one is connected to
-    /// are notified.
+    /// Ends all pins of images with this reference or digest, and notifies all connected hosts. Returns the
+    /// digests of the images' manifests.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if no image of that name is pinned, [`ErrorKind::Denied`] if this host is not an
+    /// [`ErrorKind::NotFound`] if no such image is pinned, [`ErrorKind::Denied`] if this host is not an
     /// operator.
     pub async fn unpin(&self, image: &str) -> Result<Vec<String>> {
         self.check_operator()?;
@@ -244,7 +247,7 @@ impl PinManager {
         Ok(self.tell(hosts, &[command]).await)
     }
 
-    /// The pinned images, as this host sees them.
+    /// The status of all pinned images that this host knows of.
     pub async fn pinned(&self) -> Vec<PinStatus> {
         let held = self.keeping.held.lock().await;
         let here: HashSet<String> = self.known_hosts().into_iter().map(|(host, _)| host).collect();

@@ -13,25 +13,29 @@ use std::path::{Path, PathBuf};
 /// Most bytes of a request's file: PEM takes four bytes for three, and may have text around it.
 const FILE_MAX: u64 = 4 * REQUEST_MAX as u64;
 
-/// A host that [`add`] adds, or renews.
+/// The arguments of [`add`]: the host, its request, and what its certificate is to contain.
 #[derive(Clone, Debug)]
 pub struct AddSettings {
-    /// Its name, which its request has to contain, too.
+    /// The host's name. It must be the same as the name in the request.
     pub name: String,
-    /// The file of its request, in PEM or DER.
+    /// The path of the file with the host's signing request, in PEM or DER.
     pub request: PathBuf,
-    /// The roles that it gets in addition to those that it has.
+    /// Roles for the certificate. If the host is a member already, it keeps the roles that it has and gets
+    /// these in addition.
     pub roles: Roles,
-    /// The number of days for which its certificate is valid; [`super::DAYS`] if `None`.
+    /// The number of days for which the certificate is valid, 1 to [`DAYS_MAX`](super::DAYS_MAX). `None`:
+    /// [`super::DAYS`].
     pub days: Option<u32>,
 }
 
-/// Adds a host to the cluster in `dir`, or renews its certificate, as its request asks.
+/// Signs a certificate for the key in a host's request, and writes it to the cluster's directory `dir`. A new
+/// name becomes a member of the cluster; a member with the same key gets its certificate renewed.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] if the request is for another name, [`ErrorKind::Conflict`] if another host has that name,
-/// [`ErrorKind::Denied`] if the key was revoked; the errors of [`SigningRequest::parse`], and errors of the operating
-/// system.
+/// [`ErrorKind::Invalid`] if a name or the number of days is not valid or the request is for another name,
+/// [`ErrorKind::NotFound`] if there is no such request, [`ErrorKind::Conflict`] if a member of that name has
+/// another key, [`ErrorKind::Denied`] if the key was revoked; the errors of [`SigningRequest::parse`], and
+/// errors of the operating system.
 pub fn add(dir: &Path, settings: &AddSettings) -> Result<MadeHost> {
     let name = settings.name.as_str();
     check_name(name)?;

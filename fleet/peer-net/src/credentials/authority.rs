@@ -25,35 +25,37 @@ use std::time::Duration;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-/// The number of days for which a host's certificate is valid by default.
+/// The number of days for which a host's certificate is valid if the caller does not choose another number.
 pub const DAYS: u32 = 90;
-/// The largest number of days for which a host's certificate is valid; see [`DAYS`].
+/// The largest number of days that a caller may choose for a host's certificate; the smallest is 1.
 pub const DAYS_MAX: u32 = 3650;
 
 /// The number of days for which the authority's own certificate is valid.
 const AUTHORITY_DAYS: u32 = 3650;
 
-/// The hosts and roles that [`init`] makes.
+/// The arguments of [`init`]: the hosts of a cluster and their roles, by name.
 #[derive(Clone, Debug, Default)]
 pub struct InitSettings {
-    /// Hosts, by name. Those that are named below for a role need not be named here.
+    /// The names of the hosts. A host that is listed below for a role need not be listed here.
     pub hosts: Vec<String>,
-    /// Hosts that may be roots.
+    /// The names of hosts that may be roots, which fetch from stores for other hosts.
     pub roots: Vec<String>,
-    /// Hosts that may be trackers.
+    /// The names of hosts that may be trackers, which count what the disks of all hosts read while they boot.
     pub trackers: Vec<String>,
-    /// Hosts that may give orders to others. If no host of the cluster may, `default_operator` does.
+    /// The names of hosts that may give orders to others, such as to fetch or pin an image. If no host of the
+    /// cluster has this role, `default_operator` gets it.
     pub operators: Vec<String>,
-    /// Hosts that renew the certificates of others. If no host of the cluster does, `default_operator` does.
+    /// The names of hosts that renew the certificates of others. If no host of the cluster has this role,
+    /// `default_operator` gets it.
     pub authorities: Vec<String>,
-    /// The host that gets the roles of operator and authority if no host has them, provided it is among the hosts;
-    /// otherwise the first of these gets them.
+    /// The name of the host that becomes operator or authority if no host of the cluster has that role. If it
+    /// is `None`, or is not among the hosts of this call, the first of these hosts gets the role.
     pub default_operator: Option<String>,
-    /// The number of days for which certificates are valid; [`DAYS`] if `None`.
+    /// The number of days for which hosts' certificates are valid, 1 to [`DAYS_MAX`]. `None`: [`DAYS`].
     pub days: Option<u32>,
 }
 
-/// The fate of a certificate.
+/// The result for a certificate or a key: created, renewed, or left as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Made {
@@ -65,35 +67,39 @@ pub enum Made {
     Kept,
 }
 
-/// A host that belongs to the cluster.
+/// A host whose certificate [`init`] or [`add`](super::add) has made, renewed or kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MadeHost {
-    /// Its name.
+    /// The host's name.
     pub name: String,
-    /// The directory that is to be copied to it.
+    /// The path of the directory with the host's files, to be copied to the host.
     pub directory: PathBuf,
-    /// The roles that its certificate gives.
+    /// The roles that the host's certificate permits.
     pub roles: Roles,
-    /// The fate of its certificate.
+    /// The result for the host's certificate: new, renewed or kept.
     pub made: Made,
-    /// The last second in which the certificate is valid, since 1970.
+    /// The last second in which the host's certificate is valid, in seconds since 1970.
     pub not_after: u64,
 }
 
-/// A cluster's directory as [`init`] left it.
+/// The result of [`init`]: the cluster's authority and hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MadeCluster {
-    /// The fate of the authority: new or kept.
+    /// The result for the authority's key and certificate: new, or kept from an earlier call.
     pub authority: Made,
-    /// The hosts that were named, in their order.
+    /// The hosts of this call, in the order in which the settings name them.
     pub hosts: Vec<MadeHost>,
 }
 
-/// Makes the files of a cluster and of each host in `dir`, as far as they are not there yet.
+/// Creates the certificate authority of a cluster in `dir`, and the key and certificate of each host. Keys of
+/// an earlier call are kept, and certificates are renewed only if they end soon or lack a role. So another
+/// call can add hosts and roles.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] if a name is not valid, [`ErrorKind::Conflict`] if the directory holds something else; errors
-/// of the operating system.
+/// [`ErrorKind::Invalid`] if a name or the number of days is not valid, [`ErrorKind::Conflict`] if `dir`
+/// contains files that do not belong to a cluster, [`ErrorKind::Denied`] if other users may write to `dir`;
+/// errors of the operating system. A name is 1 to 253 bytes of lower-case letters, digits, hyphens and dots,
+/// as in DNS.
 pub fn init(dir: &Path, settings: &InitSettings) -> Result<MadeCluster> {
     let mut wanted = settings.roles();
     let names = settings.names();

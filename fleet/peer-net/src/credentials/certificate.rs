@@ -30,21 +30,21 @@ use x509_parser::prelude::FromDer;
 const ROLE: &str = "headstart:role:";
 const ADDED: &str = "headstart:added:";
 
-/// The roles of a host in its swarm, from its certificate.
+/// The roles that a host's certificate permits. A host may use fewer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Roles {
-    /// `true` if the host may be a root.
+    /// `true` if the host may be a root, which fetches from stores for other hosts.
     pub root: bool,
-    /// `true` if the host may be a tracker.
+    /// `true` if the host may be a tracker, which counts what the disks of all hosts read while they boot.
     pub tracker: bool,
-    /// `true` if the host may give orders to other hosts.
+    /// `true` if the host may give orders to other hosts, such as to fetch or pin an image.
     pub operator: bool,
     /// `true` if the host may renew the certificates of other hosts.
     pub authority: bool,
 }
 
 impl Roles {
-    /// Every role: hosts of a swarm without certificates have them all.
+    /// All four roles. Hosts of a swarm without certificates have them.
     pub const ALL: Self = Self { root: true, tracker: true, operator: true, authority: true };
 
     const NAMES: [&'static str; 4] = ["root", "tracker", "operator", "authority"];
@@ -53,12 +53,12 @@ impl Roles {
         [self.root, self.tracker, self.operator, self.authority]
     }
 
-    /// The names of the roles.
+    /// The names of the permitted roles: `root`, `tracker`, `operator`, `authority`, in this order.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().zip(self.flags()).filter_map(|(name, has)| has.then_some(name))
     }
 
-    /// The roles of both.
+    /// The union: roles that are in `self` or in `other`.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Roles {
         }
     }
 
-    /// `true` if all roles of `other` are among these.
+    /// Returns `true` if `self` has every role that `other` has.
     #[must_use]
     pub fn covers(self, other: Self) -> bool {
         self.with(other) == self

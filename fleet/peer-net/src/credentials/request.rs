@@ -33,7 +33,8 @@ const P256: [u8; 26] = [
 /// Bytes of an uncompressed point of P-256.
 const POINT: usize = 65;
 
-/// A request that the key in it has signed.
+/// A host's request for a certificate (PKCS #10). It contains the host's name and public key, and is signed
+/// with that key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SigningRequest {
     /// The name of the requesting host.
@@ -43,11 +44,11 @@ pub struct SigningRequest {
 }
 
 impl SigningRequest {
-    /// Reads a request in DER, and checks that the key in it has signed it.
+    /// Parses a request in DER, and verifies its signature with the public key in it.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if it is no request, [`ErrorKind::Invalid`] if it does not name exactly one host, or its
-    /// key is not one of P-256.
+    /// [`ErrorKind::Corrupt`] if the bytes are not a request or the signature does not verify,
+    /// [`ErrorKind::Invalid`] if it does not name exactly one host, or its key is not a P-256 key.
     pub fn parse(der: &[u8]) -> Result<Self> {
         let nonsense = || Error::corrupt("is no signing request");
         if der.len() > REQUEST_MAX {
@@ -113,22 +114,25 @@ impl SigningRequest {
     }
 }
 
-/// A request that [`request`] made.
+/// The result of [`request`]: a file to be sent to the authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MadeRequest {
     /// The host's name.
     pub name: String,
-    /// The file that is to be copied to the authority.
+    /// The path of the file with the signing request, in PEM, to be copied to the authority.
     pub request: PathBuf,
-    /// The fate of the host's key.
+    /// The result for the host's key: new, or kept from an earlier call.
     pub key: Made,
 }
 
-/// Makes a host's key in `dir`, if there is none, and a request for a certificate.
+/// Writes a request for a certificate of the host `name` to `dir`. If `dir` has no key yet, one is created;
+/// it never leaves the host.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] if the name is not valid, [`ErrorKind::Conflict`] if the directory holds something else,
-/// [`ErrorKind::Corrupt`] if the key is no key; errors of the operating system.
+/// [`ErrorKind::Invalid`] if the name is not valid or the existing key is not a P-256 key,
+/// [`ErrorKind::Conflict`] if `dir` contains files that do not belong to a host, [`ErrorKind::Corrupt`] if
+/// the key file does not contain a key, [`ErrorKind::Denied`] if other users may write to `dir`; errors of
+/// the operating system.
 pub fn request(dir: &Path, name: &str) -> Result<MadeRequest> {
     check_name(name)?;
     super::authority::refuse_foreign(dir, &[CA, HOST, HOST_KEY, GOSSIP_KEY, TRUST, REQUEST])?;

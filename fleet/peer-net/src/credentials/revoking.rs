@@ -12,14 +12,14 @@ use headstart_block::{Error, ErrorKind, Result};
 use headstart_daemon::file::{Readers, read, replace};
 use std::path::Path;
 
-/// A list as it is in a cluster's directory.
+/// The cluster's trust list: the revoked hosts and the key of the gossip, signed by the authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublishedTrustList {
-    /// Its number, higher than those of all lists before.
+    /// The number of the list. It grows with each list, and hosts keep the one with the highest number.
     pub number: u64,
-    /// The hosts that were revoked, now and before, by name.
+    /// The names of all revoked hosts, those of earlier lists included.
     pub revoked: Vec<String>,
-    /// The list in the form that agents receive.
+    /// The signed bytes of the list, in the form that is sent to hosts.
     pub list: Vec<u8>,
 }
 
@@ -30,10 +30,13 @@ impl PublishedTrustList {
     }
 }
 
-/// Revokes hosts: all their certificates, and the gossip key that they know.
+/// Revokes all certificates that the named hosts have, and replaces the gossip key, which those hosts know.
+/// Writes the new trust list to the cluster's directory `dir` and returns it; the caller sends it to the
+/// hosts.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] if the directory knows no host of a name; errors of the operating system.
+/// [`ErrorKind::NotFound`] if `dir` has no certificate of one of the names; errors of the operating system.
+/// No host is revoked then.
 pub fn revoke(dir: &Path, names: &[String]) -> Result<PublishedTrustList> {
     revoke_at(dir, names, unix_now())
 }
@@ -60,7 +63,8 @@ fn revoke_at(dir: &Path, names: &[String], now: u64) -> Result<PublishedTrustLis
     Ok(published)
 }
 
-/// Draws another gossip key.
+/// Replaces the gossip key without revoking any host. Writes the new trust list to the cluster's directory
+/// `dir` and returns it; the caller sends it to the hosts.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -69,10 +73,11 @@ pub fn rekey(dir: &Path) -> Result<PublishedTrustList> {
     Authority::open(dir)?.publish(|_| ())
 }
 
-/// The list that was signed last.
+/// Returns the trust list that was signed last, from the cluster's directory `dir`.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] if there is none.
+/// [`ErrorKind::NotFound`] if no list was signed yet; an error if the directory cannot be read or has invalid
+/// content.
 pub fn published(dir: &Path) -> Result<PublishedTrustList> {
     let signed = Authority::open(dir)?.trust_list()?;
     let (list, bytes) = signed.ok_or_else(|| {
@@ -83,10 +88,11 @@ pub fn published(dir: &Path) -> Result<PublishedTrustList> {
     Ok(PublishedTrustList::of(&list, bytes))
 }
 
-/// The hosts that may give orders to others, by name: members whose certificates have the role of operator.
+/// The names of the hosts whose certificates permit them to give orders to others, from the cluster's
+/// directory `dir`. Revoked hosts are left out.
 ///
 /// # Errors
-/// Errors of the operating system.
+/// Errors of the operating system, and errors for files with invalid content.
 pub fn operators(dir: &Path) -> Result<Vec<String>> {
     let members = Authority::open(dir)?.members()?;
     let operators = members.into_iter().filter(|(_, certificate)| certificate.roles.operator);

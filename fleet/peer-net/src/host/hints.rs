@@ -56,22 +56,23 @@ const IMAGES_MAX: usize = 1024;
 /// Items of a plan that is given to a disk: more than a boot reads.
 const ITEMS_MAX: usize = 1 << 15;
 
-/// The use of hints, and their cost.
+/// Counters of hints: the messages by which hosts learn from a tracker what other disks of an image read
+/// while they boot. A slice is 64 KiB of a disk. Each counter starts at zero when the agent starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HintCounters {
-    /// Slices that disks of this host read for the first time.
+    /// Slices that disks of this host have read for the first time; each disk counts on its own.
     pub reads: u64,
-    /// Those of them that a hint had named before.
+    /// First reads (see `reads`) of slices that a hint had named before the read.
     pub foreseen: u64,
-    /// Received hints.
+    /// Hints received from trackers. A slice counts again each time that an answer repeats it.
     pub hints: u64,
-    /// First reads that were not reported because they were too many.
+    /// First reads (see `reads`) that no report contains, because the next report was full.
     pub dropped: u64,
-    /// Reports that were sent to a tracker.
+    /// Reports that this host has sent to trackers.
     pub reports: u64,
-    /// Received reports, if this host is a tracker.
+    /// Reports that this host has received as a tracker; 0 if it is no tracker.
     pub tracked_reports: u64,
-    /// Images that it counts, if it is a tracker.
+    /// Images for which this host has counts as a tracker, at present; 0 if it is no tracker.
     pub tracked_images: u64,
 }
 
@@ -176,7 +177,8 @@ impl Images {
     }
 }
 
-/// A disk that boots, until this is dropped.
+/// A disk that is booting. While this value lives, its reads are reported to the tracker and it receives
+/// hints.
 pub struct Boots {
     host: Arc<Host>,
     image: ImageKey,
@@ -211,7 +213,8 @@ impl Boots {
         Some(Self { host: Arc::clone(host), image })
     }
 
-    /// Records slices that the disk has read for the first time.
+    /// Records slices that the disk has read for the first time. The next report to the tracker contains
+    /// them.
     pub fn read(&self, accesses: &[Access]) {
         if let Some(image) = self.host.hints.images().by_key.get_mut(&self.image) {
             for access in accesses {
@@ -221,7 +224,8 @@ impl Boots {
         self.host.hints.wake();
     }
 
-    /// The preload list, now and from now on.
+    /// Returns a receiver of the list of slices to preload, according to the hints so far. Its value changes
+    /// when new hints arrive.
     pub fn plan(&self) -> watch::Receiver<Hinted> {
         let images = self.host.hints.images();
         let plan = images.by_key.get(&self.image).map(|image| image.plan.subscribe());

@@ -11,7 +11,8 @@ use headstart_swarm::{Chunks, PeerKey, placement};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// The hosts that keep a blob: stripe `n` is kept by the `copies` hosts from the `n`th on.
+/// The hosts that together keep a pinned blob. A stripe is a group of consecutive chunks; stripe `n` is kept
+/// by `copies` consecutive hosts of the list, from place `n` (modulo the number of hosts) on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
     pub(super) hosts: Vec<PeerKey>,
@@ -19,7 +20,7 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// A holding by these hosts, with `copies` of each byte.
+    /// A list of hosts, by name, that keep `copies` copies of each byte (0 counts as 1).
     pub fn new(hosts: &[String], copies: u32) -> Self {
         Self { hosts: hosts.iter().map(|host| key_of(host)).collect(), copies }
     }
@@ -54,7 +55,7 @@ impl Holding {
             || !gone.is_empty() && order().filter(|host| !gone.contains(host)).take(copies).any(|h| h == key)
     }
 
-    /// `true` if `key` is one of the hosts that keep the blob.
+    /// Returns `true` if `key` is one of the hosts in the list.
     pub fn has(&self, key: PeerKey) -> bool {
         self.hosts.contains(&key)
     }
@@ -79,7 +80,8 @@ impl Host {
 }
 
 impl Swarm {
-    /// Sets the holders of blobs, and of their hash trees, from now on.
+    /// Replaces the lists of hosts that keep blobs. Each list also holds for the blob's hash tree. Blobs
+    /// without a hash tree are ignored, and blobs that are not given are no longer kept.
     pub fn set_holdings<'a>(
         &self,
         kept: impl Iterator<Item = (&'a headstart_cache::BlobSpec, &'a Arc<Holding>)>,
@@ -95,14 +97,16 @@ impl Swarm {
         self.host.set_holdings(holdings);
     }
 
-    /// Its name as a number.
+    /// The hash of this host's name, which identifies it on all hosts.
     pub fn key(&self) -> PeerKey {
         self.key
     }
 }
 
 impl SharedBlob {
-    /// The part of the blob that this host keeps, while the hosts in `gone` are away.
+    /// The ranges of the blob, ascending, that this host has to keep under `holding`. They include the part
+    /// that it keeps in place of hosts in `gone`, which are not reachable. Empty if the host is not in the
+    /// list or the blob is not shared.
     pub fn kept(&self, holding: &Holding, gone: &HashSet<PeerKey>) -> Vec<ByteRange> {
         let Some(shared) = &self.shared else { return Vec::new() };
         let swarm = &shared.swarm;

@@ -34,16 +34,17 @@ use tokio::sync::{mpsc, oneshot};
 /// Orders of other hosts that wait; more are refused.
 const WAITING_MAX: usize = 1024;
 
-/// An order or a notice between hosts.
+/// A command that one host sends to another: an order to be carried out, or information.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RemoteCommand {
-    /// A blob to be fetched.
+    /// An order to fetch a blob, or parts of it, into the receiver's cache.
     Bring(Order),
-    /// An image to be kept, or not any more; done when the host's part of it is there.
+    /// An order to keep a part of an image, or to stop that. It is done when the receiver has its part.
     Pin(Box<Pin>),
-    /// The pins that the sender knows: the receiver sends it the others.
+    /// The pins that the sender knows. The receiver sends it those that are missing.
     Known(Vec<KnownPin>),
-    /// A blob that a disk of the sender has, and that the receiver, a root, is to take part in; the order has no parts.
+    /// A blob that a disk of the sender reads. The receiver, a root, then exchanges that blob as well. The order must
+    /// not name parts.
     Open(Order),
 }
 
@@ -56,7 +57,8 @@ impl RemoteCommand {
         }
     }
 
-    /// The number of ordered bytes, as far as it is known.
+    /// Bytes that this command asks the receiver to fetch: the whole length of its blobs, even if an order
+    /// names only parts. A pin counts one byte more. 0 for a command that asks for no bytes.
     pub fn ordered_bytes(&self) -> u64 {
         match self {
             Self::Bring(order) => order.len,
@@ -68,10 +70,10 @@ impl RemoteCommand {
         }
     }
 
-    /// Checks that the command can be sent.
+    /// Checks that the encoded command is short enough to be sent.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if it is too long.
+    /// [`ErrorKind::Invalid`] if it is longer than [`MESSAGE_MAX`] bytes.
     pub fn check(&self) -> Result<()> {
         self.encode().map(drop)
     }
@@ -90,10 +92,10 @@ impl RemoteCommand {
         if fits && rest.is_empty() { Ok(command) } else { Err(nonsense()) }
     }
 
-    /// The bytes that are sent.
+    /// Encodes the command for sending (postcard).
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if they are too many.
+    /// [`ErrorKind::Invalid`] if the result is longer than [`MESSAGE_MAX`] bytes.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let bytes = postcard::to_extend(self, Vec::new());
         let bytes = bytes.map_err(|e| Error::invalid("is no order").caused_by(e))?;
@@ -106,19 +108,20 @@ impl RemoteCommand {
     }
 }
 
-/// The outcome of an order.
+/// The outcome of a command, as its receiver reports it to the sender.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandOutcome {
-    /// The ordered bytes, in whole chunks.
+    /// Bytes that the command asked for, rounded up to whole chunks (64 KiB).
     pub bytes: u64,
-    /// The bytes of these that could not be fetched.
+    /// Bytes that the command asked for and that the receiver could not fetch; 0 if it was carried out in
+    /// full.
     pub lacking: u64,
-    /// The first reason for missing bytes, if there is one.
+    /// The first reason why bytes could not be fetched; `None` if there is none.
     pub why: Option<String>,
 }
 
 impl CommandOutcome {
-    /// The outcome of both orders.
+    /// Combines the outcomes of two commands: adds the bytes, and keeps the first reason.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -128,7 +131,7 @@ impl CommandOutcome {
         }
     }
 
-    /// The outcome of an order of `bytes` that was refused because of `error`.
+    /// The outcome of a command for `bytes` bytes that was not carried out at all because of `error`.
     pub fn refused(bytes: u64, error: &Error) -> Self {
         Self { bytes, lacking: bytes, why: Some(error.to_string()) }
     }
@@ -180,15 +183,15 @@ fn for_others(why: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Another host's order.
+/// A command that another host has sent to this one.
 pub struct ReceivedCommand {
     peer: PeerId,
     number: u32,
-    /// Its name.
+    /// The name of the host that sent the command.
     pub host: String,
-    /// `true` if it is an operator.
+    /// `true` if the certificate of the sender permits it to be an operator, that is, to give orders.
     pub is_operator: bool,
-    /// The order.
+    /// The command, with its arguments.
     pub command: RemoteCommand,
 }
 
@@ -302,46 +305,53 @@ impl Host {
 }
 
 impl Swarm {
-    /// Receives other hosts' orders from now on. Only the first caller gets them.
+    /// Returns a receiver of the commands that other hosts send from now on. Only the first call gets a
+    /// working receiver; further ones return a closed one.
     pub fn take_commands(&self) -> mpsc::Receiver<ReceivedCommand> {
         let (queue, commands) = mpsc::channel(WAITING_MAX);
         let _ = self.host.remote_commands.queue.set(queue);
         commands
     }
 
-    /// Sends the outcome of an order.
+    /// Sends the outcome of a received command to the host that sent it.
     pub fn report_outcome(&self, received: &ReceivedCommand, done: &CommandOutcome) {
         self.host.done(received, done);
     }
 
-    /// Records that this host took part in a blob as ordered, which has no answer.
+    /// Records that this host has accepted a [`RemoteCommand::Open`], to which no outcome is sent. Accepted
+    /// commands keep the sender's connection from being closed for too many refused ones.
     pub fn took_part(&self, received: &ReceivedCommand) {
         if let Some(peer) = self.host.core().peers.get(&received.peer) {
             peer.link.note_order(false, self.host.now_ms());
         }
     }
 
-    /// The lines that were logged about other hosts' orders.
+    /// The rate limit of log lines about other hosts' commands.
     pub fn complaints(&self) -> &PeerComplaints {
         &self.host.remote_commands.complaints
     }
 
-    /// `true` if the sender of an order has shown that it may read all of these blobs.
+    /// Returns `true` if the sender of a command has proved on its connection that it may read all of these
+    /// blobs.
     pub fn has_shown(&self, received: &ReceivedCommand, blobs: &[BlobSpec]) -> bool {
         self.host.has_shown(received.peer, blobs)
     }
 
-    /// The hosts that have shown that they may read all of these blobs, and those that are operators, by name.
+    /// The names of the connected hosts that may learn of these blobs: those that have proved that they may
+    /// read all of them, and operators.
     pub fn entitled_hosts(&self, blobs: &[BlobSpec]) -> Vec<String> {
         let links = self.host.links().into_iter().map(|(link, _)| link);
         let entitled = links.filter(|link| link.roles.operator || self.host.has_shown(link.peer, blobs));
         entitled.map(|link| link.name.clone()).collect()
     }
 
-    /// Sends an order to another host, and waits until it is done.
+    /// Sends a command to the connected host `name`, waits until that host has carried it out, and returns
+    /// the outcome. An order that names too many parts for one frame is sent as several.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is no connection to it, [`ErrorKind::Unavailable`] if the connection ends.
+    /// [`ErrorKind::NotFound`] if there is no connection to the host, [`ErrorKind::Unavailable`] if the
+    /// connection ends before the outcome arrives, [`ErrorKind::Invalid`] if the command is too long. A
+    /// failure on the other host is part of the outcome.
     pub async fn order(&self, name: &str, command: &RemoteCommand) -> Result<CommandOutcome> {
         let link = self.host.link_to(name).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "this host is not connected to it")
@@ -366,8 +376,8 @@ impl Swarm {
         Ok(all)
     }
 
-    /// Sends a command to a host without waiting; a command that is too long is not sent, nor one for a host that is
-    /// away. Returns the number of bytes.
+    /// Sends a command to the host `name` without waiting for an outcome. Returns the number of encoded
+    /// bytes. If the command is too long or the host is not connected, nothing is sent, and the result is 0.
     pub fn tell(&self, name: &str, command: &RemoteCommand) -> usize {
         let number = self.host.remote_commands.last.fetch_add(1, Ordering::Relaxed);
         match (self.host.link_to(name), command.encode()) {
@@ -382,22 +392,23 @@ impl Swarm {
         0
     }
 
-    /// The number of bytes that the cache can hold in all.
+    /// The size that this host's cache can reach, in bytes: its limit, or less if the file system has too
+    /// little space.
     pub fn room(&self) -> u64 {
         self.host.cache.room()
     }
 
-    /// Its name.
+    /// The name of this host.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The role of this host.
+    /// The role of this host in the swarm: root or agent.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// The operators that it is connected to, by name.
+    /// The names of the connected hosts whose certificates permit them to give orders, sorted.
     pub fn connected_operators(&self) -> Vec<String> {
         let links = self.host.links().into_iter().filter(|(link, _)| link.roles.operator);
         let mut hosts: Vec<_> = links.map(|(link, _)| link.name.clone()).collect();
@@ -405,7 +416,7 @@ impl Swarm {
         hosts
     }
 
-    /// The hosts that it is connected to, by name.
+    /// The names and roles of all connected hosts, sorted by name.
     pub fn connected_hosts(&self) -> Vec<(String, Role)> {
         let links = self.host.links();
         let mut hosts: Vec<_> = links.into_iter().map(|(link, _)| (link.name.clone(), link.role)).collect();

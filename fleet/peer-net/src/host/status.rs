@@ -12,119 +12,130 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use utoipa::ToSchema;
 
-/// The present state of this host.
+/// The present state of this host in the swarm.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Status {
-    /// This host's name.
+    /// The name of this host.
     pub name: String,
-    /// Its role for others: `root` or `agent`.
+    /// The role of this host in the swarm: `root` or `agent`.
     #[schema(value_type = String)]
     pub role: &'static str,
-    /// `true` if it counts the blocks that disks read, as a tracker.
+    /// `true` if this host is a tracker, which counts the blocks that the disks of all hosts read while they
+    /// boot.
     pub tracker: bool,
-    /// The roles that its certificate allows, whether it has them or not; every role if it has no certificate.
+    /// The roles that this host's certificate permits, including those that it does not use; every role if it
+    /// has no certificate.
     #[schema(value_type = Vec<String>)]
     pub roles: Vec<&'static str>,
-    /// The address at which it listens.
+    /// The address that this host names to others, at which it accepts their connections.
     #[schema(value_type = Option<String>)]
     pub address: Option<SocketAddr>,
-    /// The last second in which its certificate is valid, since 1970; nothing if it has none.
+    /// The last second in which this host's certificate is valid, in seconds since 1970; null if it has none.
     pub certificate_until: Option<u64>,
-    /// The reason for which its certificate, which is due, was not renewed at the last try.
+    /// The reason why the last attempt to renew this host's certificate failed; null if no renewal is due or
+    /// none has failed.
     pub certificate_failure: Option<String>,
-    /// The hosts that it is connected to, by name.
+    /// The hosts that this host is connected to, sorted by name.
     pub peers: Vec<PeerStatus>,
-    /// The hosts that it has heard of and is not connected to, by name.
+    /// The hosts that this host has heard of and is not connected to.
     pub unconnected: Vec<MemberStatus>,
-    /// The blobs that it takes part in.
+    /// The blobs that this host takes part in, sorted by digest. A blob is a stored object, such as a layer
+    /// of an image.
     pub blobs: Vec<BlobStatus>,
-    /// Counts of its connections so far.
+    /// Counters of this host's connections and transfers since its agent started.
     pub counters: SwarmCounters,
-    /// Counts of its decisions so far.
+    /// Counters of the decisions of this host's state machine since its agent started, such as requests sent
+    /// and timeouts.
     #[schema(value_type = std::collections::BTreeMap<String, u64>)]
     pub decisions: headstart_swarm::NodeCounters,
 }
 
-/// A host that others have named.
+/// A host that this host has heard of and is not connected to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct MemberStatus {
-    /// Its name.
+    /// The name of that host.
     pub name: String,
-    /// The address that it gives for itself.
+    /// The address at which that host says it accepts connections.
     #[schema(value_type = String)]
     pub address: SocketAddr,
-    /// The reason why the last attempt to connect to it failed, if this host is the one to try.
+    /// The reason why there is no connection, such as the error of the last attempt; null if none is known,
+    /// for example because the other host is the one that connects.
     pub error: Option<String>,
 }
 
-/// One connection.
+/// A host that this host is connected to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PeerStatus {
     /// The other host's name.
     pub name: String,
-    /// Its role: `root` or `agent`.
+    /// The role of the other host in the swarm: `root` or `agent`.
     #[schema(value_type = String)]
     pub role: &'static str,
-    /// `true` if it counts the blocks that disks read, as a tracker.
+    /// `true` if the other host is a tracker, which counts the blocks that the disks of all hosts read while
+    /// they boot.
     pub tracker: bool,
-    /// The roles that its certificate allows, whether it has them or not.
+    /// The roles that the other host's certificate permits, including those that it does not use.
     #[schema(value_type = Vec<String>)]
     pub roles: Vec<&'static str>,
-    /// The version of the protocol that is spoken.
+    /// The version of the connection format that both hosts use.
     pub protocol: u16,
-    /// The address at which it listens, otherwise the other end of the connection.
+    /// The address at which the other host accepts connections; if that is not known, the remote address of
+    /// this connection.
     #[schema(value_type = String)]
     pub address: SocketAddr,
-    /// The number of blobs that both have proved to each other that they may read.
+    /// The number of blobs for which both hosts have proved to each other that they may read them.
     pub shared_blobs: usize,
-    /// Bytes of chunks that went there.
+    /// Bytes of chunks sent to the other host on this connection.
     pub sent_bytes: u64,
-    /// Bytes of chunks that came from there.
+    /// Bytes of chunks received from the other host on this connection.
     pub received_bytes: u64,
-    /// Messages and chunks that wait to be sent.
+    /// The number of messages and chunks that wait to be sent to the other host.
     pub waiting: usize,
 }
 
-/// One blob.
+/// A blob that this host takes part in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct BlobStatus {
-    /// Its digest.
+    /// The digest of the blob.
     pub digest: String,
-    /// Its length in bytes.
+    /// The length of the blob, in bytes.
     pub len: u64,
-    /// Bytes of it that are here.
+    /// Bytes of the blob that are in this host's cache.
     pub local_bytes: u64,
-    /// The number of disks that have it.
+    /// The number of uses of the blob on this host: disks that read it and programs that keep it open.
     pub users: usize,
-    /// The number of other hosts that share it.
+    /// The number of other hosts that exchange the blob with this host.
     pub peers: usize,
 }
 
-/// Counts of a host's work so far.
+/// Counters of a host's connections and transfers since its agent started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Counters)]
 pub struct SwarmCounters {
-    /// Connections that were made, either way.
+    /// Connections with other hosts that were established, no matter which side connected.
     pub connections: u64,
-    /// Connections that were refused: no certificate of the cluster, no answer in time, too many.
+    /// Connections that were not established: no certificate of the cluster, no answer in time, or too many
+    /// connections.
     pub refused_connections: u64,
-    /// Hosts that were dropped because they sent wrong bytes.
+    /// Hosts that were disconnected because they sent bytes with a wrong digest.
     pub dropped_corrupt: u64,
-    /// Hosts that were dropped because of false claims, slowness or nonsense.
+    /// Hosts that were disconnected because they claimed chunks that they did not have, were too slow, or
+    /// sent invalid messages.
     pub dropped_other: u64,
-    /// Bytes of chunks that went to others.
+    /// Bytes of chunks sent to other hosts.
     pub sent_bytes: u64,
-    /// Bytes of chunks that came from others, verified or not.
+    /// Bytes of chunks received from other hosts, before they are verified.
     pub received_bytes: u64,
-    /// Bytes of chunks that came from others and were not requested, or not any more.
+    /// Bytes of received chunks that were of no use, because they were not requested or no longer wanted.
     pub stray_bytes: u64,
-    /// Bytes that this host's agent fetched from stores for others.
+    /// Bytes that this host's agent fetched from stores for other hosts.
     pub fetched_bytes: u64,
-    /// Bytes of disks' requests that the swarm delivered.
+    /// Bytes that disks of this host asked the swarm for and that it delivered.
     pub brought_bytes: u64,
-    /// Bytes of disks' requests that were left to the store.
+    /// Bytes that disks of this host asked the swarm for and that it left to the disks to fetch from the
+    /// store.
     pub elsewhere_bytes: u64,
-    /// Datagrams that no host of the cluster sealed.
+    /// Received gossip datagrams that were ignored because they were not sealed with the cluster's key.
     pub refused_datagrams: u64,
     /// The number of times that this host's certificate was renewed.
     pub renewed_certificates: u64,

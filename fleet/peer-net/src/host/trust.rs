@@ -245,12 +245,13 @@ impl Host {
 }
 
 impl crate::Swarm {
-    /// Gives this host and all others a list that the authority signed: revoked hosts, and a gossip key. Returns the
-    /// names of the hosts that it is sent to at once; those pass it on.
+    /// Applies a trust list that the authority signed (revoked hosts, and a gossip key) on this host, and
+    /// sends it to the connected hosts that understand it (version 2 of the connection format), which pass it
+    /// on. Returns the names of the connected hosts that it is sent to.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if the authority has not signed it, [`ErrorKind::Conflict`] if a later one is known, or
-    /// another one of the same number.
+    /// [`ErrorKind::Corrupt`] if the authority has not signed the list, [`ErrorKind::Conflict`] if this host
+    /// has a list with a higher number, or a different one with the same number.
     pub fn publish_trust(&self, list: &[u8]) -> Result<Vec<String>> {
         self.host.trust_told(None, list)?;
         let links = self.host.links();

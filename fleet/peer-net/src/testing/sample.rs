@@ -3,17 +3,17 @@
 use headstart_block::random::Random;
 use headstart_cache::BlobSpec;
 
-/// A blob and its hash tree.
+/// A blob for tests, with its hash tree.
 pub struct SampleBlob {
-    /// Its content.
+    /// The bytes of the blob.
     pub bytes: Vec<u8>,
-    /// The outboard of its tree.
+    /// The bytes of the blob's hash tree (the outboard).
     pub outboard: Vec<u8>,
-    /// Its description.
+    /// The description of the blob: digest, length and hash tree.
     pub spec: BlobSpec,
 }
 
-/// A blob of `len` bytes, which differ for each `seed`.
+/// Creates a blob of `len` pseudo-random bytes; the same `seed` gives the same bytes.
 pub fn sample(len: usize, seed: u64) -> SampleBlob {
     let mut random = Random::new(seed);
     let bytes: Vec<u8> = std::iter::repeat_with(|| random.bits().to_le_bytes()).flatten().take(len).collect();

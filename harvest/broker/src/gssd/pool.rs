@@ -15,14 +15,14 @@ use parking_lot::{Mutex, MutexGuard};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// The offer of a pooled gSSD.
+/// The size and expiry of a gSSD in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Channels.
+    /// Number of channels.
     pub bandwidth: u16,
-    /// Flash blocks.
+    /// Number of flash blocks.
     pub capacity: u32,
-    /// The time until which it can be used.
+    /// The time until which its lender can spare it.
     pub expire: Time,
 }
 
@@ -32,7 +32,8 @@ impl From<&Gssd> for Offer {
     }
 }
 
-/// The pool. All methods may be called from any thread.
+/// The pool: the gSSDs that are erased and that no harvest VM has, sorted by size and expiry. All methods may
+/// be called from any thread.
 #[derive(Debug)]
 pub struct Pool {
     grain: Grain,
@@ -40,13 +41,14 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// An empty pool, of gSSDs made in this grain.
+    /// Returns an empty pool. Its capacities are compared in whole grains of `grain`.
     #[must_use]
     pub fn new(grain: Grain) -> Self {
         Self { grain: grain.sane(), lists: Mutex::default() }
     }
 
-    /// Adds a gSSD; one that is in it already is replaced. `false`, and nothing is added, if it is less than a grain.
+    /// Adds a gSSD, or replaces its entry if it is in the pool already. Returns `false` and adds nothing if
+    /// the gSSD is smaller than a grain in channels or capacity.
     pub fn insert(&self, id: GssdId, offer: Offer) -> bool {
         let units = self.grain.units(offer.capacity);
         if units == 0 || offer.bandwidth < self.grain.bandwidth {
@@ -56,12 +58,12 @@ impl Pool {
         true
     }
 
-    /// Takes this gSSD out; returns its offer, or `None` if it was not in the pool.
+    /// Removes a gSSD from the pool. Returns its size and expiry, or `None` if it was not in the pool.
     pub fn remove(&self, id: GssdId) -> Option<Offer> {
         self.lock().remove(id)
     }
 
-    /// Changes the time until which it can be used; `true` if it is in the pool.
+    /// Changes the time at which a gSSD expires. Returns `false` if it is not in the pool.
     pub fn redate(&self, id: GssdId, expire: Time) -> bool {
         let mut lists = self.lock();
         let Some(&place) = lists.places.get(&id) else { return false };
@@ -71,14 +73,16 @@ impl Pool {
         true
     }
 
-    /// The one that fits best, without taking it.
+    /// Returns the gSSD that fits `want` best, and leaves it in the pool. `None` if no single gSSD is large
+    /// enough for long enough.
     #[must_use]
     pub fn find(&self, want: &Want) -> Option<GssdId> {
         let units = want.capacity.div_ceil(self.grain.capacity);
         self.lock().find(units, want.bandwidth, want.until).map(|(_, _, id)| id)
     }
 
-    /// Takes the one that fits best.
+    /// Removes and returns the gSSD that fits `want` best. `None` if no single gSSD is large enough for long
+    /// enough.
     pub fn take(&self, want: &Want) -> Option<GssdId> {
         let units = want.capacity.div_ceil(self.grain.capacity);
         let mut lists = self.lock();
@@ -86,9 +90,9 @@ impl Pool {
         Some(lists.take_at(list, at).0)
     }
 
-    /// Takes up to `most` that together meet the want, in the order taken: the best fit if one suffices, otherwise
-    /// those that cover most of the rest, and the one that fits the last rest best. If the pool has not enough: with
-    /// `partial` all that it has, without nothing.
+    /// Removes and returns up to `most` gSSDs that together meet `want`. If one gSSD suffices, it is the best
+    /// fit. Otherwise those that cover most of the rest are taken in turn, and last the one that fits the
+    /// last rest best. If the pool does not have enough: all that it has with `partial`, otherwise none.
     pub fn take_many(&self, want: &Want, most: usize, partial: bool) -> Vec<(GssdId, Offer)> {
         let mut units = want.capacity.div_ceil(self.grain.capacity);
         let mut bandwidth = want.bandwidth;
@@ -113,7 +117,8 @@ impl Pool {
         taken.into_iter().map(|(id, place)| (id, place.offer)).collect()
     }
 
-    /// Those that expire at this time or before it, soonest first among equal offers.
+    /// Returns the gSSDs that expire at `now` or earlier. Of equal size, the one that expires first comes
+    /// first.
     #[must_use]
     pub fn expired(&self, now: Time) -> Vec<GssdId> {
         let lists = self.lock();
@@ -124,19 +129,20 @@ impl Pool {
         lists.lists.iter().flat_map(expired).collect()
     }
 
-    /// The number of gSSDs.
+    /// Returns the number of gSSDs in the pool.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().places.len()
     }
 
-    /// `true` if there are none.
+    /// Returns `true` if no gSSD is in the pool.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The sum of all offers that last until then: channels and flash blocks (whole grains).
+    /// Returns the channels and the flash blocks of all gSSDs together that expire at `until` or later.
+    /// Blocks beyond whole grains are not counted.
     #[must_use]
     pub fn total(&self, until: Time) -> (u64, u64) {
         let lists = self.lock();

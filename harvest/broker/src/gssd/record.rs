@@ -6,34 +6,36 @@ use headstart_flash::micros;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A gSSD's metadata: figure 10 of BlockFlex.
+/// The record of a gSSD (ghost vSSD): flash that one vSSD lends to another. After figure 10 of the BlockFlex
+/// paper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gssd {
-    /// Channels of its blocks: the most bandwidth that it gives.
+    /// Number of channels that its blocks are on: the limit of its bandwidth.
     pub bandwidth: u16,
-    /// Flash blocks, without those found bad since it was made.
+    /// Number of flash blocks, without those found bad since it was made.
     pub capacity: u32,
-    /// The time until which its lender can do without it, as far as is known.
+    /// The time until which its lender is expected to spare it.
     #[serde(with = "micros")]
     pub expire: Time,
-    /// `true` if a harvest VM has it.
+    /// `true` while a harvest VM has it on lease.
     pub in_use: bool,
-    /// The harvest VM that has it.
+    /// The name of the harvest VM that has it on lease; `None` if none does.
     pub vm_id: Option<String>,
-    /// The vSSD that its blocks belong to.
+    /// The vSSD that owns its blocks.
     pub lender: VssdId,
-    /// The harvest VM's vSSD that it is a part of.
+    /// The harvest VM's vSSD that it is attached to; `None` if it is not on lease.
     pub borrower: Option<VssdId>,
 }
 
-/// The units in which storage is harvested (section 4.3.2): a smaller gSSD is not made.
+/// The units in which flash is lent (BlockFlex paper, section 4.3.2). Amounts are rounded down to whole
+/// units, and no smaller gSSD is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grain {
-    /// Channels.
+    /// Number of channels in a unit.
     pub bandwidth: u16,
-    /// Flash blocks.
+    /// Number of flash blocks in a unit.
     pub capacity: u32,
-    /// Time.
+    /// Duration of a unit.
     pub lasts: Duration,
 }
 
@@ -45,19 +47,19 @@ impl Default for Grain {
 }
 
 impl Grain {
-    /// The grain with zeros replaced by the smallest positive number; time may be in any units.
+    /// Returns the grain with a bandwidth or capacity of 0 replaced by 1. The duration is left as it is.
     #[must_use]
     pub fn sane(self) -> Self {
         Self { bandwidth: self.bandwidth.max(1), capacity: self.capacity.max(1), lasts: self.lasts }
     }
 
-    /// Whole grains of capacity in `blocks` blocks.
+    /// Returns the number of whole units of capacity in `blocks` flash blocks.
     #[must_use]
     pub fn units(&self, blocks: u32) -> u32 {
         blocks / self.capacity.max(1)
     }
 
-    /// Channels, blocks and time, each rounded down to whole grains.
+    /// Rounds channels, flash blocks and a duration down to whole units, each by itself.
     #[must_use]
     pub fn down(&self, bandwidth: u16, capacity: u32, lasts: Duration) -> (u16, u32, Duration) {
         let grain = self.sane();
@@ -69,14 +71,14 @@ impl Grain {
     }
 }
 
-/// The wants of a request, for one gSSD or several.
+/// The needs of a request, to be met by one gSSD or by several together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// Channels, at least.
+    /// Number of channels, at least.
     pub bandwidth: u16,
-    /// Flash blocks, at least; matched in whole grains.
+    /// Number of flash blocks, at least. Compared in whole grains, rounded up.
     pub capacity: u32,
-    /// The time until which it must last.
+    /// The time until which the gSSDs must last.
     pub until: Time,
 }
 

@@ -32,10 +32,11 @@ const KNOWN: [(usize, &[u8], &str); 11] = [
     (510, b"\x55\xaa", "a partition table (MBR) or FAT"),
 ];
 
-/// The apparent format of a file or device that is not all zeros, as far as samples tell; `None` for one that is.
+/// Looks for data in a file or block device. Returns the name of the data's apparent format, or `None` if all
+/// samples are zeros: not every byte is read.
 ///
 /// # Errors
-/// Conflict where it is mounted or otherwise in use; it cannot be opened or read.
+/// Conflict if a device is mounted or otherwise in use; otherwise if it cannot be opened or read.
 pub fn content(path: &Path) -> Result<Option<&'static str>> {
     look(path).map_err(|error| match error.kind() {
         io::ErrorKind::ResourceBusy => busy(path),

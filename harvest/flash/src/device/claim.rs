@@ -22,7 +22,8 @@ const HEAD: &[u8] = b"headstart: flash that is being made, 1\n";
 /// Most bytes of a claim: a path and a line.
 const MOST: u64 = 8192;
 
-/// A claim of one directory to flash whose table is at one path.
+/// A claim: a file that records that a directory's host has begun to make flash, until the host has a
+/// journal. The module's documentation has the reason.
 #[derive(Clone, Debug)]
 pub struct Claim {
     path: PathBuf,
@@ -31,7 +32,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The claim of `dir` to flash whose table is to be at `table`; nothing is written yet.
+    /// Returns the claim of the host in `dir` to flash whose table (of wear and bad blocks) will be at
+    /// `table`. Writes nothing yet.
     #[must_use]
     pub fn new(dir: &Path, table: &Path) -> Self {
         let mut name = table.as_os_str().to_owned();
@@ -39,7 +41,9 @@ impl Claim {
         Self { path: name.into(), dir: dir.canonicalize().unwrap_or_else(|_| dir.to_owned()) }
     }
 
-    /// The file or device at `flash`, if this directory began to make flash of it, and no journal of it was made.
+    /// Returns the file or device at `flash`, open for reading, if this directory's claim to it is on disk.
+    /// `None` if there is no claim, if the claim is another directory's or for another file, or if either
+    /// file cannot be read.
     pub fn begun(&self, flash: &Path) -> Option<File> {
         std::fs::metadata(&self.path).ok().filter(|there| there.len() <= MOST)?;
         let there = std::fs::read(&self.path).ok()?;
@@ -47,17 +51,19 @@ impl Claim {
         (self.content(&flash).ok()? == there).then_some(flash)
     }
 
-    /// Makes the claim, durably, in place of another directory's: the caller has the lock of the flash.
+    /// Writes the claim to disk, durably; a claim of another directory is replaced. The caller holds the lock
+    /// of the flash.
     ///
     /// # Errors
-    /// Errors of the operating system.
+    /// The claim's file cannot be written, or the flash's metadata cannot be read.
     pub fn hold(&self, flash: &File) -> Result<()> {
         let failed = |error| Error::io("cannot be saved", error).about(self.path.display());
         let content = self.content(flash).map_err(failed)?;
         replace(&self.path, &content).map_err(failed)
     }
 
-    /// Gives the claim up: there is a journal, or nothing was made.
+    /// Removes the claim from disk: the journal exists by now, or no flash was made. A failure is only
+    /// logged.
     pub fn give_up(&self) {
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -76,7 +82,8 @@ impl Claim {
     }
 }
 
-/// `true` if a file holds no data at all: it is one hole, as long as it may be.
+/// Returns `true` if no data was ever written to a file: it is sparse as a whole, whatever its length. Always
+/// `false` on file systems that do not report holes, unless the file is empty.
 pub fn is_hole(file: &File) -> bool {
     // A file system without holes reports everything as data.
     rustix::fs::seek(file, rustix::fs::SeekFrom::Data(0)) == Err(rustix::io::Errno::NXIO)

@@ -23,16 +23,16 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The rates of random faults.
+/// The rates at which emulated flash fails at random. By default it never does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlashFaults {
-    /// Seed of all that is random here.
+    /// The seed of the random numbers; the same seed gives the same faults.
     pub seed: u64,
-    /// Share of blocks that are bad as made: 0 to 1. Makers allow 2%.
+    /// The share of blocks that are bad from the start, 0 to 1. Makers of flash allow 0.02.
     pub made_bad: f64,
-    /// Share of programs that fail: 0 to 1.
+    /// The probability that a program operation fails, 0 to 1.
     pub program: f64,
-    /// Share of erasures that fail: 0 to 1.
+    /// The probability that an erasure fails, 0 to 1.
     pub erase: f64,
 }
 
@@ -42,20 +42,21 @@ impl Default for FlashFaults {
     }
 }
 
-/// Counts of the operations on flash since it was made.
+/// Counts of the operations on emulated flash, since it was made or since power last came back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlashCounts {
     /// Bytes read.
     pub read: u64,
     /// Bytes programmed.
     pub programmed: u64,
-    /// Blocks erased.
+    /// Number of blocks erased.
     pub erased: u64,
-    /// Flushes.
+    /// Number of flushes.
     pub flushed: u64,
 }
 
-/// Emulated flash.
+/// Emulated flash in memory or in a file, which fails on request: random faults, chosen faults, loss of
+/// power.
 pub struct Emulator {
     geometry: Geometry,
     blocks: Vec<Mutex<Block>>,
@@ -103,13 +104,14 @@ enum Extent {
 }
 
 impl Emulator {
-    /// New flash in memory, all erased. It takes memory for pages that are programmed and not zero.
+    /// Makes flash in memory, all erased. It takes memory only for programmed pages that are not all zeros.
     #[must_use]
     pub fn new(geometry: Geometry, faults: FlashFaults) -> Self {
         Self::with(geometry, faults, None)
     }
 
-    /// New flash in a file, which is cut to nothing and grows sparse to the flash's size: for more than memory holds.
+    /// Makes flash in a file, for sizes beyond the memory's. The file is truncated, then extended sparsely to
+    /// the flash's size.
     ///
     /// # Errors
     /// The file cannot be resized.
@@ -149,42 +151,45 @@ impl Emulator {
         }
     }
 
-    /// The next program of this block fails.
+    /// Makes the next program operation on `block` fail, as on a bad block.
     pub fn fail_next_program(&self, block: FlashBlock) {
         self.injected.lock().program.insert(block.0);
     }
 
-    /// The next erasure of this block fails.
+    /// Makes the next erasure of `block` fail, as on a bad block.
     pub fn fail_next_erase(&self, block: FlashBlock) {
         self.injected.lock().erase.insert(block.0);
     }
 
-    /// The next erasure of this block fails, and it is not the block's fault.
+    /// Makes the next erasure of `block` fail for a passing reason: the block is not bad, and a retry
+    /// succeeds.
     pub fn interrupt_next_erase(&self, block: FlashBlock) {
         self.injected.lock().busy.insert(block.0);
     }
 
-    /// Makes this page unreadable from now on, until its block is erased.
+    /// Makes one page unreadable until its block is erased.
     ///
     /// # Errors
-    /// There is no such block, or no power.
+    /// There is no such block, or the power is off.
     pub fn make_unreadable(&self, block: FlashBlock, page: u32) -> Result<(), FlashError> {
         self.block(block)?.unreadable.insert(page);
         Ok(())
     }
 
-    /// Makes all pages unreadable, as with a cable that is loose; or readable again.
+    /// Makes all pages unreadable (`true`), as with a loose cable, or readable again (`false`).
     pub fn unplug(&self, unplugged: bool) {
         self.unplugged.store(unplugged, Ordering::SeqCst);
     }
 
-    /// Cuts power in the middle of the program, erasure or flush that comes after `changes` others: that one is done in
-    /// part, and everything fails from then on. [`Self::lose_power`] then gives the remaining content.
+    /// Cuts the power in the middle of a program, erasure or flush: the one that follows after `changes` more
+    /// of them. That operation is done in part, and every later operation fails. [`Self::lose_power`] then
+    /// returns the remaining content.
     pub fn cut_power_after(&self, changes: u64) {
         self.left.store(changes, Ordering::Relaxed);
     }
 
-    /// Loses power now: this flash fails from here on. Returns the flash as it is when power is back.
+    /// Cuts the power now: all later operations on `self` fail. Returns the flash with the content that it
+    /// has when the power is back.
     #[must_use]
     pub fn lose_power(&self) -> Self {
         self.dead.store(true, Ordering::SeqCst);
@@ -207,7 +212,7 @@ impl Emulator {
         Self::of(self.geometry, blocks, self.file.clone(), self.faults, random)
     }
 
-    /// Another flash with the same content, for tests that try many ways to go on.
+    /// Returns a copy of this flash with the same content, for tests that try several continuations.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn copied(&self) -> Self {
@@ -215,7 +220,7 @@ impl Emulator {
         Self::of(self.geometry, blocks, None, self.faults, self.random.lock().clone())
     }
 
-    /// Counts of the operations since it was made or power came back.
+    /// Returns the counts of operations since this flash was made or the power came back.
     #[must_use]
     pub fn counts(&self) -> FlashCounts {
         let [read, programmed, erased, flushed] = &self.counts;
@@ -224,7 +229,7 @@ impl Emulator {
         FlashCounts { read, programmed, erased, flushed }
     }
 
-    /// The blocks that are bad.
+    /// Returns the bad blocks: bad from the start, or since a program or erasure failed.
     #[must_use]
     pub fn bad_blocks(&self) -> Vec<FlashBlock> {
         (0..self.geometry.total_blocks()).map(FlashBlock).filter(|block| self.is_bad(*block)).collect()

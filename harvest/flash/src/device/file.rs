@@ -47,7 +47,7 @@ const UNKNOWN: u32 = u32::MAX;
 /// The number of erasures whose counts a crash may lose.
 const UNSAVED: u32 = 1024;
 
-/// Flash in a file or a block device.
+/// Flash stored in a file or on a block device, with a table of wear and bad blocks in a file of its own.
 pub struct FileFlash {
     file: File,
     path: PathBuf,
@@ -64,19 +64,19 @@ pub struct FileFlash {
 }
 
 impl FileFlash {
-    /// Makes flash of the file or device at `path`: a file, which is made if need be and grows sparse, or a block
-    /// device that is not mounted. **All its data is erased.** `table` is the file of bad blocks and wear, by custom
-    /// [beside](Self::table_beside) a file.
+    /// Makes flash of the file or block device at `path`. A file is created if it is missing, and is sparse;
+    /// a device must not be mounted. **All its data is erased.** `table` is the path of the file for wear and
+    /// bad blocks, usually [beside](Self::table_beside) a file.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if it is in use, [`ErrorKind::Invalid`] if a device is too small, errors of the
-    /// operating system.
+    /// [`ErrorKind::Conflict`] if it is in use, [`ErrorKind::Invalid`] if a device is too small, errors of
+    /// the operating system.
     pub fn create(path: &Path, table: &Path, geometry: Geometry) -> Result<Self, Error> {
         Self::create_after(path, table, geometry, |_| Ok(()))
     }
 
-    /// Does the same as [`Self::create`] after `before`, which gets the locked file or device before anything of it
-    /// changes.
+    /// Calls `before` with the locked file or device while nothing of it has changed, then does the same as
+    /// [`Self::create`].
     ///
     /// # Errors
     /// As [`Self::create`]; errors of `before`, with nothing changed.
@@ -111,7 +111,8 @@ impl FileFlash {
         Ok(flash)
     }
 
-    /// Gives up flash that was just made: an empty file is left, which the next try can take.
+    /// Undoes [`Self::create`] after a later failure: empties a file and removes the table, so that the next
+    /// attempt can use the path. A device keeps its zeros. Failures are only logged.
     pub fn unmake(&self) {
         let emptied = if is_device(&self.file) { Ok(()) } else { self.file.set_len(0) };
         let removed = std::fs::remove_file(&self.table);
@@ -122,11 +123,12 @@ impl FileFlash {
         }
     }
 
-    /// Opens flash that [`Self::create`] made.
+    /// Opens flash that [`Self::create`] made, with its table at `table`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::Conflict`] if it is in use, [`ErrorKind::Corrupt`] and
-    /// [`ErrorKind::Unsupported`] if the table is damaged or of a later version, errors of the operating system.
+    /// [`ErrorKind::NotFound`] if the flash or its table is missing, [`ErrorKind::Conflict`] if it is in use,
+    /// [`ErrorKind::Corrupt`] if the table is damaged, [`ErrorKind::Unsupported`] if the table is of a later
+    /// version, errors of the operating system.
     pub fn open(path: &Path, table: &Path) -> Result<Self, Error> {
         let bytes = std::fs::read(table);
         let bytes = bytes.map_err(|error| Error::io("cannot be read", error).about(table.display()))?;
@@ -136,7 +138,8 @@ impl FileFlash {
         Ok(Self::of((file, path), table, geometry, blocks, UNKNOWN))
     }
 
-    /// The place of the table of a file by custom: beside it, with `.flash` added to its name.
+    /// Returns the usual path of the table for flash in the file at `path`: the same path with `.flash`
+    /// appended.
     #[must_use]
     pub fn table_beside(path: &Path) -> PathBuf {
         let mut name = path.as_os_str().to_owned();

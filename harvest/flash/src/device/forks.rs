@@ -9,8 +9,9 @@ use std::process::{Command, Output, Stdio};
 /// hold the locks of all files that were open here.
 static FORKS: RwLock<()> = RwLock::new(());
 
-/// Starts a program and waits for its end, without a moment in which it holds the locks of open files. `spawn` alone
-/// returns before the kernel has closed them: a shell reports that it runs, and only then becomes the program.
+/// Runs a program and returns its output, without a moment in which the child process holds locks of open
+/// files. `spawn` alone returns before the kernel has closed the files in the child: a shell, for example,
+/// reports that it runs before it executes the program.
 ///
 /// # Errors
 /// The program cannot be started or waited for.
@@ -28,7 +29,8 @@ pub fn output_of(program: &str, args: &[&OsStr]) -> std::io::Result<Output> {
     child.wait_with_output()
 }
 
-/// Waits until no program of a test is being started.
+/// Waits until no test of this process is starting a program. None starts one before the returned guard is
+/// dropped.
 pub fn between_forks() -> impl Drop {
     FORKS.read()
 }

@@ -3,24 +3,26 @@
 use headstart_block::{Error, SECTOR_SIZE, exact, saturating};
 use serde::{Deserialize, Serialize};
 
-/// An erase block, by its number: all of the first channel's, then all of the second's, and so on.
+/// An erase block, by its number from 0. The blocks of the first channel come first, then those of the
+/// second, and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FlashBlock(pub u32);
 
-/// The numbers of all parts. The default is BlockFlex's SSD (section 4.6): 1 TiB in 16 channels of 64 GiB.
+/// The layout of flash: channels of dies, of planes, of blocks, of pages. The default is the SSD of the
+/// BlockFlex paper (section 4.6): 1 TiB in 16 channels of 64 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Geometry {
-    /// Channels, which work independently: 1 to 65,535.
+    /// Number of channels, which work independently of each other: 1 to 65,535.
     pub channels: u16,
-    /// Dies of a channel, which share its bus.
+    /// Number of dies in each channel, which share the channel's bus: at least 1.
     pub dies: u16,
-    /// Planes of a die.
+    /// Number of planes in each die: at least 1.
     pub planes: u16,
-    /// Blocks of a plane.
+    /// Number of blocks in each plane: at least 1.
     pub blocks: u32,
-    /// Pages of a block: at most 65,535.
+    /// Number of pages in each block: 1 to 65,535.
     pub pages: u32,
-    /// Bytes of a page: a multiple of a sector.
+    /// Size of a page, in bytes: a multiple of a sector.
     pub page_size: u32,
 }
 
@@ -34,9 +36,9 @@ impl Default for Geometry {
 const FEW_BLOCKS: u64 = 64;
 
 impl Geometry {
-    /// Flash of at most `bytes` bytes: 16 channels of 4 dies, blocks of 4 MiB. Below 4 GiB blocks become smaller, down
-    /// to 256 KiB, below 256 MiB channels fewer. `None` for less than 1 MiB, and for more than block numbers reach (16
-    /// PiB).
+    /// Returns a layout for at most `bytes` bytes: 16 channels of 4 dies, with blocks of 4 MiB. Below 4 GiB
+    /// the blocks are smaller, down to 256 KiB; below 256 MiB there are fewer channels. `None` below 1 MiB,
+    /// and if there would be more blocks than block numbers (beyond 16 PiB).
     #[must_use]
     pub fn of_size(bytes: u64) -> Option<Self> {
         let mut flash = Self { planes: 1, blocks: 1, ..Self::default() };
@@ -55,10 +57,10 @@ impl Geometry {
         (total <= u64::from(u32::MAX)).then_some(flash)
     }
 
-    /// Checks that nothing is zero and that all numbers stay within their types.
+    /// Checks that no field is 0, and that sizes and block numbers fit their types.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`].
+    /// [`headstart_block::ErrorKind::Invalid`] if a field is 0 or out of range.
     pub fn check(&self) -> Result<(), Error> {
         let channel = u64::from(self.dies) * u64::from(self.planes);
         let total =
@@ -73,37 +75,39 @@ impl Geometry {
         Err(Error::invalid(format!("flash cannot be built like this: {self:?}")))
     }
 
-    /// Bytes of a block.
+    /// Returns the size of a block, in bytes.
     #[must_use]
     pub fn block_size(&self) -> u32 {
         self.pages * self.page_size
     }
 
-    /// Blocks of a channel.
+    /// Returns the number of blocks in each channel.
     #[must_use]
     pub fn channel_blocks(&self) -> u32 {
         u32::from(self.dies) * u32::from(self.planes) * self.blocks
     }
 
-    /// Blocks in all.
+    /// Returns the number of blocks of the whole flash.
     #[must_use]
     pub fn total_blocks(&self) -> u32 {
         u32::from(self.channels) * self.channel_blocks()
     }
 
-    /// Bytes in all.
+    /// Returns the size of the whole flash, in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         u64::from(self.total_blocks()) * u64::from(self.block_size())
     }
 
-    /// The channel that a block belongs to; one that the flash does not have if it does not have the block.
+    /// Returns the number of the channel that `block` is in, from 0. For a block that the flash does not
+    /// have, a channel that it does not have.
     #[must_use]
     pub fn channel(&self, block: FlashBlock) -> u16 {
         saturating(block.0 / self.channel_blocks())
     }
 
-    /// The die of a block, within its channel: neighbours are on different ones.
+    /// Returns the number of the die that `block` is in, from 0 within its channel. Consecutive blocks are on
+    /// different dies.
     #[must_use]
     pub fn die(&self, block: FlashBlock) -> u16 {
         exact(block.0 % self.channel_blocks() % u32::from(self.dies), "it is less than the number of dies")
@@ -116,7 +120,7 @@ impl Geometry {
         (die % dies + dies - last % dies + dies - 1) % dies
     }
 
-    /// The blocks of a channel, by number.
+    /// Returns the range of block numbers of `channel`.
     #[must_use]
     pub fn blocks_of(&self, channel: u16) -> std::ops::Range<u32> {
         let first = u32::from(channel) * self.channel_blocks();

@@ -25,7 +25,10 @@ const HEADER: usize = 32;
 /// The bit of an entry of a bad block.
 pub(super) const BAD: u32 = 1 << 31;
 
-/// Replaces a table.
+/// Replaces the file of a table by `bytes`, atomically and durably.
+///
+/// # Errors
+/// Errors of the operating system.
 pub fn write(table: &Path, bytes: &[u8]) -> Result<(), Error> {
     replace(table, bytes).map_err(|error| Error::io("cannot be saved", error).about(table.display()))
 }
@@ -43,7 +46,8 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace().inspect_err(|_| drop(std::fs::remove_file(&name)))
 }
 
-/// A table in which one bit is wrong, put right.
+/// Returns the table with its only wrong bit corrected; `None` if more than one bit is wrong. The checksum
+/// tells which bit it is.
 pub fn mended(bytes: &[u8]) -> Option<Vec<u8>> {
     let (body, there) = bytes.split_last_chunk::<8>()?;
     let difference = checksum(CrcAlgorithm::Crc64Nvme, body) ^ u64::from_le_bytes(*there);
@@ -57,7 +61,8 @@ pub fn mended(bytes: &[u8]) -> Option<Vec<u8>> {
     decode(&mended).is_ok().then_some(mended)
 }
 
-/// A table of flash of which only the build and these bad blocks are known.
+/// Makes a new table for flash of which only the layout and the bad blocks are known. All other blocks count
+/// as never erased.
 pub fn anew(geometry: &Geometry, bad: impl Iterator<Item = FlashBlock>) -> Vec<u8> {
     let mut entries = vec![0; geometry.total_blocks() as usize];
     for block in bad {
@@ -68,7 +73,8 @@ pub fn anew(geometry: &Geometry, bad: impl Iterator<Item = FlashBlock>) -> Vec<u
     encode(geometry, entries.into_iter())
 }
 
-/// The bytes of a table: the geometry, and for each block the number of its erasures or the mark of a bad one.
+/// Encodes a table: the layout of the flash, and one entry for each block, in order. An entry is the block's
+/// number of erasures; its highest bit marks a bad block.
 pub fn encode(geometry: &Geometry, blocks: impl Iterator<Item = u32>) -> Vec<u8> {
     let Geometry { channels, dies, planes, blocks: per_plane, pages, page_size } = *geometry;
     let mut bytes = MAGIC.to_vec();
@@ -80,10 +86,10 @@ pub fn encode(geometry: &Geometry, blocks: impl Iterator<Item = u32>) -> Vec<u8>
     bytes
 }
 
-/// The geometry of a table, and its entry of each block.
+/// Decodes a table. Returns the layout of the flash and one entry for each block, as [`encode`] takes them.
 ///
 /// # Errors
-/// The table is damaged, or of a version that is not known.
+/// Corrupt if the table is damaged; Unsupported if it is of another version.
 pub fn decode(bytes: &[u8]) -> Result<(Geometry, Vec<u32>), Error> {
     let damaged = || Error::corrupt("the table of flash is damaged");
     let (body, sum) = bytes.split_last_chunk::<8>().ok_or_else(damaged)?;

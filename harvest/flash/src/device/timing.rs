@@ -16,28 +16,28 @@ use super::Geometry;
 use std::ops::Range;
 use std::time::Duration;
 
-/// The work of an operation.
+/// The kind of an operation on flash, with the number of bytes that it transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Reads this number of bytes of one page.
+    /// A read of this number of bytes from one page.
     Read(u32),
-    /// Programs this number of bytes, one page.
+    /// A program of one page, with this number of bytes transferred.
     Program(u32),
-    /// Erases a block.
+    /// An erasure of one block.
     Erase,
 }
 
-/// An operation, as far as time is concerned.
+/// An operation on a channel, with all that its duration depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashOp {
-    /// The die of its channel: [`Geometry::die`].
+    /// The die that it uses, by its number within the channel: [`Geometry::die`].
     pub die: u16,
-    /// Its work.
+    /// The kind of the operation.
     pub work: Work,
 }
 
 impl FlashOp {
-    /// Bytes that it moves.
+    /// Returns the number of bytes that the operation moves over the bus; 0 for an erasure.
     #[must_use]
     pub fn bytes(&self) -> u32 {
         match self.work {
@@ -47,18 +47,20 @@ impl FlashOp {
     }
 }
 
-/// The speed of a channel. The default is BlockFlex's SSD.
+/// The speed of a channel's bus and dies. The default is the SSD of the BlockFlex paper (section 4.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speeds {
-    /// Bytes a second over the bus, at least 1.
+    /// Bandwidth of the bus, in bytes a second, at least 1.
     pub bus: u64,
-    /// From a cell array to its die's register.
+    /// Duration of reading a page from the cell array to the die's register, without the transfer over the
+    /// bus.
     pub read: Duration,
-    /// From a die's register to its cell array.
+    /// Duration of programming a page from the die's register to the cell array, without the transfer over
+    /// the bus.
     pub program: Duration,
-    /// One block.
+    /// Duration of erasing one block.
     pub erase: Duration,
-    /// The time in which an erasure is suspended, and again that in which it goes on; `None` if that is not possible.
+    /// Duration of suspending an erasure, and again of resuming it. `None` if erasures cannot be suspended.
     pub suspend: Option<Duration>,
 }
 
@@ -75,13 +77,13 @@ impl Default for Speeds {
 }
 
 impl Speeds {
-    /// The time that `bytes` bytes take over the bus.
+    /// Returns the duration of the transfer of `bytes` bytes over the bus.
     #[must_use]
     pub fn transfer(&self, bytes: u32) -> Duration {
         Duration::from_nanos(u64::from(bytes).saturating_mul(1_000_000_000) / self.bus.max(1))
     }
 
-    /// The duration of the operation on a channel that does nothing else.
+    /// Returns the duration of an operation on an otherwise idle channel.
     #[must_use]
     pub fn alone(&self, work: Work) -> Duration {
         match work {
@@ -92,19 +94,21 @@ impl Speeds {
     }
 }
 
-/// The spans in which a started operation holds its die and the bus.
+/// The periods for which a started operation occupies its die and the bus, on the caller's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The die is its own. An erasure that is suspended ends later: ask [`Timing::erasing`].
+    /// The period for which it occupies the die. An erasure may end later than this if it is suspended: see
+    /// [`Timing::erasing`].
     pub die: Range<Duration>,
-    /// The bus is its own; empty for an erasure.
+    /// The period for which it occupies the bus; empty for an erasure.
     pub bus: Range<Duration>,
 }
 
 /// The most times that one erasure is suspended: it has to end, whatever other operations come.
 const SUSPENSIONS: u32 = 32;
 
-/// The clock of one channel.
+/// A model of one channel's timing: tells when operations can start and when they end. The caller passes the
+/// time in.
 #[derive(Clone, Debug)]
 pub struct Timing {
     speeds: Speeds,
@@ -123,27 +127,28 @@ struct Erasing {
 }
 
 impl Timing {
-    /// A channel that does nothing yet.
+    /// Returns the model of an idle channel.
     #[must_use]
     pub fn new(geometry: &Geometry, speeds: Speeds) -> Self {
         let dies = vec![Duration::ZERO; usize::from(geometry.dies.max(1))];
         Self { speeds, bus: Duration::ZERO, dies, erasing: None }
     }
 
-    /// Its speed.
+    /// Returns the speeds of the channel.
     #[must_use]
     pub fn speeds(&self) -> &Speeds {
         &self.speeds
     }
 
-    /// Its dies.
+    /// Returns the number of dies of the channel, at least 1.
     #[must_use]
     pub fn dies(&self) -> usize {
         self.dies.len()
     }
 
-    /// The earliest moment at which it makes sense to start the operation. A read may sense while the bus is still
-    /// busy with another's bytes; a program may be started as early, so that it has its turn among reads.
+    /// Returns the earliest time at which starting the operation is useful. A read may start sensing while
+    /// the bus still carries other bytes. A program may start as early as a read, although it needs the bus
+    /// first, so that reads cannot keep it waiting for ever.
     #[must_use]
     pub fn ready(&self, op: FlashOp) -> Duration {
         let die = match self.suspendable(op) {
@@ -156,8 +161,8 @@ impl Timing {
         }
     }
 
-    /// Starts an operation now, or as soon as it is [ready](Self::ready). Returns the spans in which it holds die and
-    /// bus; it is done when its die is free again.
+    /// Starts an operation at `now`, or at the time at which it is [ready](Self::ready) if that is later.
+    /// Returns the periods for which it occupies the die and the bus; it ends when the die's period ends.
     pub fn start(&mut self, now: Duration, op: FlashOp) -> Span {
         let slot = self.slot(op.die);
         let suspend = self.suspendable(op);
@@ -195,7 +200,8 @@ impl Timing {
         span
     }
 
-    /// The time at which the last erasure ends, as things stand; `None` before the first.
+    /// Returns the time at which the last started erasure ends, if it is not suspended again; `None` before
+    /// the first erasure.
     #[must_use]
     pub fn erasing(&self) -> Option<Duration> {
         self.erasing.map(|erasing| erasing.until)

@@ -21,11 +21,13 @@ const KEPT: usize = 1 << 20;
 /// Bytes that are read at a time.
 const READ: usize = 1 << 20;
 
-/// The number of bytes appended to a journal, since it was opened: a position to sync up to.
+/// A position in a journal: the number of bytes that were appended since it was opened. [`Journal::sync`]
+/// takes one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lsn(pub u64);
 
-/// A journal in a file. All methods may be called from any thread; calls that sync at the same time share a sync.
+/// A journal in a file. All methods may be called from any thread; threads that sync at the same time share
+/// one sync.
 #[derive(Debug)]
 pub struct Journal {
     pub(super) path: PathBuf,
@@ -96,7 +98,7 @@ fn mend(file: &File, end: &End) -> Result<()> {
 }
 
 impl Journal {
-    /// Makes a journal that begins with these records, in place of one that may be there.
+    /// Makes a journal at `path` that begins with `records`. A journal that is already there is replaced.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -119,11 +121,12 @@ impl Journal {
         Ok(Self::over(path, new.written.clone(), room, len))
     }
 
-    /// Opens a journal, hands its records over in order, and cuts off its torn tail. One of an earlier version is
-    /// replaced by one of this version; one that was closed in good order is not closed any more, durably.
+    /// Opens a journal, calls `each` with its records in order, and cuts off an incomplete end. A journal of
+    /// an earlier version is replaced by one of this version. The mark that the journal was closed is
+    /// removed, durably.
     ///
     /// # Errors
-    /// As [`replay`], or the file cannot be opened or cut.
+    /// As [`replay`]; the file cannot be opened or repaired.
     pub fn open(path: &Path, each: impl FnMut(JournalRecord) -> Result<()>) -> Result<(Self, End)> {
         Self::open_any(path, each).map_err(|error| error.about(path.display()))
     }
@@ -185,10 +188,10 @@ impl Journal {
         Self { path: path.to_owned(), state: Mutex::new(state), synced: Condvar::new() }
     }
 
-    /// Appends a record; [`Journal::sync`] makes it durable.
+    /// Appends a record in memory; [`Journal::sync`] makes it durable. Returns the position behind it.
     ///
     /// # Errors
-    /// The journal failed before, or the record is too long.
+    /// An earlier write to the journal failed, or the record is too long.
     pub fn append(&self, record: &JournalRecord) -> Result<Lsn> {
         let mut state = self.lock();
         self.check(&state)?;
@@ -202,21 +205,22 @@ impl Journal {
         Ok(*appended)
     }
 
-    /// Makes all records up to `lsn` durable, and those that others appended meanwhile.
+    /// Makes all records up to position `lsn` durable, and those that other threads appended meanwhile.
     ///
     /// # Errors
-    /// NoSpace if its file system is full: nothing is lost, and it can be called again. Otherwise the file cannot be
-    /// written: nothing that was not durable before may be relied upon, and the journal takes no more; the content of
-    /// the file is known when it is opened again.
+    /// NoSpace if the file system is full: nothing is lost, and the call may be repeated. After any other
+    /// error the journal accepts no more records, and records that were not durable before may be lost; the
+    /// next [`Journal::open`] finds which ones.
     pub fn sync(&self, lsn: Lsn) -> Result<()> {
         self.sync_after(lsn, || Ok(()))
     }
 
-    /// Does the same as [`Journal::sync`], and calls `before` when the records to write are settled, and before they
-    /// are written: the data that they name is made durable first.
+    /// Does the same as [`Journal::sync`], with `before` called first: the set of records to write is fixed
+    /// by then, and none of them is written yet. The caller makes the data that the records refer to durable
+    /// there.
     ///
     /// # Errors
-    /// As [`Journal::sync`]; errors of `before`, which count as if the file could not be written.
+    /// As [`Journal::sync`]; errors of `before`, after which the journal accepts no more records.
     pub fn sync_after(&self, lsn: Lsn, before: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut state = self.lock();
         loop {
@@ -268,7 +272,7 @@ impl Journal {
         self.check(&state)
     }
 
-    /// Makes all durable, and notes that the journal was closed in good order. It may still be appended to.
+    /// Makes all records durable, and marks the journal as closed properly. Records may still be appended.
     ///
     /// # Errors
     /// As [`Journal::sync`].
@@ -303,29 +307,30 @@ impl Journal {
         self.sync(lsn)
     }
 
-    /// The position up to which it was appended to.
+    /// Returns the position behind the last appended record.
     #[must_use]
     pub fn appended(&self) -> Lsn {
         self.lock().appended
     }
 
-    /// The position up to which it is durable.
+    /// Returns the position up to which all records are durable.
     #[must_use]
     pub fn durable(&self) -> Lsn {
         self.lock().durable
     }
 
-    /// Bytes of the file, with those that wait to be written.
+    /// Returns the size of the journal in bytes: the file's, with the records that are not written yet.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.lock().end()
     }
 
-    /// Checks that `bytes` bytes can be appended, and `others` more are left for others; takes room on its file system
-    /// if that is not so. After a refusal the file system is not asked again, except by [`Journal::look_for_room`].
+    /// Checks that the file system has room for `bytes` bytes to append, with `others` bytes left for other
+    /// callers. Allocates room ahead if there is less. Once the file system has refused, it is not asked
+    /// again until [`Journal::look_for_room`].
     ///
     /// # Errors
-    /// NoSpace if its file system is full; the journal failed before.
+    /// NoSpace if the file system is full; an earlier write to the journal failed.
     pub fn check_room(&self, bytes: u64, others: u64) -> Result<()> {
         let state = self.lock();
         self.check(&state)?;
@@ -340,8 +345,9 @@ impl Journal {
         }
     }
 
-    /// Takes room ahead if there is little; to be called now and then, so that all goes on when there is room again.
-    /// Returns the error of callers that need room if there is none.
+    /// Allocates room ahead on the file system if little is left. Called at intervals, so that work resumes
+    /// soon after space is freed. Returns the NoSpace error that callers get while there is no room, or
+    /// `None` if there is room.
     pub fn look_for_room(&self) -> Option<Error> {
         let state = self.lock();
         let state = self.take_room(state, 0);
@@ -372,7 +378,8 @@ impl Journal {
             )
     }
 
-    /// `true` if it has grown so much that it should be rewritten.
+    /// Returns `true` if the file has grown so much that it should be rewritten: to twice its size when it
+    /// was last made or rewritten, and by 1 MiB at least.
     #[must_use]
     pub fn has_grown(&self) -> bool {
         let state = self.lock();

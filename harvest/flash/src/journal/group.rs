@@ -14,7 +14,7 @@ const SLOTS: usize = 4096;
 pub(super) const SLOT: usize = 32 << 10;
 /// Bytes of a mark before its copy of a group.
 const MARK: usize = 40;
-/// Bytes of a journal before its groups.
+/// The number of bytes in a journal's file before its first group: the header and two slots for marks.
 pub const FRONT: usize = SLOTS + 2 * SLOT;
 /// Bytes of a group before its records.
 pub(super) const HEAD: usize = 32;
@@ -44,7 +44,8 @@ pub(super) fn long(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|eight| eight.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// The front of a journal without marks.
+/// Returns the first [`FRONT`] bytes of a new journal's file: the header, and no marks. `generation` is the
+/// number of journals that it replaces in turn.
 #[must_use]
 pub fn front(generation: u64) -> Vec<u8> {
     let mut identity = MAGIC.to_vec();
@@ -107,7 +108,8 @@ impl Front {
     }
 }
 
-/// The chain that the next group of a journal follows.
+/// The position in a journal's sequence of groups that the next group must continue: its sequence number, and
+/// the checksum of the group before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chain {
     /// The number of the next group.
@@ -117,13 +119,15 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// The beginning of a journal of this generation.
+    /// Returns the position before the first group of a journal of this generation (the number of journals
+    /// replaced so far).
     #[must_use]
     pub fn begin(generation: u64) -> Self {
         Self { next: 1, sum: sum(&[&generation.to_le_bytes()]) }
     }
 
-    /// Appends records, as [`encode`](super::encode) wrote them, as groups. Returns the offset in `out` of the last.
+    /// Encodes `records`, which [`encode`](super::encode) wrote, as one or more groups and appends these to
+    /// `out`. Returns the offset in `out` of the last group.
     pub fn append(&mut self, mut records: &[u8], out: &mut Vec<u8>) -> usize {
         let mut last = out.len();
         while !records.is_empty() {

@@ -10,62 +10,62 @@ use super::{JournalRecord, each_record, old};
 use crate::Result;
 use crate::wrong_bit::named_bit;
 
-/// A fault of a journal.
+/// A fault that was found in a journal. All except [`JournalFault::Damaged`] can be repaired without loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalFault {
-    /// The first bytes are damaged; there is a copy of them.
+    /// The first bytes of the file are damaged. They are restored from their copy.
     Front,
-    /// A group that begins at `at` is damaged or missing; there is a copy of it.
+    /// A group of records is damaged or missing. It is restored from its copy in a mark.
     Copied {
-        /// The offset.
+        /// The offset of the group in the file, in bytes.
         at: u64,
     },
-    /// One bit is wrong.
+    /// One bit is wrong. The checksum tells which one, and it is corrected.
     Bit {
-        /// The offset of its byte.
+        /// The offset in the file of the byte with the wrong bit.
         at: u64,
-        /// Its number in the byte, the lowest is 0.
+        /// The position of the bit in the byte: 0 is the lowest.
         bit: u32,
     },
-    /// The end was being written when the host crashed. Nothing is lost with it.
+    /// The end of the file was being written when the host crashed. It is cut off; nothing durable is lost.
     Torn {
-        /// The offset.
+        /// The offset of the incomplete end, in bytes.
         at: u64,
-        /// Its length.
+        /// The length of the incomplete end, in bytes.
         bytes: u64,
     },
-    /// The bytes from `at` on were durable and cannot be read, nor those that follow.
+    /// Durable bytes are damaged beyond repair. All records from there on are lost.
     Damaged {
-        /// The offset.
+        /// The offset of the damage, in bytes.
         at: u64,
     },
 }
 
-/// The findings about a journal.
+/// The result of [`examine`].
 #[derive(Debug)]
 pub struct Examined {
-    /// The version of its form.
+    /// The version of the journal's format.
     pub version: u32,
-    /// Its faults.
+    /// The faults that were found, in the order of the file.
     pub faults: Vec<JournalFault>,
-    /// Its records, up to where it is damaged.
+    /// The records up to the first damage that cannot be repaired; all records if there is none.
     pub records: Vec<JournalRecord>,
-    /// The journal with all repairs that are possible.
+    /// The bytes of the journal after all possible repairs.
     pub mended: Vec<u8>,
 }
 
 impl Examined {
-    /// `true` if nothing that was durable is lost.
+    /// Returns `true` if no durable record is lost: there are no faults, or all can be repaired.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         !self.faults.iter().any(|fault| matches!(fault, JournalFault::Damaged { .. }))
     }
 }
 
-/// Examines the bytes of a journal.
+/// Finds the faults of a journal in its bytes, and repairs what can be repaired in a copy.
 ///
 /// # Errors
-/// The bytes are no journal, or of a version that is not known.
+/// The bytes are no journal, or are of an unknown version.
 pub fn examine(bytes: &[u8]) -> Result<Examined> {
     if old::is_old(bytes) {
         return examine_old(bytes);

@@ -7,12 +7,14 @@ use super::writer::{Writer, beside_failed};
 use crate::{Error, ErrorKind, Result};
 
 impl Journal {
-    /// Begins to replace all records by others that lead to the same state. Records that are appended from now on
-    /// follow them: the caller makes sure that nothing is appended between this call and its own look at the state; of
-    /// a vSSD's map a later look does as well.
+    /// Begins to replace all records by fewer that lead to the same state. Records appended from now on are
+    /// kept after them. The caller makes sure that no record of another kind than a vSSD's map is appended
+    /// between this call and the moment at which it reads the state to write; the map of a vSSD may be read
+    /// later.
     ///
     /// # Errors
-    /// Conflict if it is being rewritten; the journal failed before; the new file cannot be made.
+    /// Conflict if the journal is being rewritten already; an earlier write to the journal failed; the new
+    /// file cannot be made.
     pub fn rewriting(&self) -> Result<Rewriting<'_>> {
         let mut state = self.lock();
         self.check(&state)?;
@@ -27,7 +29,8 @@ impl Journal {
     }
 }
 
-/// A journal that is written beside one that is used, to take its place. Dropping it gives it up.
+/// A new journal that is written beside the one in use, and that [`Self::finish`] puts in its place. Dropping
+/// it before that removes the new file.
 #[derive(Debug)]
 #[must_use = "it takes the other's place when it is finished"]
 pub struct Rewriting<'a> {
@@ -44,7 +47,7 @@ impl<'a> Rewriting<'a> {
         Ok(Self { new: new.map_err(|error| error.about(journal.path.display()))?, tail })
     }
 
-    /// Adds a record.
+    /// Adds a record to the new journal.
     ///
     /// # Errors
     /// The new file cannot be written; the record is too long.
@@ -53,13 +56,14 @@ impl<'a> Rewriting<'a> {
         new.write(record).map_err(|error| error.about(journal.path.display()))
     }
 
-    /// Adds the records that were appended since this was begun, and puts it in the other's place. `before` is called
-    /// when these records are settled, and before they are written, as in [`Journal::sync_after`]. All of it is durable
-    /// when this returns. Calls that sync meanwhile wait.
+    /// Adds the records that were appended to the old journal since the rewriting began, and replaces the old
+    /// file by the new one. Calls `before` as [`Journal::sync_after`] does: the set of these records is
+    /// fixed, and they are not written yet. All records are durable when this returns; other threads' syncs
+    /// wait for it.
     ///
     /// # Errors
-    /// The new file cannot be written, and the old one is used as before. Or errors of `before`; or it is not known
-    /// which of the two is there after a crash: then the journal takes no more.
+    /// The new file cannot be written: the old one stays in use. After an error of `before`, or if it is
+    /// unknown which of the files would be found after a crash, the journal accepts no more records.
     pub fn finish(mut self, before: impl FnOnce() -> Result<()>) -> Result<()> {
         let Tail(journal) = self.tail;
         // The bulk of it while the other is used.

@@ -15,8 +15,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The number of bytes ahead that are for giving back: a deletion takes some hundred, a write of 64 pages some
-/// thousand, and hundreds of writes may be on their way when the shortage is noticed.
+/// The number of bytes on the journal's file system that are kept allocated for records that free space: a
+/// deletion takes some hundred bytes, a write of 64 pages some thousand. Hundreds of writes may be under way
+/// when the file system is found to be full.
 pub const RESERVE: u64 = 1 << 20;
 /// Bytes that are taken ahead.
 const AHEAD: u64 = 2 * RESERVE;
@@ -178,26 +179,26 @@ pub mod limit {
 
     thread_local!(static HERE: Arc<Limit> = Arc::new(Limit::default()));
 
-    /// The file system of a thread's journals.
+    /// The simulated file system of a thread's journals.
     #[derive(Debug, Default)]
     pub struct Limit {
-        /// `true` if a file keeps its room, and gets no more.
+        /// `true` if it is full: files keep the space that they have, and get no more.
         pub is_full: AtomicBool,
-        /// `true` if it gives no room ahead.
+        /// `true` if it does not support allocating space ahead.
         pub is_blind: AtomicBool,
-        /// `true` if it says that it gave room, and did not.
+        /// `true` if it reports space ahead as allocated without allocating it.
         pub is_hollow: AtomicBool,
-        /// The number of writes after which it is full; 0: no limit.
+        /// The number of further writes after which it becomes full; 0 for never.
         pub after: AtomicU64,
     }
 
-    /// The limit of this thread.
+    /// Returns the simulated file system of the calling thread's journals.
     pub fn here() -> Arc<Limit> {
         HERE.with(Arc::clone)
     }
 
     impl Limit {
-        /// Makes the file system full, or not full any more.
+        /// Makes the file system full (`true`), or no longer full (`false`).
         pub fn fill(&self, full: bool) {
             self.is_full.store(full, Ordering::SeqCst);
         }

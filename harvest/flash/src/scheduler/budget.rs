@@ -13,11 +13,13 @@ const PARTS: usize = 9;
 /// The number of parts whose greatest counts are left out, as a burst.
 const BURST: usize = 2;
 
-/// The account of a regular VM, in seconds of its threads' time. One is shared by all its channels.
+/// The allowance of a regular VM: the waiting time that harvest operations may still cause it, shared by all
+/// its channels.
 ///
-/// It earns while time passes: a share of the time that the VM's threads have. Their number is not known, only the
-/// number of operations that they wait for: there are at least as many threads. The greatest number seen in a tenth of
-/// a second is taken, the third greatest of nine such: a burst of writes does not make one thread many.
+/// The allowance grows with time, by a share of the time of the VM's threads. The number of threads is
+/// unknown; at least as many exist as operations wait at once. Each tenth of a second gives the greatest
+/// number seen in it. The third greatest of the last nine counts, so that a burst of writes by one thread
+/// does not count as many threads.
 #[derive(Clone, Debug)]
 pub struct Budget {
     now: Duration,
@@ -32,7 +34,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// The budget of a VM that just came: with the most that can be saved.
+    /// Returns the allowance of a new VM: the largest amount that can be saved up.
     #[must_use]
     pub fn new(settings: &SchedulerSettings) -> Self {
         let shares = [settings.share, settings.erase_share].map(|share| share.clamp(0.0, 1.0));
@@ -48,7 +50,8 @@ impl Budget {
         }
     }
 
-    /// The time for which regular operations waited for harvest reads and programs, and for erasures, in all.
+    /// Returns the total time for which regular operations waited for harvest VMs: first for their reads and
+    /// programs, then for erasures.
     #[must_use]
     pub fn spent(&self) -> [Duration; 2] {
         self.spent

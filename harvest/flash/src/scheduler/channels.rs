@@ -6,7 +6,7 @@ use crate::device::timing::FlashOp;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The schedulers of all channels. Channels of the same owner share a [`Budget`].
+/// The schedulers of all channels of an SSD. The channels of one owner (a vSSD) share a [`Budget`].
 #[derive(Clone, Debug)]
 pub struct ChannelSchedulers {
     settings: SchedulerSettings,
@@ -20,7 +20,7 @@ pub struct ChannelSchedulers {
 }
 
 impl ChannelSchedulers {
-    /// All channels of such flash, of one owner, 0.
+    /// Returns the schedulers for flash of this layout. All channels belong to owner 0.
     #[must_use]
     pub fn new(geometry: &Geometry, speed: Speed, settings: SchedulerSettings) -> Self {
         let channels = usize::from(geometry.channels);
@@ -34,14 +34,14 @@ impl ChannelSchedulers {
         }
     }
 
-    /// The speed of its channels.
+    /// Returns the source and settings of the channels' speed.
     #[must_use]
     pub fn speed(&self) -> Speed {
         self.speed
     }
 
-    /// Gives the channel to another owner (a vSSD's number) from now on; call it before its operations come. Does
-    /// nothing if there is no such channel.
+    /// Gives a channel to another owner, `owner` being a vSSD's number, for operations submitted from now on.
+    /// Does nothing if there is no such channel.
     pub fn set_owner(&mut self, channel: u16, owner: u32) {
         if let Some(of) = self.owners.get_mut(usize::from(channel)) {
             *of = owner;
@@ -50,41 +50,44 @@ impl ChannelSchedulers {
         }
     }
 
-    /// The account of an owner.
+    /// Returns the allowance of an owner; `None` if it has no channel.
     #[must_use]
     pub fn budget(&self, owner: u32) -> Option<&Budget> {
         self.budgets.get(&owner)
     }
 
-    /// The scheduler of a channel.
+    /// Returns the scheduler of a channel; `None` if there is no such channel.
     #[must_use]
     pub fn scheduler(&self, channel: u16) -> Option<&ChannelScheduler> {
         self.schedulers.get(usize::from(channel))
     }
 
-    /// The present duration of a harvest VM's program on each channel: [`ChannelScheduler::program_time`].
+    /// Returns for each channel the duration that a program of a harvest VM has at present:
+    /// [`ChannelScheduler::program_time`].
     #[must_use]
     pub fn program_times(&self, now: Duration) -> Vec<Duration> {
         self.schedulers.iter().map(|scheduler| scheduler.program_time(now)).collect()
     }
 
-    /// Takes an operation. If there is no such channel, it is never done.
+    /// Adds an operation to the queue of a channel. An operation for a channel that does not exist is never
+    /// done.
     pub fn submit(&mut self, now: Duration, channel: u16, ticket: Ticket, class: Class, op: FlashOp) {
         self.with(usize::from(channel), |scheduler, budget| scheduler.submit(now, ticket, class, op, budget));
     }
 
-    /// Takes the end of an operation that had leave, on flash without a speed of its own.
+    /// Notes that an operation has ended that was allowed to start, on flash that takes time of its own (not
+    /// emulated).
     pub fn ended(&mut self, now: Duration, channel: u16, class: Class) {
         self.with(usize::from(channel), |scheduler, budget| scheduler.ended(now, class, budget));
     }
 
-    /// Takes regular operations that were not submitted, on flash without a speed of its own: one came or ended at
-    /// `last`, and `in_flight` are on their way.
+    /// Notes regular operations that were not submitted, on flash that takes time of its own: one started or
+    /// ended at `last`, and `in_flight` of them have not ended.
     pub fn passed(&mut self, channel: u16, last: Duration, in_flight: u32) {
         self.with(usize::from(channel), |scheduler, _| scheduler.passed(last, in_flight));
     }
 
-    /// Lets time pass. Operations that are done by now are added to `done`, in order.
+    /// Advances all channels to `now`, and appends the operations that are done by then to `done`, in order.
     pub fn advance(&mut self, now: Duration, done: &mut Vec<Done>) {
         // In order of time, because channels share budgets.
         while let Some((at, index)) = self.first().filter(|(at, _)| *at <= now) {
@@ -92,7 +95,7 @@ impl ChannelSchedulers {
         }
     }
 
-    /// The time at which to [advance](Self::advance) next; `None` while nothing waits or is on its way.
+    /// Returns the time at which [`Self::advance`] is due; `None` while no operation waits or is under way.
     #[must_use]
     pub fn next(&self) -> Option<Duration> {
         self.first().map(|(at, _)| at)

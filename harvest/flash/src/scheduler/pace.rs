@@ -5,17 +5,16 @@ use crate::device::timing::{FlashOp, Span, Speeds, Timing, Work};
 use headstart_block::saturating;
 use std::time::Duration;
 
-/// The source of a channel's speed.
+/// The source of a channel's speed: a model of flash, or the flash itself with an optional limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speed {
-    /// Emulation: operations take as long as on such flash.
+    /// Emulated flash: each operation takes as long as on flash with these speeds.
     Emulated(Speeds),
-    /// The flash's own time; the channel has `rate` bytes a second of it, `None` for no limit, and may be ahead by
-    /// `burst`.
+    /// Real flash or a file, which takes time of its own, with an optional limit by a token bucket.
     Bucket {
-        /// Bytes a second, at least 1.
+        /// The limit of the channel in bytes a second, at least 1. `None`: no limit.
         rate: Option<u64>,
-        /// Bytes that may go at once.
+        /// The capacity of the token bucket: the number of bytes that may be transferred at once.
         burst: u64,
     },
 }

@@ -11,95 +11,97 @@ use super::{FlashBlock, Vssd};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// A record of the journal.
+/// A change of a vSSD's state, as the journal records it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// From 1 on, without gaps.
+    /// The change's sequence number: counted from 1 for each vSSD, without gaps.
     pub number: u64,
     /// The kind of the change, with its data.
     pub what: ChangeKind,
 }
 
-/// The kinds of [`Change`]. New kinds are added at the end: the number of a kind is its form on disk.
+/// The kinds of [`Change`]. The journal stores a kind by its number in this order, so new ones are added at
+/// the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChangeKind {
-    /// A logical page is stored here now.
+    /// A page of the disk is stored in this page of flash from now on.
     Map {
-        /// The logical page.
+        /// The page of the disk.
         page: u32,
         /// The flash block.
         block: FlashBlock,
-        /// The page of it.
+        /// The page within the flash block.
         at: u16,
     },
-    /// Logical pages read as zeros.
+    /// A range of pages of the disk reads as zeros.
     Unmap {
-        /// The first.
+        /// The first page of the range.
         first: u32,
         /// The number of pages.
         count: u32,
     },
-    /// A flash block is not written any more; once it holds nothing it is bad.
+    /// A flash block is not written any more. As soon as no valid page is left in it, it is bad.
     Failing {
         /// The flash block.
         block: FlashBlock,
     },
-    /// Home blocks are lent.
+    /// Some of the vSSD's own blocks were lent.
     Lent {
-        /// The blocks.
+        /// The lent blocks.
         blocks: Vec<FlashBlock>,
     },
     /// Lent blocks came back.
     Returned {
-        /// The blocks.
+        /// The blocks that came back.
         blocks: Vec<FlashBlock>,
     },
-    /// Blocks came as a slot.
+    /// Borrowed blocks were added as a slot.
     Added {
-        /// Its number.
+        /// The number of the slot.
         slot: u8,
-        /// The blocks.
+        /// The blocks of the slot.
         blocks: Vec<FlashBlock>,
     },
-    /// A slot went, or one of its channels.
+    /// A slot was removed, or the part of it on one channel.
     Removed {
-        /// Its number.
+        /// The number of the slot.
         slot: u8,
-        /// The channel.
+        /// The channel; `None` for the whole slot.
         channel: Option<u16>,
     },
-    /// The disk has this many bytes.
+    /// The size of the disk was changed.
     Resized {
-        /// The size in bytes.
+        /// The new size in bytes.
         size: u64,
     },
-    /// The pages of a slot are lost.
+    /// All pages that were stored in a slot are lost.
     Abandoned {
-        /// Its number.
+        /// The number of the slot.
         slot: u8,
     },
-    /// A logical page is lost: its flash cannot be read any more.
+    /// A page of the disk is lost, because its page of flash cannot be read any more.
     Lost {
-        /// The logical page.
+        /// The page of the disk.
         page: u32,
     },
-    /// Another channel took the place of one of the vSSD's own.
+    /// One of the vSSD's own channels was replaced by another channel.
     Replaced {
-        /// The channel that went.
+        /// The channel that was given up.
         channel: u16,
-        /// The other's blocks.
+        /// The blocks of the new channel.
         blocks: Vec<FlashBlock>,
-        /// Of those, the ones that are bad.
+        /// The blocks of the new channel that are bad.
         bad: Vec<FlashBlock>,
     },
 }
 
 impl Vssd {
-    /// Does a change of the journal again; changes that were done already, because the snapshot was taken after them,
-    /// are passed over. Only before [`Vssd::recovered`].
+    /// Applies a change from the journal during recovery, before [`Vssd::recovered`]. A change that the
+    /// restored snapshot includes already is skipped.
     ///
     /// # Errors
-    /// Corrupt if it does not follow the change before it, or contradicts the state.
+    /// Corrupt if the number does not follow that of the change before, or if the change contradicts the
+    /// state.
     pub fn apply(&mut self, change: &Change) -> Result<()> {
         let about = |error: Error| error.about(format!("change {} of a vSSD", change.number));
         if change.number <= self.last {
@@ -205,9 +207,10 @@ impl Vssd {
         Ok(())
     }
 
-    /// Makes the vSSD ready after all changes were applied, and are durable. `wear` gives the number of erasures of a
-    /// block, `is_clean` is `true` if it is certainly erased now. Other blocks that hold nothing are erased before they
-    /// are used, and those that hold something are not written until they were.
+    /// Ends the recovery: the vSSD is ready for use afterwards. All journalled changes have been applied and
+    /// are durable by then. `wear` returns the number of erasures of a block, `is_clean` returns `true` if a
+    /// block is certainly erased. Other blocks without valid pages are erased before use; blocks with valid
+    /// pages are not written before their next erasure.
     pub fn recovered(&mut self, wear: impl Fn(FlashBlock) -> u32, is_clean: impl Fn(FlashBlock) -> bool) {
         self.replaying = false;
         self.durable = self.last;

@@ -23,38 +23,40 @@ const PUT_OFF: usize = 8;
 /// Logical blocks looked at in one search for one to fold.
 const LOOK: u32 = 256;
 
-/// The amount of work to do.
+/// The kind of work that [`Vssd::collect_next`] may choose: only necessary work, or also work for idle times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// Necessary work: room, evacuation, erasing.
+    /// Only necessary work: making room, evacuating, erasing.
     Needed,
-    /// Also work that pays when nothing else is to be done: making dead blocks ready, folding.
+    /// Also work that is useful while nothing else is to be done: erasing ahead, and copying scattered
+    /// logical blocks together (folding).
     Idle,
 }
 
-/// The next step of the driver for the collector.
+/// A step of garbage collection that the driver is to do, and to answer as each variant says.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "every step is to be answered"]
 pub enum CollectStep {
-    /// Read page `page` of `from`, program it at `to`, then [`Vssd::commit`] or [`Vssd::failed`] `to`; [`Vssd::unread`]
-    /// or [`Vssd::lose`] if it cannot be read. `from` is not erased before that, pinned or not.
+    /// Read page `page` of `from`, program it at `to`, then answer with [`Vssd::commit`] or [`Vssd::failed`]
+    /// for `to`. If the page cannot be read, answer with [`Vssd::unread`] or [`Vssd::lose`]. `from` is not
+    /// erased before the answer, pinned or not.
     Copy {
         /// The flash block to read.
         from: FlashBlock,
-        /// The page of it.
+        /// The page to read, by its number within the block.
         page: u32,
         /// The placement of the copy.
         to: Placement,
     },
-    /// Erase it, then [`Vssd::erased`], [`Vssd::erase_failed`] or [`Vssd::erase_later`].
+    /// Erase the block, then answer with [`Vssd::erased`], [`Vssd::erase_failed`] or [`Vssd::erase_later`].
     Erase {
-        /// The block, which is not read now and will not be.
+        /// The block to erase. It is not being read, and no reader can find it any more.
         block: FlashBlock,
     },
-    /// Flush the flash, make the journal durable at least to this change, then [`Vssd::durable`]: more may be erased
-    /// then.
+    /// Flush the flash, make the journal durable at least up to this change, then call [`Vssd::durable`]:
+    /// more blocks can be erased afterwards.
     Sync {
-        /// The change's number.
+        /// The number of the change.
         up_to: u64,
     },
 }
@@ -132,8 +134,9 @@ impl Tasks {
 }
 
 impl Vssd {
-    /// The next step, if there is any now. Several may be under way. Choosing a block to collect takes time in
-    /// proportion to the number of blocks (some ten microseconds for 128 GB), once per block.
+    /// Returns the next step of garbage collection, evacuation or erasing; `None` if there is none now.
+    /// Several steps may be under way at once. When a block to collect is chosen, the call takes time in
+    /// proportion to the number of blocks: some ten microseconds for 128 GB.
     pub fn collect_next(&mut self, effort: Effort) -> Option<CollectStep> {
         if let Some(step) = self.erase_next(effort) {
             return Some(step);
@@ -177,17 +180,18 @@ impl Vssd {
         Some(CollectStep::Erase { block: self.space.block(entry) })
     }
 
-    /// `true` if room is short, everywhere or on a channel, so that the user's writes may soon wait for the collector.
+    /// Returns `true` if few blocks are free, in all or on one channel: writes may soon have to wait for
+    /// garbage collection.
     #[must_use]
     pub fn is_short(&self) -> bool {
         let low = self.low();
         self.space.is_dry() || self.space.free() < low || self.space.quick() < low && self.pays()
     }
 
-    /// Notes that a block was erased, `wear` times by now.
+    /// Answers [`CollectStep::Erase`]: the block was erased, for the `wear`th time.
     ///
     /// # Errors
-    /// Invalid if it was not to be erased.
+    /// Invalid if the block was not to be erased.
     pub fn erased(&mut self, block: FlashBlock, wear: u32) -> Result<()> {
         let entry = self.erasing(block)?;
         self.space.change(entry, |info| info.wear = wear);
@@ -195,27 +199,30 @@ impl Vssd {
         Ok(())
     }
 
-    /// Notes that a block could not be erased: it is never used again. Returns the change to write to the journal.
+    /// Answers [`CollectStep::Erase`]: the block could not be erased, and is never used again. Returns the
+    /// change to write to the journal.
     ///
     /// # Errors
-    /// Invalid if it was not to be erased.
+    /// Invalid if the block was not to be erased.
     pub fn erase_failed(&mut self, block: FlashBlock) -> Result<Change> {
         let entry = self.erasing(block)?;
         self.space.put(entry, State::Bad);
         Ok(self.next_change(ChangeKind::Failing { block }))
     }
 
-    /// Notes that a block could not be erased through no fault of its own: it stays to be erased before it is used.
+    /// Answers [`CollectStep::Erase`]: the erasure failed for a reason other than the block. It will be tried
+    /// again before the block is used.
     ///
     /// # Errors
-    /// Invalid if it was not to be erased.
+    /// Invalid if the block was not to be erased.
     pub fn erase_later(&mut self, block: FlashBlock) -> Result<()> {
         let entry = self.erasing(block)?;
         self.space.put(entry, State::Dirty);
         Ok(())
     }
 
-    /// Notes that all changes up to number `up_to` are durable, and the pages that they map.
+    /// Notes that all changes with numbers up to `up_to` are durable in the journal, and the pages that they
+    /// map on flash. Blocks that these changes left empty may be erased from now on.
     pub fn durable(&mut self, up_to: u64) {
         self.durable = self.durable.max(up_to.min(self.last));
         self.space.durable(self.durable);

@@ -105,13 +105,14 @@ fn words(run: Range<u32>) -> impl Iterator<Item = (usize, u64)> {
 }
 
 impl Vssd {
-    /// Gives up the content of a slot: those pages are lost. No more is placed there, copies to it are void, and once
-    /// the change is durable and placements under way have ended, the slot is [drained](Self::drained). The user's
-    /// writes under way there may still be committed: then this is to be done again. Returns the change to write to the
-    /// journal, or `None` if the slot holds nothing.
+    /// Gives up the content of a slot (a gSSD's blocks): the pages stored there are lost. Nothing more is
+    /// written to the slot, and copies to it are discarded. It is [drained](Self::drained) once the change is
+    /// durable and all placements in it have been answered. If one of the user's writes to it is committed
+    /// after this call, the call is to be repeated. Returns the change to write to the journal, or `None` if
+    /// the slot stores no page.
     ///
     /// # Errors
-    /// NotFound; Invalid for its own slot, whose bytes are never given up.
+    /// NotFound if there is no such slot; Invalid for slot 0, the vSSD's own blocks.
     pub fn abandon_slot(&mut self, slot: u8) -> Result<Option<Change>> {
         let about = |error: Error| error.about(format!("slot {slot} of a vSSD"));
         if slot == 0 {
@@ -164,8 +165,8 @@ impl Vssd {
         Some(old)
     }
 
-    /// Gives up the copy of a page that cannot be read just now: its block is not collected again before
-    /// [`Vssd::look_again`].
+    /// Answers [`CollectStep::Copy`](super::CollectStep::Copy): the page cannot be read at present. Its block
+    /// is not collected again before [`Vssd::look_again`].
     pub fn unread(&mut self, placement: Placement) {
         if let Some(from) = placement.from {
             self.tasks.put_off(from.entry);
@@ -174,13 +175,13 @@ impl Vssd {
         debug_assert!(change.is_none(), "nothing was said to be bad");
     }
 
-    /// Lets blocks be collected again that were put off because they could not be read.
+    /// Allows the blocks to be collected again that [`Vssd::unread`] put off.
     pub fn look_again(&mut self) {
         self.tasks.look_again();
     }
 
-    /// Gives up a page that was to be copied and can never be read: it is lost. Returns the change to write to the
-    /// journal, or `None` if the page was written or trimmed meanwhile.
+    /// Answers [`CollectStep::Copy`](super::CollectStep::Copy): the page can never be read again and is lost.
+    /// Returns the change to write to the journal, or `None` if the page was written or trimmed meanwhile.
     pub fn lose(&mut self, placement: Placement) -> Option<Change> {
         let (page, from) = (placement.page, placement.from);
         let (block, at) = self.stripe.locate(page);
@@ -194,44 +195,45 @@ impl Vssd {
         change
     }
 
-    /// `true` if any of these pages was lost, and was neither written nor trimmed since.
+    /// Returns `true` if any of the `count` pages from `first` on was lost, and not written or trimmed since.
     #[must_use]
     pub fn is_lost(&self, first: u32, count: u32) -> bool {
         self.lost.any(first..first.saturating_add(count))
     }
 
-    /// `true` if it has such a slot.
+    /// Returns `true` if the vSSD has blocks as slot `slot`; 0 is the slot of its own blocks.
     #[must_use]
     pub fn has_slot(&self, slot: u8) -> bool {
         !self.space.pools_of(slot, None).is_empty()
     }
 
-    /// The slots that it has, except its own.
+    /// Returns the slots of borrowed blocks: all except slot 0, which has the vSSD's own.
     #[must_use]
     pub fn harvested(&self) -> Vec<u8> {
         self.space.slots().map(|(slot, _)| slot).filter(|slot| *slot > 0 && self.has_slot(*slot)).collect()
     }
 
-    /// `true` if nothing is written to a slot any more.
+    /// Returns `true` if a slot is being drained, so that no more is written to it. Also `true` if there is
+    /// no such slot.
     #[must_use]
     pub fn is_draining(&self, slot: u8) -> bool {
         self.space.pools_of(slot, None).iter().all(|pool| self.space.pool(*pool).draining)
     }
 
-    /// `true` if a block is lent.
+    /// Returns `true` if `block` is one of the vSSD's own that is lent.
     #[must_use]
     pub fn is_lent(&self, block: FlashBlock) -> bool {
         self.space.find(block).is_some_and(|entry| self.space.info(entry).state == State::Lent)
     }
 
-    /// The blocks that are lent.
+    /// Returns the vSSD's own blocks that are lent.
     #[must_use]
     pub fn lent_blocks(&self) -> Vec<FlashBlock> {
         let lent = |entry: &super::map::Entry| self.space.info(*entry).state == State::Lent;
         self.space.entries().into_iter().filter(lent).map(|entry| self.space.block(entry)).collect()
     }
 
-    /// Pages that were lost, and neither written nor trimmed since.
+    /// Returns the number of pages that were lost, and not written or trimmed since.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.count()

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// nothing worse. 16 KiB.
 const COUNTERS: usize = 4096;
 
-/// The flash blocks under reads. A reader pins a block while it still holds the lock under which it looked the block
-/// up, and unpins it when the bytes are there. A block that is to be erased is not looked up, so that no pin comes
-/// late.
+/// Counters of the readers of flash blocks, which keep a block from being erased while it is read. A reader
+/// pins the block under the same lock under which it looked the block up, and drops the pin when it has the
+/// bytes. Blocks that are about to be erased are no longer found by look-ups, so no pin comes too late.
 #[derive(Debug)]
 pub struct Pins(Box<[AtomicU32]>);
 
-/// One block under a read, until it is dropped.
+/// A reader's pin on one flash block, which is not erased until the pin is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct ReadPin<'a>(&'a AtomicU32);
@@ -25,14 +25,16 @@ impl Default for Pins {
 }
 
 impl Pins {
-    /// Keeps `block` from being erased by its vSSD until the pin is dropped. Any thread, no lock, no allocation.
+    /// Keeps `block` from being erased by its vSSD until the returned pin is dropped. May be called from any
+    /// thread; takes no lock and does not allocate.
     pub fn pin(&self, block: FlashBlock) -> ReadPin<'_> {
         let counter = &self.0[block.0 as usize % COUNTERS];
         counter.fetch_add(1, Ordering::AcqRel);
         ReadPin(counter)
     }
 
-    /// `true` if `block`, or one that shares its counter, is read.
+    /// Returns `true` if `block` is being read. Also `true` if a block is that shares its counter: there are
+    /// fewer counters than blocks.
     #[must_use]
     pub fn is_pinned(&self, block: FlashBlock) -> bool {
         self.0[block.0 as usize % COUNTERS].load(Ordering::Acquire) > 0

@@ -16,30 +16,31 @@ const GAP: u32 = 6;
 /// Placements after which a data block that waits for its next page makes room for another, for each that is open.
 const PATIENCE: u64 = 32;
 
-/// A page of flash that is reserved for a page of the disk. It is to be given back to [`Vssd::commit`] or
-/// [`Vssd::failed`], once.
+/// A page of flash that is reserved for a page of the disk. Each placement is answered exactly once: by
+/// [`Vssd::commit`], [`Vssd::failed`], [`Vssd::unread`] or [`Vssd::lose`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "it keeps its flash block from being collected until it is committed or failed"]
 pub struct Placement {
-    /// The logical page.
+    /// The page of the disk, by its number from 0.
     pub page: u32,
     /// The flash block to program.
     pub block: FlashBlock,
-    /// The page of it.
+    /// The page to program, by its number within the block.
     pub at: u32,
     pub(super) spot: Spot,
     /// The source of the copy, by the collector.
     pub(super) from: Option<Spot>,
 }
 
-/// The answer of [`Vssd::place`].
+/// The result of [`Vssd::place`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A place.
+    /// The page of flash that is reserved.
     At(Placement),
-    /// No place for now: do a few steps of [`Vssd::collect_next`] and place again.
+    /// No page is free at present: do some steps of [`Vssd::collect_next`], then try again.
     Collect,
-    /// No place while blocks are lent: have some of them given back ([`Vssd::take_back`]) and place again.
+    /// No page is free while so many blocks are lent: take some of them back ([`Vssd::take_back`]), then try
+    /// again.
     Recall,
 }
 
@@ -52,10 +53,12 @@ pub(super) struct Widths {
 }
 
 impl Vssd {
-    /// Reserves a flash page for a logical page that is to be written whole.
+    /// Reserves a page of flash for page `page` of the disk, which is to be written whole. Readers see no
+    /// change before [`Vssd::commit`].
     ///
     /// # Errors
-    /// Invalid beyond the disk; NoSpace if the stored pages leave no room, and no lent block could give it.
+    /// Invalid for a page beyond the disk. NoSpace if the blocks are full and no lent block could be taken
+    /// back.
     pub fn place(&mut self, page: u32) -> Result<Place> {
         self.check(page, 1)?;
         let (block, offset) = self.stripe.locate(page);
@@ -74,15 +77,17 @@ impl Vssd {
         Ok(Place::At(self.placement(page, spot, None)))
     }
 
-    /// `true` if all placements before this one in its flash block are through, so that it may be programmed.
+    /// Returns `true` if all earlier placements in the same flash block have been answered: only then may
+    /// this page be programmed.
     #[must_use]
     pub fn turn(&self, placement: &Placement) -> bool {
         let first = Spot { page: 0, ..placement.spot };
         self.open.flights.range(first..placement.spot).next().is_none()
     }
 
-    /// Maps a page that was programmed. Returns the change to write to the journal, or `None` if a copy came too late,
-    /// or if the disk has shrunk below the page.
+    /// Maps the disk's page to the page of flash that was programmed. Returns the change to write to the
+    /// journal. `None` if nothing is mapped: the page is beyond the present size, or it is a collector's copy
+    /// whose original has changed.
     #[expect(clippy::needless_pass_by_value, reason = "it is given up: nobody answers it twice")]
     pub fn commit(&mut self, placement: Placement) -> Option<Change> {
         let Placement { page, spot, from, .. } = placement;
@@ -112,9 +117,9 @@ impl Vssd {
         change
     }
 
-    /// Gives up a page that was not programmed, or may not have been. `bad` if its block is
-    /// ([`crate::device::FlashError::Bad`]): it is written no more, and its pages are copied elsewhere in time. Returns
-    /// the change to write to the journal.
+    /// Gives up a placement that was not programmed, or perhaps only in part. `bad` is `true` if the flash
+    /// reported the block as bad ([`crate::device::FlashError::Bad`]): the block is written no more, and its
+    /// valid pages are copied elsewhere later. Returns the change to write to the journal, if there is one.
     #[expect(clippy::needless_pass_by_value, reason = "it is given up: nobody answers it twice")]
     pub fn failed(&mut self, placement: Placement, bad: bool) -> Option<Change> {
         let Placement { spot, from, block, .. } = placement;
@@ -131,12 +136,13 @@ impl Vssd {
         news.then(|| self.next_change(ChangeKind::Failing { block }))
     }
 
-    /// Makes pages read as zeros: their content need not be kept (trim, and zeroes written without data). Returns the
-    /// change to write to the journal, or `None` if they did already. Whole logical blocks take a step each; the rest
-    /// at either end, at most a group of pages (256 MiB for the default), a step a page.
+    /// Makes the `count` pages from `first` on read as zeros and discards their content. Returns the change
+    /// to write to the journal, or `None` if all were zeros already. Takes one step for each whole logical
+    /// block, and one for each page at either end, where the pages are at most a group (256 MiB for the
+    /// default geometry).
     ///
     /// # Errors
-    /// Invalid beyond the disk.
+    /// Invalid if a page is beyond the disk.
     pub fn trim(&mut self, first: u32, count: u32) -> Result<Option<Change>> {
         self.check(first, count)?;
         let before = (self.stored, self.lost.count());

@@ -5,16 +5,17 @@ use crate::device::FlashBlock;
 use crate::{Error, Result};
 use headstart_block::exact;
 
-/// A part of a range: contiguous bytes in one flash block, or zeros.
+/// A part of a range of the disk: contiguous bytes in one flash block, or zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Bytes.
+    /// The length in bytes.
     pub length: u64,
-    /// The flash block and the byte in it; `None` for zeros.
+    /// The flash block and the offset of the first byte in it; `None` if the bytes are zeros without flash.
     pub from: Option<(FlashBlock, u32)>,
 }
 
-/// The pieces of a range, in its order. Neighbours that are contiguous on flash are one piece. Allocates nothing.
+/// An iterator over the pieces of a range, in the disk's order. Pieces that are contiguous on flash are
+/// merged. It does not allocate.
 #[derive(Clone, Debug)]
 pub struct Pieces<'a> {
     vssd: &'a Vssd,
@@ -24,11 +25,11 @@ pub struct Pieces<'a> {
 }
 
 impl Vssd {
-    /// The pieces of `length` bytes from `offset` on. The reader pins each flash block before it gives up the lock that
-    /// this is behind.
+    /// Looks up the `length` bytes of the disk from `offset` on. The reader [pins](super::Pins) each flash
+    /// block before it releases the lock that protects this vSSD.
     ///
     /// # Errors
-    /// Invalid beyond the disk.
+    /// Invalid if a byte is beyond the disk.
     pub fn read(&self, offset: u64, length: u64) -> Result<Pieces<'_>> {
         let end = offset.checked_add(length).filter(|&end| end <= self.size()).ok_or_else(|| {
             Error::invalid(format!("{length} bytes from {offset} on are beyond the disk's {}", self.size()))
@@ -36,10 +37,11 @@ impl Vssd {
         Ok(Pieces { vssd: self, offset, end, next: None })
     }
 
-    /// The place of a logical page: the flash block and its page. `None` if it reads as zeros.
+    /// Looks up one page of the disk. Returns its flash block, and the number of the page within that block;
+    /// `None` if the page reads as zeros.
     ///
     /// # Errors
-    /// Invalid beyond the disk.
+    /// Invalid if the page is beyond the disk.
     pub fn locate(&self, page: u32) -> Result<Option<(FlashBlock, u32)>> {
         self.check(page, 1)?;
         let (block, at) = self.stripe.locate(page);

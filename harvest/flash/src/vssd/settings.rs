@@ -15,43 +15,50 @@ const WIDEST: u32 = 64;
 /// The widest interleave that may be set: the map is made for whole groups.
 const MOST_INTERLEAVE: u32 = 4096;
 
-/// The choices with which a vSSD is made. Only the size changes later.
+/// The settings with which a vSSD is made. Only its size can change later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VssdSettings {
-    /// The flash that it is on.
+    /// The layout of the flash that the vSSD is on.
     pub geometry: Geometry,
-    /// Bytes of the disk: a multiple of a page, at most 2^32 - 1 pages.
+    /// Size of the disk in bytes: a multiple of the page size, and at most 2^32 - 1 pages.
     pub size: u64,
-    /// Blocks beyond `size`, in hundredths of it; never fewer than six. The more there are, the less collecting costs.
+    /// Spare flash beyond `size`, in percent of it; the vSSD gets at least six spare blocks. More spare flash
+    /// makes garbage collection cheaper.
     pub spare: u32,
-    /// Neighbouring pages that stay in one logical block before the next goes on. It divides the pages of a block.
+    /// Number of consecutive pages that are stored in one logical block before the next logical block takes
+    /// over. Divides the number of pages in a block.
     pub unit: u32,
-    /// Logical blocks that neighbouring units are spread over; 0 leaves it to [`VssdSettings::width`].
+    /// Number of logical blocks that consecutive units are spread over; 0 for an automatic choice: see
+    /// [`VssdSettings::width`].
     pub interleave: u32,
-    /// Pages that may be mapped one by one before an idle vSSD copies logical blocks together again ("folds"). Each
-    /// takes 8 to 16 bytes of memory, and 4 more at its place.
+    /// Number of pages that may be mapped one by one, outside of their logical block's flash block. Beyond it
+    /// an idle vSSD copies logical blocks together again ("folds"). Each such page takes 8 to 16 bytes of
+    /// memory, and 4 more for its log block.
     pub overlay_limit: u64,
-    /// `true` if it may be larger than its blocks hold: those of a harvest VM come and go. A write may then find no
-    /// space.
+    /// `true` if the size may exceed the capacity of the blocks, because a harvest VM's blocks come and go. A
+    /// write can then fail for lack of space.
     pub thin: bool,
 }
 
 impl VssdSettings {
-    /// A vSSD of `size` bytes on `geometry` with 7% to spare, and folds beyond a sixteenth of its pages.
+    /// Returns the settings for a vSSD of `size` bytes: 7% of spare flash, and folding when more than a
+    /// sixteenth of the pages are mapped one by one.
     #[must_use]
     pub fn new(geometry: Geometry, size: u64) -> Self {
         let overlay_limit = size / u64::from(geometry.page_size.max(1)) / 16;
         Self { geometry, size, spare: 7, unit: 1, interleave: 0, overlay_limit, thin: false }
     }
 
-    /// Flash blocks that a vSSD of `size` bytes needs for its promise: those of its pages, and the spare ones.
+    /// Returns the number of flash blocks that a vSSD of `size` bytes needs: those for its content, and the
+    /// spare ones.
     #[must_use]
     pub fn blocks_needed(&self, size: u64) -> u64 {
         let stored = size.div_ceil(u64::from(self.geometry.block_size().max(1)));
         stored.saturating_add((stored.saturating_mul(self.spare.into()) / 100).max(LEAST_SPARE.into()))
     }
 
-    /// The largest size that `blocks` flash blocks are enough for: the other way round.
+    /// Returns the largest size, in bytes, for which `blocks` flash blocks are enough: the inverse of
+    /// [`Self::blocks_needed`].
     #[must_use]
     pub fn size_of_blocks(&self, blocks: u64) -> u64 {
         let block = u64::from(self.geometry.block_size());
@@ -61,8 +68,8 @@ impl VssdSettings {
         (stored.saturating_sub(1)..=stored + 1).rev().find(fits).unwrap_or(0) * block
     }
 
-    /// The number of logical blocks that neighbours are spread over: as set, or as many as can be open at once, 64 at
-    /// most.
+    /// Returns the number of logical blocks that consecutive units are spread over: `interleave` if that is
+    /// not 0, otherwise as many as the spare blocks allow, a power of two up to 64.
     #[must_use]
     pub fn width(&self) -> u32 {
         if self.interleave > 0 {

@@ -7,50 +7,51 @@ use crate::{Error, ErrorKind, Result};
 use headstart_block::{exact, saturating};
 use std::time::Duration;
 
-/// The figures of a check that the stored pages fit without some of the blocks. In pages.
+/// The result of a check whether the stored pages fit if some blocks are taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// Pages in those blocks, which evacuating them copies.
+    /// Number of stored pages in those blocks, which are copied when the blocks are evacuated.
     pub there: u64,
-    /// Pages stored in all, with those being written.
+    /// Number of stored pages in all blocks, with those that are being written.
     pub stored: u64,
-    /// Pages that can be stored without those blocks.
+    /// Number of pages that the other blocks can store.
     pub room: u64,
 }
 
 impl Fit {
-    /// `true` if they fit.
+    /// Returns `true` if all stored pages fit in the other blocks.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.stored <= self.room
     }
 }
 
-/// The blocks that a vSSD gives up with [`Vssd::remove_slot`]. None of them was erased.
+/// The blocks that a vSSD gives up with [`Vssd::remove_slot`]. They are not erased yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaving {
-    /// The blocks, without the bad ones.
+    /// The blocks that are not bad.
     pub blocks: Vec<FlashBlock>,
-    /// Those that are bad.
+    /// The bad blocks.
     pub bad: Vec<FlashBlock>,
     /// The change to write to the journal.
     pub change: Change,
 }
 
 impl Vssd {
-    /// Takes blocks as slot `slot`, from 1 on: clean ones, each with its number of erasures. From now on writes are
-    /// striped over their channels too. Returns the change to write to the journal.
+    /// Adds borrowed blocks as slot `slot` (from 1 on). The blocks are erased; each comes with its number of
+    /// erasures. From now on writes are striped over their channels as well. Returns the change to write to
+    /// the journal.
     ///
     /// # Errors
-    /// Invalid if the slot is in use or a block is known.
+    /// Invalid if the slot is in use, or if the vSSD has one of the blocks already.
     pub fn add_slot(&mut self, slot: u8, blocks: &[(FlashBlock, u32)]) -> Result<Change> {
         self.space.add(slot, blocks)?;
         let blocks = blocks.iter().map(|&(block, _)| block).collect();
         Ok(self.next_change(ChangeKind::Added { slot, blocks }))
     }
 
-    /// Checks that the stored pages fit without a slot, or without one of its channels. Takes time in proportion to
-    /// their blocks.
+    /// Checks whether the stored pages would fit without a slot, or without its blocks on one `channel`.
+    /// Takes time in proportion to the number of these blocks.
     #[must_use]
     pub fn fit_without(&self, slot: u8, channel: Option<u16>) -> Fit {
         let mut usable = self.space.usable();
@@ -63,11 +64,13 @@ impl Vssd {
         Fit { there, stored: self.stored + self.users(), room: self.space.capacity_of(usable) }
     }
 
-    /// Writes no more to a slot, and has [`Vssd::collect_next`] copy its pages elsewhere, page by page, while I/O goes
-    /// on. [`Vssd::drained`] tells when that is done. With `channel` only one of its channels is drained.
+    /// Begins to drain a slot, or its blocks on one `channel`: no more is written there, and
+    /// [`Vssd::collect_next`] has the pages copied elsewhere one by one while I/O goes on. [`Vssd::drained`]
+    /// tells when that is done.
     ///
     /// # Errors
-    /// NotFound; NoSpace if the stored pages do not fit elsewhere: nothing was changed then.
+    /// NotFound if there is no such slot; NoSpace if the stored pages do not fit elsewhere. Nothing was
+    /// changed then.
     pub fn drain_slot(&mut self, slot: u8, channel: Option<u16>) -> Result<Fit> {
         let pools = self.space.pools_of(slot, channel);
         if pools.is_empty() {
@@ -90,15 +93,15 @@ impl Vssd {
         Ok(fit)
     }
 
-    /// Sets the present duration of a program on each channel, for comparisons. Channels on which it takes a quarter
-    /// longer than on the quickest are *slow*: other VMs use them. They take pages that find no room elsewhere, because
-    /// a long transfer is as slow as the slowest channel that it is spread over. A driver whose channels are shared
-    /// calls this often.
+    /// Sets the present duration of a program on each channel, for comparison. A channel on which a program
+    /// takes a quarter longer than on the fastest is *slow*, because other VMs use it. A long transfer takes
+    /// as long as on the slowest channel that it is spread over, so slow channels get only the pages for
+    /// which there is no room elsewhere. A driver whose channels are shared calls this often.
     pub fn set_program_times(&mut self, time: impl Fn(u16) -> Duration) {
         self.space.set_program_times(time);
     }
 
-    /// Uses a slot again that was being drained, or one of its channels.
+    /// Stops draining a slot, or its blocks on one `channel`: they are written again.
     pub fn keep_slot(&mut self, slot: u8, channel: Option<u16>) {
         for pool in self.space.pools_of(slot, channel) {
             self.space.set_draining(pool, false);
@@ -106,8 +109,9 @@ impl Vssd {
         }
     }
 
-    /// Closes a slot that is [drained](Self::drained), or one of its channels, so that it stays so: the collector may
-    /// write to one that is being drained if it has no other place. `true` if it is drained.
+    /// Closes a slot that is [drained](Self::drained), or its blocks on one `channel`, so that it stays
+    /// drained: before that, the collector may write to it if it has no other room. Returns `true` if it was
+    /// drained and is closed now.
     pub fn close_slot(&mut self, slot: u8, channel: Option<u16>) -> bool {
         let drained = self.drained(slot, channel);
         if drained {
@@ -118,9 +122,10 @@ impl Vssd {
         drained
     }
 
-    /// `true` if no page of a slot, or of one of its channels, is needed any more, after a crash either, and no
-    /// block is being erased. A reader that looked a page up before may still read it. Takes time in proportion to its
-    /// blocks.
+    /// Returns `true` if a draining slot, or its part on one `channel`, stores no needed page, not even after
+    /// a crash, and none of its blocks is being erased. A reader that looked a page up earlier may still be
+    /// reading it. `false` if the slot is not being drained or does not exist. Takes time in proportion to
+    /// the number of blocks.
     #[must_use]
     pub fn drained(&self, slot: u8, channel: Option<u16>) -> bool {
         let pools = self.space.pools_of(slot, channel);
@@ -133,8 +138,8 @@ impl Vssd {
             && !pools.is_empty()
     }
 
-    /// Gives up a slot that is drained, or one of its channels. The blocks were not erased; they may be as soon as the
-    /// change is durable, and each was seen without a [pin](super::Pins) once.
+    /// Gives up a drained slot, or its blocks on one `channel`. The blocks are not erased. Each may be erased
+    /// when the change is durable and the block has been seen without a [pin](super::Pins) once after that.
     ///
     /// # Errors
     /// Conflict if it is not drained.
@@ -159,12 +164,13 @@ impl Vssd {
         Ok(Leaving { blocks, bad, change: self.next_change(ChangeKind::Removed { slot, channel }) })
     }
 
-    /// Has another channel take the place of one of its own that is closed: its flash blocks, clean, each with its
-    /// number of erasures, or `None` if it is bad. As many are taken as the channel had that goes; bad ones only if
-    /// there are no others. Returns the change to write to the journal.
+    /// Replaces an own channel that is drained by another channel. `blocks` are the other channel's blocks,
+    /// erased, each with its number of erasures, or with `None` if it is bad. As many are taken as the old
+    /// channel had; bad ones only if there are too few others. Returns the change to write to the journal.
     ///
     /// # Errors
-    /// Conflict if the channel is not drained; Invalid if the blocks are too few, or not of one other channel.
+    /// Conflict if the old channel is not drained. Corrupt if the new blocks are too few, are not all on one
+    /// channel, or are on one of the vSSD's own.
     pub fn replace_channel(&mut self, channel: u16, blocks: &[(FlashBlock, Option<u32>)]) -> Result<Change> {
         if !self.replaying && !self.drained(0, Some(channel)) {
             let error = Error::new(ErrorKind::Conflict, "is not drained");
@@ -212,20 +218,20 @@ impl Vssd {
         Ok(())
     }
 
-    /// The vSSD's own channels.
+    /// Returns the numbers of the channels that the vSSD owns.
     #[must_use]
     pub fn own_channels(&self) -> Vec<u16> {
         let pools = self.space.pools_of(0, None);
         pools.into_iter().map(|pool| self.space.pool(pool).channel).collect()
     }
 
-    /// `true` if this own channel is being drained.
+    /// Returns `true` if this own channel is being drained.
     #[must_use]
     pub fn is_channel_draining(&self, channel: u16) -> bool {
         self.space.pools_of(0, Some(channel)).iter().any(|&pool| self.space.pool(pool).draining)
     }
 
-    /// `true` if any block of this own channel is lent.
+    /// Returns `true` if any block of this own channel is lent.
     #[must_use]
     pub fn lends_of(&self, channel: u16) -> bool {
         let pools = self.space.pools_of(0, Some(channel)).into_iter();
@@ -233,8 +239,8 @@ impl Vssd {
         entries.any(|entry| self.space.info(entry).state == State::Lent)
     }
 
-    /// The number of blocks of each of its own channels that could be lent now, if `keep` blocks stay for writes
-    /// beyond the stored pages. The sum over channels is bounded too; the second value is that bound.
+    /// Returns how many blocks could be lent now while `keep` free blocks stay for new writes: first the
+    /// number for each own channel, by channel, then a limit for the sum over all channels.
     #[must_use]
     pub fn lendable(&self, keep: u32) -> (Vec<(u16, u32)>, u32) {
         let mut pools = self.space.pools_of(0, None);
@@ -245,13 +251,15 @@ impl Vssd {
         (channels.filter(|&(_, count)| count > 0).collect(), self.spare_beyond(keep))
     }
 
-    /// Lends free blocks of its own channels: the wanted number of each. They leave as they are; their next holder
-    /// erases them, once the change is durable. `keep` blocks stay for writes beyond the stored pages: with the rest of
-    /// its size here, the promise to its user is kept without anything being given back; with fewer, a write may have
-    /// to wait for blocks to come back ([`Place::Recall`](super::Place::Recall)).
+    /// Lends free blocks of the vSSD's own channels: for each pair in `wanted`, that number of blocks of that
+    /// channel. The blocks are not erased here. Their next holder erases them once the change is durable.
+    ///
+    /// `keep` free blocks stay for new writes. If they are enough for the rest of the disk's size, its user
+    /// never has to wait for a lent block. With fewer, a write may have to wait until blocks are returned
+    /// ([`Place::Recall`](super::Place::Recall)).
     ///
     /// # Errors
-    /// NoSpace if there are fewer: nothing was changed then.
+    /// NoSpace if fewer blocks can be lent. Nothing was changed then.
     pub fn lend(&mut self, wanted: &[(u16, u32)], keep: u32) -> Result<(Vec<FlashBlock>, Change)> {
         let mut entries = Vec::new();
         for &(channel, count) in wanted {
@@ -282,11 +290,11 @@ impl Vssd {
         Ok((blocks, change))
     }
 
-    /// Takes back blocks that were lent: clean ones, each with its number of erasures. Returns the change to write to
-    /// the journal.
+    /// Takes lent blocks back: they are erased, and each comes with its number of erasures. Returns the
+    /// change to write to the journal.
     ///
     /// # Errors
-    /// Invalid if one was not lent: nothing was changed then.
+    /// Invalid if one of the blocks was not lent. Nothing was changed then.
     pub fn take_back(&mut self, blocks: &[(FlashBlock, u32)]) -> Result<Change> {
         let mut entries = Vec::with_capacity(blocks.len());
         for &(block, wear) in blocks {
@@ -303,20 +311,22 @@ impl Vssd {
             .next_change(ChangeKind::Returned { blocks: blocks.iter().map(|&(block, _)| block).collect() }))
     }
 
-    /// Notes that a lent block does not come back: it is bad. Returns the change to write to the journal.
+    /// Notes that a lent block is bad and does not come back. Returns the change to write to the journal.
     ///
     /// # Errors
-    /// Invalid if it was not lent.
+    /// Invalid if the block was not lent.
     pub fn lost_block(&mut self, block: FlashBlock) -> Result<Change> {
         let entry = self.space.find(block).filter(|&entry| self.space.info(entry).state == State::Lent);
         self.space.put(entry.ok_or_else(|| not_lent(block))?, State::Bad);
         Ok(self.next_change(ChangeKind::Failing { block }))
     }
 
-    /// Makes the disk larger or smaller; data beyond is gone. Returns the change to write to the journal.
+    /// Changes the size of the disk to `size` bytes; content beyond it is discarded. Returns the change to
+    /// write to the journal.
     ///
     /// # Errors
-    /// Invalid if it is no multiple of a page; NoSpace if the blocks that it has, with those lent, are too few.
+    /// Invalid if `size` is 0, not a multiple of the page size, or too large. NoSpace if the disk would grow
+    /// beyond its own and lent blocks.
     pub fn resize(&mut self, size: u64) -> Result<Change> {
         let pages = self.settings.pages_of(size)?;
         // A channel that is being emptied comes back, or another in its place.

@@ -24,11 +24,11 @@ enum Kept {
     Gone,
 }
 
-/// The whole state of a vSSD, in a form to be written down. The changes up to `number` are in it. It is made of long
-/// lists of plain numbers, because it is taken under the lock that the vSSD is behind.
+/// The whole state of a vSSD, to be stored in the journal in place of earlier changes. It consists of long
+/// lists of plain numbers, because copying these is fast and the vSSD is locked meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// The last change that it includes.
+    /// The number of the last [`Change`](super::Change) that it includes.
     pub number: u64,
     settings: VssdSettings,
     slots: Vec<(u8, Vec<(FlashBlock, Kept)>)>,
@@ -54,7 +54,8 @@ impl Snapshot {
 }
 
 impl Vssd {
-    /// The state to write down so that earlier changes are not needed any more. Placements under way are not in it.
+    /// Returns the whole state, to be stored in the journal in place of all changes so far. Pages that are
+    /// reserved but not committed are not part of it.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let kept = |info: &super::space::Info| match info.state {
@@ -85,10 +86,10 @@ impl Vssd {
         }
     }
 
-    /// Restores the state of a snapshot; [`Vssd::recovered`] makes it ready.
+    /// Returns a vSSD with the state of a snapshot. [`Vssd::recovered`] makes it ready for use.
     ///
     /// # Errors
-    /// Corrupt if it contradicts itself.
+    /// Corrupt if the snapshot contradicts itself.
     pub fn restore(snapshot: &Snapshot) -> Result<Self> {
         let corrupt = |cause: &'static str| Error::corrupt(cause).about("a vSSD's snapshot");
         let settings = &snapshot.settings;

@@ -9,31 +9,33 @@
 
 use std::time::Duration;
 
-/// The interval at which channels are looked at: the paper's average for data centers.
+/// The interval between checks whether two channels should swap owners: 19 days, as in FlashBlox, whose wear
+/// leveling the BlockFlex paper (section 4.3.2) uses.
 pub const SWAP_PERIOD: Duration = Duration::from_secs(19 * 24 * 3600);
 
-/// The wear of a channel.
+/// Counts of the erasures on a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelWear {
-    /// The channel.
+    /// The number of the channel.
     pub channel: u16,
-    /// Erasures of its blocks, ever.
+    /// Number of erasures of the channel's blocks since the flash was made.
     pub total: u64,
-    /// The erasures of those since the last look at channels.
+    /// Number of erasures since the last check for a swap.
     pub recent: u64,
 }
 
-/// Two channels to be swapped.
+/// Two channels whose owners are to swap them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Swap {
-    /// The one that is erased the most now.
+    /// The channel with the most erasures since the last check.
     pub hot: u16,
-    /// The one that was erased the least ever.
+    /// The channel with the fewest erasures ever.
     pub cold: u16,
 }
 
-/// The swap to make, if any: if the most worn channel is more than `tolerance` hundredths above the mean, the channel
-/// that wears the fastest changes places with the one that was worn the least.
+/// Chooses two channels to swap: if the most worn channel is more than `tolerance` percent above the mean,
+/// the channel that wears fastest and the channel with the least wear. `None` if the difference is smaller,
+/// or if the first of them does not have more wear, in all and recently, than the second.
 #[must_use]
 pub fn plan_swap(channels: &[ChannelWear], tolerance: u32) -> Option<Swap> {
     let most = u128::from(channels.iter().map(|channel| channel.total).max()?);

@@ -22,81 +22,86 @@ const BURST: u64 = 1 << 20;
 /// The least time for moving a lease: flushes, and operations under way.
 const MOVING_LEAST: Duration = Duration::from_secs(60);
 
-/// The choices with which a host is opened.
+/// The options with which [`Host::open`](super::Host::open) opens or makes a host.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The directory of the host's own files: its journal, its lock and, by default, its flash.
+    /// The directory of the host's own files: the journal, the lock and, by default, the flash.
     pub dir: PathBuf,
-    /// The place of the flash.
+    /// The kind and location of the flash.
     pub flash: FlashPlace,
-    /// The number of its bytes to use; `None`: all of a device, or the size that the directory was made with.
+    /// The number of bytes of the flash to use. `None`: the size that the directory was made with; for a new
+    /// one, the whole device, while a new file needs a size.
     pub size: Option<u64>,
-    /// `true` if flash that is new to this directory is erased even if it holds data; otherwise it is refused then.
+    /// `true` to erase flash that is new to this directory even if it holds data; with `false` such flash is
+    /// refused.
     pub erase: bool,
-    /// The knobs.
+    /// The settings of the host.
     pub settings: HostSettings,
 }
 
-/// The kind and place of the flash.
+/// The kind and location of the flash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlashPlace {
-    /// A file, made if it is not there, sparse.
+    /// A sparse file, which is made if it does not exist.
     File {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
-        /// Its size in bytes; `None`: as it is.
+        /// The size of the flash in bytes. `None`: as [`Options::size`] says.
         size: Option<u64>,
     },
-    /// A partition, or an NVMe namespace.
+    /// A block device, such as a partition or an NVMe namespace.
     Device {
-        /// Its path.
+        /// The path of the device.
         path: PathBuf,
     },
-    /// None at all: in memory, with the times of real flash. Its data is gone when the host is closed.
+    /// Emulated flash in memory, with the speed of real flash. Its data is gone when the host is closed.
     Emulated {
-        /// Its size in bytes.
+        /// The size of the flash in bytes.
         size: u64,
     },
 }
 
-/// The knobs of a host.
+/// The settings of a host.
 #[derive(Clone, Debug)]
 pub struct HostSettings {
-    /// The units in which flash is lent; `None`: one channel, 30 minutes, and a quarter of a channel or 16 GiB,
-    /// whichever is less (the paper's, section 4.3.2, on flash of any size).
+    /// The units in which flash is lent. `None`: one channel, 30 minutes, and 16 GiB as in the BlockFlex
+    /// paper (section 4.3.2), but at most a quarter of a channel.
     pub grain: Option<Grain>,
-    /// The settings by which regular VMs are protected on their channels.
+    /// The settings of the broker, which decides on lending. Its grain is set by the field `grain`.
     pub broker: broker::BrokerSettings,
-    /// The protection of regular VMs on their channels.
+    /// The settings by which regular VMs are protected from harvest VMs on their channels.
     pub schedulers: SchedulerSettings,
-    /// The times of emulated flash.
+    /// The speed of emulated flash; without effect on other flash.
     pub speeds: Speeds,
-    /// Bytes a second that a channel of a file or device may be read and programmed; `None`: no limit.
+    /// Limit for each channel of a file or device, in bytes a second, for reads and programs together.
+    /// `None`: no limit.
     pub channel_rate: Option<u64>,
-    /// Bytes a second that count as one channel's worth of bandwidth.
+    /// The bandwidth that counts as that of one channel in measurements and forecasts, in bytes a second.
     pub channel_worth: u64,
-    /// The interval at which vSSDs are sampled and forecast.
+    /// The interval at which vSSDs are measured and forecasts are made.
     pub step: Duration,
-    /// Steps that are forecast ahead.
+    /// Number of intervals that forecasts look ahead.
     pub horizon: usize,
-    /// The kind of predictors.
+    /// The choice of predictors.
     pub predictors: PredictorKind,
-    /// The time for which unsold storage is expected to stay so, while too little is known of past times.
+    /// The duration for which unsold flash is expected to stay unsold, while too few past durations are
+    /// known.
     pub unsold_lasts: Duration,
-    /// The probability, 0 to 1, with which an unsold vSSD is to stay unsold for as long as it is offered: this share of
-    /// past ones that had been unsold for as long did.
+    /// The probability, 0 to 1, with which an unsold vSSD stays unsold for as long as its flash is offered.
+    /// Estimated from past vSSDs that had been unsold for as long.
     pub unsold_cover: f32,
-    /// The time limit for moving the data of a lease elsewhere when its home needs it at once; then the lease ends with
-    /// the rest of its data. The default is 10 s: guests give a write up after 30 (Linux: NVMe and SCSI), and erasing
-    /// the paper's gSSD of 16 GiB on one channel takes 17.
+    /// The time limit for moving a lease's data to other flash if the lender needs the flash at once. After
+    /// it the lease ends, and the remaining data is lost. The default is 10 s, because Linux guests give up a
+    /// write after 30 s (NVMe and SCSI), and erasing a gSSD of 16 GiB on one channel takes 17 s.
     pub urgent_limit: Duration,
-    /// Bytes a second that moving the data of a lease is expected to manage for each of its channels, at least, if its
-    /// home can wait: it gets the time that follows, and a minute. The default is a sixteenth of a channel, which is
-    /// the rest for harvest VMs beside a busy owner; on idle flash it is done in a sixteenth of the time.
+    /// The lowest speed at which a lease's data is expected to be moved if the lender can wait, in bytes a
+    /// second for each channel of the lease. It determines the time limit: [`HostSettings::moving_limit`].
+    /// The default is a sixteenth of a channel's bandwidth: the part that is left beside a busy owner.
     pub moving_rate: u64,
-    /// The interval at which channels are looked at for two to swap owners, so that all wear alike.
+    /// The interval between checks whether two channels should swap owners to even out their wear.
     pub swap_every: Duration,
-    /// `true` if a harvest VM whose forecast need exceeds its storage is given more by itself.
+    /// `true` to lend more flash, without a request, to a harvest VM that is forecast to need more than it
+    /// has.
     pub grow: bool,
 }
 
@@ -124,7 +129,7 @@ impl Default for HostSettings {
 }
 
 impl HostSettings {
-    /// The grain on flash of this build.
+    /// Returns the units in which flash of this layout is lent: the setting, or its default for this layout.
     #[must_use]
     pub fn grain(&self, geometry: &Geometry) -> Grain {
         let paper = Grain::default();
@@ -135,14 +140,15 @@ impl HostSettings {
         self.grain.unwrap_or(Grain { capacity, ..paper }).sane()
     }
 
-    /// The time limit for moving `bytes` bytes from a lease of `channels` channels, if its home can wait.
+    /// Returns the time limit for moving `bytes` bytes from a lease of `channels` channels if the lender can
+    /// wait: the time that this takes at `moving_rate`, and a minute.
     #[must_use]
     pub fn moving_limit(&self, bytes: u64, channels: u16) -> Duration {
         let rate = self.moving_rate.max(1).saturating_mul(channels.max(1).into());
         MOVING_LEAST + Duration::from_secs(bytes / rate)
     }
 
-    /// The broker's settings on flash of this build.
+    /// Returns the broker's settings for flash of this layout.
     #[must_use]
     pub fn broker(&self, geometry: &Geometry) -> broker::BrokerSettings {
         broker::BrokerSettings { grain: self.grain(geometry), journal: true, ..self.broker.clone() }

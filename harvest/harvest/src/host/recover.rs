@@ -76,12 +76,12 @@ pub(crate) struct Parts {
 }
 
 impl Host {
-    /// Opens the host of a directory, or makes it. The clock counts from a zero that stays the same from one opening to
-    /// the next: that of the Unix epoch.
+    /// Opens the host in the directory of the options, or makes a new one. `clock` must count from the same
+    /// zero at every opening, for example the Unix epoch, because the journal stores times.
     ///
     /// # Errors
-    /// Conflict if another process has it open, or the flash is another host's or of another size; Corrupt if the
-    /// journal is damaged; errors of the operating system.
+    /// Conflict if another process has the host open, or if the flash is another host's or of another size;
+    /// Corrupt if the journal is damaged; errors of the operating system.
     #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
     pub fn open(options: Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let dir = &options.dir;

@@ -21,57 +21,57 @@ use std::path::{Path, PathBuf};
 /// The ending of the name of a file that was put aside.
 const ASIDE: &str = "damaged";
 
-/// The state of one of the files of a host.
+/// The condition of one of a host's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PartState {
-    /// The part is as it was written.
+    /// The file has no damage.
     Whole,
-    /// The part can be put right.
+    /// The file is damaged or missing, and can be repaired.
     Mendable,
-    /// The part is damaged or missing, and cannot be put right.
+    /// The file is damaged or missing, and cannot be repaired.
     Lost,
 }
 
-/// One of the files of a host.
+/// One of a host's files, with its damage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// `journal`, `table` or `flash`.
+    /// The role of the file: `journal`, `table` (wear and bad blocks) or `flash`.
     pub name: String,
-    /// Its path.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Its state.
+    /// The condition of the file.
     pub state: PartState,
-    /// Its faults, in words.
+    /// Descriptions of the damage that was found, for people; empty if there is none.
     pub faults: Vec<String>,
 }
 
-/// A vSSD as a journal knows it.
+/// A vSSD that is named in a journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownVssd {
-    /// Its name.
+    /// The name of the vSSD.
     pub name: String,
-    /// Its kind.
+    /// The kind of the vSSD.
     pub kind: VssdKind,
-    /// Its size in bytes, as far as the journal could be read.
+    /// Size of the vSSD in bytes, by the part of the journal that could be read.
     pub size: u64,
 }
 
-/// The findings in a directory.
+/// The result of examining a host's directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Examination {
-    /// The directory.
+    /// The directory that was examined.
     pub dir: PathBuf,
-    /// The version of the journal's form.
+    /// The version of the journal's format; 0 if the journal could not be read.
     pub journal_version: u32,
-    /// Its files.
+    /// The host's files, with their damage.
     pub parts: Vec<Part>,
-    /// Its vSSDs, as far as the journal could be read.
+    /// The vSSDs in the part of the journal that could be read.
     pub vssds: Vec<KnownVssd>,
 }
 
 impl Examination {
-    /// The worst state of all parts.
+    /// Returns the worst condition of any file.
     #[must_use]
     pub fn state(&self) -> PartState {
         let has = |state| self.parts.iter().any(|part| part.state == state);
@@ -83,20 +83,22 @@ impl Examination {
     }
 }
 
-/// Finds the damage in the directory of a host that is not running, and changes nothing.
+/// Examines the directory of a host that is not running, and changes nothing. `flash` is the path of the
+/// flash, if it is not in the directory.
 ///
 /// # Errors
-/// NotFound if there is no journal; Conflict if a host has it open; Unsupported for a later version; errors of the
-/// operating system.
+/// NotFound if there is no journal; Conflict if a host has the directory open; Unsupported for a journal of a
+/// later version; errors of the operating system.
 pub fn check(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
     let _lock = lock_there(dir)?;
     Ok(Found::look(dir, flash)?.examination)
 }
 
-/// Puts right all that can be put right without losing anything that was durable. The damaged files stay beside it.
+/// Repairs all damage that can be repaired without losing durable data. The damaged files are kept beside the
+/// repaired ones. Returns the damage found before the repair.
 ///
 /// # Errors
-/// As [`check`]; Corrupt, with nothing changed, if something is lost.
+/// As [`check`]; Corrupt if any file cannot be repaired without loss, and then nothing was changed.
 pub fn rescue(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
     let _lock = lock_there(dir)?;
     let found = Found::look(dir, flash)?;
@@ -121,8 +123,8 @@ pub fn rescue(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
     Ok(found.examination)
 }
 
-/// Gives up all vSSDs of a directory, so that a host can be made there again. The journal stays beside it. Returns the
-/// parts that were given up, as far as they are known.
+/// Gives up all vSSDs of a directory, so that a new host can be made there. The journal is kept under another
+/// name. Returns the vSSDs and files that were given up, as far as they could be read.
 ///
 /// # Errors
 /// As [`check`], except for files that cannot be read.

@@ -12,7 +12,7 @@ use headstart_flash::device::FlashBlock;
 use std::sync::atomic::Ordering;
 
 impl Host {
-    /// The host as a whole.
+    /// Returns the state of the whole host: flash, pool, leases, counts and journal.
     #[must_use]
     pub fn status(&self) -> HostStatus {
         let control = self.control.lock();
@@ -27,7 +27,7 @@ impl Host {
         }
     }
 
-    /// The reports for VMs' users: the last 256, the newest last.
+    /// Returns the messages to users of VMs: the last 256, the newest last.
     #[must_use]
     pub fn reports(&self) -> Vec<Report> {
         let (now, control) = (self.time(), self.control.lock());

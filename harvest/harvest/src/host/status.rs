@@ -11,109 +11,111 @@ use std::time::Duration;
 #[cfg(feature = "schema")]
 use utoipa::ToSchema;
 
-/// A vSSD that is to be made.
+/// The properties of a vSSD that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VssdSpec {
-    /// Its kind.
+    /// The kind of the vSSD.
     pub kind: Kind,
-    /// Channels that it owns; `None`: as many as its size takes, one if no size is given.
+    /// Number of channels that it is to own. `None`: as many as its size needs, or one if no size is given.
     pub channels: Option<u16>,
-    /// Its size in bytes; `None`: all that the channels hold, less the flash's own need.
+    /// Size in bytes. `None`: all that its channels hold, except the spare flash that is needed for garbage
+    /// collection.
     pub size: Option<u64>,
 }
 
-/// A vSSD as it is now.
+/// The present state of a vSSD.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 pub struct VssdStatus {
-    /// Its name.
+    /// The name of the vSSD.
     pub name: String,
-    /// Its number, used once.
+    /// The number of the vSSD, which is never used again.
     #[cfg_attr(feature = "schema", schema(value_type = u32))]
     pub id: VssdId,
-    /// Its kind.
+    /// The kind of the vSSD.
     pub kind: Kind,
-    /// Bytes of the disk that its VM sees.
+    /// Size in bytes of the disk that its VM sees.
     pub size: u64,
-    /// Channels that it owns.
+    /// Number of channels that it owns.
     pub channels: u16,
     /// Bytes of flash that hold what its VM wrote.
     pub used: u64,
-    /// Bytes of its flash that are gSSDs, in the pool or leased.
+    /// Bytes of its own flash that it lends, leased or not.
     pub lent: u64,
-    /// Of those, bytes that are erased and can be requested.
+    /// Bytes of its lent flash that are erased and can be requested.
     #[serde(default)]
     pub offered: u64,
-    /// Of those, bytes that can be requested once they are erased.
+    /// Bytes of its lent flash that are being erased, and can be requested afterwards.
     #[serde(default)]
     pub erasing: u64,
-    /// Of those, bytes that harvest vSSDs have on lease.
+    /// Bytes of its lent flash that harvest VMs have on lease.
     #[serde(default)]
     pub leased: u64,
-    /// Bytes of flash that it has on lease.
+    /// Bytes of other vSSDs' flash that it has on lease.
     pub borrowed: u64,
-    /// The gSSDs that it has on lease.
+    /// The leases by which it has other vSSDs' flash.
     pub leases: Vec<LeaseStatus>,
-    /// Bytes that its VM read since the host was opened.
+    /// Bytes that its VM has read since the host was opened.
     pub read_bytes: u64,
-    /// Bytes that its VM wrote since then.
+    /// Bytes that its VM has written since the host was opened.
     pub written_bytes: u64,
-    /// Of all erasures of its channels since the flash was made, those for harvest VMs, 0 to 1.
+    /// Share of the erasures on its channels, since the flash was made, that were made for harvest VMs, 0 to
+    /// 1.
     pub harvest_wear: f64,
-    /// Its forecast need, or the amount that it is forecast to spare; none while too little is known.
+    /// The newest forecast of its need (harvest VM) or spare flash (others); none while too little is known.
     pub forecast: Option<ForecastStatus>,
 }
 
-/// The forecast of a vSSD: the amount that it will need (a harvest VM's) or can spare (another).
+/// A forecast for a vSSD: the flash that it will need (harvest VM) or can spare (others).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 pub struct ForecastStatus {
-    /// Channels.
+    /// Number of channels.
     pub bandwidth: u16,
-    /// Bytes.
+    /// Capacity in bytes.
     pub capacity: u64,
-    /// The seconds for which that holds.
+    /// Duration for which the forecast holds, in seconds.
     pub lasts_s: u64,
 }
 
-/// A gSSD in use.
+/// A lease: flash that one vSSD lends to another, in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 pub struct LeaseStatus {
-    /// Its number, used once.
+    /// The number of the lease, which is never used again.
     #[cfg_attr(feature = "schema", schema(value_type = u64))]
     pub id: GssdId,
-    /// The vSSD that has it.
+    /// The name of the vSSD that has the flash on lease.
     pub vssd: String,
-    /// The vSSD that owns the flash.
+    /// The name of the vSSD that owns the flash.
     pub home: String,
-    /// Channels.
+    /// Number of channels that the flash is on.
     pub bandwidth: u16,
-    /// Bytes.
+    /// Size of the flash in bytes.
     pub capacity: u64,
-    /// Seconds until the requested time is over; 0 if it is over.
+    /// Seconds until the requested duration is over; 0 if it is over.
     pub left_s: u64,
-    /// Seconds for which its lender can spare it, as far as is known; 0 if that time is over.
+    /// Seconds for which the lender is expected to spare the flash; 0 if that time is over.
     pub spare_s: u64,
-    /// `true` if it is being taken back: its data moves to other flash, or is lost.
+    /// `true` if the flash is being taken back: its data is moved to other flash, or is lost.
     pub leaving: bool,
 }
 
-/// The request of a harvest VM.
+/// A request of a harvest VM for flash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Wish {
-    /// Bytes, at least: gSSDs are lent whole.
+    /// Bytes, at least. More may be granted, because flash is lent in whole gSSDs.
     pub capacity: u64,
-    /// Channels, at least.
+    /// Number of channels, at least.
     #[serde(default = "one")]
     pub bandwidth: u16,
-    /// The time for which it is requested, in seconds.
+    /// Duration of the request, in seconds.
     #[serde(rename = "duration_s", with = "seconds")]
     #[cfg_attr(feature = "schema", schema(value_type = u64))]
     pub duration: Duration,
-    /// `true` if less is better than nothing.
+    /// `true` to accept less than requested if there is not enough.
     #[serde(default)]
     pub partial: bool,
 }
@@ -122,133 +124,141 @@ fn one() -> u16 {
     1
 }
 
-/// The host as a whole.
+/// The present state of a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 pub struct HostStatus {
-    /// The flash.
+    /// The state of the flash.
     pub flash: FlashStatus,
-    /// gSSDs that are not on lease.
+    /// Lent flash that no harvest VM has on lease.
     pub pool: Vec<PooledStatus>,
-    /// Those in use.
+    /// Leases: lent flash that harvest VMs use.
     pub leases: Vec<LeaseStatus>,
-    /// The counts of the broker.
+    /// Counts of the decisions on lending since the host was opened.
     pub broker: Counters,
-    /// The journal.
+    /// The state of the journal.
     pub journal: JournalStatus,
-    /// The reason why no decisions are made and nothing becomes durable any more, until the host is opened again.
+    /// The cause for which the host has stopped: nothing is decided or becomes durable until it is opened
+    /// again.
     pub stopped: Option<String>,
 }
 
-/// A gSSD that is not on lease.
+/// Flash that a vSSD lends and that no harvest VM has on lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 pub struct PooledStatus {
-    /// Its number, used once.
+    /// The number of the gSSD (lent flash), which is never used again; the number of its lease when it is
+    /// leased.
     #[cfg_attr(feature = "schema", schema(value_type = u64))]
     pub id: GssdId,
-    /// The vSSD whose flash it is.
+    /// The name of the vSSD that owns the flash.
     pub home: String,
-    /// The vSSD that owns the flash.
+    /// Number of channels that the flash is on.
     pub bandwidth: u16,
-    /// Bytes.
+    /// Size of the flash in bytes.
     pub capacity: u64,
-    /// Seconds for which its lender can spare it, as far as is known.
+    /// Seconds for which the lender is expected to spare the flash; 0 if that time is over.
     pub spare_s: u64,
-    /// `true` if it is erased and can be requested; otherwise it is on its way into the pool or back to its lender.
+    /// `true` if the flash is erased and can be requested; otherwise it is being made ready, or is on its way
+    /// back to its lender.
     pub ready: bool,
-    /// `true` if it is being erased, and can be requested afterwards.
+    /// `true` if the flash is being erased, and can be requested afterwards.
     #[serde(default)]
     pub erasing: bool,
 }
 
-/// The flash of a host. Counts start when the host was opened, erasures when the flash was made.
+/// The state of a host's flash. Erasures are counted from when the flash was made, all else from when the
+/// host was opened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 pub struct FlashStatus {
-    /// The place of the flash: a path, or `emulated`.
+    /// The path of the flash, or `emulated`.
     pub place: String,
-    /// Bytes in all.
+    /// Size of the flash in bytes.
     pub size: u64,
-    /// Channels.
+    /// Number of channels of the flash.
     pub channels: u16,
-    /// Of those, channels that belong to no vSSD.
+    /// Number of channels that belong to no vSSD.
     pub free_channels: u16,
-    /// Bytes of a flash block.
+    /// Size of a flash block in bytes.
     pub block_size: u64,
-    /// Flash blocks that are not used any more.
+    /// Number of bad flash blocks, which are no longer used.
     pub bad_blocks: u64,
-    /// Flash pages that could not be read any more, and are lost.
+    /// Number of flash pages that could not be read any more, and are lost.
     pub unreadable_pages: u64,
-    /// Erasures of flash blocks.
+    /// Number of erasures of flash blocks.
     pub erasures: u64,
-    /// Of those, erasures for harvest VMs: of flash that they wrote, or that was lent to them or came back.
+    /// Number of erasures that were made for harvest VMs: of flash that they wrote, or that was lent to them
+    /// or came back.
     pub harvest_erasures: u64,
-    /// Bytes read.
+    /// Bytes read from flash.
     pub read_bytes: u64,
-    /// Bytes programmed.
+    /// Bytes programmed to flash.
     pub programmed_bytes: u64,
-    /// Bytes that VMs wrote: bytes programmed beyond these were collected, or read, changed and written again.
+    /// Bytes that VMs wrote. More bytes are programmed: by garbage collection, and by writes of parts of
+    /// pages.
     pub written_bytes: u64,
-    /// Programs that failed although the flash is not worn, such as on a full file system.
+    /// Number of program operations that failed for a reason other than the flash, such as a full file
+    /// system.
     #[serde(default)]
     pub failed_programs: u64,
-    /// The cause of the last of these, if none has succeeded since.
+    /// The cause of the last failed program operation, if none has succeeded since.
     #[serde(default)]
     pub failing: Option<String>,
 }
 
-/// The journal of a host.
+/// The state of a host's journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 pub struct JournalStatus {
-    /// Bytes that it has on disk.
+    /// Size of the journal on disk, in bytes.
     pub bytes: u64,
-    /// Records written since the host was opened.
+    /// Number of records written since the host was opened.
     pub records: u64,
-    /// Times that it was made durable since then.
+    /// Number of syncs to disk since the host was opened.
     pub syncs: u64,
-    /// Snapshots that replaced older records since then.
+    /// Number of times since the host was opened that a snapshot replaced older records.
     pub snapshots: u64,
-    /// The reason why nothing is written, made or lent while the journal's disk is full; work resumes by itself.
+    /// The reason for which nothing is written, made or lent, while the journal's file system is full. Work
+    /// resumes by itself.
     pub full: Option<String>,
 }
 
-/// Something that a VM's user has to know.
+/// A message to the user of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 pub struct Report {
-    /// Its number: 1 is the first since the host was opened.
+    /// The number of the message: counted from 1 since the host was opened.
     pub number: u64,
-    /// The age of the report, in seconds.
+    /// Seconds since the event.
     pub ago_s: u64,
-    /// The vSSD.
+    /// The name of the vSSD that is concerned.
     pub vssd: String,
     /// The kind of the event.
     pub what: ReportKind,
-    /// In words: the event, its cause, and what can be done.
+    /// A description of the event, its cause and possible actions, for people.
     pub text: String,
 }
 
-/// The kinds of events of a VM.
+/// The kind of event that a user of a VM is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ReportKind {
-    /// The VM lost data with a lease.
+    /// The VM lost data, because a lease was taken back before its data was moved.
     Evicted,
-    /// The VM needs more than there is. It keeps its leases.
+    /// The VM needs more flash than is offered. It keeps its leases.
     UnderHarvest,
-    /// A lease was to be given back and holds data that fits nowhere else. The VM keeps it.
+    /// A lease was to be given back, but its data does not fit on other flash. The VM keeps the lease.
     Kept,
-    /// A lease ended and its data was moved to other flash.
+    /// A lease ended, and its data was moved to other flash.
     Expired,
-    /// Flash pages cannot be read any more, and are lost: of any vSSD.
+    /// Pages of flash cannot be read any more, and are lost. This concerns vSSDs of any kind.
     Unreadable,
 }
 
 impl ReportKind {
-    /// Its name.
+    /// Returns the kind's name, as in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

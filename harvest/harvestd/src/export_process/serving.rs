@@ -20,13 +20,14 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The exit status of a process whose daemon is gone.
 const STATUS_ALONE: i32 = 1;
 
-/// Serves the vSSD that the daemon at the other end of standard input names, until the daemon asks it to stop, or
-/// `is_cancelled` returns `true`. If the daemon is gone, the process ends at once and answers no more requests: clients
-/// ask again when there is a daemon again. `pid_file` is locked as long as the process lives.
+/// Runs an export process: serves the vSSD that the daemon names over standard input, until the daemon asks
+/// it to stop or `is_cancelled` returns `true`. If the connection to the daemon breaks, the process ends at
+/// once without answering further requests; clients send these again when a daemon runs again. `pid_file` is
+/// locked as long as the process runs.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] if no daemon started this process, or its messages make no sense,
-/// [`headstart_block::ErrorKind::Conflict`] if another process has the lock.
+/// [`headstart_block::ErrorKind::Invalid`] if the process was not started by a daemon, or if a message is
+/// invalid; [`headstart_block::ErrorKind::Conflict`] if another process has the lock.
 pub fn run_export_process(pid_file: &Path, is_cancelled: impl Fn() -> bool) -> Result<()> {
     let channel = Channel::inherited()?;
     let mut lock = pid_file::lock(pid_file, "another process serves this vSSD")?;

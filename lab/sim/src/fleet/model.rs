@@ -11,35 +11,41 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Everything about a fleet except its reads.
+/// Settings of a simulated fleet: hosts, links, source of the disks' bytes, and faults. The reads are in
+/// [`Workload`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetModel {
     /// The number of hosts, at least one.
     pub hosts: u32,
-    /// The links of hosts and store.
+    /// Rates and latencies of the links between hosts, and between hosts and the store.
     pub links: Links,
-    /// The rate at which all hosts together can send to each other, in bytes a second, if that is less than the sum of
-    /// their links: of an oversubscribed core, or of one machine's processors where the hosts are namespaces of it. The
-    /// store's traffic does not count.
+    /// Limit for the sum of all traffic between hosts, in bytes a second, as from an oversubscribed core
+    /// network or from one machine that runs all hosts as network namespaces. `None`: only the hosts' own
+    /// links limit it. Traffic of the store does not count.
     pub fabric: Option<u64>,
-    /// The source of the disks' bytes.
+    /// The source from which disks get bytes that are not local: the store, a broadcast or a swarm.
     pub way: Way,
-    /// `Some` if disks without a plan follow hints.
+    /// The model of hints (slices of 64 KiB that a tracker saw other disks of the image read), which disks
+    /// without a plan preload. `None`: no tracker, no hints.
     pub hints: Option<HintsModel>,
-    /// The faults.
+    /// The faults that the run injects; none by default.
     pub faults: FleetFaults,
-    /// The disks' pull engines. Streams are not modelled: their requests are no longer than others.
+    /// Settings of the engine that fetches and preloads for each disk. Streams (long sequential reads) are
+    /// not modelled: their requests are no longer than others.
     pub engine: headstart_pull::EngineSettings,
-    /// The duration of a read that has all its bytes.
+    /// Duration of a read that finds all its bytes on the host; it is also added to the wait of every other
+    /// read.
     pub local_read: Duration,
-    /// The time at which the run ends, even if reads are not complete.
+    /// Virtual time at which the run ends, even if reads are not complete.
     pub until: Duration,
-    /// The seed of everything that is drawn.
+    /// Seed of everything that is drawn: the faults, the latencies of the store, and the random choices of
+    /// nodes.
     pub seed: u64,
 }
 
 impl FleetModel {
-    /// A fleet without faults: the product's defaults over `links`.
+    /// Returns a model without faults or hints, with the product's default engine, for at least one host. The
+    /// run ends after 24 h of virtual time at the latest.
     #[must_use]
     pub fn new(hosts: u32, links: Links, way: Way) -> Self {
         let engine = headstart_pull::EngineSettings::default();
@@ -59,14 +65,17 @@ impl FleetModel {
     }
 }
 
-/// A tracker, and the settings of its agents.
+/// The model of hints: a tracker that counts which slices (64 KiB) disks read, and agents that report reads
+/// to it and preload the slices that it names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HintsModel {
-    /// The number of disks that must have read a slice before others are told.
+    /// The number of disks, absolute or as a share of all, that must have read a slice before the tracker
+    /// names it to other agents.
     pub threshold: swarm::tracker::Threshold,
-    /// The least interval between reports of an agent.
+    /// The shortest interval between two reports of one agent.
     pub every: Duration,
-    /// The counts of the tracker beforehand.
+    /// Counts that the tracker has before the run, such as those of an earlier deployment. `None`: it begins
+    /// with nothing.
     pub known: Option<swarm::tracker::ImageCounts>,
 }
 
@@ -77,67 +86,68 @@ impl Default for HintsModel {
     }
 }
 
-/// Rates in bytes a second.
+/// Rates, in bytes a second, and latencies of the links of all hosts and of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Links {
-    /// From each host.
+    /// Rate at which each host can send, in bytes a second.
     pub up: u64,
-    /// To each host.
+    /// Rate at which each host can receive, in bytes a second.
     pub down: u64,
-    /// From host to host and back, without anything to send.
+    /// Round trip of an empty message between two hosts, without queues.
     pub round_trip: Duration,
-    /// From the store, for all hosts together.
+    /// Rate at which the store can send to all hosts together, in bytes a second.
     pub store: u64,
-    /// To the store and back.
+    /// Round trip of an empty message between a host and the store, without queues.
     pub store_round_trip: Duration,
-    /// The most that is added to the latency of the store, drawn for each request.
+    /// Upper bound of the latency that is drawn for each request to the store, and added to the round trip.
     pub store_latency: Duration,
-    /// The racks of the hosts; `None` if all are in one.
+    /// Racks with shared uplinks. `None`: all hosts are in one rack, and only their own links limit them.
     pub racks: Option<Racks>,
 }
 
-/// Hosts whose links to all others are shared.
+/// Racks: groups of hosts that share one link to all other hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Racks {
-    /// Hosts of a rack, at least one.
+    /// The number of hosts in each rack, at least one; consecutive hosts share a rack.
     pub hosts: u32,
-    /// From a rack, and to it: bytes a second.
+    /// Rate of a rack's link in each direction, in bytes a second.
     pub rate: u64,
 }
 
-/// The source of the disks' bytes.
+/// The source from which disks get the bytes of the image.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Way {
-    /// From the store, each host for itself.
+    /// Each host fetches from the store on its own.
     Independent,
-    /// All of the image is on each host beforehand.
+    /// All of the image is on each host before the run.
     Local,
-    /// All of the image is sent to all hosts before their disks are attached, chunk by chunk over a tree: each host
-    /// sends a chunk on as soon as it has it, to this number of others.
+    /// All of the image is sent to all hosts before their disks are attached, chunk by chunk along a tree.
+    /// Each host forwards a chunk as soon as it has it, to this number of other hosts.
     Broadcast(u32),
-    /// From each other.
+    /// Hosts fetch from each other and from the store, with the nodes of the product's swarm.
     Swarm(Box<SwarmModel>),
 }
 
-/// The model of a swarm.
+/// The swarm: its nodes, and the data that they have before the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwarmModel {
-    /// The nodes' knobs.
+    /// Settings of the product's node on each host. The seed is replaced by that of the fleet.
     pub settings: swarm::NodeSettings,
-    /// The number of roots: the first hosts.
+    /// The number of roots, the nodes that fetch from the store for others: the first hosts of the fleet.
     pub roots: u32,
-    /// The number of hosts of a cell: hosts that are no roots are parted into cells. They know the others of their cell
-    /// and one root, which cells have in turn; roots know each other. 0: all hosts know each other, which takes memory
-    /// with the square of the fleet.
+    /// The number of hosts in a cell. Hosts other than roots are divided into cells, and each knows the other
+    /// hosts of its cell and one root, assigned to the cells in turn; roots know each other. 0: all hosts
+    /// know each other, which takes memory quadratic in the number of hosts.
     pub cell: u32,
-    /// The time for which disks gather reads before they tell their agent.
+    /// The interval at which disks report their reads to the agent (the product's process on their host).
     pub tell_every: Duration,
-    /// The hosts that have all of the image beforehand.
+    /// The hosts that have all of the image before the run.
     pub warm: Warm,
-    /// The number of copies of the image that all hosts keep, striped; then the store is not asked. 0: none.
+    /// The number of complete copies of the image that are striped over all hosts before the run; if there
+    /// are any, nodes do not fetch from the store. 0: none.
     pub pinned: u32,
-    /// The recent requests of each root, from an earlier run: see
-    /// [`FleetOutcome::recent`](super::FleetOutcome::recent).
+    /// The recent requests that each root remembers from an earlier run, by host: see
+    /// [`FleetOutcome::recent`](super::FleetOutcome::recent). Empty: roots remember nothing.
     pub recent: Vec<swarm::recent::Saved>,
 }
 
@@ -155,67 +165,71 @@ impl Default for SwarmModel {
     }
 }
 
-/// The hosts that have all of the image beforehand.
+/// The hosts that have all of the image before the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warm {
-    /// None.
+    /// No host.
     None,
-    /// The roots.
+    /// The roots: the first [`SwarmModel::roots`] hosts.
     Roots,
-    /// All.
+    /// All hosts.
     All,
 }
 
-/// The faults of a run. Spans are from the first moment to before the second.
+/// The faults that a run injects. Each pair of times is a span that begins at the first and ends just before
+/// the second.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FleetFaults {
-    /// The number of messages of a million between hosts that are lost: adverts for good; others arrive late, as after
-    /// a retransmission of TCP.
+    /// The number of messages between hosts, in a million, that are lost. Lost adverts (announcements of
+    /// chunks) never arrive; other messages arrive late, as after a retransmission by TCP.
     pub loss_per_million: u32,
-    /// Hosts that die.
+    /// Groups of hosts that die, each with its time.
     pub deaths: Vec<Death>,
-    /// Agents that are restarted.
+    /// Groups of agents (one to a host) that end and are started again, each with its time.
     pub restarts: Vec<Restart>,
-    /// The second half of the fleet and the first do not reach each other.
+    /// Spans in which no message passes between the first half of the hosts and the second.
     pub partitions: Vec<(Nanos, Nanos)>,
-    /// The store does not answer.
+    /// Spans in which the store does not answer.
     pub store_away: Vec<(Nanos, Nanos)>,
-    /// The number of hosts, drawn, that send wrong bytes.
+    /// The number of hosts, drawn at random, that send wrong bytes.
     pub corrupt: u32,
-    /// The number of hosts that announce that they have everything, and send nothing.
+    /// The number of hosts, drawn at random, that announce that they have all chunks and send none.
     pub liars: u32,
-    /// The number of hosts with links of a hundredth of the rate.
+    /// The number of hosts, drawn at random, whose links have a hundredth of the rate.
     pub slow: u32,
-    /// The number of hosts that send the requested chunks, and go on sending them without end.
+    /// The number of hosts, drawn at random, that send the requested chunks and then unrequested data without
+    /// end.
     pub endless: u32,
-    /// The number of hosts that promise all requested chunks, again and again, and send nothing.
+    /// The number of hosts, drawn at random, that answer each request with repeated promises and send no
+    /// chunk.
     pub promisers: u32,
-    /// The number of hosts that do not answer.
+    /// The number of hosts, drawn at random, that do not answer requests for chunks.
     pub mutes: u32,
-    /// The spans in which the tracker is lost: messages to it and from it do not arrive.
+    /// Spans in which no message reaches or leaves the tracker.
     pub tracker_away: Vec<(Nanos, Nanos)>,
 }
 
-/// Hosts that die at one moment.
+/// Hosts that die at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// The moment.
+    /// Virtual time at which they die.
     pub at: Nanos,
-    /// The number of hosts that die, of a million, drawn; roots are among them.
+    /// The number of hosts that die, in a million; they are drawn from all, including roots. Ignored if
+    /// [`Death::roots`] is set.
     pub per_million: u32,
-    /// `true` if the roots die instead.
+    /// `true` if all roots die and no other host does; without a swarm, nothing happens then.
     pub roots: bool,
 }
 
-/// The agents of some hosts end, and others begin in their places: local bytes stay, and so do the disks, which do
-/// without an agent meanwhile. The agent's knowledge of others is lost, except a root's memory of requests.
+/// A restart of the agents of some hosts. Disks go on without an agent meanwhile, and the bytes on the host
+/// stay. The new agent knows nothing of the other hosts; only a root keeps its memory of recent requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restart {
-    /// The moment.
+    /// Virtual time at which the agents end.
     pub at: Nanos,
-    /// The number of hosts, of a million, drawn; roots are among them.
+    /// The number of hosts, in a million, whose agents restart; they are drawn from all, including roots.
     pub per_million: u32,
-    /// The time without an agent.
+    /// Time from the end of the old agent to the start of the new one.
     pub away: Duration,
 }
 
@@ -228,61 +242,65 @@ pub(crate) const NOTICED: Nanos = Nanos(1_000_000_000);
 /// The delay of a message that is sent again.
 pub(crate) const SENT_AGAIN: Nanos = Nanos(200_000_000);
 
-/// A disk of the workload.
+/// A disk of the workload: its host, the time of its attachment, and its reads.
 #[derive(Clone, Debug)]
 pub struct DiskModel {
-    /// The host of its attachment.
+    /// The number of the host that it is attached to, from 0; a disk of a host beyond the fleet's is ignored.
     pub host: u32,
-    /// The time of its attachment.
+    /// Virtual time at which its attachment begins; the disk can be read [`Workload::opened_before`] later.
     pub at: Nanos,
-    /// Its reads, by their place in [`Workload::boots`].
+    /// Index in [`Workload::boots`] of the recorded boot that it replays.
     pub boot: u32,
 }
 
-/// The reads of the fleet.
+/// The disks of a fleet, and the reads that each replays.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// The image.
+    /// The size of the image, or of several, and the layout of its blobs in the store.
     pub shape: Shape,
-    /// The boots of disks.
+    /// Recorded boots; [`DiskModel::boot`] selects one for each disk.
     pub boots: Vec<Arc<Boot>>,
-    /// The disks, in any order.
+    /// The disks in any order; a host may have several.
     pub disks: Vec<DiskModel>,
-    /// The plan of each disk.
+    /// The plan (the ordered ranges to preload) that every disk follows; [`Plan::Lazy`]: none.
     pub plan: Plan,
-    /// The time to open the image, from the beginning of an attachment until a disk can be read or preloads.
+    /// Time that opening the image takes: from the beginning of an attachment ([`DiskModel::at`]) until the
+    /// disk can be read and preloads.
     pub opened_before: Nanos,
 }
 
-/// The part of the image that each disk reads, and the time.
+/// The assignment of regions of the image, and of start times, to disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// All the same, all at once.
+    /// All disks read the same region and start together.
     SyncSame,
-    /// All the same, each this long after the one before.
+    /// All disks read the same region; each starts this duration after the one before.
     ShiftedSame(Nanos),
-    /// All at once, each another part, one behind the other.
+    /// All disks start together, and each reads another region, one behind the other in the image.
     SyncDisjoint,
 }
 
-/// A region that is read from its start to its end.
+/// The region of the image that a disk reads in order, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// The start of the first disk's region.
+    /// Offset of the first disk's region, in bytes.
     pub start: u64,
-    /// The length of each disk's region.
+    /// Length of each disk's region, in bytes.
     pub len: u64,
-    /// Bytes of a read.
+    /// Length of a read, in bytes; 0 counts as 1.
     pub read: u64,
-    /// The number of reads that wait at a time, at least one: the next begins when the first of them is complete.
+    /// The number of reads that are in flight together, at least one: a new read begins as soon as the
+    /// earliest of them is complete.
     pub ahead: u32,
-    /// The length of a part that all disks read first, from the start of the image on.
+    /// Length, in bytes, of a part at the start of the image that every disk reads before its region. 0:
+    /// none.
     pub shared: u64,
 }
 
 impl Workload {
-    /// A workload of one disk a host, each of which reads a region of an image of `size` bytes; disjoint regions that
-    /// do not fit begin again at the first one.
+    /// Returns a workload with one disk on each host, each of which reads a region of an image of `size`
+    /// bytes. If the image has no room for as many disjoint regions as hosts, further disks begin again with
+    /// the first region.
     #[must_use]
     pub fn pattern(hosts: u32, size: u64, region: Region, pattern: Pattern) -> Self {
         let fitting = (size.saturating_sub(region.start) / region.len.max(1)).max(1);
@@ -312,8 +330,8 @@ impl Workload {
         Self { shape: Shape::Plain(size), boots, disks, plan: Plan::Lazy, opened_before }
     }
 
-    /// A workload of `each` disks on each host, which boot in turn as `boots` say, each up to `jitter` after the
-    /// creation of the fleet, drawn.
+    /// Returns a workload with `each` disks on each of `hosts` hosts. Each disk replays one of `boots`, drawn
+    /// with `seed`, and its attachment begins at a random time from 0 to `jitter`.
     #[must_use]
     pub fn boots(
         hosts: u32,
@@ -327,8 +345,9 @@ impl Workload {
         Self { shape, boots, disks, plan: Plan::Lazy, opened_before: OPENING }
     }
 
-    /// The same workload with several images, each of which has these boots, and takes `stored` bytes of a blob for
-    /// each 32 KiB: the disks of a host, and the first disks of all hosts, are of one image after the other.
+    /// Returns a workload like that of [`Workload::boots()`], but with several images: `images` holds the
+    /// boots of each. A blob takes `stored` bytes for each 32 KiB of an image. Disk number `d` of host `h`
+    /// uses image `d+h`, modulo the number of images.
     #[must_use]
     pub fn several(
         (hosts, each): (u32, u32),
@@ -369,7 +388,7 @@ impl Workload {
         disks
     }
 
-    /// The same workload with nothing on the first `roots` hosts: a disk of host `n` moves to host `n + roots`.
+    /// Moves each disk from host `n` to host `n + roots`, which leaves the first `roots` hosts without disks.
     #[must_use]
     pub fn beside(mut self, roots: u32) -> Self {
         self.disks.iter_mut().for_each(|disk| disk.host = disk.host.saturating_add(roots));

@@ -4,37 +4,40 @@ use headstart_replay::time::Nanos;
 use headstart_replay::waits::{ReadWaits, percentile};
 use serde::Serialize;
 
-/// One disk.
+/// Results of one disk: its reads, and the durations of their waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskOutcome {
-    /// Its host.
+    /// The number of the host that the disk was attached to.
     pub host: u32,
-    /// The time at which it was to be attached; the attachment is later if it waits for a broadcast.
+    /// Virtual time for which the end of the attachment was planned, from which on the disk can be read; it
+    /// ends later if the disk has to wait for a broadcast.
     pub attached: Nanos,
-    /// The time at which its last read was complete; [`Nanos::NEVER`] if it was not.
+    /// Virtual time at which the last read ended; [`Nanos::NEVER`] if not all reads did.
     pub completed: Nanos,
-    /// Its reads.
+    /// The number of reads that the guest started.
     pub reads: u64,
-    /// Reads that found all their bytes local.
+    /// The number of reads that found all their bytes on the host.
     pub hits: u64,
-    /// Reads that failed because their deadline had passed.
+    /// The number of reads that failed because their deadline had passed.
     pub failed: u64,
-    /// Bytes that it read.
+    /// The number of bytes that the guest read.
     pub bytes: u64,
-    /// The sum of its waits.
+    /// The sum of the waits of all reads that ended, including failed ones.
     pub waited: Nanos,
-    /// The longest of them.
+    /// The longest wait of a read that ended.
     pub longest: Nanos,
 }
 
 impl DiskOutcome {
-    /// From its attachment to its last read.
+    /// Returns the duration from [`DiskOutcome::attached`] to [`DiskOutcome::completed`]; [`Nanos::NEVER`] if
+    /// a read did not end.
     #[must_use]
     pub fn took(&self) -> Nanos {
         if self.completed == Nanos::NEVER { Nanos::NEVER } else { self.completed.since(self.attached) }
     }
 
-    /// Bytes a second that it read; 0 where it did not complete.
+    /// Returns the bytes that the disk read over the time that it took, in bytes a second; 0 if a read did
+    /// not complete.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     pub fn throughput(&self) -> f64 {
@@ -42,125 +45,138 @@ impl DiskOutcome {
     }
 }
 
-/// One host: bytes by their source, without the overhead of the wire.
+/// Bytes that one host received and sent: from the store and peers without, on its link with the overhead of
+/// the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostOutcome {
-    /// From the store.
+    /// Bytes received from the store.
     pub from_store: u64,
-    /// From peers, because a reader waited.
+    /// Bytes of chunks received from peers because a read waited for them.
     pub on_demand: u64,
-    /// From peers ahead of need.
+    /// Bytes of chunks received from peers before any read needed them.
     pub prefetched: u64,
-    /// The part of both that was not read.
+    /// Bytes of chunks received from peers, on demand or ahead, that no disk read; the last chunk of a blob
+    /// counts as a whole one.
     pub unread: u64,
-    /// Chunks that came because others had advertised or pushed them, and were not read, in bytes.
+    /// Bytes of chunks that the node fetched ahead because peers had advertised or pushed them, and that no
+    /// disk read.
     pub unmatched: u64,
-    /// To peers.
+    /// Bytes of chunks sent to peers.
     pub sent: u64,
-    /// On its link up, with all overhead.
+    /// Bytes sent over the host's link, including the overhead of the network.
     pub up: u64,
-    /// On its link down, with all overhead.
+    /// Bytes received over the host's link, including the overhead of the network.
     pub down: u64,
-    /// Of messages to peers, with all overhead: everything except chunks.
+    /// Bytes of messages that the host sent or exchanged with the tracker, without chunks. Messages to peers
+    /// include the overhead of the network.
     pub talk: u64,
-    /// `true` if it died.
+    /// `true` if the host died during the run.
     pub died: bool,
-    /// `true` if it is slow, lies or sends wrong bytes.
+    /// `true` if the host was drawn for a fault of behaviour: slow links, wrong bytes, empty announcements or
+    /// promises, unrequested data, or silence. Death is not counted here.
     pub bad: bool,
 }
 
-/// The whole fleet.
+/// Results of a run of the whole fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FleetOutcome {
-    /// By disk, in the order of the workload.
+    /// The results of each disk, in the order of the workload.
     pub disks: Vec<DiskOutcome>,
-    /// By host.
+    /// The results of each host, by number.
     pub hosts: Vec<HostOutcome>,
-    /// All reads' waits.
+    /// Distribution of the waits of all reads that ended, on all disks; every read has equal weight.
     pub waits: ReadWaits,
-    /// The counts of the tracker, if there is one.
+    /// The tracker's counts at the end. `None`: there was no tracker, or it counted nothing.
     pub counts: Option<headstart_swarm::tracker::ImageCounts>,
-    /// The tally of hints.
+    /// Counters of hints (slices that the tracker named to agents), summed over all hosts.
     pub hints: headstart_swarm::hints::Tally,
-    /// The recent requests of each root, if roots send ahead: for a deployment that comes after this one.
+    /// The recent requests that each root remembers at the end, as input for a later run
+    /// ([`SwarmModel::recent`](super::SwarmModel::recent)). Empty unless roots push chunks ahead of requests.
     pub recent: Vec<headstart_swarm::recent::Saved>,
-    /// Bytes that the store sent, without the overhead of the wire.
+    /// Bytes that the store sent, without the overhead of the network.
     pub store_bytes: u64,
-    /// The part of those, approximately, that it had sent before.
+    /// Approximate number of bytes that the store sent again: of chunks that it had sent before, to any host.
     pub store_again: u64,
-    /// Wants that a node answered as local when they were not: a mistake of the node's, 0.
+    /// The number of times that a node wrongly said that a chunk is on its host; anything but 0 is a bug in
+    /// the node.
     pub wrong_answers: u64,
-    /// The number of times that a host dropped another.
+    /// The number of times that a host closed the connection to a peer for good because of its behaviour.
     pub dropped: u64,
-    /// The number of events: a measure of the work of simulating it.
+    /// The number of events that were scheduled, as a measure of the cost of the simulation.
     pub happenings: u64,
-    /// The sum of the nodes' counters.
+    /// The counters of all nodes, added up, including nodes that were restarted.
     pub counters: headstart_swarm::NodeCounters,
 }
 
-/// A fleet in a few figures; times in seconds, rates in bytes a second, bytes of a host.
+/// Summary of a run. Durations are in seconds, rates in bytes a second; bytes are of one host unless stated
+/// otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FleetSummary {
-    /// Disks of hosts that did not die.
+    /// The number of disks on hosts that did not die; the durations and rates below are theirs.
     pub disks: usize,
-    /// Those of them whose reads did not complete.
+    /// The number of disks, on hosts that did not die, with a read that did not complete.
     pub incomplete: usize,
-    /// Reads that failed because their deadline had passed, of all disks.
+    /// The number of reads that failed because their deadline had passed, on hosts that did not die.
     pub failed: u64,
-    /// From the first attachment to the last completion.
+    /// Seconds from the earliest planned attachment of a disk to the latest completion of one.
     pub completion: f64,
-    /// Half of the disks took at most this long.
+    /// Median over the complete disks of the seconds from the planned attachment to the end of the last read.
     pub took_p50: f64,
-    /// 99 of 100 did.
+    /// 99th percentile over the complete disks of the seconds from the planned attachment to the end of the
+    /// last read.
     pub took_p99: f64,
-    /// All did.
+    /// Maximum over the complete disks of the seconds from the planned attachment to the end of the last
+    /// read.
     pub took_max: f64,
-    /// The mean of disks' waits in sum.
+    /// Seconds that a disk's reads waited in total, averaged over the disks.
     pub waited: f64,
-    /// The throughput of the slowest disk.
+    /// Throughput of the slowest disk, in bytes a second; 0 if one did not complete.
     pub slowest: f64,
-    /// Of the fastest.
+    /// Throughput of the fastest disk, in bytes a second.
     pub fastest: f64,
-    /// Jain's index of the disks' throughputs: 1 if all are the same.
+    /// Jain's fairness index of the disks' throughputs, 0 to 1: 1 if all are equal, 0 if no disk completed.
     pub fairness: f64,
-    /// Bytes from the store, of all.
+    /// Bytes that the store sent to all hosts together.
     pub store_bytes: u64,
-    /// The part of those, approximately, that it had sent before.
+    /// Approximate number of the store's bytes that belong to chunks that it had sent before, to any host.
     pub store_again: u64,
-    /// Mean bytes of a host from the store.
+    /// Bytes that a host received from the store, averaged over all hosts.
     pub from_store: f64,
-    /// From peers because a reader waited.
+    /// Bytes of chunks that a host received from peers because a read waited, averaged over all hosts.
     pub on_demand: f64,
-    /// From peers ahead of need.
+    /// Bytes of chunks that a host received from peers before any read needed them, averaged over all hosts.
     pub prefetched: f64,
-    /// The part of both that was not read.
+    /// Bytes of chunks that a host received from peers and no disk read, averaged over all hosts.
     pub unread: f64,
-    /// The most of any host.
+    /// Bytes of chunks received from peers that no disk read, on the host with most of them.
     pub unread_max: u64,
-    /// The most bytes of any host that came because others had advertised or pushed them, and were not read.
+    /// Bytes of chunks fetched ahead because peers had advertised or pushed them, and never read, on the host
+    /// with most of them.
     pub unmatched_max: u64,
-    /// The most that a host sent to peers.
+    /// Bytes of chunks sent to peers, by the host that sent most.
     pub sent_max: u64,
-    /// Mean bytes of messages of a host, on the wire.
+    /// Bytes of messages (not chunks) that a host sent, averaged over all hosts.
     pub talk: f64,
-    /// Half of the disks of hosts that are neither slow nor bad took at most this long.
+    /// Median over the complete disks of honest hosts (see [`HostOutcome::bad`]) of the seconds from the
+    /// planned attachment to the end of the last read.
     pub honest_p50: f64,
-    /// All of them did.
+    /// Maximum over the complete disks of honest hosts of the seconds from the planned attachment to the end
+    /// of the last read.
     pub honest_max: f64,
-    /// Mean bytes from the store of a host that is neither: a host that all others dropped reads for itself, and is not
-    /// in it.
+    /// Bytes that an honest host received from the store, averaged over honest hosts. This leaves out bad
+    /// hosts, which read everything from the store once all others have dropped them.
     pub honest_from_store: f64,
-    /// The number of times that a host dropped another.
+    /// The number of times that a host closed the connection to a peer for good because of its behaviour.
     pub dropped: u64,
-    /// Wants that a node answered wrongly.
+    /// The number of times that a node wrongly said that a chunk is on its host; 0 unless the node has a bug.
     pub wrong_answers: u64,
-    /// The number of events.
+    /// The number of events that were scheduled, as a measure of the cost of the simulation.
     pub happenings: u64,
 }
 
 impl FleetOutcome {
-    /// The delay, in seconds, against `other` (a run of the same disks) that `percent` of 100 disks do not exceed;
-    /// disks that did not complete are left out.
+    /// Returns the percentile `percent` (0 to 100) of the delays of disks against `other`, a run of the same
+    /// disks, in seconds. Disks that did not complete in both runs are left out.
     #[must_use]
     pub fn later_than(&self, other: &Self, percent: u8) -> f64 {
         let both = self.disks.iter().zip(&other.disks);
@@ -171,7 +187,7 @@ impl FleetOutcome {
         waits.percentile(percent).as_secs()
     }
 
-    /// The figures.
+    /// Computes the summary of the run.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     pub fn summary(&self) -> FleetSummary {

@@ -15,23 +15,25 @@ use headstart_predictors::{LengthLstm, LevelLstm, LevelRule, NETWORKS};
 use serde::Serialize;
 use std::time::Duration;
 
-/// Ratios of the figure.
+/// Provisioning ratios of figure 14 (BlockFlex, OSDI 2022): the margin that is added to forecast levels and
+/// taken off forecast durations, as a share.
 pub const RATIOS: [f32; 6] = [0.0, 0.05, 0.10, 0.15, 0.20, 0.30];
-/// The horizons of forecasts of levels, in steps: 3 and 15 minutes.
+/// Horizons of the forecasts of levels, in steps of three minutes: 3 and 15 minutes.
 pub const HORIZONS: [usize; 2] = [1, 5];
 
-/// One line of the figure.
+/// Accuracy of one predictor for one quantity: a line of figure 14 (BlockFlex, OSDI 2022).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PredictorAccuracy {
-    /// The predicted quantity.
+    /// The predicted quantity: `bandwidth`, `capacity`, or the duration of a level of either.
     pub what: &'static str,
-    /// The predictor.
+    /// Name of the predictor: `last value` or `lstm`.
     pub predictor: &'static str,
-    /// Minutes ahead; 0 for durations.
+    /// Horizon of the forecast in minutes; 0 for durations.
     pub minutes: usize,
-    /// The share that is covered, for each of [`RATIOS`].
+    /// Share of the forecasts that cover the need, 0 to 1, for each of [`RATIOS`].
     pub covered: Vec<f64>,
-    /// The excess of forecast levels above the need, or the shortfall of durations, as a share of the mean need.
+    /// Waste of the forecasts that cover the need, relative to the sum of all needs, for each of [`RATIOS`].
+    /// Waste is the excess of the forecast for levels, and the shortfall for durations.
     pub waste: Vec<f64>,
 }
 
@@ -63,7 +65,8 @@ impl Sums {
     }
 }
 
-/// The accuracies over the first `vms` VMs of a fleet.
+/// Measures the product's simplest predictor (the last value) and the paper's (LSTM networks) on the first
+/// `vms` VMs of a fleet.
 #[must_use]
 pub fn accuracy(fleet: &Fleet, vms: usize) -> Vec<PredictorAccuracy> {
     let span = fleet.settings.span();

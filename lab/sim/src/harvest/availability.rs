@@ -9,19 +9,21 @@ use super::fleet::Fleet;
 use super::statistics::{regular_servers, unsold_servers};
 use serde::Serialize;
 
-/// The requested times, in hours: those of the paper's figures and some between.
+/// The durations of requests, in hours: those of figures 4 to 6 (BlockFlex, OSDI 2022), and some between.
 pub const HOURS: [u32; 8] = [1, 3, 6, 12, 24, 36, 48, 72];
-/// The requested shares of a server's bandwidth (figure 4).
+/// The requested shares of a server's sold bandwidth, 0 to 1, as in figure 4 (BlockFlex, OSDI 2022).
 pub const SHARES: [f64; 3] = [0.10, 0.25, 0.50];
-/// The requested GB (figures 5 and 6).
+/// The requested capacities in GB, as in figures 5 and 6 (BlockFlex, OSDI 2022).
 pub const GIGABYTES: [u32; 3] = [128, 256, 512];
 
-/// One line of a figure: the request, and the share of lenders that could meet it.
+/// A line of figures 4 to 6 (BlockFlex, OSDI 2022): a request, and the share of lenders that could meet it
+/// for each duration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Available {
-    /// The request.
+    /// The requested amount in words, such as `128 GB`.
     pub request: String,
-    /// The share of lenders that could meet it, for each of the figure's [`HOURS`]; empty if there were no lenders.
+    /// Share of lenders (servers or unsold VMs) that could meet the request, 0 to 1, averaged over all
+    /// moments, for each duration of [`hours`]. Empty if figure 6 has no unsold VM of the size.
     pub share: Vec<f64>,
 }
 
@@ -35,13 +37,14 @@ fn hours_within(span: Seconds) -> impl Iterator<Item = Seconds> {
     HOURS.into_iter().map(|hours| hours * 3600).filter(move |lasts| *lasts <= span)
 }
 
-/// The hours of a figure of this fleet: those that fit into the time that it is watched.
+/// Returns those durations of [`HOURS`] that are not longer than the simulated time of the fleet, in hours.
 #[must_use]
 pub fn hours(fleet: &Fleet) -> Vec<u32> {
     hours_within(fleet.settings.span()).map(|lasts| lasts / 3600).collect()
 }
 
-/// Figure 4: the share of servers that can spare a share of their sold bandwidth.
+/// Computes figure 4 (BlockFlex, OSDI 2022): the share of servers that can spare each of [`SHARES`] of their
+/// sold bandwidth for each duration.
 #[must_use]
 pub fn allocated(fleet: &Fleet) -> Vec<Available> {
     let span = fleet.settings.span();
@@ -57,7 +60,8 @@ pub fn allocated(fleet: &Fleet) -> Vec<Available> {
     SHARES.into_iter().map(line).collect()
 }
 
-/// Figure 5: the share of servers that have this much unsold.
+/// Computes figure 5 (BlockFlex, OSDI 2022): the share of servers with each of [`GIGABYTES`] unsold for each
+/// duration.
 #[must_use]
 pub fn unallocated(fleet: &Fleet) -> Vec<Available> {
     let span = fleet.settings.span();
@@ -80,7 +84,8 @@ pub fn unallocated(fleet: &Fleet) -> Vec<Available> {
     GIGABYTES.into_iter().map(line).collect()
 }
 
-/// Figure 6: of the unsold VMs of each size, the share that stays unsold this long, from its beginning on.
+/// Computes figure 6 (BlockFlex, OSDI 2022): the share of unsold VMs of each size in [`GIGABYTES`] that stay
+/// unsold for each duration, counted from the moment at which they become free.
 #[must_use]
 pub fn lots(fleet: &Fleet) -> Vec<Available> {
     let span = fleet.settings.span();

@@ -21,17 +21,17 @@ use super::foresight::GB_BLOCKS;
 use headstart_block::{exact, saturating};
 use headstart_broker::gssd::Grain;
 
-/// The smallest loan.
+/// The lower limits of a loan of storage (a gSSD).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// GB that a gSSD is a multiple of.
+    /// The granularity of a gSSD's capacity, in GB: its capacity is a multiple of this.
     pub gigabytes: u32,
-    /// Seconds that a gSSD lasts at least.
+    /// The shortest duration of a gSSD, in seconds.
     pub lasts: Seconds,
 }
 
 impl Rules {
-    /// The rules of a broker.
+    /// Converts the broker's granularity of loans, whose capacity is in flash blocks.
     #[must_use]
     pub fn of(grain: &Grain) -> Self {
         let lasts = saturating(grain.lasts.as_secs());
@@ -39,21 +39,24 @@ impl Rules {
     }
 }
 
-/// The storage that homes can lend and harvest VMs need in each step, in GB.
+/// Storage that homes (lenders) can lend, and that harvest VMs (borrowers) need, by step of three minutes:
+/// the upper bound of what any allocator can gain.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ceiling {
-    /// The storage that homes can lend.
+    /// Storage that all homes together can lend in each step, in GB.
     pub supply: Vec<f64>,
-    /// The number of homes that can lend.
+    /// The number of gSSDs that can be lent together in each step: one for each regular VM with spare
+    /// storage, or one for each channel of unsold storage.
     pub homes: Vec<usize>,
-    /// The need of harvest VMs.
+    /// Storage that all harvest VMs together would use in each step, in GB.
     pub demand: Vec<f64>,
-    /// The need of those that need most, as many as homes.
+    /// Storage that the harvest VMs with the largest use would use in each step, in GB; they are as many as
+    /// [`Ceiling::homes`] says.
     pub largest: Vec<f64>,
 }
 
 impl Ceiling {
-    /// The ceiling of regular VMs.
+    /// Computes the ceiling for storage that regular VMs own and do not use.
     #[must_use]
     pub fn regular(fleet: &Fleet, rules: Rules) -> Self {
         let steps = (fleet.settings.span() / STEP) as usize;
@@ -68,7 +71,7 @@ impl Ceiling {
         Self::with(fleet, supply, homes)
     }
 
-    /// The ceiling of unsold storage.
+    /// Computes the ceiling for storage that is not sold.
     #[must_use]
     pub fn unsold(fleet: &Fleet, rules: Rules) -> Self {
         let steps = (fleet.settings.span() / STEP) as usize;
@@ -90,14 +93,14 @@ impl Ceiling {
         Self { supply, homes, demand, largest }
     }
 
-    /// GB times seconds that no allocator exceeds.
+    /// Returns the upper bound of the gain of any allocator, in GB times seconds of harvested storage.
     #[must_use]
     pub fn gain(&self) -> f64 {
         let lesser = self.supply.iter().zip(&self.largest).map(|(supply, largest)| supply.min(*largest));
         lesser.sum::<f64>() * f64::from(STEP)
     }
 
-    /// GB times seconds that harvest VMs need.
+    /// Returns the storage that harvest VMs would use if they got everything, in GB times seconds.
     #[must_use]
     pub fn needed(&self) -> f64 {
         self.demand.iter().sum::<f64>() * f64::from(STEP)

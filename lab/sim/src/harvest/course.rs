@@ -1,36 +1,38 @@
 //! A level over time: the use of a VM, as a share of the storage that it owns.
 
-/// Seconds since a fleet's beginning.
+/// A moment in seconds since the beginning of a fleet, or a duration in seconds.
 pub type Seconds = u32;
 
-/// The interval at which predictors look and brokers lend: three minutes (section 4.3.2).
+/// The interval at which predictors observe and brokers lend, in seconds: three minutes (BlockFlex, OSDI
+/// 2022, section 4.3.2).
 pub const STEP: Seconds = 180;
 
-/// Levels, each held until the next: a step function from second 0 on.
+/// A level over time: a step function of levels, each held until the next, from second 0 on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Course {
     steps: Vec<(Seconds, f32)>,
 }
 
-/// Figures of a level in a while.
+/// Minimum, maximum and mean of a level over a span of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
-    /// The least.
+    /// The lowest level.
     pub min: f32,
-    /// The greatest.
+    /// The highest level.
     pub max: f32,
-    /// The mean over time.
+    /// The mean level, weighted by duration.
     pub mean: f32,
 }
 
 impl Course {
-    /// The same level for ever.
+    /// Returns a course with the same level for all time.
     #[must_use]
     pub fn constant(level: f32) -> Self {
         Self { steps: vec![(0, level)] }
     }
 
-    /// Holds `level` from `at` on; moments come in order, and of two at the same the later counts.
+    /// Appends a step: the level is `level` from second `at` on. Calls must be in order of time; a second
+    /// call for the same or an earlier second replaces the last level.
     pub fn push(&mut self, at: Seconds, level: f32) {
         match self.steps.last_mut() {
             Some((last, held)) if *last >= at => *held = level,
@@ -40,20 +42,20 @@ impl Course {
         }
     }
 
-    /// Moments and the levels from there on.
+    /// The steps in order: the second at which each begins, and its level.
     #[must_use]
     pub fn steps(&self) -> &[(Seconds, f32)] {
         &self.steps
     }
 
-    /// All levels multiplied, at most `most`.
+    /// Multiplies all levels by `times` and limits them to the range from 0 to `most`.
     #[must_use]
     pub fn scaled(mut self, times: f32, most: f32) -> Self {
         self.steps.iter_mut().for_each(|(_, level)| *level = (*level * times).clamp(0.0, most));
         self
     }
 
-    /// The level at a moment; 0 before the first.
+    /// Returns the level at a second; 0 before the first step.
     #[must_use]
     pub fn at(&self, moment: Seconds) -> f32 {
         let after = self.steps.partition_point(|(at, _)| *at <= moment);
@@ -71,7 +73,7 @@ impl Course {
         })
     }
 
-    /// The figures in `[from, to)`; zeros if that is empty.
+    /// Returns minimum, maximum and mean of the level in `[from, to)`; zeros if the span is empty.
     #[must_use]
     pub fn over(&self, from: Seconds, to: Seconds) -> Window {
         let (mut min, mut max, mut sum) = (f32::INFINITY, 0.0_f32, 0.0_f64);
@@ -87,7 +89,7 @@ impl Course {
         Window { min, max, mean }
     }
 
-    /// The sum of several, each with its weight.
+    /// Returns the sum of several courses, each multiplied by its weight.
     #[must_use]
     pub fn sum<'a>(courses: impl IntoIterator<Item = (&'a Self, f32)>) -> Self {
         let mut changes: Vec<(Seconds, f64)> = Vec::new();
@@ -110,7 +112,8 @@ impl Course {
         sum
     }
 
-    /// The whiles in `[0, end)` in which the level is at most `most`.
+    /// Returns the spans of `[0, end)` in which the level is at most `most`, as pairs of start and end in
+    /// seconds.
     #[must_use]
     pub fn below(&self, most: f32, end: Seconds) -> Vec<(Seconds, Seconds)> {
         let mut whiles: Vec<(Seconds, Seconds)> = Vec::new();
@@ -128,7 +131,9 @@ impl Course {
     }
 }
 
-/// Of all moments from which `lasts` fits before `end`: the share from which one of the whiles goes on for `lasts`.
+/// Returns the share, 0 to 1, of starting seconds for which a span of `lasts` seconds lies within one of
+/// `whiles` (pairs of start and end). Only starts for which the span ends by `end` count; 0 if there are
+/// none.
 #[must_use]
 pub fn share_of_starts(whiles: &[(Seconds, Seconds)], lasts: Seconds, end: Seconds) -> f64 {
     if lasts > end {

@@ -6,31 +6,33 @@
 
 use super::course::{Course, Seconds};
 
-/// GB of a channel (section 4.3, figure 9).
+/// Capacity of a flash channel in GB (BlockFlex, OSDI 2022, section 4.3 and figure 9).
 pub const CHANNEL_GB: u32 = 64;
-/// Channels of a server's SSD (section 4.6).
+/// The number of flash channels of a server's SSD (BlockFlex, OSDI 2022, section 4.6).
 pub const SERVER_CHANNELS: u16 = 16;
 /// The mean share of bandwidth that is used (section 2.1).
 pub(super) const BANDWIDTH: f64 = 0.092;
-/// A day.
+/// Length of a day in seconds.
 pub const DAY: Seconds = 24 * 3600;
 
-/// The size of a fleet, and the figures from which it is drawn.
+/// The size of a simulated fleet of servers and VMs, and the parameters from which it is drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetSettings {
-    /// Regular VMs whose storage is sold.
+    /// The number of regular VMs: VMs that own the storage they bought.
     pub vms: usize,
-    /// Servers of which a part is unsold.
+    /// The number of servers with unsold storage; none of them has regular VMs.
     pub servers: usize,
-    /// Requests of harvest VMs, spread evenly over the days.
+    /// The number of harvest VMs, which borrow storage; their arrivals are spread evenly over the days.
     pub requests: usize,
-    /// The number of days for which it is watched.
+    /// The number of days that are simulated with harvest VMs and counted in the results.
     pub days: u32,
-    /// The number of days before, without harvest VMs: predictors learned from these.
+    /// The number of days that are simulated before the counted ones, without harvest VMs: predictors learn
+    /// from the levels of regular VMs.
     pub history: u32,
-    /// The mean share of its bandwidth that a regular VM uses: figure 1 has 0.092, the fleet of figure 16 has 0.22.
+    /// The mean share of its bandwidth that a regular VM uses, 0 to 1: 0.092 in figure 1 (BlockFlex, OSDI
+    /// 2022), 0.22 in the fleet of figure 16.
     pub bandwidth: f64,
-    /// The seed of everything that is drawn.
+    /// Seed of the random numbers from which the fleet is drawn.
     pub seed: u64,
 }
 
@@ -43,7 +45,8 @@ impl Default for FleetSettings {
 }
 
 impl FleetSettings {
-    /// A part of the fleet, with its proportions: `vms` VMs, and `days` days.
+    /// Returns the settings of a smaller fleet, with `vms` regular VMs and `days` days; servers and requests
+    /// are in proportion to the default fleet.
     #[must_use]
     pub fn part(vms: usize, days: u32) -> Self {
         let all = Self::default();
@@ -52,104 +55,106 @@ impl FleetSettings {
         Self { vms, servers: of(all.servers), requests, days, ..all }
     }
 
-    /// The time at which the watch begins, and the first harvest VMs arrive.
+    /// Returns the second at which results begin to count and the first harvest VMs arrive: the end of
+    /// [`FleetSettings::history`].
     #[must_use]
     pub fn begins(&self) -> Seconds {
         self.history * DAY
     }
 
-    /// The time at which the watch ends.
+    /// Returns the second at which the simulation ends: that of the history and the days together.
     #[must_use]
     pub fn span(&self) -> Seconds {
         (self.history + self.days) * DAY
     }
 }
 
-/// A VM that bought its storage.
+/// A regular VM: it bought storage, and can lend the part that it does not use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RegularVm {
-    /// The server it is on.
+    /// The number of the server that runs the VM, from 0.
     pub server: u32,
-    /// The channels it owns.
+    /// The number of flash channels that the VM owns.
     pub channels: u16,
-    /// The share of its bandwidth that it uses.
+    /// The used share of the VM's bandwidth over time, 0 to 1.
     pub bandwidth: Course,
-    /// The share of its capacity that it uses.
+    /// The used share of the VM's capacity over time, 0 to 1.
     pub capacity: Course,
 }
 
 impl RegularVm {
-    /// The GB it owns.
+    /// Returns the capacity that the VM owns, in GB.
     #[must_use]
     pub fn gigabytes(&self) -> u32 {
         u32::from(self.channels) * CHANNEL_GB
     }
 }
 
-/// Storage of one VM's size that was unsold for a while.
+/// Storage of the size of one VM that is unsold for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lot {
-    /// The server it is on.
+    /// The number of the server with the storage, from 0.
     pub server: u32,
-    /// Its channels, with all that is on them.
+    /// The number of flash channels; all their capacity belongs to the lot.
     pub channels: u16,
-    /// The time at which it became free; 0, the fleet's beginning, if it was free before.
+    /// Second at which the storage becomes free; 0 if it was free when the simulation began.
     pub from: Seconds,
-    /// The time at which it is sold. May be after the fleet's end.
+    /// Second at which the storage is sold; may be after the end of the simulation.
     pub until: Seconds,
 }
 
 impl Lot {
-    /// Its GB.
+    /// Returns the capacity of the lot, in GB.
     #[must_use]
     pub fn gigabytes(&self) -> u32 {
         u32::from(self.channels) * CHANNEL_GB
     }
 
-    /// The time for which it was free, if it became free while the fleet was watched.
+    /// Returns the duration for which the storage is unsold, in seconds. `None`: it was free when the
+    /// simulation began, so its duration is unknown.
     #[must_use]
     pub fn lasted(&self) -> Option<Seconds> {
         (self.from > 0).then(|| self.until - self.from)
     }
 }
 
-/// A harvest VM: storage that it asks for, and for how long.
+/// A harvest VM: the request of a VM that borrows storage for some time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HarvestVm {
-    /// The time of its arrival.
+    /// Second at which the VM arrives and requests storage.
     pub at: Seconds,
-    /// The time for which it wants the storage.
+    /// Duration for which the VM needs storage, in seconds.
     pub lasts: Seconds,
-    /// GB that it asks for.
+    /// Requested capacity in GB.
     pub gigabytes: u32,
-    /// Channels that it asks for: in proportion.
+    /// The requested number of channels, in proportion to the capacity.
     pub channels: u16,
-    /// The seed of its real use: see [`HarvestVm::demand`].
+    /// Seed of the random numbers for the storage that the VM really uses: see [`HarvestVm::demand`].
     pub seed: u64,
 }
 
-/// The real use of a harvest VM, as shares of its request, by the seconds since it began.
+/// The storage that a harvest VM really uses, as shares of its request, over the seconds since its arrival.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Demand {
-    /// Of the bandwidth.
+    /// The used share of the requested bandwidth, 0 to 1.
     pub bandwidth: Course,
-    /// Of the capacity.
+    /// The used share of the requested capacity, 0 to 1.
     pub capacity: Course,
 }
 
-/// The input of a simulation.
+/// A fleet with all events of a simulation: the input of [`simulate`](super::simulate).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fleet {
-    /// The settings from which it was made.
+    /// The settings from which the fleet was drawn.
     pub settings: FleetSettings,
-    /// Servers that regular VMs are on.
+    /// The number of servers with regular VMs.
     pub regular_servers: u32,
-    /// VMs with sold storage, by server.
+    /// The regular VMs, in order of their servers.
     pub vms: Vec<RegularVm>,
-    /// GB of each of the [`FleetSettings::servers`] with unsold storage.
+    /// Capacity of each server with unsold storage, in GB.
     pub server_gigabytes: u32,
-    /// Unsold storage, by the time at which it became free.
+    /// The lots of unsold storage, in order of the time at which they become free.
     pub lots: Vec<Lot>,
-    /// Harvest VMs, by the time of their arrival.
+    /// The harvest VMs, in order of arrival.
     pub requests: Vec<HarvestVm>,
 }

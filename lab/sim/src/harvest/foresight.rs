@@ -12,27 +12,29 @@ use headstart_forecast::{Forecast, ForecastSettings, Forecaster, PredictorKind, 
 use headstart_predictors::paper;
 use std::time::Duration;
 
-/// Flash blocks of a channel.
+/// The number of flash blocks of a channel.
 pub const CHANNEL_BLOCKS: u32 = 16_384;
-/// Flash blocks of a GB.
+/// The number of flash blocks of a GB.
 pub const GB_BLOCKS: u32 = 256;
 
 /// The longest time that any harvest VM asks for.
 const FARTHEST: Seconds = 9 * DAY;
 
-/// The source of forecasts.
+/// The source of forecasts of the storage that homes (lenders) can spare.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Foresight {
-    /// By the product's predictors. Channels, blocks and unit of the settings are replaced by those of the vSSD.
+    /// The product's predictors with these settings; channels, blocks and unit of capacity are replaced by
+    /// those of each vSSD (virtual SSD).
     Product(ForecastSettings),
-    /// By the paper's predictors, in the product's forecaster; the same of the settings is replaced.
+    /// BlockFlex's predictors (OSDI 2022) in the product's forecaster; channels, blocks and unit of capacity
+    /// are replaced by those of each vSSD (virtual SSD).
     Paper(ForecastSettings),
-    /// By the future.
+    /// The future itself: forecasts that always come true.
     Clairvoyant,
 }
 
 impl Foresight {
-    /// The product's predictors of a kind, set as they ship.
+    /// Returns the product's predictors of the given kind, with their shipped settings.
     #[must_use]
     pub fn product(kind: PredictorKind) -> Self {
         Self::Product(ForecastSettings { kind, ..ForecastSettings::default() })

@@ -6,14 +6,15 @@ use headstart_predictors::series::DemandSeries;
 use std::sync::Arc;
 
 impl Fleet {
-    /// Draws a fleet with the statistics of the paper's section 2.
+    /// Draws a fleet with the statistics of section 2 of BlockFlex (OSDI 2022).
     #[must_use]
     pub fn generate(settings: &FleetSettings) -> Self {
         Self::with(settings, regular::generate(settings))
     }
 
-    /// Draws the same fleet, but the use of regular VMs follows demand series: each VM takes one of each kind from a
-    /// drawn moment on, and repeats it from its beginning when it ends. The highest level is all that the VM owns.
+    /// Draws a fleet like [`Fleet::generate`], but regular VMs use storage as in recorded series. Each VM
+    /// takes one series of each kind, from a random moment on, and repeats it when it ends. A series' highest
+    /// level stands for everything that the VM owns; without series, a VM uses nothing.
     #[must_use]
     pub fn replay(
         settings: &FleetSettings,

@@ -6,72 +6,77 @@ use super::utilisation::Utilisation;
 use headstart_broker::Counters;
 use serde::{Serialize, Serializer};
 
-/// The number of leases by their end.
+/// The number of leases (loans of a gSSD to a harvest VM) by the way in which they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Ended {
-    /// Given back by a harvest VM that was done.
+    /// Leases that ended because the harvest VM was done.
     pub done: u64,
-    /// Taken from a harvest VM that was not done: its data was moved, or it was evicted.
+    /// Leases that the broker ended while the harvest VM still needed them; its data was moved, or it was
+    /// evicted.
     pub taken: u64,
-    /// The part of those whose storage was sold.
+    /// Leases that were in use when the storage under them was sold; always 0 for storage of regular VMs.
     pub sold: u64,
 }
 
-/// All of a fleet at one step.
+/// The state of the whole fleet at one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct FleetPoint {
-    /// The time of the step.
+    /// Second at which the step begins, since the beginning of the fleet.
     pub seconds: Seconds,
-    /// GB that are owned; of unsold storage, all of the servers.
+    /// Capacity in GB that regular VMs own, or of all servers with unsold storage.
     pub owned: f64,
-    /// GB that owners use; of unsold storage, that are sold.
+    /// Capacity in GB that regular VMs use, or that is sold on servers with unsold storage.
     pub used: f64,
-    /// GB of the rest that harvest VMs use.
+    /// Capacity in GB that harvest VMs use, of that which is owned and not used.
     pub harvested: f64,
 }
 
-/// The figures.
+/// Results of a simulation of harvesting.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HarvestOutcome {
-    /// Capacity of all VMs, or of all servers with unsold storage.
+    /// Utilisation of capacity, averaged over all regular VMs or over all servers with unsold storage.
     pub capacity: Utilisation,
-    /// The average shares of each of them, without and with harvesting.
+    /// Average used share of capacity of each regular VM or server, first without and then with harvesting.
     #[serde(skip)]
     pub averages: (OrderedNumbers, OrderedNumbers),
-    /// Capacity of those that use less than 60% on average.
+    /// Utilisation of capacity of those regular VMs or servers that use less than 60% on average.
     pub capacity_low: Utilisation,
-    /// Capacity of those with at least a fifth unused.
+    /// Utilisation of capacity of those regular VMs or servers that leave at least a fifth unused on average.
     pub capacity_fifth: Utilisation,
-    /// Bandwidth of all VMs.
+    /// Utilisation of bandwidth of all regular VMs; zeros for unsold storage.
     pub bandwidth: Utilisation,
-    /// Requests that were granted, at least in part.
+    /// The number of requests for storage that were granted, in full or in part.
     pub granted: u64,
-    /// Requests that were refused.
+    /// The number of requests for storage that were refused. A harvest VM requests again every 15 minutes,
+    /// and each refusal counts.
     pub refused: u64,
-    /// Harvest VMs that lost their storage.
+    /// The number of evictions: a harvest VM lost its gSSDs with its data, and requests others.
     pub evicted: u64,
-    /// The number of leases by their end.
+    /// The number of leases by the way in which they ended.
     pub ended: Ended,
-    /// Steps in which a home needed more than the free rest of its own storage, in sum over homes.
+    /// The number of steps of three minutes in which a home (lender) needed back storage that it had lent,
+    /// summed over all homes.
     pub pressed: u64,
-    /// The storage that they lacked, until it came back: flash blocks times seconds.
+    /// Storage that homes needed and had lent, until they got it back, in flash blocks times seconds.
     pub short_block_seconds: u64,
-    /// GB times seconds that harvest VMs used.
+    /// Storage that harvest VMs used, in GB times seconds.
     pub gain: f64,
-    /// GB times seconds that harvest VMs leased, used or not.
+    /// Storage that harvest VMs leased, used or not, in GB times seconds.
     pub leased: f64,
-    /// GB times seconds of gSSDs that were not leased.
+    /// Storage of gSSDs that were offered and not leased, in GB times seconds.
     pub idle: f64,
-    /// GB times seconds that no allocator exceeds.
+    /// Upper bound of [`HarvestOutcome::gain`] for any allocator, in GB times seconds: see
+    /// [`ceiling`](super::ceiling).
     pub ceiling: f64,
-    /// GB times seconds that harvest VMs asked for and would really have used.
+    /// Storage that harvest VMs would have used if they had got everything they requested, in GB times
+    /// seconds.
     pub needed: f64,
-    /// GB times seconds that could be lent, wanted or not.
+    /// Storage that homes could have lent, whether or not a harvest VM needed it, in GB times seconds.
     pub lendable: f64,
-    /// The counters of the broker.
+    /// Counters of the product's broker at the end of the simulation.
     #[serde(serialize_with = "with_ignored")]
     pub counters: Counters,
-    /// The course over time: a point at regular numbers of steps.
+    /// The state of the fleet over time, once for each hour.
     pub points: Vec<FleetPoint>,
 }
 
@@ -83,19 +88,20 @@ impl HarvestOutcome {
         }
     }
 
-    /// The share of leases that were taken from a harvest VM that was not done: early reclamations, moved or evicted.
+    /// Returns the share of leases, 0 to 1, that ended before the harvest VM was done: reclaimed early, with
+    /// its data moved or lost.
     #[must_use]
     pub fn early(&self) -> f64 {
         share(self.ended.taken, self.counters.leases)
     }
 
-    /// The share of leases that were lost with their data.
+    /// Returns the share of leases, 0 to 1, that ended with the loss of the data on them.
     #[must_use]
     pub fn lost(&self) -> f64 {
         share(self.counters.evicted_leases, self.counters.leases)
     }
 
-    /// The share of the ceiling that was gained.
+    /// Returns the gain as a share of the ceiling, 0 to 1.
     #[must_use]
     pub fn of_ceiling(&self) -> f64 {
         self.gain / self.ceiling.max(1e-9)

@@ -38,25 +38,27 @@ use reclaim::Meanwhile;
 use serde::Serialize;
 use std::time::Duration;
 
-/// All measurements.
+/// The results of all measurements of harvesting on emulated flash.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PerformanceReport {
-    /// fio on eight channels and half as many more.
+    /// Bandwidth of fio's patterns on eight channels and half as many more, by the owner of the added
+    /// channels.
     pub fio: Vec<fio::Row>,
-    /// Read bandwidth over time after a harvest.
+    /// Read bandwidth over time, before and after a disk harvests more channels.
     pub spread: Vec<spread::Course>,
-    /// Regular VMs whose channels are all harvested.
+    /// Performance of regular VMs whose channels are all harvested.
     pub regular: Vec<regular::Row>,
-    /// A quarter, half and all of a channel that is reclaimed; a quarter beside a VM at work.
+    /// Durations of reclaiming a channel, and their cost for its owner: with a quarter, half and all of the
+    /// channel written if the owner is idle, with a quarter otherwise.
     pub reclaim: Vec<reclaim::Row>,
-    /// A key-value store beside a sort: with pauses of 1 ms, 0.2 ms, none.
+    /// A key-value store beside a sort, with pauses of 1 ms, of 0.2 ms and without pauses of the store.
     pub beside: Vec<beside::Pair>,
 }
 
-/// Measures everything. `step` is called before each of the runs, and may end them with an error.
+/// Runs all measurements. `step` is called before each run; its error ends the measurements.
 ///
 /// # Errors
-/// Those of `step`; if a vSSD has no room, which would be a fault of the runs.
+/// The errors of `step`; a vSSD (virtual SSD) has no room, which would be a bug of the simulation.
 pub fn measure(length: Length, seed: u64, mut step: impl FnMut() -> Result<()>) -> Result<PerformanceReport> {
     let mut report = PerformanceReport::default();
     for pattern in fio::patterns(length) {
@@ -87,13 +89,13 @@ pub fn measure(length: Length, seed: u64, mut step: impl FnMut() -> Result<()>) 
     Ok(report)
 }
 
-/// The length of runs.
+/// The length of runs and the number of cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Length {
-    /// A second of virtual time or two, few cases: for tests.
+    /// Few cases of a few virtual seconds, for tests.
     Short,
-    /// All cases.
+    /// All cases, with longer runs.
     Full,
 }
 

@@ -31,7 +31,8 @@ enum Order {
     Gain,
 }
 
-/// GB times seconds that the best of some plans gains of a fleet's regular VMs.
+/// Returns the gain of a planner that knows the future, on storage that regular VMs do not use, in GB times
+/// seconds. The planner makes several plans, and the best one counts.
 #[must_use]
 pub fn planned(fleet: &Fleet, rules: Rules) -> f64 {
     let steps = (fleet.settings.span() / STEP) as usize;

@@ -55,7 +55,8 @@ pub(super) fn generate(settings: &FleetSettings) -> Vec<HarvestVm> {
 }
 
 impl HarvestVm {
-    /// The real use.
+    /// Draws the storage that the harvest VM really uses over time, from its seed: always the same for the
+    /// same VM.
     #[must_use]
     pub fn demand(&self) -> Demand {
         let mut random = Random::new(self.seed);

@@ -5,7 +5,7 @@ use super::fleet::{Fleet, Lot, RegularVm};
 use headstart_block::saturating;
 use std::collections::BTreeMap;
 
-/// Some numbers, in order.
+/// A distribution: numbers in ascending order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OrderedNumbers(Vec<f64>);
 
@@ -18,20 +18,21 @@ impl FromIterator<f64> for OrderedNumbers {
 }
 
 impl OrderedNumbers {
-    /// The numbers, least first.
+    /// The numbers in ascending order.
     #[must_use]
     pub fn numbers(&self) -> &[f64] {
         &self.0
     }
 
-    /// The mean; 0 if there are no numbers.
+    /// Returns the mean of the numbers; 0 if there are none.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of numbers")]
     pub fn mean(&self) -> f64 {
         self.0.iter().sum::<f64>() / self.0.len().max(1) as f64
     }
 
-    /// The number below which the given share of the numbers is; 0 if there are none.
+    /// Returns the number below which the given share of the numbers is (0 to 1; 0.5 is the median); 0 if
+    /// there are none.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -44,13 +45,13 @@ impl OrderedNumbers {
         self.0.get(place.min(self.0.len().saturating_sub(1))).copied().unwrap_or(0.0)
     }
 
-    /// The greatest; 0 if there are no numbers.
+    /// Returns the greatest number; 0 if there are none.
     #[must_use]
     pub fn max(&self) -> f64 {
         self.quantile(1.0)
     }
 
-    /// The share of the numbers that are at least `least`.
+    /// Returns the share of the numbers, 0 to 1, that are at least `least`.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of numbers")]
     pub fn at_least(&self, least: f64) -> f64 {
@@ -58,7 +59,8 @@ impl OrderedNumbers {
         count as f64 / self.0.len().max(1) as f64
     }
 
-    /// The mean of the numbers from one share to another, least first.
+    /// Returns the mean of the numbers between two quantiles, `from` and `to` (0 to 1), in ascending order; 0
+    /// if there are none between.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -71,7 +73,8 @@ impl OrderedNumbers {
         self.0.get(place(from)..place(to)).unwrap_or_default().iter().copied().collect::<Self>().mean()
     }
 
-    /// The cumulative distribution by its percentiles, for a picture: `(number, share below)`.
+    /// Returns the cumulative distribution for a chart: for each percentile the number, and the share of
+    /// numbers below it (0 to 1).
     #[must_use]
     pub fn curve(&self) -> Vec<(f64, f64)> {
         let shares = (0..=100).map(|percent| f64::from(percent) / 100.0);
@@ -79,25 +82,26 @@ impl OrderedNumbers {
     }
 }
 
-/// The data of figures 1 to 3.
+/// Used and unsold shares of storage in a fleet, 0 to 1: the data of figures 1 to 3 (BlockFlex, OSDI 2022).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DemandStatistics {
-    /// Each regular VM's mean share of its bandwidth (figure 1a).
+    /// Mean used share of bandwidth of each regular VM (figure 1a of BlockFlex, OSDI 2022).
     pub vm_bandwidth: OrderedNumbers,
-    /// Each server's mean share of the bandwidth that is sold (figure 1b).
+    /// Mean used share of the sold bandwidth of each server with regular VMs (figure 1b of BlockFlex, OSDI
+    /// 2022).
     pub server_bandwidth: OrderedNumbers,
-    /// Each regular VM's mean share of its capacity (figure 2).
+    /// Mean used share of capacity of each regular VM (figure 2 of BlockFlex, OSDI 2022).
     pub vm_capacity: OrderedNumbers,
-    /// The greatest share of each in time.
+    /// Greatest used share of capacity over time of each regular VM.
     pub vm_capacity_max: OrderedNumbers,
-    /// The greatest share of bandwidth.
+    /// Greatest used share of bandwidth over time of each regular VM.
     pub vm_bandwidth_max: OrderedNumbers,
-    /// Each server's mean share that is unsold (figure 3).
+    /// Mean unsold share of capacity of each server with unsold storage (figure 3 of BlockFlex, OSDI 2022).
     pub unsold: OrderedNumbers,
 }
 
 impl DemandStatistics {
-    /// The statistics of a fleet.
+    /// Computes the statistics of a fleet over its whole simulated time.
     #[must_use]
     pub fn of(fleet: &Fleet) -> Self {
         let span = fleet.settings.span();

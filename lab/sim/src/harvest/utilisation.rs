@@ -8,7 +8,8 @@
 
 use serde::Serialize;
 
-/// The use of one thing, as shares of the storage that it owns.
+/// Used shares of the storage of one regular VM or server, accumulated over time, with and without
+/// harvesting.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StorageShares {
     seconds: f64,
@@ -19,8 +20,8 @@ pub struct StorageShares {
 }
 
 impl StorageShares {
-    /// Adds `seconds` seconds: the mean and the greatest share that its owner used, and the share that harvest VMs used
-    /// beside.
+    /// Adds a span of `seconds` seconds: the mean and the greatest share that the owner used, and the share
+    /// that harvest VMs used on top, each 0 to 1.
     pub fn add(&mut self, seconds: f64, (mean, max): (f64, f64), harvested: f64) {
         self.seconds += seconds;
         self.base += seconds * mean;
@@ -30,36 +31,36 @@ impl StorageShares {
         self.with_max = self.with_max.max((mean + harvested).max(max));
     }
 
-    /// The average share that its owner used.
+    /// Returns the share that the owner used, averaged over time, 0 to 1.
     #[must_use]
     pub fn average(&self) -> f64 {
         self.base / self.seconds.max(1.0)
     }
 
-    /// The average share that was used with harvesting.
+    /// Returns the share that the owner and harvest VMs used together, averaged over time, 0 to 1.
     #[must_use]
     pub fn average_with(&self) -> f64 {
         self.with / self.seconds.max(1.0)
     }
 }
 
-/// A group's utilisation: means over its things.
+/// Utilisation of a group of regular VMs or servers: means over the group, in which each counts the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Utilisation {
-    /// The number of things.
+    /// The number of regular VMs or servers in the group.
     pub count: usize,
-    /// The average share that is used without harvesting.
+    /// Average used share without harvesting, 0 to 1.
     pub base: f64,
-    /// The average share that is used with harvesting.
+    /// Average used share with harvesting, 0 to 1.
     pub with: f64,
-    /// The mean of each thing's greatest share, without harvesting.
+    /// Mean over the group of the greatest share that each used at any time, without harvesting, 0 to 1.
     pub base_max: f64,
-    /// The mean of each thing's greatest share, with harvesting.
+    /// Mean over the group of the greatest share that each used at any time, with harvesting, 0 to 1.
     pub with_max: f64,
 }
 
 impl Utilisation {
-    /// The utilisation of a group.
+    /// Computes the utilisation of a group; zeros if it is empty.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of things")]
     pub fn of<'a>(group: impl Iterator<Item = &'a StorageShares>) -> Self {
@@ -82,13 +83,13 @@ impl Utilisation {
         }
     }
 
-    /// The ratio of the average use with harvesting to that without.
+    /// Returns the ratio of the average used share with harvesting to that without.
     #[must_use]
     pub fn times(&self) -> f64 {
         self.with / self.base.max(1e-9)
     }
 
-    /// The ratio of the greatest share with harvesting to that without.
+    /// Returns the ratio of [`Utilisation::with_max`] to [`Utilisation::base_max`].
     #[must_use]
     pub fn times_max(&self) -> f64 {
         self.with_max / self.base_max.max(1e-9)

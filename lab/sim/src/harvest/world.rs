@@ -29,35 +29,39 @@ const ERASE_US: u64 = 4_200;
 /// The interval at which a harvest VM that got nothing asks again.
 const RETRY: Seconds = 5 * STEP;
 
-/// The source of harvested storage.
+/// The kind of storage that is lent to harvest VMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StorageSource {
-    /// Storage that regular VMs do not use (figures 15 and 16).
+    /// Storage that regular VMs own and do not use (figures 15 and 16 of BlockFlex, OSDI 2022).
     Regular,
-    /// Storage that is not sold (figure 17).
+    /// Storage that is not sold (figure 17 of BlockFlex, OSDI 2022).
     Unsold,
 }
 
-/// The settings of harvesting a fleet.
+/// Settings of a simulation of harvesting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HarvestModel {
-    /// The source of harvested storage.
+    /// The kind of storage that is lent to harvest VMs.
     pub source: StorageSource,
-    /// The source of forecasts for regular VMs.
+    /// The source of forecasts of the storage that homes (lenders) can spare. For unsold storage, only the
+    /// clairvoyant differs.
     pub foresight: Foresight,
-    /// The certainty of forecasts for unsold storage.
+    /// The certainty, 0 to 1, with which unsold storage must be expected to stay unsold for the duration of
+    /// an offer. The clairvoyant does not use it.
     pub cover: f32,
-    /// The longest time of one request: a harvest VM that stays longer keeps its storage while its home lets it.
+    /// The longest duration that a harvest VM requests at a time; a VM that needs storage for longer keeps
+    /// its lease beyond that until the lender takes it back.
     pub ask: Duration,
-    /// `true` if a harvest VM takes less than it asked for.
+    /// `true` if a harvest VM accepts less storage than it requested.
     pub partial: bool,
-    /// The broker.
+    /// Settings of the product's broker.
     pub broker: BrokerSettings,
 }
 
 impl HarvestModel {
-    /// The shipped settings of a host. The clairvoyant knows when storage is needed: with its forecasts a lease ends at
-    /// once.
+    /// Returns the settings with which the product ships, without a journal. For the clairvoyant, the
+    /// broker's patience is 1, so a lease ends at the first forecast that the lender needs its storage: such
+    /// forecasts are always right.
     #[must_use]
     pub fn new(source: StorageSource, foresight: Foresight) -> Self {
         let shipped = headstart_harvest::host::HostSettings::default().broker;
@@ -125,7 +129,7 @@ struct World<'a> {
     outcome: HarvestOutcome,
 }
 
-/// Harvests a fleet.
+/// Simulates a fleet whose spare storage is lent to harvest VMs, from its first second to its last.
 #[must_use]
 pub fn simulate(fleet: &Fleet, model: &HarvestModel) -> HarvestOutcome {
     let mut world = World::new(fleet, model);

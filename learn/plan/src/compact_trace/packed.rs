@@ -9,7 +9,7 @@ use crate::block_table::BlockTable;
 use crate::encoding::{Reader, Writer};
 use headstart_block::{Error, Result};
 
-/// A trace that was packed; see the module's head.
+/// A [`CompactTrace`] packed into few bytes: the form in which traces are kept in memory and in files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packed(Box<[u8]>);
 
@@ -20,7 +20,7 @@ const IS_WIDE: u64 = 2;
 const ANY_MASK: u64 = 0;
 
 impl Packed {
-    /// Packs a trace.
+    /// Packs a trace, for [`unpack`](Self::unpack) to restore.
     #[must_use]
     pub fn of(trace: &CompactTrace) -> Self {
         let mut writer = Writer { bytes: Vec::with_capacity(trace.reads.len() * 7) };
@@ -55,19 +55,20 @@ impl Packed {
         Self(writer.bytes.into())
     }
 
-    /// The number of bytes that it takes.
+    /// Returns the size of the packed trace, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// `true` if it takes no bytes, which no packed trace does.
+    /// Returns `true` if there are no bytes, which is never the case for a packed trace.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The trace; `block_table` is the one that it was compacted with, which may have grown.
+    /// Unpacks the trace. `block_table` is the table that it was made with, to which blocks may have been
+    /// added since.
     #[must_use]
     pub fn unpack(&self, block_table: &BlockTable) -> CompactTrace {
         let mut compact = CompactTrace::default();

@@ -23,48 +23,50 @@ use crate::slices;
 use headstart_block::SLICE_SIZE;
 use std::collections::VecDeque;
 
-/// A block and the mask of its slices to preload.
+/// An entry of a plan: a block, and the slices (64 KiB) of it to preload. Bit `i` of the mask stands for
+/// slice `i`.
 pub type Item = (BlockId, u32);
 
-/// The bytes that a miss brings.
+/// The bytes that a miss fetches. A read misses if it accesses a slice that no transfer was started for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misses {
-    /// The whole block, before the read goes on (the published behaviour).
+    /// The whole block; the read waits for all of it (the behaviour that the ThinkAhead paper describes).
     Block,
-    /// The slices that are read, and the rest of the block after the plan.
+    /// The slices that are read; the rest of the block follows in the background when the plan is done.
     RangeThenRest,
     /// The slices that are read, and nothing more.
     Range,
 }
 
-/// The link and its use.
+/// The modelled link from the store to the host, and the bytes that misses fetch over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// The bandwidth of the wire.
+    /// The bandwidth of the link; it is constant.
     pub bandwidth: Bandwidth,
-    /// The time from asking to the first byte.
+    /// The time from sending a request to the arrival of its first byte, in nanoseconds.
     pub round_trip: RawNanos,
-    /// The bytes that a miss brings.
+    /// The bytes that a miss fetches.
     pub misses: Misses,
 }
 
-/// The value of a plan on one trace, or on several together.
+/// The result of replaying one boot with a plan, or several boots; all fields are sums over the boots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BootScore {
-    /// The number of traces.
+    /// The number of boots that were replayed.
     pub boots: u64,
-    /// The delay of the boot in nanoseconds: the total wait of a guest that does one thing at a time.
+    /// The time by which waiting delays the boot, in nanoseconds. Reads that the guest sent together (a
+    /// burst) delay it by the longest of their waits, and the delays of bursts add up.
     pub delay_ns: u128,
-    /// The number of reads.
+    /// The number of reads, whether or not they waited.
     pub reads: u64,
-    /// Reads that waited.
+    /// The number of reads that waited for data to arrive.
     pub waits: u64,
-    /// Bytes that were asked for before the last read came.
+    /// The bytes of all transfers, preloads as well as misses, that were started before the boot ended.
     pub bytes: u64,
 }
 
 impl BootScore {
-    /// Adds the score of another trace.
+    /// Adds the result of other boots.
     pub fn add(&mut self, other: &Self) {
         self.boots += other.boots;
         self.delay_ns += other.delay_ns;
@@ -73,7 +75,7 @@ impl BootScore {
         self.bytes += other.bytes;
     }
 
-    /// The average delay of a boot, in seconds.
+    /// Returns the average delay of a boot, in seconds; 0 without boots.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "an average")]
     pub fn delay_s(&self) -> f64 {
@@ -98,7 +100,8 @@ impl State {
     }
 }
 
-/// The evaluator of plans of one block table over one link; it allocates when it is made, and little after.
+/// The closed-loop evaluator of plans: replays boots over a link, and each wait delays the reads that follow.
+/// It serves one block table and reuses its memory.
 #[derive(Clone, Debug)]
 pub struct BootEvaluator {
     link: Link,
@@ -119,7 +122,8 @@ struct Wire<'a> {
 }
 
 impl BootEvaluator {
-    /// Makes an evaluator for traces and plans of `block_table` as it is now.
+    /// Makes an evaluator for traces and plans of `block_table`. Blocks that are added to the table later are
+    /// ignored.
     #[must_use]
     pub fn new(block_table: &BlockTable, link: Link) -> Self {
         let lens: Vec<_> = (0..).take(block_table.len()).map(|id| block_table.len_of(id)).collect();
@@ -138,7 +142,7 @@ impl BootEvaluator {
         }
     }
 
-    /// The value of `items`, in this order, on `trace`.
+    /// Replays `trace` while `items` are preloaded in this order. A block should occur once in `items`.
     #[must_use]
     pub fn evaluate(&mut self, items: &[Item], trace: &CompactTrace) -> BootScore {
         self.states.fill(State::default());
@@ -165,7 +169,7 @@ impl BootEvaluator {
         score
     }
 
-    /// The value of `items` on several traces together.
+    /// Replays several traces, each with the plan `items`, and returns the sums of their results.
     #[must_use]
     pub fn evaluate_all<'a>(
         &mut self,

@@ -47,7 +47,8 @@ impl Block {
     }
 }
 
-/// The bound on the hits of any order on `trace`; see the module's head.
+/// Returns an upper bound on the hits (reads that find all their blocks local) of any preload order on
+/// `trace`. The head of the module derives it.
 #[must_use]
 pub fn hits_at_most(trace: &CompactTrace, block_table: &BlockTable, bandwidth: Bandwidth) -> u64 {
     let blocks = blocks(trace, block_table, bandwidth);
@@ -101,8 +102,12 @@ fn blocks(trace: &CompactTrace, block_table: &BlockTable, bandwidth: Bandwidth) 
     blocks
 }
 
-/// The largest sum of gains, none of them negative, with each row in a column of its own; no more rows than columns.
-/// (Kuhn and Munkres; rows join one by one along the cheapest augmenting path: rows² · columns.)
+/// Returns the largest sum of entries if each row takes one column that no other row takes (the assignment
+/// problem). Entries must not be negative, rows have the same length, and there are at most as many rows as
+/// columns.
+///
+/// The method of Kuhn and Munkres: rows are added one by one along the cheapest augmenting path, in rows² ·
+/// columns steps.
 #[must_use]
 pub fn assignment(gains: &[Vec<i64>]) -> i64 {
     const NONE: usize = usize::MAX;
@@ -152,7 +157,8 @@ pub fn assignment(gains: &[Vec<i64>]) -> i64 {
     taken.iter().enumerate().filter(|(_, row)| **row != NONE).map(|(column, row)| gains[*row][column]).sum()
 }
 
-/// The bound on the delay of any plan on `trace`; see the module's head.
+/// Returns a lower bound, in nanoseconds, on the delay of any plan on `trace` over `link`. The head of the
+/// module derives it.
 #[must_use]
 pub fn delay_at_least(trace: &CompactTrace, block_table: &BlockTable, link: &Link) -> RawNanos {
     let (mut touched, mut bytes, mut delay) = (vec![0_u32; block_table.len()], 0_u64, 0);

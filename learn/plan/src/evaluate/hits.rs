@@ -25,47 +25,50 @@ use crate::bandwidth::{Bandwidth, RawNanos};
 use crate::block_table::{BlockId, BlockTable};
 use crate::compact_trace::{BlockReads, CompactTrace};
 
-/// The value of an order on one trace, or on several together.
+/// The result of replaying one trace with a preload order, or several traces. Fields of several traces are
+/// sums, except for the longest wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Score {
-    /// Counted reads.
+    /// The number of reads that count: the first 3,000 of a trace.
     pub reads: u64,
-    /// Counted reads whose blocks were all local.
+    /// The number of counted reads whose blocks were all local when the read arrived.
     pub hits: u64,
-    /// The sum of all waits, in nanoseconds.
+    /// The sum of the waits of all counted reads, in nanoseconds.
     pub wait_ns: u128,
-    /// The longest wait.
+    /// The longest wait of a counted read, in nanoseconds.
     pub wait_max_ns: RawNanos,
-    /// Blocks that were preloaded when the last counted read came.
+    /// The number of blocks whose preload was complete when the last counted read arrived.
     pub preloaded: u64,
-    /// Preloaded blocks that a counted read read.
+    /// The number of completely preloaded blocks that a counted read accessed.
     pub preloaded_read: u64,
-    /// Blocks that were pulled for any reason when the last counted read came.
+    /// The number of blocks that had arrived, as preloads or as misses, when the last counted read arrived.
     pub pulled: u64,
-    /// Distinct blocks that some counted read found local.
+    /// The number of distinct blocks that were local when some counted read accessed them.
     pub found_local: u64,
 }
 
 impl Score {
-    /// Hits over reads; 1 without reads, because nothing waited.
+    /// Returns the share of counted reads that were hits, 0 to 1; 1 without reads, because nothing waited.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         share(self.hits, self.reads).unwrap_or(1.0)
     }
 
-    /// Preloaded blocks that were read over preloaded blocks; `None` if nothing was preloaded.
+    /// Returns the share of preloaded blocks that a counted read accessed, 0 to 1; `None` if no block was
+    /// preloaded.
     #[must_use]
     pub fn accuracy(&self) -> Option<f64> {
         share(self.preloaded_read, self.preloaded)
     }
 
-    /// The artifact's accuracy: distinct blocks that were found local over all pulled; `None` if nothing was pulled.
+    /// Returns the accuracy as the artifact of the ThinkAhead paper defines it: distinct blocks that a read
+    /// found local, divided by all blocks that arrived. `None` if no block arrived.
     #[must_use]
     pub fn artifact_accuracy(&self) -> Option<f64> {
         share(self.found_local, self.pulled)
     }
 
-    /// Adds the score of another trace.
+    /// Adds the result of another trace.
     pub fn add(&mut self, other: &Self) {
         self.reads += other.reads;
         self.hits += other.hits;
@@ -83,7 +86,8 @@ fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// The evaluator of orders of one block table at one bandwidth; it allocates when it is made and never after.
+/// The open-loop evaluator of preload orders: replays traces whose reads arrive as recorded, regardless of
+/// waits. It serves one block table and one bandwidth, and allocates memory only when it is made.
 #[derive(Clone, Debug)]
 pub struct Evaluator {
     /// The time that each block takes; 0 past the end of the disk.
@@ -108,8 +112,8 @@ struct Wire<'a> {
 }
 
 impl Evaluator {
-    /// Makes an evaluator for traces and orders of `block_table` as it is now: blocks that become known later are
-    /// never pulled.
+    /// Makes an evaluator for traces and orders of `block_table`. Blocks that are added to the table later
+    /// are never fetched.
     #[must_use]
     pub fn new(block_table: &BlockTable, bandwidth: Bandwidth) -> Self {
         let ids = (0..).take(block_table.len());
@@ -117,7 +121,8 @@ impl Evaluator {
         Self { ready: vec![NEVER; costs.len()], costs }
     }
 
-    /// The value of `order` on `trace`; if it names a block twice, the first place counts.
+    /// Replays `trace` while the blocks of `order` are preloaded in this order. If a block occurs twice, its
+    /// first position counts.
     #[must_use]
     pub fn evaluate(&mut self, order: &[BlockId], trace: &CompactTrace) -> Score {
         self.ready.fill(NEVER);
@@ -157,7 +162,8 @@ impl Evaluator {
         score
     }
 
-    /// The wait of each counted read, in their order, after [`evaluate`](Self::evaluate) of the same trace.
+    /// Returns the wait of each counted read of the trace that was evaluated last, in nanoseconds and in the
+    /// order of the reads. `trace` must be the one passed to [`evaluate`](Self::evaluate).
     pub fn waits(&self, trace: &CompactTrace) -> impl Iterator<Item = RawNanos> {
         (0..trace.counted().len()).map(|read| self.wait_of(read, trace))
     }

@@ -8,9 +8,9 @@ use crate::evaluate::hits::Score;
 use headstart_block::BLOCK_SIZE;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A policy that chooses the blocks to preload as reads come.
+/// A policy that decides during the boot, at each read, which blocks to preload.
 pub trait Online {
-    /// The blocks to preload at the creation.
+    /// Returns the blocks to preload from the creation of the disk on, in order.
     fn at_creation(&mut self) -> Vec<u64> {
         Vec::new()
     }
@@ -97,7 +97,8 @@ impl Replay {
     }
 }
 
-/// The value of `policy` on `trace`, and the wait of each counted read.
+/// Replays `trace`, a trace of `block_table`, with the decisions of `policy`. Returns the score, and the wait
+/// of each counted read in nanoseconds.
 pub fn replay(
     policy: &mut dyn Online,
     trace: &CompactTrace,

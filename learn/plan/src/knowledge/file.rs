@@ -120,10 +120,10 @@ impl ImageKnowledge {
 }
 
 impl Knowledge {
-    /// Writes the knowledge as a file, from which [`Knowledge::read`] makes an equal one.
+    /// Writes the knowledge to `out` as a file, from which [`Knowledge::read`] makes an equal value.
     ///
     /// # Errors
-    /// Errors of `out`.
+    /// Errors of writing to `out`.
     pub fn write(&self, out: &mut dyn Write) -> Result<()> {
         let mut sections = Sections::new(out, KIND)?;
         let (mut head, mut section) = (Writer::default(), Writer::default());
@@ -138,11 +138,12 @@ impl Knowledge {
         sections.finish(&head)
     }
 
-    /// Reads a file of [`Knowledge::write`]. It allocates in proportion to the file.
+    /// Reads a file that [`Knowledge::write`] wrote. The memory that is allocated is proportional to the size
+    /// of the file.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](headstart_block::ErrorKind) where it is damaged or something else, `Unsupported` where
-    /// it is of another version, and errors of the source.
+    /// [`ErrorKind::Corrupt`](headstart_block::ErrorKind) if the file is damaged or not a file of knowledge,
+    /// `Unsupported` if its version is unknown, and errors of reading `source`.
     pub fn read(source: &dyn ReadAt) -> Result<Self> {
         let (file, head) = Container::open(source, KIND)?;
         let mut reader = Reader::new(&head);

@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 /// The largest disk, and the size of one whose size is not known.
 const DISK_MAX: u64 = 1 << 50;
 
-/// The knowledge of one image; see the module's head.
+/// Everything learned of one image: its blocks, the metadata of its disks, and its traces or the groups made
+/// of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageKnowledge {
     pub(super) settings: KnowledgeSettings,
@@ -44,32 +45,34 @@ impl ImageKnowledge {
         }
     }
 
-    /// The profile of the image from its creations.
+    /// Returns the profile of the image: its family, configuration and users, collected from the metadata of
+    /// its disks.
     #[must_use]
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// The blocks of the image.
+    /// Returns the table of the blocks that traces of the image read.
     #[must_use]
     pub fn block_table(&self) -> &BlockTable {
         &self.block_table
     }
 
-    /// The number of traces to learn from. For an image whose groups are not final yet, those at the ends of the
-    /// numbers of blocks, which a model drops, count too.
+    /// Returns the number of traces that plans are made from. Until the groups of the image are final, this
+    /// includes traces with unusually few or many blocks, which the groups leave out.
     #[must_use]
     pub fn traces(&self) -> u64 {
         self.model.as_ref().map_or(self.founding.len() as u64, ImageModel::traces)
     }
 
-    /// The metadata of a disk of the image that its only user creates, if it has only one.
+    /// Returns the metadata to expect of a further disk of the image: its family, its configuration, and its
+    /// user if it has exactly one. Unknown values are empty.
     #[must_use]
     pub fn metadata(&self) -> Metadata {
         self.profile.metadata()
     }
 
-    /// The outliers so far.
+    /// Returns the number of traces left out as outliers so far, by reason.
     #[must_use]
     pub fn dropped(&self) -> Dropped {
         let founding = || {
@@ -86,13 +89,14 @@ impl ImageKnowledge {
         self.model.as_ref().map_or_else(founding, ImageModel::dropped)
     }
 
-    /// The layer that each part of the disk comes from, if that is known.
+    /// Returns the map from the slices of the disk to image layers; `None` if no map was set.
     #[must_use]
     pub fn layers(&self) -> Option<&LayerMap> {
         self.layers.as_ref()
     }
 
-    /// The groups of the image, with their kept traces. Made again at each call.
+    /// Returns the groups of similar boots of the image, with the traces that are kept whole. Each call makes
+    /// them again, which is slow.
     #[must_use]
     pub fn model(&self) -> ImageModel {
         if let Some(model) = &self.model {

@@ -5,14 +5,14 @@ use crate::block_table::BlockId;
 use crate::policy::score::{Scorer, Weights};
 use crate::policy::{Aim, Policy, Training};
 
-/// The policies by counts; see the module's head.
+/// The policies that preload the most read blocks first; two of them also consider the times of the reads.
 #[derive(Clone, Copy, Debug)]
 pub enum CountPolicy {
-    /// `iocnt`.
+    /// `iocnt`: by the number of reads.
     Count,
-    /// `iocnt-t`.
+    /// `iocnt-t`: by the number and the average time of reads.
     CountTime,
-    /// `iocnt-2t`.
+    /// `iocnt-2t`: by the number, the average time and the earliest time of reads.
     CountTwoTimes,
 }
 

@@ -55,7 +55,8 @@ fn enough(boots: u32, bandwidth: Bandwidth) -> f64 {
     (half + (half * half - (1.0 + spread) * least * least).max(0.0).sqrt()) / (1.0 + spread)
 }
 
-/// The items of a plan; see the module's head.
+/// Returns the items of a plan for a short delay of a boot: blocks with slices that a further boot is likely
+/// to read, by average first access, then blocks with rarer slices. The head of the module defines *likely*.
 #[must_use]
 pub fn items(training: &Training<'_>, aim: &Aim) -> Vec<Item> {
     let (statistics, blocks) = (training.statistics, training.block_table.blocks());

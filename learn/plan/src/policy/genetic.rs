@@ -13,18 +13,18 @@ use crate::best::first_best;
 use crate::policy::score::Weights;
 use headstart_block::random::Random;
 
-/// The settings; the defaults are the artifact's.
+/// The settings of the genetic search for weights. The defaults are those of the ThinkAhead paper's artifact.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Genetic {
-    /// Individuals of a generation.
+    /// The number of individuals (candidate weights) in a generation; 0 counts as 1.
     pub population: usize,
-    /// The probability that a weight mutates, 0 to 1.
+    /// The probability, 0 to 1, that a weight of a new individual is changed at random.
     pub mutation: f64,
-    /// The probability that two parents mix, 0 to 1.
+    /// The probability, 0 to 1, that two parents exchange some of their weights.
     pub crossover: f64,
-    /// The most generations.
+    /// The maximum number of generations; 0 counts as 1.
     pub generations: usize,
-    /// Generations without gain after which to stop.
+    /// The number of generations without improvement after which the search ends.
     pub patience: usize,
 }
 
@@ -40,7 +40,8 @@ const THIRD: f64 = 1.0 / 3.0;
 const BEGINNING: [Individual; 4] = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [THIRD; 3]];
 
 impl Genetic {
-    /// The best weights that the search finds, and their fitness: more is better, of any sign.
+    /// Searches for the weights with the highest `fitness`. Returns the best weights and their fitness, which
+    /// may be negative. Equal seeds give equal results.
     pub fn search(&self, seed: u64, mut fitness: impl FnMut(Weights) -> f64) -> (Weights, f64) {
         let random = &mut Random::new(seed);
         let mut population: Vec<Individual> = BEGINNING.into();

@@ -41,7 +41,7 @@ fn within(range: &Range<u64>, random: &mut Random) -> u64 {
     range.start + random.below(span) as u64
 }
 
-/// The judge of orders for an aim, on some boots.
+/// Scores preload orders for one objective and bandwidth, by replaying boots.
 pub struct Judge<'a> {
     boots: Vec<Cow<'a, CompactTrace>>,
     evaluator: Either,
@@ -56,7 +56,7 @@ enum Either {
 }
 
 impl<'a> Judge<'a> {
-    /// A judge by these traces as they are.
+    /// Makes a judge that replays these traces as they were recorded.
     #[must_use]
     pub fn new(training: &Training<'_>, aim: &Aim, traces: &[&'a CompactTrace]) -> Self {
         let evaluator = match aim.objective {
@@ -72,7 +72,8 @@ impl<'a> Judge<'a> {
         Self { boots, evaluator, items: Vec::new() }
     }
 
-    /// A judge by a sample of the training's traces, as on other hosts; see the module's head.
+    /// Makes a judge that replays a sample of the training traces. For hit rates, each trace is also replayed
+    /// with other grace periods (times before the first read) and other speeds, as if on other hosts.
     #[must_use]
     pub fn elsewhere(training: &Training<'a>, aim: &Aim) -> Self {
         let random = &mut Random::new(aim.seed);
@@ -96,8 +97,8 @@ impl<'a> Judge<'a> {
         judge
     }
 
-    /// The score of an order, more is better: the average over the boots of the hit rate (and next to nothing for
-    /// accuracy), or of the wait in seconds, negative.
+    /// Returns the score of an order, averaged over the boots; higher is better. For hits, the hit rate plus
+    /// 1% of the accuracy; for the delay of a boot, the delay in seconds as a negative number.
     #[expect(clippy::cast_precision_loss, reason = "an average over boots")]
     pub fn score(&mut self, order: &[BlockId]) -> f64 {
         let count = self.boots.len().max(1) as f64;
@@ -118,8 +119,9 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The number of blocks that the link brings, at most, before the last read that matters, if it does nothing
-    /// else: blocks placed behind them are never brought. All blocks, for a guest that waits as long as it takes.
+    /// Returns the maximum number of blocks that the link can bring before the last counted read: the order
+    /// of blocks behind these does not matter. `usize::MAX` for the delay of a boot, because there the guest
+    /// waits for each block.
     #[must_use]
     pub fn horizon(&self, aim: &Aim) -> usize {
         let last = |boot: &Cow<'_, CompactTrace>| boot.counted().last().map(|read| read.t_us);

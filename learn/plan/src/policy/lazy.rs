@@ -3,7 +3,7 @@
 use crate::block_table::BlockId;
 use crate::policy::{Aim, Policy, Training};
 
-/// The policy `lazy`; see the module's head.
+/// The policy `lazy`, which preloads nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Lazy;
 

@@ -10,7 +10,7 @@ use crate::evaluate::Online;
 use crate::policy::{Aim, Policy, Training};
 use std::collections::{BTreeSet, VecDeque};
 
-/// The policy `leap`; see the module's head.
+/// The policy `leap`, which preloads blocks along the trend of the last accesses.
 #[derive(Clone, Copy, Debug)]
 pub struct Leap;
 
@@ -35,7 +35,8 @@ impl Policy for Leap {
     }
 }
 
-/// The state of Leap in one boot.
+/// The state of the policy `leap` during one boot: the last differences between accessed blocks, and the
+/// blocks that were preloaded.
 #[derive(Clone, Debug, Default)]
 pub struct Trend {
     last: Option<u64>,

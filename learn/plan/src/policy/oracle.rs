@@ -15,16 +15,17 @@ use crate::policy::{Aim, Judge, Objective, Policy, Proposal, Training};
 use crate::statistics::Statistics;
 use headstart_block::random::Random;
 
-/// The policy `oracle`; see the module's head.
+/// The policy `oracle`, which searches for the best order for the test trace itself. It is for evaluation
+/// only.
 #[derive(Clone, Copy, Debug)]
 pub struct Oracle<'a> {
-    /// The trace that it will be tested on.
+    /// The trace that the order is found for, and will be tested on.
     pub test: &'a CompactTrace,
-    /// Moves that are tried.
+    /// The number of moves to try. A move puts one block at another position of the order.
     pub moves: usize,
 }
 
-/// A bound that no order can beat, by objective.
+/// A bound that no preload order can beat, by objective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
     /// The highest possible hit rate.
@@ -34,13 +35,14 @@ pub enum Bound {
 }
 
 impl<'a> Oracle<'a> {
-    /// An oracle for this trace, with a number of moves that is worth waiting for.
+    /// Makes an oracle for this trace that tries 10,000 moves.
     #[must_use]
     pub fn new(test: &'a CompactTrace) -> Self {
         Self { test, moves: 10_000 }
     }
 
-    /// The bound that no order can beat on the trace.
+    /// Returns the bound that no preload order can beat on the oracle's trace; `block_table` is the table of
+    /// the trace.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate of at most 3,000 reads, and seconds")]
     pub fn bound(&self, block_table: &BlockTable, aim: &Aim) -> Bound {

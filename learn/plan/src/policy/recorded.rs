@@ -12,7 +12,7 @@ use crate::similarity::{Feature, Similarities, Vector};
 use crate::statistics::Statistics;
 use headstart_block::random::Random;
 
-/// `random`; see the module's head.
+/// The policy `random`, which preloads in the order of a training trace drawn at random.
 #[derive(Clone, Copy, Debug)]
 pub struct RandomTrace;
 
@@ -27,7 +27,7 @@ impl Policy for RandomTrace {
     }
 }
 
-/// `dadi`; see the module's head.
+/// The policy `dadi`, which preloads in the order of the training trace that is most similar to the others.
 #[derive(Clone, Copy, Debug)]
 pub struct Dadi;
 
@@ -48,10 +48,10 @@ impl Policy for Dadi {
     }
 }
 
-/// `history`; see the module's head.
+/// The policy `history`, which preloads in the order of the test trace itself. It is for evaluation only.
 #[derive(Clone, Copy, Debug)]
 pub struct History<'a> {
-    /// The trace that it will be tested on.
+    /// The trace whose order is used, and that the plan will be tested on.
     pub test: &'a CompactTrace,
 }
 

@@ -9,16 +9,17 @@ use crate::block_table::BlockId;
 use crate::policy::Training;
 use crate::statistics::{AccessTimes, ReadWindow};
 
-/// The weights of count and average time; the rest to 1 is the weight of the earliest time.
+/// The weights of the three terms of a block's score. The third term, the time of the earliest read, has the
+/// weight 1 − `alpha` − `beta`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weights {
-    /// The weight of the count.
+    /// The weight of the number of reads, 0 to 1.
     pub alpha: f64,
-    /// The weight of the average time.
+    /// The weight of the average time of the reads, 0 to 1.
     pub beta: f64,
 }
 
-/// The scorer, which orders blocks by score.
+/// Orders the blocks of a group of traces by score, the highest first.
 #[derive(Clone, Debug)]
 pub struct Scorer {
     /// The id, the block, and the three terms of each.
@@ -27,7 +28,7 @@ pub struct Scorer {
 }
 
 impl Scorer {
-    /// Makes a scorer for a group of traces, by these of their reads.
+    /// Makes a scorer from the statistics of a group; `window` selects the reads that count.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn new(training: &Training<'_>, window: ReadWindow) -> Self {
@@ -44,7 +45,8 @@ impl Scorer {
         Self { scores: Vec::with_capacity(blocks.len()), blocks }
     }
 
-    /// The order for these weights; blocks of equal score in the order of the disk.
+    /// Returns the blocks in descending order of score for these weights; blocks of equal score in the order
+    /// of the disk.
     #[must_use]
     pub fn order(&mut self, weights: Weights) -> Vec<BlockId> {
         let Weights { alpha, beta } = weights;

@@ -24,14 +24,15 @@ use crate::policy::thinkahead::ThinkAhead;
 use crate::policy::{Aim, Judge, Objective, Policy, Proposal, Training, first};
 use headstart_block::random::Random;
 
-/// The policy `search`; see the module's head.
+/// The policy `search`: for hits, it improves the order of another policy by moving blocks; for the delay of
+/// a boot, it is [`first`].
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// Moves that are tried.
+    /// The number of moves to try. A move puts one block at another position of the order.
     pub moves: usize,
-    /// The least gain of a move, in hit rate: less is chance.
+    /// The gain in hit rate, 0 to 1, that a move must exceed to be kept. A smaller gain may be noise.
     pub gain_min: f64,
-    /// The policy that gives the first order.
+    /// The policy whose order the search begins with.
     pub start: ThinkAhead,
 }
 

@@ -6,17 +6,19 @@ use crate::policy::genetic::Genetic;
 use crate::policy::score::{Scorer, Weights};
 use crate::policy::{Aim, Judge, Policy, Proposal, Training};
 
-/// The policy `thinkahead`; see the module's head.
+/// The policy `thinkahead`: blocks in the order of a score, whose weights a genetic search finds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThinkAhead {
-    /// The search.
+    /// The settings of the genetic search.
     pub genetic: Genetic,
-    /// Weights that are known already, of a similar image (section 5.4): there is no search then.
+    /// The weights to use instead of a search, for example those of a similar image (section 5.4 of the
+    /// ThinkAhead paper); `None` to search.
     pub weights: Option<Weights>,
 }
 
 impl ThinkAhead {
-    /// The weights for a group, and the order that they give.
+    /// Returns the weights for a group and the order of blocks that they give. The weights are the given
+    /// ones, or those that a search finds with the scores of `judge`.
     #[must_use]
     pub fn weigh(
         &self,

@@ -4,12 +4,12 @@
 use crate::block_table::BlockId;
 use crate::policy::{Aim, Policy, Training};
 
-/// The policies by time; see the module's head.
+/// The policies that preload blocks in the order of their reads' times in the training traces.
 #[derive(Clone, Copy, Debug)]
 pub enum Vmt {
-    /// By the earliest access.
+    /// `vmt-min`: by the earliest read.
     Min,
-    /// By the average access.
+    /// `vmt-avg`: by the average time of the reads.
     Average,
 }
 

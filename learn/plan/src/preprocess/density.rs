@@ -4,7 +4,8 @@
 //! polynomial, so that every machine finds the same), whose width follows Silverman's rule with the interquartile
 //! range, and is at least a fiftieth of the middle number: boots that differ by so little do not differ in kind.
 
-/// The first number of each part but the first: `numbers`, ascending, fall into parts with one peak each.
+/// Cuts `numbers`, which are in ascending order, at the lowest density between two neighbouring peaks. Returns
+/// the first number of each part but the first; empty if there is only one part.
 #[must_use]
 #[expect(
     clippy::cast_possible_truncation,

@@ -7,8 +7,8 @@
 
 use crate::similarity::Similarities;
 
-/// Groups of traces that are alike, each ascending, the one with the first trace first. Traces less alike than
-/// `alike` have no edge.
+/// Returns the groups of similar traces, each as the ascending indices of its traces; groups are in the order
+/// of their first index. Two traces whose similarity is below `alike` (-1 to 1) have no edge in the graph.
 #[must_use]
 pub fn communities(similarities: &Similarities, alike: f64) -> Vec<Vec<usize>> {
     let size = similarities.len();

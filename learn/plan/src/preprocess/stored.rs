@@ -93,7 +93,7 @@ impl ImageModel<Packed> {
         Ok(Self { settings, cuts, bounds, groups, dropped })
     }
 
-    /// The model with its kept traces unpacked.
+    /// Returns the model with its kept traces unpacked; `block_table` is the table that they were made with.
     #[must_use]
     pub fn unpacked(&self, block_table: &BlockTable) -> ImageModel<CompactTrace> {
         let group = |group: &Group<Packed>| Group {

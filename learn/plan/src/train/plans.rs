@@ -13,26 +13,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 
-/// The origin of plans.
+/// The settings and the amount of data that a set of plans was made with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Provenance {
-    /// The policy that made them.
+    /// The name of the policy that made the plans.
     pub policy: String,
-    /// The objective of the plans.
+    /// The quantity that the plans optimize.
     pub objective: Objective,
-    /// The bandwidths of the plans, in bytes a second, ascending.
+    /// The bandwidths that plans were made for, in bytes a second, ascending.
     pub rates: Vec<u64>,
-    /// The seed of all drawn numbers.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// The settings with which traces were learned.
+    /// The settings with which the traces were learned.
     pub learning: knowledge::KnowledgeSettings,
-    /// Traces that they were made from.
+    /// The number of traces that the plans were made from.
     pub traces: u64,
-    /// Traces that were not learned from: outliers.
+    /// The number of traces that were left out as outliers, by reason.
     pub dropped: Dropped,
 }
 
-/// Plans of images, and for images like them.
+/// The result of training: the plans of each image, and plans for images that are similar to these or share
+/// layers with them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plans {
     pub(crate) provenance: Provenance,
@@ -55,29 +56,29 @@ pub(crate) enum Whose {
 pub(crate) const LAYERS_MIN: f64 = 0.5;
 
 impl Plans {
-    /// The origin of the plans.
+    /// Returns the settings and the amount of data that the plans were made with.
     #[must_use]
     pub fn provenance(&self) -> &Provenance {
         &self.provenance
     }
 
-    /// The images that have plans of their own.
+    /// Returns the images that were trained, with their plans. An image without usable traces has no groups.
     pub fn images(&self) -> impl ExactSizeIterator<Item = (&RecordedImage, &Arc<ImagePlans>)> {
         self.images.iter()
     }
 
-    /// The plans for a disk of this image and size and with this metadata: the image's own, otherwise those of images
-    /// like it, otherwise none.
+    /// Returns the plans for a disk of this image and size and with this metadata: the image's own, otherwise
+    /// those of similar images, otherwise [`ImagePlans::none`].
     #[must_use]
     pub fn choose(&self, key: &RecordedImage, metadata: &Metadata) -> Arc<ImagePlans> {
         self.choose_layered(key, metadata, None)
     }
 
-    /// As [`Plans::choose`], with the layers of the disk if they are known.
+    /// Chooses plans like [`Plans::choose`], and also from the layers of the disk if `map` is given.
     ///
-    /// Own traces are best. Then layers, if the known ones have half of the disk: shared parts are
-    /// the same at the same place, which no metadata can promise. Then similar images; then the little knowledge of
-    /// layers.
+    /// The image's own plans are preferred. Plans of layers come next if known layers have at least half of
+    /// the disk: ranges of one layer have the same bytes at the same offset, which equal metadata cannot
+    /// promise. Then come similar images, and last the plans of layers that have less of the disk.
     #[must_use]
     pub fn choose_layered(
         &self,

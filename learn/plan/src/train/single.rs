@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Plans {
-    /// The plans of the image `key` alone, under the name `name`, with their origin: `image` is the knowledge
-    /// of it. The knowledge of others leaves no mark in them. `None` if there are none.
+    /// Returns plans for the image `key` alone, renamed to `name`, without anything learned from other
+    /// images. `image` is the knowledge that the plans were made from. `None` if the image has no plans of
+    /// its own.
     #[must_use]
     pub fn only(&self, key: &RecordedImage, image: &ImageKnowledge, name: RecordedImage) -> Option<Self> {
         let plans = self.images.get(key).filter(|plans| !plans.groups.is_empty())?;
@@ -18,8 +19,8 @@ impl Plans {
         Some(Self::alone(provenance, name, Arc::clone(plans)))
     }
 
-    /// Plans that were chosen for an image, alone, under the name `name`; `provenance` is that of the file that they
-    /// were chosen from.
+    /// Makes a set of plans for one image alone, called `name`, from the plans that were chosen for it.
+    /// `provenance` describes the set of plans that they were chosen from.
     #[must_use]
     pub fn of_chosen(chosen: ImagePlans, provenance: &Provenance, name: RecordedImage) -> Self {
         let traces = chosen.groups.iter().map(|group| group.traces).sum();
@@ -37,7 +38,8 @@ impl Plans {
         }
     }
 
-    /// The image and its plans if they are of only one image, as in a file that travels with an image.
+    /// Returns the image and its plans if the set has exactly one image, like a file that travels with an
+    /// image; otherwise `None`.
     #[must_use]
     pub fn sole(&self) -> Option<(&RecordedImage, &Arc<ImagePlans>)> {
         self.images.iter().next().filter(|_| self.images.len() == 1)

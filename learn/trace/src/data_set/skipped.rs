@@ -5,16 +5,18 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Examples of one reason that are kept.
+/// The maximum number of examples that are kept for one reason.
 pub const EXAMPLES_MAX: usize = 5;
 
-/// The reason for which a trace was skipped or, with [`SkipReason::Unsorted`] only, mended.
+/// The reason for which a trace was skipped. [`SkipReason::Unsorted`] is the exception: such a trace was
+/// sorted by time, and used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SkipReason {
     /// The file is cut short, or its bytes are damaged.
     Damaged,
-    /// The file is of another kind than traces have: numbers of another type, another shape, a newer version.
+    /// The file is not a trace that can be read: its numbers have another type or shape, or its version is
+    /// newer.
     WrongType,
     /// The file has more bytes or requests than the limits allow; it was not read.
     TooLarge,
@@ -22,9 +24,9 @@ pub enum SkipReason {
     Missing,
     /// There is a file, but the table of creations does not name it.
     Unlisted,
-    /// Its row in the table of creations makes no sense.
+    /// The row of the trace in the table of creations is malformed.
     BadMetadata,
-    /// The table of creations names it twice; the first row counts.
+    /// The table of creations names the trace twice; the first row counts.
     Repeated,
     /// The operating system cannot read it.
     Unreadable,
@@ -32,16 +34,16 @@ pub enum SkipReason {
     Empty,
     /// A time is before 1970, or long after the creation.
     Time,
-    /// A request is neither a read nor a write, or its range makes no sense.
+    /// A request is neither a read nor a write, or its range is impossible.
     NoRequest,
     /// A request is past the end of the disk.
     PastDisk,
-    /// Not skipped: it was not in the order of time, and was sorted.
+    /// The trace was not skipped: its requests were not in the order of time, and were sorted.
     Unsorted,
 }
 
 impl SkipReason {
-    /// The reason as a text for people.
+    /// Returns a description for people, such as `cut short or damaged`.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -73,16 +75,16 @@ impl SkipReason {
     }
 }
 
-/// The traces that were skipped for one reason.
+/// The number of traces that were skipped for one reason, with examples.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
     /// The number of traces.
     pub count: u64,
-    /// The first of them, up to [`EXAMPLES_MAX`]: the file and what is wrong.
+    /// Messages about the first of these traces, at most [`EXAMPLES_MAX`]; each names the file.
     pub examples: Vec<String>,
 }
 
-/// The skipped traces, by reason.
+/// The traces of a data set that were skipped or sorted, counted by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Skipped {
@@ -90,7 +92,8 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    /// Notes a trace.
+    /// Counts a trace for `reason`. The message `example` is kept if there are fewer than [`EXAMPLES_MAX`] so
+    /// far.
     pub fn note(&mut self, reason: SkipReason, example: impl fmt::Display) {
         let count = self.reasons.entry(reason).or_default();
         count.count += 1;
@@ -99,7 +102,7 @@ impl Skipped {
         }
     }
 
-    /// Adds the skipped traces of another part.
+    /// Adds the counts and examples of another part of a data set.
     pub fn add(&mut self, other: &Self) {
         for (reason, more) in &other.reasons {
             let count = self.reasons.entry(*reason).or_default();
@@ -109,13 +112,13 @@ impl Skipped {
         }
     }
 
-    /// The number of traces with one reason.
+    /// Returns the number of traces with this reason.
     #[must_use]
     pub fn count(&self, reason: SkipReason) -> u64 {
         self.reasons.get(&reason).map_or(0, |count| count.count)
     }
 
-    /// The number of all skipped traces, without the mended ones.
+    /// Returns the number of all skipped traces; those that were only sorted do not count.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.reasons()
@@ -123,18 +126,18 @@ impl Skipped {
             .fold(0, |sum, (_, count)| sum.saturating_add(count.count))
     }
 
-    /// The number of mended traces.
+    /// Returns the number of traces that were not in the order of time and were sorted.
     #[must_use]
     pub fn mended(&self) -> u64 {
         self.count(SkipReason::Unsorted)
     }
 
-    /// All reasons that there were, in the order of [`SkipReason`].
+    /// Returns the reasons that occurred, in the order of [`SkipReason`], with their counts and examples.
     pub fn reasons(&self) -> impl Iterator<Item = (SkipReason, &Count)> {
         self.reasons.iter().map(|(reason, count)| (*reason, count))
     }
 
-    /// `true` if there was nothing to skip or mend.
+    /// Returns `true` if no trace was skipped or sorted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.reasons.is_empty()

@@ -10,12 +10,13 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The limits of reading.
+/// The limits on a trace file; a file beyond them is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadLimits {
-    /// Most bytes of a file.
+    /// The maximum size of a file, in bytes.
     pub file_bytes_max: u64,
-    /// Most records and link samples of a trace; each takes up to 48 bytes of memory.
+    /// The maximum number of records and link samples of a trace together. Each takes up to 48 bytes of
+    /// memory.
     pub records_max: usize,
 }
 
@@ -35,11 +36,11 @@ const PLAIN: i64 = 0;
 const RLE: i64 = 3;
 const DATA_PAGE: i64 = 0;
 
-/// Reads the trace in the file at `path`.
+/// Reads the trace in the Parquet file at `path`.
 ///
 /// # Errors
-/// As [`read`]; [`headstart_block::ErrorKind::Invalid`] where the file is larger than `limits` allow, errors of the
-/// operating system. All of them name the file.
+/// Those of [`read`]; [`headstart_block::ErrorKind::Invalid`] if the file is larger than `limits` allow;
+/// errors of the operating system. All of them name the file.
 pub fn read_file(path: &Path, limits: &ReadLimits) -> Result<Trace> {
     let about = |e: Error| e.about(path.display());
     read_bounded(path, limits.file_bytes_max).and_then(|bytes| read(&bytes, limits)).map_err(about)
@@ -56,12 +57,13 @@ pub(crate) fn read_bounded(path: &Path, max: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads the trace in `bytes`, a whole file.
+/// Parses the trace in `bytes`, the content of a Parquet file.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] for what is not a trace, [`headstart_block::ErrorKind::Unsupported`] for
-/// one of a newer version or in a form of Parquet that headstart does not write,
-/// [`headstart_block::ErrorKind::Invalid`] for one with more records than `limits` allow.
+/// [`headstart_block::ErrorKind::Corrupt`] if the file is not Parquet, is damaged, or is not sorted by time;
+/// [`headstart_block::ErrorKind::Unsupported`] if it is not a trace, of a newer version, or in a form of
+/// Parquet that headstart does not write; [`headstart_block::ErrorKind::Invalid`] if it has more records than
+/// `limits` allow.
 pub fn read(bytes: &[u8], limits: &ReadLimits) -> Result<Trace> {
     let trace = read_any_order(bytes, limits)?;
     if !trace.records.is_sorted_by_key(|record| record.t_us)

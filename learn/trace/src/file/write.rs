@@ -20,10 +20,10 @@ pub(super) const GROUP_ROWS: usize = 1 << 18;
 /// Rows whose values may be in memory before the writer checks for a full page.
 const BATCH_ROWS: usize = 1024;
 
-/// The trace as a file.
+/// Returns the trace as the content of a Parquet file.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] where the creation's metadata take more than 64 KiB.
+/// [`ErrorKind::Invalid`] if the metadata of the creation take more than 64 KiB.
 pub fn encode(trace: &Trace) -> Result<Vec<u8>> {
     let header = Header { version: VERSION, creation: &trace.creation, dropped: trace.dropped };
     let header = serde_json::to_string(&header)

@@ -5,53 +5,56 @@ use crate::record::{Op, Record};
 use crate::trace::Trace;
 use headstart_block::exact;
 
-/// Sizes of blocks for which reads in more than one block are counted, in bytes.
+/// The sizes of blocks, in bytes, for which reads that are in more than one block are counted.
 pub const CROSS: [u64; 8] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20];
 
-/// The time after the first request for which the paper counts accesses, in microseconds.
+/// The time after the first request in which accesses are counted, in microseconds: six minutes, as in the
+/// ThinkAhead paper.
 pub const WINDOW_US: u64 = 360_000_000;
-/// The time for which it counts the ratio of reads, in microseconds.
+/// The time after the first request in which the share of reads among the requests is counted, in
+/// microseconds: three minutes, as in the ThinkAhead paper.
 pub const RATIO_US: u64 = 180_000_000;
-/// The time for which figure 9 shows the reads of a boot, in microseconds.
+/// The time after the first request that figure 9 of the ThinkAhead paper shows, in microseconds: two
+/// minutes.
 pub const PATTERN_US: u64 = 120_000_000;
 /// Most points of figure 9: more cannot be told apart.
 const PATTERN_MAX: usize = 1 << 20;
 
-/// The use of a block by one trace.
+/// The reads of one block in one trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockUse {
-    /// The number of the block of 2 MiB.
+    /// The number of the block on the disk (offset divided by 2 MiB).
     pub block: u64,
-    /// The number of reads.
+    /// The number of reads of the block.
     pub count: u64,
-    /// The first of them, in microseconds since the trace's first request.
+    /// The time of the first read of the block, in microseconds since the trace's first request.
     pub first_us: u64,
-    /// The sum of all their times, since the same.
+    /// The sum of the times of all reads of the block, in microseconds since the trace's first request.
     pub sum_us: u64,
 }
 
-/// One trace, boiled down.
+/// The numbers of one trace that the figures of the ThinkAhead paper are made from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Boot {
-    /// Reads of the first three minutes.
+    /// The number of reads in the first three minutes.
     pub reads_early: u64,
-    /// All requests of the first three minutes.
+    /// The number of reads and writes in the first three minutes.
     pub requests_early: u64,
-    /// Reads of the first six minutes.
+    /// The number of reads in the first six minutes.
     pub reads: u64,
-    /// Time from the creation to the first read, in microseconds; `None` without reads, or if the time of the
-    /// creation is not known.
+    /// The time from the creation of the disk to its first read, in microseconds; `None` if there are no
+    /// reads or the time of the creation is unknown.
     pub grace_us: Option<u64>,
-    /// Reads in more than one block, by the sizes of [`CROSS`].
+    /// The number of reads that are in more than one block, for each size of block in [`CROSS`].
     pub cross: [u64; CROSS.len()],
-    /// Times between one read and the next, in microseconds.
+    /// The times from each read to the next, in microseconds.
     pub intervals_us: Vec<u32>,
-    /// The blocks that were read, sorted.
+    /// The blocks that were read, in ascending order.
     pub blocks: Vec<BlockUse>,
 }
 
 impl Boot {
-    /// Counts a trace whose records are in the order of time, as a data set gives it.
+    /// Counts the first six minutes of a trace whose records are in the order of time.
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
         let Some(first) = trace.records.first().map(|record| record.t_us) else { return Self::default() };
@@ -98,14 +101,16 @@ impl Boot {
         uses.extend((start / BLOCK..=last / BLOCK).map(|block| (block, t_us)));
     }
 
-    /// Percent of the requests of the first three minutes that are reads; `None` without requests.
+    /// Returns the percentage of reads among the requests of the first three minutes; `None` without
+    /// requests.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a percentage")]
     pub fn read_percent(&self) -> Option<f64> {
         (self.requests_early > 0).then(|| self.reads_early as f64 * 100.0 / self.requests_early as f64)
     }
 
-    /// Percent of the blocks of a disk of `size` bytes that were read; `None` if the size is not known.
+    /// Returns the percentage of the blocks of a disk of `size` bytes that were read; `None` if `size` is 0,
+    /// because it is unknown.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a percentage")]
     pub fn access_percent(&self, size: u64) -> Option<f64> {
@@ -113,7 +118,8 @@ impl Boot {
     }
 }
 
-/// The blocks that a trace read first, in that order and each once: at most `max`.
+/// Returns the first `max` distinct blocks that a trace reads, by their numbers on the disk, in the order of
+/// first access.
 #[must_use]
 pub fn first_blocks(trace: &Trace, max: usize) -> Vec<u64> {
     let reads = trace.records.iter().filter(|record| record.op == Op::Read && !record.range.is_empty());
@@ -131,8 +137,9 @@ pub fn first_blocks(trace: &Trace, max: usize) -> Vec<u64> {
     first
 }
 
-/// Figure 9, the reads of a trace in its first two minutes by block: microseconds since its first request, and the
-/// block. A read of several blocks is there with each.
+/// Returns the points of figure 9 of the ThinkAhead paper, at most 2^20: the reads of the first two minutes,
+/// as microseconds since the first request and number of the block. A read of several blocks has a point for
+/// each.
 #[must_use]
 pub fn pattern(trace: &Trace) -> Vec<(u64, u64)> {
     let Some(first) = trace.records.first().map(|record| record.t_us) else { return Vec::new() };

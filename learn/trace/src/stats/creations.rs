@@ -13,58 +13,64 @@ const POPULAR: usize = 1000;
 const TOP: usize = 100;
 /// Clusters that figure 7 shows.
 const CLUSTERS: usize = 5;
-/// Days that figure 7 shows.
+/// The number of days that figure 7 of the ThinkAhead paper shows.
 pub const DAYS: u64 = 7;
 
 const HOUR_US: u64 = 3_600_000_000;
 const DAY_US: u64 = 24 * HOUR_US;
 
-/// Figures 3 to 7 and 14.
+/// The numbers of figures 3 to 7 and 14 of the ThinkAhead paper, which need only the creations of disks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CreationFigures {
-    /// Creations.
+    /// The number of creations.
     pub creations: u64,
-    /// Images.
+    /// The number of distinct images.
     pub images: u64,
-    /// Families of images, as far as they are known.
+    /// The number of distinct families of images; unknown families do not count.
     pub families: u64,
-    /// Users.
+    /// The number of distinct users.
     pub users: u64,
-    /// Clusters.
+    /// The number of distinct clusters.
     pub clusters: u64,
-    /// Creations of each kind of image.
+    /// The number of creations from each kind of image.
     pub creations_by_kind: ByKind<u64>,
-    /// Figure 3: sizes of disks, in GiB.
+    /// The sizes of disks in GiB (figure 3 of the ThinkAhead paper). Disks of unknown size do not count.
     pub size_gib: Distribution,
-    /// Percent of the disks that are smaller than 64 GiB.
+    /// The percentage of disks that are smaller than 64 GiB. Disks of unknown size do not count.
     pub below_64_gib_percent: f64,
-    /// Figure 4: size of the image over that of the disk, if metadata tell it.
+    /// The size of the image divided by the size of the disk, for creations whose metadata contain both
+    /// (figure 4 of the ThinkAhead paper).
     pub image_ratio: ByKind<Distribution>,
-    /// Figure 5: images of which a user makes disks.
+    /// The number of distinct images that each user creates disks from (figure 5 of the ThinkAhead paper).
     pub images_per_user: Distribution,
-    /// Percent of the users who use one image.
+    /// The percentage of users that create disks from only one image.
     pub one_image_percent: f64,
-    /// Percent of these users who make one disk of it.
+    /// The percentage of users that create only one disk, among those that use only one image.
     pub one_creation_percent: f64,
-    /// Figure 6: clusters in which an image is used, of the thousand most used.
+    /// The number of clusters in which an image is used, for the thousand images with the most creations
+    /// (figure 6 of the ThinkAhead paper).
     pub clusters_per_image: Distribution,
-    /// Figure 7: the images used in each hour of the seven days with the most creations, which begin at noon, in five
-    /// clusters of about the mean number of creations in these days.
+    /// The number of distinct images used in each hour, in five clusters with about the mean number of
+    /// creations (figure 7 of the ThinkAhead paper). The figure covers the seven days in a row with the most
+    /// creations; days begin at noon UTC.
     pub images_by_hour: Vec<ClusterHours>,
-    /// Of the images used on two days in a row, percent that are used on both.
+    /// The percentage of the images used on one of two days in a row that are used on both; the mean over all
+    /// such pairs of days.
     pub next_day_percent: f64,
-    /// Figure 14: creations of each of the hundred images that have the most.
+    /// The number of creations of each of the hundred images that have the most, in descending order (figure
+    /// 14 of the ThinkAhead paper).
     pub top_images: ByKind<Vec<u64>>,
-    /// Creations of an image.
+    /// The number of creations of each image.
     pub creations_per_image: Distribution,
 }
 
-/// A line of figure 7.
+/// A line of figure 7 of the ThinkAhead paper: one cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ClusterHours {
-    /// The cluster.
+    /// The name of the cluster.
     pub cluster: String,
-    /// Distinct images in each hour.
+    /// The number of distinct images used in each hour of the seven days, up to the last hour with a
+    /// creation.
     pub images: Vec<u64>,
 }
 
@@ -99,13 +105,13 @@ fn numbers(counts: impl Iterator<Item = u64>) -> Vec<f64> {
 }
 
 impl CreationFigures {
-    /// The figures of these creations, which may be in any order.
+    /// Computes the figures of these creations, which may be in any order.
     #[must_use]
     pub fn of(creations: &[Creation]) -> Self {
         Self::count(creations).0
     }
 
-    /// The same figures, and the curves of their plots.
+    /// Computes the figures of these creations, and the curves of their plots.
     #[must_use]
     pub fn with_curves(creations: &[Creation]) -> (Self, CreationCurves) {
         let (figures, numbers) = Self::count(creations);

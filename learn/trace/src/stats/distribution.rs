@@ -3,33 +3,33 @@
 use headstart_block::to_usize;
 use serde::Serialize;
 
-/// Some numbers, by rank.
+/// The mean, the extremes and percentiles of some numbers; all 0 if there are no numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Distribution {
-    /// The number of values.
+    /// The number of values in the distribution.
     pub count: u64,
-    /// The mean; 0 without values, like all that follow.
+    /// The arithmetic mean; 0 without values.
     pub mean: f64,
-    /// The least value.
+    /// The smallest value; 0 without values.
     pub min: f64,
-    /// The 5th percentile.
+    /// The 5th percentile; 0 without values.
     pub p5: f64,
-    /// The 25th percentile.
+    /// The 25th percentile; 0 without values.
     pub p25: f64,
-    /// The median.
+    /// The median; 0 without values.
     pub p50: f64,
-    /// The 75th percentile.
+    /// The 75th percentile; 0 without values.
     pub p75: f64,
-    /// The 95th percentile.
+    /// The 95th percentile; 0 without values.
     pub p95: f64,
-    /// The 99th percentile.
+    /// The 99th percentile; 0 without values.
     pub p99: f64,
-    /// The greatest value.
+    /// The greatest value; 0 without values.
     pub max: f64,
 }
 
 impl Distribution {
-    /// The distribution of these numbers, whose order does not matter.
+    /// Computes the distribution of these numbers, which may be in any order.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a mean")]
     pub fn of(numbers: &[f64]) -> Self {
@@ -58,8 +58,8 @@ fn quantile(sorted: &[f64], percent: usize) -> f64 {
     sorted.get(rank - 1).copied().unwrap_or_default()
 }
 
-/// Points of the cumulative distribution of some numbers, for a plot: at most `points` pairs of a number and the
-/// share up to it.
+/// Returns the cumulative distribution of some numbers for a plot, at most `points` pairs: a number, and the
+/// share (0 to 1) of the numbers that are not greater.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a share")]
 pub fn cumulative(numbers: &[f64], points: usize) -> Vec<(f64, f64)> {
@@ -72,7 +72,7 @@ pub fn cumulative(numbers: &[f64], points: usize) -> Vec<(f64, f64)> {
     ranks.filter_map(|rank| Some((*sorted.get(rank - 1)?, rank as f64 / len as f64))).collect()
 }
 
-/// The share of some numbers, in percent, for which a condition holds; 0 without numbers.
+/// Returns the percentage of the numbers for which `holds` returns `true`; 0 without numbers.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a percentage")]
 pub fn percent(numbers: &[f64], holds: impl Fn(f64) -> bool) -> f64 {
@@ -80,9 +80,9 @@ pub fn percent(numbers: &[f64], holds: impl Fn(f64) -> bool) -> f64 {
     held as f64 * 100.0 / numbers.len().max(1) as f64
 }
 
-/// Counts of very many whole numbers, of which quantiles are known to a sixteenth.
+/// A histogram of fixed size for very many whole numbers, whose quantiles are exact to a sixteenth.
 ///
-/// Numbers below 16 have a counter each, all others one for each sixteenth of a power of two.
+/// Numbers below 16 have a counter each; all others share a counter for each sixteenth of a power of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogHistogram {
     counts: Vec<u64>,
@@ -120,20 +120,21 @@ impl LogHistogram {
         (index - octave * PARTS) << octave
     }
 
-    /// Counts a number.
+    /// Adds a number to the histogram.
     pub fn add(&mut self, number: u64) {
         if let Some(count) = self.counts.get_mut(Self::index(number)) {
             *count += 1;
         }
     }
 
-    /// The number of counted numbers.
+    /// Returns the number of numbers that were added.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The number at a percentage, or less than a sixteenth more than that; 0 without numbers.
+    /// Returns the quantile at `percent` (0 to 100), rounded down by less than a sixteenth; 0 without
+    /// numbers.
     #[must_use]
     pub fn quantile(&self, percent: f64) -> u64 {
         #[expect(clippy::cast_precision_loss, reason = "a quantile that is known to a sixteenth")]
@@ -149,8 +150,8 @@ impl LogHistogram {
         0
     }
 
-    /// Points of the cumulative distribution, for a plot: each number that a counter stands for, and the share up to
-    /// it.
+    /// Returns the cumulative distribution for a plot, a pair for each counter in use: the smallest number of
+    /// the counter, and the share (0 to 1) of numbers in this counter or below.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn cumulative(&self) -> Vec<(u64, f64)> {

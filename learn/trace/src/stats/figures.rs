@@ -16,104 +16,115 @@ const TOP: usize = 100;
 const SHOWN: usize = 2;
 /// Pairs of images that are compared at most for each tier.
 const PAIRS_MAX: usize = 20_000;
-/// The cosine from which on the paper takes traces for alike.
+/// The cosine of read counts from which on the ThinkAhead paper considers two traces similar.
 pub const ALIKE: f64 = 0.9;
 
-/// Figures 2, 8, 12, 13, 15, 18, 20, 22 and 23, and the amount of disorder.
+/// The numbers of figures 2, 8, 12, 13, 15, 18, 20, 22 and 23 of the ThinkAhead paper, and of the disorder in
+/// traces: reordering, loss and outliers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
-    /// Traces.
+    /// The number of traces of each kind of image.
     pub traces: ByKind<u64>,
-    /// Figure 2: percent of reads in more than one block, by size of block.
+    /// The percentage of reads that are in more than one block, for several sizes of block (figure 2 of the
+    /// ThinkAhead paper).
     pub cross_percent: ByKind<Vec<CrossRate>>,
-    /// Figure 8: percent of a trace's requests in its first three minutes that are reads.
+    /// The percentage of reads among a trace's requests in its first three minutes (figure 8 of the
+    /// ThinkAhead paper).
     pub read_percent: ByKind<Distribution>,
-    /// Figure 12: cosine of two traces of one image, by reads of each block, for up to 50 traces of the 100 images with
-    /// the most.
+    /// The cosine of the read counts, by block, of two traces of an image, 0 to 1 (figure 12 of the
+    /// ThinkAhead paper). The pairs are of up to 50 traces of each of the 100 images with the most traces.
     pub cosine: ByKind<Distribution>,
-    /// Percent of those pairs with a cosine of 0.9 or more.
+    /// The percentage of the pairs in [`cosine`](Self::cosine) with a cosine of at least [`ALIKE`].
     pub alike_percent: ByKind<f64>,
-    /// Reordering: the agreement of the orders of first reads of two traces of one image, over the blocks that both
-    /// read: 1 for the same order. Over the pairs of figure 12.
+    /// Reordering: the correlation, -1 to 1, of the orders in which two traces of an image first read the
+    /// blocks that both read; 1 for the same order. The pairs are those of [`cosine`](Self::cosine).
     pub order: ByKind<Distribution>,
-    /// Loss: percent of an image's usual blocks (read by more than half of its traces) that a trace does not read. Over
-    /// images with five traces or more.
+    /// Loss: the percentage of an image's usual blocks (read by more than half of its traces) that a trace
+    /// does not read. Only images with at least five traces count.
     pub lost_percent: ByKind<Distribution>,
-    /// Outliers: percent of the traces that read less than half or more than one and a half times as many blocks as the
-    /// middle trace of their image. Over images with five traces or more.
+    /// Outliers: the percentage of traces that read less than half or more than one and a half times as many
+    /// blocks as the median trace of their image. Only images with at least five traces count.
     pub outlier_percent: ByKind<f64>,
-    /// Figure 13: percent of the disk's 2 MiB blocks that a trace reads in six minutes.
+    /// The percentage of the disk's blocks (2 MiB) that a trace reads in six minutes (figure 13 of the
+    /// ThinkAhead paper).
     pub access_percent: ByKind<Distribution>,
-    /// Figure 15: seconds from the creation to the first read.
+    /// The time from the creation of the disk to its first read, in seconds (figure 15 of the ThinkAhead
+    /// paper).
     pub grace_s: ByKind<Distribution>,
-    /// Figure 18: microseconds from a read to the next.
+    /// The time from a read to the next, in microseconds (figure 18 of the ThinkAhead paper).
     pub interval_us: ByKind<Intervals>,
-    /// Figure 20: distinct blocks that a trace of an image reads; over all images.
+    /// The number of distinct blocks that a trace reads, over all images (figure 20 of the ThinkAhead paper).
     pub unique_blocks: Distribution,
-    /// The same of the two images with the most traces.
+    /// The numbers of distinct blocks that the traces of an image read, for the two images with the most
+    /// traces (figure 20 of the ThinkAhead paper).
     pub unique_blocks_of: Vec<UniqueBlocks>,
-    /// Figure 22: standard deviation of the terms of the score.
+    /// The standard deviations, between the traces of an image, of the numbers that a block's score is made
+    /// of (figure 22 of the ThinkAhead paper).
     pub deviation: Deviations,
-    /// Figure 23: Jaccard's index of the blocks that traces of two images read, by what the images have in common.
+    /// Jaccard's index (common blocks divided by all blocks, 0 to 1) of typical traces of two images, by the
+    /// metadata that the images share (figure 23 of the ThinkAhead paper).
     pub jaccard: SimilarityTiers,
 }
 
-/// A point of figure 2.
+/// A point of figure 2 of the ThinkAhead paper: the reads that are in more than one block, for one size of
+/// block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CrossRate {
-    /// Bytes of a block.
+    /// The size of a block, in bytes.
     pub block: u64,
-    /// Percent of the reads in more than one block.
+    /// The percentage of reads that are in more than one block of this size.
     pub percent: f64,
 }
 
-/// Quantiles of times between reads.
+/// Percentiles of the times from a read to the next, exact to a sixteenth; all 0 without values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Intervals {
-    /// The number of times.
+    /// The number of times, each from a read to the next.
     pub count: u64,
-    /// The 25th percentile, in microseconds.
+    /// The 25th percentile of the times from a read to the next, in microseconds; 0 without values.
     pub p25: u64,
-    /// The median, in microseconds.
+    /// The median of the times from a read to the next, in microseconds; 0 without values.
     pub p50: u64,
-    /// The 75th percentile, in microseconds.
+    /// The 75th percentile of the times from a read to the next, in microseconds; 0 without values.
     pub p75: u64,
-    /// The 95th percentile, in microseconds.
+    /// The 95th percentile of the times from a read to the next, in microseconds; 0 without values.
     pub p95: u64,
-    /// The 99th percentile, in microseconds.
+    /// The 99th percentile of the times from a read to the next, in microseconds; 0 without values.
     pub p99: u64,
 }
 
-/// The distinct blocks of an image's traces.
+/// The numbers of distinct blocks that the traces of one image read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct UniqueBlocks {
-    /// The image.
+    /// The name of the image.
     pub image: String,
-    /// Bytes of the disks.
+    /// The size of the disks that were made from the image, in bytes.
     pub size: u64,
-    /// The number of blocks of each trace.
+    /// The number of distinct blocks (2 MiB) that each trace reads.
     pub blocks: Vec<u32>,
 }
 
-/// Standard deviations of the three metrics over the traces of an image, as parts of the largest: over images.
+/// Standard deviations, between the traces of an image, of three metrics of a block. Each value is the mean
+/// over an image's blocks, divided by the greatest value of the metric in that image; the distributions are
+/// over images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Deviations {
-    /// Reads of a block.
+    /// The standard deviation of the number of reads of a block.
     pub count: Distribution,
-    /// Mean time of a block's reads.
+    /// The standard deviation of the mean time of the reads of a block.
     pub mean_time: Distribution,
-    /// Time of a block's first read.
+    /// The standard deviation of the time of the first read of a block.
     pub first_time: Distribution,
 }
 
-/// Pairs of images by what they have in common.
+/// Jaccard's index, 0 to 1, of the blocks of two images, by the metadata that the images share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct SimilarityTiers {
-    /// The family, and not the user.
+    /// The index of images with the same family, but not the same user.
     pub family: Distribution,
-    /// Family and user, and not the rest.
+    /// The index of images with the same family and user, but not the same configuration.
     pub user: Distribution,
-    /// Family, user and the rest of the metadata.
+    /// The index of images with the same family, user and configuration.
     pub metadata: Distribution,
 }
 
@@ -152,7 +163,7 @@ struct Compared {
     tiers: [Vec<f64>; 3],
 }
 
-/// The collector of figures over traces that come one after another.
+/// Collects the figures of a data set, trace by trace.
 #[derive(Default)]
 pub struct Collector {
     samples: ByKind<Samples>,
@@ -161,8 +172,8 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Adds a trace. Those of an image and a size of disk have to come one after another, as a
-    /// [`DataSet`](crate::DataSet) gives them: otherwise they count as different images.
+    /// Adds a trace. Traces of one image and one size of disk must be added one after another, the order of a
+    /// [`DataSet`](crate::DataSet); otherwise they count as traces of different images.
     #[expect(clippy::cast_precision_loss, reason = "seconds")]
     pub fn add(&mut self, creation: &Creation, boot: &Boot) {
         let samples = self.samples.of(MakerKind::of(&creation.image));
@@ -192,14 +203,14 @@ impl Collector {
         });
     }
 
-    /// The figures.
+    /// Returns the figures of all added traces.
     #[must_use]
     pub fn finish(mut self) -> Figures {
         self.end_group();
         self.figures(&self.compare())
     }
 
-    /// The figures, and the curves of their plots.
+    /// Returns the figures of all added traces, and the curves of their plots.
     #[must_use]
     pub fn finish_with_curves(mut self) -> (Figures, Curves) {
         self.end_group();
@@ -308,8 +319,8 @@ impl Intervals {
     }
 }
 
-/// Figure 23: the indices of pairs of the same family, user, metadata. Of each image, the group with the most traces
-/// stands for it.
+/// The indices of pairs of the same family, user, metadata (figure 23 of the ThinkAhead paper). Of each
+/// image, the group with the most traces stands for it.
 fn tiers(done: &[Done]) -> [Vec<f64>; 3] {
     let mut images = std::collections::BTreeMap::<&str, &Done>::new();
     for group in done.iter().filter(|group| !group.creation.family.is_empty()) {

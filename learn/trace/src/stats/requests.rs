@@ -7,38 +7,40 @@
 use crate::record::{Op, Record};
 use serde::Serialize;
 
-/// Units that are counted, in bytes: pages, slices, blocks.
+/// The units, in bytes, in which distinct data are counted: pages, slices and blocks.
 pub const UNITS: [u64; 3] = [4 << 10, 64 << 10, 2 << 20];
 
-/// Upper bounds of the histogram's classes in bytes, each included; the last class has no bound.
+/// The upper bounds, inclusive and in bytes, of the size classes of reads. One more class, the last, has no
+/// bound.
 pub const SIZES: [u64; 9] =
     [512, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20];
 
-/// The numbers of one trace, or of several together.
+/// Counts of the requests of one trace, or sums over several traces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RequestStats {
-    /// Read requests.
+    /// The number of reads.
     pub reads: u64,
-    /// Write requests.
+    /// The number of writes.
     pub writes: u64,
-    /// Bytes of the reads.
+    /// The total length of the reads, in bytes.
     pub read_bytes: u64,
-    /// Bytes of the writes.
+    /// The total length of the writes, in bytes.
     pub written_bytes: u64,
-    /// Bytes of distinct units read; see [`UNITS`]. For several traces, the sum.
+    /// The total size of the distinct units that were read, in bytes, for each unit in [`UNITS`]. For several
+    /// traces, the sum.
     pub distinct_bytes: [u64; UNITS.len()],
-    /// Reads in more than one block of 2 MiB.
+    /// The number of reads that are in more than one block of 2 MiB.
     pub cross_block_reads: u64,
     /// Time from the creation to the first request, in microseconds; for several traces, the sum.
     pub first_us: u64,
     /// Time from the first request to the last, in microseconds; for several traces, the sum.
     pub duration_us: u64,
-    /// Reads by their size; see [`SIZES`].
+    /// The number of reads in each size class; [`SIZES`] has the bounds.
     pub sizes: [u64; SIZES.len() + 1],
 }
 
 impl RequestStats {
-    /// Counts one trace, whose records are in the order of time.
+    /// Counts the requests of one trace, whose records are in the order of time.
     #[must_use]
     pub fn of(records: &[Record]) -> Self {
         let mut stats = Self::default();
@@ -70,7 +72,7 @@ impl RequestStats {
         stats
     }
 
-    /// Adds another trace's.
+    /// Adds the counts of another trace.
     pub fn add(&mut self, other: &Self) {
         let add = |sum: &mut u64, value: u64| *sum = sum.saturating_add(value);
         add(&mut self.reads, other.reads);
@@ -85,7 +87,7 @@ impl RequestStats {
     }
 }
 
-/// The middle of some numbers: the upper one of two; 0 without numbers.
+/// Returns the median of some numbers, the greater of two middle ones; 0 without numbers.
 #[must_use]
 pub fn median(numbers: impl Iterator<Item = u64>) -> u64 {
     let mut numbers: Vec<_> = numbers.collect();
@@ -104,7 +106,8 @@ fn distinct_bytes(reads: &[(u64, u64)], unit: u64) -> u64 {
     units.saturating_mul(unit)
 }
 
-/// The class of [`RequestStats::sizes`] that a range belongs to, as a text for people.
+/// Returns the size class with the index `class` in [`RequestStats::sizes`] as text for people: "up to" its
+/// upper bound or, for the last class, "over" the greatest bound.
 #[must_use]
 pub fn size_class(class: usize) -> String {
     let size = |bytes| headstart_block::ByteSize(bytes).to_string();

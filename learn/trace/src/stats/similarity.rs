@@ -2,7 +2,8 @@
 
 use super::boot::BlockUse;
 
-/// The cosine of two traces' read counts by block: 1 if they are proportional, 0 without a common block.
+/// Returns the cosine, 0 to 1, of two traces' read counts by block: 1 if the counts are proportional, 0 if no
+/// block is in both. Blocks are in ascending order.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a similarity")]
 pub fn cosine(a: &[BlockUse], b: &[BlockUse]) -> f64 {
@@ -13,7 +14,8 @@ pub fn cosine(a: &[BlockUse], b: &[BlockUse]) -> f64 {
     if norms > 0.0 { (product / norms).min(1.0) } else { 0.0 }
 }
 
-/// Jaccard's index of two sets of blocks, sorted: common ones over all; 0 for two empty sets.
+/// Returns Jaccard's index, 0 to 1, of two sets of blocks, each in ascending order: the number of common
+/// blocks divided by the number of all; 0 for two empty sets.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a similarity")]
 pub fn jaccard(a: &[u64], b: &[u64]) -> f64 {
@@ -23,7 +25,8 @@ pub fn jaccard(a: &[u64], b: &[u64]) -> f64 {
     common as f64 / all.max(1) as f64
 }
 
-/// The ranks, from 0 on, of a trace's first reads of its blocks: by block, as [`order`] needs them.
+/// Returns the rank of each block's first read in a trace, 0 for the earliest, in ascending order of block,
+/// as [`order`] needs them.
 #[must_use]
 pub fn ranks(uses: &[BlockUse]) -> Vec<(u64, u32)> {
     let mut by_time: Vec<_> = uses.iter().map(|use_| (use_.first_us, use_.block)).collect();
@@ -33,9 +36,9 @@ pub fn ranks(uses: &[BlockUse]) -> Vec<(u64, u32)> {
     ranks
 }
 
-/// The agreement of the orders of two traces' first reads, over the blocks that both read: Pearson's correlation of
-/// their [`ranks`], 1 for the same order, -1 for the opposite one. `None` if they have less than two blocks in
-/// common.
+/// Returns the correlation (Pearson's) of the [`ranks`] of two traces, over the blocks that both read: 1 if
+/// they were first read in the same order, -1 for the opposite order. `None` if fewer than two blocks are in
+/// both.
 #[must_use]
 pub fn order(a: &[(u64, u32)], b: &[(u64, u32)]) -> Option<f64> {
     let (mut count, mut sums, mut squares, mut product) = (0.0, [0.0; 2], [0.0; 2], 0.0);

@@ -12,8 +12,9 @@ use tokio::task::JoinSet;
 /// The pause after an error of `accept`, for example when the process has no descriptors left.
 pub(super) const AFTER_ERROR: Duration = Duration::from_millis(50);
 
-/// Serves all requests of connections, `connections_max` at a time, until it is dropped. A connection is closed if the
-/// head of a request does not arrive within `head_time` after the end of the previous answer.
+/// Serves `router` over HTTP/1 on at most `connections_max` connections at a time; further ones wait until
+/// one ends. A connection is closed if the head of its next request is not complete within `head_time`. Runs
+/// until the future is dropped, which closes all connections.
 pub async fn serve_all(listener: TcpListener, router: Router, connections_max: usize, head_time: Duration) {
     let places = Arc::new(Semaphore::new(connections_max));
     let mut open = JoinSet::new();

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
 
-/// The cause of a refusal.
+/// The JSON body of every answer that refuses a request.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(description = "Why something could not be done.")]
 pub struct Failure {
@@ -18,7 +18,7 @@ pub struct Failure {
     pub error: String,
 }
 
-/// An error as an answer.
+/// An error as an HTTP answer: a [`Failure`] with the status code that fits the error's kind.
 pub struct Refusal(pub Error);
 
 impl IntoResponse for Refusal {
@@ -35,7 +35,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// A request's body. A malformed one is refused in the same form as other errors.
+/// Extracts the JSON body of a request. A malformed body is refused with a [`Failure`], as other errors are.
 pub struct Body<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
@@ -49,7 +49,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-/// The parameter in a path. A malformed one is answered as not found.
+/// Extracts the parameters in the path of a request. Malformed ones are answered with 404 (not found).
 pub struct UrlPath<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for UrlPath<T> {
@@ -61,13 +61,14 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for UrlPath
     }
 }
 
-/// The refusal of a request with a status other than that of an error.
+/// Makes the answer that refuses a request with `status`; `why` is its text. Use [`Refusal`] for an
+/// [`Error`].
 pub fn refused(status: StatusCode, why: &str) -> Response {
     (status, Json(Failure { error: format!("{why}; /openapi.json says what can be asked for") }))
         .into_response()
 }
 
-/// The answer for a path that no route has.
+/// The handler of requests whose path has no route: answers with 404 (not found).
 pub async fn nothing(uri: Uri) -> Response {
     no_such(&uri)
 }
@@ -76,11 +77,12 @@ fn no_such(uri: &Uri) -> Response {
     refused(StatusCode::NOT_FOUND, &format!("there is nothing at {}", uri.path()))
 }
 
-/// The answer for a method that a path does not have at this server.
+/// The handler of requests whose path exists, but not with this method, or only at the Unix socket: answers
+/// with 405 (method not allowed).
 pub async fn not_here(method: Method, uri: Uri) -> Response {
     let why = format!("{method} of {} is not for here, or over the Unix socket alone", uri.path());
     refused(StatusCode::METHOD_NOT_ALLOWED, &why)
 }
 
-/// The result of a handler.
+/// The result of a request handler: the answer, or a [`Refusal`].
 pub type Answer<T> = Result<T, Refusal>;

@@ -46,30 +46,35 @@ const ANSWER_MAX: usize = 64 << 20;
 /// Hexadecimal digits of a digest of 32 bytes.
 const DIGEST_DIGITS: usize = 64;
 
-/// The TCP address of a daemon's read-only interface.
+/// Configures the TCP port of a daemon's read-only HTTP interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpPort {
-    /// The address.
+    /// The address and port to listen at; with port 0, the system chooses one.
     pub address: SocketAddr,
-    /// Names by which requests may call this host, in addition to its addresses and its own name.
+    /// Host names that requests may have in their `Host` header, in addition to IP addresses, `localhost` and
+    /// this host's own name. Requests with other names are refused.
     pub names: Vec<String>,
 }
 
-/// The servers. They end when this is dropped.
+/// The running servers of a daemon's HTTP interface: one at a Unix socket and, if configured, one at a TCP
+/// port. Dropping this stops them.
 pub struct Rest {
     tasks: Vec<AbortHandle>,
     /// The value that removes the socket when it is dropped.
     _socket: Box<dyn Any + Send + Sync>,
-    /// The TCP address of the read-only interface.
+    /// The address and port at which the read-only interface listens over TCP; `None` if no port was
+    /// configured.
     pub address: Option<SocketAddr>,
 }
 
 impl Rest {
-    /// Serves `all` at the Unix socket at `path`, and the read-only part over TCP. The socket is its listener, and a
-    /// value that is kept as long as the servers run.
+    /// Starts to serve `all` at the Unix socket, and `looking`, the read-only part, at the TCP port `port`;
+    /// without a port, there is no TCP server. `socket` is the listener of the Unix socket, and a value that
+    /// is dropped when the servers stop (it may remove the socket). `path` names the socket in errors.
     ///
     /// # Errors
-    /// If it cannot listen.
+    /// Errors of the operating system if a server cannot listen, for instance because another process has the
+    /// TCP port.
     pub async fn start(
         path: &Path,
         socket: (UnixListener, impl Any + Send + Sync),
@@ -100,8 +105,9 @@ impl Drop for Rest {
     }
 }
 
-/// Serves the read-only part over TCP, to requests that call this host by an address, its own name or one of `names`,
-/// until it is dropped.
+/// Serves `looking`, the read-only part of a daemon's interface, over TCP, with the limits that the module
+/// describes. A request's `Host` header must have an IP address, `localhost`, this host's own name or one of
+/// `names`; others are refused. Runs until the future is dropped, which closes all connections.
 pub async fn serve(listener: TcpListener, looking: Router, names: Vec<String>) {
     let names: Arc<[String]> = names.into_iter().chain(own_name()).collect();
     let check = move |request: Request, next: Next| {

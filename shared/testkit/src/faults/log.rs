@@ -4,43 +4,44 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::time::Duration;
 
-/// The contents of a request.
+/// The parts of an HTTP request that tests look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// GET, HEAD, PUT ...
+    /// The method, such as GET, HEAD or PUT.
     pub method: String,
-    /// The path with the query behind it, as it was sent.
+    /// The path and the query, as the client sent them.
     pub path: String,
-    /// The requested bytes (`bytes=2-4` is 2..5, `bytes=2-` ends at the largest number); `None` without a range, with
-    /// several, or with one from the end.
+    /// The requested bytes: `bytes=2-4` is `2..5`, and `bytes=2-` ends at `u64::MAX`. `None` if there is no
+    /// Range header, or if it names several ranges or one that counts from the end.
     pub range: Option<Range<u64>>,
-    /// The value of the Range header.
+    /// The value of the Range header; `None` if there is none.
     pub range_header: Option<String>,
-    /// The value of the Host header.
+    /// The value of the Host header; `None` if there is none.
     pub host: Option<String>,
-    /// The value of the Authorization header.
+    /// The value of the Authorization header; `None` if there is none.
     pub authorization: Option<String>,
 }
 
-/// One request and its outcome. Times count from the start of the proxy.
+/// A request and its outcome. Times are durations since the start of the proxy.
 #[derive(Clone, Debug)]
 pub struct LoggedRequest {
-    /// The contents of the request.
+    /// The request's method, path and headers.
     pub asked: Asked,
-    /// The connection that it came on, from 0.
+    /// The number of the connection on which the request came, from 0 in the order in which they were made.
     pub connection: u64,
-    /// The time at which its head was there.
+    /// The time at which the proxy had received the head of the request.
     pub started: Duration,
-    /// The time at which the answer was about to end, so that nothing that follows from it can have started before;
-    /// `None` while it runs.
+    /// The time just before the proxy sent the end of the answer. Anything that the client does in reaction
+    /// to the answer starts later. `None` while the request is running.
     pub finished: Option<Duration>,
-    /// The status of the answer, 0 if there was none.
+    /// The HTTP status of the answer; 0 if there was no answer.
     pub status: u16,
-    /// The number of bytes of the answer's body that were passed on.
+    /// Bytes of the answer's body that the proxy sent to the client.
     pub sent: u64,
-    /// The fault that it met, if any.
+    /// The fault that the request got, as text; `None` if it got none.
     pub fault: Option<String>,
-    /// `true` if the connection broke during the request, by a fault, the client or the server.
+    /// `true` if the connection broke before the request was finished, because of a fault, the client or the
+    /// server.
     pub broken: bool,
 }
 
@@ -53,7 +54,7 @@ impl LoggedRequest {
     }
 }
 
-/// Requests, in the order in which they started.
+/// A list of requests, in the order in which they started.
 #[derive(Clone, Debug, Default)]
 pub struct Log(pub(super) Vec<LoggedRequest>);
 
@@ -70,13 +71,13 @@ impl Log {
         self.only(|request| request.asked.path.contains(part))
     }
 
-    /// The number of bytes of all answers' bodies.
+    /// The sum of the bytes of all answers' bodies.
     pub fn sent(&self) -> u64 {
         self.0.iter().map(|request| request.sent).sum()
     }
 
-    /// The longest row of requests each of which started after the one before had finished: the least number of round
-    /// trips that all of them took.
+    /// The length of the longest chain of requests in which each one started after the one before had
+    /// finished. That is the minimum number of round trips that the requests took.
     pub fn in_sequence(&self) -> usize {
         // Of all that could follow, the one that finishes first leaves the most room.
         let mut finished: Vec<_> = self.0.iter().filter_map(|r| Some((r.finished?, r.started))).collect();
@@ -91,7 +92,7 @@ impl Log {
         count + usize::from(unfinished.is_some_and(|start| count == 0 || start >= until))
     }
 
-    /// The most requests that ran at one moment.
+    /// The maximum number of requests that were running at the same moment.
     pub fn at_once(&self) -> usize {
         let mut changes: Vec<(Duration, bool)> = Vec::new();
         for request in &self.0 {
@@ -108,7 +109,8 @@ impl Log {
         most
     }
 
-    /// The number of bytes of files that were sent again.
+    /// Bytes of files that were sent more than once: for each path, the sum of the overlaps of the successful
+    /// GET answers.
     pub fn sent_again(&self) -> u64 {
         let gets = self.0.iter().filter(|r| r.asked.method == "GET" && [200, 206].contains(&r.status));
         let mut spans: Vec<_> = gets.map(|r| (r.asked.path.as_str(), r.span())).collect();

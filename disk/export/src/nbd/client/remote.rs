@@ -52,7 +52,7 @@ const READS_TOGETHER: usize = 32;
 /// The owner's reaction to the loss of a connection.
 type OnLoss = Box<dyn Fn(&Error) + Send + Sync>;
 
-/// A disk that another process serves. See the module's documentation.
+/// A block device whose data another process serves over NBD. See the module's documentation.
 pub struct RemoteDisk {
     name: String,
     size: AtomicU64,
@@ -115,11 +115,13 @@ struct Reply {
 }
 
 impl RemoteDisk {
-    /// Begins to use the export `name` over connections to its server: the last `flushing` of them for flushes, the
-    /// others for all else. `on_loss` is called when a connection is lost, before any request fails because of that.
+    /// Performs the handshake for the export `name` on each of `connections`. The last `flushing` of them
+    /// carry flushes only, the others all other requests. `on_loss` is called when a connection is lost,
+    /// before a request fails because of that.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if no connection is left for one of the two; errors of the handshakes.
+    /// [`ErrorKind::Invalid`] if `flushing` is 0 or leaves no connection for other requests; errors of the
+    /// handshakes.
     pub fn new(
         connections: Vec<OwnedFd>,
         flushing: usize,
@@ -147,8 +149,8 @@ impl RemoteDisk {
         })
     }
 
-    /// Notes the disk's new size. The protocol has no message for it: the process that serves the disk reports it by
-    /// other means.
+    /// Sets the disk's new size, in bytes. The NBD protocol has no message for a changed size: the process
+    /// that serves the disk reports it by other means.
     pub fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);
     }

@@ -9,12 +9,12 @@ use std::str::FromStr;
 /// The port that is assigned to the protocol.
 const PORT: u16 = 10809;
 
-/// An export of a server, as NBD URIs name it.
+/// An export of an NBD server, as an NBD URI such as `nbd://host:port/name` names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdUri {
     /// The address at which the server listens.
     pub address: Address,
-    /// The name of the export; empty for the server's default.
+    /// The name of the export; empty for the server's default export.
     pub export: String,
     text: String,
 }

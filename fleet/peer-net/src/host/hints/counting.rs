@@ -97,32 +97,32 @@ impl Counting {
     }
 }
 
-/// A tracker's counts of an image, for programs.
+/// A tracker's counts of one image, in the form of the REST interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CountedImage {
-    /// The image's number, in 16 hexadecimal digits. A host that names it to a tracker is assumed to be allowed to
-    /// read the image.
+    /// The key of the image, a 64-bit number as 16 hexadecimal digits. Only hosts that have read the image's
+    /// manifest know it, so a host that names it to a tracker is assumed to be allowed to read the image.
     pub image: String,
-    /// The number of disks that were counted.
+    /// The number of disks of the image that were counted.
     pub disks: u32,
-    /// Every slice of 64 KiB that was read, ascending: its number, how many disks have read it, and when on
-    /// average, in milliseconds after their creation.
+    /// One entry for each slice (64 KiB of the disk) that was read, ascending: the slice's number, the number
+    /// of disks that have read it, and the mean time of the read, in milliseconds after the disk was created.
     #[schema(value_type = Vec<Vec<u32>>)]
     pub slices: Vec<(u32, u32, u32)>,
 }
 
 impl CountedImage {
-    /// Converts the counts of a tracker.
+    /// Converts the counts of the tracker's state machine into this form.
     #[must_use]
     pub fn of(counts: &ImageCounts) -> Self {
         let slices = counts.slices.iter().map(|hint| (hint.slice, hint.disks, hint.mean_ms)).collect();
         Self { image: format!("{:016x}", counts.image.0), disks: counts.disks, slices }
     }
 
-    /// Converts back to the counts of a tracker.
+    /// Converts this form back into the counts of the tracker's state machine.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if the number is not valid, or slices do not ascend.
+    /// [`ErrorKind::Corrupt`] if `image` is not a hexadecimal number, or the slices do not ascend.
     pub fn counts(&self) -> Result<ImageCounts> {
         let image = u64::from_str_radix(&self.image, 16);
         let image = image.map_err(|e| Error::corrupt("is not a number of an image").caused_by(e))?;
@@ -141,10 +141,11 @@ fn store(path: &Path, images: &[ImageCounts]) -> Result<()> {
     file::replace(path, &file, Readers::Owner)
 }
 
-/// The counts that a tracker has saved in `file`, by image.
+/// Reads the counts of all images from `file`, in which a tracker saves them.
 ///
 /// # Errors
-/// If there is no such file, or it has other content.
+/// [`ErrorKind::NotFound`] if there is no such file; [`ErrorKind::Corrupt`] if it is damaged or of another
+/// version.
 pub fn read_counts(file: &Path) -> Result<Vec<ImageCounts>> {
     load(file)?.ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "is not there")

@@ -10,23 +10,25 @@ use headstart_flash::scheduler::SchedulerSettings;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Both, with and without harvesting.
+/// Results of a key-value store (the regular VM) and a sort (the harvest VM), each with and without
+/// harvesting.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Pair {
-    /// YCSB's workload A in ten threads on four channels, without harvesting.
+    /// The store without harvesting: YCSB's workload A in ten threads on four channels.
     pub store: VmFigures,
-    /// The same while the sort harvests half of the blocks of all four.
+    /// The store with harvesting: the sort uses half of the blocks of its four channels.
     pub store_with: VmFigures,
-    /// The sort on four channels of its own.
+    /// The sort without harvesting, on four channels of its own.
     pub sort: VmFigures,
-    /// The sort on its own four channels and the store's four.
+    /// The sort with harvesting, on its own four channels and the four of the store.
     pub sort_with: VmFigures,
-    /// The wear that the lease had caused when it ended.
+    /// Flash wear that the lease had caused at its end.
     pub wear: Wear,
 }
 
 impl Pair {
-    /// Share of the store's throughput lost.
+    /// Returns the share of the store's throughput that harvesting costs, up to 1; negative if the store is
+    /// faster.
     #[must_use]
     pub fn loss(&self) -> f64 {
         1.0 - self.store_with.rate / self.store.rate.max(1e-9)
@@ -39,10 +41,11 @@ impl Pair {
     }
 }
 
-/// Runs both for virtual minutes.
+/// Runs store and sort, with and without harvesting, for two virtual minutes (two seconds if `length` is
+/// short). `think` is the mean pause of a thread of the store before each request.
 ///
 /// # Errors
-/// A vSSD has no room: a fault of the run's.
+/// A vSSD (virtual SSD) has no room, which would be a bug of the simulation.
 pub fn measure(length: Length, think: Duration, seed: u64) -> Result<Pair> {
     let (store, sort, _) = run(false, length, think, seed)?;
     let (store_with, sort_with, wear) = run(true, length, think, seed)?;

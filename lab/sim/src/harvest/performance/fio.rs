@@ -12,35 +12,35 @@ use headstart_flash::vssd::Vssd;
 use serde::Serialize;
 use std::time::Duration;
 
-/// The owner of the harvested channels.
+/// The owner of the channels that the disk harvests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Owner {
-    /// No harvested channels: the disk owns them all, or has no more.
+    /// No owner: nothing is harvested, and the disk owns all its channels.
     None,
-    /// No owner: they are unsold.
+    /// No owner: the channels are harvested from unsold storage.
     Unsold,
-    /// A regular VM that moves half of their bandwidth, steadily.
+    /// A regular VM that uses half of the bandwidth of the harvested channels steadily.
     Steady,
-    /// A regular VM that moves all of their bandwidth half of the time.
+    /// A regular VM that uses all of the bandwidth of the harvested channels half of the time.
     Bursts,
 }
 
-/// The requests of fio.
+/// A pattern of requests, as the benchmark fio names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Pattern {
-    /// `true` for writes.
+    /// `true` if the requests are writes, `false` if reads.
     pub write: bool,
-    /// `true` for random places.
+    /// `true` for random offsets, `false` for sequential ones.
     pub random: bool,
-    /// Bytes of a request.
+    /// Length of a request, in bytes.
     pub block: u32,
-    /// Requests at a time.
+    /// Queue depth: the number of requests in flight.
     pub depth: usize,
 }
 
 impl Pattern {
-    /// The name that fio gives it.
+    /// Returns fio's name of the pattern with block size and depth, such as `randread 4k x32`.
     #[must_use]
     pub fn name(&self) -> String {
         let kind = match (self.random, self.write) {
@@ -58,24 +58,27 @@ impl Pattern {
     }
 }
 
-/// The bandwidth of a pattern, in MB/s.
+/// Bandwidth of one pattern, in MB/s (10^6 bytes), by the channels that the disk has.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The requests of fio.
+    /// The pattern of requests.
     pub pattern: Pattern,
-    /// On home's channels only.
+    /// MB/s on the disk's own channels only, without harvesting.
     pub home: f64,
-    /// On half as many again that are its own.
+    /// MB/s with half as many channels more, which the disk owns.
     pub owned: f64,
-    /// On half as many again that are harvested and unsold.
+    /// MB/s with half as many channels more, harvested from unsold storage.
     pub unsold: f64,
-    /// From a regular VM that uses half of their bandwidth steadily.
+    /// MB/s with half as many channels more, harvested from a regular VM that uses half of their bandwidth
+    /// steadily.
     pub steady: f64,
-    /// From one that uses it half of the time.
+    /// MB/s with half as many channels more, harvested from a regular VM that uses all of their bandwidth
+    /// half of the time.
     pub bursts: f64,
 }
 
-/// All patterns of a run.
+/// Returns the patterns that a run of this length measures: reads and writes, sequential and random, of
+/// several sizes and depths.
 #[must_use]
 pub fn patterns(length: Length) -> Vec<Pattern> {
     let (blocks, depths): (&[u32], &[usize]) = match length {
@@ -91,10 +94,11 @@ pub fn patterns(length: Length) -> Vec<Pattern> {
     list
 }
 
-/// Measures patterns on `home` channels and half as many more.
+/// Measures each pattern on a disk with `home` channels of its own and half as many more, by the owner of
+/// those.
 ///
 /// # Errors
-/// A vSSD has no room: a fault of the run's.
+/// A vSSD (virtual SSD) has no room, which would be a bug of the simulation.
 pub fn measure(home: u16, patterns: &[Pattern], length: Length, seed: u64) -> Result<Vec<Row>> {
     let run = |pattern, more, owner| one(home, more, pattern, owner, length, seed).map(|it| it.0.bandwidth());
     let half = home / 2;

@@ -10,22 +10,22 @@ use headstart_flash::scheduler::SchedulerSettings;
 use serde::Serialize;
 use std::time::Duration;
 
-/// The load of the regular VM meanwhile, on four channels of which one is reclaimed.
+/// The load of the regular VM while one of its four channels is reclaimed from a harvest VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Meanwhile {
-    /// Nothing.
+    /// No load.
     Idle,
-    /// YCSB's workload A in ten threads, with small pauses.
+    /// YCSB's workload A in ten threads, with pauses of 0.2 ms.
     Ycsb,
-    /// The same without pauses.
+    /// YCSB's workload A in ten threads without pauses.
     Busy,
     /// Random reads of 128 KiB, sixteen at a time.
     Reads,
 }
 
 impl Meanwhile {
-    /// All loads.
+    /// All loads, in the order of the report.
     pub const ALL: [Self; 4] = [Self::Idle, Self::Ycsb, Self::Busy, Self::Reads];
 
     fn load(self, bytes: u64, seed: u64) -> Box<dyn Load> {
@@ -39,42 +39,43 @@ impl Meanwhile {
     }
 }
 
-/// One reclaim.
+/// Results of one reclaim of a channel from a harvest VM.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The load of the regular VM.
+    /// The load of the regular VM during the reclaim.
     pub meanwhile: Meanwhile,
-    /// Blocks of the channel that were written, of 16,384.
+    /// The number of written flash blocks of the channel that have to be erased, up to 16,384.
     pub blocks: u32,
-    /// The time to erase them, in s; the time that was waited if they were not all erased.
+    /// Seconds until all written blocks of the channel were erased, or until the time limit if they were not.
     pub seconds: f64,
-    /// Share of them erased by then.
+    /// Share of the channel's written blocks that was erased at the end, 0 to 1.
     pub erased: f64,
-    /// The regular VM without a reclaim, and during it.
+    /// Performance of the regular VM over the same time without a reclaim.
     pub without: VmFigures,
-    /// See `without`.
+    /// Performance of the regular VM during the reclaim.
     pub with: VmFigures,
 }
 
 impl Row {
-    /// Share of its bandwidth that the regular VM lost while the channel was erased.
+    /// Returns the share of its bandwidth that the regular VM lost during the reclaim, up to 1; 0 if it had
+    /// no load.
     #[must_use]
     pub fn loss(&self) -> f64 {
         if self.without.requests == 0 { 0.0 } else { 1.0 - self.with.bandwidth() / self.without.bandwidth() }
     }
 }
 
-/// Blocks of a channel of 64 GiB.
+/// The number of flash blocks of a channel of 64 GiB.
 pub const CHANNEL: u32 = 16_384;
 /// Channels of the regular VM.
 const CHANNELS: u16 = 4;
 /// Blocks of each channel beside those that are reclaimed.
 const OWN: u32 = 128;
 
-/// Reclaims `blocks` written blocks of one channel.
+/// Reclaims `blocks` written flash blocks of one channel from a harvest VM, under the load `meanwhile`.
 ///
 /// # Errors
-/// If a vSSD has no room: a fault of the run.
+/// A vSSD (virtual SSD) has no room, which would be a bug of the simulation.
 pub fn measure(blocks: u32, meanwhile: Meanwhile, length: Length, seed: u64) -> Result<Row> {
     let geometry = stage::flash(CHANNELS, (CHANNEL + OWN) / 4);
     let (with, seconds, left) = run(&geometry, blocks, meanwhile, length.of_reclaim(), seed)?;

@@ -10,44 +10,46 @@ use headstart_flash::scheduler::SchedulerSettings;
 use serde::Serialize;
 use std::time::Duration;
 
-/// A kind of regular VM. It runs YCSB's workload A in ten threads.
+/// A regular VM that lends storage. It runs YCSB's workload A in ten threads.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Case {
-    /// Its channels.
+    /// The number of flash channels that the VM owns.
     pub channels: u16,
-    /// The mean pause of a thread before a request.
+    /// Mean pause of a thread before each request.
     pub think: Duration,
-    /// The fill level of the blocks that it did not lend: 0 to 0.9.
+    /// Used share of the blocks that the VM did not lend, 0 to 0.9.
     pub full: f64,
-    /// `true` if all its pages were overwritten, so that it collects all the time.
+    /// `true` if all pages of the VM were overwritten before, which keeps its garbage collection busy.
     pub aged: bool,
 }
 
-/// The results of a case.
+/// Performance of a regular VM with and without harvesting, and of the harvest VM.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The kind of regular VM.
+    /// The regular VM's channels, load and state.
     pub case: Case,
-    /// The regular VM without harvesting.
+    /// Performance of the regular VM without harvesting.
     pub without: VmFigures,
-    /// The regular VM while a sort uses half of the blocks of all its channels as fast as it can.
+    /// Performance of the regular VM while a sort uses half of the blocks of all its channels as fast as it
+    /// can.
     pub with: VmFigures,
-    /// The figures of the sort.
+    /// Performance of the sort, which is the harvest VM.
     pub harvest: VmFigures,
-    /// The shares of its threads' time that harvest reads and programs cost it, and erasures, by the estimate of the
-    /// lanes.
+    /// Shares of the time of the VM's threads that were spent waiting for the harvest VM, by the estimate of
+    /// the channel schedulers: first for its reads and programs, then for erasures.
     pub reckoned: [f64; 2],
 }
 
 impl Row {
-    /// Share of throughput lost.
+    /// Returns the share of its throughput that the regular VM lost, up to 1; negative if it is faster with
+    /// harvesting.
     #[must_use]
     pub fn loss(&self) -> f64 {
         1.0 - self.with.rate / self.without.rate.max(1e-9)
     }
 
-    /// `true` if throughput is down by at most 5%, and the 95th percentile up by at most 5% or the time that
-    /// programming a page takes.
+    /// `true` if the regular VM keeps its performance: its throughput falls by at most 5%, and its 95th
+    /// percentile rises by at most 5% or by the duration of programming one page, if that is longer.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         let program = Speeds::default().program.as_secs_f64() * 1e3;
@@ -55,7 +57,7 @@ impl Row {
     }
 }
 
-/// The cases of a run.
+/// Returns the regular VMs that a run of this length measures.
 #[must_use]
 pub fn cases(length: Length) -> Vec<Case> {
     let think = Duration::from_micros(200);
@@ -73,10 +75,10 @@ pub fn cases(length: Length) -> Vec<Case> {
     list
 }
 
-/// Measures a case.
+/// Measures one regular VM with and without harvesting.
 ///
 /// # Errors
-/// If a vSSD has no room: a fault of the run.
+/// A vSSD (virtual SSD) has no room, which would be a bug of the simulation.
 pub fn measure(case: Case, length: Length, settings: SchedulerSettings, seed: u64) -> Result<Row> {
     let (without, _, _) = run(case, false, length, settings, seed)?;
     let (with, harvest, reckoned) = run(case, true, length, settings, seed)?;

@@ -10,21 +10,23 @@ use headstart_flash::scheduler::SchedulerSettings;
 use serde::Serialize;
 use std::time::Duration;
 
-/// The results of one job.
+/// Read bandwidth of one job over time, before and after its disk harvests more channels.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Course {
-    /// Blocks that the job writes for each hundred that it reads.
+    /// The number of blocks that the job writes for each hundred that it reads.
     pub writes: u64,
     /// The owner of the harvested channels.
     pub owner: Owner,
-    /// Seconds since the job began, and MB/s read: a point a second.
+    /// Read bandwidth by second: the middle of the second since the job began, and MB/s (10^6 bytes).
     pub read: Vec<(f64, f64)>,
-    /// The time at which half as many channels were harvested, in s.
+    /// Seconds from the start of the job to the harvest of half as many channels more; with [`Owner::None`]
+    /// no channels are added.
     pub harvested: f64,
 }
 
 impl Course {
-    /// Mean MB/s read between two times, in seconds after the harvest.
+    /// Returns the mean read bandwidth, in MB/s, from second `from` to second `to` after the harvest; 0 if no
+    /// second was measured between.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of seconds")]
     pub fn mean(&self, from: f64, to: f64) -> f64 {
@@ -34,10 +36,11 @@ impl Course {
     }
 }
 
-/// Runs a job on `home` channels that harvests half as many more after a while.
+/// Runs a job on a disk with `home` channels, which harvests half as many more after a while, unless `owner`
+/// is [`Owner::None`].
 ///
 /// # Errors
-/// If a vSSD has no room: a fault of the run.
+/// A vSSD (virtual SSD) has no room, which would be a bug of the simulation.
 pub fn measure(home: u16, writes: u64, owner: Owner, length: Length, seed: u64) -> Result<Course> {
     let (before, after) = if length == Length::Short { (2, 4) } else { (10, 120) };
     let more = home / 2;

@@ -20,35 +20,35 @@ pub(super) struct Tally {
     list: Vec<Finished>,
 }
 
-/// The results of a VM. Times in milliseconds, rates per second.
+/// Performance of a VM. Durations of requests are in milliseconds of virtual time, rates per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct VmFigures {
-    /// Virtual seconds that were measured.
+    /// Duration of the measurement, in virtual seconds.
     pub seconds: f64,
-    /// Requests.
+    /// The number of requests that were completed.
     pub requests: u64,
-    /// Requests a second.
+    /// Completed requests a second.
     pub rate: f64,
-    /// MB (10^6 bytes) a second read.
+    /// Read bandwidth in MB/s (10^6 bytes).
     pub read: f64,
-    /// MB (10^6 bytes) a second written.
+    /// Write bandwidth in MB/s (10^6 bytes).
     pub written: f64,
-    /// Mean time that a request took, in ms.
+    /// Mean latency of requests, in ms; 0 if there were none.
     pub mean: f64,
-    /// Median, in ms.
+    /// Median latency of requests, in ms; 0 if there were none.
     pub p50: f64,
-    /// 95th percentile, in ms.
+    /// 95th percentile of the latency of requests, in ms; 0 if there were none.
     pub p95: f64,
-    /// 99th percentile, in ms.
+    /// 99th percentile of the latency of requests, in ms; 0 if there were none.
     pub p99: f64,
-    /// 95th percentile of reads, in ms.
+    /// 95th percentile of the latency of reads, in ms; 0 if there were none.
     pub read_p95: f64,
-    /// 95th percentile of writes, in ms.
+    /// 95th percentile of the latency of writes, in ms; 0 if there were none.
     pub write_p95: f64,
 }
 
 impl VmFigures {
-    /// MB a second read and written.
+    /// Returns read and write bandwidth together, in MB/s (10^6 bytes).
     #[must_use]
     pub fn bandwidth(&self) -> f64 {
         self.read + self.written
