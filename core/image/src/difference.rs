@@ -257,7 +257,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_layer_does_not_depend_on_the_extents_of_its_disk(first in disk(), second in disk(), grain in 1usize..9000) {
+        fn a_layer_does_not_depend_on_the_extents_of_its_disk(
+            first in disk(), second in disk(), grain in 1usize..9000,
+        ) {
             let base = Stack::new(vec![layer_of(&first, None)]).unwrap();
             let size = second.size().max(first.size());
             let (base, other) = (base.with_size(size), MemoryDisk { grain, bytes: second.bytes.clone() });

@@ -136,7 +136,9 @@ mod tests {
     proptest! {
         /// Compares it with an array that has a holder for each byte.
         #[test]
-        fn holders_of_ranges_are_as_in_an_array(ops in prop::collection::vec((any::<bool>(), 0_u64..64, 0_u64..32, 0_u64..4), 1..60)) {
+        fn holders_of_ranges_are_as_in_an_array(
+            ops in prop::collection::vec((any::<bool>(), 0_u64..64, 0_u64..32, 0_u64..4), 1..60),
+        ) {
             let mut active = Active::default();
             let mut plain = [None; 96];
             for (hold, start, len, fetch) in ops {

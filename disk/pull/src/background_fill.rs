@@ -304,7 +304,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_queue_holds_the_union_of_its_ranges(ranges in prop::collection::vec((0_u32..2, 0_u64..60, 0_u64..20), 0..30)) {
+        fn the_queue_holds_the_union_of_its_ranges(
+            ranges in prop::collection::vec((0_u32..2, 0_u64..60, 0_u64..20), 0..30),
+        ) {
             let mut fill = BackgroundFill::new();
             let mut plain = [[false; 80]; 2];
             for (blob, start, len) in ranges {

@@ -41,7 +41,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bit_set_reads_as_a_set_of_numbers(steps in prop::collection::vec((any::<bool>(), 0_u32..300, 0_u32..100), 0..40)) {
+        fn a_bit_set_reads_as_a_set_of_numbers(
+            steps in prop::collection::vec((any::<bool>(), 0_u32..300, 0_u32..100), 0..40),
+        ) {
             let (mut bits, mut model) = (Bits::default(), BTreeSet::new());
             for (add, first, count) in steps {
                 let run = Chunks { first, count };

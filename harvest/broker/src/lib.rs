@@ -19,11 +19,11 @@
 //!                                    `-------------------- Detached --------------------'
 //! ```
 //!
-//! The words on the arrows are the [`BrokerStep`]s that are journalled before anything is done about them. One decision leads
-//! to one step, and all state except forecasts and the times at which work began follows from the steps alone
-//! (`apply`): a running broker has the same state as after a crash. After a crash, all unfinished work begins again
-//! ([`Broker::recover`]): erasures from the start, evacuations with the rest. The blocks of a gSSD that was being
-//! carved at the crash go back to the lender.
+//! The words on the arrows are the [`BrokerStep`]s that are journalled before anything is done about them. One
+//! decision leads to one step, and all state except forecasts and the times at which work began follows from the
+//! steps alone (`apply`): a running broker has the same state as after a crash. After a crash, all unfinished work
+//! begins again ([`Broker::recover`]): erasures from the start, evacuations with the rest. The blocks of a gSSD that
+//! was being carved at the crash go back to the lender.
 //!
 //! # Decisions
 //!

@@ -28,8 +28,8 @@ const VSSD_IO: [OfVssd; 2] = [
     ("written_bytes", "Bytes that a vSSD's VM wrote.", |vssd| vssd.status.written_bytes),
 ];
 
-/// The page of the metrics of a host and its vSSDs. Counters begin at zero with each daemon, as Prometheus expects; only
-/// erasures of flash go on.
+/// The page of the metrics of a host and its vSSDs. Counters begin at zero with each daemon, as Prometheus expects;
+/// only erasures of flash go on.
 pub(super) fn page(vssds: Vec<Vssd>, status: HostStatus, format: PageFormat) -> String {
     exposition::page("headstart_harvest", format, move |page| encode(page, &vssds, &status))
 }

@@ -13,8 +13,9 @@
 //! into bytes. The same picture gives the same bytes, on any machine: it reads no font and no clock. Numbers that
 //! are not finite are left out, and a chart without data says so: no data makes this panic.
 //!
-//! Libraries were tried: plotters has whole pixels for coordinates, draws beyond the axes, turns text by quarters only and
-//! marks powers of ten alone on a logarithmic axis; kuva 0.6 panics where a range is extreme, and its legends cover data.
+//! Libraries were tried: plotters has whole pixels for coordinates, draws beyond the axes, turns text by quarters
+//! only and marks powers of ten alone on a logarithmic axis; kuva 0.6 panics where a range is extreme, and its
+//! legends cover data.
 //!
 //! | module | content |
 //! |---|---|

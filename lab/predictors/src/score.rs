@@ -9,8 +9,8 @@
 //! horizon's end; 3 minutes ahead both are one. No forecast exceeds the amount that there is.
 //!
 //! Supply is the mirror: a forecast that all but `k` is spare is right if `k` covers the owner's need, and wastes as
-//! much. So one frontier serves both sides; only the base that waste is compared to differs ([`PredictorScore::of_demand`],
-//! [`PredictorScore::of_supply`]).
+//! much. So one frontier serves both sides; only the base that waste is compared to differs
+//! ([`PredictorScore::of_demand`], [`PredictorScore::of_supply`]).
 //!
 //! A predictor has a setting that trades coverage for waste, so it is not a point but a *frontier*. Between two
 //! settings is every mixture of them (one now, the other then), so two predictors are compared at equal coverage on the

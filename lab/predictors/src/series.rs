@@ -5,9 +5,9 @@
 //! comma, a semicolon or any white space parts them; empty lines and lines that begin with `#` do not count. A first
 //! line of two numbers is no summary and counts.
 //!
-//! Predictors work on steps of one length ([`STEP`](headstart_forecast::STEP)): [`DemandSeries::steps`] cuts a series in
-//! such, each with the highest, the lowest, the mean (over time) and the last level in it. The rest at the end, shorter
-//! than a step, is left out.
+//! Predictors work on steps of one length ([`STEP`](headstart_forecast::STEP)): [`DemandSeries::steps`] cuts a series
+//! in such, each with the highest, the lowest, the mean (over time) and the last level in it. The rest at the end,
+//! shorter than a step, is left out.
 
 use headstart_block::{Error, Result};
 use headstart_forecast::{Reading, Stat};
@@ -254,10 +254,11 @@ mod tests {
                 .iter()
                 .flat_map(|&(length, level)| (0..length).map(move |_| f32::from(level)))
                 .collect();
-            let series = DemandSeries::new(
-                runs.iter().map(|&(length, level)| LevelRun { length: Duration::from_secs(length), level: level.into() }),
-            )
-            .unwrap();
+            let run = |&(length, level): &(u64, u16)| LevelRun {
+                length: Duration::from_secs(length),
+                level: level.into(),
+            };
+            let series = DemandSeries::new(runs.iter().map(run)).unwrap();
             let steps: Vec<_> = series.steps(Duration::from_secs(step)).collect();
             let chunks: Vec<_> = seconds.chunks_exact(usize::try_from(step).unwrap()).collect();
             prop_assert_eq!(steps.len(), chunks.len());

@@ -11,9 +11,9 @@
 //! The output is the same as NumPy's: version 1.0, little-endian, row by row, the numbers at a multiple of 64
 //! bytes.
 //!
-//! The crate npyz is not used, because these files come from anywhere: its version 0.9.1 allocates as many bytes for the
-//! header as the file says, up to 4 GiB, multiplies the shape unchecked, and reads brackets by recursion. The checks
-//! before it would be as long as this module.
+//! The crate npyz is not used, because these files come from anywhere: its version 0.9.1 allocates as many bytes for
+//! the header as the file says, up to 4 GiB, multiplies the shape unchecked, and reads brackets by recursion. The
+//! checks before it would be as long as this module.
 
 use headstart_block::{Error, Result, exact};
 

@@ -168,7 +168,8 @@ mod tests {
                     # HELP t Times.\n# TYPE t histogram\nt_bucket{x=\"1\",le=\"+Inf\"} 1\nt_sum 2\nt_count 1\n";
         let open = "# HELP a As.\n# TYPE a counter\na_total{y=\"2\",x=\"1\"} 3.0\n\
                     # HELP b B.\n# TYPE b info\nb_info{v=\"\\\"\"} 1\n\
-                    # HELP t Times.\n# TYPE t histogram\nt_sum 2.0\nt_count 1\nt_bucket{le=\"+Inf\",x=\"1\"} 1\n# EOF\n";
+                    # HELP t Times.\n# TYPE t histogram\nt_sum 2.0\nt_count 1\n\
+                    t_bucket{le=\"+Inf\",x=\"1\"} 1\n# EOF\n";
         let [text, open] = [text, open].map(Metrics::parse);
         assert_eq!(text.facts(), open.facts());
         assert_eq!((text.facts().len(), text.samples[0].signature()), (8, "a_total x y".to_owned()));

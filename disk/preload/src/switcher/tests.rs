@@ -137,7 +137,9 @@ fn an_order() -> impl Strategy<Value = Vec<u64>> {
 
 proptest! {
     #[test]
-    fn correlations_equal_those_of_full_vectors(boot in an_order(), centroids in prop::collection::vec(an_order(), 2..5)) {
+    fn correlations_equal_those_of_full_vectors(
+        boot in an_order(), centroids in prop::collection::vec(an_order(), 2..5),
+    ) {
         let mut switcher = Switcher::new(plans(&centroids, &[2]), None);
         for seen in 1..=boot.len() {
             switcher.on_access(boot[seen - 1]);

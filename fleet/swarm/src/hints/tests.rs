@@ -70,7 +70,9 @@ fn memory_is_bounded() {
 proptest! {
     /// Disks on several hosts read in one order: the last host knows it after one answer, in that order.
     #[test]
-    fn reads_of_several_hosts_become_hints_for_the_next(order in Just((0_u32..300).collect::<Vec<_>>()).prop_shuffle(), hosts in 2_u64..8) {
+    fn reads_of_several_hosts_become_hints_for_the_next(
+        order in Just((0_u32..300).collect::<Vec<_>>()).prop_shuffle(), hosts in 2_u64..8,
+    ) {
         let mut tracker = Tracker::new(5, TrackerSettings::default());
         for host in 0..hosts {
             let mut hints = Hints::new(IMAGE, EVERY);

@@ -73,7 +73,9 @@ proptest! {
     }
 
     #[test]
-    fn every_host_of_a_tree_but_the_root_has_one_parent(roots in hosts(0, 5), agents in hosts(1, 40), arity in 1_u32..5) {
+    fn every_host_of_a_tree_but_the_root_has_one_parent(
+        roots in hosts(0, 5), agents in hosts(1, 40), arity in 1_u32..5,
+    ) {
         let agents: BTreeSet<_> = agents.difference(&roots).copied().collect();
         let (roots, agents) = (keys(&roots), keys(&agents));
         let all: Vec<_> = roots.iter().chain(&agents).copied().collect();

@@ -127,7 +127,9 @@ proptest! {
 
     /// All levels of the tree add up.
     #[test]
-    fn inner_nodes_are_the_sums_of_their_children(accesses in prop::collection::vec((prop_oneof![0_u32..40, any::<u32>()], 0_u32..1000), 1..80)) {
+    fn inner_nodes_are_the_sums_of_their_children(
+        accesses in prop::collection::vec((prop_oneof![0_u32..40, any::<u32>()], 0_u32..1000), 1..80),
+    ) {
         let mut tree = Tree::default();
         for (slice, at_ms) in &accesses {
             tree.read(Access { slice: *slice, at_ms: *at_ms }, 1, 1, 1);

@@ -89,7 +89,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_page_maps_to_its_stripe_and_back(width in 1_u32..70, unit in 1_u32..5, rows in 1_u32..40, page in any::<u32>()) {
+        fn a_page_maps_to_its_stripe_and_back(
+            width in 1_u32..70, unit in 1_u32..5, rows in 1_u32..40, page in any::<u32>(),
+        ) {
             let stripe = Stripe::new(width, unit, unit * rows);
             let (block, at) = stripe.locate(page);
             prop_assert!(u32::from(at) < unit * rows);

@@ -29,7 +29,10 @@ pub(crate) struct Decided {
 impl Decided {
     /// Takes the answer to a request out.
     fn take_answer(&mut self, request: BrokerRequestId) -> Option<BrokerAnswer> {
-        let is_it = |action: &BrokerAction| matches!(action, BrokerAction::Answer { request: of, .. } if *of == request);
+        let is_it = |action: &BrokerAction| match action {
+            BrokerAction::Answer { request: of, .. } => *of == request,
+            _ => false,
+        };
         let at = self.actions.iter().position(is_it)?;
         match self.actions.remove(at) {
             BrokerAction::Answer { answer, .. } => Some(answer),

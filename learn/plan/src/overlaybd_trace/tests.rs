@@ -171,7 +171,9 @@ fn some_extents() -> impl Strategy<Value = Vec<LayerExtent>> {
 
 proptest! {
     #[test]
-    fn an_overlaybd_trace_round_trips(records in prop::collection::vec((0_u32..300, 0_u64..1 << 50, 1..=RECORD_MAX), 0..50)) {
+    fn an_overlaybd_trace_round_trips(
+        records in prop::collection::vec((0_u32..300, 0_u64..1 << 50, 1..=RECORD_MAX), 0..50),
+    ) {
         let records: Vec<_> = records.into_iter().map(|(layer, offset, len)| record(layer, offset, len)).collect();
         prop_assert_eq!(parse(&encode(&records).unwrap()).unwrap(), records);
     }
