@@ -10,9 +10,7 @@
 //! | [`name`] | the name of the program in its messages |
 //! | [`runtime`] | threads for requests to stores |
 //! | [`store_args`] | options of every command that reaches a store over a network |
-//! | [`images`] | images as arguments, and images in any store |
-//! | [`traces`] | recorded boots, read with progress |
-//! | [`training`] | the objective of plans, progress of learning, files of plans |
+//! | [`training`] | the objective of plans |
 //! | [`megabytes`] | bandwidths as arguments and in reports |
 //! | [`date`] | times of the calendar in reports |
 
@@ -20,7 +18,6 @@
 
 mod bar;
 pub mod date;
-pub mod images;
 pub mod log;
 pub mod megabytes;
 pub mod name;
@@ -29,5 +26,4 @@ pub mod report;
 pub mod runtime;
 pub mod store_args;
 pub mod terminal;
-pub mod traces;
 pub mod training;

@@ -2,7 +2,6 @@
 
 use crate::name;
 use headstart_block::Error;
-pub use headstart_diskd::words::count;
 use serde::Serialize;
 use std::fmt;
 use std::io::{ErrorKind, Write};

@@ -1,9 +1,11 @@
 //! Options of every command that reaches a store over a network.
 
+use crate::runtime::{FEW, with_runtime};
 use crate::terminal;
 use clap::Args;
 use headstart_block::rate::ByteRate;
 use headstart_block::{Error, Result};
+use headstart_image::store_access::StoreAccess;
 use headstart_store::{Mirror, ProxyUrl, RateLimit, StoreSettings};
 use std::fs::File;
 use std::io::Read;
@@ -85,6 +87,16 @@ impl StoreArgs {
             return Err(about(error.remedy("write one line, such as http://user:password@proxy.lan:3128")));
         }
         Ok(Some(url.into()))
+    }
+
+    /// Runs `work` with access to stores by these options, for a command that ends: its requests end when the user
+    /// wants to stop.
+    ///
+    /// # Errors
+    /// As [`StoreArgs::settings`]; if threads cannot be started; the errors of `work`.
+    pub fn with_stores<T>(&self, work: impl FnOnce(StoreAccess<'_>) -> Result<T>) -> Result<T> {
+        let settings = self.settings()?;
+        with_runtime(FEW, |runtime| work(StoreAccess { settings: &settings, runtime: runtime.handle() }))
     }
 
     /// Returns the settings of these options for a command that ends by itself: requests are cancelled when

@@ -24,11 +24,12 @@ mod times;
 
 pub(crate) use arguments::Attach;
 
-use crate::report::{Outcome, Report, count};
+use crate::report::{Outcome, Report};
 use crate::terminal::{Terminal, print_above};
 use agent_swarm::Connector;
 use arguments::MetricsAddress;
 use headstart_agentd::disks::{Held, ends_for_good, hold_pid_file, keep_images};
+use headstart_block::words::count;
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result, saturating};
 use headstart_diskd::lines::VersionQuery;
 use headstart_diskd::{

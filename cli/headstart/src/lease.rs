@@ -1,12 +1,13 @@
 //! `headstart lease list` and `release`: the disks that keep images of a store.
 
 use crate::date::date;
-use crate::report::{Outcome, Report, count};
+use crate::report::{Outcome, Report};
 use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
 use crate::terminal;
 use clap::{Args, Subcommand};
 use headstart_block::guarded::shell_word;
+use headstart_block::words::count;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_image::reference::{Location, Reference, Selector};
 use headstart_image::store::{ImageStore, seen};

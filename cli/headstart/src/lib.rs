@@ -18,9 +18,6 @@
 //! | [`train`] | `headstart train`: from recorded boots to plans |
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
 //! | [`local_client`] | the client of daemons of this host |
-//! | [`counted`] | the counts of trackers, as boots to learn from |
-//! | [`layer_map`] | the layer of each part of a disk |
-//! | [`published`] | plans that are published with images |
 
 #![forbid(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links, reason = "the table at the head is for readers of the code")]
@@ -28,18 +25,15 @@
 mod agent;
 mod attach;
 mod cache;
-mod counted;
 mod daemon;
 mod doctor;
 mod harvest;
 mod image;
 mod layer;
-mod layer_map;
 mod lease;
 mod local_client;
 mod moved;
 mod plan;
-mod published;
 mod socket_args;
 mod swarm;
 mod trace;

@@ -2,11 +2,7 @@
 
 use crate::report::Report;
 use clap::Subcommand;
-use headstart_block::{Error, ErrorKind, Result};
-use headstart_command_line::training::open_plans;
-use headstart_plan::train::Plans;
-use headstart_plan::{GroupPlans, ImagePlans};
-use std::path::Path;
+use headstart_block::Result;
 
 mod diff;
 mod export;
@@ -37,22 +33,6 @@ impl Command {
             Self::Export(export) => Ok(Box::new(export.run()?)),
         }
     }
-}
-
-fn read(path: &Path) -> Result<Plans> {
-    open_plans(path)?.read_all().map_err(|e| e.about(path.display()))
-}
-
-/// The group of that number.
-pub(crate) fn group(plans: &ImagePlans, number: usize) -> Result<&GroupPlans> {
-    plans.groups.get(number).ok_or_else(|| match plans.groups.len() {
-        0 => Error::new(ErrorKind::NotFound, "there is no plan for this image")
-            .remedy("train with boots of it: see `headstart train --help`"),
-        1 => Error::new(ErrorKind::NotFound, format!("there is no group {number}"))
-            .remedy("there is one group: name 0"),
-        groups => Error::new(ErrorKind::NotFound, format!("there is no group {number}"))
-            .remedy(format!("name one of 0 to {}", groups - 1)),
-    })
 }
 
 /// Millions, the form in which people read bytes and bytes a second.

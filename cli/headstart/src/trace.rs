@@ -1,14 +1,16 @@
 //! `headstart trace`: recorded I/O of disks, imported and exported.
 
 use crate::moved::Ignored;
-use crate::report::{Outcome, Report, count};
+use crate::report::{Outcome, Report};
 use clap::Subcommand;
+use headstart_block::words::count;
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_command_line::traces::{cancelled, len};
 use headstart_image::progress::Progress;
 use headstart_trace::fast26::{self, Exporter, Imported};
 use headstart_trace::file::{ReadLimits, read_file};
 use headstart_trace::{DirectoryLimits, TraceDirectory, npy};
+use headstart_train::progress::cancelled;
+use headstart_train::traces::len;
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};

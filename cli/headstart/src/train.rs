@@ -1,23 +1,24 @@
 //! `headstart train`: recorded boots in, plans out.
 
 use crate::agent::AgentClient;
-use crate::counted::{Counted, CountedReport};
-use crate::layer_map;
 use crate::megabytes::Megabytes;
-use crate::published::{Publication, PublishedReport, no_boots_of};
-use crate::report::{Outcome, Report, count};
+use crate::report::{Outcome, Report};
 use crate::store_args::StoreArgs;
 use clap::Args;
-use headstart_block::{ByteSize, Error, ErrorKind, FileSource, Result};
-use headstart_command_line::traces::nothing;
-use headstart_command_line::training::{ObjectiveName, with_bar};
-use headstart_diskd::NamedImage;
-use headstart_image::export::OutputFile;
+use headstart_block::exchange::ImageCounts;
+use headstart_block::words::count;
+use headstart_block::{ByteSize, Result};
+use headstart_command_line::training::ObjectiveName;
+use headstart_image::named_image::NamedImage;
 use headstart_image::progress::Progress;
-use headstart_plan::knowledge::{ImageKnowledge, Knowledge, KnowledgeSettings, Learned, RecordedImage};
-use headstart_plan::train::{self, Plans, TrainConfig};
-use headstart_plan::{Bandwidth, Bin, GroupPlans};
-use headstart_trace::data_set::{DataSet, DataSetLimits, Skipped};
+use headstart_image::store_access::StoreAccess;
+use headstart_plan::Bandwidth;
+use headstart_plan::train::TrainConfig;
+use headstart_trace::data_set::Skipped;
+use headstart_train::counted::CountedBoots;
+use headstart_train::published::PublishedPlans;
+use headstart_train::summary::{self, TrainedImage};
+use headstart_train::training::{LearnedBoots, TrainingRun, TrainingSettings};
 use serde::Serialize;
 use std::fmt;
 use std::os::unix::fs::FileTypeExt;
@@ -93,98 +94,45 @@ pub(crate) struct Train {
 
 impl Train {
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
-        let config = self.config()?;
-        if let (Some(learned), Some(output)) = (&self.learned, &self.output)
-            && learned == output
-        {
-            return Err(Error::invalid("is named both for the knowledge and for the plans")
-                .about(output.display())
-                .remedy("give `--learned` and `--output` a file each"));
-        }
-        // The files are begun before the long work: a place that cannot be used is refused at once.
-        let create = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::create).transpose();
-        let (learned_file, plans_file) = (create(&self.learned)?, create(&self.output)?);
-        let targets = self.publish.iter().map(|image| Publication::prepare(image, &self.stores));
-        let targets: Vec<_> = targets.collect::<Result<_>>()?;
-        let mut knowledge = self.knowledge()?;
+        let settings = self.settings();
+        let report = self.stores.with_stores(|stores| self.run_on(&settings, stores, progress))?;
+        Ok(Box::new(report))
+    }
+
+    fn run_on(
+        &self,
+        settings: &TrainingSettings,
+        stores: StoreAccess<'_>,
+        progress: &dyn Progress,
+    ) -> Result<TrainReport> {
+        let mut training = TrainingRun::begin(settings, stores)?;
         let start = Instant::now();
-        let counted = self.counted()?;
-        let (learned, skipped) = self.learn_traces(&mut knowledge, progress)?;
-        let counted = counted.into_iter().map(|counted| counted.learn(&mut knowledge)).collect();
+        let counts = self.counts.iter().map(|place| Ok((place.as_path(), counts_of(place)?)));
+        let counts: Vec<_> = counts.collect::<Result<_>>()?;
+        let LearnedBoots { read, known, counted, skipped } = training.learn(&counts, progress)?;
         let learning_s = start.elapsed().as_secs_f64();
-        if knowledge.images().all(|(_, image)| image.traces() == 0) {
-            let source = self.traces.as_deref().or(self.counts.first().map(PathBuf::as_path));
-            let source = source.unwrap_or(Path::new(""));
-            return Err(no_boots(source, &knowledge, &skipped));
-        }
-        self.learn_layers(&mut knowledge, &targets)?;
-        targets.iter().try_for_each(|target| target.key(&knowledge).map(drop))?;
+        training.learn_layers()?;
         let start = Instant::now();
-        let plans = with_bar(progress, "making plans", |each| train::all(&knowledge, &config, each))?;
+        let plans = training.plan(progress)?;
         let planning_s = start.elapsed().as_secs_f64();
-        if let Some(file) = learned_file {
-            file.fill(|out| knowledge.write(out))?;
-        }
-        let bytes = plans_file.map(|file| file.fill(|out| plans.write(out))).transpose()?;
-        let publish = |target: &Publication<'_>| target.publish(&plans, &knowledge, &self.stores);
-        let published = targets.iter().map(publish).collect::<Result<_>>()?;
-        let images = knowledge.images().map(|(key, image)| ImageReport::of(key, image, &plans)).collect();
-        Ok(Box::new(TrainReport {
+        let (bytes, published, knowledge) = training.save(&plans)?;
+        Ok(TrainReport {
             output: self.output.as_ref().map(|path| path.display().to_string()),
             bytes,
             published,
-            policy: config.policy,
+            policy: settings.config.policy.clone(),
             objective: self.objective,
-            read: learned.read,
-            known: learned.known,
+            read,
+            known,
             counted,
-            images,
+            images: summary::of_all(&knowledge, &plans),
             learning_s,
             planning_s,
             skipped,
-        }))
+        })
     }
 
-    /// Learns from recorded boots.
-    fn learn_traces(&self, knowledge: &mut Knowledge, progress: &dyn Progress) -> Result<(Learned, Skipped)> {
-        let Some(traces) = &self.traces else { return Ok((Learned::default(), Skipped::default())) };
-        let set = DataSet::open(traces, &DataSetLimits::default())?;
-        let mut skipped = set.skipped().clone();
-        let learned = with_bar(progress, "reading traces", |each| knowledge.learn(&set, 0, each))?;
-        skipped.add(&learned.skipped);
-        Ok((learned, skipped))
-    }
-
-    /// The counts of trackers for the named images.
-    fn counted(&self) -> Result<Vec<Counted>> {
-        let named: Vec<&NamedImage> = self.image.iter().chain(&self.publish).collect();
-        if !self.counts.is_empty() && named.is_empty() {
-            return Err(Error::invalid("a tracker knows images by numbers that only their manifests tell")
-                .remedy("name the images with --image or --publish"));
-        }
-        let mut all = Vec::new();
-        for file in &self.counts {
-            let is_socket = file.metadata().is_ok_and(|of| of.file_type().is_socket());
-            let counts = if is_socket {
-                AgentClient::new(Some(file))?.counts().map_err(|e| e.about(file.display()))?
-            } else {
-                headstart_peer_net::read_counts(file)?
-            };
-            let found = named.iter().map(|image| Counted::find(&counts, image, &self.stores));
-            let found: Vec<Counted> = found.filter_map(Result::transpose).collect::<Result<_>>()?;
-            if found.is_empty() {
-                let names: Vec<_> = named.iter().map(|image| image.reference.to_string()).collect();
-                let what = format!("has nothing of {}", names.join(", "));
-                return Err(Error::new(ErrorKind::NotFound, what).about(file.display()).remedy(
-                    "an image's disks are counted while they are attached to a swarm with a tracker",
-                ));
-            }
-            all.extend(found);
-        }
-        Ok(all)
-    }
-
-    fn config(&self) -> Result<TrainConfig> {
+    fn settings(&self) -> TrainingSettings {
         let mut config = TrainConfig {
             objective: self.objective.objective(self.round_trip),
             seed: self.seed,
@@ -193,65 +141,30 @@ impl Train {
         if let Some(policy) = &self.policy {
             config.policy.clone_from(policy);
         }
-        // This comes before an hour of reading.
-        headstart_plan::policy::by_name(&config.policy)?;
         if !self.bandwidth.is_empty() {
             config.rates = self.bandwidth.iter().map(|rate| Bandwidth::new(rate.times(1e6))).collect();
             config.rates.sort_unstable();
             config.rates.dedup();
         }
-        Ok(config)
-    }
-
-    /// Adds the layers of the images. Those of an optimized image have no information about others.
-    fn learn_layers(&self, knowledge: &mut Knowledge, targets: &[Publication<'_>]) -> Result<()> {
-        let published = self.publish.iter().zip(targets).filter(|(_, target)| !target.is_optimized());
-        for NamedImage { name, reference } in self.image.iter().chain(published.map(|(named, _)| named)) {
-            let (key, map) = layer_map::of_image(reference, &self.stores)?;
-            let image = if name.is_empty() { &key.image } else { name };
-            let keys: Vec<_> =
-                knowledge.images().map(|(known, _)| known).filter(|k| k.image == *image).cloned().collect();
-            if keys.is_empty() {
-                return Err(no_boots_of(image, reference));
-            }
-            keys.iter().try_for_each(|key| knowledge.set_layers(key, map.clone()))?;
-        }
-        Ok(())
-    }
-
-    /// The earlier knowledge.
-    fn knowledge(&self) -> Result<Knowledge> {
-        let settings = KnowledgeSettings { faster: self.faster, ..KnowledgeSettings::default() };
-        match &self.learned {
-            Some(path) if path.exists() => {
-                let knowledge =
-                    Knowledge::read(&FileSource::open(path)?).map_err(|e| e.about(path.display()))?;
-                if knowledge.settings().faster != self.faster {
-                    let before = knowledge.settings().faster;
-                    return Err(Error::new(
-                        ErrorKind::Conflict,
-                        format!("was learned from guests taken as {before} times as fast"),
-                    )
-                    .about(path.display())
-                    .remedy(format!("give --faster {before}, or another file")));
-                }
-                Ok(knowledge)
-            }
-            _ => Ok(Knowledge::new(settings)),
+        TrainingSettings {
+            traces: self.traces.clone(),
+            counts: self.counts.clone(),
+            output: self.output.clone(),
+            learned: self.learned.clone(),
+            images: self.image.clone(),
+            publish: self.publish.clone(),
+            faster: self.faster,
+            config,
         }
     }
 }
 
-/// The error if nothing was learned from `source`.
-fn no_boots(source: &Path, knowledge: &Knowledge, skipped: &Skipped) -> Error {
-    const CAUSE: &str = "has no boot that could be learned from";
-    let few = knowledge.images().fold(0_u64, |sum, (_, image)| sum.saturating_add(image.dropped().few_reads));
-    if few == 0 {
-        return nothing(source, CAUSE, skipped);
+/// The counts of a tracker: of the file of its agent, or from that agent at its socket.
+fn counts_of(place: &Path) -> Result<Vec<ImageCounts>> {
+    if place.metadata().is_ok_and(|of| of.file_type().is_socket()) {
+        return AgentClient::new(Some(place))?.counts().map_err(|e| e.about(place.display()));
     }
-    let (boots, least) = (count(few, "boot"), knowledge.settings().model.reads_min);
-    nothing(source, &format!("{CAUSE}: {boots} with fewer than {least} reads"), skipped)
-        .remedy("record whole boots: attach the disk to a guest, and let it boot before the disk is detached")
+    headstart_peer_net::read_counts(place)
 }
 
 /// The result of training.
@@ -261,7 +174,7 @@ struct TrainReport {
     output: Option<String>,
     /// The length of that file.
     bytes: Option<u64>,
-    published: Vec<PublishedReport>,
+    published: Vec<PublishedPlans>,
     policy: String,
     objective: ObjectiveName,
     /// Traces that were read.
@@ -270,84 +183,11 @@ struct TrainReport {
     known: u64,
     /// The counts of trackers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    counted: Vec<CountedReport>,
-    images: Vec<ImageReport>,
+    counted: Vec<CountedBoots>,
+    images: Vec<TrainedImage>,
     learning_s: f64,
     planning_s: f64,
     skipped: Skipped,
-}
-
-#[derive(Serialize)]
-struct ImageReport {
-    image: String,
-    size: u64,
-    traces: u64,
-    outliers: Outliers,
-    groups: Vec<GroupReport>,
-}
-
-/// Outliers by reason.
-#[derive(Serialize)]
-struct Outliers {
-    few_reads: u64,
-    few_blocks: u64,
-    many_blocks: u64,
-}
-
-impl Outliers {
-    fn all(&self) -> u64 {
-        self.few_reads + self.few_blocks + self.many_blocks
-    }
-}
-
-#[derive(Serialize)]
-struct GroupReport {
-    category: u32,
-    traces: u64,
-    plans: Vec<PlanReport>,
-}
-
-#[derive(Serialize)]
-struct PlanReport {
-    /// The bandwidth, in bytes a second.
-    rate: u64,
-    bin: &'static str,
-    blocks: usize,
-    /// The bytes of its hot slices.
-    bytes: u64,
-    /// The value for the boots that it was made from: their hit rate, or seconds of waiting, negative.
-    worth: f64,
-}
-
-impl ImageReport {
-    fn of(key: &RecordedImage, image: &ImageKnowledge, plans: &Plans) -> Self {
-        let dropped = image.dropped();
-        let chosen = plans.choose(key, &image.metadata());
-        Self {
-            image: key.image.clone(),
-            size: key.size,
-            traces: image.traces(),
-            outliers: Outliers {
-                few_reads: dropped.few_reads,
-                few_blocks: dropped.few_blocks,
-                many_blocks: dropped.many_blocks,
-            },
-            groups: chosen.groups.iter().map(GroupReport::of).collect(),
-        }
-    }
-}
-
-impl GroupReport {
-    fn of(group: &GroupPlans) -> Self {
-        let plan = |plan: &headstart_plan::RatedPlan| PlanReport {
-            rate: plan.rate,
-            bin: Bin::of(Bandwidth::new(plan.rate)).name(),
-            blocks: plan.items.len(),
-            bytes: plan.hot_bytes(),
-            worth: plan.score,
-        };
-        Self { category: group.category, traces: group.traces, plans: group.plans.iter().map(plan).collect() }
-    }
 }
 
 impl Outcome for TrainReport {}
@@ -379,17 +219,25 @@ impl fmt::Display for TrainReport {
         write!(f, "{}{known}, in {:.1} s; ", count(self.read, "trace"), self.learning_s)?;
         write!(f, "plans by `{}` in {:.1} s", self.policy, self.planning_s)?;
         for counted in &self.counted {
-            write!(f, "; {counted}")?;
+            write_counted(f, counted)?;
         }
         if let (Some(output), Some(bytes)) = (&self.output, self.bytes) {
             write!(f, ": {output} ({})", ByteSize(bytes))?;
         }
         for published in &self.published {
-            write!(f, "\n{published}")?;
+            let PublishedPlans { image, digest, generation, is_new, .. } = published;
+            let what = if *is_new { "published" } else { "published before, unchanged" };
+            write!(f, "\n{image}: {what}, generation {generation}, {digest}")?;
         }
         if !self.skipped.is_empty() {
             write!(f, "\n\n{}", self.skipped)?;
         }
         Ok(())
     }
+}
+
+fn write_counted(f: &mut fmt::Formatter<'_>, counted: &CountedBoots) -> fmt::Result {
+    let CountedBoots { image, disks, boots, new, .. } = counted;
+    let (disks, known) = (count((*disks).into(), "disk"), if new == boots { "" } else { ", known before" });
+    write!(f, "; {disks} of {image} that a tracker counted, as {}{known}", count(*boots as u64, "boot"))
 }

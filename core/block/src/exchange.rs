@@ -1,4 +1,5 @@
-//! The words of exchange, from the engine of a disk to the wire between hosts: chunks, urgencies, images, first reads.
+//! The words of exchange, from the engine of a disk to the wire between hosts: chunks, urgencies, images, first reads,
+//! and the counts of these.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,4 +28,27 @@ pub struct Access {
     pub slice: u32,
     /// Milliseconds from the creation of the disk to the read.
     pub at_ms: u32,
+}
+
+/// A hint: a slice that many disks of an image have read while they booted, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hint {
+    /// The slice's number on the disk, in units of 64 KiB.
+    pub slice: u32,
+    /// The number of disks that have read the slice.
+    pub disks: u32,
+    /// The mean time from the creation of a disk to its first read of the slice, in milliseconds.
+    pub mean_ms: u32,
+}
+
+/// A tracker's counts of one image as plain data, to be saved across a restart or used to make a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageCounts {
+    /// The image that was counted.
+    pub image: ImageKey,
+    /// The number of disks of the image that were counted. When it exceeds 16384, it is halved together with
+    /// the counts of all slices.
+    pub disks: u32,
+    /// One entry for each slice that any disk has read, by ascending slice number, however few the disks.
+    pub slices: Vec<Hint>,
 }

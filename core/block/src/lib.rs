@@ -18,6 +18,7 @@
 //! | [`device`] | [`BlockDevice`]: a disk |
 //! | [`exchange`] | chunks, urgencies and images, from the engine of a disk to the wire between hosts |
 //! | [`time`] | [`Time`]: the clock that a decision maker is told |
+//! | [`words`] | numbers in words |
 //! | [`error`] | one error type: the thing, the cause, the remedy |
 //! | [`lock`] | locks of files that other processes may hold, waited for with a limit |
 //! | [`guarded`] | files in directories that other users may write to; files that must not belong to another user |
@@ -40,6 +41,7 @@ pub mod rate;
 pub mod size;
 pub mod source;
 pub mod time;
+pub mod words;
 
 pub use complaints::{Complaints, Say};
 pub use device::{BlockDevice, ClientGuard, Extent};

@@ -15,6 +15,9 @@
 //! | [`reference`](mod@reference) | `file:///dir:tag`; from `headstart-store` |
 //! | [`store`] | OCI layout directories that writers, readers and prune share |
 //! | [`remote`] | an image in any other store, to be looked at |
+//! | [`store_access`] | an image in any store, for code that may block |
+//! | [`named_image`] | an image with the name of its export, or of its boots |
+//! | [`image_key`] | the key under which trackers gather the reads of its disks |
 //! | `image_blobs` | the common part of both for opening and checking |
 //!
 //! The modules that work with images:
@@ -46,10 +49,12 @@ pub mod disk_file;
 mod disk_size;
 pub mod export;
 mod image_blobs;
+pub mod image_key;
 pub mod import;
 pub mod kept_base;
 pub mod layer_file;
 pub mod manifest;
+pub mod named_image;
 pub mod new_image;
 pub mod new_layer;
 pub mod open_image;
@@ -59,6 +64,7 @@ pub mod plan_artifact;
 pub mod progress;
 pub mod remote;
 pub mod store;
+pub mod store_access;
 pub mod tar_wrapper;
 pub mod transfer;
 pub mod verified_blob;

@@ -46,7 +46,7 @@ mod write;
 
 pub use cost::Cost;
 pub use order::boot_order;
-pub use source::{Source, Stores};
+pub use source::Source;
 
 use crate::blob::open_layer_source;
 use crate::disk_size::check_size;
@@ -54,6 +54,7 @@ use crate::manifest::{Layer, Manifest, NewImage};
 use crate::new_layer::{Packing, describe, stage_layer};
 use crate::progress::{Progress, step};
 use crate::reference::Reference;
+use crate::store_access::StoreAccess;
 use cost::cost;
 use headstart_block::{BlockDevice, Digest, Error, PlanItem, ReadAt, Result, SECTOR_SIZE};
 use headstart_lsmt::{LayerMeta, Stack};
@@ -138,7 +139,7 @@ pub struct OptimizeReport {
 pub fn optimize(
     source: &Source,
     request: &Request<'_>,
-    stores: Stores<'_>,
+    stores: StoreAccess<'_>,
     progress: &dyn Progress,
 ) -> Result<OptimizeReport> {
     let virtual_size = source.open.disk().size();

@@ -11,9 +11,9 @@ use crate::preloading::Preloader;
 use crate::puller::Puller;
 use crate::swarm::{BUSY, BootTracker, REPORT_INTERVAL, REPORT_INTERVAL_IDLE};
 use headstart_block::exchange::{Access, ImageKey};
-use headstart_block::{BLOCK_SIZE, Digest, SLICE_SIZE, saturating};
+use headstart_block::{BLOCK_SIZE, SLICE_SIZE, saturating};
 use headstart_cache::CachedBlob;
-use headstart_image::manifest::{Manifest, Tree};
+use headstart_image::image_key::key_of_blobs;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -23,38 +23,9 @@ const BOOT: Duration = Duration::from_secs(600);
 /// The time without new reads after which a disk has booted.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// The key under which the reads of an image's disks are gathered. It can be computed only from the roots of all its
-/// layers' hash trees, which are in its manifest and are never sent. So a host that asks by the key may read the image.
-/// `None` for an image without such trees: none of it goes through a swarm.
+/// The key of the image of these blobs; `None` for an image without hash trees.
 pub(crate) fn image_key(blobs: &[Arc<CachedBlob>]) -> Option<ImageKey> {
-    key_of(blobs.iter().map(|blob| (blob.spec().digest, blob.spec().tree)))
-}
-
-/// Computes from an image's manifest the key under which a tracker gathers the reads of the image's disks.
-/// `None` if no layer has a hash tree: such an image takes no part in a swarm.
-#[must_use]
-pub fn image_key_of(manifest: &Manifest) -> Option<ImageKey> {
-    let mut blobs: Vec<(Digest, Option<Tree>)> = Vec::new();
-    for layer in manifest.disk_layers() {
-        if blobs.iter().all(|(known, _)| *known != layer.blob.digest) {
-            blobs.push((layer.blob.digest, layer.tree));
-        }
-    }
-    key_of(blobs.into_iter())
-}
-
-fn key_of(blobs: impl Iterator<Item = (Digest, Option<Tree>)>) -> Option<ImageKey> {
-    let mut hasher = blake3::Hasher::new_derive_key("headstart swarm 1 image that hints are about");
-    let mut is_secret = false;
-    for (digest, tree) in blobs {
-        hasher.update(digest.as_bytes());
-        let root = tree.map(|tree| *tree.root.as_bytes());
-        is_secret |= root.is_some();
-        hasher.update(&root.unwrap_or_default());
-    }
-    let mut key = [0; 8];
-    hasher.finalize_xof().fill(&mut key);
-    is_secret.then(|| ImageKey(u64::from_le_bytes(key)))
+    key_of_blobs(blobs.iter().map(|blob| (blob.spec().digest, blob.spec().tree)))
 }
 
 /// Reports a disk's first reads, and takes the hints that come back if `takes`, until it has booted or is gone.

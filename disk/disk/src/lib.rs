@@ -66,7 +66,6 @@ pub use attach::{AttachedDisk, DiskHost, DiskOptions, KnownImage, MadeDirectory,
 pub use blobs::Blobs;
 pub use disk::Disk;
 pub use expected::Expected;
-pub use hints::image_key_of;
 pub use hold::Hold;
 pub use pinned::PinnedImages;
 pub use preloading::{PlanFinding, PlanQuery, PlanSource, Preloader};

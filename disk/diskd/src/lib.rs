@@ -13,7 +13,6 @@
 //! | [`environment`] | the surroundings of a session, which its program brings |
 //! | `keep_base`, [`copies`] | copies of images in writable directories |
 //! | [`plans`] | the lookup of plans, in all places |
-//! | [`layer_map`] | the layer of each part of a disk, by which plans of other images apply |
 //! | [`record_settings`], [`recording`] | the recordings of boots, and their place |
 //! | [`servers`] | starting the servers, and their addresses |
 //! | [`lines`] | the command lines of QEMU with a disk |
@@ -22,7 +21,6 @@
 //! | [`metrics`] | the page of these disks for Prometheus |
 //! | [`sync_thread`] | the cache made durable while disks are served |
 //! | [`totals`], [`preloads`], [`recorded`] | figures of a session: reads, the use of preloading, boots with a trace |
-//! | [`words`] | numbers in words |
 
 #![forbid(unsafe_code)]
 
@@ -30,7 +28,6 @@ pub mod copies;
 pub mod disk;
 pub mod environment;
 mod keep_base;
-pub mod layer_map;
 pub mod lines;
 pub mod metrics;
 mod own_directory;
@@ -46,7 +43,6 @@ pub mod session;
 pub mod settings;
 pub mod sync_thread;
 pub mod totals;
-pub mod words;
 
 pub use copies::Copies;
 pub use disk::NamedDisk;
@@ -59,6 +55,6 @@ pub use recorded::RecordedBoots;
 pub use recording::Traces;
 pub use servers::{ServerSettings, Servers, Way};
 pub use session::DiskSession;
-pub use settings::{DiskRequest, NamedImage, PriorImage, SessionSettings};
+pub use settings::{DiskRequest, PriorImage, SessionSettings};
 pub use sync_thread::SyncThread;
 pub use totals::Totals;

@@ -11,10 +11,9 @@
 //! All places are searched at the same time. Each has [`SEARCH_TIMEOUT`]; the disk gets what is found as it comes,
 //! follows the best, and never waits for any of it.
 
-use crate::layer_map;
 use crate::record_settings::RecordSettings;
-use crate::words::count;
 use futures::future::BoxFuture;
+use headstart_block::words::count;
 use headstart_block::{BlockDevice, Error, ErrorKind, FileSource, PlanItem, Result};
 use headstart_disk::preloading::OpenedDisk;
 use headstart_disk::{PlanFinding, PlanQuery, PlanSource};
@@ -27,6 +26,7 @@ use headstart_plan::zero_shot::{ChoiceReason, Metadata};
 use headstart_plan::{ImagePlans, PlanFile};
 use headstart_preload::plans::{laid_out, of_items};
 use headstart_preload::{Origin, PlanCandidate};
+use headstart_train::layer_map;
 use std::cmp::Reverse;
 use std::fs;
 use std::io::Read;

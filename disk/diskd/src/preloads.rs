@@ -2,8 +2,8 @@
 
 use crate::disk::NamedDisk;
 use crate::session::DiskSession;
-use crate::words::count;
 use headstart_block::ByteSize;
+use headstart_block::words::count;
 use headstart_disk::stats::{BUCKETS, LatencyDistribution, SlowCause};
 use headstart_preload::Preloaded;
 use serde::Serialize;

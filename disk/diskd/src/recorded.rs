@@ -1,7 +1,7 @@
 //! The report of recordings: the boots that left a trace, and the reasons why others left none.
 
 use crate::session::DiskSession;
-use crate::words::count;
+use headstart_block::words::count;
 use headstart_trace::{Recorder, SavedBoots};
 use serde::Serialize;
 use std::fmt;

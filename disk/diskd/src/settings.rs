@@ -3,49 +3,21 @@
 use crate::plans::{PlanLocations, PlanLookup};
 use crate::policy::PlanPolicy;
 use crate::record_settings::RecordSettings;
-use headstart_block::{ByteRate, ByteSize, Error, Result};
+use headstart_block::{ByteRate, ByteSize};
 use headstart_cache::Cache;
 use headstart_disk::attach::is_local;
 use headstart_disk::{Expected, KnownImage, PlanSource};
+use headstart_image::named_image::NamedImage;
 use headstart_lsmt::writable::WritableDisk;
 use headstart_pull::MissRest;
 use headstart_store::{Location, Reference, Selector};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
 /// The longest time that a read waits for a store, if no deadline is given.
 const DEADLINE: Duration = Duration::from_secs(5 * 60);
-
-/// An image to attach, with the name of its export.
-#[derive(Clone, Debug)]
-pub struct NamedImage {
-    /// The name by which clients request the disk; empty for a single unnamed disk.
-    pub name: String,
-    /// The reference of the image: its store and its tag or digest.
-    pub reference: Reference,
-}
-
-impl FromStr for NamedImage {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        // A scheme comes before any `=` that belongs to the reference.
-        let scheme = text.find("://").unwrap_or(text.len());
-        let (name, reference) = match text[..scheme].split_once('=') {
-            Some((name, _)) => (name, &text[name.len() + 1..]),
-            None => ("", text),
-        };
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if !name.chars().all(allowed) || name.starts_with('.') || name.len() > 64 {
-            return Err(Error::invalid(format!("`{}` is not a name of an export", name.escape_debug()))
-                .remedy("write 1 to 64 letters, digits, `-`, `_` and `.`"));
-        }
-        Ok(Self { name: name.to_owned(), reference: reference.parse()? })
-    }
-}
 
 /// The image that an earlier process of the same disk served, if there was one.
 #[derive(Clone, Debug)]
@@ -194,22 +166,5 @@ impl SessionSettings {
             PlanPolicy::Fixed(_) => return None,
         };
         Some(Arc::new(PlanLookup::new(locations, &self.recording)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_comes_before_the_scheme() {
-        let named =
-            |text: &str| text.parse::<NamedImage>().map(|image| (image.name, image.reference.to_string()));
-        assert_eq!(named("file:///d:t").unwrap(), (String::new(), "file:///d:t".to_owned()));
-        assert_eq!(named("a=file:///d:t").unwrap(), ("a".to_owned(), "file:///d:t".to_owned()));
-        assert_eq!(named("file:///a=b:t").unwrap(), (String::new(), "file:///a=b:t".to_owned()));
-        for text in ["../a=file:///d:t", "a b=file:///d:t", ".=file:///d:t", "a=b", "a"] {
-            assert!(named(text).is_err(), "{text}");
-        }
     }
 }

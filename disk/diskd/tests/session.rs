@@ -4,13 +4,14 @@
 
 use headstart_block::BlockDevice;
 use headstart_diskd::{
-    Copies, DiskRequest, DiskSession, Environment, NamedImage, PlanPolicy, PriorImage, RecordSettings,
-    ServerSettings, Servers, SessionSettings,
+    Copies, DiskRequest, DiskSession, Environment, PlanPolicy, PriorImage, RecordSettings, ServerSettings,
+    Servers, SessionSettings,
 };
 use headstart_export::nbd::Address;
 use headstart_export::{Leftover, SocketAccess};
 use headstart_image::disk_file::DiskFile;
 use headstart_image::import::import_disk;
+use headstart_image::named_image::NamedImage;
 use headstart_image::new_layer::Packing;
 use headstart_image::progress::Silent;
 use headstart_pull::Plan;

@@ -26,7 +26,7 @@
 //! another lose entries that only that other has reported, as long as the other holds less than the first.
 
 use crate::PeerKey;
-pub use headstart_block::exchange::{Access, ImageKey};
+pub use headstart_block::exchange::{Access, Hint, ImageCounts, ImageKey};
 use members::{COMMONS, Charges, Measure, Members};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -120,17 +120,6 @@ pub struct HintReport {
     pub version: u64,
 }
 
-/// A hint: a slice that many disks of an image have read while they booted, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hint {
-    /// The slice's number on the disk, in units of 64 KiB.
-    pub slice: u32,
-    /// The number of disks that have read the slice.
-    pub disks: u32,
-    /// The mean time from the creation of a disk to its first read of the slice, in milliseconds.
-    pub mean_ms: u32,
-}
-
 /// A tracker's answer to a [`HintReport`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HintAnswer {
@@ -144,18 +133,6 @@ pub struct HintAnswer {
     pub disks: u32,
     /// The hints that are new or changed since the version in the report.
     pub hints: Vec<Hint>,
-}
-
-/// A tracker's counts of one image as plain data, to be saved across a restart or used to make a plan.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ImageCounts {
-    /// The image that was counted.
-    pub image: ImageKey,
-    /// The number of disks of the image that were counted. When it exceeds 16384, it is halved together with
-    /// the counts of all slices.
-    pub disks: u32,
-    /// One entry for each slice that any disk has read, by ascending slice number, however few the disks.
-    pub slices: Vec<Hint>,
 }
 
 /// A tracker: counts which slices the disks of each image read while they boot, and answers reports with

@@ -16,10 +16,10 @@
 use clap::Subcommand;
 use headstart_block::Result;
 use headstart_command_line::report::Report;
-use headstart_command_line::traces::{nothing, read_all};
 use headstart_image::progress::Progress;
 use headstart_replay::LinkBandwidth;
 use headstart_trace::Trace;
+use headstart_train::traces::{nothing, read_all};
 use std::collections::BTreeMap;
 
 mod arguments;

@@ -16,6 +16,7 @@
 //! | [`train`] | from knowledge to plans |
 //! | [`artifact`] | plans as one file |
 //! | [`plans`] | the results of training: plans by group and bandwidth |
+//! | [`difference`] | the differences between two files of plans |
 //! | [`layers`] | the knowledge of layers, for images that share some with a known one |
 //! | [`overlaybd_trace`] | the trace files of another prefetcher: read as plans, written from plans |
 //! | [`zero_shot`] | the choice of traces to learn from for an image that has none |
@@ -30,6 +31,7 @@ mod best;
 pub mod block_table;
 pub mod compact_trace;
 mod container;
+pub mod difference;
 mod encoding;
 pub mod evaluate;
 mod image_key;

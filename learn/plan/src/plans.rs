@@ -5,7 +5,7 @@
 
 use crate::policy::Weights;
 use crate::zero_shot::ChoiceReason;
-use headstart_block::{PlanItem, SLICE_SIZE};
+use headstart_block::{Error, ErrorKind, PlanItem, Result, SLICE_SIZE};
 use std::sync::Arc;
 
 /// The preload plans of one image, and the source of the traces that they were made from.
@@ -59,6 +59,21 @@ impl ImagePlans {
     pub fn of_own(groups: Vec<GroupPlans>) -> Self {
         let reason = if groups.is_empty() { ChoiceReason::None } else { ChoiceReason::Trained };
         Self { reason, groups }
+    }
+
+    /// The group of that number; 0 is the largest.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if there is none.
+    pub fn group(&self, number: usize) -> Result<&GroupPlans> {
+        self.groups.get(number).ok_or_else(|| match self.groups.len() {
+            0 => Error::new(ErrorKind::NotFound, "there is no plan for this image")
+                .remedy("train with boots of it: see `headstart train --help`"),
+            1 => Error::new(ErrorKind::NotFound, format!("there is no group {number}"))
+                .remedy("there is one group: name 0"),
+            groups => Error::new(ErrorKind::NotFound, format!("there is no group {number}"))
+                .remedy(format!("name one of 0 to {}", groups - 1)),
+        })
     }
 }
 

@@ -7,6 +7,7 @@
 //!
 //! The same knowledge and configuration give the same plans, with any number of threads.
 
+mod lookup;
 mod merged;
 mod plans;
 mod single;

@@ -26,7 +26,6 @@ const KNOWN: &[Known] = &[
     ("FetchId", &["disk/pull", "fleet/swarm"]),
     ("Layer", &["core/image", "core/lsmt"]),
     ("Report", &["cli/command-line", "harvest/harvest"]),
-    ("Stores", &["core/image", "fleet/agentd"]),
     ("Swarm", &["disk/disk", "fleet/peer-net"]),
     ("Vssd", &["harvest/flash", "harvest/harvestd"]),
     ("Way", &["disk/diskd", "lab/sim"]),

@@ -1,7 +1,7 @@
 //! A disk of an agent in words.
 
-use crate::report::count;
 use headstart_block::ByteSize;
+use headstart_block::words::count;
 use serde_json::Value;
 use std::fmt;
 

@@ -5,7 +5,7 @@ use crate::agent::{AgentClient, DiskReport};
 use crate::report::Report;
 use headstart_agentd::disks::DiskSpec;
 use headstart_block::{Error, Result};
-use headstart_diskd::NamedImage;
+use headstart_image::named_image::NamedImage;
 use headstart_store::{Location, Selector};
 use std::path::Path;
 

@@ -3,7 +3,8 @@
 use headstart_agentd::disks::{Held, KeptImage};
 use headstart_block::Result;
 use headstart_disk::KnownImage;
-use headstart_diskd::{DiskRequest, DiskSession, NamedDisk, NamedImage, PriorImage};
+use headstart_diskd::{DiskRequest, DiskSession, NamedDisk, PriorImage};
+use headstart_image::named_image::NamedImage;
 
 /// The earlier state of the disks, if an agent looks after this process.
 pub(super) enum Before {

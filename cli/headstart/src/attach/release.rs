@@ -4,11 +4,13 @@
 
 use super::prior::recorded;
 use super::{Attach, RUNTIME_THREADS};
-use crate::report::{Outcome, Report, count};
+use crate::report::{Outcome, Report};
 use headstart_agentd::disks::{KeptImage, hold_pid_file, images_record};
+use headstart_block::words::count;
 use headstart_block::{Error, Result};
+use headstart_diskd::DiskRequest;
 use headstart_diskd::release::release_images;
-use headstart_diskd::{DiskRequest, NamedImage};
+use headstart_image::named_image::NamedImage;
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! The live status line: the local part of the image, the hits of reads, the incoming bytes.
 
-use crate::report::count;
 use crate::terminal;
+use headstart_block::words::count;
 use headstart_block::{ByteRate, ByteSize, saturating};
 use headstart_diskd::{DiskSession, Totals, preloads};
 use indicatif::{ProgressBar, ProgressStyle};

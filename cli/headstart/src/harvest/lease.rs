@@ -3,8 +3,9 @@
 use super::client::HarvestDir;
 use super::lease_line::LeaseLine;
 use super::vssd::VssdReport;
-use crate::report::{Outcome, count};
+use crate::report::Outcome;
 use clap::Args;
+use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
 use headstart_harvest::host::{LeaseStatus, Wish};
 use headstart_harvestd::NewOffer;

@@ -1,7 +1,7 @@
 //! A lease in words.
 
-use crate::report::count;
 use headstart_block::ByteSize;
+use headstart_block::words::count;
 use headstart_harvest::host::LeaseStatus;
 use std::fmt;
 use std::time::Duration;

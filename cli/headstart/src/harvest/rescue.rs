@@ -2,8 +2,9 @@
 
 use super::client::default_dir;
 use super::serve::absolute;
-use crate::report::{Outcome, count};
+use crate::report::Outcome;
 use clap::Args;
+use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
 use headstart_harvest::host::rescue::{self, Examination, PartState};
 use serde::Serialize;

@@ -2,9 +2,10 @@
 
 use super::client::default_dir;
 use crate::daemon::{self, LOOK};
-use crate::report::{Report, count};
+use crate::report::Report;
 use crate::terminal::Terminal;
 use clap::Args;
+use headstart_block::words::count;
 use headstart_block::{ByteSize, Error, Result};
 use headstart_daemon::http::HttpPort;
 use headstart_export::nbd::{Address, TlsSettings};

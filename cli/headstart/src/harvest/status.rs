@@ -2,8 +2,9 @@
 
 use super::client::HarvestDir;
 use super::lease_line::{LeaseLine, span};
-use crate::report::{Fields, Outcome, count};
+use crate::report::{Fields, Outcome};
 use clap::Args;
+use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
 use headstart_harvest::host::{HostStatus, Report};
 use serde::Serialize;

@@ -3,9 +3,10 @@
 use super::client::HarvestDir;
 use super::lease_line::LeaseLine;
 use super::serve::absolute;
-use crate::report::{Outcome, Report, count};
+use crate::report::{Outcome, Report};
 use crate::socket_args::SocketArgs;
 use clap::{Args, Subcommand};
+use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
 use headstart_harvest::host::{Kind, VssdStatus};
 use headstart_harvestd::{NewAccess, NewVssd, Vssd};

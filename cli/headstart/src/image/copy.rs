@@ -1,10 +1,11 @@
 //! `headstart image copy`, and what `push` and `pull` share with it.
 
-use crate::report::{Fields, Outcome, Report, count};
+use crate::report::{Fields, Outcome, Report};
 use crate::runtime::with_runtime;
 use crate::store_args::StoreArgs;
 use crate::swarm::{AfterPush, OnPush, PushWarming};
 use clap::Args;
+use headstart_block::words::count;
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Location, Reference, Selector, Tag};

@@ -7,11 +7,11 @@ use crate::runtime::with_runtime;
 use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{Digest, Error, ErrorKind, Result};
-use headstart_command_line::images::on_remote;
 use headstart_image::open_image::OpenImage;
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Reference, Selector};
 use headstart_image::store::ImageStore;
+use headstart_image::store_access::StoreAccess;
 use headstart_image::transfer::repair;
 use headstart_image::verify::{Depth, verify, verify_remote};
 use headstart_store::Store;
@@ -42,13 +42,11 @@ pub(crate) struct Verify {
 
 impl Inspect {
     pub(super) fn run(&self) -> Result<Box<dyn Report>> {
-        if !self.image.location.is_remote() {
-            return Ok(Box::new(Inspection::new(&OpenImage::open(&self.image)?)));
-        }
-        on_remote(&self.image, &self.stores, |remote| {
-            let report: Box<dyn Report> = Box::new(Inspection::new(&OpenImage::open_remote(remote)?));
-            Ok(report)
-        })
+        let inspection = match self.image.location.is_remote() {
+            true => self.stores.with_stores(|stores| Ok(Inspection::new(&stores.open(&self.image)?)))?,
+            false => Inspection::new(&OpenImage::open(&self.image)?),
+        };
+        Ok(Box::new(inspection))
     }
 }
 
@@ -69,7 +67,8 @@ impl Verify {
                      --check` repairs an image from a copy of it",
                 ));
         }
-        let verdict = on_remote(&self.image, &self.stores, |remote| verify_remote(remote, progress))?;
+        let verify = |stores: StoreAccess<'_>| verify_remote(&stores.remote(&self.image)?, progress);
+        let verdict = self.stores.with_stores(verify)?;
         Ok(Box::new(Verified::new(&self.image, depth, &verdict)))
     }
 

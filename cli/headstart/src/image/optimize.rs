@@ -1,22 +1,16 @@
 //! `headstart image optimize`: the blocks that boots read are stored first, in the order of a plan.
 
 use crate::megabytes::Megabytes;
-use crate::plan;
-use crate::report::{Fields, Outcome, Report, count};
-use crate::runtime::{FEW, with_runtime};
+use crate::report::{Fields, Outcome, Report};
 use crate::store_args::StoreArgs;
 use crate::zfile::LayerPacking;
 use clap::Args;
-use headstart_block::{BlockDevice, ByteSize, Error, ErrorKind, FileSource, PlanItem, ReadAt, Result};
-use headstart_diskd::layer_map;
-use headstart_image::optimize::{Cost, Form, OptimizeReport, Request, Source, Stores, optimize};
-use headstart_image::plan_artifact::{self, About, FoundPlan};
+use headstart_block::words::count;
+use headstart_block::{ByteSize, Result};
+use headstart_image::optimize::{Cost, Form, OptimizeReport};
 use headstart_image::progress::Progress;
 use headstart_image::reference::Reference;
-use headstart_plan::knowledge::RecordedImage;
-use headstart_plan::train::Provenance;
-use headstart_plan::zero_shot::Metadata;
-use headstart_plan::{GroupPlans, ImagePlans, PlanFile, Plans};
+use headstart_train::order::OrderRequest;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -72,121 +66,25 @@ pub(crate) struct Optimize {
 
 impl Optimize {
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
-        let settings = self.stores.settings()?;
-        let optimized = with_runtime(FEW, |runtime| {
-            self.run_on(Stores { settings: &settings, runtime: runtime.handle() }, progress)
-        })?;
-        Ok(Box::new(optimized))
-    }
-
-    fn run_on(&self, stores: Stores<'_>, progress: &dyn Progress) -> Result<Optimized> {
-        self.target.tag()?;
-        let source = Source::open(&self.image, stores)?;
-        let chosen = self.chosen(&source, stores)?;
-        let lists = self.lists(&chosen.plans)?;
         let (form, packing) = if self.one_layer {
             (Form::OneLayer, self.packing.options())
         } else {
             (Form::BootLayer, self.packing.options_at(LEVEL))
         };
-        let request = Request { target: &self.target, plans: &lists, packing: &packing, form };
-        let made = optimize(&source, &request, stores, progress)?;
-        let plan = match self.publish(&made, chosen, stores) {
-            Ok(digest) => Some(digest),
-            // The image is there, and is as good without the plan.
-            Err(error) => {
-                tracing::warn!(%error, "the plan could not be published with the new image");
-                None
-            }
+        let request = OrderRequest {
+            image: self.image.clone(),
+            target: self.target.clone(),
+            plans: self.plans.clone(),
+            known_as: self.known_as.clone(),
+            bandwidth: self.bandwidth.times(1e6),
+            group: self.group,
+            with_others: !self.no_others,
+            packing,
+            form,
         };
-        Ok(Optimized::new(&made, plan))
+        let (made, plan) = self.stores.with_stores(|stores| request.make(stores, progress))?;
+        Ok(Box::new(Optimized::new(&made, plan.map(|digest| digest.to_string()))))
     }
-
-    /// The plans that determine the order of the image.
-    fn chosen(&self, source: &Source, stores: Stores<'_>) -> Result<Chosen> {
-        let Some(path) = &self.plans else {
-            let found = self.published(source, stores)?;
-            let about = |e: Error| e.about(format!("the published plan {}", found.digest));
-            let (plans, _) = self.choose(source, &found.bytes[..]).map_err(about)?;
-            return Ok(Chosen { plans, file: found.bytes.to_vec(), about: found.about });
-        };
-        let about = |e: Error| e.about(path.display());
-        let (plans, of_all) =
-            FileSource::open(path).and_then(|file| self.choose(source, file)).map_err(about)?;
-        let name = RecordedImage { image: source.known_as().to_string(), size: source.image().disk().size() };
-        let only = Plans::of_chosen(plans.clone(), &of_all, name);
-        let mut file = Vec::new();
-        only.write(&mut file)?;
-        let about = About { traces: only.provenance().traces, policy: of_all.policy };
-        Ok(Chosen { plans, file, about })
-    }
-
-    /// The plan that was published with the image, or with the one that it was optimized from.
-    fn published(&self, source: &Source, stores: Stores<'_>) -> Result<FoundPlan> {
-        let store = headstart_store::open(&self.image.location, stores.settings)?;
-        let image = source.image();
-        let finding = plan_artifact::find_known(&*store, &image.digest, &image.manifest);
-        stores.runtime.block_on(finding)?.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, "no plan was published with it").about(&self.image).remedy(
-                "make one of recorded boots (`headstart train --publish`), or name a file of plans (--plans)",
-            )
-        })
-    }
-
-    /// Publishes the plans with the new image, too, because the disk is the same.
-    fn publish(&self, made: &OptimizeReport, chosen: Chosen, stores: Stores<'_>) -> Result<String> {
-        let store = headstart_store::open(&self.target.location, &stores.settings.without_mirrors())?;
-        let publishing = plan_artifact::publish(&store, &made.digest, chosen.file.into(), &chosen.about);
-        Ok(stores.runtime.block_on(publishing)?.digest.to_string())
-    }
-
-    fn choose(&self, source: &Source, file: impl ReadAt) -> Result<(ImagePlans, Provenance)> {
-        let (mut key, map) = layer_map::of_open(source.image())?;
-        key.image = self.known_as.clone().unwrap_or_else(|| source.known_as().to_string());
-        let file = PlanFile::open(file)?;
-        let mut plans = file.choose_layered(&key, &Metadata::default(), Some(&map))?;
-        if plans.groups.is_empty() && self.plans.is_none() {
-            // Plans that are published with an image are only for that image, whatever name its boots had.
-            plans = file.read_all()?.sole().map_or(plans, |(_, sole)| ImagePlans::clone(sole));
-        }
-        if plans.groups.is_empty() {
-            return Err(nothing_of(&key));
-        }
-        Ok((plans, file.provenance().clone()))
-    }
-
-    /// The plans, the one with the requested order first.
-    fn lists<'a>(&self, plans: &'a ImagePlans) -> Result<Vec<&'a [PlanItem]>> {
-        let first = plan::group(plans, self.group)?;
-        let mut lists: Vec<&[PlanItem]> =
-            first.at(self.bandwidth.times(1e6)).map(|plan| &*plan.items).into_iter().collect();
-        if !self.no_others {
-            let groups = std::iter::once(first).chain(likely(&plans.groups));
-            lists.extend(groups.flat_map(|group| group.plans.iter().map(|plan| &*plan.items)));
-        }
-        Ok(lists)
-    }
-}
-
-/// The groups that boots will most likely be of again. A single boot, of a crash or an upgrade perhaps, may read
-/// several times as much as all others did.
-fn likely(groups: &[GroupPlans]) -> impl Iterator<Item = &GroupPlans> {
-    let all = groups.iter().fold(0, |all: u64, group| all.saturating_add(group.traces));
-    groups.iter().filter(move |group| group.traces >= 2 && group.traces >= all.div_ceil(10))
-}
-
-/// The plans that determine the order of an image.
-struct Chosen {
-    plans: ImagePlans,
-    /// A file with only these plans.
-    file: Vec<u8>,
-    about: About,
-}
-
-fn nothing_of(key: &RecordedImage) -> Error {
-    let image = key.image.escape_debug();
-    Error::new(ErrorKind::NotFound, format!("has no plans for {image} of {}", ByteSize(key.size)))
-        .remedy("`headstart plan show` lists what it has; --known-as says what it calls the image")
 }
 
 /// The cost of preloading.
@@ -318,29 +216,5 @@ impl fmt::Display for Optimized {
         }
         fields.extend(self.was.clone().map(|was| ("was", was)));
         Fields(&fields).fmt(f)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn groups_of_hardly_any_boots_are_left_out() {
-        let group = |traces| GroupPlans {
-            category: 0,
-            traces,
-            centroid: headstart_plan::Centroid::default(),
-            plans: Vec::new(),
-            first_reads: Vec::new().into(),
-        };
-        let of = |traces: &[u64]| {
-            let groups: Vec<_> = traces.iter().map(|traces| group(*traces)).collect();
-            likely(&groups).map(|group| group.traces).collect::<Vec<_>>()
-        };
-        assert_eq!(of(&[5, 1, 1]), [5]);
-        assert_eq!(of(&[50, 40, 10, 9]), [50, 40]);
-        assert_eq!(of(&[9, 2]), [9, 2]);
-        assert!(of(&[1]).is_empty());
     }
 }

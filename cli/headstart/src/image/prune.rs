@@ -2,11 +2,12 @@
 
 use crate::date::date;
 use crate::lease::{Keeper, look, until_stopped};
-use crate::report::{Outcome, Report, count};
+use crate::report::{Outcome, Report};
 use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
 use crate::terminal;
 use clap::Args;
+use headstart_block::words::count;
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use headstart_image::reference::{Reference, Selector, parse_store};
 use headstart_image::store::{PruneOptions, PruneReport, Removal, UntaggedImage};

@@ -1,6 +1,7 @@
 //! The reports of the `image` commands.
 
-use crate::report::{Fields, Outcome, count};
+use crate::report::{Fields, Outcome};
+use headstart_block::words::count;
 use headstart_block::{BlockDevice, ByteSize};
 use headstart_image::diff::Difference;
 use headstart_image::disk_file::DiskFormat;

@@ -1,28 +1,18 @@
 //! `headstart plan export`: a plan as a trace file of `OverlayBD`, which its prefetcher replays.
 
-use super::group;
-use super::show::none_published;
 use crate::megabytes::Megabytes;
-use crate::published;
-use crate::report::{Fields, Outcome, count};
+use crate::report::{Fields, Outcome};
 use crate::store_args::StoreArgs;
 use clap::Args;
-use headstart_block::{BlockDevice, ByteSize, Error, PlanItem, Result};
-use headstart_command_line::images::on_remote;
-use headstart_command_line::training::open_plans;
-use headstart_diskd::layer_map;
-use headstart_image::acceleration;
+use headstart_block::words::count;
+use headstart_block::{ByteSize, Error, Result};
 use headstart_image::export::OutputFile;
-use headstart_image::open_image::OpenImage;
 use headstart_image::reference::{Reference, Selector};
-use headstart_plan::ImagePlans;
-use headstart_plan::overlaybd_trace;
-use headstart_plan::zero_shot::Metadata;
 use headstart_store::Tag;
+use headstart_train::export::{PlanChoice, publish_trace, trace_of};
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -59,68 +49,33 @@ impl Export {
     pub(super) fn run(&self) -> Result<ExportReport> {
         // This comes before the image is opened, which may take long.
         let output = self.output.as_deref().map(OutputFile::create).transpose()?;
-        let work = |image: &OpenImage| self.trace(image);
-        let (trace, records, items) = if self.image.location.is_remote() {
-            on_remote(&self.image, &self.stores, |remote| work(&OpenImage::open_remote(remote)?))?
-        } else {
-            work(&OpenImage::open(&self.image)?)?
+        let choice = PlanChoice {
+            plans: self.plans.as_deref(),
+            group: self.group,
+            bandwidth: self.bandwidth.times(1e6),
         };
-        if let Some(file) = output {
-            let failed = |e| Error::io("cannot be written", e);
-            file.fill(|out| out.write_all(&trace).map_err(failed))?;
-        }
-        let digest = self.tag.as_ref().map(|tag| self.publish(&trace, tag)).transpose()?;
+        let (trace, digest) = self.stores.with_stores(|stores| {
+            let trace = trace_of(&self.image, choice, stores)?;
+            if let Some(file) = output {
+                let failed = |e| Error::io("cannot be written", e);
+                file.fill(|out| out.write_all(&trace.bytes).map_err(failed))?;
+            }
+            let publish = |tag| publish_trace(&self.image, &trace.bytes, tag, stores);
+            let digest = self.tag.as_ref().map(publish).transpose()?;
+            Ok((trace, digest))
+        })?;
         let image = self.tag.clone().map(|tag| {
             let location = self.image.location.clone();
             Reference { location, selector: Selector::Tag(tag) }.to_string()
         });
         Ok(ExportReport {
             output: self.output.as_ref().map(|path| path.display().to_string()),
-            bytes: trace.len() as u64,
-            records: records as u64,
-            blocks: items.len() as u64,
+            bytes: trace.bytes.len() as u64,
+            records: trace.records as u64,
+            blocks: trace.blocks as u64,
             image,
-            digest,
+            digest: digest.map(|digest| digest.to_string()),
         })
-    }
-
-    /// The file, its records, and the plan that it is made of.
-    fn trace(&self, image: &OpenImage) -> Result<(Vec<u8>, usize, Arc<[PlanItem]>)> {
-        let items = self.items(image)?;
-        let disk = image.disk();
-        let extents = layer_map::extents(disk);
-        let records = overlaybd_trace::of_plan(&items, &extents, disk.size());
-        let file = overlaybd_trace::encode(&records).map_err(|e| e.about(&self.image))?;
-        Ok((file, records.len(), items))
-    }
-
-    fn items(&self, image: &OpenImage) -> Result<Arc<[PlanItem]>> {
-        let plans: ImagePlans = match &self.plans {
-            Some(path) => {
-                let (mut key, map) = layer_map::of_open(image)?;
-                key.image = image.manifest.known_as(image.digest).to_string();
-                let chosen = open_plans(path)?.choose_layered(&key, &Metadata::default(), Some(&map));
-                chosen.map_err(|e| e.about(path.display()))?
-            }
-            None => {
-                let found = published::find(&self.image, &self.stores)?;
-                let (_, plans) = found.ok_or_else(|| none_published(&self.image))?;
-                plans.sole().map_or_else(ImagePlans::none, |(_, plans)| ImagePlans::clone(plans))
-            }
-        };
-        let about = |e: Error| e.about(&self.image);
-        let group = group(&plans, self.group).map_err(about)?;
-        group
-            .at(self.bandwidth.times(1e6))
-            .map(|plan| Arc::clone(&plan.items))
-            .ok_or_else(|| about(Error::invalid("has a group without a plan")))
-    }
-
-    fn publish(&self, trace: &[u8], tag: &Tag) -> Result<String> {
-        let digest = published::on_stored(&self.image, &self.stores, async |stored| {
-            acceleration::with_trace(&stored.store, &stored.digest, trace, tag).await
-        });
-        digest.map(|digest| digest.to_string())
     }
 }
 

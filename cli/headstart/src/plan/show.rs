@@ -1,20 +1,21 @@
 //! `headstart plan show`.
 
-use super::{group, mega, read};
-use crate::layer_map;
+use super::mega;
 use crate::megabytes::Megabytes;
-use crate::published;
-use crate::report::{Fields, Outcome, Report, count};
+use crate::report::{Fields, Outcome, Report};
 use crate::store_args::StoreArgs;
 use clap::Args;
-use headstart_block::{ByteSize, Error, ErrorKind, PlanItem, Result};
-use headstart_command_line::training::open_plans;
+use headstart_block::words::count;
+use headstart_block::{ByteSize, Error, PlanItem, Result};
+use headstart_image::store_access::StoreAccess;
 use headstart_plan::knowledge::RecordedImage;
 use headstart_plan::train::Plans;
-use headstart_plan::zero_shot::{ChoiceReason, Metadata};
+use headstart_plan::zero_shot::Metadata;
 use headstart_plan::{Bandwidth, Bin, ImagePlans, RatedPlan};
 use headstart_store::Reference;
 use headstart_trace::fast26;
+use headstart_train::plan_files::{open_plans, read_plans};
+use headstart_train::{layer_map, published};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::fmt;
@@ -73,9 +74,12 @@ impl Show {
         };
         let about = |e: Error| e.about(path.display());
         let plans = match &self.image {
-            Some(image) => self.of_image(&read(path)?, image).map_err(about)?,
+            Some(image) => {
+                let size = self.size.map(|ByteSize(size)| size);
+                read_plans(path)?.named(image, size).map_err(about)?
+            }
             None if self.creation.is_none() && self.reference.is_none() => {
-                return Ok(Box::new(Listing::of(&read(path)?)));
+                return Ok(Box::new(Listing::of(&read_plans(path)?)));
             }
             None => self.of_creation(path)?,
         };
@@ -86,7 +90,7 @@ impl Show {
         let Some(image) = &self.reference else {
             return Err(Error::invalid("there are no plans to show").remedy("give --plans or --reference"));
         };
-        let (found, plans) = published::find(image, &self.stores)?.ok_or_else(|| none_published(image))?;
+        let (found, plans) = self.stores.with_stores(|stores| published::expect(image, stores))?;
         let plans = plans.sole().map_or_else(|| Arc::new(ImagePlans::none()), |(_, plans)| Arc::clone(plans));
         let mut shown = self.shown(&plans, bandwidth).map_err(|e| e.about(image))?;
         let (digest, generation) = (found.digest.to_string(), found.generation);
@@ -94,23 +98,13 @@ impl Show {
         Ok(shown)
     }
 
-    fn of_image(&self, plans: &Plans, image: &str) -> Result<Arc<ImagePlans>> {
-        let traces = |plans: &ImagePlans| plans.groups.iter().map(|group| group.traces).sum::<u64>();
-        let named = plans.images().filter(|(key, _)| key.image == image);
-        let sized = named.filter(|(key, _)| self.size.is_none_or(|ByteSize(size)| size == key.size));
-        let rank = |key: &RecordedImage, plans: &ImagePlans| {
-            (plans.reason == ChoiceReason::Trained, traces(plans), std::cmp::Reverse(key.size))
-        };
-        let chosen = sized.max_by_key(|(key, plans)| rank(key, plans));
-        chosen.map(|(_, plans)| Arc::clone(plans)).ok_or_else(|| unknown(image, self.size, plans))
-    }
-
     fn of_creation(&self, path: &Path) -> Result<Arc<ImagePlans>> {
         let column = |column: &str| self.creation.as_ref().and_then(|row| row.get(column)).and_then(text);
         let creation = fast26::creation_of(column).map_err(|e| e.about("--creation"))?;
         let (key, map) = match &self.reference {
             Some(reference) => {
-                layer_map::of_image(reference, &self.stores).map(|(key, map)| (key, Some(map)))?
+                let of = |stores: StoreAccess<'_>| layer_map::of_open(&stores.open(reference)?);
+                self.stores.with_stores(of).map(|(key, map)| (key, Some(map)))?
             }
             None => (RecordedImage::of(&creation), None),
         };
@@ -126,18 +120,11 @@ impl Show {
             let policy = "lazy".to_owned();
             return Ok(Shown { reason, published, group: None, policy, bin, plan: None, traces: 0 });
         }
-        let group = group(plans, self.group)?;
+        let group = plans.group(self.group)?;
         let plan = group.at(bytes).cloned();
         let policy = plan.as_ref().map_or_else(|| "lazy".to_owned(), |plan| plan.policy.clone());
         Ok(Shown { reason, published, group: Some(self.group), policy, bin, plan, traces: group.traces })
     }
-}
-
-/// The error for an image without a plan of its own.
-pub(super) fn none_published(image: &Reference) -> Error {
-    Error::new(ErrorKind::NotFound, "no plan is published with it")
-        .about(image)
-        .remedy("publish one with `headstart train --publish`, or give a file of plans by --plans")
 }
 
 /// A field of a row, in any JSON type.
@@ -147,16 +134,6 @@ fn text(value: &Value) -> Option<String> {
         Value::String(text) => Some(text.clone()),
         other => Some(other.to_string()),
     }
-}
-
-fn unknown(image: &str, size: Option<ByteSize>, plans: &Plans) -> Error {
-    let sized = size.map_or(String::new(), |size| format!(" of {size}"));
-    let mut known: Vec<_> = plans.images().map(|(key, _)| key.image.escape_debug().to_string()).collect();
-    known.dedup();
-    let more = if known.len() > SHOWN { ", ..." } else { "" };
-    known.truncate(SHOWN);
-    Error::new(ErrorKind::NotFound, format!("has no plans for `{}`{sized}", image.escape_debug()))
-        .remedy(format!("name one of {}{more}", known.join(", ")))
 }
 
 /// The source of a published plan.

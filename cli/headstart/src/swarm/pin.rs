@@ -2,10 +2,11 @@
 
 use super::warm::HostReports;
 use crate::agent::AgentSocket;
-use crate::report::{Outcome, count};
+use crate::report::Outcome;
 use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
 use clap::Args;
+use headstart_block::words::count;
 use headstart_block::{Error, Result};
 use headstart_image::reference::Reference;
 use headstart_peer_net::pin::Pin;

@@ -2,9 +2,10 @@
 //! to them.
 
 use crate::agent::AgentSocket;
-use crate::report::{Outcome, count};
+use crate::report::Outcome;
 use clap::Args;
 use headstart_block::guarded::shell_word;
+use headstart_block::words::count;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_peer_net::credentials::{self, PublishedTrustList};
 use serde::Serialize;

@@ -1,8 +1,9 @@
 //! `headstart swarm status`: an agent's report of its part in the swarm.
 
 use crate::date::date_of_second;
-use crate::report::{Outcome, count};
+use crate::report::Outcome;
 use headstart_block::ByteSize;
+use headstart_block::words::count;
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt;

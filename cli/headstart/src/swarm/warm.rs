@@ -1,13 +1,12 @@
 //! `headstart swarm warm`: an image is fetched to hosts before it is needed.
 
 use crate::agent::{AgentClient, AgentSocket};
-use crate::published;
-use crate::report::{Outcome, count};
+use crate::report::Outcome;
 use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_agentd::pin_manager::WarmSpec;
+use headstart_block::words::count;
 use headstart_block::{BlockDevice, ByteRange, ByteSize, Error, ErrorKind, FileSource, PlanItem, Result};
-use headstart_command_line::images::on_remote;
 use headstart_image::manifest::{Layer, Manifest};
 use headstart_image::open_image::{OpenImage, opening_ranges};
 use headstart_image::optimize::boot_order;
@@ -16,6 +15,7 @@ use headstart_peer_net::order::Order;
 use headstart_plan::knowledge::RecordedImage;
 use headstart_plan::zero_shot::Metadata;
 use headstart_plan::{ImagePlans, PlanFile};
+use headstart_train::published;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -104,7 +104,7 @@ impl Warm {
 /// The blocks that boots of an image read, by the plan that is published with it or by its boot layer; empty if they
 /// are not known.
 fn known_items(image: &Reference, open: &OpenImage, stores: &StoreArgs) -> Result<Vec<PlanItem>> {
-    Ok(match published::find(image, stores)? {
+    Ok(match stores.with_stores(|stores| published::find(image, stores))? {
         Some((_, plans)) => plans.sole().map(|(_, plans)| items_of(plans)).unwrap_or_default(),
         None => boot_order(open.disk(), &open.manifest),
     })
@@ -142,10 +142,9 @@ pub(super) fn on_open<T>(
     stores: &StoreArgs,
     work: impl Fn(&OpenImage) -> Result<T>,
 ) -> Result<T> {
-    if image.location.is_remote() {
-        on_remote(image, stores, |remote| work(&OpenImage::open_remote(remote)?))
-    } else {
-        work(&OpenImage::open(image)?)
+    match image.location.is_remote() {
+        true => stores.with_stores(|stores| work(&stores.open(image)?)),
+        false => work(&OpenImage::open(image)?),
     }
 }
 

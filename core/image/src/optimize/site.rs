@@ -2,13 +2,14 @@
 
 use super::layout::Layout;
 use super::made::Made;
-use super::source::{Blobs, Source, Stores};
+use super::source::{Blobs, Source};
 use crate::image_blobs::ImageBlobs;
 use crate::manifest::{Layer, Manifest, NewImage};
 use crate::open_image::open_layer_blob;
 use crate::progress::{Progress, step};
 use crate::reference::{Reference, Selector};
 use crate::store::{Image, ImageStore, Staging};
+use crate::store_access::StoreAccess;
 use crate::transfer::transfer;
 use headstart_block::{
     BlockDevice, ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, Result, to_usize,
@@ -150,7 +151,7 @@ impl Site {
         source: &Source,
         image: &NewImage,
         target: &Reference,
-        stores: Stores<'_>,
+        stores: StoreAccess<'_>,
         progress: &dyn Progress,
     ) -> Result<(Image, Option<Digest>)> {
         let tag = target.tag()?;

@@ -6,20 +6,10 @@ use crate::open_image::OpenImage;
 use crate::reference::Reference;
 use crate::remote::RemoteImage;
 use crate::store::ImageStore;
+use crate::store_access::StoreAccess;
 use headstart_block::{Digest, Result};
-use headstart_store::{Store, StoreSettings};
+use headstart_store::Store;
 use std::sync::Arc;
-use tokio::runtime::Handle;
-
-/// The settings and the runtime with which stores are accessed.
-#[derive(Clone, Copy)]
-pub struct Stores<'a> {
-    /// Credentials, limits and retries for the stores.
-    pub settings: &'a StoreSettings,
-    /// The runtime that runs the requests. The caller must not be on one of its threads, because the
-    /// functions that use it block.
-    pub runtime: &'a Handle,
-}
 
 /// An image that is to be optimized: its data is to be stored again in the order in which boots read it.
 pub struct Source {
@@ -39,16 +29,13 @@ impl Source {
     ///
     /// # Errors
     /// As [`OpenImage::open`], and errors of the store.
-    pub fn open(reference: &Reference, stores: Stores<'_>) -> Result<Self> {
+    pub fn open(reference: &Reference, stores: StoreAccess<'_>) -> Result<Self> {
         if !reference.location.is_remote() {
             let open = OpenImage::open(reference)?;
             let store = ImageStore::open(reference.directory()?)?;
             return Ok(Self { open, blobs: Blobs::Directory(store) });
         }
-        let store = headstart_store::open(&reference.location, stores.settings)?;
-        // A mistyped host is reported at once, not after all the retries that a slow store deserves.
-        stores.runtime.block_on(store.check())?;
-        let remote = RemoteImage::open(store, reference, stores.settings.retry, stores.runtime.clone())?;
+        let remote = stores.remote(reference)?;
         let open = OpenImage::open_remote(&remote)?;
         Ok(Self { open, blobs: Blobs::Remote(Box::new(remote)) })
     }
@@ -83,7 +70,7 @@ impl Source {
     }
 
     /// The store in which it is, for copies out of it.
-    pub(super) fn store(&self, stores: Stores<'_>) -> Result<Arc<dyn Store>> {
+    pub(super) fn store(&self, stores: StoreAccess<'_>) -> Result<Arc<dyn Store>> {
         headstart_store::open(&self.open.reference.location, stores.settings)
     }
 }

@@ -34,8 +34,8 @@ impl Place {
         Self { dir: tempfile::tempdir().unwrap(), settings: StoreSettings::default(), runtime }
     }
 
-    fn stores(&self) -> Stores<'_> {
-        Stores { settings: &self.settings, runtime: self.runtime.handle() }
+    fn stores(&self) -> StoreAccess<'_> {
+        StoreAccess { settings: &self.settings, runtime: self.runtime.handle() }
     }
 
     fn image(&self, name: &str) -> Reference {

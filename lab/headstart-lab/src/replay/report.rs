@@ -2,7 +2,8 @@
 
 use super::arguments::ClockName;
 use super::player::Played;
-use headstart_command_line::report::{Fields, Outcome, count};
+use headstart_block::words::count;
+use headstart_command_line::report::{Fields, Outcome};
 use headstart_replay::Nanos;
 use headstart_replay::outcome::SLOW;
 use serde::Serialize;

@@ -5,7 +5,7 @@ use headstart_block::{Error, Result};
 use headstart_command_line::megabytes::Megabytes;
 use headstart_command_line::store_args::StoreArgs;
 use headstart_command_line::training::ObjectiveName;
-use headstart_diskd::NamedImage;
+use headstart_image::named_image::NamedImage;
 use headstart_plan::evaluate;
 use headstart_plan::policy::{NAMES, Objective, by_name};
 use headstart_pull::MissRest;

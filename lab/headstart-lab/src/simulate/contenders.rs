@@ -3,8 +3,6 @@
 use super::arguments::{Disk, Part, PolicyName};
 use super::data::Data;
 use headstart_block::{Error, FileSource, Result};
-use headstart_command_line::training::open_plans;
-use headstart_command_line::training::with_bar;
 use headstart_image::progress::Progress;
 use headstart_plan::artifact::PlanFile;
 use headstart_plan::knowledge::{self, Knowledge, RecordedImage};
@@ -14,6 +12,8 @@ use headstart_plan::zero_shot::Metadata;
 use headstart_plan::{Bandwidth, Bin, ImagePlans};
 use headstart_trace::Creation;
 use headstart_trace::data_set::{DataSet, Skipped};
+use headstart_train::plan_files::open_plans;
+use headstart_train::progress::reported;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
@@ -219,7 +219,7 @@ impl Classroom<'_> {
         let config = self.disk.config(policy);
         let started = Instant::now();
         let make = |knowledge: &Knowledge| {
-            with_bar(progress, "making plans", |each| train::all(knowledge, &config, each))
+            reported(progress, "making plans", |each| train::all(knowledge, &config, each))
         };
         let source = match learned {
             Some(Learned::All(knowledge)) => Source::Trained(make(knowledge)?),
@@ -248,7 +248,7 @@ fn learn(
     let Some(train) = &data.train else { return Ok(Learned::Hidden(BTreeMap::new())) };
     let mut learn = |set: &DataSet, count: bool| {
         let mut knowledge = Knowledge::new(settings);
-        let learned = with_bar(progress, "learning", |each| knowledge.learn(set, disk.threads(), each))?;
+        let learned = reported(progress, "learning", |each| knowledge.learn(set, disk.threads(), each))?;
         if count {
             skipped.add(&learned.skipped);
         }

@@ -16,10 +16,10 @@ pub(crate) use arguments::Fleet;
 pub(super) const AFTER_HELP: &str = arguments::AFTER_HELP;
 
 use headstart_block::{Plan, Result};
-use headstart_command_line::traces::cancelled;
 use headstart_image::progress::Progress;
 use headstart_sim::fleet::{FleetModel, FleetOutcome, HintsModel, SwarmModel, Way, Workload, simulate};
 use headstart_swarm::NodeSettings;
+use headstart_train::progress::cancelled;
 use report::{FleetReport, Row};
 use std::time::Instant;
 use workload::Reads;

@@ -19,7 +19,6 @@ pub(super) const AFTER_HELP: &str = arguments::AFTER_HELP;
 
 use arguments::{Figure, ForesightName};
 use headstart_block::Result;
-use headstart_command_line::traces::cancelled;
 use headstart_image::progress::Progress;
 use headstart_sim::harvest::accuracy::accuracy;
 use headstart_sim::harvest::ceiling::Rules;
@@ -27,6 +26,7 @@ use headstart_sim::harvest::performance::{Length, measure};
 use headstart_sim::harvest::planner::planned;
 use headstart_sim::harvest::statistics::DemandStatistics;
 use headstart_sim::harvest::{Fleet, Grain, StorageSource, availability, simulate};
+use headstart_train::progress::cancelled;
 use report::{Availability, HarvestReport, Ran, StatisticsRow};
 
 /// VMs that predictors are tried on.

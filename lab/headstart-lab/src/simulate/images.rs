@@ -2,9 +2,8 @@
 
 use super::arguments::Disk;
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_command_line::images::on_remote;
 use headstart_command_line::store_args::StoreArgs;
-use headstart_diskd::NamedImage;
+use headstart_image::named_image::NamedImage;
 use headstart_image::open_image::OpenImage;
 use headstart_replay::ImageMap;
 use headstart_store::Reference;
@@ -49,9 +48,8 @@ impl Disk {
 
 /// The map of an image, in any store.
 pub(super) fn map(reference: &Reference, stores: &StoreArgs) -> Result<ImageMap> {
-    if reference.location.is_remote() {
-        on_remote(reference, stores, |remote| Ok(ImageMap::of(OpenImage::open_remote(remote)?)))
-    } else {
-        Ok(ImageMap::of(OpenImage::open(reference)?))
+    match reference.location.is_remote() {
+        true => stores.with_stores(|stores| Ok(ImageMap::of(stores.open(reference)?))),
+        false => Ok(ImageMap::of(OpenImage::open(reference)?)),
     }
 }

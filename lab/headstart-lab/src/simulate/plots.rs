@@ -126,6 +126,6 @@ fn ablation(report: &DiskReport, list: &[Contender], routes: &[Route]) -> Pictur
         .second(Axis::linear("99th percentile of waits [s]").from(0.0))
         .with(Series::bars("hit rate", rates))
         .with(Series::line("99th percentile of waits", waits).on_second());
-    let note = format!("means over {}", headstart_command_line::report::count(routes.len() as u64, "link"));
+    let note = format!("means over {}", headstart_block::words::count(routes.len() as u64, "link"));
     Picture::new("With parts left out").note(note).columns(1).panel(900.0, 320.0).with(chart)
 }

@@ -1,6 +1,6 @@
 //! The paper's figures as tables.
 
-use headstart_command_line::report::count;
+use headstart_block::words::count;
 use headstart_trace::stats::distribution::Distribution;
 use headstart_trace::stats::figures::{Figures, Intervals};
 use headstart_trace::stats::{ByKind, CreationFigures};

@@ -2,14 +2,15 @@
 
 use super::figures::{Creations, Traces};
 use headstart_block::Result;
+use headstart_block::words::count;
 use headstart_command_line::date::date_of_second;
-use headstart_command_line::report::{Outcome, count};
-use headstart_command_line::traces::read_all;
+use headstart_command_line::report::Outcome;
 use headstart_image::progress::Progress;
 use headstart_plan::preprocess::{self, ModelSettings};
 use headstart_trace::data_set::{DataSetLimits, Skipped};
 use headstart_trace::stats::{self, Boot, Collector, CreationFigures, Figures, RequestStats};
 use headstart_trace::{Creation, DataSet, Trace};
+use headstart_train::traces::read_all;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;

@@ -2,10 +2,11 @@
 
 use clap::{Args, ValueEnum};
 use headstart_block::Result;
-use headstart_command_line::report::{Outcome, count};
-use headstart_command_line::traces::cancelled;
+use headstart_block::words::count;
+use headstart_command_line::report::Outcome;
 use headstart_image::progress::Progress;
 use headstart_trace::synthesize::{Layout, SynthesisSettings, Synthesized, Synthesizer};
+use headstart_train::progress::cancelled;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;

@@ -2,7 +2,8 @@
 
 use super::arguments::ForesightName;
 use super::performance;
-use headstart_command_line::report::{Outcome, count};
+use headstart_block::words::count;
+use headstart_command_line::report::Outcome;
 use headstart_sim::harvest::accuracy::{PredictorAccuracy, RATIOS};
 use headstart_sim::harvest::availability::Available;
 use headstart_sim::harvest::performance::PerformanceReport as Performance;

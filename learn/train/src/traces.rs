@@ -1,18 +1,11 @@
 //! Recorded boots, read with progress.
 
+use crate::progress::cancelled;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
 use headstart_trace::Trace;
 use headstart_trace::data_set::{DataSet, Skipped};
 use std::path::Path;
-
-/// Fails if the user has asked the command to stop.
-///
-/// # Errors
-/// [`ErrorKind::Cancelled`] if the user has.
-pub fn cancelled(progress: &dyn Progress) -> Result<()> {
-    if progress.is_cancelled() { Err(Error::new(ErrorKind::Cancelled, "interrupted")) } else { Ok(()) }
-}
 
 /// Creates the error that a data set has nothing to work on. It names `path` and consists of `cause` and the
 /// reasons for which traces were skipped.

@@ -10,25 +10,22 @@
 //! Counts that have not changed make the same boots, which are known then. Counts that have grown make others: they are
 //! learned beside the earlier ones, as the boots of another day would be.
 
-use crate::published::{Stored, on_stored};
-use crate::report::count;
-use crate::store_args::StoreArgs;
+use headstart_block::exchange::{Hint, ImageCounts};
 use headstart_block::random::mix;
 use headstart_block::{ByteRange, Result, SLICE_SIZE, to_usize};
-use headstart_disk::image_key_of;
-use headstart_diskd::NamedImage;
+use headstart_image::image_key::key_of_manifest;
 use headstart_image::manifest::Manifest;
+use headstart_image::named_image::NamedImage;
+use headstart_image::store_access::{StoreAccess, StoredImage};
 use headstart_plan::knowledge::Knowledge;
-use headstart_swarm::tracker::{Hint, ImageCounts};
 use headstart_trace::{Creation, DIGEST, Op, Record, Trace};
 use serde::Serialize;
-use std::fmt;
 
 /// The most boots that are made of counts: a slice that fewer than one in twice this many disks read is not preloaded.
 const BOOTS_MAX: u32 = 8;
 
 /// The counts of an image from a tracker.
-pub(crate) struct Counted {
+pub struct Counted {
     counts: ImageCounts,
     image: String,
     boots: Vec<Trace>,
@@ -39,10 +36,9 @@ impl Counted {
     ///
     /// # Errors
     /// If its manifest cannot be read.
-    pub(crate) fn find(all: &[ImageCounts], image: &NamedImage, stores: &StoreArgs) -> Result<Option<Self>> {
-        let (digest, manifest) =
-            on_stored(&image.reference, stores, async |stored: Stored| Ok((stored.digest, stored.manifest)))?;
-        let key = image_key_of(&manifest);
+    pub fn find(all: &[ImageCounts], image: &NamedImage, stores: StoreAccess<'_>) -> Result<Option<Self>> {
+        let StoredImage { digest, manifest, .. } = stores.stored(&image.reference)?;
+        let key = key_of_manifest(&manifest);
         let Some(counts) = all.iter().find(|counts| Some(counts.image) == key) else { return Ok(None) };
         let known_as = manifest.known_as(digest).to_string();
         let (name, label) = if image.name.is_empty() {
@@ -55,37 +51,26 @@ impl Counted {
     }
 
     /// Learns from the counts.
-    pub(crate) fn learn(self, knowledge: &mut Knowledge) -> CountedReport {
+    pub fn learn(self, knowledge: &mut Knowledge) -> CountedBoots {
         let new = self.boots.iter().filter(|boot| knowledge.learn_one(boot)).count();
         let (image, disks) = (self.image, self.counts.disks);
-        CountedReport { image, disks, slices: self.counts.slices.len(), boots: self.boots.len(), new }
+        CountedBoots { image, disks, slices: self.counts.slices.len(), boots: self.boots.len(), new }
     }
 }
 
 /// The result of learning from counts.
-#[derive(Serialize)]
-pub(crate) struct CountedReport {
-    image: String,
+#[derive(Clone, Debug, Serialize)]
+pub struct CountedBoots {
+    /// The name of the image.
+    pub image: String,
     /// Disks that a tracker counted.
-    disks: u32,
+    pub disks: u32,
     /// Slices that the disks read.
-    slices: usize,
-    /// The boots that were made of the counts, and the number of those that were not known before.
-    boots: usize,
-    new: usize,
-}
-
-impl fmt::Display for CountedReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { image, disks, boots, new, .. } = self;
-        let known = if new == boots { "" } else { ", known before" };
-        write!(
-            f,
-            "{} of {image} that a tracker counted, as {}{known}",
-            count((*disks).into(), "disk"),
-            count(*boots as u64, "boot")
-        )
-    }
+    pub slices: usize,
+    /// The boots that were made of the counts.
+    pub boots: usize,
+    /// The number of those that were not known before.
+    pub new: usize,
 }
 
 /// The creation that all boots of an image share.
@@ -132,7 +117,7 @@ fn boots_of(counts: &ImageCounts, creation: &Creation) -> Vec<Trace> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headstart_swarm::tracker::ImageKey;
+    use headstart_block::exchange::ImageKey;
 
     fn counts(disks: u32, slices: &[(u32, u32)]) -> ImageCounts {
         let hint = |(slice, disks): &(u32, u32)| Hint { slice: *slice, disks: *disks, mean_ms: 10 * slice };

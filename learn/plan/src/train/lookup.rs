@@ -1,0 +1,40 @@
+//! The lookup of plans by the name of an image.
+
+use super::Plans;
+use crate::knowledge::RecordedImage;
+use crate::plans::ImagePlans;
+use crate::zero_shot::ChoiceReason;
+use headstart_block::{ByteSize, Error, ErrorKind, Result};
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+/// The most names that an error lists.
+const LISTED_MAX: usize = 20;
+
+impl Plans {
+    /// The plans of the image of that name; of several sizes those of `size`, otherwise those with the most traces of
+    /// their own.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if there are none, with the names that there are.
+    pub fn named(&self, image: &str, size: Option<u64>) -> Result<Arc<ImagePlans>> {
+        let traces = |plans: &ImagePlans| plans.groups.iter().map(|group| group.traces).sum::<u64>();
+        let named = self.images().filter(|(key, _)| key.image == image);
+        let sized = named.filter(|(key, _)| size.is_none_or(|size| size == key.size));
+        let rank = |key: &RecordedImage, plans: &ImagePlans| {
+            (plans.reason == ChoiceReason::Trained, traces(plans), Reverse(key.size))
+        };
+        let chosen = sized.max_by_key(|(key, plans)| rank(key, plans));
+        chosen.map(|(_, plans)| Arc::clone(plans)).ok_or_else(|| self.unknown(image, size))
+    }
+
+    fn unknown(&self, image: &str, size: Option<u64>) -> Error {
+        let sized = size.map_or(String::new(), |size| format!(" of {}", ByteSize(size)));
+        let mut known: Vec<_> = self.images().map(|(key, _)| key.image.escape_debug().to_string()).collect();
+        known.dedup();
+        let more = if known.len() > LISTED_MAX { ", ..." } else { "" };
+        known.truncate(LISTED_MAX);
+        Error::new(ErrorKind::NotFound, format!("has no plans for `{}`{sized}", image.escape_debug()))
+            .remedy(format!("name one of {}{more}", known.join(", ")))
+    }
+}

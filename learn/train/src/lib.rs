@@ -1,0 +1,29 @@
+//! Training: boots of images become plans, and plans reach the hosts that attach the images.
+//!
+//! `headstart-plan` computes; this crate has the files, the stores and the images around it.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`training`] | one run of training: what is known, what is new, where plans go (read this first) |
+//! | [`summary`] | the result of training for an image, in numbers |
+//! | [`traces`] | recorded boots, read with progress |
+//! | [`counted`] | the counts of trackers, as boots to learn from |
+//! | [`published`] | plans that are published with images |
+//! | [`plan_files`] | plans that were written to a file |
+//! | [`layer_map`] | the layer of each part of a disk, by which plans of other images apply |
+//! | [`order`] | an image that is laid out again in the order of its plans |
+//! | [`export`] | a plan as a trace of OverlayBD's prefetcher |
+//! | [`progress`] | the progress of learning, and the request to stop it |
+
+#![forbid(unsafe_code)]
+
+pub mod counted;
+pub mod export;
+pub mod layer_map;
+pub mod order;
+pub mod plan_files;
+pub mod progress;
+pub mod published;
+pub mod summary;
+pub mod traces;
+pub mod training;

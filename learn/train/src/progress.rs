@@ -1,0 +1,34 @@
+//! The progress of learning, and the request to stop it.
+
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_image::progress::Progress;
+use headstart_plan::knowledge::OnProgress;
+
+/// Fails if the user has asked the command to stop.
+///
+/// # Errors
+/// [`ErrorKind::Cancelled`] if the user has.
+pub fn cancelled(progress: &dyn Progress) -> Result<()> {
+    if progress.is_cancelled() { Err(Error::new(ErrorKind::Cancelled, "interrupted")) } else { Ok(()) }
+}
+
+/// Reports the progress of `work` as `task`.
+///
+/// # Errors
+/// The errors of `work`; [`ErrorKind::Cancelled`] if the user asks the command to stop.
+pub fn reported<T>(
+    progress: &dyn Progress,
+    task: &'static str,
+    work: impl FnOnce(OnProgress<'_>) -> Result<T>,
+) -> Result<T> {
+    let mut shown = None;
+    work(&mut |now| {
+        let before = shown.unwrap_or_else(|| {
+            progress.begin_items(task, now.all);
+            0
+        });
+        progress.advance(now.done.saturating_sub(before));
+        shown = Some(now.done);
+        cancelled(progress)
+    })
+}

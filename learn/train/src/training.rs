@@ -1,0 +1,215 @@
+//! One run of training: what is known, what is new, and where plans go.
+//!
+//! The steps are separate, because each may take long and the caller reports the time of each: [`TrainingRun::begin`],
+//! [`TrainingRun::learn`], [`TrainingRun::learn_layers`], [`TrainingRun::plan`], [`TrainingRun::save`].
+
+use crate::counted::{Counted, CountedBoots};
+use crate::layer_map;
+use crate::progress::reported;
+use crate::published::{Publication, PublishedPlans, no_boots_of};
+use crate::traces::nothing;
+use headstart_block::exchange::ImageCounts;
+use headstart_block::words::count;
+use headstart_block::{Error, ErrorKind, FileSource, Result};
+use headstart_image::export::OutputFile;
+use headstart_image::named_image::NamedImage;
+use headstart_image::progress::Progress;
+use headstart_image::store_access::StoreAccess;
+use headstart_plan::knowledge::{Knowledge, KnowledgeSettings, Learned};
+use headstart_plan::train::{self, Plans, TrainConfig};
+use headstart_trace::data_set::{DataSet, DataSetLimits, Skipped};
+use std::path::{Path, PathBuf};
+
+/// The boots to learn from, and the places of the results.
+#[derive(Clone, Debug)]
+pub struct TrainingSettings {
+    /// A directory of traces, a data set of the FAST'26 layout, or one trace.
+    pub traces: Option<PathBuf>,
+    /// The files or sockets of trackers whose counts are learned from.
+    pub counts: Vec<PathBuf>,
+    /// The file to write the plans to.
+    pub output: Option<PathBuf>,
+    /// The file with earlier knowledge, to which the boots are added.
+    pub learned: Option<PathBuf>,
+    /// Images that some of the boots are of, whose layers are learned.
+    pub images: Vec<NamedImage>,
+    /// Images that the plans of their boots are published with.
+    pub publish: Vec<NamedImage>,
+    /// The factor by which guests are assumed to be faster than when they were recorded; 0 and 1 change
+    /// nothing.
+    pub faster: u32,
+    /// The settings of making plans.
+    pub config: TrainConfig,
+}
+
+/// The outcome of learning.
+#[derive(Debug)]
+pub struct LearnedBoots {
+    /// The number of traces that were read.
+    pub read: u64,
+    /// Traces that were known before.
+    pub known: u64,
+    /// The counts of trackers.
+    pub counted: Vec<CountedBoots>,
+    /// The traces that could not be read, and those that were sorted by time before learning, by reason.
+    pub skipped: Skipped,
+}
+
+/// A run of training.
+pub struct TrainingRun<'a> {
+    settings: &'a TrainingSettings,
+    stores: StoreAccess<'a>,
+    learned_file: Option<OutputFile>,
+    plans_file: Option<OutputFile>,
+    targets: Vec<Publication<'a>>,
+    knowledge: Knowledge,
+}
+
+impl<'a> TrainingRun<'a> {
+    /// Begins the files, finds the images and reads the earlier knowledge: a place that cannot be used is refused
+    /// before the long work.
+    ///
+    /// # Errors
+    /// If settings do not go together, a file cannot be made or read, or an image cannot be found.
+    pub fn begin(settings: &'a TrainingSettings, stores: StoreAccess<'a>) -> Result<Self> {
+        headstart_plan::policy::by_name(&settings.config.policy)?;
+        if let (Some(learned), Some(output)) = (&settings.learned, &settings.output)
+            && learned == output
+        {
+            return Err(Error::invalid("is named both for the knowledge and for the plans")
+                .about(output.display())
+                .remedy("give `--learned` and `--output` a file each"));
+        }
+        if !settings.counts.is_empty() && settings.images.is_empty() && settings.publish.is_empty() {
+            return Err(Error::invalid("a tracker knows images by numbers that only their manifests tell")
+                .remedy("name the images with --image or --publish"));
+        }
+        let create = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::create).transpose();
+        let (learned_file, plans_file) = (create(&settings.learned)?, create(&settings.output)?);
+        let targets = settings.publish.iter().map(|image| Publication::prepare(image, stores));
+        let targets = targets.collect::<Result<_>>()?;
+        let knowledge = knowledge(settings)?;
+        Ok(Self { settings, stores, learned_file, plans_file, targets, knowledge })
+    }
+
+    /// Learns from the traces, and from the counts of trackers, each with its place.
+    ///
+    /// # Errors
+    /// If there is nothing to learn from, or something cannot be read; an error if the user wants to stop.
+    pub fn learn(
+        &mut self,
+        counts: &[(&Path, Vec<ImageCounts>)],
+        progress: &dyn Progress,
+    ) -> Result<LearnedBoots> {
+        let counted = self.counted(counts)?;
+        let (learned, skipped) = self.learn_traces(progress)?;
+        let counted = counted.into_iter().map(|counted| counted.learn(&mut self.knowledge)).collect();
+        if self.knowledge.images().all(|(_, image)| image.traces() == 0) {
+            let source = self.settings.traces.as_ref().or(self.settings.counts.first());
+            let source = source.map_or(Path::new(""), PathBuf::as_path);
+            return Err(no_boots(source, &self.knowledge, &skipped));
+        }
+        Ok(LearnedBoots { read: learned.read, known: learned.known, counted, skipped })
+    }
+
+    /// Learns from recorded boots.
+    fn learn_traces(&mut self, progress: &dyn Progress) -> Result<(Learned, Skipped)> {
+        let Some(traces) = &self.settings.traces else { return Ok((Learned::default(), Skipped::default())) };
+        let set = DataSet::open(traces, &DataSetLimits::default())?;
+        let mut skipped = set.skipped().clone();
+        let knowledge = &mut self.knowledge;
+        let learned = reported(progress, "reading traces", |each| knowledge.learn(&set, 0, each))?;
+        skipped.add(&learned.skipped);
+        Ok((learned, skipped))
+    }
+
+    /// The counts of trackers for the named images.
+    fn counted(&self, counts: &[(&Path, Vec<ImageCounts>)]) -> Result<Vec<Counted>> {
+        let named: Vec<&NamedImage> = self.settings.images.iter().chain(&self.settings.publish).collect();
+        let mut all = Vec::new();
+        for (place, counts) in counts {
+            let found = named.iter().map(|image| Counted::find(counts, image, self.stores));
+            let found: Vec<Counted> = found.filter_map(Result::transpose).collect::<Result<_>>()?;
+            if found.is_empty() {
+                let names: Vec<_> = named.iter().map(|image| image.reference.to_string()).collect();
+                let what = format!("has nothing of {}", names.join(", "));
+                return Err(Error::new(ErrorKind::NotFound, what).about(place.display()).remedy(
+                    "an image's disks are counted while they are attached to a swarm with a tracker",
+                ));
+            }
+            all.extend(found);
+        }
+        Ok(all)
+    }
+
+    /// Adds the layers of the images. Those of an optimized image have no information about others.
+    ///
+    /// # Errors
+    /// If none of the boots is of one of the images, or an image cannot be opened.
+    pub fn learn_layers(&mut self) -> Result<()> {
+        let published = self.settings.publish.iter().zip(&self.targets);
+        let published = published.filter(|(_, target)| !target.is_optimized()).map(|(named, _)| named);
+        for NamedImage { name, reference } in self.settings.images.iter().chain(published) {
+            let (key, map) = layer_map::of_open(&self.stores.open(reference)?)?;
+            let image = if name.is_empty() { &key.image } else { name };
+            let known = self.knowledge.images().map(|(known, _)| known);
+            let keys: Vec<_> = known.filter(|known| known.image == *image).cloned().collect();
+            if keys.is_empty() {
+                return Err(no_boots_of(image, reference));
+            }
+            keys.iter().try_for_each(|key| self.knowledge.set_layers(key, map.clone()))?;
+        }
+        self.targets.iter().try_for_each(|target| target.key(&self.knowledge).map(drop))
+    }
+
+    /// Makes the plans of all images.
+    ///
+    /// # Errors
+    /// As [`train::all`]; an error if the user wants to stop.
+    pub fn plan(&self, progress: &dyn Progress) -> Result<Plans> {
+        reported(progress, "making plans", |each| train::all(&self.knowledge, &self.settings.config, each))
+    }
+
+    /// Writes the files, and publishes the plans. Returns the length of the file of plans, if there is one, what was
+    /// published, and the knowledge.
+    ///
+    /// # Errors
+    /// If a file cannot be written, an image has no plans, or its store refuses them.
+    pub fn save(self, plans: &Plans) -> Result<(Option<u64>, Vec<PublishedPlans>, Knowledge)> {
+        let Self { stores, learned_file, plans_file, targets, knowledge, .. } = self;
+        if let Some(file) = learned_file {
+            file.fill(|out| knowledge.write(out))?;
+        }
+        let bytes = plans_file.map(|file| file.fill(|out| plans.write(out))).transpose()?;
+        let published = targets.iter().map(|target| target.publish(plans, &knowledge, stores));
+        Ok((bytes, published.collect::<Result<_>>()?, knowledge))
+    }
+}
+
+/// The earlier knowledge.
+fn knowledge(settings: &TrainingSettings) -> Result<Knowledge> {
+    let faster = settings.faster;
+    let Some(path) = settings.learned.as_ref().filter(|path| path.exists()) else {
+        return Ok(Knowledge::new(KnowledgeSettings { faster, ..KnowledgeSettings::default() }));
+    };
+    let knowledge = Knowledge::read(&FileSource::open(path)?).map_err(|e| e.about(path.display()))?;
+    let before = knowledge.settings().faster;
+    if before != faster {
+        let cause = format!("was learned from guests taken as {before} times as fast");
+        let error = Error::new(ErrorKind::Conflict, cause).about(path.display());
+        return Err(error.remedy(format!("give --faster {before}, or another file")));
+    }
+    Ok(knowledge)
+}
+
+/// The error if nothing was learned from `source`.
+fn no_boots(source: &Path, knowledge: &Knowledge, skipped: &Skipped) -> Error {
+    const CAUSE: &str = "has no boot that could be learned from";
+    let few = knowledge.images().fold(0_u64, |sum, (_, image)| sum.saturating_add(image.dropped().few_reads));
+    if few == 0 {
+        return nothing(source, CAUSE, skipped);
+    }
+    let (boots, least) = (count(few, "boot"), knowledge.settings().model.reads_min);
+    nothing(source, &format!("{CAUSE}: {boots} with fewer than {least} reads"), skipped)
+        .remedy("record whole boots: attach the disk to a guest, and let it boot before the disk is detached")
+}
