@@ -27,7 +27,7 @@ const ROWS: &[&[&str]] = &[
     &["headstart-harvest", "headstart-predictors", "headstart-pull", "headstart-swarm", "headstart-train"],
     &["headstart-cache", "headstart-preload"],
     &["headstart-disk", "headstart-export", "headstart-replay", "headstart-snapshotter"],
-    &["headstart-diskd", "headstart-harvestd", "headstart-peer-net", "headstart-sim"],
+    &["headstart-diskd", "headstart-doctor", "headstart-harvestd", "headstart-peer-net", "headstart-sim"],
     &["headstart-command-line", "headstart-range-proxy"],
     &["headstart-agentd", "headstart-control"],
     &["headstart", "headstart-lab"],

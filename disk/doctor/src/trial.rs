@@ -6,14 +6,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The outcome of a trial.
-pub(super) enum Trial {
+pub(crate) enum Trial {
     Ended(ExitStatus),
     TookTooLong,
     NotStarted,
 }
 
 /// Runs `command` with all its streams closed, and kills it when it takes longer than `patience`.
-pub(super) fn run(command: &mut Command, patience: Duration) -> Trial {
+pub(crate) fn run(command: &mut Command, patience: Duration) -> Trial {
     let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut child) = command.spawn() else { return Trial::NotStarted };
     let deadline = Instant::now() + patience;
@@ -32,7 +32,7 @@ pub(super) fn run(command: &mut Command, patience: Duration) -> Trial {
 }
 
 /// The program `name`, in the `PATH` or in the directories of administrators' tools.
-pub(super) fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories =
         std::env::split_paths(&path).chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));

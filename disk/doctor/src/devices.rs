@@ -1,7 +1,7 @@
 //! The ways to serve a disk, and their clients.
 
-use super::trial::find;
-use super::{Finding, State};
+use crate::finding::{Availability, HostFinding};
+use crate::trial::find;
 use headstart_block::Error;
 use headstart_export::{kernel_nbd, ublk as ublk_server};
 use std::fs::{self, OpenOptions};
@@ -20,56 +20,58 @@ const TOOLS: [(&str, &str, &str); 6] = [
 ];
 
 /// Tries to listen on sockets, as the NBD server does.
-pub(super) fn nbd() -> Finding {
+pub(crate) fn nbd() -> HostFinding {
     let served =
         tempfile::tempdir().and_then(|directory| UnixListener::bind(directory.path().join("socket")));
     let local = std::net::TcpListener::bind(("127.0.0.1", 0));
     match (served, local) {
-        (Ok(_), Ok(_)) => Finding::new("nbd", State::Yes, "served on Unix sockets and TCP"),
+        (Ok(_), Ok(_)) => HostFinding::new("nbd", Availability::Yes, "served on Unix sockets and TCP"),
         (Ok(_), Err(error)) => {
-            Finding::new("nbd", State::Limited, format!("on Unix sockets only; TCP: {error}"))
+            HostFinding::new("nbd", Availability::Limited, format!("on Unix sockets only; TCP: {error}"))
         }
-        (Err(error), _) => Finding::new("nbd", State::No, format!("no Unix socket can be made: {error}"))
-            .remedy("set TMPDIR to a directory on a local disk that this user may write to"),
+        (Err(error), _) => {
+            HostFinding::new("nbd", Availability::No, format!("no Unix socket can be made: {error}"))
+                .remedy("set TMPDIR to a directory on a local disk that this user may write to")
+        }
     }
 }
 
 /// A finding for each tool, and one for the presence of any client.
-pub(super) fn clients() -> (Vec<Finding>, Finding) {
+pub(crate) fn clients() -> (Vec<HostFinding>, HostFinding) {
     let find_tool = |name: &str| match name {
         "qemu-system" => find(&format!("qemu-system-{}", std::env::consts::ARCH)),
         name => find(name),
     };
-    let findings: Vec<Finding> = TOOLS
+    let findings: Vec<HostFinding> = TOOLS
         .iter()
         .map(|(name, what, package)| match find_tool(name) {
-            Some(path) => Finding::new(name, State::Yes, format!("{} ({what})", path.display())),
-            None => Finding::new(name, State::No, format!("not installed ({what})"))
+            Some(path) => HostFinding::new(name, Availability::Yes, format!("{} ({what})", path.display())),
+            None => HostFinding::new(name, Availability::No, format!("not installed ({what})"))
                 .remedy(format!("apt-get install {package}")),
         })
         .collect();
     // The last tool, nbdkit, is no client.
     let found: Vec<&str> = findings[..TOOLS.len() - 1]
         .iter()
-        .filter(|tool| tool.state == State::Yes)
+        .filter(|tool| tool.state == Availability::Yes)
         .map(|tool| tool.feature)
         .collect();
     let any = if found.is_empty() {
-        Finding::new("client", State::No, "no program here can use a disk over NBD")
+        HostFinding::new("client", Availability::No, "no program here can use a disk over NBD")
             .remedy("install one: apt-get install qemu-system-x86 qemu-utils")
     } else {
-        Finding::new("client", State::Yes, found.join(", "))
+        HostFinding::new("client", Availability::Yes, found.join(", "))
     };
     (findings, any)
 }
 
 /// The finding about vhost-user, which needs shared memory. `kvm` is `true` if guests are known to run on the
 /// processor.
-pub(super) fn vhost_user(kvm: bool) -> Finding {
+pub(crate) fn vhost_user(kvm: bool) -> HostFinding {
     if rustix::fs::memfd_create("headstart-doctor", rustix::fs::MemfdFlags::CLOEXEC).is_err() {
-        return Finding::new(
+        return HostFinding::new(
             "vhost-user",
-            State::No,
+            Availability::No,
             "this kernel has no memfd, which guests share memory by",
         )
         .remedy("use NBD, or a kernel from 3.17 on");
@@ -87,13 +89,13 @@ pub(super) fn vhost_user(kvm: bool) -> Finding {
         // QEMU's emulation keeps code that it has translated, and does not see another process write to the guest's
         // memory: a boot sector that loads the next one over itself runs forever, with any vhost-user-blk server.
         let detail = format!("{detail}; without KVM, QEMU (TCG) does not boot from such a disk");
-        return Finding::new("vhost-user", State::Limited, detail)
+        return HostFinding::new("vhost-user", Availability::Limited, detail)
             .remedy("use NBD, or boot a kernel from a file: -kernel FILE -initrd FILE");
     }
-    Finding::new("vhost-user", State::Yes, detail)
+    HostFinding::new("vhost-user", Availability::Yes, detail)
 }
 
-pub(super) fn fuse() -> Finding {
+pub(crate) fn fuse() -> HostFinding {
     let device = Path::new("/dev/fuse");
     if let Err(error) = OpenOptions::new().read(true).write(true).open(device) {
         let remedy = match error.kind() {
@@ -103,56 +105,68 @@ pub(super) fn fuse() -> Finding {
             _ => "modprobe fuse; in a container, give it the device /dev/fuse and the capability SYS_ADMIN",
         };
         let cause = format!("/dev/fuse cannot be opened: {error}");
-        return Finding::new("fuse", State::No, cause).remedy(remedy);
+        return HostFinding::new("fuse", Availability::No, cause).remedy(remedy);
     }
     if rustix::process::geteuid().is_root() {
-        return Finding::new("fuse", State::Yes, "disks can be mounted as files, open to all users");
+        return HostFinding::new(
+            "fuse",
+            Availability::Yes,
+            "disks can be mounted as files, open to all users",
+        );
     }
     match find("fusermount3") {
-        Some(_) => {
-            Finding::new("fuse", State::Limited, "disks can be mounted as files, open to this user only")
-                .remedy("run it as root where a hypervisor of another user shall open them")
-        }
-        None => {
-            Finding::new("fuse", State::No, "fusermount3 is not installed").remedy("apt-get install fuse3")
-        }
+        Some(_) => HostFinding::new(
+            "fuse",
+            Availability::Limited,
+            "disks can be mounted as files, open to this user only",
+        )
+        .remedy("run it as root where a hypervisor of another user shall open them"),
+        None => HostFinding::new("fuse", Availability::No, "fusermount3 is not installed")
+            .remedy("apt-get install fuse3"),
     }
 }
 
-pub(super) fn loop_devices() -> Finding {
+pub(crate) fn loop_devices() -> HostFinding {
     if find("losetup").is_none() {
-        return Finding::new("loop", State::No, "losetup is not installed").remedy("apt-get install mount");
+        return HostFinding::new("loop", Availability::No, "losetup is not installed")
+            .remedy("apt-get install mount");
     }
     match OpenOptions::new().read(true).write(true).open("/dev/loop-control") {
-        Ok(_) => {
-            Finding::new("loop", State::Yes, "a disk that is mounted as a file can become a block device")
+        Ok(_) => HostFinding::new(
+            "loop",
+            Availability::Yes,
+            "a disk that is mounted as a file can become a block device",
+        ),
+        Err(error) => {
+            HostFinding::new("loop", Availability::No, format!("/dev/loop-control cannot be opened: {error}"))
+                .remedy("run as root; modprobe loop")
         }
-        Err(error) => Finding::new("loop", State::No, format!("/dev/loop-control cannot be opened: {error}"))
-            .remedy("run as root; modprobe loop"),
     }
 }
 
-pub(super) fn kernel_nbd() -> Finding {
+pub(crate) fn kernel_nbd() -> HostFinding {
     match kernel_nbd::probe() {
-        Ok(()) => Finding::new("kernel nbd", State::Yes, "disks can become /dev/nbdN"),
+        Ok(()) => HostFinding::new("kernel nbd", Availability::Yes, "disks can become /dev/nbdN"),
         Err(error) => refused("kernel nbd", &error),
     }
 }
 
-pub(super) fn ublk() -> Finding {
+pub(crate) fn ublk() -> HostFinding {
     match ublk_server::probe() {
-        Ok(kernel) => {
-            Finding::new("ublk", State::Limited, format!("kernel {kernel} has it; EXPERIMENTAL here"))
-        }
+        Ok(kernel) => HostFinding::new(
+            "ublk",
+            Availability::Limited,
+            format!("kernel {kernel} has it; EXPERIMENTAL here"),
+        ),
         Err(error) => refused("ublk", &error),
     }
 }
 
 /// The finding for an error of this project, which ends with its remedy, after a semicolon.
-fn refused(feature: &'static str, error: &Error) -> Finding {
+fn refused(feature: &'static str, error: &Error) -> HostFinding {
     let text = error.to_string();
     match text.split_once("; ") {
-        Some((cause, remedy)) => Finding::new(feature, State::No, cause).remedy(remedy),
-        None => Finding::new(feature, State::No, text),
+        Some((cause, remedy)) => HostFinding::new(feature, Availability::No, cause).remedy(remedy),
+        None => HostFinding::new(feature, Availability::No, text),
     }
 }

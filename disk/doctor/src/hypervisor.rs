@@ -4,8 +4,8 @@
 //! after their first instructions. So a guest is run through its whole firmware: from a disk of one sector, whose
 //! program writes a number to the device that ends QEMU with it.
 
-use super::trial::{Trial, find, run};
-use super::{Finding, State};
+use crate::finding::{Availability, HostFinding};
+use crate::trial::{Trial, find, run};
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
@@ -24,23 +24,24 @@ const SIGNATURE: [u8; 2] = [0x55, 0xaa];
 /// The status with which QEMU's `isa-debug-exit` ends when 0x10 is written to it.
 const RAN: i32 = (0x10 << 1) | 1;
 
-pub(super) fn kvm() -> Finding {
+pub(crate) fn kvm() -> HostFinding {
     let device = Path::new("/dev/kvm");
     if !device.exists() {
-        return Finding::new(
+        return HostFinding::new(
             FEATURE,
-            State::No,
+            Availability::No,
             "there is no /dev/kvm: guests run 10 to 50 times slower (TCG)",
         )
         .remedy("load kvm_intel or kvm_amd; in a virtual machine, have nested virtualization turned on");
     }
     let open = std::fs::OpenOptions::new().read(true).write(true).open(device);
     if let Err(error) = open {
-        return Finding::new(FEATURE, State::No, format!("/dev/kvm cannot be opened: {error}"))
+        return HostFinding::new(FEATURE, Availability::No, format!("/dev/kvm cannot be opened: {error}"))
             .remedy("add this user to the group kvm, or give the device to the container");
     }
-    let not_tried =
-        |why: &str| Finding::new(FEATURE, State::Limited, format!("there is /dev/kvm; not tried, {why}"));
+    let not_tried = |why: &str| {
+        HostFinding::new(FEATURE, Availability::Limited, format!("there is /dev/kvm; not tried, {why}"))
+    };
     if !cfg!(target_arch = "x86_64") {
         return not_tried("since the trial is for x86-64");
     }
@@ -49,16 +50,16 @@ pub(super) fn kvm() -> Finding {
     };
     match run_guest(&qemu) {
         Ok(Trial::Ended(status)) if status.code() == Some(RAN) => {
-            Finding::new(FEATURE, State::Yes, "a virtual machine ran")
+            HostFinding::new(FEATURE, Availability::Yes, "a virtual machine ran")
         }
         Ok(Trial::TookTooLong) => {
             let detail =
                 format!("/dev/kvm is there, but a guest did not run within {} s", PATIENCE.as_secs());
-            Finding::new(FEATURE, State::No, detail).remedy("use QEMU's own emulation: -accel tcg")
+            HostFinding::new(FEATURE, Availability::No, detail).remedy("use QEMU's own emulation: -accel tcg")
         }
-        Ok(Trial::Ended(status)) => Finding::new(
+        Ok(Trial::Ended(status)) => HostFinding::new(
             FEATURE,
-            State::No,
+            Availability::No,
             format!("/dev/kvm is there, but QEMU does not run a guest ({status})"),
         )
         .remedy("see what it says: qemu-system-x86_64 -accel kvm -display none"),

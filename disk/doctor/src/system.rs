@@ -1,6 +1,6 @@
 //! The kernel, the processor, limits, and the cache's directory.
 
-use super::{Finding, State};
+use crate::finding::{Availability, HostFinding};
 use headstart_block::ByteSize;
 use headstart_cache::Cache;
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs, statfs};
@@ -29,19 +29,23 @@ const FILE_SYSTEMS: [(u64, &str, bool); 9] = [
     (0x6573_5546, "fuse", false),
 ];
 
-pub(super) fn kernel() -> Finding {
+pub(crate) fn kernel() -> HostFinding {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if version >= (5, 4) {
-        Finding::new("kernel", State::Yes, release)
+        HostFinding::new("kernel", Availability::Yes, release)
     } else {
-        Finding::new("kernel", State::Limited, format!("{release} is older than what is tested (5.4)"))
+        HostFinding::new(
+            "kernel",
+            Availability::Limited,
+            format!("{release} is older than what is tested (5.4)"),
+        )
     }
 }
 
-pub(super) fn processor() -> Finding {
+pub(crate) fn processor() -> HostFinding {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut used = Vec::new();
     #[cfg(target_arch = "x86_64")]
@@ -61,34 +65,44 @@ pub(super) fn processor() -> Finding {
     }
     let fast = used.iter().any(|name| ["AVX2", "NEON"].contains(name));
     let detail = format!("{cores} cores; used by checksums and hash trees: {}", used.join(", "));
-    Finding::new("processor", if fast { State::Yes } else { State::Limited }, detail)
+    HostFinding::new("processor", if fast { Availability::Yes } else { Availability::Limited }, detail)
 }
 
-pub(super) fn limits() -> Finding {
+pub(crate) fn limits() -> HostFinding {
     let limit = |resource| getrlimit(resource).current.unwrap_or(u64::MAX);
     let (files, locked) = (limit(Resource::Nofile), limit(Resource::Memlock));
     let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let locked = if locked == u64::MAX { "unlimited".to_owned() } else { ByteSize(locked).to_string() };
     let detail = format!("{files} open files (at most {most}), {locked} of locked memory");
     if files >= FILES_WANTED {
-        return Finding::new("limits", State::Yes, detail);
+        return HostFinding::new("limits", Availability::Yes, detail);
     }
-    Finding::new("limits", State::Limited, format!("{detail}: enough for some {} disks", files / 32))
-        .remedy(format!("ulimit -n {FILES_WANTED}, or LimitNOFILE={FILES_WANTED} in the unit"))
+    HostFinding::new(
+        "limits",
+        Availability::Limited,
+        format!("{detail}: enough for some {} disks", files / 32),
+    )
+    .remedy(format!("ulimit -n {FILES_WANTED}, or LimitNOFILE={FILES_WANTED} in the unit"))
 }
 
-pub(super) fn io_uring() -> Finding {
+pub(crate) fn io_uring() -> HostFinding {
     match fs::read_to_string("/proc/sys/kernel/io_uring_disabled").as_deref().map(str::trim) {
-        Ok("0") => Finding::new("io_uring", State::Yes, "allowed (only ublk needs it)"),
-        Ok("1") => Finding::new("io_uring", State::Limited, "for privileged users (only ublk needs it)"),
-        Ok(_) => Finding::new("io_uring", State::No, "turned off (only ublk needs it)")
+        Ok("0") => HostFinding::new("io_uring", Availability::Yes, "allowed (only ublk needs it)"),
+        Ok("1") => {
+            HostFinding::new("io_uring", Availability::Limited, "for privileged users (only ublk needs it)")
+        }
+        Ok(_) => HostFinding::new("io_uring", Availability::No, "turned off (only ublk needs it)")
             .remedy("sysctl kernel.io_uring_disabled=0"),
-        Err(_) => Finding::new("io_uring", State::Limited, "this kernel does not say (only ublk needs it)"),
+        Err(_) => HostFinding::new(
+            "io_uring",
+            Availability::Limited,
+            "this kernel does not say (only ublk needs it)",
+        ),
     }
 }
 
 /// The finding about the cache's directory, or its nearest existing parent, because it is made when it is needed.
-pub(super) fn cache(directory: Option<&Path>) -> Finding {
+pub(crate) fn cache(directory: Option<&Path>) -> HostFinding {
     let wanted = directory.map_or_else(Cache::default_dir, Path::to_owned);
     let there = nearest(&wanted);
     let tried =
@@ -96,7 +110,8 @@ pub(super) fn cache(directory: Option<&Path>) -> Finding {
     match tried {
         Ok((file_system, shared, punches, room)) => {
             let detail = format!("{}: {file_system}, {} free", wanted.display(), ByteSize(room));
-            let limited = |why: &str| Finding::new("cache", State::Limited, format!("{detail}; {why}"));
+            let limited =
+                |why: &str| HostFinding::new("cache", Availability::Limited, format!("{detail}; {why}"));
             let elsewhere = "keep it on a local ext4 or xfs: --cache DIR";
             if !shared {
                 limited("processes cannot share it safely there").remedy(elsewhere)
@@ -107,10 +122,10 @@ pub(super) fn cache(directory: Option<&Path>) -> Finding {
             } else if room < ROOM_WANTED {
                 limited("little room").remedy("free some, or keep the cache in another place: --cache DIR")
             } else {
-                Finding::new("cache", State::Yes, detail)
+                HostFinding::new("cache", Availability::Yes, detail)
             }
         }
-        Err(error) => Finding::new("cache", State::No, format!("{}: {error}", there.display()))
+        Err(error) => HostFinding::new("cache", Availability::No, format!("{}: {error}", there.display()))
             .remedy("give a directory that this user may write to: --cache DIR"),
     }
 }
@@ -148,13 +163,13 @@ mod tests {
     fn a_directory_is_tried() {
         let directory = tempfile::tempdir().unwrap();
         let finding = cache(Some(&directory.path().join("a/b")));
-        assert_ne!(finding.state, State::No, "{}", finding.detail);
-        assert_eq!(cache(Some(Path::new("/proc/x"))).state, State::No);
+        assert_ne!(finding.state, Availability::No, "{}", finding.detail);
+        assert_eq!(cache(Some(Path::new("/proc/x"))).state, Availability::No);
         let file = directory.path().join("file");
         fs::write(&file, "x").unwrap();
         for taken in [file.join("a"), file] {
             let finding = cache(Some(&taken));
-            assert!(finding.state == State::No && finding.detail.contains("is not a directory"));
+            assert!(finding.state == Availability::No && finding.detail.contains("is not a directory"));
         }
     }
 }
