@@ -3,14 +3,12 @@
 //! | module | content |
 //! |---|---|
 //! | [`arguments`] | the arguments |
-//! | [`client`] | the client of other commands |
 //! | [`compact`] | `headstart disk compact`: a writable directory that is not attached |
 //! | [`disk`], [`disk_line`] | `headstart disk ...`: its disks, in words |
 //! | [`repair`] | `headstart disk repair`: a writable directory whose index is damaged |
 //! | [`watch`] | `headstart disk watch`: the changes of its disks |
 
 mod arguments;
-mod client;
 mod compact;
 mod disk;
 mod disk_line;
@@ -18,7 +16,6 @@ mod repair;
 mod watch;
 
 pub(crate) use arguments::{AgentArgs, host_name};
-pub(crate) use client::AgentClient;
 pub(crate) use disk::{AgentSocket, DiskCommand, DiskReport, EXAMPLES as DISK_EXAMPLES};
 
 use crate::daemon::{self, LOOK};
@@ -179,20 +176,4 @@ impl fmt::Display for Joined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is in the swarm: connected to {}", self.name, self.hosts.join(", "))
     }
-}
-
-/// The default directory of an agent, whose content is valid while the host runs.
-pub(crate) fn default_dir() -> PathBuf {
-    let of_user = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !rustix::process::getuid().is_root());
-    of_user.map_or_else(|| PathBuf::from("/run"), PathBuf::from).join("headstart")
-}
-
-/// The default directory of the state that outlives the host's restart.
-pub(crate) fn default_state() -> PathBuf {
-    if rustix::process::getuid().is_root() {
-        return PathBuf::from("/var/lib/headstart");
-    }
-    let of_user = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let of_home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state"));
-    of_user.or_else(of_home).map_or_else(default_dir, |state| state.join("headstart"))
 }

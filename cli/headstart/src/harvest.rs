@@ -3,7 +3,6 @@
 //! | module | content |
 //! |---|---|
 //! | [`serve`] | the daemon, in the foreground |
-//! | [`client`] | the client of the other commands |
 //! | [`vssd`] | `headstart harvest vssd ...`: disks made of flash |
 //! | [`lease_line`] | a lease in words |
 //! | [`lease`] | `offer`, `request` and `release`: flash that is lent |
@@ -11,7 +10,6 @@
 //! | [`rescue`] | `check` and `rescue`: a directory whose daemon does not start |
 //! | [`status`] | `status`: the host as a whole |
 
-mod client;
 mod export;
 mod lease;
 mod lease_line;
@@ -20,10 +18,13 @@ mod serve;
 mod status;
 mod vssd;
 
+use crate::ask::answer;
 use crate::report::Report;
 use crate::terminal::Terminal;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use headstart_block::Result;
+use headstart_harvestd::client::{HarvestClient, default_dir};
+use std::path::PathBuf;
 
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart harvest serve --size 200G\n  \
@@ -59,6 +60,26 @@ pub(crate) enum Command {
     /// Print the state of the host: flash, spare flash, leases and their borrowers, evictions and their causes
     #[command(after_help = status::EXAMPLES)]
     Status(status::Status),
+}
+
+/// The daemon that is asked.
+#[derive(Args)]
+pub(crate) struct HarvestDir {
+    /// The directory of `headstart harvest serve` [default: harvest in /var/lib/headstart, or in
+    /// ~/.local/state/headstart]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+impl HarvestDir {
+    /// The daemon's answer to a request.
+    ///
+    /// # Errors
+    /// Errors of the request; if the user wants to stop first.
+    fn ask<T>(&self, request: impl AsyncFnOnce(&HarvestClient) -> Result<T>) -> Result<T> {
+        let client = HarvestClient::new(&self.dir.clone().unwrap_or_else(default_dir))?;
+        answer(client.socket(), request(&client))
+    }
 }
 
 impl Command {

@@ -17,12 +17,13 @@
 //! | [`trace`] | `headstart trace ...`: recorded I/O |
 //! | [`train`] | `headstart train`: from recorded boots to plans |
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
-//! | [`local_client`] | the client of daemons of this host |
+//! | [`ask`] | the answers of daemons of this host |
 
 #![forbid(unsafe_code)]
 #![allow(rustdoc::private_intra_doc_links, reason = "the table at the head is for readers of the code")]
 
 mod agent;
+mod ask;
 mod attach;
 mod cache;
 mod daemon;
@@ -31,7 +32,6 @@ mod harvest;
 mod image;
 mod layer;
 mod lease;
-mod local_client;
 mod moved;
 mod plan;
 mod socket_args;

@@ -87,7 +87,9 @@ impl Command {
             Self::Warm(warm) => Ok(Box::new(warm.run()?)),
             Self::Pin(pin) => Ok(Box::new(pin.run()?)),
             Self::Unpin { image, agent } => Ok(Box::new(pin::unpin(image, agent)?)),
-            Self::Status { agent } => Ok(Box::new(status::Part(agent.client()?.swarm()?))),
+            Self::Status { agent } => {
+                Ok(Box::new(status::Part(agent.ask(async |agent| agent.swarm().await)?)))
+            }
         }
     }
 }

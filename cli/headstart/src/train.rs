@@ -1,10 +1,11 @@
 //! `headstart train`: recorded boots in, plans out.
 
-use crate::agent::AgentClient;
+use crate::ask::answer;
 use crate::megabytes::Megabytes;
 use crate::report::{Outcome, Report};
 use crate::store_args::StoreArgs;
 use clap::Args;
+use headstart_agentd::client::AgentClient;
 use headstart_block::exchange::ImageCounts;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
@@ -162,7 +163,8 @@ impl Train {
 /// The counts of a tracker: of the file of its agent, or from that agent at its socket.
 fn counts_of(place: &Path) -> Result<Vec<ImageCounts>> {
     if place.metadata().is_ok_and(|of| of.file_type().is_socket()) {
-        return AgentClient::new(Some(place))?.counts().map_err(|e| e.about(place.display()));
+        let agent = AgentClient::new(Some(place))?;
+        return answer(place, agent.counts()).map_err(|e| e.about(place.display()));
     }
     headstart_peer_net::read_counts(place)
 }

@@ -14,6 +14,7 @@
 //!
 //! | module | content |
 //! |---|---|
+//! | [`client`] | the client of other programs |
 //! | [`exports`] | each vSSD as a disk, by NBD and the other requested ways |
 //! | [`export_process`] | the processes that serve them by vhost-user and FUSE |
 //! | [`ways`] | the users that may open each vSSD, and the ways in which it is served: its stored settings |
@@ -23,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod export_process;
 pub mod exports;
 mod metrics;

@@ -61,6 +61,13 @@ impl ImagePlans {
         Self { reason, groups }
     }
 
+    /// The items of all plans, in the order of the groups and of their bandwidths.
+    #[must_use]
+    pub fn items(&self) -> Vec<PlanItem> {
+        let plans = self.groups.iter().flat_map(|group| &group.plans);
+        plans.flat_map(|plan| plan.items.iter().copied()).collect()
+    }
+
     /// The group of that number; 0 is the largest.
     ///
     /// # Errors

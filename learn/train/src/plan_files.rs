@@ -1,8 +1,9 @@
 //! Plans that `headstart train` wrote to a file.
 
 use crate::layer_map;
-use headstart_block::{ErrorKind, FileSource, Result};
+use headstart_block::{BlockDevice, ErrorKind, FileSource, PlanItem, Result};
 use headstart_image::open_image::OpenImage;
+use headstart_plan::knowledge::RecordedImage;
 use headstart_plan::zero_shot::Metadata;
 use headstart_plan::{ImagePlans, PlanFile, Plans};
 use std::path::Path;
@@ -37,4 +38,17 @@ pub fn plans_for(path: &Path, image: &OpenImage) -> Result<ImagePlans> {
     key.image = image.manifest.known_as(image.digest).to_string();
     let chosen = open_plans(path)?.choose_layered(&key, &Metadata::default(), Some(&map));
     chosen.map_err(|e| e.about(path.display()))
+}
+
+/// The items of all plans of a file for an open image: those of its own boots, otherwise those of images like it.
+///
+/// # Errors
+/// As [`open_plans`].
+pub fn items_of_file(path: &Path, image: &OpenImage) -> Result<Vec<PlanItem>> {
+    let known_as = image.manifest.known_as(image.digest).to_string();
+    let key = RecordedImage { image: known_as, size: image.disk().size() };
+    let plans = FileSource::open(path)
+        .and_then(PlanFile::open)
+        .and_then(|file| file.choose(&key, &Metadata::default()));
+    plans.map(|plans| plans.items()).map_err(|e| e.about(path.display()))
 }

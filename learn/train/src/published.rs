@@ -1,7 +1,9 @@
 //! Plans that are published with images: publishing and finding them.
 
-use headstart_block::{Digest, Error, ErrorKind, Result};
+use headstart_block::{Digest, Error, ErrorKind, PlanItem, Result};
 use headstart_image::named_image::NamedImage;
+use headstart_image::open_image::OpenImage;
+use headstart_image::optimize::boot_order;
 use headstart_image::plan_artifact::{self, About, FoundPlan};
 use headstart_image::reference::Reference;
 use headstart_image::store_access::{StoreAccess, StoredImage};
@@ -30,6 +32,18 @@ pub fn expect(image: &Reference, stores: StoreAccess<'_>) -> Result<(FoundPlan, 
         Error::new(ErrorKind::NotFound, "no plan is published with it")
             .about(image)
             .remedy("publish one with `headstart train --publish`, or give a file of plans by --plans")
+    })
+}
+
+/// The blocks that boots of an open image read, by the plan that is published with it or by its boot layer; empty if
+/// they are not known.
+///
+/// # Errors
+/// As [`find`].
+pub fn known_items(image: &OpenImage, stores: StoreAccess<'_>) -> Result<Vec<PlanItem>> {
+    Ok(match find(&image.reference, stores)? {
+        Some((_, plans)) => plans.sole().map(|(_, plans)| plans.items()).unwrap_or_default(),
+        None => boot_order(image.disk(), &image.manifest),
     })
 }
 

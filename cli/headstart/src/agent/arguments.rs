@@ -1,12 +1,12 @@
 //! The arguments of `headstart agent`.
 
-use super::{default_dir, default_state};
 use crate::socket_args::AgentSocketArgs;
 use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{ByteRate, ByteSize, Error, Result};
 use headstart_cache::Cache;
 use headstart_daemon::http::HttpPort;
+use headstart_daemon::places::{run_dir, state_dir};
 use headstart_peer_net::credentials::Credentials;
 use headstart_peer_net::{Security, SwarmSettings};
 use headstart_store::StorePrefix;
@@ -144,11 +144,11 @@ impl AgentArgs {
     }
 
     pub(super) fn dir(&self) -> PathBuf {
-        self.dir.clone().unwrap_or_else(default_dir)
+        self.dir.clone().unwrap_or_else(run_dir)
     }
 
     pub(super) fn state(&self) -> PathBuf {
-        self.state.clone().or_else(|| self.dir.clone()).unwrap_or_else(default_state)
+        self.state.clone().or_else(|| self.dir.clone()).unwrap_or_else(state_dir)
     }
 
     pub(super) fn cache_dir(&self) -> PathBuf {

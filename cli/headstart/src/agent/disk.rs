@@ -1,12 +1,13 @@
 //! `headstart disk ...`: the disks of an agent.
 
-use super::client::AgentClient;
 use super::disk_line::DiskLine;
 use super::watch::Watch;
 use super::{compact, repair};
+use crate::ask::answer;
 use crate::report::{Outcome, Report};
 use crate::terminal::Terminal;
 use clap::{Args, Subcommand};
+use headstart_agentd::client::AgentClient;
 use headstart_block::Result;
 use headstart_block::words::count;
 use serde::Serialize;
@@ -81,26 +82,37 @@ pub(crate) struct AgentSocket {
 }
 
 impl AgentSocket {
-    /// The agent there.
+    /// The agent there. It may not be there.
     ///
     /// # Errors
     /// As [`AgentClient::new`].
-    pub(crate) fn client(&self) -> Result<AgentClient> {
+    pub(super) fn client(&self) -> Result<AgentClient> {
         AgentClient::new(self.agent.as_deref())
+    }
+
+    /// The agent's answer to a request.
+    ///
+    /// # Errors
+    /// Errors of the request; if the user wants to stop first.
+    pub(crate) fn ask<T>(&self, request: impl AsyncFnOnce(&AgentClient) -> Result<T>) -> Result<T> {
+        let client = self.client()?;
+        answer(client.socket(), request(&client))
     }
 }
 
 impl DiskCommand {
     pub(crate) fn run(&self, terminal: &Terminal, json: bool) -> Result<Box<dyn Report>> {
         match self {
-            Self::Watch { names, agent } => Watch { names, terminal, json }.run(&agent.client()?),
+            Self::Watch { names, agent } => Watch { names, json }.run(&agent.client()?),
             Self::List { agent } => {
-                let disks = agent.client()?.list()?;
+                let disks = agent.ask(async |agent| agent.list().await)?;
                 Ok(Box::new(Listed { disks }))
             }
             Self::Compact { dir } => Ok(Box::new(compact::compact(dir, terminal)?)),
             Self::Repair { dir } => Ok(Box::new(repair::repair(dir)?)),
-            Self::Detach { name, agent } => Ok(Box::new(DiskReport(agent.client()?.detach(name)?))),
+            Self::Detach { name, agent } => {
+                Ok(Box::new(DiskReport(agent.ask(async |agent| agent.detach(name).await)?)))
+            }
         }
     }
 }

@@ -3,10 +3,11 @@
 //! It begins with the present disks. If the agent goes away and another takes its place, as in an upgrade, it goes on
 //! with that one; it makes up for missed events by starting again with all disks.
 
-use super::client::AgentClient;
 use super::disk_line::DiskLine;
+use crate::ask::runtime;
 use crate::report::Report;
-use crate::terminal::Terminal;
+use crate::terminal::before_stop;
+use headstart_agentd::client::{AgentClient, DiskEvent};
 use headstart_block::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -17,24 +18,11 @@ use std::time::Duration;
 /// The interval of attempts to reach an agent that went away.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// The largest accepted event, in bytes.
-const EVENT_MAX: usize = 16 << 20;
-
 /// The events to report, and their form.
 pub(super) struct Watch<'a> {
     /// The names of disks; all disks if empty.
     pub(super) names: &'a [String],
-    pub(super) terminal: &'a Terminal,
     pub(super) json: bool,
-}
-
-/// An event of an agent.
-#[derive(Debug, PartialEq)]
-enum Event {
-    /// The new status of a disk.
-    Disk(Value),
-    /// A notice that events were missed.
-    Missed,
 }
 
 /// The cause of the end of a connection.
@@ -52,10 +40,11 @@ impl Watch<'_> {
     /// # Errors
     /// If there is no agent at the start, or nothing can be written.
     pub(super) fn run(&self, agent: &AgentClient) -> Result<Box<dyn Report>> {
+        let runtime = runtime()?;
         let mut told = HashMap::new();
         let mut connected = false;
         loop {
-            match agent.until(self.terminal, self.follow(agent, &mut told, !connected)) {
+            match runtime.block_on(before_stop(self.follow(agent, &mut told, !connected))) {
                 Some(Ok(Ended::Lost)) => connected = true,
                 // An agent that was there comes back, and gives its new socket to other users only then.
                 Some(Err(e))
@@ -63,7 +52,7 @@ impl Watch<'_> {
                 Some(Err(e)) => return Err(e),
                 Some(Ok(Ended::Well)) | None => return Ok(Box::new(Silent)),
             }
-            if agent.until(self.terminal, async { tokio::time::sleep(AGAIN).await }).is_none() {
+            if runtime.block_on(before_stop(tokio::time::sleep(AGAIN))).is_none() {
                 return Ok(Box::new(Silent));
             }
         }
@@ -78,7 +67,7 @@ impl Watch<'_> {
     ) -> Result<Ended> {
         let mut events = agent.events().await?;
         // From here on no event is missed, so the present disks are the beginning.
-        let disks = agent.list_now().await?;
+        let disks = agent.list().await?;
         let disks = disks.as_array().map(Vec::as_slice).unwrap_or_default();
         // Disks that are not there any more have gone without an event.
         let is_there = |name: &String| disks.iter().any(|disk| disk["name"] == **name);
@@ -93,26 +82,13 @@ impl Watch<'_> {
                 return Ok(Ended::Well);
             }
         }
-        let mut buffer = Vec::new();
-        loop {
-            while let Some(event) = next_event(&mut buffer) {
-                match event {
-                    Event::Disk(disk) => {
-                        if self.tell(&disk, told)? == Ended::Lost {
-                            return Ok(Ended::Well);
-                        }
-                    }
-                    Event::Missed => return Ok(Ended::Lost),
-                }
-            }
-            match events.chunk().await {
-                Ok(Some(bytes)) if buffer.len() + bytes.len() <= EVENT_MAX => {
-                    buffer.extend_from_slice(&bytes);
-                }
-                // The stream has ended, or is malformed.
-                Ok(_) | Err(_) => return Ok(Ended::Lost),
+        while let Some(DiskEvent::Disk(disk)) = events.next().await {
+            if self.tell(&disk, told)? == Ended::Lost {
+                return Ok(Ended::Well);
             }
         }
+        // Events were missed, or the stream has ended.
+        Ok(Ended::Lost)
     }
 
     /// Reports a disk if it has changed; `Lost` if the output has no reader any more.
@@ -140,55 +116,11 @@ impl Watch<'_> {
     }
 }
 
-/// Takes the first whole event out of server-sent ones. Other events are ignored.
-fn next_event(buffer: &mut Vec<u8>) -> Option<Event> {
-    loop {
-        let end = buffer.windows(2).position(|pair| pair == b"\n\n")?;
-        let text: Vec<u8> = buffer.drain(..end + 2).collect();
-        let text = String::from_utf8_lossy(&text);
-        let field = |name: &str| {
-            text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
-        };
-        match field("event").as_deref() {
-            Some("disk") => {
-                if let Some(disk) = field("data").and_then(|data| serde_json::from_str(&data).ok()) {
-                    return Some(Event::Disk(disk));
-                }
-            }
-            Some("missed") => return Some(Event::Missed),
-            _ => {}
-        }
-    }
-}
-
 /// The report of a command that has printed everything already.
 struct Silent;
 
 impl Report for Silent {
     fn print(&self, _: bool) -> ExitCode {
         ExitCode::SUCCESS
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn events_are_found_however_they_come() {
-        let sent =
-            b":\n\nevent: disk\ndata: {\"name\":\"a\"}\n\nevent: other\ndata: {}\n\nevent: disk\ndata: {\n\n\
-                     event: missed\ndata\n\nevent: disk\ndata: {\"name\":\"b\"}\n";
-        let mut buffer = Vec::new();
-        let mut found = Vec::new();
-        for byte in sent {
-            buffer.push(*byte);
-            found.extend(next_event(&mut buffer));
-        }
-        let disk = |name: &str| Event::Disk(json!({ "name": name }));
-        assert_eq!(found, [disk("a"), Event::Missed]);
-        buffer.push(b'\n');
-        assert_eq!(next_event(&mut buffer), Some(disk("b")));
-        assert!(next_event(&mut buffer).is_none() && buffer.is_empty());
     }
 }

@@ -1,8 +1,10 @@
 //! `headstart attach --agent`: the agent of this host is to have the disk.
 
 use super::Attach;
-use crate::agent::{AgentClient, DiskReport};
+use crate::agent::DiskReport;
+use crate::ask::answer;
 use crate::report::Report;
+use headstart_agentd::client::AgentClient;
 use headstart_agentd::disks::DiskSpec;
 use headstart_block::{Error, Result};
 use headstart_image::named_image::NamedImage;
@@ -28,7 +30,8 @@ impl Attach {
         let directory =
             std::env::current_dir().map_err(|e| Error::io("cannot find the current directory", e))?;
         let spec = DiskSpec { name, arguments: of_the_disk(words), directory: Some(directory) };
-        let attached = AgentClient::new(Some(socket))?.attach(&spec);
+        let agent = AgentClient::new(Some(socket))?;
+        let attached = answer(socket, agent.attach(&spec));
         let attached = attached.map_err(|error| self.of_agents_environment(error))?;
         Ok(Box::new(DiskReport(attached)))
     }

@@ -1,6 +1,6 @@
 //! `headstart harvest offer`, `request` and `release`: flash that is lent.
 
-use super::client::HarvestDir;
+use super::HarvestDir;
 use super::lease_line::LeaseLine;
 use super::vssd::VssdReport;
 use crate::report::Outcome;
@@ -57,7 +57,7 @@ impl Offer {
             bandwidth: self.bandwidth,
             duration_s: self.duration.as_secs(),
         };
-        let vssd = self.harvest.client()?.offer(&self.name, offer)?;
+        let vssd = self.harvest.ask(async |client| client.offer(&self.name, offer).await)?;
         Ok(Offered { asked: self.capacity.0, vssd: VssdReport(vssd) })
     }
 }
@@ -119,7 +119,8 @@ impl Request {
             partial: self.partial,
         };
         let asked = self.capacity.0;
-        self.harvest.client()?.request(&self.name, &wish).map(|leases| Leased { asked, leases })
+        let leases = self.harvest.ask(async |client| client.request(&self.name, &wish).await)?;
+        Ok(Leased { asked, leases })
     }
 }
 
@@ -136,7 +137,7 @@ pub(crate) struct Release {
 
 impl Release {
     pub(super) fn run(&self) -> Result<VssdReport> {
-        self.harvest.client()?.release(&self.name, self.lease).map(VssdReport)
+        self.harvest.ask(async |client| client.release(&self.name, self.lease).await).map(VssdReport)
     }
 }
 

@@ -1,12 +1,12 @@
 //! `headstart harvest check` and `rescue`: a directory whose daemon does not start.
 
-use super::client::default_dir;
 use super::serve::absolute;
 use crate::report::Outcome;
 use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
 use headstart_harvest::host::rescue::{self, Examination, PartState};
+use headstart_harvestd::client::default_dir;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;

@@ -1,6 +1,5 @@
 //! `headstart harvest serve`: the daemon of a host that lends spare flash.
 
-use super::client::default_dir;
 use crate::daemon::{self, LOOK};
 use crate::report::Report;
 use crate::terminal::Terminal;
@@ -10,6 +9,7 @@ use headstart_block::{ByteSize, Error, Result};
 use headstart_daemon::http::HttpPort;
 use headstart_export::nbd::{Address, TlsSettings};
 use headstart_harvest::host::{FlashPlace, HostSettings, Options};
+use headstart_harvestd::client::default_dir;
 use headstart_harvestd::{Harvest, HarvestSettings};
 use headstart_image::progress::Progress;
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! `headstart harvest status`: the host as a whole.
 
-use super::client::HarvestDir;
+use super::HarvestDir;
 use super::lease_line::{LeaseLine, span};
 use crate::report::{Fields, Outcome};
 use clap::Args;
@@ -23,8 +23,9 @@ pub(crate) struct Status {
 
 impl Status {
     pub(super) fn run(&self) -> Result<StatusReport> {
-        let client = self.harvest.client()?;
-        Ok(StatusReport { host: client.status()?, reports: client.reports()? })
+        self.harvest.ask(async |client| {
+            Ok(StatusReport { host: client.status().await?, reports: client.reports().await? })
+        })
     }
 }
 

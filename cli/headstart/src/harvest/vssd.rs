@@ -1,6 +1,6 @@
 //! `headstart harvest vssd ...`: disks made of the host's flash.
 
-use super::client::HarvestDir;
+use super::HarvestDir;
 use super::lease_line::LeaseLine;
 use super::serve::absolute;
 use crate::report::{Outcome, Report};
@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
 use headstart_harvest::host::{Kind, VssdStatus};
+use headstart_harvestd::client::HarvestClient;
 use headstart_harvestd::{NewAccess, NewVssd, Vssd};
 use serde::Serialize;
 use std::fmt;
@@ -136,15 +137,20 @@ impl Command {
     pub(super) fn run(&self) -> Result<Box<dyn Report>> {
         Ok(match self {
             Self::Create(create) => Box::new(create.run()?),
-            Self::List { harvest } => Box::new(Listed { vssds: harvest.client()?.list()? }),
+            Self::List { harvest } => {
+                Box::new(Listed { vssds: harvest.ask(async |client| client.list().await)? })
+            }
             Self::Resize { name, size, force, harvest } => {
-                Box::new(VssdReport(harvest.client()?.resize(name, size.0, *force)?))
+                let resize = async |client: &HarvestClient| client.resize(name, size.0, *force).await;
+                Box::new(VssdReport(harvest.ask(resize)?))
             }
             Self::Access { name, access, force, harvest } => {
-                Box::new(VssdReport(harvest.client()?.set_access(name, &access.access(), *force)?))
+                let access = access.access();
+                let set = async |client: &HarvestClient| client.set_access(name, &access, *force).await;
+                Box::new(VssdReport(harvest.ask(set)?))
             }
             Self::Delete { name, force, harvest } => {
-                let gone = harvest.client()?.delete(name, *force)?;
+                let gone = harvest.ask(async |client| client.delete(name, *force).await)?;
                 Box::new(Deleted { name: gone.status.name, size: gone.status.size })
             }
         })
@@ -168,7 +174,7 @@ impl Create {
             socket_mode,
             tls_clients,
         };
-        self.harvest.client()?.create(&new).map(VssdReport)
+        self.harvest.ask(async |client| client.create(&new).await).map(VssdReport)
     }
 }
 

@@ -82,7 +82,7 @@ pub(super) fn copy(
     target: &Target,
     check: CheckArg,
     stores: &StoreArgs,
-    warm: Option<&OnPush>,
+    warm: Option<&OnPush<'_>>,
     progress: &dyn Progress,
 ) -> Result<Box<dyn Report>> {
     let settings = stores.settings()?;

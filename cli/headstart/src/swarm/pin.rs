@@ -43,9 +43,8 @@ pub(crate) struct PinImage {
 
 impl PinImage {
     pub(super) fn run(&self) -> Result<PinReport> {
-        let agent = self.agent.client()?;
         // A missing agent is reported before anything is looked up.
-        agent.swarm()?;
+        self.agent.ask(async |agent| agent.swarm().await)?;
         if !self.image.location.is_remote() {
             return Err(Error::unsupported("is in a directory of this host, where others do not find it")
                 .about(&self.image)
@@ -69,7 +68,7 @@ impl PinImage {
             hosts: self.hosts.clone(),
             since: 0,
         };
-        let hosts = HostReports(agent.pin(&pin)?);
+        let hosts = HostReports(self.agent.ask(async |agent| agent.pin(&pin).await)?);
         Ok(PinReport { image, digest, copies: self.copies, hosts })
     }
 }
@@ -102,7 +101,7 @@ impl fmt::Display for PinReport {
 /// Ends the pins of that name.
 pub(super) fn unpin(image: &str, agent: &AgentSocket) -> Result<Unpinned> {
     let name = image.parse::<Reference>().map_or_else(|_| image.to_owned(), |image| image.to_string());
-    let digests = agent.client()?.unpin(&name)?;
+    let digests = agent.ask(async |agent| agent.unpin(&name).await)?;
     Ok(Unpinned { image: name, digests })
 }
 

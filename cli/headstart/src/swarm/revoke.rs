@@ -4,12 +4,12 @@
 use crate::agent::AgentSocket;
 use crate::report::Outcome;
 use clap::Args;
+use headstart_agentd::client::TrustReceivers;
 use headstart_block::guarded::shell_word;
 use headstart_block::words::count;
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, Result};
 use headstart_peer_net::credentials::{self, PublishedTrustList};
 use serde::Serialize;
-use serde_json::Value;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -83,45 +83,14 @@ impl Directory {
 
 /// Sends the swarm a list of the authority, or the latest one of its directory.
 fn tell(dir: &Path, mut published: PublishedTrustList, agent: &AgentSocket) -> Result<Told> {
-    let told = tell_latest(dir, &mut published, agent).map_err(|e| {
+    let told = agent.ask(async |agent| agent.publish_trust(dir, &mut published).await).map_err(|e| {
         Error::new(e.kind(), "it is signed, and no host of the swarm was told").caused_by(e).remedy(format!(
             "on a host whose agent is in the swarm, run `headstart swarm publish {}`",
             shell_word(&dir.display().to_string())
         ))
     })?;
-    let names = |value: &Value| value.as_str().map(str::to_owned);
-    Ok(Told {
-        number: published.number,
-        revoked: published.revoked,
-        host: names(&told["host"]).unwrap_or_default(),
-        hosts: told["hosts"]
-            .as_array()
-            .map(|hosts| hosts.iter().filter_map(names).collect())
-            .unwrap_or_default(),
-    })
-}
-
-/// Sends the latest list of a directory: each list includes all before it, and an agent that has one refuses those
-/// before. Another command on the same directory may sign and send one at any time.
-fn tell_latest(dir: &Path, published: &mut PublishedTrustList, agent: &AgentSocket) -> Result<Value> {
-    let client = agent.client()?;
-    loop {
-        take_later(dir, published)?;
-        match client.tell_trust(&published.list) {
-            Err(e) if e.kind() == ErrorKind::Conflict && take_later(dir, published)? => {}
-            told => return told,
-        }
-    }
-}
-
-/// Replaces a list by the latest one of the directory; `true` if that is a later one.
-fn take_later(dir: &Path, published: &mut PublishedTrustList) -> Result<bool> {
-    let latest = credentials::published(dir)?;
-    let is_later = latest.number > published.number;
-    if is_later {
-        *published = latest;
-    }
-    Ok(is_later)
+    let TrustReceivers { host, hosts } = told;
+    Ok(Told { number: published.number, revoked: published.revoked, host, hosts })
 }
 
 /// The signed list, and its receivers.

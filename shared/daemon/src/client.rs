@@ -1,51 +1,55 @@
 //! The client of a daemon of this host: HTTP over its socket.
 
-use crate::terminal::before_stop;
 use headstart_block::{Error, ErrorKind, Result};
-use reqwest::{Client, Method, Response, StatusCode};
+use reqwest::{Client, Response, StatusCode};
 use serde_json::Value;
 use std::error::Error as StdError;
 use std::io;
 use std::path::{Path, PathBuf};
-use tokio::runtime::Runtime;
+
+pub use reqwest::Method;
 
 /// The start of the URLs of requests. The name is of no importance.
 const HOST: &str = "http://daemon";
 
 /// The error if a daemon is not there.
-#[derive(Clone, Copy)]
-pub(crate) struct Away {
+#[derive(Clone, Copy, Debug)]
+pub struct Away {
     /// The cause of the error.
-    pub(crate) cause: &'static str,
+    pub cause: &'static str,
     /// The remedy.
-    pub(crate) remedy: &'static str,
+    pub remedy: &'static str,
     /// The remedy if the socket is not for this user.
-    pub(crate) remedy_for_user: &'static str,
+    pub remedy_for_user: &'static str,
 }
 
 /// A daemon at a Unix socket. It may not be there.
-pub(crate) struct LocalClient {
+#[derive(Clone, Debug)]
+pub struct LocalClient {
     client: Client,
-    pub(crate) runtime: Runtime,
     socket: PathBuf,
     away: Away,
 }
+
+/// An answer that is received as a stream.
+#[derive(Debug)]
+pub struct AnswerStream(Response);
 
 impl LocalClient {
     /// The daemon at this socket.
     ///
     /// # Errors
-    /// If threads cannot be started.
-    pub(crate) fn new(socket: PathBuf, away: Away) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|e| Error::io("cannot start", e))?;
-        let client = Client::builder().unix_socket(socket.as_path()).no_proxy().build();
-        let client = client.map_err(|e| Error::invalid("cannot make a client").caused_by(e))?;
-        Ok(Self { client, runtime, socket, away })
+    /// If there are no resources for a client.
+    pub fn new(socket: PathBuf, away: Away) -> Result<Self> {
+        // No connection is kept: the next request may be of another runtime.
+        let client = Client::builder().unix_socket(socket.as_path()).no_proxy().pool_max_idle_per_host(0);
+        let client = client.build().map_err(|e| Error::invalid("cannot make a client").caused_by(e))?;
+        Ok(Self { client, socket, away })
     }
 
     /// The path of the socket.
-    pub(crate) fn socket(&self) -> &Path {
+    #[must_use]
+    pub fn socket(&self) -> &Path {
         &self.socket
     }
 
@@ -53,20 +57,8 @@ impl LocalClient {
     ///
     /// # Errors
     /// Errors of the daemon; [`ErrorKind::Unavailable`] if it is not there, [`ErrorKind::Denied`] if this user may not
-    /// use the socket, [`ErrorKind::Cancelled`] if the user wants to stop first.
-    pub(crate) fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {
-        let asked = self.runtime.block_on(before_stop(self.asked(method, path, body)));
-        asked.unwrap_or_else(|| {
-            let stopped = "stopped on request; what it was asked for and has begun goes on";
-            Err(Error::new(ErrorKind::Cancelled, stopped).about(self.socket.display()))
-        })
-    }
-
-    /// The same, for callers in a future.
-    ///
-    /// # Errors
-    /// As [`LocalClient::ask`].
-    pub(crate) async fn asked(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {
+    /// use the socket.
+    pub async fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {
         let mut request = self.client.request(method, format!("{HOST}{path}"));
         if let Some(body) = body {
             request = request.header("content-type", "application/json").body(body);
@@ -89,13 +81,14 @@ impl LocalClient {
         Err(Error::new(kind, why))
     }
 
-    /// An answer that is received as a stream.
+    /// Asks for an answer that is received as a stream.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] if it is not there.
-    pub(crate) async fn stream(&self, path: &str) -> Result<Response> {
+    /// As [`LocalClient::ask`].
+    pub async fn stream(&self, path: &str) -> Result<AnswerStream> {
         let request = self.client.get(format!("{HOST}{path}"));
-        request.send().await.and_then(Response::error_for_status).map_err(|e| self.not_there(&e))
+        let answer = request.send().await.and_then(Response::error_for_status);
+        answer.map(AnswerStream).map_err(|e| self.not_there(&e))
     }
 
     fn not_there(&self, e: &reqwest::Error) -> Error {
@@ -113,5 +106,12 @@ impl LocalClient {
             return denied.about(self.socket.display()).remedy(remedy_for_user);
         }
         Error::new(ErrorKind::Unavailable, cause).caused_by(why).about(self.socket.display()).remedy(remedy)
+    }
+}
+
+impl AnswerStream {
+    /// The next bytes; `None` at the end, or after an error.
+    pub async fn next(&mut self) -> Option<Vec<u8>> {
+        self.0.chunk().await.ok().flatten().map(Vec::from)
     }
 }

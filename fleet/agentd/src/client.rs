@@ -1,0 +1,139 @@
+//! The client of an agent of this host.
+
+mod events;
+mod trust;
+
+pub use events::{DiskEvent, DiskEvents};
+pub use trust::TrustReceivers;
+
+use crate::daemon::SOCKET;
+use crate::disks::DiskSpec;
+use crate::pin_manager::WarmSpec;
+use headstart_block::exchange::ImageCounts;
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_daemon::client::{Away, LocalClient, Method};
+use headstart_daemon::names::check_disk_name;
+use headstart_daemon::places::run_dir;
+use headstart_peer_net::CountedImage;
+use headstart_peer_net::pin::Pin;
+use serde::Serialize;
+use serde_json::Value;
+use std::path::Path;
+
+/// The error if there is none.
+const AWAY: Away = Away {
+    cause: "no agent answers",
+    remedy: "start one by `headstart agent`, or name its agent.sock with --agent",
+    remedy_for_user: "run this as the agent's user, or start the agent with --socket-owner USER[:GROUP] (and \
+                      --socket-mode) for users who may attach and detach disks with its rights",
+};
+
+/// An agent of this host. All methods return its errors, and [`ErrorKind::Unavailable`] if it is not there.
+#[derive(Clone, Debug)]
+pub struct AgentClient(LocalClient);
+
+impl AgentClient {
+    /// The agent at this socket, or at the default one. It may not be there.
+    ///
+    /// # Errors
+    /// If there are no resources for a client.
+    pub fn new(socket: Option<&Path>) -> Result<Self> {
+        let socket = socket.map_or_else(|| run_dir().join(SOCKET), Path::to_owned);
+        LocalClient::new(socket, AWAY).map(Self)
+    }
+
+    /// The path of its socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        self.0.socket()
+    }
+
+    /// Attaches a disk; returns when it can be used.
+    ///
+    /// # Errors
+    /// As all methods.
+    pub async fn attach(&self, spec: &DiskSpec) -> Result<Value> {
+        self.post("/v1/disks", spec).await
+    }
+
+    /// Detaches a disk.
+    ///
+    /// # Errors
+    /// As all methods; [`ErrorKind::Invalid`] if no disk can have this name.
+    pub async fn detach(&self, name: &str) -> Result<Value> {
+        // A valid name contains no character with a meaning in a path.
+        check_disk_name(name)?;
+        self.0.ask(Method::DELETE, &format!("/v1/disks/{name}"), None).await
+    }
+
+    /// All disks.
+    ///
+    /// # Errors
+    /// As all methods.
+    pub async fn list(&self) -> Result<Value> {
+        self.0.ask(Method::GET, "/v1/disks", None).await
+    }
+
+    /// The changes of its disks, as they come.
+    ///
+    /// # Errors
+    /// As all methods.
+    pub async fn events(&self) -> Result<DiskEvents> {
+        self.0.stream("/v1/events").await.map(DiskEvents::of)
+    }
+
+    /// The agent's part in the swarm.
+    ///
+    /// # Errors
+    /// As all methods; [`ErrorKind::NotFound`] if it has none.
+    pub async fn swarm(&self) -> Result<Value> {
+        let status = self.0.ask(Method::GET, "/v1/swarm", None).await?;
+        if status.is_null() {
+            return Err(Error::new(ErrorKind::NotFound, "the agent is in no swarm")
+                .about(self.0.socket().display())
+                .remedy("start it with --credentials, or with --plain on loopback"));
+        }
+        Ok(status)
+    }
+
+    /// Has hosts fetch blobs; returns when that is done.
+    ///
+    /// # Errors
+    /// As all methods.
+    pub async fn warm(&self, spec: &WarmSpec) -> Result<Value> {
+        self.post("/v1/warm", spec).await
+    }
+
+    /// Has hosts keep an image; returns when each has its part.
+    ///
+    /// # Errors
+    /// As all methods.
+    pub async fn pin(&self, pin: &Pin) -> Result<Value> {
+        self.post("/v1/pin", pin).await
+    }
+
+    /// Ends the pin of an image.
+    ///
+    /// # Errors
+    /// As all methods.
+    pub async fn unpin(&self, image: &str) -> Result<Value> {
+        self.post("/v1/unpin", &serde_json::json!({ "image": image })).await
+    }
+
+    /// The counts of the agent's tracker.
+    ///
+    /// # Errors
+    /// As all methods; [`ErrorKind::NotFound`] if it is none.
+    pub async fn counts(&self) -> Result<Vec<ImageCounts>> {
+        let counts = self.0.ask(Method::GET, "/v1/counts", None).await?;
+        let counts: Vec<CountedImage> = serde_json::from_value(counts)
+            .map_err(|e| Error::corrupt("the agent's counts make no sense").caused_by(e))?;
+        counts.iter().map(CountedImage::counts).collect()
+    }
+
+    async fn post(&self, path: &str, body: &impl Serialize) -> Result<Value> {
+        let body = serde_json::to_string(body);
+        let body = body.map_err(|e| Error::invalid("cannot be asked for").caused_by(e))?;
+        self.0.ask(Method::POST, path, Some(body)).await
+    }
+}
