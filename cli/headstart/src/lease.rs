@@ -2,17 +2,14 @@
 
 use crate::date::date;
 use crate::report::{Outcome, Report};
-use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
-use crate::terminal;
 use clap::{Args, Subcommand};
 use headstart_block::guarded::shell_word;
 use headstart_block::words::count;
-use headstart_block::{Digest, Error, ErrorKind, Result};
-use headstart_image::reference::{Location, Reference, Selector};
-use headstart_image::store::{ImageStore, seen};
-use headstart_store::Bucket;
-use headstart_store::layout::{JudgedLease, Lease, LeaseFacts, LeaseHolder, Standing};
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_image::managed_store::{LeaseFilter, ManagedStore};
+use headstart_image::reference::{Location, Reference};
+use headstart_store::layout::{JudgedLease, LeaseHolder, Standing};
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -80,73 +77,6 @@ pub(crate) struct Release {
     stores: StoreArgs,
 }
 
-/// A store that keeps leases.
-pub(crate) enum Keeper {
-    Directory(ImageStore),
-    Bucket(Box<Bucket>),
-}
-
-impl Keeper {
-    pub(crate) fn open(location: &Location, stores: &StoreArgs) -> Result<Self> {
-        if let Location::Directory(root) = location {
-            return Ok(Self::Directory(ImageStore::open(root)?));
-        }
-        let bucket = Bucket::open(location, &stores.settings()?)?;
-        bucket.map(|bucket| Self::Bucket(Box::new(bucket))).ok_or_else(|| {
-            let remedy = match location {
-                Location::Registry { .. } => {
-                    "a registry has commands and garbage collection of its own; keep a tag for each image in use"
-                }
-                _ => "run it where the web server has its directory, on file:///DIR",
-            };
-            Error::unsupported("is not a directory or object store, and keeps no leases").about(location).remedy(remedy)
-        })
-    }
-
-    fn leases(&self) -> Result<Vec<JudgedLease>> {
-        match self {
-            Self::Directory(store) => store.leases(),
-            Self::Bucket(bucket) => until_stopped(bucket.leases(SystemTime::now(), &look)),
-        }
-    }
-
-    fn release(&self, leases: &[JudgedLease]) -> Result<()> {
-        match self {
-            Self::Directory(store) => leases.iter().try_for_each(|lease| store.release(lease)),
-            Self::Bucket(bucket) => until_stopped(async {
-                for lease in leases {
-                    bucket.release(lease).await?;
-                }
-                Ok(())
-            }),
-        }
-    }
-
-    fn digest(&self, selector: &Selector) -> Result<Digest> {
-        match self {
-            Self::Directory(store) => match selector {
-                Selector::Digest(digest) => Ok(*digest),
-                Selector::Tag(_) => store.resolve(selector).map(|image| image.digest),
-            },
-            Self::Bucket(bucket) => until_stopped(bucket.digest(selector)),
-        }
-    }
-}
-
-/// Runs work in an object store, until the user wants to stop.
-///
-/// # Errors
-/// [`ErrorKind::Cancelled`] if the user stops it first, and the errors of the work.
-pub(crate) fn until_stopped<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    let stopped = || Err(Error::new(ErrorKind::Cancelled, "stopped on request"));
-    with_runtime(FEW, |runtime| runtime.block_on(terminal::before_stop(work)).unwrap_or_else(stopped))
-}
-
-/// The facts about a lease of an object store: there are no locks, and all hosts have the same facts.
-pub(crate) fn look(lease: &Lease) -> LeaseFacts {
-    seen(lease, false, false)
-}
-
 /// A store, or an image in it.
 #[derive(Clone, Debug)]
 enum Place {
@@ -169,7 +99,9 @@ impl Command {
     pub(crate) fn run(&self) -> Result<Box<dyn Report>> {
         match self {
             Self::List { store, stores } => {
-                let leases = Keeper::open(store, stores)?.leases()?;
+                let leases = stores.with_stores(|access| {
+                    ManagedStore::open(store, access.settings, access.runtime)?.leases(SystemTime::now())
+                })?;
                 Ok(Box::new(Leases { leases: leases.iter().map(Shown::of).collect() }))
             }
             Self::Release(release) => Ok(Box::new(release.run()?)),
@@ -189,41 +121,27 @@ impl Release {
                 .about(location)
                 .remedy("name an image, or give --host, --writable, --id or --all"));
         }
-        let store = Keeper::open(location, &self.stores)?;
-        let image = image.map(|image| store.digest(&image.selector)).transpose()?;
-        let chosen: Vec<_> =
-            store.leases()?.into_iter().filter(|lease| self.is_chosen(lease, image)).collect();
-        let (there, over): (Vec<_>, Vec<_>) =
-            chosen.into_iter().partition(|lease| lease.standing == Standing::Held && !self.force);
-        if over.is_empty() {
-            return Err(nothing(location, &there));
-        }
-        store.release(&over)?;
+        let (over, there) = self.stores.with_stores(|access| {
+            let store = ManagedStore::open(location, access.settings, access.runtime)?;
+            let filter = LeaseFilter {
+                image: image.map(|image| store.digest(&image.selector)).transpose()?,
+                host: self.host.clone(),
+                writable: self.writable.clone(),
+                id: self.id.clone(),
+            };
+            let chosen = store.leases(SystemTime::now())?.into_iter().filter(|lease| filter.has(lease));
+            let (there, over): (Vec<_>, Vec<_>) =
+                chosen.partition(|lease| lease.standing == Standing::Held && !self.force);
+            if over.is_empty() {
+                return Err(nothing(location, &there));
+            }
+            store.release(&over)?;
+            Ok((over, there))
+        })?;
         Ok(Released {
             released: over.iter().map(Shown::of).collect(),
             in_use: there.iter().map(Shown::of).collect(),
         })
-    }
-
-    fn is_chosen(&self, judged: &JudgedLease, image: Option<Digest>) -> bool {
-        let by_id = self.id.as_ref().is_none_or(|id| *id == judged.found.id);
-        let Ok(lease) = &judged.found.lease else {
-            // Only its id is known.
-            return self.id.is_some() && by_id;
-        };
-        let dir = match &lease.holder {
-            LeaseHolder::Writable { dir, .. } => Some(dir),
-            LeaseHolder::Attach { .. } => None,
-        };
-        // The path as it was typed counts, too: the directory may be one of another host.
-        let is_named = |writable: &PathBuf| {
-            let here = writable.canonicalize().or_else(|_| std::path::absolute(writable));
-            dir == Some(writable) || (here.is_ok() && dir == here.as_ref().ok())
-        };
-        by_id
-            && image.is_none_or(|image| image == lease.image)
-            && self.host.as_ref().is_none_or(|host| *host == lease.host.name)
-            && self.writable.as_ref().is_none_or(is_named)
     }
 }
 

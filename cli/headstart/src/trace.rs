@@ -3,17 +3,14 @@
 use crate::moved::Ignored;
 use crate::report::{Outcome, Report};
 use clap::Subcommand;
+use headstart_block::Result;
 use headstart_block::words::count;
-use headstart_block::{Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
-use headstart_trace::fast26::{self, Exporter, Imported};
-use headstart_trace::file::{ReadLimits, read_file};
-use headstart_trace::{DirectoryLimits, TraceDirectory, npy};
-use headstart_train::progress::cancelled;
-use headstart_train::traces::len;
+use headstart_trace::fast26::{self, Imported};
+use headstart_train::data_sets::{ExportedTraces, export, import};
 use serde::Serialize;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -50,8 +47,14 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         match self {
-            Self::Import { dir, output } => Ok(Box::new(import(dir, output, progress)?)),
-            Self::Export { traces, output } => Ok(Box::new(export(traces, output, progress)?)),
+            Self::Import { dir, output } => {
+                let imported = import(dir, output, progress)?;
+                Ok(Box::new(ImportReport { imported, output: output.display().to_string() }))
+            }
+            Self::Export { traces, output } => {
+                let exported = export(traces, output, progress)?;
+                Ok(Box::new(ExportReport { exported, output: output.display().to_string() }))
+            }
             Self::Stats(words) => Ok(words.refuse("trace stats")),
             Self::Plot(words) => Ok(words.refuse("trace plot")),
             Self::Synthesize(words) => Ok(words.refuse("trace synthesize")),
@@ -65,23 +68,6 @@ struct ImportReport {
     #[serde(flatten)]
     imported: Imported,
     output: String,
-}
-
-fn import(dir: &Path, output: &Path, progress: &dyn Progress) -> Result<ImportReport> {
-    if !fast26::is_data_set(dir) {
-        return Err(Error::new(ErrorKind::NotFound, format!("has no {}", fast26::CREATIONS))
-            .about(dir.display())
-            .remedy("name the directory that has it: see `headstart trace import --help`"));
-    }
-    let directory = TraceDirectory::open(output, DirectoryLimits::default())?;
-    progress.begin("importing traces", fast26::stored_bytes(dir)?);
-    let imported = fast26::import(dir, &ReadLimits::default(), |trace| {
-        cancelled(progress)?;
-        directory.save(&trace, false)?;
-        progress.advance((trace.records.len() * size_of::<npy::NpyRow>()) as u64);
-        Ok(())
-    })?;
-    Ok(ImportReport { imported, output: output.display().to_string() })
 }
 
 impl Outcome for ImportReport {
@@ -106,60 +92,24 @@ fn write_unreadable(f: &mut fmt::Formatter<'_>, unreadable: &[String]) -> fmt::R
 }
 
 /// The result of an export.
-#[derive(Default, Serialize)]
+#[derive(Serialize)]
 struct ExportReport {
-    traces: u64,
-    records: u64,
-    unreadable: Vec<String>,
+    #[serde(flatten)]
+    exported: ExportedTraces,
     output: String,
-}
-
-fn export(traces: &Path, output: &Path, progress: &dyn Progress) -> Result<ExportReport> {
-    let mut report = ExportReport { output: output.display().to_string(), ..ExportReport::default() };
-    let paths = files(traces)?;
-    let mut exporter = Exporter::new(output)?;
-    progress.begin("exporting traces", paths.iter().map(|path| len(path)).sum());
-    for path in paths {
-        cancelled(progress)?;
-        match read_file(&path, &ReadLimits::default()) {
-            Ok(trace) => {
-                exporter.add(&trace)?;
-                report.traces += 1;
-                report.records += trace.records.len() as u64;
-            }
-            Err(error) => report.unreadable.push(error.to_string()),
-        }
-        progress.advance(len(&path));
-    }
-    exporter.finish()?;
-    Ok(report)
-}
-
-/// The path of a trace, or those in a directory.
-fn files(path: &Path) -> Result<Vec<PathBuf>> {
-    let meta = path
-        .metadata()
-        .map_err(|e| Error::io("cannot be read", e).about(path.display()).remedy("check the path"))?;
-    if !meta.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let paths = TraceDirectory::list(path)?;
-    if paths.is_empty() {
-        return Err(Error::new(ErrorKind::NotFound, "has no traces").about(path.display()));
-    }
-    Ok(paths)
 }
 
 impl Outcome for ExportReport {
     fn is_right(&self) -> bool {
-        self.unreadable.is_empty()
+        self.exported.unreadable.is_empty()
     }
 }
 
 impl fmt::Display for ExportReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (traces, records) = (count(self.traces, "trace"), count(self.records, "request"));
+        let ExportedTraces { traces, records, unreadable } = &self.exported;
+        let (traces, records) = (count(*traces, "trace"), count(*records, "request"));
         write!(f, "{traces} with {records} into {}", self.output)?;
-        write_unreadable(f, &self.unreadable)
+        write_unreadable(f, unreadable)
     }
 }

@@ -3,19 +3,13 @@
 use crate::Threads;
 use crate::report::{Fields, Outcome, Report};
 use clap::{Args, Subcommand};
-use headstart_block::{ByteRange, ByteSize, Error, FileSource, ReadAt, Result, to_usize};
-use headstart_image::export::OutputFile;
-use headstart_image::progress::{Progress, step};
-use headstart_image::tar_wrapper::{SourceRange, locate};
-use headstart_zfile::{Codec, ZFileInfo, ZFileOptions, ZFileReader, ZFileWriter};
+use headstart_block::{ByteSize, Error, Result};
+use headstart_image::progress::Progress;
+use headstart_image::zfile_files::{open, pack, unpack};
+use headstart_zfile::{Codec, ZFileInfo, ZFileOptions};
 use serde::Serialize;
 use std::fmt;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-/// Bytes copied at once.
-const CHUNK: u64 = 1 << 20;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -139,67 +133,16 @@ impl Frames {
 impl Command {
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         match self {
-            Self::Pack { input, output, packing } => pack(input, output, &packing.options(), progress),
-            Self::Unpack { input, output } => unpack(input, output, progress),
-            Self::Inspect { input } => {
-                let reader = open(input)?;
-                Ok(Box::new(ZFileReport::new(input, reader.info())))
+            Self::Pack { input, output, packing } => {
+                let info = pack(input, output, &packing.options(), progress)?;
+                Ok(Box::new(ZFileReport::new(output, &info)))
             }
+            Self::Unpack { input, output } => {
+                Ok(Box::new(ZFileReport::new(input, &unpack(input, output, progress)?)))
+            }
+            Self::Inspect { input } => Ok(Box::new(ZFileReport::new(input, open(input)?.info()))),
         }
     }
-}
-
-/// Opens a ZFile, with or without the tar archive that OverlayBD's tools put around it.
-fn open(path: &Path) -> Result<ZFileReader<Arc<dyn ReadAt>>> {
-    let named = |e: Error| e.about(path.display());
-    let file: Arc<dyn ReadAt> = Arc::new(FileSource::open(path)?);
-    let inner = match locate(&file).map_err(named)? {
-        Some(range) => Arc::new(SourceRange::new(file, range).map_err(named)?),
-        None => file,
-    };
-    ZFileReader::open(inner).map_err(named)
-}
-
-fn pack(
-    input: &Path,
-    output: &Path,
-    options: &ZFileOptions,
-    progress: &dyn Progress,
-) -> Result<Box<dyn Report>> {
-    let source = FileSource::open(input)?;
-    let file = OutputFile::create(output)?;
-    let named = |e: Error| e.about(output.display());
-    let mut writer = ZFileWriter::new(file.file(), options).map_err(named)?;
-    progress.begin("pack", source.len());
-    copy((&source, input), (&mut writer, output), progress)?;
-    let (_, info) = writer.finish().map_err(named)?;
-    file.keep()?;
-    Ok(Box::new(ZFileReport::new(output, &info)))
-}
-
-fn unpack(input: &Path, output: &Path, progress: &dyn Progress) -> Result<Box<dyn Report>> {
-    let reader = open(input)?;
-    let file = OutputFile::create(output)?;
-    progress.begin("unpack", reader.len());
-    copy((&reader, input), (&mut file.file(), output), progress)?;
-    file.keep()?;
-    Ok(Box::new(ZFileReport::new(input, reader.info())))
-}
-
-/// Copies a source from front to back. The paths are for messages.
-fn copy(
-    (source, input): (&dyn ReadAt, &Path),
-    (out, output): (&mut dyn Write, &Path),
-    progress: &dyn Progress,
-) -> Result<()> {
-    let mut buf = Vec::new();
-    for part in ByteRange::between(0, source.len()).parts(CHUNK) {
-        buf.resize(to_usize(part.len()), 0);
-        source.read_at(&mut buf, part.offset()).map_err(|e| e.about(input.display()))?;
-        out.write_all(&buf).map_err(|e| Error::from(e).about(output.display()))?;
-        step(progress, part.len())?;
-    }
-    Ok(())
 }
 
 /// The properties of a ZFile.

@@ -34,6 +34,8 @@
 //! | [`export`] | writes a disk out as sparse raw or qcow2 |
 //! | [`acceleration`] | the trace that an image carries as its topmost layer |
 //! | [`plan_artifact`] | publishes with an image the plan made from its boots, and finds it |
+//! | [`managed_store`] | removes and prunes the images of a store that keeps leases |
+//! | [`zfile_files`] | single compressed files |
 //! | [`transfer`] | copies an image from one store to another |
 //! | [`verify`], [`diff`] | check an image, compare two |
 //! | [`progress`] | tells the caller the progress of work, and stops it |
@@ -53,6 +55,7 @@ pub mod image_key;
 pub mod import;
 pub mod kept_base;
 pub mod layer_file;
+pub mod managed_store;
 pub mod manifest;
 pub mod named_image;
 pub mod new_image;
@@ -70,5 +73,6 @@ pub mod transfer;
 pub mod verified_blob;
 pub mod verify;
 mod zero;
+pub mod zfile_files;
 
 pub use headstart_store::reference;

@@ -7,6 +7,7 @@
 //! | [`training`] | one run of training: what is known, what is new, where plans go (read this first) |
 //! | [`summary`] | the result of training for an image, in numbers |
 //! | [`traces`] | recorded boots, read with progress |
+//! | [`data_sets`] | data sets of the FAST'26 layout, imported and exported |
 //! | [`counted`] | the counts of trackers, as boots to learn from |
 //! | [`published`] | plans that are published with images |
 //! | [`plan_files`] | plans that were written to a file |
@@ -18,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod counted;
+pub mod data_sets;
 pub mod export;
 pub mod layer_map;
 pub mod order;

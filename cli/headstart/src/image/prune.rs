@@ -1,17 +1,15 @@
 //! `headstart image remove` and `prune`: names and blobs are deleted, except those of disks.
 
 use crate::date::date;
-use crate::lease::{Keeper, look, until_stopped};
 use crate::report::{Outcome, Report};
-use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
-use crate::terminal;
 use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
+use headstart_image::managed_store::ManagedStore;
 use headstart_image::reference::{Reference, Selector, parse_store};
 use headstart_image::store::{PruneOptions, PruneReport, Removal, UntaggedImage};
-use headstart_store::bucket::{BucketPruneOptions, BucketPruneReport, BucketRemoval};
+use headstart_image::store_access::StoreAccess;
 use serde::Serialize;
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -77,32 +75,22 @@ fn parse_age(text: &str) -> Result<Duration> {
 
 impl Remove {
     pub(super) fn run(&self) -> Result<Box<dyn Report>> {
-        let selector = &self.image.selector;
-        let removal = match Keeper::open(&self.image.location, &self.stores)? {
-            Keeper::Directory(store) => store.remove_with(selector, self.force, self.dry_run),
-            Keeper::Bucket(bucket) => {
-                let now = SystemTime::now();
-                let removing = bucket.remove(selector, self.force, self.dry_run, now, &look);
-                until_stopped(removing).map(|BucketRemoval { tags, nameless, holders }| Removal {
-                    tags,
-                    nameless,
-                    holders,
-                })
-            }
-        };
-        let removal = removal.map_err(|error| match error.kind() {
-            ErrorKind::NotFound => self.nameless().unwrap_or(error),
-            _ => error,
+        let removal = self.stores.with_stores(|access| {
+            let store = ManagedStore::open(&self.image.location, access.settings, access.runtime)?;
+            let removal = store.remove(&self.image.selector, self.force, self.dry_run, SystemTime::now());
+            removal.map_err(|error| match error.kind() {
+                ErrorKind::NotFound => self.nameless(access).unwrap_or(error),
+                _ => error,
+            })
         })?;
         Ok(Box::new(Removed::new(&self.image, removal, self.dry_run)))
     }
 
     /// The error for an image that is there and has no name that could be removed.
-    fn nameless(&self) -> Option<Error> {
+    fn nameless(&self, access: StoreAccess<'_>) -> Option<Error> {
         let Selector::Digest(_) = self.image.selector else { return None };
-        let store = headstart_store::open(&self.image.location, &self.stores.settings().ok()?).ok()?;
-        let is_there =
-            with_runtime(FEW, |runtime| runtime.block_on(store.manifest(&self.image.selector))).is_ok();
+        let store = headstart_store::open(&self.image.location, access.settings).ok()?;
+        let is_there = access.runtime.block_on(store.manifest(&self.image.selector)).is_ok();
         is_there.then(|| {
             let prune = format!("headstart image prune {}", self.image.location);
             Error::new(ErrorKind::NotFound, "it is there, but has no name: there is nothing to remove")
@@ -117,20 +105,12 @@ impl Remove {
 impl Prune {
     pub(super) fn run(&self) -> Result<Box<dyn Report>> {
         let Self { older_than, force, dry_run, .. } = *self;
-        let now = SystemTime::now();
-        Ok(Box::new(match Keeper::open(&parse_store(&self.store)?, &self.stores)? {
-            Keeper::Directory(store) => {
-                Pruned::new(store.prune(&PruneOptions { now, older_than, force, dry_run })?, dry_run)
-            }
-            Keeper::Bucket(bucket) => {
-                let options = BucketPruneOptions { older_than, force, dry_run, now };
-                // It ends in good order if the user wants to stop.
-                let stop = terminal::stop();
-                let prune = bucket.prune(&options, &look, stop.as_ref());
-                let pruned = with_runtime(FEW, |runtime| runtime.block_on(prune))?;
-                Pruned::of_bucket(pruned, dry_run)
-            }
-        }))
+        let options = PruneOptions { now: SystemTime::now(), older_than, force, dry_run };
+        let location = parse_store(&self.store)?;
+        let (report, young_blobs) = self.stores.with_stores(|access| {
+            ManagedStore::open(&location, access.settings, access.runtime)?.prune(&options)
+        })?;
+        Ok(Box::new(Pruned { young_blobs, ..Pruned::new(report, dry_run) }))
     }
 }
 
@@ -256,18 +236,6 @@ impl Pruned {
             stale_bytes: report.stale_bytes,
             young_blobs: None,
         }
-    }
-
-    fn of_bucket(report: BucketPruneReport, dry_run: bool) -> Self {
-        let own = PruneReport {
-            blobs: report.blobs,
-            bytes: report.bytes,
-            images: report.images,
-            untagged: report.untagged,
-            ended_leases: report.ended_leases,
-            ..PruneReport::default()
-        };
-        Self { young_blobs: Some(report.young_blobs), ..Self::new(own, dry_run) }
     }
 }
 
