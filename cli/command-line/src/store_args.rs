@@ -95,8 +95,20 @@ impl StoreArgs {
     /// # Errors
     /// As [`StoreArgs::settings`]; if threads cannot be started; the errors of `work`.
     pub fn with_stores<T>(&self, work: impl FnOnce(StoreAccess<'_>) -> Result<T>) -> Result<T> {
+        self.with_stores_on(FEW, work)
+    }
+
+    /// As [`StoreArgs::with_stores`], with `threads` for the requests, or one for each processor.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_stores_on<T>(
+        &self,
+        threads: Option<usize>,
+        work: impl FnOnce(StoreAccess<'_>) -> Result<T>,
+    ) -> Result<T> {
         let settings = self.settings()?;
-        with_runtime(FEW, |runtime| work(StoreAccess { settings: &settings, runtime: runtime.handle() }))
+        with_runtime(threads, |runtime| work(StoreAccess { settings: &settings, runtime: runtime.handle() }))
     }
 
     /// Returns the settings of these options for a command that ends by itself: requests are cancelled when

@@ -37,6 +37,7 @@
 //! | [`managed_store`] | removes and prunes the images of a store that keeps leases |
 //! | [`zfile_files`] | single compressed files |
 //! | [`transfer`] | copies an image from one store to another |
+//! | [`copies`] | copies and repairs an image by its name |
 //! | [`verify`], [`diff`] | check an image, compare two |
 //! | [`progress`] | tells the caller the progress of work, and stops it |
 
@@ -45,6 +46,7 @@
 pub mod acceleration;
 pub mod blob;
 pub mod commit;
+pub mod copies;
 pub mod diff;
 mod difference;
 pub mod disk_file;

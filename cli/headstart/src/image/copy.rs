@@ -1,15 +1,15 @@
 //! `headstart image copy`, and what `push` and `pull` share with it.
 
 use crate::report::{Fields, Outcome, Report};
-use crate::runtime::with_runtime;
 use crate::store_args::StoreArgs;
 use crate::swarm::{AfterPush, OnPush, PushWarming};
 use clap::Args;
 use headstart_block::words::count;
-use headstart_block::{ByteSize, Error, ErrorKind, Result};
+use headstart_block::{ByteSize, Error, Result};
+use headstart_image::copies::CopyRequest;
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Location, Reference, Selector, Tag};
-use headstart_image::transfer::{PlanFate, TransferReport, repair, transfer};
+use headstart_image::transfer::{PlanFate, TransferReport};
 use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
@@ -85,7 +85,6 @@ pub(super) fn copy(
     warm: Option<&OnPush<'_>>,
     progress: &dyn Progress,
 ) -> Result<Box<dyn Report>> {
-    let settings = stores.settings()?;
     let tag = target.tag(source)?;
     // Other hosts cannot get an image from a directory.
     let warm = warm.filter(|warm| warm.said || target.location.is_remote());
@@ -95,28 +94,8 @@ pub(super) fn copy(
             .about(&target.location)
             .remedy("push it to a registry or an object store, or leave out --warm"));
     }
-    let from = headstart_store::open(&source.location, &settings)?;
-    let to = headstart_store::open(&target.location, &settings.without_mirrors())?;
-    let work = async {
-        // A mistyped host or a missing login is reported at once, not after the long deadline of a copy.
-        from.check().await?;
-        match to.check().await {
-            // The store will be made.
-            Err(e) if e.kind() == ErrorKind::NotFound => {}
-            checked => checked?,
-        }
-        if check.check {
-            repair(&from, &source.selector, &to, Some(&tag), settings.retry, progress).await
-        } else {
-            transfer(&from, &source.selector, &to, &tag, settings.retry, progress).await
-        }
-    };
-    let done = with_runtime(None, |runtime| runtime.block_on(work)).map_err(|e| match e.kind() {
-        ErrorKind::Unavailable => {
-            e.remedy("run it again: blobs that are copied already are not copied twice")
-        }
-        _ => e,
-    })?;
+    let request = CopyRequest { source, target: &target.location, tag: &tag, check: check.check };
+    let done = stores.with_stores_on(None, |stores| request.make(stores, progress))?;
     let image = Reference { location: target.location.clone(), selector: Selector::Tag(tag) };
     let warmed = warm.map(|warm| warm.warm(&image, stores));
     let is_right = warm.zip(warmed.as_ref()).is_none_or(|(warm, warmed)| warm.is_right(warmed));
@@ -223,6 +202,7 @@ impl fmt::Display for Copied {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headstart_block::ErrorKind;
 
     #[test]
     fn a_target_takes_over_the_tag() {
