@@ -6,16 +6,12 @@
 //! |---|---|
 //! | [`arguments`], [`record_args`], [`times`] | the arguments |
 //! | [`by_agent`] | disks that the agent of this host is to have |
-//! | [`prior`] | the images that an agent's disks had before |
-//! | [`agent_swarm`] | the agent's swarm, which is asked for missing bytes |
 //! | [`release`] | releasing the images of an agent's disk whose process is down |
 //! | [`space`] | the space that writable layers take, for an agent |
 //! | [`status`] | the live line |
 
-mod agent_swarm;
 mod arguments;
 mod by_agent;
-mod prior;
 mod record_args;
 mod release;
 mod space;
@@ -26,8 +22,8 @@ pub(crate) use arguments::Attach;
 
 use crate::report::{Outcome, Report};
 use crate::terminal::{Terminal, print_above};
-use agent_swarm::Connector;
 use arguments::MetricsAddress;
+use headstart_agentd::disk_process::{AgentConnector, PriorDisks, kept_images};
 use headstart_agentd::disks::{Held, ends_for_good, hold_pid_file, keep_images};
 use headstart_block::words::count;
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result, saturating};
@@ -39,7 +35,6 @@ use headstart_diskd::{
 use headstart_export::Leftover;
 use headstart_image::progress::Progress;
 use headstart_store::RateLimit;
-use prior::{Before, kept_images};
 use serde::Serialize;
 use status::StatusLine;
 use std::fmt;
@@ -82,7 +77,7 @@ const RUNTIME_THREADS: usize = 2;
 /// Open disks, and what is needed to serve them.
 struct Opened<'a> {
     session: &'a Arc<DiskSession>,
-    before: Before,
+    before: PriorDisks,
     servers: ServerSettings,
 }
 
@@ -136,9 +131,9 @@ impl Attach {
             tracing::warn!(%error, "the agent's rate does not hold for this disk");
             None
         });
-        let before = Before::of(held);
+        let before = PriorDisks::of(held);
         let of_session = self.session_settings(&before, quiet)?;
-        let swarm = self.swarm.as_deref().map(Connector);
+        let swarm = self.swarm.as_deref().map(AgentConnector::new);
         let session = DiskSession::open(
             &of_session,
             &Environment {

@@ -77,6 +77,7 @@ mod coarsen;
 mod collect;
 mod collector;
 mod commit;
+mod compact;
 mod copied_up;
 mod data_file;
 mod files;
@@ -117,6 +118,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use uuid::Uuid;
 
+pub use self::compact::Compaction;
 pub use collect::{Collected, WritableUsage};
 pub use gate::SpaceStatus;
 pub use noted::Repaired;

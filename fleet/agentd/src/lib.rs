@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`client`] | the client of other programs |
 //! | [`daemon`] | the assembled agent |
+//! | [`disk_process`] | the side of a disk's process |
 //! | [`disks`] | the disks' processes |
 //! | [`local`] | the socket between the disks' processes and the agent |
 //! | [`pin_manager`] | the content that is here by an order or a pin |
@@ -15,6 +16,7 @@
 
 pub mod client;
 pub mod daemon;
+pub mod disk_process;
 pub mod disks;
 pub mod local;
 pub mod pin_manager;

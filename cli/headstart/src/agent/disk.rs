@@ -1,8 +1,9 @@
 //! `headstart disk ...`: the disks of an agent.
 
+use super::compact::Compacted;
 use super::disk_line::DiskLine;
+use super::repair::RepairReport;
 use super::watch::Watch;
-use super::{compact, repair};
 use crate::ask::answer;
 use crate::report::{Outcome, Report};
 use crate::terminal::Terminal;
@@ -10,6 +11,8 @@ use clap::{Args, Subcommand};
 use headstart_agentd::client::AgentClient;
 use headstart_block::Result;
 use headstart_block::words::count;
+use headstart_image::progress::Progress;
+use headstart_lsmt::writable::WritableDisk;
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt;
@@ -108,8 +111,10 @@ impl DiskCommand {
                 let disks = agent.ask(async |agent| agent.list().await)?;
                 Ok(Box::new(Listed { disks }))
             }
-            Self::Compact { dir } => Ok(Box::new(compact::compact(dir, terminal)?)),
-            Self::Repair { dir } => Ok(Box::new(repair::repair(dir)?)),
+            Self::Compact { dir } => {
+                Ok(Box::new(Compacted(WritableDisk::compact(dir, &|| terminal.is_cancelled())?)))
+            }
+            Self::Repair { dir } => Ok(Box::new(RepairReport { repaired: WritableDisk::repair(dir)? })),
             Self::Detach { name, agent } => {
                 Ok(Box::new(DiskReport(agent.ask(async |agent| agent.detach(name).await)?)))
             }

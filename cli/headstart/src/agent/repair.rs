@@ -1,17 +1,15 @@
 //! `headstart disk repair`: a writable directory whose index is damaged.
 
 use crate::report::Outcome;
-use headstart_block::Result;
-use headstart_lsmt::writable::{Repaired, WritableDisk};
+use headstart_lsmt::writable::Repaired;
 use serde::Serialize;
 use std::fmt;
-use std::path::Path;
 
 /// The outcome of a repair.
 #[derive(Serialize)]
 pub(super) struct RepairReport {
     /// The indexes that were cut off.
-    repaired: Vec<Repaired>,
+    pub(super) repaired: Vec<Repaired>,
 }
 
 impl Outcome for RepairReport {}
@@ -34,8 +32,4 @@ impl fmt::Display for RepairReport {
         }
         Ok(())
     }
-}
-
-pub(super) fn repair(dir: &Path) -> Result<RepairReport> {
-    Ok(RepairReport { repaired: WritableDisk::repair(dir)? })
 }

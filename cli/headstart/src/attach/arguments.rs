@@ -1,11 +1,11 @@
 //! The arguments of `headstart attach`.
 
-use super::prior::Before;
 use super::record_args::RecordArgs;
 use super::times::parse_time;
 use crate::socket_args::SocketArgs;
 use crate::store_args::StoreArgs;
 use clap::Args;
+use headstart_agentd::disk_process::PriorDisks;
 use headstart_agentd::disks::images_record;
 use headstart_block::{ByteRate, ByteSize, Error, Result};
 use headstart_disk::attach::is_local;
@@ -212,7 +212,7 @@ impl Attach {
     ///
     /// # Errors
     /// If the disks had other images.
-    pub(super) fn session_settings(&self, before: &Before, quiet: bool) -> Result<SessionSettings> {
+    pub(super) fn session_settings(&self, before: &PriorDisks, quiet: bool) -> Result<SessionSettings> {
         let disks = self.images.iter().map(|image| before.request(image)).collect::<Result<_>>()?;
         self.settings_of(disks, quiet)
     }

@@ -2,9 +2,9 @@
 //! or its first process failed. The agent knows neither the stores' options nor their credentials: this process has the
 //! arguments and the environment of the disk's.
 
-use super::prior::recorded;
 use super::{Attach, RUNTIME_THREADS};
 use crate::report::{Outcome, Report};
+use headstart_agentd::disk_process::recorded;
 use headstart_agentd::disks::{KeptImage, hold_pid_file, images_record};
 use headstart_block::words::count;
 use headstart_block::{Error, Result};

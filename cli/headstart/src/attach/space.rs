@@ -1,5 +1,6 @@
 //! The space of writable layers, reported to the agent that looks after the disk.
 
+use headstart_agentd::disk_process::spaces;
 use headstart_agentd::disks::{DiskSpace, tell_space};
 use headstart_diskd::DiskSession;
 use std::path::{Path, PathBuf};
@@ -32,21 +33,4 @@ impl Teller {
         }
         self.last = Some((Instant::now(), spaces));
     }
-}
-
-fn spaces(session: &DiskSession) -> Vec<DiskSpace> {
-    let spaces = session.disks.iter().filter_map(|disk| {
-        let space = disk.disk.writable()?.space();
-        Some(DiskSpace {
-            name: disk.name.clone(),
-            live_bytes: space.live_bytes,
-            garbage_bytes: space.garbage_bytes,
-            copied_up_bytes: space.copied_up_bytes,
-            collected_bytes: space.collected_bytes,
-            throttled_writes: space.throttled_writes,
-            waiting_writes: space.waiting_writes,
-            max_bytes: space.max_bytes,
-        })
-    });
-    spaces.collect()
 }

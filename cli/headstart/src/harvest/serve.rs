@@ -15,7 +15,6 @@ use headstart_image::progress::Progress;
 use serde::Serialize;
 use std::fmt;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use tokio::runtime::Runtime;
 
@@ -31,12 +30,6 @@ pub(super) const EXAMPLES: &str = "Examples:\n  \
 
 /// Threads that answer requests. Disks have threads of their own.
 const RUNTIME_THREADS: usize = 2;
-
-/// The name of the file that holds the flash, in the daemon's directory.
-const FLASH: &str = "flash";
-
-/// The file that every used directory has, wherever its flash is.
-const JOURNAL: &str = "journal";
 
 #[derive(Args)]
 pub(crate) struct Serve {
@@ -147,25 +140,7 @@ impl Serve {
             other => other.clone(),
         };
         let size = self.size.map(|ByteSize(bytes)| bytes);
-        if self.flash.is_none() && !self.emulated && !dir.join(FLASH).exists() {
-            let known = dir.join(JOURNAL).exists();
-            if known || size.is_none() {
-                let cause = if known { "its flash is elsewhere" } else { "there is no flash there yet" };
-                let error = Error::invalid(cause).about(dir.display());
-                return Err(error.remedy(if known {
-                    "name it by --flash, as when the directory was made; where it is lost, give up all vSSDs by \
-                     `headstart harvest rescue DIR --discard-all`"
-                } else {
-                    "say how much there is to be, such as --size 20G, or name a device by --flash"
-                }));
-            }
-        }
-        let flash = match (&self.flash, size) {
-            (None, Some(size)) if self.emulated => FlashPlace::Emulated { size },
-            (None, _) => FlashPlace::File { path: dir.join(FLASH), size },
-            (Some(path), _) if is_device(path)? => FlashPlace::Device { path: absolute(path)? },
-            (Some(path), _) => FlashPlace::File { path: absolute(path)?, size },
-        };
+        let flash = FlashPlace::of(&dir, self.flash.as_deref(), size, self.emulated)?;
         let tls = self.tls_cert.as_ref().zip(self.tls_key.as_ref()).map(|(certificate, key)| TlsSettings {
             certificate: certificate.clone(),
             key: key.clone(),
@@ -197,21 +172,6 @@ fn parse_rate(text: &str) -> Result<ByteSize> {
 /// A path for programs in any directory.
 pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| Error::io("cannot be found", e).about(path.display()))
-}
-
-/// `true` for a block device; a missing path will be a file.
-fn is_device(path: &Path) -> Result<bool> {
-    let kind = match path.metadata() {
-        Ok(metadata) => metadata.file_type(),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        Err(e) => return Err(Error::io("cannot look at it", e).about(path.display())),
-    };
-    if !kind.is_block_device() && !kind.is_file() {
-        return Err(Error::invalid("is neither a file nor a block device")
-            .about(path.display())
-            .remedy("name a file, a partition or an NVMe namespace by --flash"));
-    }
-    Ok(kind.is_block_device())
 }
 
 /// The output once the daemon can be used.

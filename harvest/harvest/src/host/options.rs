@@ -12,6 +12,7 @@ use headstart_flash::scheduler::{SchedulerSettings, Speed};
 use headstart_flash::vssd;
 use headstart_forecast::PredictorKind;
 use std::fs::File;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,6 +154,61 @@ impl HostSettings {
     pub fn broker(&self, geometry: &Geometry) -> broker::BrokerSettings {
         broker::BrokerSettings { grain: self.grain(geometry), journal: true, ..self.broker.clone() }
     }
+}
+
+/// The name of the file that holds the flash, in the host's directory.
+const FLASH: &str = "flash";
+
+/// The file that every used directory has, wherever its flash is.
+const JOURNAL: &str = "journal";
+
+impl FlashPlace {
+    /// The place of the flash of the host in `dir`: memory if `emulated`, otherwise `flash`, otherwise a file in `dir`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the flash of `dir` is elsewhere, if there is none yet and no `size`, or if `flash` is
+    /// neither a file nor a block device.
+    pub fn of(dir: &Path, flash: Option<&Path>, size: Option<u64>, emulated: bool) -> Result<Self> {
+        if flash.is_none() && !emulated && !dir.join(FLASH).exists() {
+            let known = dir.join(JOURNAL).exists();
+            if known || size.is_none() {
+                let cause = if known { "its flash is elsewhere" } else { "there is no flash there yet" };
+                let error = Error::invalid(cause).about(dir.display());
+                return Err(error.remedy(if known {
+                    "name it by --flash, as when the directory was made; where it is lost, give up all vSSDs by \
+                     `headstart harvest rescue DIR --discard-all`"
+                } else {
+                    "say how much there is to be, such as --size 20G, or name a device by --flash"
+                }));
+            }
+        }
+        Ok(match (flash, size) {
+            (None, Some(size)) if emulated => Self::Emulated { size },
+            (None, _) => Self::File { path: dir.join(FLASH), size },
+            (Some(path), _) if is_device(path)? => Self::Device { path: absolute(path)? },
+            (Some(path), _) => Self::File { path: absolute(path)?, size },
+        })
+    }
+}
+
+/// A path for programs in any directory.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| Error::io("cannot be found", e).about(path.display()))
+}
+
+/// `true` for a block device; a missing path will be a file.
+fn is_device(path: &Path) -> Result<bool> {
+    let kind = match path.metadata() {
+        Ok(metadata) => metadata.file_type(),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(Error::io("cannot look at it", e).about(path.display())),
+    };
+    if !kind.is_block_device() && !kind.is_file() {
+        return Err(Error::invalid("is neither a file nor a block device")
+            .about(path.display())
+            .remedy("name a file, a partition or an NVMe namespace by --flash"));
+    }
+    Ok(kind.is_block_device())
 }
 
 /// Flash, and facts about it.

@@ -1,6 +1,6 @@
 //! The agent's swarm, connected once the cache of the disks is open.
 
-use headstart_agentd::local::AgentSwarm;
+use crate::local::AgentSwarm;
 use headstart_block::Result;
 use headstart_cache::Cache;
 use headstart_disk::Swarm;
@@ -10,9 +10,18 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 /// The way to the agent at a socket.
-pub(super) struct Connector<'a>(pub(super) &'a Path);
+#[derive(Clone, Copy, Debug)]
+pub struct AgentConnector<'a>(&'a Path);
 
-impl SwarmConnector for Connector<'_> {
+impl<'a> AgentConnector<'a> {
+    /// The way to the agent at this socket. It is connected when a cache is open.
+    #[must_use]
+    pub fn new(socket: &'a Path) -> Self {
+        Self(socket)
+    }
+}
+
+impl SwarmConnector for AgentConnector<'_> {
     fn connect(&self, cache: &Cache, runtime: &Handle) -> Result<Arc<dyn Swarm>> {
         let swarm = runtime.block_on(AgentSwarm::start(self.0, cache, runtime))?;
         Ok(swarm)

@@ -1,13 +1,13 @@
 //! The images that the disks of an agent had before, and those that they have now.
 
-use headstart_agentd::disks::{Held, KeptImage};
+use crate::disks::{Held, KeptImage};
 use headstart_block::Result;
 use headstart_disk::KnownImage;
 use headstart_diskd::{DiskRequest, DiskSession, NamedDisk, PriorImage};
 use headstart_image::named_image::NamedImage;
 
 /// The earlier state of the disks, if an agent looks after this process.
-pub(super) enum Before {
+pub enum PriorDisks {
     /// No earlier process is known: tags are resolved by their stores.
     Nothing,
     /// A process of an earlier version served them, which did not record the digests of tags.
@@ -16,8 +16,10 @@ pub(super) enum Before {
     Had(Vec<KeptImage>),
 }
 
-impl Before {
-    pub(super) fn of(held: Option<Held>) -> Self {
+impl PriorDisks {
+    /// The state that a process found.
+    #[must_use]
+    pub fn of(held: Option<Held>) -> Self {
         match held {
             Some(Held { images: Some(images), .. }) => Self::Had(images),
             Some(Held { has_served: true, .. }) => Self::Served,
@@ -25,12 +27,15 @@ impl Before {
         }
     }
 
-    pub(super) fn is_nothing(&self) -> bool {
+    /// `true` if no earlier process is known.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
         matches!(self, Self::Nothing)
     }
 
     /// `true` if these are the images that the disks had, so that nothing has to be recorded.
-    pub(super) fn is_noted(&self, images: &[KeptImage]) -> bool {
+    #[must_use]
+    pub fn is_noted(&self, images: &[KeptImage]) -> bool {
         matches!(self, Self::Had(noted) if noted == images)
     }
 
@@ -38,7 +43,7 @@ impl Before {
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Conflict`] if the disks had other images.
-    pub(super) fn request(&self, image: &NamedImage) -> Result<DiskRequest> {
+    pub fn request(&self, image: &NamedImage) -> Result<DiskRequest> {
         let prior = match self {
             Self::Nothing => PriorImage::None,
             Self::Served => PriorImage::Unrecorded,
@@ -51,13 +56,15 @@ impl Before {
 }
 
 /// The image of a disk as it was recorded.
-pub(super) fn recorded(kept: &KeptImage) -> PriorImage {
+#[must_use]
+pub fn recorded(kept: &KeptImage) -> PriorImage {
     let image = KnownImage { digest: kept.digest, manifest: kept.manifest.clone().into_bytes() };
     PriorImage::Recorded { image, writable: kept.writable }
 }
 
 /// The images of the disks, to be held while they are attached.
-pub(super) fn kept_images(session: &DiskSession) -> Vec<KeptImage> {
+#[must_use]
+pub fn kept_images(session: &DiskSession) -> Vec<KeptImage> {
     let kept = |disk: &NamedDisk| KeptImage {
         name: disk.name.clone(),
         image: disk.asked.clone(),
