@@ -19,11 +19,11 @@ pub(crate) use arguments::{AgentArgs, host_name};
 pub(crate) use disk::{AgentSocket, DiskCommand, DiskReport, EXAMPLES as DISK_EXAMPLES};
 
 use crate::daemon::{self, LOOK};
-use crate::report::Report;
-use crate::terminal::Terminal;
 use headstart_agentd::daemon::{Agent, AgentSettings};
 use headstart_block::{Error, Result};
 use headstart_cache::{Cache, CacheSettings};
+use headstart_command_line::report::Report;
+use headstart_command_line::terminal::Terminal;
 use headstart_image::progress::Progress;
 use serde::Serialize;
 use std::fmt;

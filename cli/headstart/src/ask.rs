@@ -1,7 +1,7 @@
 //! The answers of daemons of this host, for commands that wait for them.
 
-use crate::terminal::before_stop;
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_command_line::terminal::before_stop;
 use std::path::Path;
 use tokio::runtime::{Builder, Runtime};
 

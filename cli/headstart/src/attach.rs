@@ -20,13 +20,13 @@ mod times;
 
 pub(crate) use arguments::Attach;
 
-use crate::report::{Outcome, Report};
-use crate::terminal::{Terminal, print_above};
 use arguments::MetricsAddress;
 use headstart_agentd::disk_process::{AgentConnector, PriorDisks, kept_images};
 use headstart_agentd::disks::{Held, ends_for_good, hold_pid_file, keep_images};
 use headstart_block::words::count;
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result, saturating};
+use headstart_command_line::report::{Outcome, Report};
+use headstart_command_line::terminal::{Terminal, print_above};
 use headstart_diskd::lines::VersionQuery;
 use headstart_diskd::{
     Copies, DiskSession, Environment, Preloads, QemuVersion, RecordedBoots, ServerSettings, Servers,
@@ -97,7 +97,10 @@ impl Attach {
         // Sockets of an earlier process of the same disk are replaced, even those of earlier versions.
         let held = self.pid_file.as_deref().map(hold_pid_file).transpose()?;
         if let Some(file) = &self.pid_file {
-            crate::log::bound(file.with_extension("log"), headstart_daemon::pid_file::LOG_MAX);
+            headstart_command_line::log::bound(
+                file.with_extension("log"),
+                headstart_daemon::pid_file::LOG_MAX,
+            );
         }
         terminal.serves();
         let runtime = tokio::runtime::Builder::new_multi_thread()

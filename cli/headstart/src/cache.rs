@@ -1,10 +1,10 @@
 //! `headstart cache`: the cached parts of images on this host, and their removal.
 
-use crate::report::{Fields, Outcome, Report};
 use clap::{Args, Subcommand};
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CacheSettings, Entry, EntryKind, Evicted, Findings, Usage, Verified};
+use headstart_command_line::report::{Fields, Outcome, Report};
 use headstart_image::progress::Progress;
 use serde::Serialize;
 use std::fmt;

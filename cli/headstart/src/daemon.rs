@@ -1,8 +1,8 @@
 //! The common parts of the commands that serve until they are asked to stop.
 
-use crate::report::{Outcome, Report};
-use crate::terminal::Terminal;
 use headstart_block::{Error, Result};
+use headstart_command_line::report::{Outcome, Report};
+use headstart_command_line::terminal::Terminal;
 use serde::Serialize;
 use std::fmt;
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! `headstart doctor`: the features that work on this host, and the remedies for the others.
 
-use crate::report::{Outcome, Report};
 use clap::Args;
+use headstart_command_line::report::{Outcome, Report};
 use headstart_doctor::{Availability, HostFindings, examine};
 use serde::Serialize;
 use std::fmt;

@@ -19,10 +19,10 @@ mod status;
 mod vssd;
 
 use crate::ask::answer;
-use crate::report::Report;
-use crate::terminal::Terminal;
 use clap::{Args, Subcommand};
 use headstart_block::Result;
+use headstart_command_line::report::Report;
+use headstart_command_line::terminal::Terminal;
 use headstart_harvestd::client::{HarvestClient, default_dir};
 use std::path::PathBuf;
 

@@ -11,10 +11,10 @@ mod report;
 
 use crate::Threads;
 use crate::layer::Exported;
-use crate::report::Report;
 use crate::zfile::LayerPacking;
 use clap::{Args, Subcommand};
 use headstart_block::{Error, Result};
+use headstart_command_line::report::Report;
 use headstart_image::commit::{Upper, commit, flatten};
 use headstart_image::diff::diff;
 use headstart_image::disk_file::{DiskFile, DiskFormat};

@@ -1,9 +1,9 @@
 //! `headstart layer`: single layer files, ZFile-wrapped, tar-wrapped or plain.
 
 use crate::Threads;
-use crate::report::{Fields, Outcome, Report};
 use clap::Subcommand;
 use headstart_block::{BlockDevice, ByteSize, Error, FileSource, Result};
+use headstart_command_line::report::{Fields, Outcome, Report};
 use headstart_image::disk_file::DiskFormat;
 use headstart_image::export::{ExportReport, export_disk};
 use headstart_image::layer_file::{LayerFile, open_pair_files};

@@ -1,12 +1,12 @@
 //! `headstart lease list` and `release`: the disks that keep images of a store.
 
-use crate::date::date;
-use crate::report::{Outcome, Report};
-use crate::store_args::StoreArgs;
 use clap::{Args, Subcommand};
 use headstart_block::guarded::shell_word;
 use headstart_block::words::count;
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_command_line::date::date;
+use headstart_command_line::report::{Outcome, Report};
+use headstart_command_line::store_args::StoreArgs;
 use headstart_image::managed_store::{LeaseFilter, ManagedStore};
 use headstart_image::reference::{Location, Reference};
 use headstart_store::layout::{JudgedLease, LeaseHolder, Standing};

@@ -43,10 +43,9 @@ mod zfile;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use headstart_block::Result;
 use headstart_command_line::program::{self, EXIT_STATUS, Global};
-use headstart_command_line::{date, log, megabytes, report, runtime, store_args, terminal};
-use report::Report;
+use headstart_command_line::report::Report;
+use headstart_command_line::terminal::Terminal;
 use std::process::ExitCode;
-use terminal::Terminal;
 
 /// The examples of the program's help.
 const EXAMPLES: &str = "Examples:\n  \

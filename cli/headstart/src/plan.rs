@@ -1,8 +1,8 @@
 //! `headstart plan`: learned plans, shown, compared and written for other programs.
 
-use crate::report::Report;
 use clap::Subcommand;
 use headstart_block::Result;
+use headstart_command_line::report::Report;
 
 mod diff;
 mod export;

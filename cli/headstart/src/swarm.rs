@@ -19,9 +19,9 @@ mod warm;
 pub(crate) use warm::{AfterPush, OnPush, PushWarming};
 
 use crate::agent::AgentSocket;
-use crate::report::Report;
 use clap::Subcommand;
 use headstart_block::Result;
+use headstart_command_line::report::Report;
 
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart swarm init cluster --host node1 --host node2\n  \

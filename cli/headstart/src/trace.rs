@@ -1,10 +1,10 @@
 //! `headstart trace`: recorded I/O of disks, imported and exported.
 
 use crate::moved::Ignored;
-use crate::report::{Outcome, Report};
 use clap::Subcommand;
 use headstart_block::Result;
 use headstart_block::words::count;
+use headstart_command_line::report::{Outcome, Report};
 use headstart_image::progress::Progress;
 use headstart_trace::fast26::{self, Imported};
 use headstart_train::data_sets::{ExportedTraces, export, import};

@@ -1,14 +1,14 @@
 //! `headstart train`: recorded boots in, plans out.
 
 use crate::ask::answer;
-use crate::megabytes::Megabytes;
-use crate::report::{Outcome, Report};
-use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_agentd::client::AgentClient;
 use headstart_block::exchange::ImageCounts;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
+use headstart_command_line::megabytes::Megabytes;
+use headstart_command_line::report::{Outcome, Report};
+use headstart_command_line::store_args::StoreArgs;
 use headstart_command_line::training::ObjectiveName;
 use headstart_image::named_image::NamedImage;
 use headstart_image::progress::Progress;

@@ -1,9 +1,9 @@
 //! `headstart zfile`: single compressed files.
 
 use crate::Threads;
-use crate::report::{Fields, Outcome, Report};
 use clap::{Args, Subcommand};
 use headstart_block::{ByteSize, Error, Result};
+use headstart_command_line::report::{Fields, Outcome, Report};
 use headstart_image::progress::Progress;
 use headstart_image::zfile_files::{open, pack, unpack};
 use headstart_zfile::{Codec, ZFileInfo, ZFileOptions};

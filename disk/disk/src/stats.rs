@@ -2,10 +2,9 @@
 //!
 //! All counters are relaxed atomics of their own; a scrape sees each one right, not all at one instant.
 
+use headstart_telemetry::histogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-pub use headstart_telemetry::histogram::{BUCKETS, Histogram, LatencyDistribution};
 
 /// The counters and latency distributions of one disk.
 #[derive(Debug, Default)]

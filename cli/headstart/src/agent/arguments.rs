@@ -1,10 +1,10 @@
 //! The arguments of `headstart agent`.
 
 use crate::socket_args::AgentSocketArgs;
-use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{ByteRate, ByteSize, Error, Result};
 use headstart_cache::Cache;
+use headstart_command_line::store_args::StoreArgs;
 use headstart_daemon::http::HttpPort;
 use headstart_daemon::places::{run_dir, state_dir};
 use headstart_peer_net::credentials::Credentials;

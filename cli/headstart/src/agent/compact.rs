@@ -1,7 +1,7 @@
 //! `headstart disk compact`: the garbage of a writable directory that is not attached.
 
-use crate::report::Outcome;
 use headstart_block::ByteSize;
+use headstart_command_line::report::Outcome;
 use headstart_lsmt::writable::Compaction;
 use serde::Serialize;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! `headstart disk repair`: a writable directory whose index is damaged.
 
-use crate::report::Outcome;
+use headstart_command_line::report::Outcome;
 use headstart_lsmt::writable::Repaired;
 use serde::Serialize;
 use std::fmt;

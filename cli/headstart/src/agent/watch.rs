@@ -5,10 +5,10 @@
 
 use super::disk_line::DiskLine;
 use crate::ask::runtime;
-use crate::report::Report;
-use crate::terminal::before_stop;
 use headstart_agentd::client::{AgentClient, DiskEvent};
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_command_line::report::Report;
+use headstart_command_line::terminal::before_stop;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::Write;

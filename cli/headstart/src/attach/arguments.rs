@@ -3,11 +3,11 @@
 use super::record_args::RecordArgs;
 use super::times::parse_time;
 use crate::socket_args::SocketArgs;
-use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_agentd::disk_process::PriorDisks;
 use headstart_agentd::disks::images_record;
 use headstart_block::{ByteRate, ByteSize, Error, Result};
+use headstart_command_line::store_args::StoreArgs;
 use headstart_disk::attach::is_local;
 use headstart_diskd::{DiskRequest, PlanPolicy, ServerSettings, SessionSettings};
 use headstart_export::Leftover;

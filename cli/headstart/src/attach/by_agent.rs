@@ -3,10 +3,10 @@
 use super::Attach;
 use crate::agent::DiskReport;
 use crate::ask::answer;
-use crate::report::Report;
 use headstart_agentd::client::AgentClient;
 use headstart_agentd::disks::DiskSpec;
 use headstart_block::{Error, Result};
+use headstart_command_line::report::Report;
 use headstart_image::named_image::NamedImage;
 use headstart_store::{Location, Selector};
 use std::path::Path;

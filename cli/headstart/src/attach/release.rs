@@ -3,11 +3,11 @@
 //! arguments and the environment of the disk's.
 
 use super::{Attach, RUNTIME_THREADS};
-use crate::report::{Outcome, Report};
 use headstart_agentd::disk_process::recorded;
 use headstart_agentd::disks::{KeptImage, hold_pid_file, images_record};
 use headstart_block::words::count;
 use headstart_block::{Error, Result};
+use headstart_command_line::report::{Outcome, Report};
 use headstart_diskd::DiskRequest;
 use headstart_diskd::release::release_images;
 use headstart_image::named_image::NamedImage;

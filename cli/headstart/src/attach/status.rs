@@ -1,8 +1,8 @@
 //! The live status line: the local part of the image, the hits of reads, the incoming bytes.
 
-use crate::terminal;
 use headstart_block::words::count;
 use headstart_block::{ByteRate, ByteSize, saturating};
+use headstart_command_line::terminal;
 use headstart_diskd::{DiskSession, Totals, preloads};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};

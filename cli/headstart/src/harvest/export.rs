@@ -1,9 +1,9 @@
 //! `headstart harvest export`: the process that serves one vSSD by vhost-user or as a file. The daemon starts it.
 
-use crate::report::Outcome;
-use crate::terminal::Terminal;
 use clap::Args;
 use headstart_block::Result;
+use headstart_command_line::report::Outcome;
+use headstart_command_line::terminal::Terminal;
 use headstart_harvestd::export_process::run_export_process;
 use headstart_image::progress::Progress;
 use serde::Serialize;
@@ -21,7 +21,10 @@ pub(crate) struct Export {
 
 impl Export {
     pub(super) fn run(&self, terminal: &Terminal) -> Result<Exported> {
-        crate::log::bound(self.pid_file.with_extension("log"), headstart_daemon::pid_file::LOG_MAX);
+        headstart_command_line::log::bound(
+            self.pid_file.with_extension("log"),
+            headstart_daemon::pid_file::LOG_MAX,
+        );
         terminal.serves();
         run_export_process(&self.pid_file, || terminal.is_cancelled()).map_err(|e| e.about(&self.name))?;
         Ok(Exported {})

@@ -3,10 +3,10 @@
 use super::HarvestDir;
 use super::lease_line::LeaseLine;
 use super::vssd::VssdReport;
-use crate::report::Outcome;
 use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
+use headstart_command_line::report::Outcome;
 use headstart_harvest::host::{LeaseStatus, Wish};
 use headstart_harvestd::NewOffer;
 use serde::Serialize;

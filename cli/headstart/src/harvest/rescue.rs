@@ -1,10 +1,10 @@
 //! `headstart harvest check` and `rescue`: a directory whose daemon does not start.
 
 use super::serve::absolute;
-use crate::report::Outcome;
 use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
+use headstart_command_line::report::Outcome;
 use headstart_harvest::host::rescue::{self, Examination, PartState};
 use headstart_harvestd::client::default_dir;
 use serde::Serialize;

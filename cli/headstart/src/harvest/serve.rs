@@ -1,11 +1,11 @@
 //! `headstart harvest serve`: the daemon of a host that lends spare flash.
 
 use crate::daemon::{self, LOOK};
-use crate::report::Report;
-use crate::terminal::Terminal;
 use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Error, Result};
+use headstart_command_line::report::Report;
+use headstart_command_line::terminal::Terminal;
 use headstart_daemon::http::HttpPort;
 use headstart_export::nbd::{Address, TlsSettings};
 use headstart_harvest::host::{FlashPlace, HostSettings, Options};

@@ -2,10 +2,10 @@
 
 use super::HarvestDir;
 use super::lease_line::{LeaseLine, span};
-use crate::report::{Fields, Outcome};
 use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
+use headstart_command_line::report::{Fields, Outcome};
 use headstart_harvest::host::{HostStatus, Report};
 use serde::Serialize;
 use std::fmt;

@@ -3,11 +3,11 @@
 use super::HarvestDir;
 use super::lease_line::LeaseLine;
 use super::serve::absolute;
-use crate::report::{Outcome, Report};
 use crate::socket_args::SocketArgs;
 use clap::{Args, Subcommand};
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
+use headstart_command_line::report::{Outcome, Report};
 use headstart_harvest::host::{Kind, VssdStatus};
 use headstart_harvestd::client::HarvestClient;
 use headstart_harvestd::{NewAccess, NewVssd, Vssd};

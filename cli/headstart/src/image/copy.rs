@@ -1,11 +1,11 @@
 //! `headstart image copy`, and what `push` and `pull` share with it.
 
-use crate::report::{Fields, Outcome, Report};
-use crate::store_args::StoreArgs;
 use crate::swarm::{AfterPush, OnPush, PushWarming};
 use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Error, Result};
+use headstart_command_line::report::{Fields, Outcome, Report};
+use headstart_command_line::store_args::StoreArgs;
 use headstart_image::copies::CopyRequest;
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Location, Reference, Selector, Tag};

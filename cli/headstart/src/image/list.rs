@@ -1,11 +1,11 @@
 //! `headstart image list`: a directory with everything in its index, other stores by their tags.
 
 use super::report::Listing;
-use crate::report::Report;
-use crate::runtime::{FEW, with_runtime};
-use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::Result;
+use headstart_command_line::report::Report;
+use headstart_command_line::runtime::{FEW, with_runtime};
+use headstart_command_line::store_args::StoreArgs;
 use headstart_image::reference::Location;
 use headstart_image::store::ImageStore;
 use headstart_image::transfer::list_remote;

@@ -2,10 +2,10 @@
 //! read.
 
 use super::report::{Inspection, Verified};
-use crate::report::Report;
-use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{Error, Result};
+use headstart_command_line::report::Report;
+use headstart_command_line::store_args::StoreArgs;
 use headstart_image::copies::repair_from;
 use headstart_image::open_image::OpenImage;
 use headstart_image::progress::Progress;

@@ -1,12 +1,12 @@
 //! `headstart image optimize`: the blocks that boots read are stored first, in the order of a plan.
 
-use crate::megabytes::Megabytes;
-use crate::report::{Fields, Outcome, Report};
-use crate::store_args::StoreArgs;
 use crate::zfile::LayerPacking;
 use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
+use headstart_command_line::megabytes::Megabytes;
+use headstart_command_line::report::{Fields, Outcome, Report};
+use headstart_command_line::store_args::StoreArgs;
 use headstart_image::optimize::{Cost, Form, OptimizeReport};
 use headstart_image::progress::Progress;
 use headstart_image::reference::Reference;

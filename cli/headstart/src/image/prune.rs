@@ -1,11 +1,11 @@
 //! `headstart image remove` and `prune`: names and blobs are deleted, except those of disks.
 
-use crate::date::date;
-use crate::report::{Outcome, Report};
-use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
+use headstart_command_line::date::date;
+use headstart_command_line::report::{Outcome, Report};
+use headstart_command_line::store_args::StoreArgs;
 use headstart_image::managed_store::ManagedStore;
 use headstart_image::reference::{Reference, Selector, parse_store};
 use headstart_image::store::{PruneOptions, PruneReport, Removal, UntaggedImage};

@@ -1,10 +1,10 @@
 //! `headstart image pull`: from any store into a directory.
 
 use super::copy::{CheckArg, Target, copy};
-use crate::report::Report;
-use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{Error, Result};
+use headstart_command_line::report::Report;
+use headstart_command_line::store_args::StoreArgs;
 use headstart_image::progress::Progress;
 use headstart_image::reference::Reference;
 

@@ -1,11 +1,11 @@
 //! `headstart image push`: from a directory into any other store.
 
 use super::copy::{CheckArg, Target, copy};
-use crate::report::Report;
-use crate::store_args::StoreArgs;
 use crate::swarm::PushWarming;
 use clap::Args;
 use headstart_block::{Error, Result};
+use headstart_command_line::report::Report;
+use headstart_command_line::store_args::StoreArgs;
 use headstart_image::progress::Progress;
 use headstart_image::reference::Reference;
 

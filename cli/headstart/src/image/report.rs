@@ -1,8 +1,8 @@
 //! The reports of the `image` commands.
 
-use crate::report::{Fields, Outcome};
 use headstart_block::words::count;
 use headstart_block::{BlockDevice, ByteSize};
+use headstart_command_line::report::{Fields, Outcome};
 use headstart_image::diff::Difference;
 use headstart_image::disk_file::DiskFormat;
 use headstart_image::manifest::Manifest;

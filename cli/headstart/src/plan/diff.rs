@@ -1,10 +1,10 @@
 //! `headstart plan diff`.
 
 use super::mega;
-use crate::report::Outcome;
 use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
+use headstart_command_line::report::Outcome;
 use headstart_plan::difference::{ImageDifference, PlanChanges, PlanDifference, differences};
 use headstart_train::plan_files::read_plans;
 use serde::Serialize;

@@ -1,11 +1,11 @@
 //! `headstart plan export`: a plan as a trace file of `OverlayBD`, which its prefetcher replays.
 
-use crate::megabytes::Megabytes;
-use crate::report::{Fields, Outcome};
-use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Error, Result};
+use headstart_command_line::megabytes::Megabytes;
+use headstart_command_line::report::{Fields, Outcome};
+use headstart_command_line::store_args::StoreArgs;
 use headstart_image::export::OutputFile;
 use headstart_image::reference::{Reference, Selector};
 use headstart_store::Tag;

@@ -1,12 +1,12 @@
 //! `headstart plan show`.
 
 use super::mega;
-use crate::megabytes::Megabytes;
-use crate::report::{Fields, Outcome, Report};
-use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Error, PlanItem, Result};
+use headstart_command_line::megabytes::Megabytes;
+use headstart_command_line::report::{Fields, Outcome, Report};
+use headstart_command_line::store_args::StoreArgs;
 use headstart_image::store_access::StoreAccess;
 use headstart_plan::knowledge::RecordedImage;
 use headstart_plan::train::Plans;

@@ -2,10 +2,10 @@
 
 use super::init::Host;
 use crate::agent::host_name;
-use crate::date::date_of_second;
-use crate::report::Outcome;
 use clap::Args;
 use headstart_block::Result;
+use headstart_command_line::date::date_of_second;
+use headstart_command_line::report::Outcome;
 use headstart_peer_net::credentials::{self, AddSettings, DAYS, DAYS_MAX, Made, Roles};
 use serde::Serialize;
 use std::fmt;

@@ -1,10 +1,10 @@
 //! `headstart swarm init`: a cluster's directory, made or added to.
 
 use crate::agent::host_name;
-use crate::date::date_of_second;
-use crate::report::Outcome;
 use clap::Args;
 use headstart_block::Result;
+use headstart_command_line::date::date_of_second;
+use headstart_command_line::report::Outcome;
 use headstart_peer_net::credentials::{self, DAYS, DAYS_MAX, InitSettings, Made, MadeHost, Roles};
 use serde::Serialize;
 use std::fmt;

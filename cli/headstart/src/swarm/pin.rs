@@ -2,12 +2,12 @@
 
 use super::warm::HostReports;
 use crate::agent::AgentSocket;
-use crate::report::Outcome;
-use crate::runtime::{FEW, with_runtime};
-use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{Error, Result};
+use headstart_command_line::report::Outcome;
+use headstart_command_line::runtime::{FEW, with_runtime};
+use headstart_command_line::store_args::StoreArgs;
 use headstart_image::reference::Reference;
 use headstart_peer_net::pin::Pin;
 use serde::Serialize;

@@ -2,12 +2,12 @@
 //! to them.
 
 use crate::agent::AgentSocket;
-use crate::report::Outcome;
 use clap::Args;
 use headstart_agentd::client::TrustReceivers;
 use headstart_block::guarded::shell_word;
 use headstart_block::words::count;
 use headstart_block::{Error, Result};
+use headstart_command_line::report::Outcome;
 use headstart_peer_net::credentials::{self, PublishedTrustList};
 use serde::Serialize;
 use std::fmt;

@@ -1,9 +1,9 @@
 //! `headstart swarm status`: an agent's report of its part in the swarm.
 
-use crate::date::date_of_second;
-use crate::report::Outcome;
 use headstart_block::ByteSize;
 use headstart_block::words::count;
+use headstart_command_line::date::date_of_second;
+use headstart_command_line::report::Outcome;
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt;

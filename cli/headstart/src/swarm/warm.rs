@@ -1,13 +1,13 @@
 //! `headstart swarm warm`: an image is fetched to hosts before it is needed.
 
 use crate::agent::AgentSocket;
-use crate::report::Outcome;
-use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_agentd::pin_manager::WarmSpec;
 use headstart_agentd::warm_orders::{of_items, of_whole, without_trees};
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Error, ErrorKind, PlanItem, Result};
+use headstart_command_line::report::Outcome;
+use headstart_command_line::store_args::StoreArgs;
 use headstart_image::open_image::OpenImage;
 use headstart_image::reference::Reference;
 use headstart_image::store_access::StoreAccess;
