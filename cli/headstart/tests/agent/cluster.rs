@@ -132,7 +132,7 @@ fn wrong_requests_of_programs_are_answered_with_the_cause() {
             "`--cache`",
         ),
         (422, "POST /v1/disks\n{\"name\":\"vm\",\"arguments\":[\"--help\"]}", "`--help`"),
-        (422, "POST /v1/disks\n{\"name\":\"v/m\",\"arguments\":[\"file:///x:y\"]}", "no name of a disk"),
+        (422, "POST /v1/disks\n{\"name\":\"v/m\",\"arguments\":[\"file:///x:y\"]}", "not a name of a disk"),
         (422, "POST /v1/pin\n{}", "missing field"),
         (404, "GET /v1/disks/vm", "no disk of that name"),
         (404, "GET /v2/disks", "/v2/disks"),

@@ -269,7 +269,7 @@ fn options_that_do_not_fit_together_are_refused() {
         ("file://~/store:v1 --metrics nowhere", "HOST:PORT"),
         ("file://~/store:v1 --metrics unix:/m.sock", "HOST:PORT"),
         ("store", "file:///DIR"),
-        ("../a=file://~/store:v1", "no name of an export"),
+        ("../a=file://~/store:v1", "not a name of an export"),
         ("", "IMAGE"),
     ] {
         let run = scene.run(&format!("attach {words}"));
