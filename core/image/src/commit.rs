@@ -71,7 +71,7 @@ fn noted_base(dir: &Path) -> Result<Option<Reference>> {
     let Some((noted, parent)) = noted.zip(info.parent.parse().ok()) else { return Ok(None) };
     let base = by_digest(&noted, parent);
     if base.location.is_remote() {
-        return Err(Error::unsupported(format!("lies on {base}, which is not in a directory"))
+        return Err(Error::unsupported(format!("is based on {base}, which is not in a directory"))
             .about(dir.display())
             .remedy(format!("run `headstart image pull {base} file:///DIR:TAG`, and name that by --base")));
     }

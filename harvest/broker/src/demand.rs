@@ -38,7 +38,7 @@ impl Broker {
             BrokerAnswer::Granted(_) => self.counters.granted += 1,
             BrokerAnswer::Partly(_) => self.counters.partly += 1,
             BrokerAnswer::Short { .. } | BrokerAnswer::NoGhost | BrokerAnswer::Nothing => {
-                self.counters.refused += 1
+                self.counters.refused += 1;
             }
         }
         out.push(BrokerAction::Answer { request: id, answer });

@@ -216,7 +216,7 @@ impl Broker {
             match (entry.stage, entry.gssd.borrower) {
                 (Stage::Erasing, _) => out.push(BrokerAction::Erase { gssd }),
                 (Stage::Evacuating, Some(borrower)) => {
-                    out.push(BrokerAction::Evacuate { gssd, borrower, slot })
+                    out.push(BrokerAction::Evacuate { gssd, borrower, slot });
                 }
                 (Stage::Detaching, Some(borrower)) => {
                     out.push(BrokerAction::Detach { gssd, borrower, slot });
@@ -330,7 +330,7 @@ impl Entry {
         match self.stage {
             Stage::Evacuating => steps.push(BrokerStep::Evacuating { gssd: id, why: self.why }),
             Stage::Detaching => {
-                steps.push(BrokerStep::Leaving { gssds: vec![id], why: self.why, lost: self.lost })
+                steps.push(BrokerStep::Leaving { gssds: vec![id], why: self.why, lost: self.lost });
             }
             Stage::Carving | Stage::Erasing | Stage::Pooled | Stage::Leased => {}
         }

@@ -107,11 +107,11 @@ impl Host {
                         events.push(BrokerEvent::Carved { gssd, bandwidth, capacity, blocks: Vec::new() });
                     }
                     BrokerAction::Erase { gssd } => {
-                        events.push(BrokerEvent::Erased { gssd, bad: Vec::new() })
+                        events.push(BrokerEvent::Erased { gssd, bad: Vec::new() });
                     }
                     BrokerAction::Evacuate { .. } if !self.moves => {}
                     BrokerAction::Evacuate { gssd, .. } if self.fits => {
-                        events.push(BrokerEvent::Evacuated { gssd })
+                        events.push(BrokerEvent::Evacuated { gssd });
                     }
                     BrokerAction::Evacuate { gssd, .. } => {
                         events.push(BrokerEvent::EvacuationFailed { gssd, cause: "no space".to_owned() });

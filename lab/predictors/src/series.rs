@@ -254,7 +254,7 @@ mod tests {
                 .iter()
                 .flat_map(|&(length, level)| (0..length).map(move |_| f32::from(level)))
                 .collect();
-            let run = |&(length, level): &(u64, u16)| LevelRun {
+            let run = |&(length, level): &(u64, u8)| LevelRun {
                 length: Duration::from_secs(length),
                 level: level.into(),
             };

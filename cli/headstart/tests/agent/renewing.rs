@@ -2,9 +2,11 @@
 //! does nothing to disks.
 
 use crate::agent::Agent;
+use crate::attached::PATIENCE;
 use crate::cluster::{knows, part, start, wait_for};
 use crate::images::noisy;
 use crate::scene::Scene;
+use headstart_testkit::wait::wait_until;
 use rcgen::{CertificateParams, Issuer, KeyPair, SanType};
 use serde_json::{Value, json};
 use std::fs;
@@ -80,7 +82,9 @@ fn a_host_renews_its_certificate_by_itself_and_stays_connected_and_its_disks_go_
     assert!(part(&b)["certificate_until"].as_u64() <= Some(ends));
     wait_for("renewed", &b, |part| part["certificate_until"].as_u64() > Some(ends));
     assert!(now() < ends, "it was renewed too late");
-    assert_eq!((counted(&b, "renewed_certificates_total"), counted(&a, "signed_certificates_total")), (1, 1));
+    wait_until("both are counted", PATIENCE, || {
+        (counted(&b, "renewed_certificates_total"), counted(&a, "signed_certificates_total")) == (1, 1)
+    });
     // It is stored for this user only, beside the key, which is the same.
     let mode = fs::metadata(scene.path("of-b/host.pem")).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode, fs::read(scene.path("of-b/host.key")).unwrap()), (0o600, key));
@@ -135,7 +139,8 @@ fn the_authoritys_own_certificate_is_renewed_with_nobody_else_there() {
     certificate(&scene, "a", (ends - 300, ends), &uris);
     let a = start(&scene, "a", "cluster/hosts/a", "--authority ~/cluster");
     wait_for("renewed", &a, |part| part["certificate_until"].as_u64() > Some(ends));
-    assert_eq!(counted(&a, "renewed_certificates_total"), 1);
+    // It is counted once the files are written.
+    wait_until("it is counted", PATIENCE, || counted(&a, "renewed_certificates_total") == 1);
 }
 
 #[test]

@@ -145,7 +145,7 @@ impl Host {
         match action {
             BrokerAction::Journal(BrokerStep::Deleted { vssd, .. }) => self.forget(control, vssd),
             BrokerAction::Journal(BrokerStep::Swapped { one, other, .. }) => {
-                self.swapped(control, one, other)?
+                self.swapped(control, one, other)?;
             }
             BrokerAction::Journal(_) => {}
             BrokerAction::Carve { gssd, lender, bandwidth, capacity } => {
@@ -165,7 +165,7 @@ impl Host {
             BrokerAction::Keep { one, other } => self.keep_channels(one, other),
             BrokerAction::Erase { gssd } => self.begin(Job::Erase(gssd)),
             BrokerAction::Evacuate { gssd, borrower, slot } => {
-                self.begin(Job::Evacuate(gssd, borrower, slot))
+                self.begin(Job::Evacuate(gssd, borrower, slot));
             }
             BrokerAction::Detach { gssd, borrower, slot } => self.begin(Job::Detach(gssd, borrower, slot)),
             BrokerAction::Wipe { vssd } => self.begin(Job::Wipe(vssd)),

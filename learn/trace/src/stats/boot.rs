@@ -210,7 +210,7 @@ mod tests {
             let mut map = BTreeMap::<u64, (u64, u64, u64)>::new();
             for (t, offset, len) in &reads {
                 let t = t - reads[0].0;
-                for block in (0..*len).map(|byte| (offset + byte) / BLOCK).step_by(512 << 10).chain(
+                for block in (0..*len).step_by(512 << 10).map(|byte| (offset + byte) / BLOCK).chain(
                     len.checked_sub(1).map(|last| (offset + last) / BLOCK)).collect::<std::collections::BTreeSet<_>>() {
                     let entry = map.entry(block).or_insert((0, t, 0));
                     *entry = (entry.0 + 1, entry.1, entry.2 + t);

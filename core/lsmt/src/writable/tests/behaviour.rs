@@ -107,7 +107,7 @@ fn another_parent_is_refused_by_name() {
     WritableDisk::create(dir.path(), None, &new_disk(1 << 20)).unwrap();
     let error = refused(WritableDisk::open(dir.path(), None, "sha256:bb"));
     assert_eq!(error.kind(), ErrorKind::Conflict);
-    assert!(error.to_string().contains("lies on sha256:aa, not on sha256:bb"), "{error}");
+    assert!(error.to_string().contains("is based on sha256:aa, not on sha256:bb"), "{error}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! When a lease counts, and what becomes of its file.
+//! Tests of the standing of leases and of their files.
 
 use super::*;
 use proptest::prelude::*;

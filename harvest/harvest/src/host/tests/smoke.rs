@@ -28,7 +28,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(60);
 pub(super) fn wait_for(host: &Host, is_so: impl Fn(&Host) -> bool) {
     wait::wait_for("the host has come so far", LIMIT, || {
         host.tick();
-        if is_so(host) { Ok(()) } else { Err(host.status()) }
+        if is_so(host) { Ok(()) } else { Err(Box::new(host.status())) }
     });
 }
 
