@@ -376,7 +376,7 @@ struct Detached {
 impl Detached {
     fn of(session: &DiskSession) -> Self {
         let totals = Totals::of(session);
-        let names = session.disks.iter().map(|disk| disk.name.to_string());
+        let names = session.disks.iter().map(|disk| disk.name.clone());
         Self {
             names: names.filter(|_| session.disks.len() > 1).collect(),
             reads: totals.hits + totals.misses,

@@ -14,8 +14,8 @@
 use headstart_block::random::Random;
 use headstart_broker::gssd::{Grain, Offer, Pool, Want};
 use headstart_broker::{
-    BlockRun, Broker, BrokerAction, BrokerEvent, BrokerRequest, BrokerRequestId, BrokerSettings, BrokerStep,
-    VssdKind,
+    BlockRun, Broker, BrokerAction as Action, BrokerEvent as Event, BrokerRequest, BrokerRequestId,
+    BrokerSettings, BrokerStep, VssdKind,
 };
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry};
@@ -99,21 +99,21 @@ impl Maker {
             last: GssdId(0),
         };
         let (kind, channels) = (VssdKind::Regular, (0..8).collect());
-        let created = BrokerEvent::Created { vssd: HOME, kind, bandwidth: 8, capacity: 8 * BLOCKS, channels };
+        let created = Event::Created { vssd: HOME, kind, bandwidth: 8, capacity: 8 * BLOCKS, channels };
         maker.event(created)?;
         Ok(maker)
     }
 
-    fn event(&mut self, event: BrokerEvent) -> Result<Option<GssdId>> {
+    fn event(&mut self, event: Event) -> Result<Option<GssdId>> {
         let (mut out, mut made) = (Vec::new(), None);
         self.broker.on_event(Time(0), event, &mut out);
         for action in out {
             match action {
-                BrokerAction::Journal(step) => {
+                Action::Journal(step) => {
                     self.custody.apply(&step)?;
                     self.steps.push(step);
                 }
-                BrokerAction::Carve { gssd, .. } => made = Some(gssd),
+                Action::Carve { gssd, .. } => made = Some(gssd),
                 _ => {}
             }
         }
@@ -121,7 +121,7 @@ impl Maker {
     }
 
     fn forecast(&mut self, capacity: u32) -> Result<Option<GssdId>> {
-        self.event(BrokerEvent::Forecast { vssd: HOME, bandwidth: 4, capacity, lasts: HOUR })
+        self.event(Event::Forecast { vssd: HOME, bandwidth: 4, capacity, lasts: HOUR })
     }
 
     /// The time that it takes to make one.
@@ -129,8 +129,8 @@ impl Maker {
         let blocks = self.blocks.clone();
         let begun = Instant::now();
         let gssd = self.forecast(BLOCKS)?.unwrap_or(GssdId(0));
-        self.event(BrokerEvent::Carved { gssd, bandwidth: 4, capacity: BLOCKS, blocks })?;
-        self.event(BrokerEvent::Erased { gssd, bad: Vec::new() })?;
+        self.event(Event::Carved { gssd, bandwidth: 4, capacity: BLOCKS, blocks })?;
+        self.event(Event::Erased { gssd, bad: Vec::new() })?;
         let elapsed = begun.elapsed();
         assert_eq!(self.broker.pool().len(), 1);
         self.last = gssd;
@@ -247,32 +247,27 @@ fn fleet() {
     let mut broker = Broker::new(BrokerSettings { journal: false, ..BrokerSettings::default() });
     let (mut out, mut events, mut random) = (Vec::new(), 0_u64, Random::new(2));
     let ghost = |number: u32| VssdId(10_000 + number);
-    let mut feed = |broker: &mut Broker, now: u64, event: BrokerEvent| {
+    let mut feed = |broker: &mut Broker, now: u64, event: Event| {
         let mut queue = vec![event];
         while let Some(event) = queue.pop() {
             events += 1;
             broker.on_event(Time(now), event, &mut out);
             for action in out.drain(..) {
                 match action {
-                    BrokerAction::Carve { gssd, bandwidth, capacity, .. } => {
-                        queue.push(BrokerEvent::Carved { gssd, bandwidth, capacity, blocks: Vec::new() });
+                    Action::Carve { gssd, bandwidth, capacity, .. } => {
+                        queue.push(Event::Carved { gssd, bandwidth, capacity, blocks: Vec::new() });
                     }
-                    BrokerAction::Erase { gssd } => queue.push(BrokerEvent::Erased { gssd, bad: Vec::new() }),
-                    BrokerAction::Evacuate { gssd, .. } => queue.push(BrokerEvent::Evacuated { gssd }),
-                    BrokerAction::Detach { gssd, .. } => queue.push(BrokerEvent::Detached { gssd }),
+                    Action::Erase { gssd } => queue.push(Event::Erased { gssd, bad: Vec::new() }),
+                    Action::Evacuate { gssd, .. } => queue.push(Event::Evacuated { gssd }),
+                    Action::Detach { gssd, .. } => queue.push(Event::Detached { gssd }),
                     _ => {}
                 }
             }
         }
     };
     let begun = Instant::now();
-    let created = |vssd, kind| BrokerEvent::Created {
-        vssd,
-        kind,
-        bandwidth: 8,
-        capacity: 8 * BLOCKS,
-        channels: Vec::new(),
-    };
+    let created =
+        |vssd, kind| Event::Created { vssd, kind, bandwidth: 8, capacity: 8 * BLOCKS, channels: Vec::new() };
     (0..4000).for_each(|home| feed(&mut broker, 0, created(VssdId(home), VssdKind::Regular)));
     let mut next = 0;
     for step in 0..480_u64 {
@@ -283,7 +278,7 @@ fn fleet() {
             feed(
                 &mut broker,
                 now,
-                BrokerEvent::Forecast { vssd: VssdId(home), bandwidth: 4, capacity, lasts: HOUR * 6 },
+                Event::Forecast { vssd: VssdId(home), bandwidth: 4, capacity, lasts: HOUR * 6 },
             );
         }
         for _ in 0..125 {
@@ -301,15 +296,15 @@ fn fleet() {
                 partial: false,
                 grow: false,
             };
-            feed(&mut broker, now, BrokerEvent::Request(request));
+            feed(&mut broker, now, Event::Request(request));
             next += 1;
         }
         if next > 2500 {
             (next - 2500..next - 2375).for_each(|old| {
-                feed(&mut broker, now, BrokerEvent::Release { borrower: ghost(old), gssd: None });
+                feed(&mut broker, now, Event::Release { borrower: ghost(old), gssd: None });
             });
         }
-        feed(&mut broker, now, BrokerEvent::Tick);
+        feed(&mut broker, now, Event::Tick);
     }
     let elapsed = begun.elapsed();
     println!(

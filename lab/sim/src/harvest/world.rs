@@ -288,7 +288,7 @@ impl<'a> World<'a> {
                 }
             }
             BrokerAction::Wipe { vssd } => {
-                self.later(now, Duration::ZERO, BrokerEvent::Wiped { vssd, bad: Vec::new() })
+                self.later(now, Duration::ZERO, BrokerEvent::Wiped { vssd, bad: Vec::new() });
             }
             BrokerAction::Answer { request, answer } => self.answered(request, &answer),
             BrokerAction::Report(report) => {
