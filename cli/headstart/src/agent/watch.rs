@@ -52,7 +52,7 @@ impl Watch<'_> {
                 Some(Err(e)) => return Err(e),
                 Some(Ok(Ended::Well)) | None => return Ok(Box::new(Silent)),
             }
-            if runtime.block_on(before_stop(tokio::time::sleep(AGAIN))).is_none() {
+            if runtime.block_on(before_stop(async { tokio::time::sleep(AGAIN).await })).is_none() {
                 return Ok(Box::new(Silent));
             }
         }
