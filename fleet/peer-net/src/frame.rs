@@ -108,7 +108,7 @@ pub const VERSION_1: u16 = 1;
 pub enum FrameKind {
     /// The sender's identity, a [`Hello`]: the first frame in each direction, and only the first.
     Hello,
-    /// A [`Message`](headstart_swarm::Message) of the state machine.
+    /// A [`Message`] of the state machine.
     Message,
     /// The bytes of a requested chunk.
     Chunk,

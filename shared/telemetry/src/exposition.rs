@@ -6,7 +6,7 @@
 //!
 //! One thing is done after the crate. It writes the bounds of a histogram below 0.0001 with an exponent: `1e-06`, and
 //! `1e-6` in OpenMetrics. Every version of headstart wrote `0.000001`, and another text is another series to Prometheus
-//! 2, so that a rate over an update would lack these buckets. [`plain_bounds`] writes them as they were.
+//! 2, so that a rate over an update would lack these buckets. `plain_bounds` writes them as they were.
 
 use crate::histogram::{BUCKETS, LatencyDistribution};
 use prometheus_client::collector::Collector;

@@ -8,6 +8,7 @@
 //! A write that the file system refuses anyway (it gives no room ahead, as NFS 3 does, or the reserve is used up) harms
 //! nothing: its bytes stay in memory, and overwrite the part of them that came through.
 
+#[cfg(any(test, feature = "testing"))]
 use headstart_block::to_usize;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
