@@ -42,8 +42,8 @@
 //! 2. A module with the implementation of [`Store`], whose documentation says what each kind has to override. What is
 //!    an image layout below a URL shares [`layout`]; what speaks HTTP sends by `http` behind `guard`, reads by
 //!    `link`, and writes through `upload`. An arm in [`open`], and a row in the tables above.
-//! 3. Who asks for a kind: what other hosts may name (`fleet/peer-net/src/host/remote_commands.rs`), the operator's
-//!    commands `lease` and `image prune`, which know directories and buckets, and `attach --agent`
+//! 3. The code that asks for a kind: what other hosts may name (`fleet/peer-net/src/host/remote_commands.rs`), the
+//!    operator's commands `lease` and `image prune`, which know directories and buckets, and `attach --agent`
 //!    (`cli/headstart/src/attach/by_agent.rs`), for buckets' credentials.
 //! 4. A server of it in the test kit (`shared/testkit`), installed by `scripts/setup servers`; its faults in
 //!    `core/store/tests`; a disk on it in `cli/headstart/tests/attach`.

@@ -1,4 +1,4 @@
-//! Warnings about stores that say nothing: the user, who sees no progress, learns which server is waited for.
+//! Warnings about stores that say nothing: the user sees no progress, and learns which server is waited for.
 
 use crate::store::Store;
 use std::future::Future;
