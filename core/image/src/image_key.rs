@@ -1,6 +1,6 @@
 //! The key under which the reads of an image's disks are gathered by trackers.
 //!
-//! It can be computed only from the roots of all its layers' hash trees, which are in its manifest and are never sent.
+//! The key can be computed only from the roots of all its layers' hash trees, which are in its manifest and never sent.
 //! So a host that asks by the key may read the image. An image without such trees has no key: none of it goes through
 //! a swarm.
 

@@ -1,6 +1,6 @@
 //! The directory of a cache with its limits, as one process has it open: what all blobs of the cache share.
 //!
-//! It knows how much is stored and whether the disk takes writes, and it knows no blobs: `cache` has those that are in
+//! This module knows how much is stored and whether the disk takes writes, but no blobs: `cache` has those that are in
 //! use, `evict` chooses among the files, `room` decides if more bytes fit.
 
 use crate::counts::Counts;

@@ -4,7 +4,7 @@
 //! holding; the other keeps its range, but a read that wants those bytes from then on joins the new one.
 //!
 //! `rangemap` splits and replaces ranges alike, and lacks the release: of a range, what one value has and no other.
-//! It also is of one dimension, and would have to be a map in a map of blobs, most of which hold nothing.
+//! Its maps have one dimension: each would have to be a map in a map of blobs, most of which hold nothing.
 
 use crate::{BlobId, BlobRange, FetchId};
 use std::collections::BTreeMap;

@@ -79,7 +79,7 @@ pub struct Model {
     /// The part of a plan that is preloaded: its slices or whole blocks.
     pub preloads: PreloadUnit,
     /// The duration of a read whose bytes are all local, for decompression and the guest's path to the disk.
-    /// It is part of each read's wait.
+    /// Every read's wait includes this duration.
     pub local_read: Duration,
     /// The rate in bytes a second at which the rest of the disk is filled in the background; `None`: no
     /// filling.

@@ -101,7 +101,7 @@ impl State {
 }
 
 /// The closed-loop evaluator of plans: replays boots over a link, and each wait delays the reads that follow.
-/// It serves one block table and reuses its memory.
+/// One instance serves one block table and reuses its memory.
 #[derive(Clone, Debug)]
 pub struct BootEvaluator {
     link: Link,
