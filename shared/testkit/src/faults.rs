@@ -2,11 +2,11 @@
 //! requests.
 //!
 //! ```no_run
-//! use headstart_testkit::faults::{Fault, FaultProxy, Rule};
+//! use headstart_testkit::faults::{Fault, FaultProxy, FaultRule};
 //! # let server: std::net::SocketAddr = ([127, 0, 0, 1], 80).into();
 //!
 //! let proxy = FaultProxy::start(server);
-//! proxy.add(Rule::new(Fault::Corrupt { at: 100 }).on(|asked| asked.path.contains("/blobs/")).times(1));
+//! proxy.add(FaultRule::new(Fault::Corrupt { at: 100 }).on(|asked| asked.path.contains("/blobs/")).times(1));
 //! // ... the product reads from proxy.url() ...
 //! let log = proxy.log();
 //! assert!(log.in_sequence() <= 3, "{log}");
