@@ -279,12 +279,12 @@ impl Hello {
     /// [`headstart_block::ErrorKind::Unsupported`] if its version is neither [`VERSION_1`] nor [`VERSION`].
     pub fn decode(body: &[u8]) -> Result<Self> {
         let (hello, rest): (Self, _) =
-            postcard::take_from_bytes(body).map_err(|e| Error::corrupt("is no hello").caused_by(e))?;
+            postcard::take_from_bytes(body).map_err(|e| Error::corrupt("is not a hello").caused_by(e))?;
         if !(VERSION_1..=VERSION).contains(&hello.version) {
             return Err(hello.other_version(VERSION));
         }
         if !rest.is_empty() || hello.name.is_empty() || hello.name.len() > NAME_MAX {
-            return Err(Error::corrupt("is no hello"));
+            return Err(Error::corrupt("is not a hello"));
         }
         Ok(hello)
     }
@@ -365,7 +365,7 @@ impl Extend<u8> for Appended<'_> {
 /// [`headstart_block::ErrorKind::Corrupt`] if the body is malformed or too long, or a list in it is longer
 /// than its limit.
 pub fn decode_message(body: &[u8]) -> Result<Message> {
-    let nonsense = || Error::corrupt("is no message");
+    let nonsense = || Error::corrupt("is not a message");
     if body.len() > MESSAGE_MAX {
         return Err(nonsense());
     }

@@ -47,7 +47,7 @@ impl FromStr for VssdKind {
 
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
-            Error::invalid(format!("`{}` is no kind of vSSD", text.escape_debug()))
+            Error::invalid(format!("`{}` is not a kind of vSSD", text.escape_debug()))
                 .remedy("write regular, unsold or harvest")
         })
     }

@@ -133,7 +133,7 @@ fn many_disks_of_an_image_at_once() {
 /// The paper's number of instances, on every image of the data set: minutes.
 #[test]
 fn deployments_of_all_images() {
-    if std::env::var_os("HEADSTART_SOAK").is_none() {
+    if !headstart_testkit::soak::is_on() {
         eprintln!("SKIPPED: set HEADSTART_SOAK to deploy every image of the shared data set");
         return;
     }

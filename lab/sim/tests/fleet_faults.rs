@@ -354,8 +354,7 @@ fn judge_all(seeds: std::ops::Range<u64>, world: fn(u64) -> World) {
 }
 
 fn seeds() -> std::ops::Range<u64> {
-    let soak = std::env::var_os("HEADSTART_SOAK").is_some_and(|value| !value.is_empty() && value != "0");
-    0..if soak { SEEDS * SOAK } else { SEEDS }
+    0..if headstart_testkit::soak::is_on() { SEEDS * SOAK } else { SEEDS }
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn is_of_type(types: &Value, value: &Value) -> bool {
         "null" => value.is_null(),
         "integer" => value.is_u64() || value.is_i64(),
         "number" => value.is_number(),
-        other => panic!("{other} is no type"),
+        other => panic!("{other} is not a type"),
     };
     match types {
         Value::Null => true,

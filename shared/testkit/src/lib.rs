@@ -16,6 +16,7 @@
 //! | [`help`] | the help texts of the programs, and the examples in them |
 //! | [`files`] | the contents of directories |
 //! | [`mod@wait`] | waiting for a condition, with a limit |
+//! | [`soak`] | whether there is time for more |
 //! | [`fio`] | NBD servers measured side by side |
 //!
 //! Nothing in here is part of the product.
@@ -46,5 +47,6 @@ pub mod s3;
 pub mod scene;
 mod served;
 pub mod shaper;
+pub mod soak;
 pub mod token_server;
 pub mod wait;

@@ -5,11 +5,11 @@ use crate::disk::noise;
 use crate::image::Image;
 use crate::nbd::{Client, EIO};
 use crate::scene::Scene;
-use crate::soak;
 use headstart_export::nbd::proto::command;
 use headstart_testkit::faults::{FaultProxy, Outage};
 use headstart_testkit::nginx::Nginx;
 use headstart_testkit::process::Process;
+use headstart_testkit::soak;
 use headstart_testkit::wait::wait_until;
 use std::fs;
 use std::io::ErrorKind;
@@ -35,7 +35,7 @@ fn reads_wait(outage: Outage) {
         return;
     }
     let (image, readers) = (Image::new(16), 7);
-    let (nginx, time) = (image.serve(), Duration::from_secs(if soak() { 30 } else { 4 }));
+    let (nginx, time) = (image.serve(), Duration::from_secs(if soak::is_on() { 30 } else { 4 }));
     let proxy = FaultProxy::start(nginx.addr());
     let attached = Attached::start(&image.scene, &format!("{}/store:v1", proxy.url()), "~/cache", "");
     // Local bytes are still served.

@@ -3,9 +3,9 @@
 
 use crate::attached::Attached;
 use crate::image::Image;
-use crate::soak;
 use headstart_testkit::redirect::{Behaviour, Front, RedirectStyle};
 use headstart_testkit::registry::{PASSWORD, Registry, RegistryAccess, USER};
+use headstart_testkit::soak;
 use headstart_testkit::token_server::TokenServer;
 use serde_json::json;
 use std::fs;
@@ -58,7 +58,7 @@ impl House {
     fn read_on_and_on(&self, attached: &Attached) {
         let mut client = attached.client();
         let (len, steps) = (64 << 10, self.image.len() >> 16);
-        let pause = LIFE * if soak() { 30 } else { 3 } / steps as u32;
+        let pause = LIFE * if soak::is_on() { 30 } else { 3 } / steps as u32;
         let started = Instant::now();
         for n in 0..steps {
             let offset = n << 16;

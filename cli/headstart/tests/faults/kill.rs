@@ -11,10 +11,10 @@
 use crate::attached::Attached;
 use crate::image::Image;
 use crate::nbd::Client;
-use crate::soak;
 use headstart_export::nbd::proto::command;
 use headstart_testkit::faults::FaultProxy;
 use headstart_testkit::nginx::Nginx;
+use headstart_testkit::soak;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -193,7 +193,7 @@ fn flushed_writes_survive_kill_9() {
         part: n * sectors / 2..n * sectors / 2 + sectors / 2 - 2048,
         random: Random(n + 7),
     });
-    let rounds = if soak() { 100 } else { 20 };
+    let rounds = if soak::is_on() { 100 } else { 20 };
     // On a busy machine it takes more rounds until all that is a load.
     for round in 0..10 * rounds {
         if round >= rounds && is_load(&guests, rounds) {
@@ -237,7 +237,7 @@ fn the_cache_survives_kill_9() {
     let proxy = FaultProxy::start(nginx.addr());
     let reference = format!("{}/store:v1", proxy.url());
     let mut random = Random(3);
-    let rounds = if soak() { 40 } else { 8 };
+    let rounds = if soak::is_on() { 40 } else { 8 };
     let mut local = 0;
     for _ in 0..rounds {
         let mut attached = Attached::start(&image.scene, &reference, "~/cache", "");

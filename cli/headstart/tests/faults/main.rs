@@ -17,7 +17,7 @@
 //! | [`link`] | none; but the link is slow, and that must not show more than necessary |
 //!
 //! [`attached`] is the program with its disk, [`nbd`] a client, [`image`] makes images. With `HEADSTART_SOAK=1` the
-//! tests take longer and do more: see [`soak`].
+//! tests take longer and do more: see [`headstart_testkit::soak`].
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -49,8 +49,3 @@ mod tools;
 mod treeless;
 
 use headstart_testkit::{disk, scene};
-
-/// `true` if there is time: `make soak` sets `HEADSTART_SOAK`.
-fn soak() -> bool {
-    std::env::var_os("HEADSTART_SOAK").is_some_and(|value| !value.is_empty() && value != "0")
-}

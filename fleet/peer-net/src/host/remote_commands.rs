@@ -294,7 +294,7 @@ impl Host {
 
     /// Handles the outcome of an order of this host.
     pub(crate) fn order_done(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
-        let done = CommandOutcome::decode(body).ok_or_else(|| Error::corrupt("is no answer"))?;
+        let done = CommandOutcome::decode(body).ok_or_else(|| Error::corrupt("is not an answer"))?;
         let mut waiting = self.remote_commands.waiting.lock();
         if let Some(Waiting { done: waiting, why }) = waiting.remove(&(link.peer, number)) {
             // A caller that has stopped waiting needs no outcome.

@@ -9,6 +9,7 @@ use headstart_flash::custody::Holder;
 use headstart_flash::device::emulator::FlashFaults;
 use headstart_flash::device::{Flash, FlashBlock};
 use headstart_flash::journal::room::limit;
+use headstart_testkit::soak;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -373,12 +374,7 @@ fn killed_at_every_point() {
 #[test]
 fn power_lost_at_every_third_point() {
     // At all of them if there is time.
-    let step = if std::env::var_os("HEADSTART_SOAK").is_some_and(|value| !value.is_empty() && value != "0") {
-        1
-    } else {
-        3
-    };
-    enumerate(End::PowerLost, step, live);
+    enumerate(End::PowerLost, if soak::is_on() { 1 } else { 3 }, live);
 }
 
 #[test]
