@@ -50,6 +50,13 @@ impl Default for BrokerSettings {
 }
 
 impl BrokerSettings {
+    /// Returns the settings of hosts: the defaults, but a lease lasts while its lender does without it, which
+    /// the margin of forecasts is for.
+    #[must_use]
+    pub fn of_hosts() -> Self {
+        Self { patience: u32::MAX, ..Self::default() }
+    }
+
     /// The settings with senseless values replaced by the nearest sensible ones.
     pub(crate) fn sane(mut self) -> Self {
         self.grain = self.grain.sane();

@@ -110,8 +110,7 @@ impl Default for HostSettings {
     fn default() -> Self {
         Self {
             grain: None,
-            // A lease lasts while its home does without it: the margin of forecasts is for that.
-            broker: broker::BrokerSettings { patience: u32::MAX, ..broker::BrokerSettings::default() },
+            broker: broker::BrokerSettings::of_hosts(),
             schedulers: SchedulerSettings::default(),
             speeds: Speeds::default(),
             channel_rate: None,

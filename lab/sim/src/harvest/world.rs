@@ -64,7 +64,7 @@ impl HarvestModel {
     /// forecasts are always right.
     #[must_use]
     pub fn new(source: StorageSource, foresight: Foresight) -> Self {
-        let shipped = headstart_harvest::host::HostSettings::default().broker;
+        let shipped = BrokerSettings::of_hosts();
         let patience = if foresight == Foresight::Clairvoyant { 1 } else { shipped.patience };
         let broker = BrokerSettings { journal: false, patience, ..shipped };
         Self { source, foresight, cover: 0.5, ask: Duration::from_secs(1800), partial: false, broker }
