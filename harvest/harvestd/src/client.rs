@@ -1,11 +1,11 @@
 //! The client of the daemon that lends spare flash.
 
+use crate::host::{HostStatus, LeaseStatus, Report, Wish};
 use crate::{NewAccess, NewOffer, NewSize, NewVssd, SOCKET, Vssd};
 use headstart_block::{Error, Result};
 use headstart_daemon::client::{Away, LocalClient, Method};
 use headstart_daemon::names::check_disk_name;
 use headstart_daemon::places::state_dir;
-use headstart_harvest::host::{HostStatus, LeaseStatus, Report, Wish};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};

@@ -18,10 +18,10 @@
 
 use super::export_process::{self, ExportProcess, ExportProcessStatus};
 use super::ways::{self, Ways};
+use crate::host::{Host, Kind, VssdStatus};
 use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_export::nbd::{Address, NbdServer, NbdSettings};
 use headstart_export::{Export, Leftover, Server};
-use headstart_harvest::host::{Host, Kind, VssdStatus};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -426,8 +426,8 @@ fn make_socket_directory(dir: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::{FlashPlace, HostSettings, Options, VssdSpec};
     use headstart_block::{BlockDevice, Extent};
-    use headstart_harvest::host::{FlashPlace, HostSettings, Options, VssdSpec};
 
     /// A vSSD that cannot be flushed, and the content of the file of ways at each attempt.
     struct Unflushed {

@@ -1,7 +1,14 @@
-//! The daemon of a host that lends spare flash: its vSSDs as disks, and its sockets.
+//! Spare flash for evictable VMs, given back in time: a host that does what a broker decides, and its daemon, which
+//! serves the host's vSSDs as disks.
+//!
+//! A host's SSD is sold in *vSSDs*, which own whole channels and are half empty. Flash that one does not use for a
+//! while is a *gSSD*: free flash blocks that a harvest VM's vSSD may use until the owner needs them. The design is that
+//! of BlockFlex (Reidys et al., OSDI 2022); where a module differs it says so. The flash and its translation layer are
+//! in `headstart-flash`, the decisions in `headstart-broker`, the predictors in `headstart-forecast`; threads, files
+//! and the order of locks are here.
 //!
 //! ```text
-//! DIR/lock, DIR/journal and so on   the host's own: see `headstart_harvest::host`
+//! DIR/lock, DIR/journal and so on   the host's own: see `host`
 //! DIR/harvest.sock                  the socket at which programs find the daemon: HTTP
 //! DIR/nbd/NAME.sock                 the socket at which clients find a vSSD, unless another place is named
 //! DIR/exports/NAME.pid, NAME.log    the process that serves a vSSD by vhost-user or as a file
@@ -14,6 +21,8 @@
 //!
 //! | module | content |
 //! |---|---|
+//! | [`host`] | all of one host put together: its bytes, threads and records |
+//! | [`disk`] | a vSSD as a block device |
 //! | [`client`] | the client of other programs |
 //! | [`exports`] | each vSSD as a disk, by NBD and the other requested ways |
 //! | [`export_process`] | the processes that serve them by vhost-user and FUSE |
@@ -25,23 +34,30 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod disk;
 pub mod export_process;
 pub mod exports;
+pub mod host;
 mod metrics;
 mod rest;
 mod vssd;
 pub mod ways;
 
 pub use export_process::ExportProcessStatus;
+#[doc(no_inline)]
+pub use headstart_block::{Error, ErrorKind, Result, Time};
+#[doc(no_inline)]
+pub use headstart_broker as broker;
+#[doc(no_inline)]
+pub use headstart_flash::{GssdId, VssdId, VssdKind, journal};
 pub use rest::{NewAccess, NewOffer, NewSize, NewVssd};
 pub use vssd::Vssd;
 
 use exports::Exports;
-use headstart_block::{Error, ErrorKind, Result};
 use headstart_daemon::http::{HttpPort, Rest};
 use headstart_export::nbd::{Address, NbdSettings, TlsSettings};
 use headstart_export::{Leftover, SocketAccess};
-use headstart_harvest::host::{FlashPlace, Host, Options};
+use host::{FlashPlace, Host, Options};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -9,6 +9,12 @@ use super::exports::Exports;
 use super::vssd::Vssd;
 use super::ways::Ways;
 use super::{broke_off, metrics};
+use crate::GssdId;
+use crate::broker::Counters;
+use crate::host::{
+    FlashStatus, ForecastStatus, Host, HostStatus, JournalStatus, Kind, LeaseStatus, PooledStatus, Report,
+    ReportKind, VssdSpec, VssdStatus, Wish,
+};
 use axum::extract::State;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode, Uri};
@@ -21,12 +27,6 @@ use headstart_daemon::http::{HttpPort, Rest};
 use headstart_daemon::names::check_disk_name;
 use headstart_export::socket::listen;
 use headstart_export::{Leftover, SocketAccess};
-use headstart_harvest::GssdId;
-use headstart_harvest::broker::Counters;
-use headstart_harvest::host::{
-    FlashStatus, ForecastStatus, Host, HostStatus, JournalStatus, Kind, LeaseStatus, PooledStatus, Report,
-    ReportKind, VssdSpec, VssdStatus, Wish,
-};
 use headstart_telemetry::exposition::PageFormat;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};

@@ -1,9 +1,7 @@
 use super::*;
-use headstart_harvest::VssdId;
-use headstart_harvest::broker::Counters;
-use headstart_harvest::host::{
-    FlashPlace, FlashStatus, HostSettings, HostStatus, JournalStatus, Kind, VssdStatus,
-};
+use crate::VssdId;
+use crate::broker::Counters;
+use crate::host::{FlashPlace, FlashStatus, HostSettings, HostStatus, JournalStatus, Kind, VssdStatus};
 use headstart_telemetry::exposition::PageFormat;
 use headstart_testkit::metrics::Metrics;
 use serde_json::{Value, json};

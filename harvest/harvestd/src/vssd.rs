@@ -1,7 +1,7 @@
 //! A vSSD as the interface and the metrics show it.
 
 use super::export_process::ExportProcessStatus;
-use headstart_harvest::host::VssdStatus;
+use crate::host::VssdStatus;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

@@ -24,7 +24,7 @@ const ROWS: &[&[&str]] = &[
         "headstart-zfile",
     ],
     &["headstart-broker", "headstart-image", "headstart-plan"],
-    &["headstart-harvest", "headstart-predictors", "headstart-pull", "headstart-swarm", "headstart-train"],
+    &["headstart-predictors", "headstart-pull", "headstart-swarm", "headstart-train"],
     &["headstart-cache", "headstart-preload"],
     &["headstart-disk", "headstart-export", "headstart-replay", "headstart-snapshotter"],
     &["headstart-diskd", "headstart-doctor", "headstart-harvestd", "headstart-peer-net", "headstart-sim"],

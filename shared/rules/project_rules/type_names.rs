@@ -25,7 +25,7 @@ const KNOWN: &[Known] = &[
     ("Entry", &["core/block", "disk/cache"]),
     ("FetchId", &["disk/pull", "fleet/swarm"]),
     ("Layer", &["core/image", "core/lsmt"]),
-    ("Report", &["cli/command-line", "harvest/harvest"]),
+    ("Report", &["cli/command-line", "harvest/harvestd"]),
     ("Swarm", &["disk/disk", "fleet/peer-net"]),
     ("Vssd", &["harvest/flash", "harvest/harvestd"]),
     ("Way", &["disk/diskd", "lab/sim"]),

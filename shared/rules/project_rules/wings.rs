@@ -123,7 +123,7 @@ fn a_wing_uses_what_the_table_lists_and_nothing_else() {
     for (user, used) in [
         ("core/image", "core/lsmt"),
         ("disk/preload", "learn/plan"),
-        ("harvest/harvest", "disk/export"),
+        ("harvest/harvestd", "disk/export"),
         ("lab/sim", "lab/plot"),
         ("shared/fuzz", "fleet/agentd"),
         ("lab/sim", "disk/replay"),
@@ -133,9 +133,9 @@ fn a_wing_uses_what_the_table_lists_and_nothing_else() {
     }
     for (user, used) in [
         ("core/image", "disk/cache"),
-        ("harvest/harvest", "disk/disk"),
-        ("harvest/harvest", "fleet/swarm"),
-        ("fleet/agentd", "harvest/harvest"),
+        ("harvest/harvestd", "disk/disk"),
+        ("harvest/harvestd", "fleet/swarm"),
+        ("fleet/agentd", "harvest/harvestd"),
         ("cli/headstart", "lab/sim"),
         ("lab/sim", "cli/headstart"),
         ("disk/disk", "shared/fuzz"),

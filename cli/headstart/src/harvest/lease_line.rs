@@ -2,7 +2,7 @@
 
 use headstart_block::ByteSize;
 use headstart_block::words::count;
-use headstart_harvest::host::LeaseStatus;
+use headstart_harvestd::host::LeaseStatus;
 use std::fmt;
 use std::time::Duration;
 

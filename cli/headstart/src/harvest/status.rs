@@ -6,7 +6,7 @@ use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
 use headstart_command_line::report::{Fields, Outcome};
-use headstart_harvest::host::{HostStatus, Report};
+use headstart_harvestd::host::{HostStatus, Report};
 use serde::Serialize;
 use std::fmt;
 

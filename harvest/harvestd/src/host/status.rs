@@ -1,14 +1,13 @@
 //! The requests to a host and its answers: plain data, the same in memory, in JSON and over REST.
 //!
 //! Sizes are bytes, bandwidths channels, times whole seconds from now (`left_s`, `ago_s`), so that a client does not
-//! need the host's clock. With the feature `schema` all of it describes itself to OpenAPI.
+//! need the host's clock. All of it describes itself to OpenAPI.
 
 pub use crate::VssdKind as Kind;
 use crate::{GssdId, VssdId};
 use headstart_broker::Counters;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-#[cfg(feature = "schema")]
 use utoipa::ToSchema;
 
 /// The properties of a vSSD that is to be made.
@@ -24,13 +23,12 @@ pub struct VssdSpec {
 }
 
 /// The present state of a vSSD.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(ToSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VssdStatus {
     /// The name of the vSSD.
     pub name: String,
     /// The number of the vSSD, which is never used again.
-    #[cfg_attr(feature = "schema", schema(value_type = u32))]
+    #[schema(value_type = u32)]
     pub id: VssdId,
     /// The kind of the vSSD.
     pub kind: Kind,
@@ -67,8 +65,7 @@ pub struct VssdStatus {
 }
 
 /// A forecast for a vSSD: the flash that it will need (harvest VM) or can spare (others).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(ToSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ForecastStatus {
     /// Number of channels.
     pub bandwidth: u16,
@@ -79,11 +76,10 @@ pub struct ForecastStatus {
 }
 
 /// A lease: flash that one vSSD lends to another, in use.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeaseStatus {
     /// The number of the lease, which is never used again.
-    #[cfg_attr(feature = "schema", schema(value_type = u64))]
+    #[schema(value_type = u64)]
     pub id: GssdId,
     /// The name of the vSSD that has the flash on lease.
     pub vssd: String,
@@ -102,8 +98,7 @@ pub struct LeaseStatus {
 }
 
 /// A request of a harvest VM for flash.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Wish {
     /// Bytes, at least. More may be granted, because flash is lent in whole gSSDs.
@@ -113,7 +108,7 @@ pub struct Wish {
     pub bandwidth: u16,
     /// Duration of the request, in seconds.
     #[serde(rename = "duration_s", with = "seconds")]
-    #[cfg_attr(feature = "schema", schema(value_type = u64))]
+    #[schema(value_type = u64)]
     pub duration: Duration,
     /// `true` to accept less than requested if there is not enough.
     #[serde(default)]
@@ -125,8 +120,7 @@ fn one() -> u16 {
 }
 
 /// The present state of a host.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(ToSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HostStatus {
     /// The state of the flash.
     pub flash: FlashStatus,
@@ -144,12 +138,11 @@ pub struct HostStatus {
 }
 
 /// Flash that a vSSD lends and that no harvest VM has on lease.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PooledStatus {
     /// The number of the gSSD (lent flash), which is never used again; the number of its lease when it is
     /// leased.
-    #[cfg_attr(feature = "schema", schema(value_type = u64))]
+    #[schema(value_type = u64)]
     pub id: GssdId,
     /// The name of the vSSD that owns the flash.
     pub home: String,
@@ -169,8 +162,7 @@ pub struct PooledStatus {
 
 /// The state of a host's flash. Erasures are counted from when the flash was made, all else from when the
 /// host was opened.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(ToSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FlashStatus {
     /// The path of the flash, or `emulated`.
     pub place: String,
@@ -208,8 +200,7 @@ pub struct FlashStatus {
 }
 
 /// The state of a host's journal.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(ToSchema))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JournalStatus {
     /// Size of the journal on disk, in bytes.
     pub bytes: u64,
@@ -225,8 +216,7 @@ pub struct JournalStatus {
 }
 
 /// A message to the user of a VM.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Report {
     /// The number of the message: counted from 1 since the host was opened.
     pub number: u64,
@@ -241,8 +231,7 @@ pub struct Report {
 }
 
 /// The kind of event that a user of a VM is told of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReportKind {
     /// The VM lost data, because a lease was taken back before its data was moved.
