@@ -18,8 +18,10 @@ use crate::host::Host;
 use crate::host::log::from_flash;
 use crate::host::program::{Page, foreign};
 use crate::host::volume::Volume;
-use crate::{Error, ErrorKind, Result, VssdKind};
-use headstart_block::{BlockDevice, ByteRange, Extent, SECTOR_SIZE, exact, to_usize};
+use headstart_block::{
+    BlockDevice, ByteRange, Error, ErrorKind, Extent, Result, SECTOR_SIZE, exact, to_usize,
+};
+use headstart_flash::VssdKind;
 use headstart_flash::device::FlashBlock;
 use headstart_flash::queue::Access;
 use headstart_flash::vssd::{Piece, ReadPin};

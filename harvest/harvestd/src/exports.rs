@@ -18,10 +18,11 @@
 
 use super::export_process::{self, ExportProcess, ExportProcessStatus};
 use super::ways::{self, Ways};
-use crate::host::{Host, Kind, VssdStatus};
+use crate::host::{Host, VssdStatus};
 use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_export::nbd::{Address, NbdServer, NbdSettings};
 use headstart_export::{Export, Leftover, Server};
+use headstart_flash::VssdKind;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -98,7 +99,7 @@ impl Exports {
         let mut ways = ways::read(&file)?;
         make_socket_directory(dir)?;
         let shared = shared.map(Shared::start).transpose()?;
-        let sold = host.list().into_iter().filter(|status| status.kind != Kind::Unsold);
+        let sold = host.list().into_iter().filter(|status| status.kind != VssdKind::Unsold);
         let sold: Vec<_> = sold
             .map(|VssdStatus { name, .. }| {
                 let ways = ways.remove(&name).unwrap_or_default();
@@ -472,7 +473,7 @@ mod tests {
         let options = Options { dir: dir.path().to_owned(), flash, size, erase: false, settings };
         let host = Host::open(options, Arc::new(super::super::clock())).unwrap();
         let exports = Exports::start(None, dir.path(), false, &host).unwrap();
-        host.create("a", VssdSpec { kind: Kind::Regular, channels: Some(1), size: None }).unwrap();
+        host.create("a", VssdSpec { kind: VssdKind::Regular, channels: Some(1), size: None }).unwrap();
         exports.add(&host, "a", at(&before)).unwrap();
         let is_served_at = |socket: &Path| {
             assert_eq!(exports.ways("a"), at(socket));

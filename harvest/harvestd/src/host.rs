@@ -61,23 +61,22 @@ mod unsold;
 pub(crate) mod volume;
 mod wear_leveling;
 
-pub use headstart_flash::queue::Clock;
 pub use options::{FlashPlace, HostSettings, Options};
 pub use status::{
-    FlashStatus, ForecastStatus, HostStatus, JournalStatus, Kind, LeaseStatus, PooledStatus, Report,
-    ReportKind, VssdSpec, VssdStatus, Wish,
+    FlashStatus, ForecastStatus, HostStatus, JournalStatus, LeaseStatus, PooledStatus, Report, ReportKind,
+    VssdSpec, VssdStatus, Wish,
 };
 
-use crate::{Error, ErrorKind, GssdId, Result, Time, VssdId};
 use actions::Decided;
-use headstart_block::{ByteSize, exact, saturating};
-use headstart_broker::counted;
+use headstart_block::{ByteSize, Error, ErrorKind, Result, Time, exact, saturating};
 use headstart_broker::{
-    self as broker, Broker, BrokerAction, BrokerAnswer, BrokerEvent, BrokerRequest, BrokerRequestId,
+    Broker, BrokerAction, BrokerAnswer, BrokerEvent, BrokerReport, BrokerRequest, BrokerRequestId, counted,
 };
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry};
+use headstart_flash::queue::Clock;
 use headstart_flash::vssd::{Effort, Vssd};
+use headstart_flash::{GssdId, VssdId, VssdKind};
 use headstart_forecast::{Forecast, ForecastSettings};
 use job::Job;
 use media::Media;
@@ -129,7 +128,7 @@ pub struct Host {
 pub(crate) struct Control {
     broker: Broker,
     answers: BTreeMap<BrokerRequestId, BrokerAnswer>,
-    reports: VecDeque<(u64, broker::BrokerReport)>,
+    reports: VecDeque<(u64, BrokerReport)>,
     reported: u64,
     samples: BTreeMap<VssdId, Sampler>,
     inventory: UnsoldInventory,
@@ -151,7 +150,7 @@ pub(crate) struct Jobs {
 }
 
 impl Control {
-    fn report(&mut self, report: broker::BrokerReport) {
+    fn report(&mut self, report: BrokerReport) {
         self.reported += 1;
         self.reports.push_back((self.reported, report));
         if self.reports.len() > REPORTS {
@@ -207,7 +206,7 @@ impl Host {
         let vssd = Vssd::new(&settings, &home).map_err(about)?;
         let capacity = exact(home.len(), "flash blocks have numbers of 32 bits");
         let id = VssdId(control.next_vssd);
-        let grows = spec.kind == Kind::Harvest && spec.size.is_none();
+        let grows = spec.kind == VssdKind::Harvest && spec.size.is_none();
         let known = About { id, name: name.to_owned(), kind: spec.kind, channels, grows };
         let map = meta::encoded(&vssd.snapshot())?;
         self.log.may_take(map.len() as u64)?;
@@ -220,7 +219,7 @@ impl Host {
         let created =
             BrokerEvent::Created { vssd: id, kind, bandwidth: count, capacity, channels: known.channels };
         self.inbox.lock().push(created);
-        if spec.kind == Kind::Unsold
+        if spec.kind == VssdKind::Unsold
             && let Some(volume) = self.volume(id)
         {
             let now = self.time();
@@ -399,7 +398,7 @@ impl Host {
         self.check()?;
         self.log.may_take(0)?;
         let volume = self.named(name)?;
-        if volume.kind == Kind::Harvest {
+        if volume.kind == VssdKind::Harvest {
             let error = Error::invalid("a harvest VM's lends nothing").about(format_args!("vSSD {name}"));
             return Err(error.remedy("release what it borrowed and does not need"));
         }
@@ -457,7 +456,7 @@ impl Host {
             if may_tidy && control.broker.next().is_some_and(|next| next <= now) {
                 events.push(BrokerEvent::Tick);
             }
-            for volume in volumes.values().filter(|volume| volume.kind != Kind::Unsold) {
+            for volume in volumes.values().filter(|volume| volume.kind != VssdKind::Unsold) {
                 let usage = volume.read().vssd.usage();
                 let used = usage.stored.div_ceil(self.media.geometry().pages.into());
                 let Some(sampler) = control.samples.get_mut(&volume.id) else { continue };
@@ -487,7 +486,7 @@ impl Host {
             Err(error) => tracing::warn!(%error, "the broker's decisions cannot be carried out"),
         }
         self.retry_jobs();
-        for volume in volumes.values().filter(|volume| volume.kind != Kind::Unsold) {
+        for volume in volumes.values().filter(|volume| volume.kind != VssdKind::Unsold) {
             self.collect_soon(volume, Effort::Idle);
         }
         self.rewrite_if_grown();
@@ -572,7 +571,7 @@ impl Host {
 
     fn vssd_settings(&self, spec: &VssdSpec, blocks: u64) -> Result<headstart_flash::vssd::VssdSettings> {
         let geometry = *self.media.geometry();
-        let harvest = spec.kind == Kind::Harvest;
+        let harvest = spec.kind == VssdKind::Harvest;
         let fits = headstart_flash::vssd::VssdSettings::new(geometry, 0).size_of_blocks(blocks);
         let page = u64::from(geometry.page_size);
         let size = match spec.size {
@@ -648,7 +647,7 @@ impl Host {
         about.channels.iter().for_each(|channel| self.media.queue().set_owner(*channel, about.id.0));
         // A borrower may need all the flash that there is.
         let (channels, blocks) = match about.kind {
-            Kind::Harvest => (geometry.channels, geometry.total_blocks()),
+            VssdKind::Harvest => (geometry.channels, geometry.total_blocks()),
             _ => (channels, u32::from(channels) * geometry.channel_blocks()),
         };
         let settings = ForecastSettings {

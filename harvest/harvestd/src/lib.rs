@@ -44,16 +44,11 @@ mod vssd;
 pub mod ways;
 
 pub use export_process::ExportProcessStatus;
-#[doc(no_inline)]
-pub use headstart_block::{Error, ErrorKind, Result, Time};
-#[doc(no_inline)]
-pub use headstart_broker as broker;
-#[doc(no_inline)]
-pub use headstart_flash::{GssdId, VssdId, VssdKind, journal};
 pub use rest::{NewAccess, NewOffer, NewSize, NewVssd};
 pub use vssd::Vssd;
 
 use exports::Exports;
+use headstart_block::{Error, ErrorKind, Result};
 use headstart_daemon::http::{HttpPort, Rest};
 use headstart_export::nbd::{Address, NbdSettings, TlsSettings};
 use headstart_export::{Leftover, SocketAccess};

@@ -2,8 +2,8 @@
 
 use super::export_process::ExportProcessStatus;
 use super::vssd::Vssd;
-use crate::broker::Counters;
 use crate::host::{FlashStatus, HostStatus, JournalStatus};
+use headstart_broker::Counters;
 use headstart_telemetry::exposition::{self, MetricType, MetricValue, Number, PageEncoder, PageFormat};
 use std::fmt;
 

@@ -9,10 +9,8 @@ use super::exports::Exports;
 use super::vssd::Vssd;
 use super::ways::Ways;
 use super::{broke_off, metrics};
-use crate::GssdId;
-use crate::broker::Counters;
 use crate::host::{
-    FlashStatus, ForecastStatus, Host, HostStatus, JournalStatus, Kind, LeaseStatus, PooledStatus, Report,
+    FlashStatus, ForecastStatus, Host, HostStatus, JournalStatus, LeaseStatus, PooledStatus, Report,
     ReportKind, VssdSpec, VssdStatus, Wish,
 };
 use axum::extract::State;
@@ -22,11 +20,13 @@ use axum::response::IntoResponse;
 use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
+use headstart_broker::Counters;
 use headstart_daemon::http::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
 use headstart_daemon::http::{HttpPort, Rest};
 use headstart_daemon::names::check_disk_name;
 use headstart_export::socket::listen;
 use headstart_export::{Leftover, SocketAccess};
+use headstart_flash::{GssdId, VssdKind};
 use headstart_telemetry::exposition::PageFormat;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -109,7 +109,7 @@ fn changing() -> Router<Arc<Served>> {
         Vssd,
         ExportProcessStatus,
         VssdStatus,
-        Kind,
+        VssdKind,
         LeaseStatus,
         ForecastStatus,
         Wish,
@@ -133,7 +133,7 @@ pub struct NewVssd {
     /// same name.
     pub name: String,
     /// The kind of the vSSD.
-    pub kind: Kind,
+    pub kind: VssdKind,
     /// Number of channels that the vSSD is to own [default: as many as its size needs; one if no size is
     /// given].
     #[serde(default)]
@@ -256,7 +256,7 @@ impl Served {
         let ways = Ways { nbd, vhost_user, fuse, socket_owner, socket_mode, tls_clients };
         let spec = VssdSpec { kind, channels, size };
         check_disk_name(&name)?;
-        let is_served = kind != Kind::Unsold;
+        let is_served = kind != VssdKind::Unsold;
         if !is_served && !ways.is_none() {
             let error = Error::invalid("an unsold vSSD has no owner, and is not served").about(&name);
             return Err(
@@ -286,7 +286,7 @@ impl Served {
             tracing::warn!(vssd = name, %error, "a vSSD that is to be deleted was not flushed");
         }
         if let Err(error) = self.host.delete(name) {
-            if gone.status.kind != Kind::Unsold
+            if gone.status.kind != VssdKind::Unsold
                 && let Err(error) = self.exports.add(&self.host, name, ways)
             {
                 tracing::warn!(vssd = name, %error, "a vSSD that is not deleted is not served any more");
@@ -321,7 +321,7 @@ impl Served {
 
     fn set_access(&self, name: &str, access: NewAccess, force: bool) -> Result<Vssd> {
         let there = self.get(name)?;
-        if there.status.kind == Kind::Unsold {
+        if there.status.kind == VssdKind::Unsold {
             return Err(Error::invalid("an unsold vSSD has no owner, and is not served").about(name));
         }
         let before = self.exports.ways(name);

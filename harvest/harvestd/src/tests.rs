@@ -1,7 +1,7 @@
 use super::*;
-use crate::VssdId;
-use crate::broker::Counters;
-use crate::host::{FlashPlace, FlashStatus, HostSettings, HostStatus, JournalStatus, Kind, VssdStatus};
+use crate::host::{FlashPlace, FlashStatus, HostSettings, HostStatus, JournalStatus, VssdStatus};
+use headstart_broker::Counters;
+use headstart_flash::{VssdId, VssdKind};
 use headstart_telemetry::exposition::PageFormat;
 use headstart_testkit::metrics::Metrics;
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ fn a_status() -> VssdStatus {
     VssdStatus {
         name: "a".into(),
         id: VssdId(1),
-        kind: Kind::Regular,
+        kind: VssdKind::Regular,
         size: 1 << 20,
         channels: 2,
         used: 4096,
@@ -80,7 +80,7 @@ fn a_vssd_is_one_object() {
     assert_eq!(serde_json::from_value::<Vssd>(value).unwrap(), vssd);
     let new: NewVssd =
         serde_json::from_value(json!({ "name": "a", "kind": "harvest", "channels": 1 })).unwrap();
-    assert_eq!((new.kind, new.channels, new.size), (Kind::Harvest, Some(1), None));
+    assert_eq!((new.kind, new.channels, new.size), (VssdKind::Harvest, Some(1), None));
     assert_eq!((&new.vhost_user, &new.fuse), (&None, &None));
     let new = json!({ "name": "a", "kind": "unsold", "channels": 1, "size": 4096, "fuse": "/mnt/a" });
     let new: NewVssd = serde_json::from_value(new).unwrap();

@@ -8,8 +8,9 @@ use clap::{Args, Subcommand};
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
 use headstart_command_line::report::{Outcome, Report};
+use headstart_flash::VssdKind;
 use headstart_harvestd::client::HarvestClient;
-use headstart_harvestd::host::{Kind, VssdStatus};
+use headstart_harvestd::host::VssdStatus;
 use headstart_harvestd::{NewAccess, NewVssd, Vssd};
 use serde::Serialize;
 use std::fmt;
@@ -90,7 +91,7 @@ pub(crate) struct Create {
     name: String,
     /// Its kind: regular, unsold or harvest
     #[arg(long, value_name = "KIND", default_value = "regular")]
-    kind: Kind,
+    kind: VssdKind,
     /// Channels that it owns [default: as many as its size takes; one if no size is given]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     channels: Option<u16>,

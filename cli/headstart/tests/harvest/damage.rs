@@ -39,7 +39,7 @@ fn a_wrong_bit_of_the_journal_loses_nothing_that_was_flushed() {
         }
         let whole = fs::read(&journal).unwrap();
         // The places are in the part that was made durable last, and in the part before that.
-        let groups = headstart_harvestd::journal::FRONT;
+        let groups = headstart_flash::journal::FRONT;
         for at in [whole.len() - 20, groups + 3 * (whole.len() - groups) / 4, groups + 40, 9] {
             fs::write(&journal, &whole).unwrap();
             flip(&journal, at);
@@ -47,7 +47,7 @@ fn a_wrong_bit_of_the_journal_loses_nothing_that_was_flushed() {
             assert_eq!(started.status, Some(1), "byte {at}");
             let found = started.json();
             assert_eq!((&found["state"], &found["vssds"][0]["name"]), (&"mendable".into(), &"db".into()));
-            if headstart_harvestd::journal::decode(&fs::read(&journal).unwrap()).is_err() {
+            if headstart_flash::journal::decode(&fs::read(&journal).unwrap()).is_err() {
                 scene.fails(
                     "harvest serve ~/h --size 256M",
                     &["h/journal", "damaged at byte", "harvest rescue"],
@@ -73,7 +73,7 @@ fn further_damage_is_named_and_given_up_by_command() {
     let mut daemon = written(&scene);
     daemon.stop();
     let journal = scene.path("h/journal");
-    let at = headstart_harvestd::journal::FRONT + 50;
+    let at = headstart_flash::journal::FRONT + 50;
     flip(&journal, at);
     flip(&journal, at + 3);
     let damaged = fs::read(&journal).unwrap();

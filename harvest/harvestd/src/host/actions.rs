@@ -11,12 +11,12 @@
 use super::job::Job;
 use super::volume::Volume;
 use super::{Control, Host};
-use crate::{Error, ErrorKind, GssdId, Result, VssdId};
-use headstart_block::exact;
+use headstart_block::{Error, ErrorKind, Result, exact};
 use headstart_broker::event::BrokerAnswer;
 use headstart_broker::{BrokerAction, BrokerEvent, BrokerRequestId, BrokerStep};
 use headstart_flash::device::FlashBlock;
 use headstart_flash::journal::Lsn;
+use headstart_flash::{GssdId, VssdId, VssdKind};
 use std::sync::atomic::Ordering;
 
 /// The broker's decisions: no part of them is done before their steps are durable.
@@ -222,7 +222,7 @@ impl Host {
 
     /// The number of blocks that a vSSD does not lend; an unsold one has no writer.
     pub(super) fn keep_of(&self, volume: &Volume, usage: &headstart_flash::vssd::SpaceUsage) -> u32 {
-        if volume.kind == super::Kind::Unsold { 0 } else { self.keep(usage) }
+        if volume.kind == VssdKind::Unsold { 0 } else { self.keep(usage) }
     }
 
     /// The number of blocks that a lender keeps for writes before any loans come back.

@@ -1,7 +1,7 @@
 //! Work that takes time, by name: what is to be done to which part of the flash.
 
-use crate::{GssdId, VssdId};
 use headstart_broker::BrokerAction;
+use headstart_flash::{GssdId, VssdId};
 
 /// A channel and its owner.
 pub(crate) type Owned = (VssdId, u16);

@@ -13,11 +13,12 @@
 
 use super::job::Job;
 use super::volume::Volume;
-use super::{Host, Jobs, Kind};
-use crate::{Error, ErrorKind, GssdId, Result, VssdId};
+use super::{Host, Jobs};
+use headstart_block::{Error, ErrorKind, Result};
 use headstart_broker::{BlockRun, BrokerEvent, Evacuation};
 use headstart_flash::device::{FlashBlock, FlashError};
 use headstart_flash::vssd::Effort;
+use headstart_flash::{GssdId, VssdId, VssdKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -302,7 +303,7 @@ impl Host {
         while volume.is_busy(blocks()) {
             volume.wait_a_moment();
         }
-        let bad = self.erase_runs(&runs, volume.kind == Kind::Harvest)?;
+        let bad = self.erase_runs(&runs, volume.kind == VssdKind::Harvest)?;
         Ok(Some(BrokerEvent::Wiped { vssd, bad }))
     }
 

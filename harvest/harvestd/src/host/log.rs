@@ -2,8 +2,9 @@
 
 use super::media::Media;
 use super::meta::encoded;
-use crate::{Error, ErrorKind, Result, VssdId};
+use headstart_block::{Error, ErrorKind, Result};
 use headstart_broker::BrokerStep;
+use headstart_flash::VssdId;
 use headstart_flash::journal::room::RESERVE;
 use headstart_flash::journal::{Journal, JournalRecord, Lsn, Rewriting};
 use headstart_flash::vssd::{Change, Vssd};

@@ -11,6 +11,7 @@
 //! is erased before it is used.
 
 use super::meta::Meta;
+use headstart_block::{Error, ErrorKind};
 use headstart_flash::device::{Flash, FlashBlock, FlashError, Geometry};
 use headstart_flash::queue::{Access, ChannelQueue};
 use headstart_flash::scheduler::Class;
@@ -288,7 +289,7 @@ impl Media {
 }
 
 fn closing() -> FlashError {
-    FlashError::Failed(headstart_block::Error::new(crate::ErrorKind::Cancelled, "the host is being closed"))
+    FlashError::Failed(Error::new(ErrorKind::Cancelled, "the host is being closed"))
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The host's own records in the journal: its flash, and the names of vSSDs.
 
 use super::job::Owned;
-use super::status::Kind;
-use crate::{Error, Result, VssdId};
+use headstart_block::{Error, Result};
 use headstart_flash::device::Geometry;
 use headstart_flash::journal::JournalRecord;
+use headstart_flash::{VssdId, VssdKind};
 use serde::{Deserialize, Serialize};
 
 /// A record of the host's. New kinds are added at the end: the number of a kind is its form on disk.
@@ -49,7 +49,7 @@ impl Meta {
 pub(crate) struct About {
     pub(crate) id: VssdId,
     pub(crate) name: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: VssdKind,
     pub(crate) channels: Vec<u16>,
     pub(crate) grows: bool,
 }
@@ -88,8 +88,8 @@ pub(crate) fn decoded<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &'static st
 }
 
 /// The kind of this number; unknown ones are unsold, which no VM can use.
-pub(crate) fn kind_of(number: u8) -> Kind {
-    Kind::ALL.into_iter().find(|kind| *kind as u8 == number).unwrap_or(Kind::Unsold)
+pub(crate) fn kind_of(number: u8) -> VssdKind {
+    VssdKind::ALL.into_iter().find(|kind| *kind as u8 == number).unwrap_or(VssdKind::Unsold)
 }
 
 #[cfg(test)]
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn kinds_keep_their_numbers() {
-        assert_eq!(Kind::ALL.map(|kind| kind as u8), [0, 1, 2]);
-        assert_eq!(Kind::ALL.map(|kind| kind_of(kind as u8)), Kind::ALL);
+        assert_eq!(VssdKind::ALL.map(|kind| kind as u8), [0, 1, 2]);
+        assert_eq!(VssdKind::ALL.map(|kind| kind_of(kind as u8)), VssdKind::ALL);
     }
 }

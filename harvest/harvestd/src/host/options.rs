@@ -1,8 +1,7 @@
 //! The knobs of a host, and its flash.
 
-use crate::{Error, ErrorKind, Result};
-use headstart_block::{ByteSize, saturating};
-use headstart_broker as broker;
+use headstart_block::{ByteSize, Error, ErrorKind, Result, saturating};
+use headstart_broker::BrokerSettings;
 use headstart_broker::gssd::Grain;
 use headstart_flash::device::claim::{Claim, is_hole};
 use headstart_flash::device::emulator::FlashFaults;
@@ -69,7 +68,7 @@ pub struct HostSettings {
     /// paper (section 4.3.2), but at most a quarter of a channel.
     pub grain: Option<Grain>,
     /// The settings of the broker, which decides on lending. Its grain is set by the field `grain`.
-    pub broker: broker::BrokerSettings,
+    pub broker: BrokerSettings,
     /// The settings by which regular VMs are protected from harvest VMs on their channels.
     pub schedulers: SchedulerSettings,
     /// The speed of emulated flash; without effect on other flash.
@@ -110,7 +109,7 @@ impl Default for HostSettings {
     fn default() -> Self {
         Self {
             grain: None,
-            broker: broker::BrokerSettings::of_hosts(),
+            broker: BrokerSettings::of_hosts(),
             schedulers: SchedulerSettings::default(),
             speeds: Speeds::default(),
             channel_rate: None,
@@ -150,8 +149,8 @@ impl HostSettings {
 
     /// Returns the broker's settings for flash of this layout.
     #[must_use]
-    pub fn broker(&self, geometry: &Geometry) -> broker::BrokerSettings {
-        broker::BrokerSettings { grain: self.grain(geometry), journal: true, ..self.broker.clone() }
+    pub fn broker(&self, geometry: &Geometry) -> BrokerSettings {
+        BrokerSettings { grain: self.grain(geometry), journal: true, ..self.broker.clone() }
     }
 }
 

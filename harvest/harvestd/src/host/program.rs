@@ -3,8 +3,7 @@
 use super::Host;
 use super::log::{Inner, from_flash};
 use super::volume::Volume;
-use crate::{Error, ErrorKind, Result};
-use headstart_block::saturating;
+use headstart_block::{Error, ErrorKind, Result, saturating};
 use headstart_broker::{BrokerEvent, BrokerReport, Notice};
 use headstart_flash::device::{FlashBlock, FlashError};
 use headstart_flash::queue;

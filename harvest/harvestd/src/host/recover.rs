@@ -13,17 +13,17 @@ use super::meta::{About, Looked, Meta, Sold, decoded, kind_of};
 use super::options::{FlashPlace, HostSettings, Opened, Options, check_directory, open_flash};
 use super::unsold::UnsoldInventory;
 use super::wear_leveling::WearLeveling;
-use super::{Clock, Control, Host, Jobs, Kind};
-use crate::{Error, ErrorKind, Result, Time, VssdId};
+use super::{Control, Host, Jobs};
 use headstart_block::guarded::{GuardedDir, open_own_file, shell_word};
-use headstart_block::{private, saturating};
+use headstart_block::{Error, ErrorKind, Result, Time, private, saturating};
 use headstart_broker::{BlockRun, Broker, BrokerAction, BrokerStep};
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry};
 use headstart_flash::journal::{Journal, JournalRecord, Snapshots};
-use headstart_flash::queue::ChannelQueue;
+use headstart_flash::queue::{ChannelQueue, Clock};
 use headstart_flash::scheduler::{ChannelSchedulers, Speed};
 use headstart_flash::vssd::{Change, Snapshot, Vssd};
+use headstart_flash::{VssdId, VssdKind};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
@@ -220,7 +220,7 @@ impl Host {
             let Some(volume) = self.volume(id) else { continue };
             if control.broker.is_deleting(id) {
                 volume.gone.store(true, std::sync::atomic::Ordering::SeqCst);
-            } else if kind == Kind::Unsold {
+            } else if kind == VssdKind::Unsold {
                 control.inventory.put(id, since.get(&id).copied().unwrap_or_else(|| self.time()));
                 let offer = self.offer_unsold(control, &volume);
                 self.inbox.lock().push(offer);
@@ -337,7 +337,7 @@ impl Known {
             Meta::Next(next) => self.next_vssd = self.next_vssd.max(next),
             Meta::Made { vssd, name, kind, channels, grows } => {
                 self.next_vssd = self.next_vssd.max(vssd.0.saturating_add(1));
-                let kind: Kind = kind_of(kind);
+                let kind: VssdKind = kind_of(kind);
                 self.made.insert(vssd, About { id: vssd, name, kind, channels, grows });
             }
             Meta::Since { vssd, at_us } => drop(self.since.insert(vssd, Time(at_us))),

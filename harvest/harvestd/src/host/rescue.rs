@@ -5,8 +5,9 @@
 //! costs the counts of erasures. All other damaged parts can only be given up, all together and by name.
 
 use super::recover::{Known, lock_dir};
-use crate::{Error, ErrorKind, Result, VssdKind};
+use headstart_block::{Error, ErrorKind, Result};
 use headstart_broker::BlockRun;
+use headstart_flash::VssdKind;
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FileFlash, FlashBlock, Geometry, table};
 use headstart_flash::journal::Snapshots;

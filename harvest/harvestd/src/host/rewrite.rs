@@ -3,7 +3,8 @@
 use super::meta::{Meta, encoded};
 use super::volume::Volume;
 use super::{Control, Host};
-use crate::{Result, VssdId};
+use headstart_block::Result;
+use headstart_flash::VssdId;
 use headstart_flash::journal::{JournalRecord, parts};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The use of a vSSD, second by second, and its consequences: samples of three minutes, forecasts for the broker.
 
-use super::status::Kind;
-use crate::{Time, VssdId};
+use headstart_block::Time;
 use headstart_broker::BrokerEvent;
+use headstart_flash::{VssdId, VssdKind};
 use headstart_forecast::{Forecast, ForecastSettings, Forecaster, Sample, Side, Stat};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -92,7 +92,7 @@ impl Sampler {
         now: Time,
         counts: [u64; 3],
         used: u64,
-        kind: Kind,
+        kind: VssdKind,
         step: Duration,
     ) -> Option<Forecast> {
         let passed = now.since(self.last).as_secs_f32();
@@ -112,7 +112,7 @@ impl Sampler {
             Sample { bandwidth: self.bandwidth.stat(), iops: self.iops.stat(), used: self.used.stat() };
         (self.bandwidth, self.iops, self.used) = Default::default();
         self.forecaster.observe(&sample);
-        let side = if kind == Kind::Harvest { Side::Demand } else { Side::Supply };
+        let side = if kind == VssdKind::Harvest { Side::Demand } else { Side::Supply };
         self.forecast = Some(self.forecaster.forecast(side));
         self.forecast
     }
@@ -154,15 +154,15 @@ mod tests {
         };
         let mut sampler = Sampler::new(settings, 100, Time(0));
         let (step, second) = (Duration::from_secs(3), |second: u64| Time(second * 1_000_000));
-        assert_eq!(sampler.observe(second(1), [100, 50, 7], 20, Kind::Regular, step), None);
-        assert_eq!(sampler.observe(second(1), [100, 50, 7], 20, Kind::Regular, step), None);
-        assert_eq!(sampler.observe(second(2), [100, 50, 7], 30, Kind::Regular, step), None);
+        assert_eq!(sampler.observe(second(1), [100, 50, 7], 20, VssdKind::Regular, step), None);
+        assert_eq!(sampler.observe(second(1), [100, 50, 7], 20, VssdKind::Regular, step), None);
+        assert_eq!(sampler.observe(second(2), [100, 50, 7], 30, VssdKind::Regular, step), None);
         let seen = sampler.bandwidth.stat();
         assert!(
             (seen.max - 1.5).abs() < 1e-3 && seen.min == 0.0 && (seen.mean - 0.75).abs() < 1e-3,
             "{seen:?}"
         );
-        let forecast = sampler.observe(second(3), [100, 50, 7], 30, Kind::Regular, step).unwrap();
+        let forecast = sampler.observe(second(3), [100, 50, 7], 30, VssdKind::Regular, step).unwrap();
         assert!(forecast.bandwidth <= 3 && forecast.capacity <= 70, "{forecast:?}");
     }
 }

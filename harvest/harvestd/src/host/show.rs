@@ -5,10 +5,10 @@ use super::status::{
     VssdStatus,
 };
 use super::{Control, Host};
-use crate::{GssdId, VssdId};
 use headstart_block::saturating;
 use headstart_broker::{BlockRun, Notice};
 use headstart_flash::device::FlashBlock;
+use headstart_flash::{GssdId, VssdId};
 use std::sync::atomic::Ordering;
 
 impl Host {

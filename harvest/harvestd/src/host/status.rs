@@ -3,9 +3,8 @@
 //! Sizes are bytes, bandwidths channels, times whole seconds from now (`left_s`, `ago_s`), so that a client does not
 //! need the host's clock. All of it describes itself to OpenAPI.
 
-pub use crate::VssdKind as Kind;
-use crate::{GssdId, VssdId};
 use headstart_broker::Counters;
+use headstart_flash::{GssdId, VssdId, VssdKind};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use utoipa::ToSchema;
@@ -14,7 +13,7 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VssdSpec {
     /// The kind of the vSSD.
-    pub kind: Kind,
+    pub kind: VssdKind,
     /// Number of channels that it is to own. `None`: as many as its size needs, or one if no size is given.
     pub channels: Option<u16>,
     /// Size in bytes. `None`: all that its channels hold, except the spare flash that is needed for garbage
@@ -31,7 +30,7 @@ pub struct VssdStatus {
     #[schema(value_type = u32)]
     pub id: VssdId,
     /// The kind of the vSSD.
-    pub kind: Kind,
+    pub kind: VssdKind,
     /// Size in bytes of the disk that its VM sees.
     pub size: u64,
     /// Number of channels that it owns.

@@ -8,11 +8,11 @@
 use super::meta::{Meta, Sold};
 use super::options::HostSettings;
 use super::volume::Volume;
-use super::{Control, Host, Kind};
-use crate::{Result, Time, VssdId};
-use headstart_block::exact;
+use super::{Control, Host};
+use headstart_block::{Result, Time, exact};
 use headstart_broker::BrokerEvent;
 use headstart_flash::journal::JournalRecord;
+use headstart_flash::{VssdId, VssdKind};
 use headstart_forecast::unsold::ENOUGH;
 use headstart_forecast::{Forecast, Unsold};
 use std::collections::{BTreeMap, VecDeque};
@@ -105,7 +105,7 @@ impl Host {
             return Vec::new();
         }
         control.inventory.next = now + self.settings.step;
-        let there = volumes.filter(|volume| volume.kind == Kind::Unsold && volume.check().is_ok());
+        let there = volumes.filter(|volume| volume.kind == VssdKind::Unsold && volume.check().is_ok());
         there.map(|volume| self.offer_unsold(control, volume)).collect()
     }
 

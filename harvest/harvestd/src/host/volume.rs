@@ -12,13 +12,13 @@ use super::log::{Inner, Log};
 use super::media::Media;
 use super::meta::About;
 use super::sampling::Meter;
-use super::status::Kind;
 use super::suspect_pages::SuspectPages;
-use crate::{Error, ErrorKind, Result, VssdId};
+use headstart_block::{Error, ErrorKind, Result};
 use headstart_flash::device::FlashBlock;
 use headstart_flash::journal::Lsn;
 use headstart_flash::scheduler::Class;
 use headstart_flash::vssd::{Pins, Placement, Vssd};
+use headstart_flash::{VssdId, VssdKind};
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use std::time::Duration;
 pub(crate) struct Volume {
     pub(crate) id: VssdId,
     pub(crate) name: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: VssdKind,
     /// See [`Volume::channels`].
     channels: RwLock<Vec<u16>>,
     /// `true` if its size follows its leases.
@@ -146,15 +146,15 @@ impl Volume {
 
     /// The class of operations that its VM waits for.
     pub(crate) fn class(&self) -> Class {
-        if self.kind == Kind::Harvest { Class::Harvest } else { Class::Regular }
+        if self.kind == VssdKind::Harvest { Class::Harvest } else { Class::Regular }
     }
 
     /// The class of background operations for it. If a home waits for them they go with the harvest VM's own
     /// operations, not after them.
     pub(crate) fn collect_class(&self) -> Class {
         match self.kind {
-            Kind::Harvest if self.is_promoted() => Class::Harvest,
-            Kind::Harvest => Class::HarvestCollect,
+            VssdKind::Harvest if self.is_promoted() => Class::Harvest,
+            VssdKind::Harvest => Class::HarvestCollect,
             _ => Class::RegularCollect,
         }
     }

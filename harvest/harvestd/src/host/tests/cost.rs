@@ -1,8 +1,8 @@
 //! The cost of writes in programs of flash.
 
-use super::super::Kind;
 use super::kit::{Machine, spec};
 use headstart_block::random::Random;
+use headstart_flash::VssdKind;
 use headstart_flash::device::Geometry;
 use headstart_flash::device::emulator::FlashFaults;
 
@@ -18,7 +18,7 @@ enum Order {
 fn amplification(order: Order, size: usize) -> f64 {
     let mut machine = Machine::new(Geometry::of_size(128 << 20).unwrap(), FlashFaults::default());
     let host = machine.restart();
-    host.create("disk", spec(Kind::Regular, 4, None)).unwrap();
+    host.create("disk", spec(VssdKind::Regular, 4, None)).unwrap();
     let disk = host.disk("disk").unwrap();
     let bytes = vec![7; 1 << 20];
     for at in 0..disk.size() >> 20 {

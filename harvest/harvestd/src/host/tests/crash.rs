@@ -1,10 +1,10 @@
 //! A host crashes at every change of its flash and every write of its journal, and comes back.
 
-use super::super::{Host, Kind};
+use super::super::Host;
 use super::kit::{Fuse, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
-use crate::{ErrorKind, Result};
-use headstart_block::ByteRange;
+use headstart_block::{ByteRange, ErrorKind, Result};
 use headstart_broker::BrokerEvent;
+use headstart_flash::VssdKind;
 use headstart_flash::custody::Holder;
 use headstart_flash::device::emulator::FlashFaults;
 use headstart_flash::device::{Flash, FlashBlock};
@@ -119,8 +119,8 @@ impl Model {
 
 /// All events that can happen to a host, one after the other.
 pub(super) fn live(host: &Arc<Host>, model: &mut Model) -> Result<()> {
-    host.create("regular", spec(Kind::Regular, 2, Some(36 * 8 * PAGE as u64)))?;
-    host.create("ghost", spec(Kind::Harvest, 1, None))?;
+    host.create("regular", spec(VssdKind::Regular, 2, Some(36 * 8 * PAGE as u64)))?;
+    host.create("ghost", spec(VssdKind::Harvest, 1, None))?;
     model.write(host, "regular", 0..60)?;
     model.flush(host, "regular")?;
     model.write(host, "ghost", 0..20)?;
@@ -155,7 +155,7 @@ pub(super) fn live(host: &Arc<Host>, model: &mut Model) -> Result<()> {
     harvest(host, "ghost", 4)?;
     model.write(host, "ghost", 0..40)?;
     host.delete("ghost")?;
-    host.create("second", spec(Kind::Harvest, 1, None))?;
+    host.create("second", spec(VssdKind::Harvest, 1, None))?;
     harvest(host, "second", 4)?;
     model.write(host, "second", 30..50)?;
     model.flush(host, "second")?;
@@ -311,7 +311,7 @@ fn killed_or_without_power_at_every_point_after_a_close() {
 fn an_orderly_restart_wears_no_flash() {
     let (mut machine, mut model) = (Machine::new(SMALL, FlashFaults::default()), Model::default());
     let host = machine.restart();
-    host.create("regular", spec(Kind::Regular, 2, Some(36 * 8 * PAGE as u64))).unwrap();
+    host.create("regular", spec(VssdKind::Regular, 2, Some(36 * 8 * PAGE as u64))).unwrap();
     model.write(&host, "regular", 0..10).unwrap();
     model.flush(&host, "regular").unwrap();
     let erasures = |host: &Arc<Host>| host.status().flash.erasures;
@@ -334,7 +334,7 @@ fn an_orderly_restart_wears_no_flash() {
 /// Channels change owners under data of both, there and back.
 pub(super) fn swap(host: &Arc<Host>, model: &mut Model) -> Result<()> {
     for name in ["regular", "second"] {
-        host.create(name, spec(Kind::Regular, 2, Some(20 * 8 * PAGE as u64)))?;
+        host.create(name, spec(VssdKind::Regular, 2, Some(20 * 8 * PAGE as u64)))?;
         model.write(host, name, 0..60)?;
         model.flush(host, name)?;
     }

@@ -1,9 +1,10 @@
 //! Erasures that fail, pages that cannot be read, and requests by the thousand.
 
-use super::super::{Host, Kind, ReportKind};
+use super::super::{Host, ReportKind};
 use super::kit::{HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use headstart_block::random::Random;
 use headstart_broker::BlockRun;
+use headstart_flash::VssdKind;
 use headstart_flash::custody::Holder;
 use headstart_flash::device::emulator::FlashFaults;
 use headstart_flash::device::{Flash, FlashBlock};
@@ -14,8 +15,8 @@ use std::time::Duration;
 fn a_block_that_cannot_be_erased_never_comes_back() {
     let mut machine = Machine::new(SMALL, FlashFaults::default());
     let mut host = machine.restart();
-    host.create("regular", spec(Kind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
-    host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
+    host.create("regular", spec(VssdKind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
+    host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     host.offer("regular", 2, 24 * 8 * PAGE as u64, 10 * HOUR).unwrap();
     let lease = host.request("ghost", wish(8)).unwrap()[0].id;
     let disk = host.disk("ghost").unwrap();
@@ -58,7 +59,7 @@ fn a_block_that_cannot_be_erased_never_comes_back() {
 /// A host with one regular vSSD on two channels, full; the number of its pages.
 fn full(machine: &mut Machine) -> (Arc<Host>, u32) {
     let host = machine.restart();
-    host.create("regular", spec(Kind::Regular, 2, Some(36 * 8 * PAGE as u64))).unwrap();
+    host.create("regular", spec(VssdKind::Regular, 2, Some(36 * 8 * PAGE as u64))).unwrap();
     let pages = 36 * 8;
     let disk = host.disk("regular").unwrap();
     for page in 0..pages {
@@ -130,8 +131,8 @@ fn a_page_that_cannot_be_read_does_not_stop_collection() {
 fn a_lease_with_a_page_that_cannot_be_read_moves_without_it() {
     let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = machine.restart();
-    host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
-    host.create("regular", spec(Kind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
+    host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
+    host.create("regular", spec(VssdKind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
     host.offer("regular", 2, 24 * 8 * PAGE as u64, 10 * HOUR).unwrap();
     let lease = host.request("ghost", wish(8)).unwrap()[0].id;
     let leased: Vec<FlashBlock> = host.custody.blocks(lease).into_iter().flat_map(BlockRun::blocks).collect();
@@ -206,7 +207,7 @@ fn an_erasure_that_fails_in_passing_costs_no_block() {
     // Blocks that change hands are erased before.
     drop(host);
     let host = machine.restart();
-    host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
+    host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     let disk = host.disk("regular").unwrap();
     disk.write_zeroes(headstart_block::ByteRange::between(0, disk.size())).unwrap();
     disk.flush().unwrap();
@@ -240,9 +241,9 @@ fn requests_from_all_sides_share_out_what_there_is() {
     let mut machine = Machine::new(SMALL, FlashFaults::default());
     machine.inline = false;
     let host = machine.restart();
-    host.create("regular", spec(Kind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
-    host.create("one", spec(Kind::Harvest, 1, None)).unwrap();
-    host.create("two", spec(Kind::Harvest, 1, None)).unwrap();
+    host.create("regular", spec(VssdKind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
+    host.create("one", spec(VssdKind::Harvest, 1, None)).unwrap();
+    host.create("two", spec(VssdKind::Harvest, 1, None)).unwrap();
     host.offer("regular", 2, 24 * 8 * PAGE as u64, 1000 * HOUR).unwrap();
     settled(&host);
     assert!(!host.status().pool.is_empty());

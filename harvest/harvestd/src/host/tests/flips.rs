@@ -2,7 +2,7 @@
 
 use super::crash::{Model, live};
 use super::kit::{Fuse, Machine, SMALL};
-use crate::ErrorKind;
+use headstart_block::ErrorKind;
 use headstart_flash::device::emulator::FlashFaults;
 use headstart_flash::journal::repair::{JournalFault, examine};
 use std::sync::Arc;

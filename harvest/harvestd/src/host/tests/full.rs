@@ -2,12 +2,12 @@
 
 use super::super::meta::Meta;
 use super::super::meta::Sold;
-use super::super::{FlashPlace, Host, HostSettings, Kind, Options};
+use super::super::{FlashPlace, Host, HostSettings, Options};
 use super::crash::{End, HOLDERS, Life, Model, crash_at, ends_well, live, nobodys_is_clean, settled, swap};
 use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use super::smoke::{LIMIT, clock, wait_for};
-use crate::{ErrorKind, Result};
-use headstart_block::ByteRange;
+use headstart_block::{ByteRange, ErrorKind, Result};
+use headstart_flash::VssdKind;
 use headstart_flash::device::emulator::FlashFaults;
 use headstart_flash::device::forks::output_of;
 use headstart_flash::journal::room::limit;
@@ -22,8 +22,8 @@ use std::sync::atomic::Ordering;
 /// A host whose harvest VM has a lease.
 fn lent(machine: &mut Machine) -> Arc<Host> {
     let host = machine.restart();
-    host.create("regular", spec(Kind::Regular, 2, Some(20 * BLOCK))).unwrap();
-    host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
+    host.create("regular", spec(VssdKind::Regular, 2, Some(20 * BLOCK))).unwrap();
+    host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     host.offer("regular", 2, 24 * BLOCK, 10 * HOUR).unwrap();
     host.request("ghost", wish(8)).unwrap();
     host
@@ -67,7 +67,7 @@ fn a_full_disk_is_waited_out() {
             host.tick();
         }
         refused(write(&host, 1, 2));
-        refused(host.create("more", spec(Kind::Regular, 1, None)));
+        refused(host.create("more", spec(VssdKind::Regular, 1, None)));
         refused(host.offer("regular", 2, 24 * BLOCK, 10 * HOUR));
         refused(host.request("ghost", wish(8)));
         refused(host.resize("regular", 21 * BLOCK));
@@ -93,7 +93,7 @@ fn a_full_disk_is_waited_out() {
     host.tick();
     assert!(host.status().journal.full.is_none());
     write(&host, 1, 2).unwrap();
-    host.create("more", spec(Kind::Harvest, 1, None)).unwrap();
+    host.create("more", spec(VssdKind::Harvest, 1, None)).unwrap();
     drop(host);
     let host = machine.restart();
     let disk = host.disk("regular").unwrap();
@@ -150,8 +150,8 @@ fn refused_changes_do_not_happen_later() {
     limit::here().is_blind.store(true, Ordering::SeqCst);
     let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = machine.restart();
-    host.create("regular", spec(Kind::Regular, 2, Some(20 * BLOCK))).unwrap();
-    host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
+    host.create("regular", spec(VssdKind::Regular, 2, Some(20 * BLOCK))).unwrap();
+    host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     host.offer("regular", 2, 24 * BLOCK, 10 * HOUR).unwrap();
     let there = |host: &Host| (host.list().len(), host.status().leases.len());
     for other in [false, true] {
@@ -162,7 +162,7 @@ fn refused_changes_do_not_happen_later() {
         }
         let asked = host.request("ghost", wish(8));
         refused(asked);
-        refused(host.create("more", spec(Kind::Unsold, 1, None)));
+        refused(host.create("more", spec(VssdKind::Unsold, 1, None)));
         limit::here().fill(false);
         for _ in 0..5 {
             host.tick();
@@ -172,7 +172,7 @@ fn refused_changes_do_not_happen_later() {
     }
     host.offer("regular", 2, 24 * BLOCK, 10 * HOUR).unwrap();
     assert_eq!(host.request("ghost", wish(8)).unwrap().len(), 1);
-    host.create("more", spec(Kind::Regular, 1, None)).unwrap();
+    host.create("more", spec(VssdKind::Regular, 1, None)).unwrap();
     assert_eq!(there(&host), (3, 1));
     // A release stays done.
     limit::here().fill(true);
@@ -209,7 +209,7 @@ fn a_first_start_on_a_full_disk_leaves_nothing_behind() {
     assert_eq!(std::fs::metadata(dir.path().join("flash")).unwrap().len(), 0);
     assert!(!dir.path().join("flash.flash").exists());
     limit::here().fill(false);
-    Host::open(options(), clock()).unwrap().create("one", spec(Kind::Regular, 1, None)).unwrap();
+    Host::open(options(), clock()).unwrap().create("one", spec(VssdKind::Regular, 1, None)).unwrap();
     limit::here().is_blind.store(false, Ordering::SeqCst);
 }
 
@@ -223,8 +223,8 @@ fn unless_full(result: Result<()>) -> Result<()> {
 
 /// A life on a disk that gets full, and then has room again.
 fn life(host: &Arc<Host>, model: &mut Model) -> Result<()> {
-    host.create("regular", spec(Kind::Regular, 2, Some(30 * BLOCK)))?;
-    host.create("ghost", spec(Kind::Harvest, 1, None))?;
+    host.create("regular", spec(VssdKind::Regular, 2, Some(30 * BLOCK)))?;
+    host.create("ghost", spec(VssdKind::Harvest, 1, None))?;
     for (name, _) in &HOLDERS[..2] {
         model.write(host, name, 0..40)?;
         model.flush(host, name)?;
@@ -238,7 +238,7 @@ fn life(host: &Arc<Host>, model: &mut Model) -> Result<()> {
         model.write(host, "ghost", 0..30)?;
         model.trim(host, "regular", round..20 + round)?;
         model.flush(host, "regular")?;
-        unless_full(host.create("second", spec(Kind::Harvest, 1, None)).map(drop))?;
+        unless_full(host.create("second", spec(VssdKind::Harvest, 1, None)).map(drop))?;
         host.tick();
     }
     let lease = host.status().leases.first().map(|lease| lease.id);
@@ -250,7 +250,7 @@ fn life(host: &Arc<Host>, model: &mut Model) -> Result<()> {
     host.tick();
     model.write(host, "regular", 0..60)?;
     model.flush(host, "regular")?;
-    host.create("second", spec(Kind::Harvest, 1, None))?;
+    host.create("second", spec(VssdKind::Harvest, 1, None))?;
     model.write(host, "second", 0..20)?;
     model.flush(host, "second")?;
     host.rewrite()?;
@@ -357,8 +357,8 @@ fn take_all(dir: &Path) -> PathBuf {
 fn journal_alone(dir: &Path) {
     let elsewhere = tempfile::tempdir().unwrap();
     let host = open(dir, elsewhere.path());
-    host.create("one", spec(Kind::Regular, 4, None)).unwrap();
-    host.create("two", spec(Kind::Regular, 4, None)).unwrap();
+    host.create("one", spec(VssdKind::Regular, 4, None)).unwrap();
+    host.create("two", spec(VssdKind::Regular, 4, None)).unwrap();
     let filler = take_all(dir);
     let disk = host.disk("one").unwrap();
     let write = |at: u64| disk.write_at(&[7; PAGE], at % 1000 * PAGE as u64);
@@ -397,8 +397,8 @@ fn check(host: &Host, written: &[(&str, u64)]) {
 
 fn flash_and_journal(dir: &Path) {
     let host = open(dir, dir);
-    host.create("one", spec(Kind::Regular, 4, None)).unwrap();
-    host.create("two", spec(Kind::Regular, 4, None)).unwrap();
+    host.create("one", spec(VssdKind::Regular, 4, None)).unwrap();
+    host.create("two", spec(VssdKind::Regular, 4, None)).unwrap();
     // Flash takes all that there is.
     let all = (0..60).flat_map(|at| ["one", "two"].map(|name| (name, at)));
     let mut written: Vec<_> = all.take_while(|(name, at)| write_mib(&host, name, *at).is_ok()).collect();
@@ -431,7 +431,7 @@ fn flash_and_journal(dir: &Path) {
     written.retain(|(name, at)| *name == "one" && *at >= 8);
     written.extend([("one", 20), ("one", 40)]);
     check(&host, &written);
-    host.create("three", spec(Kind::Regular, 4, None)).unwrap();
+    host.create("three", spec(VssdKind::Regular, 4, None)).unwrap();
     assert!(host.status().stopped.is_none(), "{:?}", host.status());
 }
 

@@ -1,11 +1,11 @@
 //! Threads write and read disks while flash is lent, moved and taken back under them.
 
-use super::super::{Host, Kind};
+use super::super::Host;
 use super::kit::{HOUR, Machine, PAGE, spec, wish};
-use crate::ErrorKind;
 use headstart_block::random::Random;
-use headstart_block::{BlockDevice, ByteRange};
+use headstart_block::{BlockDevice, ByteRange, ErrorKind};
 use headstart_broker::BrokerEvent;
+use headstart_flash::VssdKind;
 use headstart_flash::device::Geometry;
 use headstart_flash::device::emulator::FlashFaults;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ impl Part<'_> {
         ((self.first + sector) * SECTOR) as u64
     }
 
-    fn wrote(&mut self, run: std::ops::Range<usize>, byte: u8, result: &crate::Result<()>) {
+    fn wrote(&mut self, run: std::ops::Range<usize>, byte: u8, result: &headstart_block::Result<()>) {
         if let Err(error) = result {
             let expected = matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Io);
             assert!(self.evictable && expected, "{error}");
@@ -134,10 +134,11 @@ fn live(seed: u64, faults: FlashFaults, size: Option<u64>, steps: usize, swappin
     let mut machine = Machine::new(MEDIUM, faults);
     machine.inline = false;
     let host = machine.restart();
-    host.create("regular", spec(Kind::Regular, 2, size)).unwrap();
-    host.create("other", spec(Kind::Regular, 2, size)).unwrap();
-    host.create("ghost", spec(Kind::Harvest, 2, Some(80 * 16 * PAGE as u64))).unwrap();
-    let homes: Vec<_> = host.list().iter().filter(|it| it.kind == Kind::Regular).map(|it| it.id).collect();
+    host.create("regular", spec(VssdKind::Regular, 2, size)).unwrap();
+    host.create("other", spec(VssdKind::Regular, 2, size)).unwrap();
+    host.create("ghost", spec(VssdKind::Harvest, 2, Some(80 * 16 * PAGE as u64))).unwrap();
+    let homes: Vec<_> =
+        host.list().iter().filter(|it| it.kind == VssdKind::Regular).map(|it| it.id).collect();
     let (over, swaps) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let (host, over, swaps) = (&host, &over, &swaps);

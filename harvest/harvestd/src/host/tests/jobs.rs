@@ -1,10 +1,11 @@
 //! Jobs that take too long, come too late or fail.
 
-use super::super::{Host, Kind, ReportKind, Wish};
+use super::super::{Host, ReportKind, Wish};
 use super::kit::{BLOCK, Fuse, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
-use crate::{ErrorKind, GssdId, VssdId};
+use headstart_block::ErrorKind;
 use headstart_broker::{BlockRun, BrokerAction, BrokerAnswer, BrokerEvent, BrokerRequestId};
 use headstart_flash::device::emulator::FlashFaults;
+use headstart_flash::{GssdId, VssdId, VssdKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,8 +16,8 @@ const PAGES: u32 = 130;
 /// A ghost with a lease that holds about a third of its pages.
 fn lent(machine: &mut Machine, fuse: &Arc<Fuse>) -> (Arc<Host>, GssdId) {
     let host = machine.start(fuse).unwrap();
-    host.create("regular", spec(Kind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
-    host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
+    host.create("regular", spec(VssdKind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
+    host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     host.offer("regular", 2, 24 * 8 * PAGE as u64, 10 * HOUR).unwrap();
     let lease = host.request("ghost", wish(12)).unwrap()[0].id;
     write(&host, 1);
@@ -147,8 +148,8 @@ fn a_job_that_is_tried_again_leaves_the_next_lease_alone() {
 fn an_action_that_fails_takes_no_other_along() {
     let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = machine.restart();
-    host.create("regular", spec(Kind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
-    host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
+    host.create("regular", spec(VssdKind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
+    host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     host.offer("regular", 2, 24 * 8 * PAGE as u64, 10 * HOUR).unwrap();
     let lease = host.request("ghost", wish(8)).unwrap()[0].id;
     let ghost = host.list().iter().find(|vssd| vssd.name == "ghost").map(|vssd| vssd.id).unwrap();
@@ -183,10 +184,10 @@ fn unsold_flash_is_offered_for_as_long_as_its_like_was_unsold() {
         vssd.forecast.unwrap().lasts_s
     };
     let minutes = Duration::from_secs(60);
-    host.create("stays", spec(Kind::Unsold, 1, None)).unwrap();
+    host.create("stays", spec(VssdKind::Unsold, 1, None)).unwrap();
     for round in 0..20 {
         assert_eq!(lasts(&host, "stays"), 12 * 3600, "{round} are too few");
-        host.create("goes", spec(Kind::Unsold, 1, None)).unwrap();
+        host.create("goes", spec(VssdKind::Unsold, 1, None)).unwrap();
         machine.pass(100 * minutes);
         host.delete("goes").unwrap();
         if round == 10 {
@@ -202,7 +203,7 @@ fn unsold_flash_is_offered_for_as_long_as_its_like_was_unsold() {
         if restart {
             host = machine.restart();
         }
-        host.create("new", spec(Kind::Unsold, 1, None)).unwrap();
+        host.create("new", spec(VssdKind::Unsold, 1, None)).unwrap();
         let new = lasts(&host, "new");
         assert!(new <= 100 * 60 && new > 80 * 60, "{new}");
         machine.pass(30 * minutes);
@@ -217,8 +218,8 @@ fn unsold_flash_is_offered_for_as_long_as_its_like_was_unsold() {
 fn unleased_flash_grows_with_a_larger_offer() {
     let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = machine.restart();
-    host.create("regular", spec(Kind::Regular, 2, Some(8 * BLOCK))).unwrap();
-    host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
+    host.create("regular", spec(VssdKind::Regular, 2, Some(8 * BLOCK))).unwrap();
+    host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     let pooled = |host: &Host| host.status().pool.iter().map(|it| it.capacity / BLOCK).collect::<Vec<_>>();
     host.offer("regular", 2, 8 * BLOCK, HOUR).unwrap();
     assert_eq!(pooled(&host), [8]);

@@ -3,13 +3,14 @@
 use super::super::log::Guard;
 use super::super::options::{HostSettings, Opened};
 use super::super::recover::Parts;
-use super::super::{Clock, Host, Kind, VssdSpec, Wish};
-use crate::{Error, ErrorKind, Result};
-use headstart_block::BlockDevice;
-use headstart_broker as broker;
+use super::super::{Host, VssdSpec, Wish};
+use headstart_block::{BlockDevice, Error, ErrorKind, Result};
+use headstart_broker::BrokerSettings;
 use headstart_broker::gssd::Grain;
+use headstart_flash::VssdKind;
 use headstart_flash::device::emulator::{Emulator, FlashFaults};
 use headstart_flash::device::{Flash, FlashBlock, FlashError, Geometry};
+use headstart_flash::queue::Clock;
 use headstart_flash::scheduler::Speed;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -163,7 +164,7 @@ impl Machine {
                 guard: Duration::ZERO,
                 ..headstart_flash::scheduler::SchedulerSettings::default()
             },
-            broker: broker::BrokerSettings { patience: 1, ..broker::BrokerSettings::default() },
+            broker: BrokerSettings { patience: 1, ..BrokerSettings::default() },
             ..HostSettings::default()
         };
         let parts = Parts { opened, settings, journal, lock: None, inline: self.inline, guard: Some(guard) };
@@ -193,7 +194,7 @@ impl Machine {
     }
 }
 
-pub(super) fn spec(kind: Kind, channels: u16, size: Option<u64>) -> VssdSpec {
+pub(super) fn spec(kind: VssdKind, channels: u16, size: Option<u64>) -> VssdSpec {
     VssdSpec { kind, channels: Some(channels), size }
 }
 

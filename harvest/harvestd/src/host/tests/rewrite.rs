@@ -1,9 +1,10 @@
 //! The journal is replaced while everything goes on; then the host crashes.
 
-use super::super::{Host, Kind};
+use super::super::Host;
 use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
-use crate::ErrorKind;
+use headstart_block::ErrorKind;
 use headstart_block::random::Random;
+use headstart_flash::VssdKind;
 use headstart_flash::device::emulator::FlashFaults;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,8 +55,8 @@ fn under_load(seed: u64, power: bool) {
     let mut machine = Machine::new(SMALL, FlashFaults { seed, ..FlashFaults::default() });
     machine.inline = false;
     let host = machine.restart();
-    host.create("regular", spec(Kind::Regular, 2, Some(24 * BLOCK))).unwrap();
-    host.create("ghost", spec(Kind::Harvest, 2, None)).unwrap();
+    host.create("regular", spec(VssdKind::Regular, 2, Some(24 * BLOCK))).unwrap();
+    host.create("ghost", spec(VssdKind::Harvest, 2, None)).unwrap();
     let over = AtomicBool::new(false);
     let writers =
         [("regular", b'R', 0), ("regular", b'R', PAGES), ("ghost", b'G', 0), ("ghost", b'G', PAGES)];
@@ -135,7 +136,7 @@ fn a_journal_is_replaced_under_load() {
 /// A disk whose map takes more than one record.
 fn large(machine: &mut Machine) -> Arc<Host> {
     let host = machine.restart();
-    host.create("large", spec(Kind::Harvest, 2, Some(8 << 30))).unwrap();
+    host.create("large", spec(VssdKind::Harvest, 2, Some(8 << 30))).unwrap();
     host
 }
 

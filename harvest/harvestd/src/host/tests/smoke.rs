@@ -1,9 +1,10 @@
 //! Real files, real threads.
 
 use super::super::rescue::{self, PartState};
-use super::super::{FlashPlace, Host, HostSettings, Kind, Options, Wish};
+use super::super::{FlashPlace, Host, HostSettings, Options, Wish};
 use super::kit::{HOUR, spec};
-use crate::ErrorKind;
+use headstart_block::ErrorKind;
+use headstart_flash::VssdKind;
 use headstart_flash::queue::Clock;
 use headstart_testkit::wait;
 use std::path::Path;
@@ -44,9 +45,9 @@ fn a_host_on_a_file_lends_flash_and_takes_it_back() {
     let host = Host::open(options(dir.path(), place(Some(256 << 20))), clock()).unwrap();
     let second = Host::open(options(dir.path(), place(None)), clock()).err().unwrap();
     assert_eq!(second.kind(), ErrorKind::Conflict, "{second}");
-    host.create("sold", spec(Kind::Regular, 4, None)).unwrap();
-    host.create("unsold", spec(Kind::Unsold, 4, None)).unwrap();
-    host.create("job", spec(Kind::Harvest, 2, None)).unwrap();
+    host.create("sold", spec(VssdKind::Regular, 4, None)).unwrap();
+    host.create("unsold", spec(VssdKind::Unsold, 4, None)).unwrap();
+    host.create("job", spec(VssdKind::Harvest, 2, None)).unwrap();
     let [sold, job] = ["sold", "job"].map(|name| host.disk(name).unwrap());
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
     sold.write_at(&bytes[..2_999_808], 4096 + 512).unwrap();
@@ -134,8 +135,8 @@ fn damaged_vssds_are_given_up_by_name() {
     let place = FlashPlace::File { path: dir.path().join("flash"), size: Some(64 << 20) };
     let open = || Host::open(options(dir.path(), place.clone()), clock());
     let host = open().unwrap();
-    host.create("db", spec(Kind::Regular, 2, None)).unwrap();
-    host.create("web", spec(Kind::Regular, 1, None)).unwrap();
+    host.create("db", spec(VssdKind::Regular, 2, None)).unwrap();
+    host.create("web", spec(VssdKind::Regular, 1, None)).unwrap();
     let busy = rescue::check(dir.path(), None).unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Conflict, "{busy}");
     host.disk("db").unwrap().write_at(&[7; 8192], 0).unwrap();
@@ -158,7 +159,7 @@ fn damaged_vssds_are_given_up_by_name() {
     assert!(host.list().is_empty());
     assert!(std::fs::read(dir.path().join("journal.damaged")).unwrap() == bytes);
     // The list for an undamaged directory is complete.
-    host.create("db", spec(Kind::Regular, 2, None)).unwrap();
+    host.create("db", spec(VssdKind::Regular, 2, None)).unwrap();
     drop(host);
     let gone = rescue::discard_all(dir.path(), None).unwrap();
     assert_eq!(gone.vssds.iter().map(|vssd| vssd.name.as_str()).collect::<Vec<_>>(), ["db"]);
@@ -187,8 +188,8 @@ fn a_directory_of_something_else_and_sizes_that_cannot_be_are_refused() {
 fn a_host_on_emulated_flash_lends_it_and_takes_it_back() {
     let dir = tempfile::tempdir().unwrap();
     let host = Host::open(options(dir.path(), FlashPlace::Emulated { size: 256 << 20 }), clock()).unwrap();
-    host.create("sold", spec(Kind::Regular, 4, None)).unwrap();
-    host.create("job", spec(Kind::Harvest, 2, None)).unwrap();
+    host.create("sold", spec(VssdKind::Regular, 4, None)).unwrap();
+    host.create("job", spec(VssdKind::Harvest, 2, None)).unwrap();
     host.offer("sold", 4, 48 << 20, 10 * HOUR).unwrap();
     wait_for(&host, |host| host.status().pool.iter().any(|pooled| pooled.ready));
     host.request("job", Wish { capacity: 24 << 20, bandwidth: 2, duration: HOUR, partial: true }).unwrap();

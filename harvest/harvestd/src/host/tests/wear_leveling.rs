@@ -1,11 +1,11 @@
 //! Channels that swap owners.
 
-use super::super::{Host, Kind};
+use super::super::Host;
 use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
-use crate::VssdId;
 use headstart_flash::custody::Holder;
 use headstart_flash::device::FlashBlock;
 use headstart_flash::device::emulator::FlashFaults;
+use headstart_flash::{VssdId, VssdKind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const PAGES: u32 = 60;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 fn make(host: &Arc<Host>, name: &str, letter: u8) {
-    host.create(name, spec(Kind::Regular, 2, Some(16 * 8 * PAGE as u64))).unwrap();
+    host.create(name, spec(VssdKind::Regular, 2, Some(16 * 8 * PAGE as u64))).unwrap();
     write(host, name, letter, 1);
 }
 
@@ -72,10 +72,10 @@ fn two_channels_swap_owners() {
         write(&host, "other", b'2', 1);
     }
     // All harvested storage of them is counted in its new place.
-    host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap_err();
+    host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap_err();
     host.delete("other").unwrap();
     assert_eq!(host.status().flash.free_channels, 2);
-    host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
+    host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     host.offer("one", 2, 20 * 8 * PAGE as u64, 10 * HOUR).unwrap();
     let lease = host.request("ghost", wish(8)).unwrap()[0].clone();
     assert_eq!(lease.home, "one");
@@ -90,8 +90,8 @@ fn lent_channels_are_not_swapped() {
     let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = machine.restart();
     make(&host, "one", b'1');
-    host.create("other", spec(Kind::Unsold, 1, None)).unwrap();
-    host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
+    host.create("other", spec(VssdKind::Unsold, 1, None)).unwrap();
+    host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     let (one, other) = (owned(&host, "one"), owned(&host, "other"));
     assert!(host.request("ghost", wish(4)).unwrap().iter().all(|lease| lease.home == "other"));
     host.plan((one.0, one.1[0]), (other.0, other.1[0]));
@@ -121,7 +121,7 @@ fn lent_channels_are_not_swapped() {
 fn a_full_vssd_keeps_its_channels() {
     let mut machine = Machine::new(SMALL, FlashFaults::default());
     let host = machine.restart();
-    host.create("one", spec(Kind::Regular, 1, None)).unwrap();
+    host.create("one", spec(VssdKind::Regular, 1, None)).unwrap();
     make(&host, "other", b'2');
     host.disk("one").unwrap().write_at(&pattern(b'1', 0, 1), 0).unwrap();
     let (one, other) = (owned(&host, "one"), owned(&host, "other"));
@@ -176,7 +176,7 @@ fn wear_for_harvest_vms_is_counted_for_good() {
     host.delete("other").unwrap();
     let erased = host.status().flash;
     assert!(erased.erasures > 0 && erased.harvest_erasures == 0, "{erased:?}");
-    host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();
+    host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     host.offer("home", 2, 16 * BLOCK, 10 * HOUR).unwrap();
     host.request("ghost", wish(8)).unwrap();
     write(&host, "ghost", b'2', 1);
