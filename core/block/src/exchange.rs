@@ -23,7 +23,7 @@ pub struct ImageKey(pub u64);
 
 /// The first read of a slice (64 KiB of a disk) by one disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Access {
+pub struct SliceAccess {
     /// Number of the slice, which starts at byte `slice * SLICE_SIZE` of the disk.
     pub slice: u32,
     /// Milliseconds from the creation of the disk to the read.

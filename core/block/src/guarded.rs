@@ -42,7 +42,7 @@ const RACES: usize = 16;
 
 /// The operations for which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum FileAccess {
     /// Reading.
     Read,
     /// Reading and writing.
@@ -175,10 +175,10 @@ impl GuardedDir {
     ///
     /// # Errors
     /// Errors of the operating system; if the entry is not a regular file, an error that names its kind.
-    pub fn open_file(&self, name: &str, access: Access) -> io::Result<File> {
+    pub fn open_file(&self, name: &str, access: FileAccess) -> io::Result<File> {
         let access = match access {
-            Access::Read => OFlags::RDONLY,
-            Access::ReadWrite => OFlags::RDWR,
+            FileAccess::Read => OFlags::RDONLY,
+            FileAccess::ReadWrite => OFlags::RDWR,
         };
         let opened = openat(&self.handle, single(name)?, access | CAREFULLY, Mode::empty());
         let file = File::from(opened.map_err(|e| self.explain(name, e))?);
@@ -217,7 +217,7 @@ impl GuardedDir {
     pub fn open_or_create(&self, name: &str, like: Like) -> io::Result<File> {
         let mut tries = 0;
         loop {
-            match self.open_file(name, Access::ReadWrite) {
+            match self.open_file(name, FileAccess::ReadWrite) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 opened => return opened,
             }
@@ -413,7 +413,7 @@ mod tests {
             ("socket", "a socket"),
             ("dir", "a directory"),
         ] {
-            for access in [Access::Read, Access::ReadWrite] {
+            for access in [FileAccess::Read, FileAccess::ReadWrite] {
                 let error = guarded.open_file(name, access).unwrap_err();
                 assert!(error.to_string().contains(what), "{name}: {error}");
             }
@@ -432,7 +432,7 @@ mod tests {
         );
         assert!(guarded.recreate_file("dir", like).is_err());
         for name in ["", ".", "..", "a/b", "../link", "/etc/passwd"] {
-            assert!(guarded.open_file(name, Access::Read).is_err() && guarded.remove_file(name).is_err());
+            assert!(guarded.open_file(name, FileAccess::Read).is_err() && guarded.remove_file(name).is_err());
         }
     }
 

@@ -10,7 +10,7 @@
 use crate::preloading::Preloader;
 use crate::puller::Puller;
 use crate::swarm::{BUSY, BootTracker, REPORT_INTERVAL, REPORT_INTERVAL_IDLE};
-use headstart_block::exchange::{Access, ImageKey};
+use headstart_block::exchange::{ImageKey, SliceAccess};
 use headstart_block::{BLOCK_SIZE, SLICE_SIZE, saturating};
 use headstart_cache::CachedBlob;
 use headstart_image::image_key::key_of_blobs;
@@ -73,7 +73,7 @@ struct BootReports {
 impl BootReports {
     /// The new entries of the log. It has no times: entries between two looks at it are taken as evenly spread, which
     /// keeps their order.
-    fn accesses(&mut self, preloader: &Preloader, now: Instant) -> Vec<Access> {
+    fn accesses(&mut self, preloader: &Preloader, now: Instant) -> Vec<SliceAccess> {
         let mut slices: Vec<u32> = Vec::new();
         preloader.accesses().since(&mut self.reported, &mut |access| {
             let first = access.block.saturating_mul(BLOCK_SIZE / SLICE_SIZE);
@@ -89,7 +89,7 @@ impl BootReports {
         let ms = |at: Instant| saturating::<u64>((at - first).as_millis());
         let (from, to, count) = (ms(looked), ms(now), slices.len() as u64);
         let at = |n: u64| saturating(from + (to - from) * n / count);
-        (1..).zip(slices).map(|(n, slice)| Access { slice, at_ms: at(n) }).collect()
+        (1..).zip(slices).map(|(n, slice)| SliceAccess { slice, at_ms: at(n) }).collect()
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
         // Times are counted from the first read on, not from when it was attached.
         assert_eq!(reports.accesses(&preloader, later(5000)), []);
         [70, 3, 32, 3].into_iter().for_each(read);
-        let access = |slice, at_ms| Access { slice, at_ms };
+        let access = |slice, at_ms| SliceAccess { slice, at_ms };
         let accesses = reports.accesses(&preloader, later(5060));
         assert_eq!(accesses, [access(70, 20), access(3, 40), access(32, 60)]);
         [3, 4].into_iter().for_each(read);

@@ -4,7 +4,7 @@
 //! alone: manifests have the roots of hash trees. A file of another user is not read, because a tag would mean another
 //! image, and nothing is written to a directory of another user.
 
-use headstart_block::guarded::{Access, GuardedDir, Like, check_own_file};
+use headstart_block::guarded::{FileAccess, GuardedDir, Like, check_own_file};
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ impl KnownFiles {
         // Other users could exchange the names of the files. A directory of root's is closed by root.
         let _ = private::close(dir.handle());
         dir.check_closed()?;
-        let file = dir.open_file(&Self::file_name(name), Access::Read).map_err(failed)?;
+        let file = dir.open_file(&Self::file_name(name), FileAccess::Read).map_err(failed)?;
         check_own_file(&file, &path)?;
         let mut content = Vec::new();
         file.take(self.length_max).read_to_end(&mut content).map_err(failed)?;

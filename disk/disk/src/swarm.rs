@@ -5,7 +5,7 @@
 //! that answers late, or not at all, or wrongly, costs that wait, which is bounded, and nothing else.
 
 use futures::future::BoxFuture;
-use headstart_block::exchange::{Access, ImageKey};
+use headstart_block::exchange::{ImageKey, SliceAccess};
 use headstart_block::{ByteRange, Digest, PlanItem};
 use headstart_cache::CachedBlob;
 use headstart_store::Urgency;
@@ -84,7 +84,7 @@ pub struct AgentConnection {
 /// it says that the disk has booted or is gone.
 pub trait BootTracker: Send {
     /// Reports slices that the disk has read for the first time.
-    fn read(&mut self, accesses: &[Access]);
+    fn read(&mut self, accesses: &[SliceAccess]);
 
     /// Returns the order made from the reads of this image's boots on other hosts; `None` if it has not
     /// changed since the last call.

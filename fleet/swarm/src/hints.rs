@@ -11,7 +11,9 @@
 //! need this one. A disk without a plan follows it, and its engine makes sure that demand reads go first, at once.
 
 use crate::Time;
-use crate::tracker::{Access, Hint, HintAnswer, HintReport, ImageCounts, ImageKey, REPORT_MAX, Threshold};
+use crate::tracker::{
+    Hint, HintAnswer, HintReport, ImageCounts, ImageKey, REPORT_MAX, SliceAccess, Threshold,
+};
 use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE, saturating};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,7 +41,7 @@ pub struct Hints {
     /// The number of disks that boot.
     booting: u32,
     joined: u32,
-    accesses: Vec<Access>,
+    accesses: Vec<SliceAccess>,
     reported: Option<Time>,
     epoch: u64,
     version: u64,
@@ -114,7 +116,7 @@ impl Hints {
             self.tally.dropped += 1;
             return;
         }
-        self.accesses.push(Access { slice, at_ms: saturating(at.as_millis()) });
+        self.accesses.push(SliceAccess { slice, at_ms: saturating(at.as_millis()) });
     }
 
     /// The time from which [`report`](Self::report) returns a report. `None` if no disk boots and nothing is

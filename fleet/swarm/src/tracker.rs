@@ -26,7 +26,7 @@
 //! another lose entries that only that other has reported, as long as the other holds less than the first.
 
 use crate::PeerKey;
-pub use headstart_block::exchange::{Access, Hint, ImageCounts, ImageKey};
+pub use headstart_block::exchange::{Hint, ImageCounts, ImageKey, SliceAccess};
 use members::{COMMONS, Charges, Measure, Members};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -111,7 +111,7 @@ pub struct HintReport {
     /// The number of disks of the image that were created on the agent's host since its last report.
     pub joined: u32,
     /// The slices that disks read for the first time; those beyond [`REPORT_MAX`] are ignored.
-    pub accesses: Vec<Access>,
+    pub accesses: Vec<SliceAccess>,
     /// The epoch of the last answer that the agent received; 0 if there was none. It identifies the tracker
     /// and its run.
     pub epoch: u64,
@@ -205,7 +205,7 @@ impl Tracker {
     }
 
     /// Counts a slice that the member in `slot` has read, unless there is no room for it.
-    fn read(&mut self, slot: u32, key: ImageKey, access: Access) {
+    fn read(&mut self, slot: u32, key: ImageKey, access: SliceAccess) {
         let Some(image) = self.images.get(&key) else { return };
         let made = image.tree.missing(access.slice);
         if made > 0 {
@@ -336,7 +336,7 @@ impl Image {
         charges
     }
 
-    fn read(&mut self, access: Access, threshold: u32, slot: u32) {
+    fn read(&mut self, access: SliceAccess, threshold: u32, slot: u32) {
         let told = self.version + 1;
         if self.tree.read(access, threshold, told, slot) {
             self.version = told;

@@ -7,13 +7,13 @@
 //!
 //! ```
 //! # use headstart_flash::device::{Geometry, FlashBlock};
-//! # use headstart_flash::queue::{Access, ChannelQueue};
+//! # use headstart_flash::queue::{ChannelQueue, FlashAccess};
 //! # use headstart_flash::scheduler::{ChannelSchedulers, Class, SchedulerSettings, Speed};
 //! # let (geometry, zero) = (Geometry::default(), std::time::Instant::now());
 //! let speed = Speed::Emulated(Default::default());
 //! let schedulers = ChannelSchedulers::new(&geometry, speed, SchedulerSettings::default());
 //! let queue = ChannelQueue::new(geometry, schedulers, move || zero.elapsed());
-//! let bundle = [(FlashBlock(0), Access::Read { offset: 0, len: 4096 })];
+//! let bundle = [(FlashBlock(0), FlashAccess::Read { offset: 0, len: 4096 })];
 //! let permit = queue.enter(Class::Regular, &bundle);
 //! // Read here.
 //! drop(permit);
@@ -47,7 +47,7 @@ impl<F: Fn() -> Duration + Send + Sync> Clock for F {
 
 /// An operation on a flash block, as a thread requests it: a read or program may cover several pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum FlashAccess {
     /// A read of a range of bytes. Each page that the range touches is one operation.
     Read {
         /// The offset of the first byte in the block.
@@ -108,7 +108,7 @@ struct Waiter {
 pub struct Permit<'a> {
     queue: &'a ChannelQueue,
     class: Class,
-    bundle: &'a [(FlashBlock, Access)],
+    bundle: &'a [(FlashBlock, FlashAccess)],
 }
 
 impl ChannelQueue {
@@ -143,7 +143,7 @@ impl ChannelQueue {
 
     /// Waits for a bundle of operations of one class: on emulated flash until all are done, on other flash
     /// until all may begin. Blocks that the flash does not have are skipped: the flash itself refuses them.
-    pub fn enter<'a>(&'a self, class: Class, bundle: &'a [(FlashBlock, Access)]) -> Permit<'a> {
+    pub fn enter<'a>(&'a self, class: Class, bundle: &'a [(FlashBlock, FlashAccess)]) -> Permit<'a> {
         let permit = Permit { queue: self, class, bundle };
         let now = self.clock.now();
         if class == Class::Regular && self.is_open() {
@@ -211,17 +211,17 @@ impl ChannelQueue {
     }
 
     /// The operations of an access: one a page on emulated flash.
-    fn each_work(&self, what: Access, mut each: impl FnMut(Work)) {
+    fn each_work(&self, what: FlashAccess, mut each: impl FnMut(Work)) {
         let page = self.geometry.page_size;
         let whole = !matches!(self.speed, Speed::Emulated(_));
         match what {
-            Access::Erase => each(Work::Erase),
-            Access::Read { len, .. } if whole => each(Work::Read(len)),
-            Access::Program { pages } if whole => each(Work::Program(pages.saturating_mul(page))),
-            Access::Program { pages } => {
+            FlashAccess::Erase => each(Work::Erase),
+            FlashAccess::Read { len, .. } if whole => each(Work::Read(len)),
+            FlashAccess::Program { pages } if whole => each(Work::Program(pages.saturating_mul(page))),
+            FlashAccess::Program { pages } => {
                 (0..pages.min(self.geometry.pages)).for_each(|_| each(Work::Program(page)));
             }
-            Access::Read { offset, len } => {
+            FlashAccess::Read { offset, len } => {
                 let (mut at, end) = (offset, offset.saturating_add(len).min(self.geometry.block_size()));
                 while at < end {
                     let part = (end - at).min(page - at % page);
@@ -232,7 +232,7 @@ impl ChannelQueue {
         }
     }
 
-    fn count_passed(&self, bundle: &[(FlashBlock, Access)], now: Duration, begins: bool) {
+    fn count_passed(&self, bundle: &[(FlashBlock, FlashAccess)], now: Duration, begins: bool) {
         let now = saturating::<u64>(now.as_nanos()).max(1);
         for (block, _) in bundle {
             let Some(passed) = self.passed.get(usize::from(self.geometry.channel(*block))) else { continue };
@@ -354,14 +354,16 @@ mod tests {
     fn a_bundle_takes_as_long_as_on_flash() {
         let queue = emulated();
         // Two channels at once; on each, four dies fill the bus: 8 pages of 234 us, and the last one's 700.
-        let bundle: Vec<_> =
-            (0..4).chain(16..20).map(|block| (FlashBlock(block), Access::Program { pages: 2 })).collect();
+        let bundle: Vec<_> = (0..4)
+            .chain(16..20)
+            .map(|block| (FlashBlock(block), FlashAccess::Program { pages: 2 }))
+            .collect();
         let least = SMALL.page_size * 8 / 70 + 700;
         let took = timed(|| drop(queue.enter(Class::Regular, &bundle)));
         assert!(took >= Duration::from_micros(u64::from(least)), "{took:?}");
-        let took = timed(|| drop(queue.enter(Class::HarvestCollect, &[(FlashBlock(0), Access::Erase)])));
+        let took = timed(|| drop(queue.enter(Class::HarvestCollect, &[(FlashBlock(0), FlashAccess::Erase)])));
         assert!(took >= Duration::from_micros(4200), "{took:?}");
-        let across = [(FlashBlock(0), Access::Read { offset: (16 << 10) - 1, len: 2 })];
+        let across = [(FlashBlock(0), FlashAccess::Read { offset: (16 << 10) - 1, len: 2 })];
         let took = timed(|| drop(queue.enter(Class::Regular, &across)));
         assert!(took >= Duration::from_micros(140), "{took:?}");
     }
@@ -369,7 +371,8 @@ mod tests {
     #[test]
     fn empty_and_outside_accesses_wait_for_nothing() {
         let queue = emulated();
-        let outside = [(FlashBlock(99), Access::Erase), (FlashBlock(0), Access::Read { offset: 0, len: 0 })];
+        let outside =
+            [(FlashBlock(99), FlashAccess::Erase), (FlashBlock(0), FlashAccess::Read { offset: 0, len: 0 })];
         drop(queue.enter(Class::Regular, &outside));
         drop(queue.enter(Class::Harvest, &[]));
         assert!(queue.state.lock().waiters.is_empty());
@@ -388,8 +391,9 @@ mod tests {
                         for turn in 0..25 {
                             let class = Class::ALL[(thread % 4) as usize];
                             let blocks = [(thread * 5 + turn) % 32, (thread * 7 + turn * 3) % 32];
-                            let bundle = blocks
-                                .map(|block| (FlashBlock(block), Access::Read { offset: 0, len: 20_000 }));
+                            let bundle = blocks.map(|block| {
+                                (FlashBlock(block), FlashAccess::Read { offset: 0, len: 20_000 })
+                            });
                             let many = if thread < 6 { 1 } else { 2 };
                             let permit = queue.enter(class, &bundle[..many]);
                             std::thread::yield_now();
@@ -407,7 +411,7 @@ mod tests {
     #[test]
     fn a_rate_is_kept() {
         let queue = file(Some(10_000_000));
-        let bundle = [(FlashBlock(0), Access::Program { pages: 8 })];
+        let bundle = [(FlashBlock(0), FlashAccess::Program { pages: 8 })];
         // 1 MiB; the burst of 64 KiB and the last bundle are ahead of their time.
         let took = timed(|| (0..8).for_each(|_| drop(queue.enter(Class::Regular, &bundle))));
         assert!((Duration::from_millis(80)..Duration::from_secs(10)).contains(&took), "{took:?}");
@@ -418,7 +422,7 @@ mod tests {
         let speed = Speed::Bucket { rate: None, burst: 64 << 10 };
         let queue =
             queue_with(speed, SchedulerSettings { bound: LONG, limit: LONG, ..SchedulerSettings::default() });
-        let read = [(FlashBlock(0), Access::Read { offset: 0, len: 4096 })];
+        let read = [(FlashBlock(0), FlashAccess::Read { offset: 0, len: 4096 })];
         let regular = queue.enter(Class::Regular, &read);
         scope(|scope| {
             let harvest = scope.spawn(|| timed(|| drop(queue.enter(Class::Harvest, &read))));
@@ -433,7 +437,7 @@ mod tests {
         });
         // Another channel has nothing to do with it.
         let _regular = queue.enter(Class::Regular, &read);
-        let other = [(FlashBlock(16), Access::Erase)];
+        let other = [(FlashBlock(16), FlashAccess::Erase)];
         let took = timed(|| drop(queue.enter(Class::HarvestCollect, &other)));
         assert!(took < LONG / 2, "{took:?}");
         // And in the end it is let through.

@@ -23,7 +23,7 @@ use headstart_block::{
 };
 use headstart_flash::VssdKind;
 use headstart_flash::device::FlashBlock;
-use headstart_flash::queue::Access;
+use headstart_flash::queue::FlashAccess;
 use headstart_flash::vssd::{Piece, ReadPin};
 use std::sync::Arc;
 
@@ -123,7 +123,7 @@ impl VssdDisk {
         let (volume, host) = (&self.volume, &self.host);
         let (first, end) = self.pages(offset, buf.len() as u64);
         let mut spans = [(0, None); TOGETHER];
-        let mut bundle = [(FlashBlock(0), Access::Erase); TOGETHER];
+        let mut bundle = [(FlashBlock(0), FlashAccess::Erase); TOGETHER];
         let mut pins: [Option<ReadPin<'_>>; TOGETHER] = [const { None }; TOGETHER];
         let (mut count, mut reads) = (0, 0);
         {
@@ -139,7 +139,7 @@ impl VssdDisk {
                 if let Some((block, at)) = from {
                     let len = exact(length, "a piece is within a page");
                     pins[reads] = Some(volume.pins().pin(block));
-                    bundle[reads] = (block, Access::Read { offset: at, len });
+                    bundle[reads] = (block, FlashAccess::Read { offset: at, len });
                     reads += 1;
                 }
             }

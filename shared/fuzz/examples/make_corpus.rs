@@ -25,7 +25,7 @@ use headstart_plan::knowledge::KnowledgeSettings;
 use headstart_plan::layers::LayerMap;
 use headstart_plan::overlaybd_trace;
 use headstart_plan::{Bandwidth, Knowledge, RecordedImage, TrainConfig, train};
-use headstart_swarm::tracker::{self, Access, Hint, HintAnswer, HintReport};
+use headstart_swarm::tracker::{self, Hint, HintAnswer, HintReport, SliceAccess};
 use headstart_swarm::{BlobId, Chunks, Message, PeerKey, RejectReason, RequestId, Urgency};
 use headstart_trace::data_set::DataSetLimits;
 use headstart_trace::file::encode;
@@ -480,7 +480,7 @@ fn swarm() -> Result<Vec<u8>> {
     push_frame(&mut bytes, FrameKind::Push, 1, 5, &[2; 100]);
     push_frame(&mut bytes, FrameKind::Withdrawn, 1, 0, &[]);
     let (image, epoch) = (tracker::ImageKey(1 << 60), 3);
-    let accesses = vec![Access { slice: 70, at_ms: 900 }, Access { slice: 3, at_ms: 1 }];
+    let accesses = vec![SliceAccess { slice: 70, at_ms: 900 }, SliceAccess { slice: 3, at_ms: 1 }];
     push_encoded(
         &mut bytes,
         FrameKind::Report,

@@ -19,7 +19,6 @@ type Known = (&'static str, &'static [&'static str]);
 ///
 /// A name that only one crate defines any more is taken off, and so is a crate that has another name for it now.
 const KNOWN: &[Known] = &[
-    ("Access", &["core/block", "harvest/flash"]),
     ("BlobId", &["disk/pull", "fleet/swarm"]),
     ("Boot", &["disk/replay", "learn/trace"]),
     ("Entry", &["core/block", "disk/cache"]),

@@ -1,7 +1,7 @@
 //! Output files that appear whole or not at all.
 
 use headstart_block::guarded::{
-    Access, Entry, GuardedDir, directory_of, is_trusted, not_made_in, with_obstacle,
+    Entry, FileAccess, GuardedDir, directory_of, is_trusted, not_made_in, with_obstacle,
 };
 use headstart_block::lock::lock_within;
 use headstart_block::{Error, Result};
@@ -335,7 +335,7 @@ fn remove_abandoned(dir: &GuardedDir) {
         drawn.is_some_and(|drawn| drawn.len() == DRAWN && drawn.chars().all(|c| c.is_ascii_alphanumeric()))
     };
     for name in dir.names().unwrap_or_default().into_iter().filter(is_temporary) {
-        let Ok(file) = dir.open_file(&name, Access::Read) else { continue };
+        let Ok(file) = dir.open_file(&name, FileAccess::Read) else { continue };
         let is_ours = file.metadata().is_ok_and(|found| is_trusted(&found));
         if is_ours && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             let _ = dir.remove_file(&name);

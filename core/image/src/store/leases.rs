@@ -6,7 +6,7 @@
 use super::{Image, ImageStore};
 use crate::manifest::Manifest;
 use crate::reference::{Reference, Selector};
-use headstart_block::guarded::{Access, GuardedDir, is_trusted};
+use headstart_block::guarded::{FileAccess, GuardedDir, is_trusted};
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_lsmt::writable::WritableDisk;
 use headstart_store::layout::{
@@ -319,7 +319,7 @@ fn look_at_record(record: &Path, image: &Digest) -> RecordSeen {
     }
     let read = || -> io::Result<Vec<u8>> {
         let (dir, name) = GuardedDir::around(record)?;
-        let file = dir.open_file(name, Access::Read)?;
+        let file = dir.open_file(name, FileAccess::Read)?;
         let mut text = Vec::new();
         if is_trusted(&file.metadata()?) {
             file.take(RECORD_MAX).read_to_end(&mut text)?;

@@ -6,7 +6,7 @@
 
 use super::BASE_DIR;
 use crate::format::PAGE_SIZE;
-use headstart_block::guarded::{Access, GuardedDir, Like, not_made_in};
+use headstart_block::guarded::{FileAccess, GuardedDir, Like, not_made_in};
 use headstart_block::{Error, ErrorKind, Result, private};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -165,7 +165,7 @@ impl Directory for RealDirectory {
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn LogFile>> {
-        self.file(name, self.dir.open_file(name, Access::ReadWrite))
+        self.file(name, self.dir.open_file(name, FileAccess::ReadWrite))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {

@@ -33,7 +33,7 @@
 
 use super::directory::{Creation, LEASES, temporary, tighten};
 use super::{LayoutDir, LayoutLock, sync_dir};
-use headstart_block::guarded::{Access, GuardedDir, shell_word};
+use headstart_block::guarded::{FileAccess, GuardedDir, shell_word};
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -433,7 +433,7 @@ impl LayoutDir {
     /// Errors of writing a file.
     pub fn keep_lease(&self, _lock: &LayoutLock, id: &str, lease: &Lease) -> Result<()> {
         let dir = self.private_part(LEASES).ok().flatten();
-        let there = dir.and_then(|dir| read_lease(&dir.open_file(id, Access::Read).ok()?).ok()?.ok());
+        let there = dir.and_then(|dir| read_lease(&dir.open_file(id, FileAccess::Read).ok()?).ok()?.ok());
         // The process that wrote it does not matter.
         if there.is_some_and(|there| Lease { pid: lease.pid, ..there } == *lease) {
             return Ok(());
@@ -505,7 +505,7 @@ impl LayoutDir {
 fn found_lease(dir: &GuardedDir, id: String, allowed: u32) -> Option<FoundLease> {
     let about = |e: Error| e.about(format!("lease {}", id.escape_debug()));
     let look = || -> io::Result<_> {
-        let file = dir.open_file(&id, Access::Read)?;
+        let file = dir.open_file(&id, FileAccess::Read)?;
         tighten(&file, allowed);
         let is_locked = match file.try_lock_shared() {
             Ok(()) => false,

@@ -9,7 +9,7 @@
 
 use super::LayoutDir;
 use super::directory::STAGING;
-use headstart_block::guarded::{Access, GuardedDir, Like};
+use headstart_block::guarded::{FileAccess, GuardedDir, Like};
 use headstart_block::{Error, Result};
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -102,14 +102,14 @@ pub fn remove_stale(layout: &LayoutDir, policy: StalePolicy) -> Result<Living> {
             opened => opened.map_err(failed)?,
         };
         // Held until the directory is gone; without a lease its owner died at its birth, or is removing it.
-        let lease = match opened.open_file(LEASE, Access::Read) {
+        let lease = match opened.open_file(LEASE, FileAccess::Read) {
             Ok(lease) => Some(lease),
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => None,
             Err(e) => return Err(failed(e)),
         };
         match lease.as_ref().map(File::try_lock) {
             Some(Err(TryLockError::WouldBlock)) => {
-                living.publishes_early |= opened.open_file(EARLY, Access::Read).is_ok();
+                living.publishes_early |= opened.open_file(EARLY, FileAccess::Read).is_ok();
                 continue;
             }
             Some(Err(TryLockError::Error(e))) => return Err(failed(e)),

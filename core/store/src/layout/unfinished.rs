@@ -13,7 +13,7 @@
 
 use super::directory::PARTIAL;
 use super::{LayoutDir, StagingDir, StalePolicy};
-use headstart_block::guarded::Access;
+use headstart_block::guarded::FileAccess;
 use headstart_block::{Digest, Error, FileSource, Result};
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -63,7 +63,7 @@ impl Unfinished {
         let failed = |e| cannot_write(e, &path);
         let dir = layout.make_private_part(PARTIAL).map_err(failed)?;
         let most = layout.modes().map_err(failed)?.most;
-        let file = match dir.open_file(&blob.hex(), Access::ReadWrite) {
+        let file = match dir.open_file(&blob.hex(), FileAccess::ReadWrite) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 match dir.create_file_by_umask(&blob.hex(), most) {
                     // Another writer was quicker.
@@ -151,7 +151,7 @@ pub fn remove_partial(layout: &LayoutDir, policy: StalePolicy) -> Result<(u64, u
     let Some(dir) = layout.private_part(PARTIAL).map_err(failed)? else { return Ok((0, 0)) };
     let (mut files, mut bytes) = (0, 0);
     for name in dir.names().map_err(failed)? {
-        let file = match dir.open_file(&name, Access::Read) {
+        let file = match dir.open_file(&name, FileAccess::Read) {
             // Finished meanwhile, or no copy's.
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => continue,
             file => file.map_err(failed)?,

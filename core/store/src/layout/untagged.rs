@@ -12,7 +12,7 @@
 
 use super::directory::{Creation, UNTAGGED, temporary};
 use super::{INDEX_FILE, LayoutDir, LayoutIndex, is_referrers_tag};
-use headstart_block::guarded::Access;
+use headstart_block::guarded::FileAccess;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -134,7 +134,7 @@ impl LayoutDir {
         for name in dir.names().map_err(failed)? {
             let Some(digest) = Digest::from_hex(&name) else { continue };
             let mut text = Vec::new();
-            let read = dir.open_file(&name, Access::Read).and_then(|file| {
+            let read = dir.open_file(&name, FileAccess::Read).and_then(|file| {
                 let since = file.metadata()?.modified()?;
                 file.take(MARK_MAX).read_to_end(&mut text)?;
                 Ok(since)

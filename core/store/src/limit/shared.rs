@@ -14,7 +14,7 @@
 //! never synced.
 
 use super::{Floor, TokenFlow, most};
-use headstart_block::guarded::{Access, GuardedDir, Like};
+use headstart_block::guarded::{FileAccess, GuardedDir, Like};
 use headstart_block::lock::{lock_within, try_lock};
 use headstart_block::{Error, Result, private, saturating};
 use parking_lot::Mutex;
@@ -132,7 +132,7 @@ impl SharedBucket {
         let about = |e: Error| e.about(path.display());
         let open = || {
             let (dir, name) = GuardedDir::around(path)?;
-            dir.open_file(name, Access::ReadWrite)
+            dir.open_file(name, FileAccess::ReadWrite)
         };
         let file = open().map_err(|e| about(Error::io("cannot open", e)))?;
         let content = Content::read(&file).map_err(|e| about(Error::io("cannot read", e)))?;

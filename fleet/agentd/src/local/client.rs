@@ -8,7 +8,7 @@ use headstart_cache::{Cache, CachedBlob};
 use headstart_disk::Swarm;
 use headstart_disk::swarm::{AgentConnection, BootTracker, Hinted};
 use headstart_store::Urgency;
-use headstart_swarm::tracker::{Access, ImageKey};
+use headstart_swarm::tracker::{ImageKey, SliceAccess};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -266,7 +266,7 @@ struct AgentBoot {
     shared: Arc<Shared>,
     disk: u32,
     /// The reads that were not sent yet.
-    unsaid: Vec<Access>,
+    unsaid: Vec<SliceAccess>,
 }
 
 impl AgentBoot {
@@ -285,7 +285,7 @@ impl AgentBoot {
 }
 
 impl BootTracker for AgentBoot {
-    fn read(&mut self, accesses: &[Access]) {
+    fn read(&mut self, accesses: &[SliceAccess]) {
         let room = UNSAID_MAX.saturating_sub(self.unsaid.len());
         self.unsaid.extend(accesses.iter().take(room));
         self.say();

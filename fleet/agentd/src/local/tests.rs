@@ -12,7 +12,7 @@ use headstart_image::manifest::Tree;
 use headstart_peer_net::testing::sample;
 use headstart_peer_net::{Security, Swarm, SwarmSettings};
 use headstart_store::{StoreSettings, Urgency};
-use headstart_swarm::tracker::{Access, ImageKey};
+use headstart_swarm::tracker::{ImageKey, SliceAccess};
 use headstart_testkit::wait::wait_until_async;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -196,7 +196,7 @@ async fn reads_of_one_disk_become_hints_for_another_at_each_agent() {
     let (disk, other) = (rig.disk().await, rig.disk().await);
     let (mut first, mut second) = (disk.boot(image).unwrap(), other.boot(image).unwrap());
     // There is no agent yet: the reads are reported later.
-    first.read(&[Access { slice: 33, at_ms: 4 }, Access { slice: 1, at_ms: 9 }]);
+    first.read(&[SliceAccess { slice: 33, at_ms: 4 }, SliceAccess { slice: 1, at_ms: 9 }]);
     let item = |block, mask| PlanItem { block, mask };
     for life in 0..2 {
         let (swarm, server) = rig.agent().await;

@@ -5,7 +5,7 @@ use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result, exact};
 use headstart_cache::BlobSpec;
 use headstart_hash_tree::TreeRoot;
 use headstart_image::manifest::Tree;
-use headstart_swarm::tracker::Access;
+use headstart_swarm::tracker::SliceAccess;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
@@ -124,7 +124,7 @@ pub(super) enum FromDisk {
     /// A disk of an image boots, from now on under this number; `is_new` if no agent was notified of it before.
     Boots { disk: u32, image: u64, is_new: bool },
     /// The disk has read these slices for the first time.
-    First { disk: u32, accesses: Vec<Access> },
+    First { disk: u32, accesses: Vec<SliceAccess> },
     /// The disk has booted, or is gone.
     Booted { disk: u32 },
     /// A question whether the agent is alive.

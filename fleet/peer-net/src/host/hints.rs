@@ -28,7 +28,7 @@ use crate::host::link::Link;
 use headstart_block::{Plan, Result};
 use headstart_disk::swarm::Hinted;
 use headstart_swarm::hints::Hints;
-use headstart_swarm::tracker::{Access, HintAnswer, HintReport, ImageKey};
+use headstart_swarm::tracker::{HintAnswer, HintReport, ImageKey, SliceAccess};
 use headstart_swarm::{PeerKey, Time};
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
@@ -215,7 +215,7 @@ impl Boots {
 
     /// Records slices that the disk has read for the first time. The next report to the tracker contains
     /// them.
-    pub fn read(&self, accesses: &[Access]) {
+    pub fn read(&self, accesses: &[SliceAccess]) {
         if let Some(image) = self.host.hints.images().by_key.get_mut(&self.image) {
             for access in accesses {
                 image.hints.read(access.slice, Duration::from_millis(access.at_ms.into()));

@@ -8,7 +8,7 @@ use crate::frame::{
 use crate::host::remote_commands::RemoteCommand;
 use crate::order::Order;
 use headstart_block::{Error, ErrorKind};
-use headstart_swarm::tracker::{Access, Hint, HintAnswer, HintReport, ImageKey};
+use headstart_swarm::tracker::{Hint, HintAnswer, HintReport, ImageKey, SliceAccess};
 use headstart_swarm::{BlobId, Chunks, Message, PeerKey, RejectReason, RequestId, Urgency};
 use std::collections::BTreeSet;
 use std::fs;
@@ -103,7 +103,7 @@ fn each_variant_has_the_bytes_that_version_1_gave_it() {
     let report = HintReport {
         image: ImageKey(300),
         joined: 1,
-        accesses: vec![Access { slice: 4, at_ms: 5 }],
+        accesses: vec![SliceAccess { slice: 4, at_ms: 5 }],
         epoch: 6,
         version: 7,
     };

@@ -3,12 +3,12 @@
 
 use super::*;
 use headstart_block::PlanItem;
-use headstart_swarm::tracker::{Access, HintAnswer, HintReport, ImageKey};
+use headstart_swarm::tracker::{HintAnswer, HintReport, ImageKey, SliceAccess};
 
 const IMAGE: ImageKey = ImageKey(0x1234_5678_9abc_def0);
 
-fn accesses(slices: &[u32]) -> Vec<Access> {
-    (0..).zip(slices).map(|(at, slice)| Access { slice: *slice, at_ms: at * 10 }).collect()
+fn accesses(slices: &[u32]) -> Vec<SliceAccess> {
+    (0..).zip(slices).map(|(at, slice)| SliceAccess { slice: *slice, at_ms: at * 10 }).collect()
 }
 
 fn items(items: &[(u64, u32)]) -> Vec<PlanItem> {
@@ -125,7 +125,7 @@ fn encoded(kind: FrameKind, body: &impl serde::Serialize) -> Vec<u8> {
 #[test]
 fn the_longest_report_and_answer_fit_a_frame() {
     use headstart_swarm::tracker::{Hint, REPORT_MAX};
-    let access = Access { slice: u32::MAX, at_ms: u32::MAX };
+    let access = SliceAccess { slice: u32::MAX, at_ms: u32::MAX };
     let mut report = HintReport {
         image: ImageKey(u64::MAX),
         joined: u32::MAX,
@@ -140,7 +140,7 @@ fn the_longest_report_and_answer_fit_a_frame() {
     assert_eq!(frame::decode_report(&encoded(FrameKind::Report, &report)[HEADER..]).unwrap(), report);
     assert_eq!(frame::decode_answer(&encoded(FrameKind::Hints, &answer)[HEADER..]).unwrap(), answer);
     assert!(frame::HINTS_MAX >= headstart_swarm::tracker::TrackerSettings::default().hints_max);
-    report.accesses = vec![Access { slice: 0, at_ms: 0 }; REPORT_MAX + 1];
+    report.accesses = vec![SliceAccess { slice: 0, at_ms: 0 }; REPORT_MAX + 1];
     answer.hints = vec![Hint { slice: 0, disks: 0, mean_ms: 0 }; frame::HINTS_MAX + 1];
     assert!(frame::decode_report(&encoded(FrameKind::Report, &report)[HEADER..]).is_err());
     assert!(frame::decode_answer(&encoded(FrameKind::Hints, &answer)[HEADER..]).is_err());

@@ -32,7 +32,7 @@ fn reports_go_out_every_now_and_then() {
     hints.read(7, Duration::from_millis(12));
     assert_eq!((hints.due(), hints.report(ms(104))), (Some(ms(105)), None));
     let second = hints.report(ms(105)).unwrap();
-    assert_eq!((second.joined, second.accesses), (0, vec![Access { slice: 7, at_ms: 12 }]));
+    assert_eq!((second.joined, second.accesses), (0, vec![SliceAccess { slice: 7, at_ms: 12 }]));
     assert!(hints.report(ms(505)).is_some());
     hints.booted();
     assert_eq!(hints.due(), None);

@@ -8,7 +8,8 @@ const IMAGE: ImageKey = ImageKey(7);
 const MEMBER: PeerKey = PeerKey(1);
 
 fn report(joined: u32, accesses: &[(u32, u32)], known: (u64, u64)) -> HintReport {
-    let accesses = accesses.iter().map(|(slice, at_ms)| Access { slice: *slice, at_ms: *at_ms }).collect();
+    let accesses =
+        accesses.iter().map(|(slice, at_ms)| SliceAccess { slice: *slice, at_ms: *at_ms }).collect();
     HintReport { image: IMAGE, joined, accesses, epoch: known.0, version: known.1 }
 }
 
@@ -55,7 +56,7 @@ fn an_answer_visits_few_nodes_of_the_tree() {
     let mut tree = Tree::default();
     let mut version = 0;
     let mut read = |tree: &mut Tree, slice: u32| {
-        version += u64::from(tree.read(Access { slice, at_ms: 1 }, 3, version + 1, 1));
+        version += u64::from(tree.read(SliceAccess { slice, at_ms: 1 }, 3, version + 1, 1));
     };
     (0..10_000).for_each(|n| read(&mut tree, n * 7));
     (0..50).for_each(|n| (0..3).for_each(|_| read(&mut tree, n)));
@@ -132,7 +133,7 @@ proptest! {
     ) {
         let mut tree = Tree::default();
         for (slice, at_ms) in &accesses {
-            tree.read(Access { slice: *slice, at_ms: *at_ms }, 1, 1, 1);
+            tree.read(SliceAccess { slice: *slice, at_ms: *at_ms }, 1, 1, 1);
         }
         for level in [0, 1, 3, 5] {
             let mut sums = BTreeMap::<u32, (u64, u64)>::new();
@@ -185,7 +186,7 @@ fn memory_is_bounded() {
     let settings = TrackerSettings { images_max: 3, slices_max: 100, ..TrackerSettings::default() };
     let mut tracker = Tracker::new(1, settings);
     for image in 0..50 {
-        let accesses = (0..300).map(|n| Access { slice: n * 1_000_003, at_ms: 1 }).collect();
+        let accesses = (0..300).map(|n| SliceAccess { slice: n * 1_000_003, at_ms: 1 }).collect();
         tracker.report(
             MEMBER,
             &HintReport { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 },
@@ -196,7 +197,7 @@ fn memory_is_bounded() {
     let settings = TrackerSettings { nodes_max: 500, ..settings };
     let mut tracker = Tracker::new(1, settings);
     for image in 0..3 {
-        let accesses = (0..100).map(|slice| Access { slice, at_ms: 1 }).collect();
+        let accesses = (0..100).map(|slice| SliceAccess { slice, at_ms: 1 }).collect();
         tracker.report(
             MEMBER,
             &HintReport { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 },
@@ -213,7 +214,7 @@ fn memory_is_bounded() {
 }
 
 fn report_of(image: u64, slices: impl IntoIterator<Item = u32>) -> HintReport {
-    let accesses = slices.into_iter().map(|slice| Access { slice, at_ms: 1 }).collect();
+    let accesses = slices.into_iter().map(|slice| SliceAccess { slice, at_ms: 1 }).collect();
     HintReport { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 }
 }
 

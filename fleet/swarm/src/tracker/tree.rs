@@ -2,7 +2,7 @@
 //! slices that were read exist. It grows at its root when a slice is beyond it.
 
 use super::members::{COMMONS, Charges};
-use super::{Access, Hint};
+use super::{Hint, SliceAccess};
 use headstart_block::{exact, saturating};
 
 const NONE: u32 = u32::MAX;
@@ -39,7 +39,7 @@ pub(super) struct Tree {
 impl Tree {
     /// Counts a read of a slice by a disk of the member in `slot`; `true` if the slice is to be told, in version
     /// `announced_in`. The slice's first reader owns it.
-    pub(super) fn read(&mut self, access: Access, threshold: u32, announced_in: u64, slot: u32) -> bool {
+    pub(super) fn read(&mut self, access: SliceAccess, threshold: u32, announced_in: u64, slot: u32) -> bool {
         let is_new = self.missing(access.slice) > 0;
         let path = self.path(access.slice);
         let leaf = &mut self.nodes[path[0] as usize];

@@ -13,7 +13,7 @@
 use super::meta::Meta;
 use headstart_block::{Error, ErrorKind};
 use headstart_flash::device::{Flash, FlashBlock, FlashError, Geometry};
-use headstart_flash::queue::{Access, ChannelQueue};
+use headstart_flash::queue::{ChannelQueue, FlashAccess};
 use headstart_flash::scheduler::Class;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -170,7 +170,7 @@ impl Media {
     /// Waits for its turn and erases a block that keeps its holder. Its old data may be there again after a loss of
     /// power: no map names it then, and it is erased again before it is used, or changes hands.
     pub(crate) fn erase(&self, class: Class, block: FlashBlock) -> Result<(), FlashError> {
-        let bundle = [(block, Access::Erase)];
+        let bundle = [(block, FlashAccess::Erase)];
         let _permit = self.queue.enter(class, &bundle);
         let for_ever = self.flash.erase_soon(block)?;
         self.note(class.is_harvest(), block, for_ever);
@@ -191,7 +191,7 @@ impl Media {
             if !go_on() {
                 return Err(closing());
             }
-            let bundle = [(part[0], Access::Erase)];
+            let bundle = [(part[0], FlashAccess::Erase)];
             let _permit = self.queue.enter(Class::HarvestCollect, &bundle);
             for (block, erased) in part.iter().zip(self.flash.erase_many(part)) {
                 match erased {

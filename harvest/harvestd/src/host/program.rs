@@ -81,9 +81,9 @@ impl Host {
         }
         let media = &self.media;
         if media.is_emulated() {
-            let bundle: Vec<(FlashBlock, queue::Access)> = batch
+            let bundle: Vec<(FlashBlock, queue::FlashAccess)> = batch
                 .iter()
-                .map(|(placement, _)| (placement.block, queue::Access::Program { pages: 1 }))
+                .map(|(placement, _)| (placement.block, queue::FlashAccess::Program { pages: 1 }))
                 .collect();
             drop(media.queue().enter(class, &bundle));
         }
@@ -94,7 +94,7 @@ impl Host {
                 self.commit_batch(volume, &mut programmed, &mut again, &mut failure);
                 volume.wait_turn(&placement);
             }
-            let bundle = [(placement.block, queue::Access::Program { pages: 1 })];
+            let bundle = [(placement.block, queue::FlashAccess::Program { pages: 1 })];
             let _permit = (!media.is_emulated()).then(|| media.queue().enter(class, &bundle));
             let result = match media.program(placement.block, placement.at, bytes) {
                 Ok(()) => Programmed::Done,
@@ -250,9 +250,9 @@ impl Host {
         let size = media.geometry().page_size;
         let bytes = size as usize;
         let mut pages = vec![0; bytes * copies.len()];
-        let bundle: Vec<(FlashBlock, queue::Access)> = copies
+        let bundle: Vec<(FlashBlock, queue::FlashAccess)> = copies
             .iter()
-            .map(|(from, page, _)| (*from, queue::Access::Read { offset: page * size, len: size }))
+            .map(|(from, page, _)| (*from, queue::FlashAccess::Read { offset: page * size, len: size }))
             .collect();
         if media.is_emulated() {
             drop(media.queue().enter(class, &bundle));

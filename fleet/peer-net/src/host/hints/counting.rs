@@ -169,11 +169,11 @@ fn load(path: &Path) -> Result<Option<Vec<ImageCounts>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headstart_swarm::tracker::Access;
+    use headstart_swarm::tracker::SliceAccess;
     use std::fs;
 
     fn report(joined: u32, slices: &[u32]) -> HintReport {
-        let accesses = slices.iter().map(|slice| Access { slice: *slice, at_ms: *slice }).collect();
+        let accesses = slices.iter().map(|slice| SliceAccess { slice: *slice, at_ms: *slice }).collect();
         HintReport { image: ImageKey(7), joined, accesses, epoch: 0, version: 0 }
     }
 
