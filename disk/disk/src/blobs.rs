@@ -3,7 +3,7 @@
 use headstart_block::{BlockDevice, ByteRange, ReadAt};
 use headstart_cache::CachedBlob;
 use headstart_lsmt::Stack;
-use headstart_pull::{BlobId, BlobRange, BlobView};
+use headstart_pull::{BlobRange, BlobView, DiskBlobId};
 use std::sync::Arc;
 
 /// The blobs of an image in the cache, and the location of the disk's bytes in them.
@@ -14,9 +14,9 @@ pub struct Blobs {
     /// The number of layers' blobs among them.
     data: usize,
     /// The tree of each layer's blob.
-    trees: Vec<Option<BlobId>>,
+    trees: Vec<Option<DiskBlobId>>,
     /// The blob of each layer, lowest first.
-    of_layer: Vec<BlobId>,
+    of_layer: Vec<DiskBlobId>,
 }
 
 impl Blobs {
@@ -84,7 +84,7 @@ impl Blobs {
         self.blobs.first().into_iter().for_each(|blob| blob.bypass_for_now());
     }
 
-    pub(crate) fn get(&self, blob: BlobId) -> Option<&Arc<CachedBlob>> {
+    pub(crate) fn get(&self, blob: DiskBlobId) -> Option<&Arc<CachedBlob>> {
         self.blobs.get(blob.0 as usize)
     }
 
@@ -109,8 +109,8 @@ impl Blobs {
 
 /// There are at most 255 layers.
 #[expect(clippy::cast_possible_truncation, reason = "a number of layers")]
-fn id(n: usize) -> BlobId {
-    BlobId(n as u32)
+fn id(n: usize) -> DiskBlobId {
+    DiskBlobId(n as u32)
 }
 
 impl BlobView for Blobs {

@@ -14,7 +14,7 @@ use crate::streaming::{StreamProgress, Streaming};
 use headstart_block::{ByteRange, Error, ErrorKind, Result, saturating};
 use headstart_cache::{CachedBlob, Watcher};
 use headstart_pull::{
-    BlobId, BlobRange, Engine, EngineAction, EngineEvent, EngineSettings, FetchId, FetchOutcome, Plan,
+    BlobRange, DiskBlobId, Engine, EngineAction, EngineEvent, EngineSettings, FetchId, FetchOutcome, Plan,
     Priority, ReadId, Time,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -342,7 +342,7 @@ impl Puller {
     }
 
     /// Notes that a part of a stream has come, or was found.
-    fn progressed(self: &Arc<Self>, fetch: FetchId, blob: BlobId, progress: StreamProgress) {
+    fn progressed(self: &Arc<Self>, fetch: FetchId, blob: DiskBlobId, progress: StreamProgress) {
         let event = match progress {
             StreamProgress::Upto(upto) => EngineEvent::Progress { fetch, upto },
             StreamProgress::Found(range) => EngineEvent::BecameLocal { range: BlobRange { blob, range } },

@@ -6,7 +6,7 @@
 //! `rangemap` splits and replaces ranges alike, and lacks the release: of a range, what one value has and no other.
 //! Its maps have one dimension: each would have to be a map in a map of blobs, most of which hold nothing.
 
-use crate::{BlobId, BlobRange, FetchId};
+use crate::{BlobRange, DiskBlobId, FetchId};
 use std::collections::BTreeMap;
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ struct Held {
 /// Disjoint intervals of blobs, each with its holder.
 #[derive(Debug, Default)]
 pub(crate) struct Active {
-    held: BTreeMap<(BlobId, u64), Held>,
+    held: BTreeMap<(DiskBlobId, u64), Held>,
 }
 
 impl Active {
@@ -76,13 +76,13 @@ impl Active {
     }
 
     /// The key of the first interval that starts in `range`.
-    fn first_key(&self, range: BlobRange) -> Option<(BlobId, u64)> {
+    fn first_key(&self, range: BlobRange) -> Option<(DiskBlobId, u64)> {
         let (start, end) = (range.range.offset(), range.range.end());
         self.held.range((range.blob, start)..(range.blob, end)).next().map(|(key, _)| *key)
     }
 
     /// Cuts the interval that contains `at` in two.
-    fn cut(&mut self, blob: BlobId, at: u64) {
+    fn cut(&mut self, blob: DiskBlobId, at: u64) {
         let before = self.held.range_mut((blob, 0)..(blob, at)).next_back();
         let Some((_, held)) = before.filter(|(_, held)| held.end > at) else { return };
         let tail = Held { end: held.end, fetch: held.fetch };
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const BLOB: BlobId = BlobId(1);
+    const BLOB: DiskBlobId = DiskBlobId(1);
 
     fn range(start: u64, end: u64) -> BlobRange {
         BlobRange::between(BLOB, start, end)
@@ -128,7 +128,7 @@ mod tests {
         let mut free = Vec::new();
         active.free(range(0, 100), None, &mut free);
         assert_eq!(free, [range(0, 40), range(60, 100)]);
-        assert!(active.is_free(BlobRange::between(BlobId(0), 0, 100)));
+        assert!(active.is_free(BlobRange::between(DiskBlobId(0), 0, 100)));
         active.release(range(40, 60), FetchId(2));
         assert_eq!(active.all().count(), 0);
     }

@@ -14,7 +14,7 @@
 use crate::active::Active;
 use crate::estimator::span;
 use crate::window::{Shape, Window};
-use crate::{BLOCK_SIZE, BlobId, BlobRange, BlobView, FillProgress, Time};
+use crate::{BLOCK_SIZE, BlobRange, BlobView, DiskBlobId, FillProgress, Time};
 use headstart_block::{ByteRange, saturating};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -42,9 +42,9 @@ enum Phase {
     Full,
 }
 
-type Position = (BlobId, u64);
+type Position = (DiskBlobId, u64);
 
-const START: Position = (BlobId(0), 0);
+const START: Position = (DiskBlobId(0), 0);
 
 /// The queue of the background fill.
 #[derive(Debug)]
@@ -310,14 +310,14 @@ mod tests {
             let mut fill = BackgroundFill::new();
             let mut plain = [[false; 80]; 2];
             for (blob, start, len) in ranges {
-                unite(&mut fill.used, BlobRange::between(BlobId(blob), start, start + len));
+                unite(&mut fill.used, BlobRange::between(DiskBlobId(blob), start, start + len));
                 plain[blob as usize][start as usize..(start + len) as usize].fill(true);
             }
             for (blob, bytes) in (0..).zip(plain) {
                 let all = bytes.iter().filter(|byte| **byte).count() as u64;
-                prop_assert_eq!(fill.used_within(BlobRange::between(BlobId(blob), 0, 80)), all);
+                prop_assert_eq!(fill.used_within(BlobRange::between(DiskBlobId(blob), 0, 80)), all);
                 let middle = bytes[13..47].iter().filter(|byte| **byte).count() as u64;
-                prop_assert_eq!(fill.used_within(BlobRange::between(BlobId(blob), 13, 47)), middle);
+                prop_assert_eq!(fill.used_within(BlobRange::between(DiskBlobId(blob), 13, 47)), middle);
             }
         }
     }

@@ -6,13 +6,13 @@ use std::fmt;
 /// The number of a blob of the disk, given by the driver (the code that runs the engine). A hash tree is a
 /// blob of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BlobId(pub u32);
+pub struct DiskBlobId(pub u32);
 
 /// A range of bytes of a blob as it is stored (compressed, say). The engine fetches such ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlobRange {
     /// The blob that the bytes belong to.
-    pub blob: BlobId,
+    pub blob: DiskBlobId,
     /// The range within the blob, in bytes.
     pub range: ByteRange,
 }
@@ -20,7 +20,7 @@ pub struct BlobRange {
 impl BlobRange {
     /// Returns the bytes of `blob` from `start` to before `end`; empty if `end < start`.
     #[must_use]
-    pub fn between(blob: BlobId, start: u64, end: u64) -> Self {
+    pub fn between(blob: DiskBlobId, start: u64, end: u64) -> Self {
         Self { blob, range: ByteRange::between(start, end) }
     }
 
@@ -59,7 +59,7 @@ pub trait BlobView {
 
     /// Calls `each` with the parts of `range` that are not local, rounded out to the unit in which the cache
     /// verifies but not past the blob's end. Also calls it with the pages of the hash tree that verifying
-    /// those parts needs and that are not local, as ranges of the tree's own [`BlobId`]. If `range` belongs
+    /// those parts needs and that are not local, as ranges of the tree's own [`DiskBlobId`]. If `range` belongs
     /// to a hash tree, calls it only with the pages of `range` that are not local.
     fn missing(&self, range: BlobRange, each: &mut dyn FnMut(BlobRange));
 }

@@ -45,7 +45,7 @@ mod testing;
 mod timers;
 mod window;
 
-pub use blob_view::{BlobId, BlobRange, BlobView};
+pub use blob_view::{BlobRange, BlobView, DiskBlobId};
 pub use counters::{EngineCounters, Estimate, FillProgress, Preloading};
 pub use engine::Engine;
 pub use event::{EngineAction, EngineEvent, FetchId, FetchOutcome, Priority, ReadId, Time};

@@ -4,8 +4,8 @@
 //! hash tree are there, as in the product; until then it waits.
 
 use crate::{
-    BlobId, BlobRange, BlobView, Engine, EngineAction, EngineCounters, EngineEvent, EngineSettings, FetchId,
-    FetchOutcome, Priority, ReadId, Time,
+    BlobRange, BlobView, DiskBlobId, Engine, EngineAction, EngineCounters, EngineEvent, EngineSettings,
+    FetchId, FetchOutcome, Priority, ReadId, Time,
 };
 use headstart_block::{ByteRange, Error, ErrorKind};
 use std::collections::{BTreeMap, VecDeque};
@@ -20,8 +20,8 @@ pub(crate) const UNIT: u64 = 16 << 10;
 const PAGE: u64 = 4 << 10;
 /// Bytes of data that a page of the hash tree covers.
 const COVERED: u64 = 1 << 20;
-pub(crate) const DATA: BlobId = BlobId(0);
-pub(crate) const TREE: BlobId = BlobId(1);
+pub(crate) const DATA: DiskBlobId = DiskBlobId(0);
+pub(crate) const TREE: DiskBlobId = DiskBlobId(1);
 
 /// A disk whose bytes are in one blob with a hash tree.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use headstart_block::{BlockDevice, ByteRange};
 use headstart_hash_tree::{GROUP_SIZE, TREE_PAGE, outboard_len, pages};
 use headstart_image::open_image::OpenImage;
 use headstart_lsmt::Stack;
-use headstart_pull::{BLOCK_SIZE, BlobId, BlobRange};
+use headstart_pull::{BLOCK_SIZE, BlobRange, DiskBlobId};
 use std::fmt;
 
 /// An outboard up to this length, in bytes, is fetched as a whole, as the product's cache does.
@@ -24,7 +24,7 @@ pub struct ImageMap {
     stack: Stack,
     blobs: Vec<BlobShape>,
     /// The blob of each layer, lowest first.
-    of_layer: Vec<BlobId>,
+    of_layer: Vec<DiskBlobId>,
     /// The blocks of the disk that the stored ranges of the layers' blobs belong to, by blob and offset.
     blocks: Vec<(BlobRange, u64)>,
 }
@@ -36,7 +36,7 @@ pub(crate) struct BlobShape {
     /// Bytes that become local together.
     pub(crate) unit: u64,
     /// Its hash tree.
-    tree: Option<BlobId>,
+    tree: Option<DiskBlobId>,
     /// The start of the part, up to its end, that is read when it is opened.
     opened_from: u64,
 }
@@ -54,7 +54,7 @@ impl ImageMap {
                 let len = layer.blob.blob.size;
                 let opened_from = layer.blob.index_offset().unwrap_or(len).min(len);
                 // The blob of its tree is known when all are counted.
-                let tree = layer.blob.tree.map(|_| BlobId(0));
+                let tree = layer.blob.tree.map(|_| DiskBlobId(0));
                 digests.push(digest);
                 blobs.push(BlobShape { len, unit: GROUP_SIZE, tree, opened_from });
             }
@@ -161,8 +161,8 @@ fn touches(a: BlobRange, b: BlobRange) -> bool {
 
 /// The number of a blob. There are at most 255 layers.
 #[expect(clippy::cast_possible_truncation, reason = "a number of layers")]
-fn id(n: usize) -> BlobId {
-    BlobId(n as u32)
+fn id(n: usize) -> DiskBlobId {
+    DiskBlobId(n as u32)
 }
 
 impl fmt::Debug for ImageMap {

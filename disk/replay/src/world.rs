@@ -3,11 +3,11 @@
 
 use crate::image::ImageMap;
 use headstart_block::{ByteRange, exact, to_usize};
-use headstart_pull::{BLOCK_SIZE, BlobId, BlobRange, BlobView};
+use headstart_pull::{BLOCK_SIZE, BlobRange, BlobView, DiskBlobId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-const BLOB: BlobId = BlobId(0);
+const BLOB: DiskBlobId = DiskBlobId(0);
 
 /// Bytes of the disk that are compressed together, if there are several images.
 const FRAME: u64 = 32 << 10;
@@ -184,14 +184,14 @@ impl Local {
 
     /// Returns `true` if unit number `unit` of the blob is local, or is past the blob's end.
     #[must_use]
-    pub fn has_unit(&self, blob: BlobId, unit: u64) -> bool {
+    pub fn has_unit(&self, blob: DiskBlobId, unit: u64) -> bool {
         let Some(blob) = self.blobs.get(blob.0 as usize) else { return true };
         unit >= blob.len.div_ceil(blob.unit) || self.has(blob.first + unit)
     }
 
     /// Returns the bytes of unit number `unit` of the blob, cut at the blob's end.
     #[must_use]
-    pub fn unit_range(&self, blob: BlobId, unit: u64) -> BlobRange {
+    pub fn unit_range(&self, blob: DiskBlobId, unit: u64) -> BlobRange {
         let (len, size) = self.blobs.get(blob.0 as usize).map_or((0, 1), |blob| (blob.len, blob.unit));
         BlobRange::between(blob, unit.saturating_mul(size).min(len), (unit + 1).saturating_mul(size).min(len))
     }
@@ -315,7 +315,8 @@ impl BlobView for Local {
                 for n in part.offset() / size..part.end().div_ceil(size) {
                     let inside = part.intersect(ByteRange::between(n * size, (n + 1) * size));
                     let own = ByteRange::between(inside.offset() - n * size, inside.end() - n * size);
-                    let blob = BlobId(exact(n, "it is one of the disk's images, whose number has 32 bits"));
+                    let blob =
+                        DiskBlobId(exact(n, "it is one of the disk's images, whose number has 32 bits"));
                     each(BlobRange { blob, range: layout.stored_range(own) });
                 }
             }

@@ -54,8 +54,8 @@ use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_image::manifest::Tree;
 use headstart_swarm::event::{Came, Served};
 use headstart_swarm::{
-    BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, ReaderId, RejectReason,
-    RequestId, Time, Urgency, WantId,
+    BlobId, Chunks, Event, Message, Node, Offence, PeerId, PeerKey, ReaderId, RejectReason, RequestId,
+    StoreFetchId, Time, Urgency, WantId,
 };
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -517,7 +517,7 @@ impl Host {
     }
 
     /// Handles the end of a fetch.
-    pub(crate) fn fetched(self: &Arc<Self>, fetch: FetchId, ok: bool) {
+    pub(crate) fn fetched(self: &Arc<Self>, fetch: StoreFetchId, ok: bool) {
         let mut core = self.core();
         if core.fetching.remove(&fetch) {
             core.drive(self, Event::Fetched { fetch, ok });

@@ -1,7 +1,7 @@
 //! The inputs and outputs of a node's state machine.
 
 use crate::Time;
-pub use crate::ids::{BlobId, BlobKey, Chunks, FetchId, PeerId, PeerKey, ReaderId, Urgency, WantId};
+pub use crate::ids::{BlobId, BlobKey, Chunks, PeerId, PeerKey, ReaderId, StoreFetchId, Urgency, WantId};
 use crate::message::{Message, RequestId};
 
 /// The role of a host in the swarm, the hosts that exchange chunks of images with each other.
@@ -169,7 +169,7 @@ pub enum Event<'a> {
     /// An [`Action::Fetch`] ended; if it succeeded, its chunks are verified and local.
     Fetched {
         /// The fetch.
-        fetch: FetchId,
+        fetch: StoreFetchId,
         /// `true` if it succeeded.
         ok: bool,
     },
@@ -243,7 +243,7 @@ pub enum Action {
     /// queue. Chunks that can be read before the rest may be reported earlier, by [`Event::BecameLocal`].
     Fetch {
         /// The number to answer with.
-        fetch: FetchId,
+        fetch: StoreFetchId,
         /// The blob.
         blob: BlobId,
         /// The chunks.

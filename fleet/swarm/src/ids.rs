@@ -35,7 +35,7 @@ pub struct WantId(pub u64);
 
 /// A number for a fetch: a request of this host's agent to a store. The state machine assigns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FetchId(pub u64);
+pub struct StoreFetchId(pub u64);
 
 /// A run of consecutive chunks of a blob, each 64 KiB except perhaps the blob's last. A run with a `count` of
 /// 0 is empty.

@@ -37,7 +37,7 @@ pub mod tracker;
 
 pub use counters::NodeCounters;
 pub use event::{
-    Action, BlobId, BlobKey, Chunks, Event, FetchId, Offence, PeerId, PeerKey, ReaderId, Role, Urgency,
+    Action, BlobId, BlobKey, Chunks, Event, Offence, PeerId, PeerKey, ReaderId, Role, StoreFetchId, Urgency,
     WantId,
 };
 #[doc(no_inline)]

@@ -19,10 +19,8 @@ type Known = (&'static str, &'static [&'static str]);
 ///
 /// A name that only one crate defines any more is taken off, and so is a crate that has another name for it now.
 const KNOWN: &[Known] = &[
-    ("BlobId", &["disk/pull", "fleet/swarm"]),
     ("Boot", &["disk/replay", "learn/trace"]),
     ("Entry", &["core/block", "disk/cache"]),
-    ("FetchId", &["disk/pull", "fleet/swarm"]),
     ("Layer", &["core/image", "core/lsmt"]),
     ("Report", &["cli/command-line", "harvest/harvestd"]),
     ("Swarm", &["disk/disk", "fleet/peer-net"]),

@@ -9,8 +9,8 @@ use crate::outbox::{Overflow, Serve};
 use headstart_block::ByteRange;
 use headstart_swarm::event::Served;
 use headstart_swarm::{
-    Action, BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, RejectReason, RequestId,
-    Time, Urgency, WantId,
+    Action, BlobId, Chunks, Event, Message, Node, Offence, PeerId, PeerKey, RejectReason, RequestId,
+    StoreFetchId, Time, Urgency, WantId,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(crate) struct Core {
     /// Wants of the agent's own: parts of trees. The agent fetches those that the swarm does not send.
     pub(crate) own_wants: HashMap<WantId, (Arc<Blob>, Chunks)>,
     pub(crate) own_wanted: HashSet<(BlobId, Chunks)>,
-    pub(crate) fetching: HashSet<FetchId>,
+    pub(crate) fetching: HashSet<StoreFetchId>,
     /// The pinned parts of blobs, open or not.
     pub(crate) holdings: Holdings,
     /// The events that actions have led to: the machine gets them after its present actions.

@@ -3,7 +3,7 @@
 use crate::blob::Blob;
 use crate::host::Host;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
-use headstart_swarm::{Chunks, Event, FetchId, Urgency};
+use headstart_swarm::{Chunks, Event, StoreFetchId, Urgency};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct Fetches {
     longest: Duration,
     background: Semaphore,
     /// The background fetches that have not begun.
-    queued: Mutex<HashMap<FetchId, AbortHandle>>,
+    queued: Mutex<HashMap<StoreFetchId, AbortHandle>>,
 }
 
 impl Fetches {
@@ -33,7 +33,7 @@ impl Host {
     /// Fetches requested chunks, and notifies the machine. A repeated call with more urgency does not queue.
     pub(crate) fn fetch(
         self: &Arc<Self>,
-        fetch: FetchId,
+        fetch: StoreFetchId,
         blob: Option<Arc<Blob>>,
         chunks: Chunks,
         urgency: Urgency,

@@ -9,7 +9,7 @@ use super::timeouts::LOOK_AGAIN;
 use super::timers::Timer;
 use super::{DISK, Node, blob::push};
 use crate::Time;
-use crate::event::{Action, BlobId, Came, Chunks, FetchId, Offence, PeerId, PeerKey, Urgency, WantId};
+use crate::event::{Action, BlobId, Came, Chunks, Offence, PeerId, PeerKey, StoreFetchId, Urgency, WantId};
 use crate::message::{Message, RejectReason, RequestId};
 use headstart_block::exact;
 use std::collections::BTreeMap;
@@ -245,7 +245,7 @@ impl Node {
     }
 
     /// Handles the end of a fetch of the agent.
-    pub(super) fn on_fetched(&mut self, fetch: FetchId, ok: bool, actions: &mut Vec<Action>) {
+    pub(super) fn on_fetched(&mut self, fetch: StoreFetchId, ok: bool, actions: &mut Vec<Action>) {
         let Some(record) = self.fetches.finish(fetch, ok, self.now) else { return };
         let Fetch { blob: id, chunks, waiting_since, urgency, timing } = record;
         if ok {

@@ -5,7 +5,7 @@
 //! where only disks use the store, it is the only evidence.
 
 use crate::Time;
-use crate::event::{BlobId, Chunks, FetchId, Urgency};
+use crate::event::{BlobId, Chunks, StoreFetchId, Urgency};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ struct DiskFetch {
 /// The running fetches.
 #[derive(Debug, Default)]
 pub(super) struct Fetches {
-    running: BTreeMap<FetchId, Fetch>,
+    running: BTreeMap<StoreFetchId, Fetch>,
     next: u64,
     /// The chunk of a disk that is watched.
     watched: Option<DiskFetch>,
@@ -59,8 +59,14 @@ pub(super) struct Fetches {
 
 impl Fetches {
     /// Starts a fetch; returns its number.
-    pub(super) fn start(&mut self, blob: BlobId, chunks: Chunks, urgency: Urgency, now: Time) -> FetchId {
-        let fetch = FetchId(self.next);
+    pub(super) fn start(
+        &mut self,
+        blob: BlobId,
+        chunks: Chunks,
+        urgency: Urgency,
+        now: Time,
+    ) -> StoreFetchId {
+        let fetch = StoreFetchId(self.next);
         self.next += 1;
         let record = Fetch { blob, chunks, waiting_since: now, urgency, timing: Timing::Timed };
         self.running.insert(fetch, record);
@@ -69,26 +75,26 @@ impl Fetches {
 
     /// The fetch of a number.
     #[cfg(test)]
-    pub(super) fn get(&self, fetch: FetchId) -> Option<&Fetch> {
+    pub(super) fn get(&self, fetch: StoreFetchId) -> Option<&Fetch> {
         self.running.get(&fetch)
     }
 
     /// Notes that a read waits for a fetch now.
-    pub(super) fn promote(&mut self, fetch: FetchId, now: Time) -> Option<Fetch> {
+    pub(super) fn promote(&mut self, fetch: StoreFetchId, now: Time) -> Option<Fetch> {
         let record = self.running.get_mut(&fetch)?;
         (record.waiting_since, record.urgency) = (now, Urgency::Demand);
         Some(*record)
     }
 
     /// Notes that another host has delivered chunks of a fetch.
-    pub(super) fn overtake(&mut self, fetch: FetchId) {
+    pub(super) fn overtake(&mut self, fetch: StoreFetchId) {
         if let Some(record) = self.running.get_mut(&fetch) {
             record.timing = Timing::Overtaken;
         }
     }
 
     /// Takes a fetch that has ended, and notes the store's health.
-    pub(super) fn finish(&mut self, fetch: FetchId, ok: bool, now: Time) -> Option<Fetch> {
+    pub(super) fn finish(&mut self, fetch: StoreFetchId, ok: bool, now: Time) -> Option<Fetch> {
         let record = self.running.remove(&fetch)?;
         match record.timing {
             _ if !ok => self.health = StoreHealth::Failed { at: now },

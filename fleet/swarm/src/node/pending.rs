@@ -19,7 +19,7 @@
 //! | `Probe` | the same, because a promise is doubted | the peer that has promised |
 
 use crate::Time;
-use crate::event::{FetchId, PeerId, Urgency, WantId};
+use crate::event::{PeerId, StoreFetchId, Urgency, WantId};
 use crate::message::RequestId;
 
 /// The number of peers that are asked for a chunk, one after the other, before the store is.
@@ -36,7 +36,7 @@ pub(super) enum Source {
     /// Requested from a peer.
     Peer(RequestId),
     /// Fetched from the store by the agent.
-    Fetch(FetchId),
+    Fetch(StoreFetchId),
     /// Left to a disk of this host at this time, which fetches it from the store, or does not.
     Disk { since: Time },
 }

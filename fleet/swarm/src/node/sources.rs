@@ -8,7 +8,7 @@ use super::requests::Request;
 use super::timers::Timer;
 use super::wants::Want;
 use super::{DISK, Node, fallback};
-use crate::event::{Action, BlobId, Chunks, FetchId, PeerId, Urgency, WantId};
+use crate::event::{Action, BlobId, Chunks, PeerId, StoreFetchId, Urgency, WantId};
 use crate::message::{Message, RejectReason, RequestId};
 use crate::placement;
 use std::collections::BTreeMap;
@@ -122,7 +122,7 @@ impl Node {
     pub(super) fn promote(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let mut asked: BTreeMap<RequestId, Vec<Chunks>> = BTreeMap::new();
-        let mut fetched: Vec<FetchId> = Vec::new();
+        let mut fetched: Vec<StoreFetchId> = Vec::new();
         for chunk in chunks {
             let Some(pending) = blob.table.pending_mut(*chunk) else { continue };
             pending.urgency = Urgency::Demand;

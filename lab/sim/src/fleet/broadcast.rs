@@ -8,7 +8,7 @@ use super::content::What;
 use super::net::{Parcel, on_wire};
 use crate::slab::NONE;
 use headstart_block::exact;
-use headstart_pull::{BlobId, BlobRange};
+use headstart_pull::{BlobRange, DiskBlobId};
 use headstart_replay::time::Nanos;
 use headstart_swarm::{CHUNK_SIZE, SendClass};
 
@@ -55,7 +55,7 @@ impl Fleet<'_> {
         let blob: u32 = exact(blob, "blobs have numbers of 32 bits");
         let len = self.hosts[0].local.blobs().nth(blob as usize).map_or(0, |(len, _)| len);
         let (start, end) = (chunk * CHUNK_SIZE, (chunk + 1) * CHUNK_SIZE);
-        BlobRange::between(BlobId(blob), start.min(len), end.min(len))
+        BlobRange::between(DiskBlobId(blob), start.min(len), end.min(len))
     }
 
     /// Takes a chunk that has come to a host, and sends it on.

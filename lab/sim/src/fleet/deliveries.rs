@@ -6,7 +6,7 @@ use super::queue::Happening;
 use super::{Fleet, Way};
 use crate::slab::NONE;
 use headstart_block::{Error, ErrorKind, exact};
-use headstart_pull::{BlobId, BlobRange, FetchOutcome as Fetched};
+use headstart_pull::{BlobRange, DiskBlobId, FetchOutcome as Fetched};
 use headstart_replay::time::Nanos;
 use headstart_swarm as swarm;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) enum Owner {
     /// A fetch of a disk.
     Disk(u32, headstart_pull::FetchId),
     /// The agent, for its node.
-    Agent(swarm::FetchId),
+    Agent(swarm::StoreFetchId),
     /// No owner: it has gone.
     Nobody,
 }
@@ -327,7 +327,7 @@ impl Fleet<'_> {
     }
 
     /// Notes that a unit is local now.
-    pub(super) fn became_local(&mut self, host: u32, blob: BlobId, unit: u64) {
+    pub(super) fn became_local(&mut self, host: u32, blob: DiskBlobId, unit: u64) {
         let local = &mut self.hosts[host as usize].local;
         let range = local.unit_range(blob, unit);
         local.insert(range);

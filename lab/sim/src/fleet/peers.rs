@@ -12,7 +12,7 @@ use super::{Fleet, FleetModel, SwarmModel, Warm, Way};
 use crate::slab::NONE;
 use headstart_block::exact;
 use headstart_block::random::mix;
-use headstart_pull::{BlobId, BlobRange};
+use headstart_pull::{BlobRange, DiskBlobId};
 use headstart_replay::time::Nanos;
 use headstart_swarm::event::Served;
 use headstart_swarm::recent::{Recent, Saved};
@@ -149,7 +149,7 @@ impl Fleet<'_> {
             for chunk in 0..exact::<u32>(len.div_ceil(CHUNK_SIZE), "chunks have numbers of 32 bits") {
                 let holder = (host + hosts - chunk / stripe % hosts) % hosts;
                 if all || holder < pinned {
-                    local.insert(local.unit_range(BlobId(blob), u64::from(chunk)));
+                    local.insert(local.unit_range(DiskBlobId(blob), u64::from(chunk)));
                 }
             }
         }
@@ -197,7 +197,7 @@ impl Fleet<'_> {
         let Some((len, _)) = local.blobs().nth(blob as usize) else { return Vec::new() };
         let mut runs: Vec<Chunks> = Vec::new();
         for chunk in 0..exact::<u32>(len.div_ceil(CHUNK_SIZE), "chunks have numbers of 32 bits") {
-            if local.has_unit(BlobId(blob), u64::from(chunk)) {
+            if local.has_unit(DiskBlobId(blob), u64::from(chunk)) {
                 match runs.last_mut() {
                     Some(run) if run.numbers().end == chunk => run.count += 1,
                     _ => runs.push(Chunks::one(chunk)),
@@ -255,7 +255,7 @@ impl Fleet<'_> {
             Action::Fetch { fetch, blob, chunks, urgency } => {
                 let len =
                     self.hosts[host as usize].local.blobs().nth(blob.0 as usize).map_or(0, |(len, _)| len);
-                let range = BlobRange { blob: BlobId(blob.0), range: chunks.bytes(len) };
+                let range = BlobRange { blob: DiskBlobId(blob.0), range: chunks.bytes(len) };
                 // A repeated fetch is more urgent; to the store all are the same.
                 if !self.agents.contains_key(&(host, fetch.0)) {
                     let delivery = self.bring(host, Owner::Agent(fetch), range, urgency);
@@ -362,7 +362,7 @@ impl Fleet<'_> {
             serving;
         let conduct = self.hosts[host as usize].conduct;
         let local = &self.hosts[host as usize].local;
-        let here = local.has_unit(BlobId(blob.0), u64::from(chunk));
+        let here = local.has_unit(DiskBlobId(blob.0), u64::from(chunk));
         serving.missing = !here && conduct != Conduct::Liar;
         let key = Key::new((host, peer), request, blob, chunk);
         let known = if urgency == Urgency::Demand { self.outbox.known(key) } else { Known::New };
@@ -377,7 +377,7 @@ impl Fleet<'_> {
         if known == Known::Sent || !here || conduct == Conduct::Liar {
             return self.net.note(note);
         }
-        let range = self.hosts[host as usize].local.unit_range(BlobId(blob.0), u64::from(chunk));
+        let range = self.hosts[host as usize].local.unit_range(DiskBlobId(blob.0), u64::from(chunk));
         self.hosts[host as usize].sent += range.len();
         let corrupt = conduct == Conduct::Corrupt;
         let class = if serving.ahead { SendClass::PrefetchReply } else { SendClass::DemandReply };
@@ -406,10 +406,10 @@ impl Fleet<'_> {
     fn note_came(&mut self, to: u32, blob: swarm::BlobId, chunk: u32, ahead: bool) {
         let bit = self.first_chunk.get(blob.0 as usize).map_or(NONE, |first| first + chunk);
         let known = &mut self.hosts[to as usize];
-        if known.local.has_unit(BlobId(blob.0), u64::from(chunk)) {
+        if known.local.has_unit(DiskBlobId(blob.0), u64::from(chunk)) {
             return;
         }
-        let bytes = known.local.unit_range(BlobId(blob.0), u64::from(chunk)).len();
+        let bytes = known.local.unit_range(DiskBlobId(blob.0), u64::from(chunk)).len();
         *(if ahead { &mut known.prefetched } else { &mut known.on_demand }) += bytes;
         if let Some(word) = known.from_peers.get_mut(bit as usize / 64) {
             *word |= 1 << (bit % 64);
@@ -427,7 +427,7 @@ impl Fleet<'_> {
         let (peer, chunks) = (PeerId(from), Chunks::one(chunk));
         if !corrupt {
             self.note_came(to, blob, chunk, ahead);
-            self.became_local(to, BlobId(blob.0), u64::from(chunk));
+            self.became_local(to, DiskBlobId(blob.0), u64::from(chunk));
         }
         let outcome = if corrupt { swarm::event::Came::Corrupt } else { swarm::event::Came::Kept };
         match request {

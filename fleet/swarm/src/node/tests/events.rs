@@ -4,8 +4,8 @@
 use crate::event::{Came, Served};
 use crate::message::RequestId;
 use crate::{
-    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, FetchId, Message, Node, NodeSettings, PeerId,
-    PeerKey, ReaderId, RejectReason, Role, Time, Topology, Urgency, WantId,
+    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, Node, NodeSettings, PeerId, PeerKey,
+    ReaderId, RejectReason, Role, StoreFetchId, Time, Topology, Urgency, WantId,
 };
 use headstart_block::random::Random;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ struct Driver {
     next_peer: u32,
     /// Requests of the node, fetches, bytes to send, and chunks that disks are to fetch, not all of them current.
     asked: Vec<(PeerId, RequestId, Chunks)>,
-    fetches: BTreeSet<FetchId>,
+    fetches: BTreeSet<StoreFetchId>,
     serves: Vec<(PeerId, Option<RequestId>, BlobId, Chunks)>,
     left: Vec<(BlobId, Chunks)>,
 }

@@ -6,8 +6,8 @@ use crate::event::{Came, Served};
 use crate::message::RequestId;
 use crate::node::blob::push;
 use crate::{
-    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, FetchId, Message, Node, NodeSettings, Offence,
-    PeerId, PeerKey, ReaderId, RejectReason, Role, Time, Urgency, WantId,
+    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, Node, NodeSettings, Offence, PeerId,
+    PeerKey, ReaderId, RejectReason, Role, StoreFetchId, Time, Urgency, WantId,
 };
 use headstart_block::random::{Random, mix};
 use std::cmp::Reverse;
@@ -113,7 +113,7 @@ struct Bytes {
 struct StoreRequest {
     host: usize,
     /// The fetch of an agent; `None` for a disk's own.
-    fetch: Option<FetchId>,
+    fetch: Option<StoreFetchId>,
     chunks: Chunks,
     sent: u32,
     urgency: Urgency,
@@ -134,7 +134,7 @@ pub(super) struct Host {
     asked_ahead: usize,
     wants: BTreeMap<WantId, (Vec<u32>, Urgency)>,
     disk_fetches: BTreeSet<u32>,
-    fetches: BTreeSet<FetchId>,
+    fetches: BTreeSet<StoreFetchId>,
     next_want: u64,
     sending: Option<Bytes>,
     queues: [VecDeque<Bytes>; 2],
