@@ -24,7 +24,7 @@ mod group;
 pub mod requests;
 pub mod similarity;
 
-pub use boot::Boot;
+pub use boot::BootCounts;
 pub use creations::CreationFigures;
 pub use curves::{CreationCurves, Curves};
 pub use distribution::{Distribution, LogHistogram};

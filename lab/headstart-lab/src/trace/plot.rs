@@ -24,7 +24,9 @@ use headstart_command_line::report::Outcome;
 use headstart_image::progress::Progress;
 use headstart_plot::Picture;
 use headstart_trace::data_set::{DataSetLimits, Skipped};
-use headstart_trace::stats::{Boot, Collector, CreationCurves, CreationFigures, Curves, Figures, MakerKind};
+use headstart_trace::stats::{
+    BootCounts, Collector, CreationCurves, CreationFigures, Curves, Figures, MakerKind,
+};
 use headstart_trace::{DataSet, Trace};
 use headstart_train::progress::cancelled;
 use headstart_train::traces::read_all;
@@ -174,7 +176,7 @@ impl<'a> Material<'a> {
         let mut blocks = vec![None; set.len()];
         let mut collector = Collector::default();
         if wanted.iter().any(|figure| figure.needs_traces()) {
-            let boil = |trace: Trace| (Boot::of(&trace), trace.creation);
+            let boil = |trace: Trace| (BootCounts::of(&trace), trace.creation);
             let found = read_all(set, ("reading traces", 0), progress, boil, |index, (boot, creation)| {
                 collector.add(&creation, &boot);
                 if let Some(blocks) = blocks.get_mut(index) {

@@ -8,7 +8,7 @@ use headstart_command_line::report::Outcome;
 use headstart_image::progress::Progress;
 use headstart_plan::preprocess::{self, ModelSettings};
 use headstart_trace::data_set::{DataSetLimits, Skipped};
-use headstart_trace::stats::{self, Boot, Collector, CreationFigures, Figures, RequestStats};
+use headstart_trace::stats::{self, BootCounts, Collector, CreationFigures, Figures, RequestStats};
 use headstart_trace::{Creation, DataSet, Trace};
 use headstart_train::traces::read_all;
 use serde::Serialize;
@@ -97,7 +97,8 @@ impl StatsReport {
         for path in paths {
             let set = DataSet::open(path, &DataSetLimits::default())?;
             report.skipped.add(set.skipped());
-            let count = |trace: Trace| (RequestStats::of(&trace.records), Boot::of(&trace), boiled(trace));
+            let count =
+                |trace: Trace| (RequestStats::of(&trace.records), BootCounts::of(&trace), boiled(trace));
             let skipped =
                 read_all(&set, ("reading traces", 0), progress, count, |_, (stats, boot, trace)| {
                     collector.add(&trace.creation, &boot);

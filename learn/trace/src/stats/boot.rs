@@ -35,7 +35,7 @@ pub struct BlockUse {
 
 /// The numbers of one trace that the figures of the ThinkAhead paper are made from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Boot {
+pub struct BootCounts {
     /// The number of reads in the first three minutes.
     pub reads_early: u64,
     /// The number of reads and writes in the first three minutes.
@@ -53,7 +53,7 @@ pub struct Boot {
     pub blocks: Vec<BlockUse>,
 }
 
-impl Boot {
+impl BootCounts {
     /// Counts the first six minutes of a trace whose records are in the order of time.
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
@@ -184,7 +184,7 @@ mod tests {
         ]);
         let order = first_blocks(&boot, 3);
         assert_eq!(pattern(&boot), [(10, 0), (30, 0), (30, 1)]);
-        let boot = Boot::of(&boot);
+        let boot = BootCounts::of(&boot);
         assert_eq!((boot.requests_early, boot.reads_early, boot.reads), (3, 2, 4));
         assert_eq!(boot.grace_us, Some(start + 10));
         assert_eq!(boot.cross, [1, 1, 1, 1, 1, 1, 0, 0]);
@@ -194,7 +194,7 @@ mod tests {
             expected.map(|(block, count, first_us, sum_us)| BlockUse { block, count, first_us, sum_us });
         assert_eq!(boot.blocks, expected);
         assert_eq!((boot.access_percent(100 * BLOCK), boot.access_percent(0)), (Some(3.0), None));
-        assert_eq!((order, Boot::of(&Trace::default())), (vec![0, 1, 9], Boot::default()));
+        assert_eq!((order, BootCounts::of(&Trace::default())), (vec![0, 1, 9], BootCounts::default()));
     }
 
     proptest! {
@@ -206,7 +206,7 @@ mod tests {
             let mut reads = reads;
             reads.sort_unstable();
             let requests: Vec<_> = reads.iter().map(|&(t, offset, len)| (t, Op::Read, offset, len)).collect();
-            let boot = Boot::of(&trace(&requests));
+            let boot = BootCounts::of(&trace(&requests));
             let mut map = BTreeMap::<u64, (u64, u64, u64)>::new();
             for (t, offset, len) in &reads {
                 let t = t - reads[0].0;

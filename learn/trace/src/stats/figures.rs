@@ -1,6 +1,6 @@
 //! The numbers that the paper's figures take from all traces of a data set.
 
-use super::boot::{Boot, CROSS};
+use super::boot::{BootCounts, CROSS};
 use super::curves::{Curves, curve, curve_of};
 use super::distribution::{Distribution, LogHistogram, percent};
 use super::group::{Disorder, Group};
@@ -175,7 +175,7 @@ impl Collector {
     /// Adds a trace. Traces of one image and one size of disk must be added one after another, the order of a
     /// [`DataSet`](crate::DataSet); otherwise they count as traces of different images.
     #[expect(clippy::cast_precision_loss, reason = "seconds")]
-    pub fn add(&mut self, creation: &Creation, boot: &Boot) {
+    pub fn add(&mut self, creation: &Creation, boot: &BootCounts) {
         let samples = self.samples.of(MakerKind::of(&creation.image));
         samples.traces += 1;
         samples.reads += boot.reads;

@@ -4,7 +4,7 @@
 //! the sum and the sum of squares. Uses of blocks wait unsorted until there are as many as blocks; then they are
 //! sorted and merged: each is looked at a few times in all, however many traces there are.
 
-use super::boot::{BlockUse, Boot};
+use super::boot::{BlockUse, BootCounts};
 use super::similarity::{cosine, order, ranks};
 use crate::trace::Creation;
 use headstart_block::saturating;
@@ -98,7 +98,7 @@ impl Group {
         }
     }
 
-    pub(super) fn add(&mut self, boot: &Boot, user: &str) {
+    pub(super) fn add(&mut self, boot: &BootCounts, user: &str) {
         self.one_user &= self.creation.user == user;
         if self.unique_blocks.len().is_multiple_of(self.every) {
             // Evenly spread over the group, whatever its length turns out to be.

@@ -5,7 +5,7 @@
 use super::*;
 use crate::stats::boot::first_blocks;
 use crate::stats::distribution::Distribution;
-use crate::stats::{Boot, Collector, CreationFigures, Figures};
+use crate::stats::{BootCounts, Collector, CreationFigures, Figures};
 use crate::{Creation, DataSet, data_set};
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,8 +17,8 @@ fn measure(settings: SynthesisSettings) -> (CreationFigures, Figures) {
     let mut collector = Collector::default();
     let mut creations: Vec<Creation> = Vec::new();
     let mut boots: Vec<_> = Vec::new();
-    let work = |trace: &Trace| Ok((trace.creation.clone(), Boot::of(trace)));
-    let take = |_, (creation, boot): (Creation, Boot)| {
+    let work = |trace: &Trace| Ok((trace.creation.clone(), BootCounts::of(trace)));
+    let take = |_, (creation, boot): (Creation, BootCounts)| {
         boots.push((creation, boot));
         Ok(())
     };

@@ -4,14 +4,14 @@
 use super::super::boot::BlockUse;
 use super::*;
 
-fn boot(counts: &[(u64, u64)], first_s: u64) -> Boot {
+fn boot(counts: &[(u64, u64)], first_s: u64) -> BootCounts {
     let use_ = |&(block, count): &(u64, u64)| BlockUse {
         block,
         count,
         first_us: first_s * 1_000_000,
         sum_us: count * first_s * 1_000_000,
     };
-    Boot {
+    BootCounts {
         reads_early: 3,
         requests_early: 4,
         reads: 10,
@@ -98,7 +98,7 @@ fn disorder_is_counted() {
             |(rank, block): (u64, &u64)| BlockUse { block: *block, count: 1, first_us: rank, sum_us: rank };
         let mut uses: Vec<_> = (0..).zip(blocks).map(use_).collect();
         uses.sort_by_key(|use_| use_.block);
-        Boot { blocks: uses, ..Boot::default() }
+        BootCounts { blocks: uses, ..BootCounts::default() }
     };
     let all: Vec<u64> = (0..10).collect();
     let backwards: Vec<u64> = all.iter().rev().copied().collect();
