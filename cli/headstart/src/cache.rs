@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Digest, Error, ErrorKind, Result};
-use headstart_cache::{Cache, CacheSettings, Entry, EntryKind, Evicted, Findings, Usage, Verified};
+use headstart_cache::{Cache, CacheEntry, CacheSettings, EntryKind, Evicted, Findings, Usage, Verified};
 use headstart_command_line::report::{Fields, Outcome, Report};
 use headstart_image::progress::Progress;
 use serde::Serialize;
@@ -136,7 +136,7 @@ impl Command {
 #[derive(Serialize)]
 struct Listing {
     /// The blobs in the cache.
-    blobs: Vec<Entry>,
+    blobs: Vec<CacheEntry>,
 }
 
 impl Outcome for Listing {}

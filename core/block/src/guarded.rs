@@ -9,7 +9,7 @@
 //! * What is opened has to be a regular file or a directory; anything else is an error that says what it is.
 //! * A file is made only where nothing has its name.
 //!
-//! A place that other users may have a part in, such as that of an output, is found by [`Entry::find`].
+//! A place that other users may have a part in, such as that of an output, is found by [`GuardedEntry::find`].
 //!
 //! What a program keeps for itself (the directories of an agent, a cache, a cluster) is different: there it believes
 //! what it finds. [`GuardedDir::open_own`] and [`open_own_file`] therefore refuse files of other users.
@@ -18,7 +18,7 @@ mod entry;
 mod not_made;
 mod own;
 
-pub use entry::{Entry, refuse_links};
+pub use entry::{GuardedEntry, refuse_links};
 pub use not_made::{directory_of, not_made_in, with_obstacle};
 pub use own::{OthersMay, check_own, check_own_directory, check_own_file, open_own_file};
 

@@ -27,7 +27,7 @@ pub enum EntryKind {
 
 /// A blob in the cache, as listed by [`Cache::list`].
 #[derive(Clone, Debug, Serialize)]
-pub struct Entry {
+pub struct CacheEntry {
     /// The digest of the blob, which is its name.
     pub digest: Digest,
     /// The kind of the blob.
@@ -69,7 +69,7 @@ pub(crate) fn kind_of(files: &Files) -> EntryKind {
     }
 }
 
-fn entry(files: &Files) -> Result<Entry> {
+fn entry(files: &Files) -> Result<CacheEntry> {
     let file = &files.sidecar.file;
     let layout = files.sidecar.layout;
     let identity = &files.header.identity;
@@ -84,7 +84,7 @@ fn entry(files: &Files) -> Result<Entry> {
         pinned_bytes += (at * CHUNK).min(layout.len).saturating_sub(start * CHUNK);
     }
     let durable = durable::durable_units(files)?.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
-    Ok(Entry {
+    Ok(CacheEntry {
         digest: identity.digest,
         kind,
         len: layout.len,
@@ -102,7 +102,7 @@ impl Cache {
     ///
     /// # Errors
     /// Errors of reading the directory or of a file's locks.
-    pub fn list(&self) -> Result<Vec<Entry>> {
+    pub fn list(&self) -> Result<Vec<CacheEntry>> {
         let mut entries = Vec::new();
         for stem in self.storage.directory.stems()? {
             if let Some(files) = self.readable(&stem) {

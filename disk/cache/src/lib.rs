@@ -102,7 +102,7 @@ mod tests;
 pub use blob::{CachedBlob, Watcher};
 pub use cache::Cache;
 pub use claim::{CacheClaim, WaitHint};
-pub use contents::{Entry, EntryKind, Usage};
+pub use contents::{CacheEntry, EntryKind, Usage};
 pub use counts::CacheCounters;
 pub use evict::Evicted;
 #[doc(hidden)]

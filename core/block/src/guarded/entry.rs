@@ -1,4 +1,4 @@
-//! [`Entry`]: an entry of a directory, found without following symbolic links of other users.
+//! [`GuardedEntry`]: an entry of a directory, found without following symbolic links of other users.
 //!
 //! A path may lead through directories that other users can write to. Such a user may put a symbolic link there at
 //! any moment. Therefore:
@@ -28,14 +28,14 @@ const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC)
 /// A name in an open directory, found without following symbolic links of other users. The file may be
 /// missing.
 #[derive(Debug)]
-pub struct Entry {
+pub struct GuardedEntry {
     directory: File,
     name: OsString,
     path: PathBuf,
     is_there: bool,
 }
 
-impl Entry {
+impl GuardedEntry {
     /// Walks `path` from directory to directory and stops at its last component. That entry need not exist,
     /// but its directory has to. A file system that is mounted on the entry is not accessed, because its
     /// server may hang or have ended.
@@ -87,20 +87,20 @@ impl Entry {
         }
     }
 
-    /// `true` if an entry had this name when [`Entry::find`] walked the path.
+    /// `true` if an entry had this name when [`GuardedEntry::find`] walked the path.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.is_there
     }
 
-    /// The path that [`Entry::find`] walked, with all symbolic links resolved. It may lead elsewhere by now,
+    /// The path that [`GuardedEntry::find`] walked, with all symbolic links resolved. It may lead elsewhere by now,
     /// so it is for messages.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The name of the entry in [`Entry::directory`].
+    /// The name of the entry in [`GuardedEntry::directory`].
     #[must_use]
     pub fn name(&self) -> &OsStr {
         &self.name
@@ -177,10 +177,10 @@ impl Way {
         Ok(())
     }
 
-    fn entry(mut self, name: OsString, is_there: bool) -> Entry {
+    fn entry(mut self, name: OsString, is_there: bool) -> GuardedEntry {
         let path = self.path().join(&name);
         let directory = self.below.pop().map_or(self.base.1, |(_, directory)| directory);
-        Entry { directory, name, path, is_there }
+        GuardedEntry { directory, name, path, is_there }
     }
 }
 
@@ -216,13 +216,13 @@ fn target_of(found: &File) -> io::Result<Option<PathBuf>> {
     }
 }
 
-/// Checks that `path` leads through no symbolic link of another user, as [`Entry::find`] does. All other
+/// Checks that `path` leads through no symbolic link of another user, as [`GuardedEntry::find`] does. All other
 /// errors of that walk are ignored, because the use of the path reports them.
 ///
 /// # Errors
 /// [`ErrorKind::Denied`] if there is such a link.
 pub fn refuse_links(path: &Path) -> Result<()> {
-    match Entry::find(path) {
+    match GuardedEntry::find(path) {
         Err(refused) if refused.kind() == ErrorKind::Denied => Err(refused),
         _ => Ok(()),
     }
@@ -260,23 +260,26 @@ mod tests {
         symlink(at.join("d"), at.join("d/round")).unwrap();
         symlink("loop", at.join("loop")).unwrap();
         for path in ["d/f", "own", "up", "d/e/dir/f", "d/./round/../d/f", "d/round/round/f", "d/e/../f"] {
-            let entry = Entry::find(&at.join(path)).unwrap();
+            let entry = GuardedEntry::find(&at.join(path)).unwrap();
             assert_eq!((entry.path(), entry.is_there()), (at.join("d/f").as_path(), true), "{path}");
         }
         for path in ["d/none", "new", "d/round/none"] {
-            let entry = Entry::find(&at.join(path)).unwrap();
+            let entry = GuardedEntry::find(&at.join(path)).unwrap();
             assert_eq!((entry.path(), entry.is_there()), (at.join("d/none").as_path(), false), "{path}");
             assert_eq!(entry.look().unwrap_err().kind(), io::ErrorKind::NotFound);
         }
         for path in ["none/x", "none/..", "d/f/x", "loop"] {
-            let error = Entry::find(&at.join(path)).map(|_| ()).unwrap_err();
+            let error = GuardedEntry::find(&at.join(path)).map(|_| ()).unwrap_err();
             assert_eq!(error.kind() == ErrorKind::NotFound, path.starts_with("none"), "{path}: {error}");
         }
         for path in ["/", "/..", "", ".", ".."] {
-            assert_eq!(Entry::find(Path::new(path)).map(|_| ()).unwrap_err().kind(), ErrorKind::Invalid);
+            assert_eq!(
+                GuardedEntry::find(Path::new(path)).map(|_| ()).unwrap_err().kind(),
+                ErrorKind::Invalid
+            );
         }
         // The entry is found whatever the path means by now.
-        let entry = Entry::find(&at.join("d/f")).unwrap();
+        let entry = GuardedEntry::find(&at.join("d/f")).unwrap();
         fs::rename(at.join("d"), at.join("moved")).unwrap();
         assert_eq!(fs::read(entry.anchored()).unwrap(), b"here");
         assert!(entry.open_directory().unwrap().names().unwrap().contains(&"f".to_owned()));
@@ -288,10 +291,10 @@ mod tests {
         let mut above = here.components();
         above.next_back();
         let name = here.file_name().unwrap();
-        let entry = Entry::find(Path::new("src")).unwrap();
+        let entry = GuardedEntry::find(Path::new("src")).unwrap();
         assert_eq!((entry.path(), entry.is_there()), (Path::new("src"), true));
         assert!(entry.open_directory().unwrap().names().unwrap().contains(&"Cargo.toml".to_owned()));
-        let entry = Entry::find(&Path::new("..").join(name).join("src/../../none")).unwrap();
+        let entry = GuardedEntry::find(&Path::new("..").join(name).join("src/../../none")).unwrap();
         assert_eq!((entry.path(), entry.is_there()), (Path::new("../none"), false));
         let [found, wanted] = [entry.directory().metadata().unwrap(), above.as_path().metadata().unwrap()];
         assert_eq!((found.dev(), found.ino()), (wanted.dev(), wanted.ino()));
@@ -310,7 +313,7 @@ mod tests {
         symlink("a/link", at.join("own")).unwrap();
         lchown(at.join("a/link"), Some(54_321), None).unwrap();
         for path in ["a/link", "a/link/x", "own", "own/x", "a/link/x/y"] {
-            let error = Entry::find(&at.join(path)).map(|_| ()).unwrap_err();
+            let error = GuardedEntry::find(&at.join(path)).map(|_| ()).unwrap_err();
             let said = error.to_string();
             let parts = [
                 "a/link: is a symbolic link of another user (id 54321)",
@@ -322,6 +325,6 @@ mod tests {
         }
         // A directory of another user's is no link.
         lchown(at.join("a/b"), Some(54_321), None).unwrap();
-        assert!(!Entry::find(&at.join("a/b/x")).unwrap().is_there());
+        assert!(!GuardedEntry::find(&at.join("a/b/x")).unwrap().is_there());
     }
 }

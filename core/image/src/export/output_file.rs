@@ -1,7 +1,7 @@
 //! Output files that appear whole or not at all.
 
 use headstart_block::guarded::{
-    Entry, FileAccess, GuardedDir, directory_of, is_trusted, not_made_in, with_obstacle,
+    FileAccess, GuardedDir, GuardedEntry, directory_of, is_trusted, not_made_in, with_obstacle,
 };
 use headstart_block::lock::lock_within;
 use headstart_block::{Error, Result};
@@ -39,7 +39,7 @@ const OWNERS_AND_GROUPS: u32 = 0o770;
 /// The place of an output, to which no symbolic link of another user leads.
 #[derive(Debug)]
 pub(super) struct Place {
-    entry: Entry,
+    entry: GuardedEntry,
     /// The file or the block device that is there.
     found: Option<Metadata>,
     /// The path as it was given, for messages.
@@ -63,7 +63,7 @@ impl Place {
                 .about(path.display())
                 .remedy("name a file"));
         }
-        let entry = Entry::find(path).map_err(|error| with_obstacle(directory_of(path), error))?;
+        let entry = GuardedEntry::find(path).map_err(|error| with_obstacle(directory_of(path), error))?;
         let found = match entry.look().and_then(|file| file.metadata()) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             found => Some(found.map_err(|e| Error::io("cannot look at it", e).about(path.display()))?),

@@ -3,7 +3,7 @@
 //! A mount covers the entry that was there, and root mounts over anything. The path of a mount point may lead through
 //! directories that other users can write to. Therefore:
 //!
-//! * The path is walked once, and no symbolic link of another user on it is followed: see [`Entry`].
+//! * The path is walked once, and no symbolic link of another user on it is followed: see [`GuardedEntry`].
 //! * From then on the place is an entry of the directory that was found. In this mount namespace the kernel keeps an
 //!   entry from being renamed or removed while something is mounted on it, so that the entry also names the mount until
 //!   that goes. In another namespace, where the mount is not seen, the entry can be renamed, which takes the mount
@@ -12,7 +12,7 @@
 //!   owner can remove it, the mount with it, and put another file in the disk's place.
 
 use super::mount_table::{MountEntry, entry_of};
-use headstart_block::guarded::{Entry, is_trusted};
+use headstart_block::guarded::{GuardedEntry, is_trusted};
 use headstart_block::{Error, ErrorKind, Result};
 use rustix::io::Errno;
 use std::fs::{self, File, Metadata};
@@ -26,7 +26,7 @@ const WRITABLE_BY_ALL: u32 = 0o002;
 
 /// The place of a mount. See the [module](self).
 #[derive(Debug)]
-pub(super) struct Place(Entry);
+pub(super) struct Place(GuardedEntry);
 
 impl Place {
     /// Walks to a place. The file system mounted there is not asked: its server may be gone, or hang.
@@ -36,7 +36,7 @@ impl Place {
     /// otherwise the error of the operating system.
     pub(super) fn find(path: &Path) -> Result<Self> {
         let failed = |e: io::Error| Error::io("cannot look at the mount point", e).about(path.display());
-        let entry = Entry::find(&std::path::absolute(path).map_err(failed)?)?;
+        let entry = GuardedEntry::find(&std::path::absolute(path).map_err(failed)?)?;
         if entry.is_there() { Ok(Self(entry)) } else { Err(failed(Errno::NOENT.into())) }
     }
 
