@@ -8,8 +8,8 @@
 //! manifest names the first image ([`OPTIMIZED_FROM`]), so that knowledge about one serves the other.
 
 use crate::manifest::{
-    ACCELERATION_LAYER, BLOB_DIGEST, BLOB_SIZE, Config, Layer, MAX_MANIFEST_SIZE, Manifest, OPTIMIZED_FROM,
-    OVERLAYBD_VERSION, OVERLAYBD_VERSION_NATIVE, media_type,
+    ACCELERATION_LAYER, BLOB_DIGEST, BLOB_SIZE, Config, ImageLayer, MAX_MANIFEST_SIZE, Manifest,
+    OPTIMIZED_FROM, OVERLAYBD_VERSION, OVERLAYBD_VERSION_NATIVE, media_type,
 };
 use crate::tar_wrapper;
 use crate::transfer::put_trees;
@@ -42,7 +42,7 @@ pub async fn trace_of(store: &dyn Store, manifest: &Manifest) -> Result<Option<B
     read_trace(store, layer).await.map(Some).map_err(about)
 }
 
-async fn read_trace(store: &dyn Store, layer: &Layer) -> Result<Bytes> {
+async fn read_trace(store: &dyn Store, layer: &ImageLayer) -> Result<Bytes> {
     if layer.blob.size > LAYER_MAX {
         return Err(Error::unsupported(format!("has {} bytes, more than a trace", layer.blob.size)));
     }

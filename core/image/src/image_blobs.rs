@@ -1,6 +1,6 @@
 //! [`ImageBlobs`]: the source of the blobs of an image: a directory of this host, or any other store.
 
-use crate::manifest::{Config, Layer, Manifest, Tree};
+use crate::manifest::{Config, ImageLayer, Manifest, Tree};
 use crate::remote::RemoteImage;
 use crate::store::ImageStore;
 use crate::verified_blob::VerifiedBlob;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 /// The blobs of an image, as the code that opens and checks it sees them.
 pub(crate) trait ImageBlobs {
     /// A layer's blob, which has the length in its manifest. Its content is not checked.
-    fn layer(&self, layer: &Layer) -> Result<Arc<dyn ReadAt>>;
+    fn layer(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>>;
 
     /// A layer's blob, guarded by its hash tree if it has one.
-    fn guarded(&self, layer: &Layer) -> Result<Arc<dyn ReadAt>>;
+    fn guarded(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>>;
 
     /// The outboard of a hash tree, which has the length in its manifest.
     fn tree(&self, tree: &Tree) -> Result<Arc<dyn ReadAt>>;
@@ -23,11 +23,11 @@ pub(crate) trait ImageBlobs {
 }
 
 impl ImageBlobs for ImageStore {
-    fn layer(&self, layer: &Layer) -> Result<Arc<dyn ReadAt>> {
+    fn layer(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
         Ok(Arc::new(self.open_layer(layer)?))
     }
 
-    fn guarded(&self, layer: &Layer) -> Result<Arc<dyn ReadAt>> {
+    fn guarded(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
         let blob = self.open_layer(layer)?;
         let Some(tree) = &layer.tree else { return Ok(Arc::new(blob)) };
         let guarded = match self.open_tree(tree) {
@@ -49,11 +49,11 @@ impl ImageBlobs for ImageStore {
 }
 
 impl ImageBlobs for RemoteImage {
-    fn layer(&self, layer: &Layer) -> Result<Arc<dyn ReadAt>> {
+    fn layer(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
         Ok(self.blob_of(layer)?)
     }
 
-    fn guarded(&self, layer: &Layer) -> Result<Arc<dyn ReadAt>> {
+    fn guarded(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
         let blob = self.blob_of(layer)?;
         let Some(tree) = &layer.tree else { return Ok(blob) };
         match self.tree_of(tree) {

@@ -112,7 +112,7 @@ pub struct BlobRef {
 
 /// A layer of an image, as the image's manifest describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layer {
+pub struct ImageLayer {
     /// The reference to the blob that holds the layer.
     pub blob: BlobRef,
     /// The hash tree by which ranges of the layer's blob can be checked. `None` for layers made by other
@@ -122,7 +122,7 @@ pub struct Layer {
     pub annotations: BTreeMap<String, String>,
 }
 
-impl Layer {
+impl ImageLayer {
     /// Describes a new layer in the blob `digest` of `size` bytes, with the annotations that headstart and
     /// OverlayBD's tools look for.
     #[must_use]
@@ -142,7 +142,7 @@ impl Layer {
         }
     }
 
-    /// Returns the same layer with `offset` as its [`index_offset`](Layer::index_offset), in bytes.
+    /// Returns the same layer with `offset` as its [`index_offset`](ImageLayer::index_offset), in bytes.
     #[must_use]
     pub fn with_index_offset(mut self, offset: u64) -> Self {
         self.annotations.insert(INDEX_OFFSET.to_owned(), offset.to_string());
@@ -158,7 +158,7 @@ impl Layer {
         self.annotations.get(INDEX_OFFSET)?.parse().ok()
     }
 
-    /// Returns the same layer with `bytes` as its [`boot_bytes`](Layer::boot_bytes).
+    /// Returns the same layer with `bytes` as its [`boot_bytes`](ImageLayer::boot_bytes).
     #[must_use]
     pub fn with_boot_bytes(mut self, bytes: u64) -> Self {
         self.annotations.insert(BOOT_LAYER.to_owned(), bytes.to_string());
@@ -253,7 +253,7 @@ pub struct Manifest {
     /// The reference to the blob that holds the image's [`Config`].
     pub config: BlobRef,
     /// The layers, lowest first, including acceleration layers: 1 to [`MAX_LAYERS`].
-    pub layers: Vec<Layer>,
+    pub layers: Vec<ImageLayer>,
     /// The size of the disk in bytes. `None` if the manifest does not state it; the size is then that of the
     /// layers.
     pub virtual_size: Option<u64>,
@@ -294,7 +294,7 @@ impl Manifest {
         }
         let layers = manifest.layers().iter().enumerate();
         let layers =
-            layers.map(|(n, layer)| Layer::parse(layer).map_err(|e| e.about(format!("its layer {n}"))));
+            layers.map(|(n, layer)| ImageLayer::parse(layer).map_err(|e| e.about(format!("its layer {n}"))));
         let layers = layers.collect::<Result<_>>()?;
         let annotations: BTreeMap<_, _> =
             manifest.annotations().clone().unwrap_or_default().into_iter().collect();
@@ -329,7 +329,7 @@ impl Manifest {
     }
 
     /// Returns the layers that make up the disk, lowest first: all layers except acceleration layers.
-    pub fn disk_layers(&self) -> impl DoubleEndedIterator<Item = &Layer> {
+    pub fn disk_layers(&self) -> impl DoubleEndedIterator<Item = &ImageLayer> {
         self.layers.iter().filter(|layer| !layer.is_acceleration())
     }
 
@@ -427,7 +427,7 @@ impl Config {
     }
 
     /// The same config for other layers: its description of the old ones (history, date) is removed.
-    fn with_layers(mut self, layers: &[Layer]) -> Self {
+    fn with_layers(mut self, layers: &[ImageLayer]) -> Self {
         // OverlayBD's convention: the content that counts is the blob as stored.
         let ids: Vec<_> = layers.iter().map(|layer| layer.blob.digest.to_string()).collect();
         self.0.remove("history");
@@ -441,7 +441,7 @@ impl Config {
 #[derive(Clone, Debug)]
 pub struct NewImage {
     /// The layers, lowest first.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<ImageLayer>,
     /// The disk's size in bytes.
     pub virtual_size: u64,
     /// The packing options with which the new layer was made, such as `zstd,frame=32768,crc`. They are only
@@ -495,7 +495,7 @@ impl NewImage {
             .schema_version(SCHEMA_VERSION)
             .media_type(MediaType::ImageManifest)
             .config(blob.descriptor()?)
-            .layers(self.layers.iter().map(Layer::descriptor).collect::<Result<Vec<_>>>()?)
+            .layers(self.layers.iter().map(ImageLayer::descriptor).collect::<Result<Vec<_>>>()?)
             .annotations(annotations.collect::<HashMap<_, _>>())
             .build()
             .map_err(cannot_build)?;
@@ -515,13 +515,13 @@ mod tests {
     use headstart_hash_tree::TreeRoot;
     use proptest::prelude::*;
 
-    fn layer(name: &str) -> Layer {
+    fn layer(name: &str) -> ImageLayer {
         let tree = Tree {
             root: TreeRoot::of(name.as_bytes()),
             digest: Digest::of(b"tree"),
             size: outboard_len(100_000),
         };
-        Layer::new(Digest::of(name.as_bytes()), 100_000, tree)
+        ImageLayer::new(Digest::of(name.as_bytes()), 100_000, tree)
     }
 
     fn image() -> NewImage {
@@ -546,7 +546,7 @@ mod tests {
         assert_eq!(manifest.version(), Some(env!("CARGO_PKG_VERSION")));
         assert_eq!(manifest.config.digest, Digest::of(&documents.config));
         assert_eq!(manifest.blobs().count(), 5);
-        let offsets: Vec<_> = manifest.layers.iter().map(Layer::index_offset).collect();
+        let offsets: Vec<_> = manifest.layers.iter().map(ImageLayer::index_offset).collect();
         assert_eq!(offsets, [None, Some(90_000)]);
         let config = Config::parse(&documents.config).unwrap();
         assert_eq!(config.diff_ids(), [Digest::of(b"low"), Digest::of(b"high")]);

@@ -1,7 +1,7 @@
 //! Putting a new layer on top of an image's, or on nothing, and publishing the result.
 
 pub use crate::disk_size::check_size;
-use crate::manifest::{Config, Layer, MAX_LAYERS, NewImage};
+use crate::manifest::{Config, ImageLayer, MAX_LAYERS, NewImage};
 use crate::new_layer::{LayerOutput, Packing, describe, stage_layer};
 use crate::open_image::OpenImage;
 use crate::progress::{Progress, step};
@@ -37,7 +37,7 @@ pub(crate) struct Builder<'a> {
     target: &'a Reference,
     packing: &'a Packing,
     staging: Staging,
-    layers: Vec<Layer>,
+    layers: Vec<ImageLayer>,
     config: Config,
     parent_uuid: uuid::Uuid,
 }

@@ -72,7 +72,7 @@ pub(crate) fn stage_layer(
     staging: &Staging,
     packing: &Packing,
     write: impl FnOnce(LayerOutput) -> Result<(LayerOutput, LayerSummary)>,
-) -> Result<(manifest::Layer, LayerSummary)> {
+) -> Result<(manifest::ImageLayer, LayerSummary)> {
     let (output, summary) = write(LayerOutput::new(staging, packing)?)?;
     let (blob, index_offset) = output.finish(summary.index_offset())?;
     Ok((blob.finish()?.layer().with_index_offset(index_offset), summary))

@@ -29,7 +29,7 @@ pub struct OpenImage {
 #[derive(Clone)]
 pub struct OpenLayer {
     /// The layer as the manifest describes it: its blob, hash tree and annotations.
-    pub blob: manifest::Layer,
+    pub blob: manifest::ImageLayer,
     /// The layer's uncompressed bytes, and a description of the wrappers around them.
     pub source: LayerSource,
     /// The layer's header and trailer, as read from the layer and not from the manifest.
@@ -148,7 +148,7 @@ pub fn stack_layers(manifest: &Manifest, layers: Vec<Layer>) -> Result<Stack> {
 /// [`headstart_block::ErrorKind::Corrupt`] if the layer is damaged;
 /// [`headstart_block::ErrorKind::Unsupported`] if it is a turboOCI layer or its form is not known; errors of
 /// `source`.
-pub fn open_layer_blob(blob: &manifest::Layer, source: Arc<dyn ReadAt>) -> Result<(LayerSource, Layer)> {
+pub fn open_layer_blob(blob: &manifest::ImageLayer, source: Arc<dyn ReadAt>) -> Result<(LayerSource, Layer)> {
     if blob.is_turbo() {
         return Err(Error::unsupported("its data lies in another image's layer (turboOCI)")
             .remedy("convert it to a native OverlayBD image first"));
@@ -158,7 +158,7 @@ pub fn open_layer_blob(blob: &manifest::Layer, source: Arc<dyn ReadAt>) -> Resul
     Ok((source, layer))
 }
 
-pub(crate) fn coverage(blob: &manifest::Layer, source: &LayerSource) -> Coverage {
+pub(crate) fn coverage(blob: &manifest::ImageLayer, source: &LayerSource) -> Coverage {
     match (blob.tree, source.has_frame_checksums()) {
         (Some(_), _) => Coverage::Tree,
         (None, true) => Coverage::FrameChecksums,
@@ -177,7 +177,7 @@ pub enum Coverage {
     DigestOnly,
 }
 
-fn open_layer(blobs: &dyn ImageBlobs, blob: &manifest::Layer) -> Result<(OpenLayer, Layer)> {
+fn open_layer(blobs: &dyn ImageBlobs, blob: &manifest::ImageLayer) -> Result<(OpenLayer, Layer)> {
     let (source, layer) = open_layer_blob(blob, blobs.guarded(blob)?)?;
     let data = layer.segments().iter().filter(|segment| !segment.is_zeroed());
     let open = OpenLayer {

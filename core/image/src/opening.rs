@@ -12,7 +12,7 @@ const END_MAX: u64 = 16 << 20;
 
 /// Returns the parts of a blob that opening its layer most likely reads: its first [`HEAD`] bytes, and its
 /// end. `len` is the length of the blob in bytes. `index_offset` is the offset at which the end part starts,
-/// as the manifest gives it ([`Layer::index_offset`](crate::manifest::Layer::index_offset)); `None` if the
+/// as the manifest gives it ([`ImageLayer::index_offset`](crate::manifest::ImageLayer::index_offset)); `None` if the
 /// manifest does not, and the length of the end is then estimated from `len`. The ranges ascend and do not
 /// overlap.
 #[must_use]

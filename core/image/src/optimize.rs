@@ -50,7 +50,7 @@ pub use source::Source;
 
 use crate::blob::open_layer_source;
 use crate::disk_size::check_size;
-use crate::manifest::{Layer, Manifest, NewImage};
+use crate::manifest::{ImageLayer, Manifest, NewImage};
 use crate::new_layer::{Packing, describe, stage_layer};
 use crate::progress::{Progress, step};
 use crate::reference::Reference;
@@ -161,7 +161,7 @@ pub fn optimize(
     }
     let new = NewDisk::write(&site, below, &layout, data, request, progress)?;
     let view = View { disk: &new.disk, layers: &new.layers };
-    let source_layers: Vec<Layer> = source.open.manifest.disk_layers().cloned().collect();
+    let source_layers: Vec<ImageLayer> = source.open.manifest.disk_layers().cloned().collect();
     // Data of a source without a boot layer that is already here need not be fetched once more to be compared.
     let has_boot_layer = source_layers.len() > new.below.layers.len();
     let original = if has_boot_layer { source.open.disk() } else { &new.below.disk };
@@ -200,10 +200,10 @@ pub fn optimize(
 /// The disk laid out again, not published yet.
 struct NewDisk {
     /// The layer that was made.
-    layer: Layer,
+    layer: ImageLayer,
     boot_bytes: u64,
     /// All layers, lowest first.
-    layers: Vec<Layer>,
+    layers: Vec<ImageLayer>,
     disk: Stack,
     /// The layers that it was made of.
     below: Below,

@@ -8,7 +8,7 @@
 //!
 //! The data of a layer with a hash tree is checked against it, as everywhere.
 
-use crate::manifest::{Config, Layer, Manifest, Tree};
+use crate::manifest::{Config, ImageLayer, Manifest, Tree};
 use crate::opening::opening_ranges;
 use crate::progress::{Progress, step};
 use crate::reference::{Reference, Selector};
@@ -116,7 +116,11 @@ impl RemoteImage {
     }
 
     /// Fetches ranges of layers' blobs, many in parallel, for a later read without a wait. They stay in memory.
-    pub(crate) fn bring_all(&self, ranges: &[(&Layer, ByteRange)], progress: &dyn Progress) -> Result<()> {
+    pub(crate) fn bring_all(
+        &self,
+        ranges: &[(&ImageLayer, ByteRange)],
+        progress: &dyn Progress,
+    ) -> Result<()> {
         let mut chunks: BTreeSet<(Digest, u64)> = BTreeSet::new();
         for (layer, range) in ranges {
             let touched = range.offset() / CHUNK..range.end().div_ceil(CHUNK);
@@ -142,7 +146,7 @@ impl RemoteImage {
     }
 
     /// A layer's blob, which has the length in the manifest.
-    pub(crate) fn blob_of(&self, layer: &Layer) -> Result<Arc<RemoteBlob>> {
+    pub(crate) fn blob_of(&self, layer: &ImageLayer) -> Result<Arc<RemoteBlob>> {
         self.sized("layer", &layer.blob.digest, layer.blob.size)
     }
 

@@ -46,7 +46,7 @@ pub use prune::{PruneOptions, PruneReport};
 pub use removal::Removal;
 pub use staging::{BlobWriter, StagedBlob, Staging};
 
-use crate::manifest::{Config, INDEX_DOCKER, INDEX_OCI, Layer, MANIFEST_OCI, Manifest, Tree};
+use crate::manifest::{Config, INDEX_DOCKER, INDEX_OCI, ImageLayer, MANIFEST_OCI, Manifest, Tree};
 use crate::reference::{Location, Reference, Selector, Tag};
 use headstart_block::guarded::shell_word;
 use headstart_block::{Digest, Error, ErrorKind, FileSource, ReadAt, Result};
@@ -231,7 +231,7 @@ impl ImageStore {
     ///
     /// # Errors
     /// As [`ImageStore::open_blob`]; [`ErrorKind::Corrupt`] if the file is shorter or longer.
-    pub fn open_layer(&self, layer: &Layer) -> Result<FileSource> {
+    pub fn open_layer(&self, layer: &ImageLayer) -> Result<FileSource> {
         self.open_sized(&layer.blob.digest, layer.blob.size)
     }
 

@@ -126,7 +126,7 @@ fn check_config(blobs: &dyn ImageBlobs, manifest: &Manifest) -> Result<()> {
 
 fn check_layer(
     blobs: &dyn ImageBlobs,
-    layer: &manifest::Layer,
+    layer: &manifest::ImageLayer,
     spool: Option<&Path>,
     progress: &dyn Progress,
 ) -> Result<Coverage> {
@@ -170,7 +170,7 @@ fn check_tree(blobs: &dyn ImageBlobs, tree: &Tree, blob: &dyn ReadAt, tail: Byte
 /// Checks every byte of a blob against its digest and its tree's root.
 fn check_bytes(
     blob: &dyn ReadAt,
-    layer: &manifest::Layer,
+    layer: &manifest::ImageLayer,
     progress: &dyn Progress,
     spool: &Path,
 ) -> Result<()> {

@@ -118,7 +118,7 @@ fn check_lengths(manifest: &Manifest) -> Result<()> {
 
 async fn open_layer(
     blob: &Arc<CachedBlob>,
-    layer: &manifest::Layer,
+    layer: &manifest::ImageLayer,
     fetcher: &Fetcher,
     retry: &RetrySettings,
 ) -> Result<(Layer, Option<Opening>)> {

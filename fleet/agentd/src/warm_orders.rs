@@ -1,7 +1,7 @@
 //! The orders by which hosts fetch an image ahead of need: all of it, or the parts that boots read.
 
 use headstart_block::{BlockDevice, ByteRange, Error, PlanItem};
-use headstart_image::manifest::{Layer, Manifest};
+use headstart_image::manifest::{ImageLayer, Manifest};
 use headstart_image::open_image::{OpenImage, opening_ranges};
 use headstart_peer_net::order::Order;
 use headstart_store::Reference;
@@ -13,7 +13,7 @@ const CHUNK: u64 = headstart_swarm::CHUNK_SIZE;
 /// The ranges of an image's blobs that opening it and these items read, in their order.
 #[must_use]
 pub fn of_items(image: &OpenImage, items: &[PlanItem]) -> Vec<Order> {
-    let layers: Vec<&Layer> = image.manifest.disk_layers().collect();
+    let layers: Vec<&ImageLayer> = image.manifest.disk_layers().collect();
     let mut ranges: Vec<BlobRanges> = layers.iter().map(|layer| BlobRanges::opening(layer)).collect();
     let disk = image.disk();
     for part in items.iter().flat_map(|item| item.parts(disk.size())) {
@@ -46,7 +46,7 @@ pub fn without_trees(image: &Reference) -> Error {
         .remedy("make them with `headstart image flatten`")
 }
 
-fn order(layer: &Layer, store: &str) -> Option<Order> {
+fn order(layer: &ImageLayer, store: &str) -> Option<Order> {
     Some(Order::of(layer.blob.digest, layer.blob.size, layer.tree.as_ref()?, store.to_owned()))
 }
 
@@ -75,7 +75,7 @@ struct BlobRanges {
 
 impl BlobRanges {
     /// The ranges that opening a layer reads.
-    fn opening(layer: &Layer) -> Self {
+    fn opening(layer: &ImageLayer) -> Self {
         let len = layer.blob.size;
         let mut ranges = Self { len, known: HashSet::new(), list: Vec::new() };
         opening_ranges(len, layer.index_offset()).into_iter().for_each(|range| ranges.add(range));

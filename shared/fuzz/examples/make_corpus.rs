@@ -16,7 +16,7 @@ use headstart_flash::{GssdId, VssdId};
 use headstart_fuzz::harvest::{GEOMETRY, vssd};
 use headstart_fuzz::{WRITABLE_FILES, join, scratch_directory};
 use headstart_hash_tree::{TreeRoot, outboard_len};
-use headstart_image::manifest::{Config, Layer, NewImage, Tree};
+use headstart_image::manifest::{Config, ImageLayer, NewImage, Tree};
 use headstart_lsmt::format::{Flags, PAGE_SIZE, Page, UserTag};
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use headstart_lsmt::{LayerMeta, LayerWriter, Segment};
@@ -337,7 +337,7 @@ fn image() -> NewImage {
     let layer = |name: &[u8]| {
         let tree =
             Tree { root: TreeRoot::of(name), digest: Digest::of(b"tree"), size: outboard_len(100_000) };
-        Layer::new(Digest::of(name), 100_000, tree)
+        ImageLayer::new(Digest::of(name), 100_000, tree)
     };
     NewImage {
         layers: vec![layer(b"low"), layer(b"high")],

@@ -4,7 +4,7 @@ use super::layout::Layout;
 use super::made::Made;
 use super::source::{Blobs, Source};
 use crate::image_blobs::ImageBlobs;
-use crate::manifest::{Layer, Manifest, NewImage};
+use crate::manifest::{ImageLayer, Manifest, NewImage};
 use crate::open_image::open_layer_blob;
 use crate::progress::{Progress, step};
 use crate::reference::{Reference, Selector};
@@ -30,7 +30,7 @@ pub(super) struct Site {
 
 /// The layers of which a new one is made.
 pub(super) struct Below {
-    pub(super) layers: Vec<Layer>,
+    pub(super) layers: Vec<ImageLayer>,
     pub(super) open: Vec<headstart_lsmt::Layer>,
     /// The disk made of them.
     pub(super) disk: Stack,
@@ -70,7 +70,12 @@ impl Site {
     }
 
     /// Copies the layers of `source` that the target directory does not have.
-    pub(super) fn adopt(&self, source: &Source, layers: &[Layer], progress: &dyn Progress) -> Result<()> {
+    pub(super) fn adopt(
+        &self,
+        source: &Source,
+        layers: &[ImageLayer],
+        progress: &dyn Progress,
+    ) -> Result<()> {
         let Some(store) = &self.store else { return Ok(()) };
         let missing: Vec<_> = layers.iter().filter(|layer| !has(store, layer)).collect();
         if missing.is_empty() {
@@ -101,7 +106,7 @@ impl Site {
     /// Opens the layers of which the new image is made: as they are here, or otherwise as they are in the source.
     pub(super) fn open_layers(&self, source: &Source) -> Result<Below> {
         let layers = source.layers();
-        let open = |layer: &Layer| -> Result<_> {
+        let open = |layer: &ImageLayer| -> Result<_> {
             let (_, opened) = open_layer_blob(layer, self.blob(source, layer)?)?;
             Ok(opened)
         };
@@ -110,7 +115,7 @@ impl Site {
         Ok(Below { layers, open, disk })
     }
 
-    fn blob(&self, source: &Source, layer: &Layer) -> Result<Arc<dyn ReadAt>> {
+    fn blob(&self, source: &Source, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
         if let Some(staged) = self.staging.open(&layer.blob.digest)? {
             return Ok(Arc::new(staged));
         }
@@ -195,6 +200,6 @@ fn copy(blob: &dyn ReadAt, out: &mut dyn Write, progress: &dyn Progress) -> Resu
 }
 
 /// `true` if a store has a layer, with its hash tree.
-fn has(store: &ImageStore, layer: &Layer) -> bool {
+fn has(store: &ImageStore, layer: &ImageLayer) -> bool {
     store.open_layer(layer).is_ok() && layer.tree.is_none_or(|tree| store.open_tree(&tree).is_ok())
 }

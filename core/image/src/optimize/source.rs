@@ -1,7 +1,7 @@
 //! [`Source`]: the image that is laid out again, in a directory or in any other store.
 
 use crate::image_blobs::ImageBlobs;
-use crate::manifest::{Config, Layer, Manifest};
+use crate::manifest::{Config, ImageLayer, Manifest};
 use crate::open_image::OpenImage;
 use crate::reference::Reference;
 use crate::remote::RemoteImage;
@@ -54,7 +54,7 @@ impl Source {
     }
 
     /// The layers that are laid out again: those of the disk except for boot layers, which have nothing of their own.
-    pub(super) fn layers(&self) -> Vec<Layer> {
+    pub(super) fn layers(&self) -> Vec<ImageLayer> {
         own_layers(&self.open.manifest)
     }
 
@@ -77,7 +77,7 @@ impl Source {
 
 /// The layers other than boot layers. A boot layer is on top of the layers from which it has its data; the lowest layer
 /// is never one, even if it has the annotation.
-fn own_layers(manifest: &Manifest) -> Vec<Layer> {
+fn own_layers(manifest: &Manifest) -> Vec<ImageLayer> {
     let layers = manifest.disk_layers().enumerate();
     layers
         .filter(|(n, layer)| *n == 0 || layer.boot_bytes().is_none())

@@ -1,6 +1,6 @@
 //! [`View`]: a disk with the names of the blobs that store it.
 
-use crate::manifest::Layer;
+use crate::manifest::ImageLayer;
 use headstart_block::Digest;
 use headstart_lsmt::Stack;
 
@@ -8,7 +8,7 @@ use headstart_lsmt::Stack;
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) disk: &'a Stack,
-    pub(super) layers: &'a [Layer],
+    pub(super) layers: &'a [ImageLayer],
 }
 
 impl<'a> View<'a> {

@@ -11,7 +11,7 @@
 //! 5. The index is renamed. From here on the image is there.
 
 use super::{Image, ImageStore};
-use crate::manifest::{Layer, MANIFEST_OCI, Manifest, NewImage, Tree};
+use crate::manifest::{ImageLayer, MANIFEST_OCI, Manifest, NewImage, Tree};
 use crate::reference::Tag;
 use headstart_block::{Digest, Error, ErrorKind, FileSource, Result};
 use headstart_hash_tree::sums::{BlobSums, DigestWriter, HashingWriter};
@@ -83,8 +83,8 @@ pub struct StagedBlob {
 impl StagedBlob {
     /// Describes the blob as a layer of an image.
     #[must_use]
-    pub fn layer(&self) -> Layer {
-        Layer::new(self.digest, self.size, self.tree)
+    pub fn layer(&self) -> ImageLayer {
+        ImageLayer::new(self.digest, self.size, self.tree)
     }
 }
 

@@ -32,7 +32,7 @@ fn new_store() -> (TempDir, ImageStore) {
     (dir, store)
 }
 
-fn image_of(layers: Vec<Layer>) -> NewImage {
+fn image_of(layers: Vec<ImageLayer>) -> NewImage {
     NewImage {
         layers,
         virtual_size: 1 << 30,
@@ -42,7 +42,7 @@ fn image_of(layers: Vec<Layer>) -> NewImage {
     }
 }
 
-fn stage_layer(staging: &Staging, bytes: &[u8]) -> Result<Layer> {
+fn stage_layer(staging: &Staging, bytes: &[u8]) -> Result<ImageLayer> {
     let mut writer = staging.blob_writer()?;
     writer.write_all(bytes)?;
     Ok(writer.finish()?.layer())

@@ -1,12 +1,12 @@
 use super::*;
 use headstart_hash_tree::{TreeRoot, outboard_len};
-use headstart_image::manifest::{Config, Layer, NewImage, Tree};
+use headstart_image::manifest::{Config, ImageLayer, NewImage, Tree};
 
 /// An image of one layer, kept by these hosts.
 pub(crate) fn pin(layer: u8, hosts: &[&str], copies: u32, since: u64) -> Pin {
     let root = TreeRoot::from_bytes([layer; 32]);
     let tree = Tree { root, digest: Digest::of(&[layer, 1]), size: outboard_len(5 << 20) };
-    let layers = vec![Layer::new(Digest::of(&[layer]), 5 << 20, tree)];
+    let layers = vec![ImageLayer::new(Digest::of(&[layer]), 5 << 20, tree)];
     let (options, config) = (String::new(), Config::default());
     let image = NewImage { layers, virtual_size: 1 << 30, options, config, optimized_from: None };
     let manifest = image.documents().unwrap().manifest;

@@ -6,7 +6,7 @@ use crate::pin_manager::CommandLoop;
 use crate::pins::tests::pin;
 use crate::stores::Stores;
 use headstart_cache::{Cache, CacheSettings};
-use headstart_image::manifest::{Config, Layer, NewImage};
+use headstart_image::manifest::{Config, ImageLayer, NewImage};
 use headstart_peer_net::testing::{SampleBlob, sample};
 use headstart_peer_net::{Security, Swarm, SwarmSettings};
 use headstart_swarm::{CHUNK_SIZE, Role};
@@ -78,7 +78,7 @@ impl Member {
 
 /// An image of one layer. Its store's address has no listener.
 fn image_of(sample: &SampleBlob) -> Pin {
-    let layers = vec![Layer::new(sample.spec.digest, sample.spec.len, sample.spec.tree.unwrap())];
+    let layers = vec![ImageLayer::new(sample.spec.digest, sample.spec.len, sample.spec.tree.unwrap())];
     let (options, config) = (String::new(), Config::default());
     let image = NewImage { layers, virtual_size: 1 << 30, options, config, optimized_from: None };
     let manifest = image.documents().unwrap().manifest;
