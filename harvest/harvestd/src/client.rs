@@ -1,6 +1,6 @@
 //! The client of the daemon that lends spare flash.
 
-use crate::host::{HostStatus, LeaseStatus, Report, Wish};
+use crate::host::{HostStatus, LeaseStatus, UserReport, Wish};
 use crate::{NewAccess, NewOffer, NewSize, NewVssd, SOCKET, Vssd};
 use headstart_block::{Error, Result};
 use headstart_daemon::client::{Away, LocalClient, Method};
@@ -123,7 +123,7 @@ impl HarvestClient {
     ///
     /// # Errors
     /// As all methods.
-    pub async fn reports(&self) -> Result<Vec<Report>> {
+    pub async fn reports(&self) -> Result<Vec<UserReport>> {
         self.ask(Method::GET, "/v1/reports", None::<()>).await
     }
 

@@ -63,8 +63,8 @@ mod wear_leveling;
 
 pub use options::{FlashPlace, HostSettings, Options};
 pub use status::{
-    FlashStatus, ForecastStatus, HostStatus, JournalStatus, LeaseStatus, PooledStatus, Report, ReportKind,
-    VssdSpec, VssdStatus, Wish,
+    FlashStatus, ForecastStatus, HostStatus, JournalStatus, LeaseStatus, PooledStatus, ReportKind,
+    UserReport, VssdSpec, VssdStatus, Wish,
 };
 
 use actions::Decided;

@@ -10,8 +10,8 @@ use super::vssd::Vssd;
 use super::ways::Ways;
 use super::{broke_off, metrics};
 use crate::host::{
-    FlashStatus, ForecastStatus, Host, HostStatus, JournalStatus, LeaseStatus, PooledStatus, Report,
-    ReportKind, VssdSpec, VssdStatus, Wish,
+    FlashStatus, ForecastStatus, Host, HostStatus, JournalStatus, LeaseStatus, PooledStatus, ReportKind,
+    UserReport, VssdSpec, VssdStatus, Wish,
 };
 use axum::extract::State;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
@@ -118,7 +118,7 @@ fn changing() -> Router<Arc<Served>> {
         PooledStatus,
         Counters,
         JournalStatus,
-        Report,
+        UserReport,
         ReportKind,
         Failure
     ))
@@ -499,8 +499,8 @@ async fn status(served: Shared) -> Answer<Json<HostStatus>> {
 }
 
 /// The reports to users of harvest VMs, newest last: evictions, and leases that ended.
-#[utoipa::path(get, path = "/v1/reports", responses((status = 200, body = Vec<Report>)))]
-async fn reports(served: Shared) -> Answer<Json<Vec<Report>>> {
+#[utoipa::path(get, path = "/v1/reports", responses((status = 200, body = Vec<UserReport>)))]
+async fn reports(served: Shared) -> Answer<Json<Vec<UserReport>>> {
     blocking(served, |served| Ok(served.host.reports())).await.map(Json)
 }
 

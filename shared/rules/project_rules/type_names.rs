@@ -19,7 +19,6 @@ type Known = (&'static str, &'static [&'static str]);
 ///
 /// A name that only one crate defines any more is taken off, and so is a crate that has another name for it now.
 const KNOWN: &[Known] = &[
-    ("Report", &["cli/command-line", "harvest/harvestd"]),
     ("Swarm", &["disk/disk", "fleet/peer-net"]),
     ("Vssd", &["harvest/flash", "harvest/harvestd"]),
     ("Way", &["disk/diskd", "lab/sim"]),

@@ -6,7 +6,7 @@ use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
 use headstart_command_line::report::{Fields, Outcome};
-use headstart_harvestd::host::{HostStatus, Report};
+use headstart_harvestd::host::{HostStatus, UserReport};
 use serde::Serialize;
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub(super) struct StatusReport {
     #[serde(flatten)]
     host: HostStatus,
     /// The reports to users of harvest VMs, newest last.
-    reports: Vec<Report>,
+    reports: Vec<UserReport>,
 }
 
 impl Outcome for StatusReport {}
@@ -106,7 +106,7 @@ impl fmt::Display for StatusReport {
         }
         let shown = self.reports.iter().skip(earlier);
         shown.into_iter().try_for_each(|report| {
-            let Report { ago_s, vssd, what, text, .. } = report;
+            let UserReport { ago_s, vssd, what, text, .. } = report;
             write!(f, "\n{} ago, {vssd}, {}: {text}", span(*ago_s), what.name())
         })
     }

@@ -154,7 +154,8 @@ impl Channel {
         descriptors: &[BorrowedFd<'_>],
         flags: SendFlags,
     ) -> Result<bool> {
-        let text = serde_json::to_vec(message).map_err(|e| Error::invalid("is not a message").caused_by(e))?;
+        let text =
+            serde_json::to_vec(message).map_err(|e| Error::invalid("is not a message").caused_by(e))?;
         if text.len() > MESSAGE_MAX || descriptors.len() > DESCRIPTORS_MAX {
             return Err(Error::invalid("a message to an export process is too long"));
         }

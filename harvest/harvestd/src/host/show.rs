@@ -1,8 +1,8 @@
 //! A host's descriptions of itself.
 
 use super::status::{
-    FlashStatus, ForecastStatus, HostStatus, JournalStatus, LeaseStatus, PooledStatus, Report, ReportKind,
-    VssdStatus,
+    FlashStatus, ForecastStatus, HostStatus, JournalStatus, LeaseStatus, PooledStatus, ReportKind,
+    UserReport, VssdStatus,
 };
 use super::{Control, Host};
 use headstart_block::saturating;
@@ -29,9 +29,9 @@ impl Host {
 
     /// Returns the messages to users of VMs: the last 256, the newest last.
     #[must_use]
-    pub fn reports(&self) -> Vec<Report> {
+    pub fn reports(&self) -> Vec<UserReport> {
         let (now, control) = (self.time(), self.control.lock());
-        let reports = control.reports.iter().map(|(number, report)| Report {
+        let reports = control.reports.iter().map(|(number, report)| UserReport {
             number: *number,
             ago_s: now.since(report.at).as_secs(),
             vssd: report.vm.clone(),

@@ -216,7 +216,8 @@ pub struct JournalStatus {
 
 /// A message to the user of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Report {
+#[schema(as = Report)]
+pub struct UserReport {
     /// The number of the message: counted from 1 since the host was opened.
     pub number: u64,
     /// Seconds since the event.
