@@ -25,7 +25,7 @@ use crate::puller::Puller;
 use crate::release::NewLease;
 use crate::sharing::Sharing;
 use crate::stats::DiskStats;
-use crate::swarm::Swarm;
+use crate::swarm::SwarmClient;
 use crate::swarm_reports;
 use bytes::Bytes;
 use headstart_block::{BlockDevice, Digest, Error, ErrorKind, Result};
@@ -57,7 +57,7 @@ pub struct DiskHost {
     /// The settings for retrying the steps of opening an image.
     pub retry: RetrySettings,
     /// The other hosts that are asked for missing bytes before the store; `None`: only the store is asked.
-    pub swarm: Option<Arc<dyn Swarm>>,
+    pub swarm: Option<Arc<dyn SwarmClient>>,
     /// The duration without an answer from a store after which a warning is given; `None`: no warning.
     pub warn_of_silence: Option<Duration>,
 }
@@ -317,7 +317,8 @@ async fn attach_leasing(
     // A whole image needs no other host, but other hosts may need it.
     let origin_named = reference.location.to_string();
     let image_key = hints::image_key(&located.blobs);
-    let share = |swarm: &Arc<dyn Swarm>| Sharing::join(Arc::clone(swarm), &located.blobs, &origin_named);
+    let share =
+        |swarm: &Arc<dyn SwarmClient>| Sharing::join(Arc::clone(swarm), &located.blobs, &origin_named);
     let fetcher = Fetcher::new(store, host.swarm.as_ref().map(share));
     let opening = located.open(&manifest, &fetcher, &host.retry);
     let opened = say_if_nothing_comes(fetcher.store(), host.warn_of_silence, opening).await.map_err(about)?;

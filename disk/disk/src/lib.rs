@@ -71,4 +71,4 @@ pub use pinned::PinnedImages;
 pub use preloading::{PlanFinding, PlanQuery, PlanSource, Preloader};
 pub use puller::Puller;
 pub use range_fetcher::RangeFetcher;
-pub use swarm::Swarm;
+pub use swarm::SwarmClient;

@@ -8,7 +8,7 @@
 
 use crate::claims::missing_bytes;
 use crate::need::Need;
-use crate::swarm::Swarm;
+use crate::swarm::SwarmClient;
 use headstart_block::exchange::CHUNK_SIZE;
 use headstart_block::{ByteRange, Digest};
 use headstart_cache::CachedBlob;
@@ -31,7 +31,7 @@ const TREE_LONGEST: Duration = Duration::from_secs(3);
 
 /// The part of one disk in a swarm.
 pub(crate) struct Sharing {
-    swarm: Arc<dyn Swarm>,
+    swarm: Arc<dyn SwarmClient>,
     /// The blobs that it has joined.
     blobs: Vec<Arc<CachedBlob>>,
     /// The digests of these and of their trees.
@@ -44,7 +44,7 @@ pub(crate) struct Sharing {
 
 impl Sharing {
     /// Joins with those of `blobs` that have a hash tree.
-    pub(crate) fn join(swarm: Arc<dyn Swarm>, blobs: &[Arc<CachedBlob>], origin: &str) -> Self {
+    pub(crate) fn join(swarm: Arc<dyn SwarmClient>, blobs: &[Arc<CachedBlob>], origin: &str) -> Self {
         let blobs: Vec<_> = blobs.iter().filter(|blob| blob.tree().is_some()).cloned().collect();
         let mut shared = HashSet::new();
         for blob in &blobs {

@@ -1,8 +1,8 @@
 //! A disk's bytes from other hosts that have the same image: they are asked first, and relied on for nothing.
 //!
-//! A [`Swarm`] brings verified chunks of blobs into the cache that this disk reads from. So its answer is only the end
-//! of a wait: bytes that the cache lacks then, the disk fetches from its store, as it would without a swarm. A host
-//! that answers late, or not at all, or wrongly, costs that wait, which is bounded, and nothing else.
+//! A [`SwarmClient`] brings verified chunks of blobs into the cache that this disk reads from. So its answer is only
+//! the end of a wait: bytes that the cache lacks then, the disk fetches from its store, as it would without a swarm. A
+//! host that answers late, or not at all, or wrongly, costs that wait, which is bounded, and nothing else.
 
 use futures::future::BoxFuture;
 use headstart_block::exchange::{ImageKey, SliceAccess};
@@ -25,7 +25,7 @@ pub(crate) const BUSY: Duration = Duration::from_secs(10);
 /// ranges are whole chunks (64 KiB), cut at a blob's end.
 ///
 /// No call fails, and none but [`bring`](Self::bring) waits: a swarm that cannot be reached brings nothing.
-pub trait Swarm: Send + Sync {
+pub trait SwarmClient: Send + Sync {
     /// Records that a disk uses `blob`, which has a hash tree, and shares both with other hosts. `origin` is
     /// the location of the blob's store, as a reference names it. Called once for each disk.
     fn join(&self, blob: &Arc<CachedBlob>, origin: &str);

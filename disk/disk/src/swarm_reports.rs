@@ -4,7 +4,7 @@ use crate::blobs::Blobs;
 use crate::preloading::Preloader;
 use crate::puller::Puller;
 use crate::sharing::whole_chunks;
-use crate::swarm::{BUSY, REPORT_INTERVAL, REPORT_INTERVAL_IDLE, Swarm};
+use crate::swarm::{BUSY, REPORT_INTERVAL, REPORT_INTERVAL_IDLE, SwarmClient};
 use headstart_block::{BLOCK_SIZE, ByteRange, ReadAt, SLICE_SIZE};
 use headstart_pull::{BlobView, Plan};
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ use std::time::Instant;
 const PENDING_MAX: usize = 4096;
 
 /// Reports a disk's reads to the swarm, and whether it follows a plan, until the disk is gone.
-pub(crate) async fn report(preloader: Weak<Preloader>, puller: Weak<Puller>, swarm: Arc<dyn Swarm>) {
+pub(crate) async fn report(preloader: Weak<Preloader>, puller: Weak<Puller>, swarm: Arc<dyn SwarmClient>) {
     let Some(blobs) = puller.upgrade().map(|puller| Arc::clone(puller.blobs())) else { return };
     let mut reports =
         SwarmReports { swarm, blobs, reported: 0, pending: Vec::new(), planned: false, passed: 0 };
@@ -35,7 +35,7 @@ pub(crate) async fn report(preloader: Weak<Preloader>, puller: Weak<Puller>, swa
 
 /// The state of the reports to the swarm.
 struct SwarmReports {
-    swarm: Arc<dyn Swarm>,
+    swarm: Arc<dyn SwarmClient>,
     blobs: Arc<Blobs>,
     /// The number of entries of the log of accesses that were reported.
     reported: usize,

@@ -3,7 +3,7 @@
 use crate::copies::Copies;
 use headstart_block::Result;
 use headstart_cache::Cache;
-use headstart_disk::Swarm;
+use headstart_disk::SwarmClient;
 use headstart_image::progress::Progress;
 use headstart_store::StoreSettings;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub trait SwarmConnector: Sync {
     ///
     /// # Errors
     /// An error if this swarm cannot serve the cache.
-    fn connect(&self, cache: &Cache, runtime: &Handle) -> Result<Arc<dyn Swarm>>;
+    fn connect(&self, cache: &Cache, runtime: &Handle) -> Result<Arc<dyn SwarmClient>>;
 }
 
 /// The resources that the caller provides to a session.

@@ -11,7 +11,7 @@ use crate::settings::SessionSettings;
 use headstart_block::guarded::check_own;
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CacheSettings};
-use headstart_disk::{DiskHost, Swarm};
+use headstart_disk::{DiskHost, SwarmClient};
 use headstart_image::progress::Progress;
 use headstart_lsmt::writable::WritableDisk;
 use headstart_store::{Location, Store, StoreSettings};
@@ -33,7 +33,7 @@ pub struct DiskSession {
     /// The stores of the images that are not in local directories, each once.
     pub stores: Vec<Arc<dyn Store>>,
     /// The swarm (other hosts) that is asked for missing bytes; `None`: only stores are asked.
-    pub swarm: Option<Arc<dyn Swarm>>,
+    pub swarm: Option<Arc<dyn SwarmClient>>,
     /// The recordings of the disks' boots; `None` if recording is off or its directory cannot be used.
     pub traces: Option<Traces>,
     /// Warnings to show the user; empty if there are none.
@@ -176,7 +176,10 @@ fn open_stores(settings: &SessionSettings, of_stores: &StoreSettings) -> Result<
     Ok(stores)
 }
 
-fn connect_swarm(cache: Option<&Cache>, environment: &Environment<'_>) -> Result<Option<Arc<dyn Swarm>>> {
+fn connect_swarm(
+    cache: Option<&Cache>,
+    environment: &Environment<'_>,
+) -> Result<Option<Arc<dyn SwarmClient>>> {
     let both = environment.swarm.zip(cache);
     both.map(|(swarm, cache)| swarm.connect(cache, environment.runtime)).transpose()
 }
@@ -186,7 +189,7 @@ fn hosts(
     settings: &SessionSettings,
     environment: &Environment<'_>,
     cache: Option<&Arc<Cache>>,
-    swarm: Option<&Arc<dyn Swarm>>,
+    swarm: Option<&Arc<dyn SwarmClient>>,
 ) -> Vec<Option<DiskHost>> {
     let mut warned_of = HashSet::new();
     let host = |location| {

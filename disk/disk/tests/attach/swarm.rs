@@ -6,7 +6,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use headstart_block::ReadAt;
 use headstart_cache::CachedBlob;
-use headstart_disk::Swarm;
+use headstart_disk::SwarmClient;
 use headstart_pull::Plan;
 use headstart_store::Urgency;
 use std::collections::HashMap;
@@ -111,7 +111,7 @@ impl Fake {
     }
 }
 
-impl Swarm for Fake {
+impl SwarmClient for Fake {
     fn join(&self, blob: &Arc<CachedBlob>, origin: &str) {
         assert!(origin.starts_with("file:///"), "{origin}");
         self.blobs.lock().unwrap().insert(blob.spec().digest, Arc::clone(blob));
@@ -165,7 +165,7 @@ impl Swarm for Fake {
 fn attached(gives: Gives, options: &DiskOptions) -> (Rig, Arc<Fake>, Arc<Disk>) {
     let (rig, fake) = (Rig::new(), Fake::new(gives));
     fake.knows(&rig);
-    let host = DiskHost { swarm: Some(Arc::clone(&fake) as Arc<dyn Swarm>), ..rig.host() };
+    let host = DiskHost { swarm: Some(Arc::clone(&fake) as Arc<dyn SwarmClient>), ..rig.host() };
     let disk = rig.try_attach(&host, options).unwrap().disk;
     (rig, fake, disk)
 }
@@ -229,7 +229,7 @@ fn chunks_that_the_swarm_lacks_come_whole_from_the_store() {
 fn a_swarm_that_is_silent_costs_patience_and_no_error() {
     let (rig, fake) = (Rig::new(), Fake::new(Gives::All));
     fake.knows(&rig);
-    let host = DiskHost { swarm: Some(Arc::clone(&fake) as Arc<dyn Swarm>), ..rig.host() };
+    let host = DiskHost { swarm: Some(Arc::clone(&fake) as Arc<dyn SwarmClient>), ..rig.host() };
     let disk = rig.try_attach(&host, &patient(LIMIT)).unwrap().disk;
     *fake.gives.lock().unwrap() = Gives::Silence;
     let started = Instant::now();
@@ -293,7 +293,7 @@ fn the_swarm_is_notified_of_reads_plans_and_the_end() {
     let (rig, fake) = (Rig::new(), Fake::new(Gives::All));
     fake.knows(&rig);
     *fake.delay.lock().unwrap() = Duration::from_millis(100);
-    let host = DiskHost { swarm: Some(Arc::clone(&fake) as Arc<dyn Swarm>), ..rig.host() };
+    let host = DiskHost { swarm: Some(Arc::clone(&fake) as Arc<dyn SwarmClient>), ..rig.host() };
     let disk = rig.try_attach(&host, &sequential()).unwrap().disk;
     rig.check(&disk, 0, 1 << 20);
     wait_until("reads are told of", LIMIT, || {

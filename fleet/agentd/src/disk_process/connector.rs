@@ -3,7 +3,7 @@
 use crate::local::AgentSwarm;
 use headstart_block::Result;
 use headstart_cache::Cache;
-use headstart_disk::Swarm;
+use headstart_disk::SwarmClient;
 use headstart_diskd::SwarmConnector;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl<'a> AgentConnector<'a> {
 }
 
 impl SwarmConnector for AgentConnector<'_> {
-    fn connect(&self, cache: &Cache, runtime: &Handle) -> Result<Arc<dyn Swarm>> {
+    fn connect(&self, cache: &Cache, runtime: &Handle) -> Result<Arc<dyn SwarmClient>> {
         let swarm = runtime.block_on(AgentSwarm::start(self.0, cache, runtime))?;
         Ok(swarm)
     }

@@ -5,7 +5,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, PlanItem, Result};
 use headstart_cache::{Cache, CachedBlob};
-use headstart_disk::Swarm;
+use headstart_disk::SwarmClient;
 use headstart_disk::swarm::{AgentConnection, BootTracker, Hinted};
 use headstart_store::Urgency;
 use headstart_swarm::tracker::{ImageKey, SliceAccess};
@@ -305,7 +305,7 @@ impl Drop for AgentBoot {
     }
 }
 
-impl Swarm for AgentSwarm {
+impl SwarmClient for AgentSwarm {
     fn agent(&self) -> Option<AgentConnection> {
         Some(self.connection())
     }

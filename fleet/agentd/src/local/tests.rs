@@ -5,7 +5,7 @@ use super::*;
 use crate::stores::Stores;
 use headstart_block::{ByteRange, Digest, PlanItem};
 use headstart_cache::{BlobSpec, Cache, CacheSettings, CachedBlob};
-use headstart_disk::Swarm as _;
+use headstart_disk::SwarmClient as _;
 use headstart_disk::swarm::AgentConnection;
 use headstart_hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::Tree;
