@@ -1,7 +1,7 @@
 //! The client of the daemon that lends spare flash.
 
 use crate::host::{HostStatus, LeaseStatus, UserReport, Wish};
-use crate::{NewAccess, NewOffer, NewSize, NewVssd, SOCKET, Vssd};
+use crate::{NewAccess, NewOffer, NewSize, NewVssd, SOCKET, ServedVssd};
 use headstart_block::{Error, Result};
 use headstart_daemon::client::{Away, LocalClient, Method};
 use headstart_daemon::names::check_disk_name;
@@ -47,7 +47,7 @@ impl HarvestClient {
     ///
     /// # Errors
     /// As all methods.
-    pub async fn list(&self) -> Result<Vec<Vssd>> {
+    pub async fn list(&self) -> Result<Vec<ServedVssd>> {
         self.ask(Method::GET, "/v1/vssds", None::<()>).await
     }
 
@@ -55,7 +55,7 @@ impl HarvestClient {
     ///
     /// # Errors
     /// As all methods.
-    pub async fn create(&self, new: &NewVssd) -> Result<Vssd> {
+    pub async fn create(&self, new: &NewVssd) -> Result<ServedVssd> {
         self.ask(Method::POST, "/v1/vssds", Some(new)).await
     }
 
@@ -63,7 +63,7 @@ impl HarvestClient {
     ///
     /// # Errors
     /// As all methods.
-    pub async fn resize(&self, name: &str, size: u64, force: bool) -> Result<Vssd> {
+    pub async fn resize(&self, name: &str, size: u64, force: bool) -> Result<ServedVssd> {
         let path = of(name, if force { "?force=true" } else { "" })?;
         self.ask(Method::PATCH, &path, Some(NewSize { size })).await
     }
@@ -72,7 +72,7 @@ impl HarvestClient {
     ///
     /// # Errors
     /// As all methods.
-    pub async fn set_access(&self, name: &str, access: &NewAccess, force: bool) -> Result<Vssd> {
+    pub async fn set_access(&self, name: &str, access: &NewAccess, force: bool) -> Result<ServedVssd> {
         let path = of(name, if force { "/access?force=true" } else { "/access" })?;
         self.ask(Method::PUT, &path, Some(access)).await
     }
@@ -81,7 +81,7 @@ impl HarvestClient {
     ///
     /// # Errors
     /// As all methods.
-    pub async fn delete(&self, name: &str, force: bool) -> Result<Vssd> {
+    pub async fn delete(&self, name: &str, force: bool) -> Result<ServedVssd> {
         let path = of(name, if force { "?force=true" } else { "" })?;
         self.ask(Method::DELETE, &path, None::<()>).await
     }
@@ -90,7 +90,7 @@ impl HarvestClient {
     ///
     /// # Errors
     /// As all methods.
-    pub async fn offer(&self, name: &str, offer: NewOffer) -> Result<Vssd> {
+    pub async fn offer(&self, name: &str, offer: NewOffer) -> Result<ServedVssd> {
         self.ask(Method::POST, &of(name, "/offers")?, Some(offer)).await
     }
 
@@ -106,7 +106,7 @@ impl HarvestClient {
     ///
     /// # Errors
     /// As all methods.
-    pub async fn release(&self, name: &str, lease: Option<u64>) -> Result<Vssd> {
+    pub async fn release(&self, name: &str, lease: Option<u64>) -> Result<ServedVssd> {
         let which = lease.map_or_else(String::new, |lease| format!("/{lease}"));
         self.ask(Method::DELETE, &of(name, &format!("/leases{which}"))?, None::<()>).await
     }

@@ -45,7 +45,7 @@ pub mod ways;
 
 pub use export_process::ExportProcessStatus;
 pub use rest::{NewAccess, NewOffer, NewSize, NewVssd};
-pub use vssd::Vssd;
+pub use vssd::ServedVssd;
 
 use exports::Exports;
 use headstart_block::{Error, ErrorKind, Result};

@@ -1,14 +1,14 @@
 //! The metrics of a host that lends spare flash, for Prometheus.
 
 use super::export_process::ExportProcessStatus;
-use super::vssd::Vssd;
+use super::vssd::ServedVssd;
 use crate::host::{FlashStatus, HostStatus, JournalStatus};
 use headstart_broker::Counters;
 use headstart_telemetry::exposition::{self, MetricType, MetricValue, Number, PageEncoder, PageFormat};
 use std::fmt;
 
 /// A number of a vSSD: the end of its metric's name, its help text, the number.
-type OfVssd = (&'static str, &'static str, fn(&Vssd) -> u64);
+type OfVssd = (&'static str, &'static str, fn(&ServedVssd) -> u64);
 
 const VSSD: [OfVssd; 10] = [
     ("size_bytes", "Size of the disk that a vSSD's VM sees.", |vssd| vssd.status.size),
@@ -30,11 +30,11 @@ const VSSD_IO: [OfVssd; 2] = [
 
 /// The page of the metrics of a host and its vSSDs. Counters begin at zero with each daemon, as Prometheus expects;
 /// only erasures of flash go on.
-pub(super) fn page(vssds: Vec<Vssd>, status: HostStatus, format: PageFormat) -> String {
+pub(super) fn page(vssds: Vec<ServedVssd>, status: HostStatus, format: PageFormat) -> String {
     exposition::page("headstart_harvest", format, move |page| encode(page, &vssds, &status))
 }
 
-fn encode(page: &mut PageEncoder<'_>, vssds: &[Vssd], status: &HostStatus) -> fmt::Result {
+fn encode(page: &mut PageEncoder<'_>, vssds: &[ServedVssd], status: &HostStatus) -> fmt::Result {
     for (kind, numbers) in [(MetricType::Gauge, &VSSD[..]), (MetricType::Counter, &VSSD_IO[..])] {
         for (name, help, number) in numbers {
             of_vssds(page, name, kind, help, vssds.iter().map(|vssd| (vssd, Some(number(vssd)))))?;
@@ -43,7 +43,7 @@ fn encode(page: &mut PageEncoder<'_>, vssds: &[Vssd], status: &HostStatus) -> fm
     let wear = vssds.iter().map(|vssd| (vssd, Some(vssd.status.harvest_wear)));
     let help = "Of all erasures of a vSSD's channels, those for harvest VMs.";
     of_vssds(page, "harvest_wear_ratio", MetricType::Gauge, help, wear)?;
-    let forecast = |vssd: &Vssd| vssd.status.forecast.as_ref().map(|forecast| forecast.capacity);
+    let forecast = |vssd: &ServedVssd| vssd.status.forecast.as_ref().map(|forecast| forecast.capacity);
     let forecasts = vssds.iter().map(|vssd| (vssd, forecast(vssd)));
     let help = "Flash that a harvest vSSD is forecast to need, or that another one is forecast to spare.";
     of_vssds(page, "forecast_bytes", MetricType::Gauge, help, forecasts)?;
@@ -66,9 +66,10 @@ fn of_vssds<'a>(
     name: &str,
     kind: MetricType,
     help: &str,
-    values: impl Iterator<Item = (&'a Vssd, Option<impl MetricValue>)>,
+    values: impl Iterator<Item = (&'a ServedVssd, Option<impl MetricValue>)>,
 ) -> fmt::Result {
-    let labels = |vssd: &'a Vssd| [("vssd", vssd.status.name.as_str()), ("kind", vssd.status.kind.name())];
+    let labels =
+        |vssd: &'a ServedVssd| [("vssd", vssd.status.name.as_str()), ("kind", vssd.status.kind.name())];
     let samples = values.filter_map(|(vssd, value)| Some((labels(vssd), value?)));
     page.each(&format!("vssd_{name}"), kind, help, samples)
 }

@@ -6,7 +6,7 @@
 
 use super::export_process::ExportProcessStatus;
 use super::exports::Exports;
-use super::vssd::Vssd;
+use super::vssd::ServedVssd;
 use super::ways::Ways;
 use super::{broke_off, metrics};
 use crate::host::{
@@ -106,7 +106,7 @@ fn changing() -> Router<Arc<Served>> {
         NewSize,
         NewAccess,
         NewOffer,
-        Vssd,
+        ServedVssd,
         ExportProcessStatus,
         VssdStatus,
         VssdKind,
@@ -219,19 +219,19 @@ impl NewAccess {
 }
 
 impl Served {
-    pub(super) fn vssds(&self) -> Vec<Vssd> {
+    pub(super) fn vssds(&self) -> Vec<ServedVssd> {
         self.host.list().into_iter().map(|status| self.vssd(status)).collect()
     }
 
-    fn vssd(&self, status: VssdStatus) -> Vssd {
+    fn vssd(&self, status: VssdStatus) -> ServedVssd {
         let (uris, error) = self.exports.places(&status.name);
         let clients = self.exports.clients(&status.name);
         let Ways { socket_owner, socket_mode, tls_clients, .. } = self.exports.ways(&status.name);
         let process = self.exports.process(&status.name);
-        Vssd { status, uris, clients, error, process, socket_owner, socket_mode, tls_clients }
+        ServedVssd { status, uris, clients, error, process, socket_owner, socket_mode, tls_clients }
     }
 
-    fn get(&self, name: &str) -> Result<Vssd> {
+    fn get(&self, name: &str) -> Result<ServedVssd> {
         let found = self.host.list().into_iter().find(|status| status.name == name);
         found.map(|status| self.vssd(status)).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "there is no vSSD of that name")
@@ -241,7 +241,7 @@ impl Served {
     }
 
     /// The use that clients may make of a vSSD; `None` if there are certainly no clients.
-    fn use_of(&self, vssd: &Vssd) -> Option<&'static str> {
+    fn use_of(&self, vssd: &ServedVssd) -> Option<&'static str> {
         let ways = self.exports.ways(&vssd.status.name);
         if vssd.clients > 0 {
             return Some("is in use: clients have it open by NBD");
@@ -250,7 +250,7 @@ impl Served {
         may_be_open.then_some("may be in use by vhost-user or as a file")
     }
 
-    fn create(&self, new: NewVssd) -> Result<Vssd> {
+    fn create(&self, new: NewVssd) -> Result<ServedVssd> {
         let NewVssd { name, kind, channels, size, nbd, vhost_user, fuse, .. } = new;
         let NewVssd { socket_owner, socket_mode, tls_clients, .. } = new;
         let ways = Ways { nbd, vhost_user, fuse, socket_owner, socket_mode, tls_clients };
@@ -274,7 +274,7 @@ impl Served {
         Ok(self.vssd(status))
     }
 
-    fn remove(&self, name: &str, force: bool) -> Result<Vssd> {
+    fn remove(&self, name: &str, force: bool) -> Result<ServedVssd> {
         let gone = self.get(name)?;
         if !force && let Some(used) = self.use_of(&gone) {
             let error = Error::new(ErrorKind::Conflict, used).about(name);
@@ -296,7 +296,7 @@ impl Served {
         Ok(gone)
     }
 
-    fn resize(&self, name: &str, size: u64, force: bool) -> Result<Vssd> {
+    fn resize(&self, name: &str, size: u64, force: bool) -> Result<ServedVssd> {
         let there = self.get(name)?;
         if size < there.status.size && !force {
             let beyond = self.host.stored_beyond(name, size)?;
@@ -319,7 +319,7 @@ impl Served {
         Ok(self.vssd(status?))
     }
 
-    fn set_access(&self, name: &str, access: NewAccess, force: bool) -> Result<Vssd> {
+    fn set_access(&self, name: &str, access: NewAccess, force: bool) -> Result<ServedVssd> {
         let there = self.get(name)?;
         if there.status.kind == VssdKind::Unsold {
             return Err(Error::invalid("an unsold vSSD has no owner, and is not served").about(name));
@@ -334,7 +334,7 @@ impl Served {
         self.get(name)
     }
 
-    fn offer(&self, name: &str, offer: NewOffer) -> Result<Vssd> {
+    fn offer(&self, name: &str, offer: NewOffer) -> Result<ServedVssd> {
         self.get(name)?;
         let NewOffer { capacity, bandwidth, duration_s } = offer;
         self.host.offer(name, bandwidth, capacity, Duration::from_secs(duration_s))?;
@@ -348,7 +348,7 @@ impl Served {
         leases
     }
 
-    fn release(&self, name: &str, lease: Option<GssdId>) -> Result<Vssd> {
+    fn release(&self, name: &str, lease: Option<GssdId>) -> Result<ServedVssd> {
         self.get(name)?;
         let released = self.host.release(name, lease);
         self.exports.refresh();
@@ -367,25 +367,25 @@ async fn blocking<T: Send + 'static>(
 }
 
 /// All vSSDs.
-#[utoipa::path(get, path = "/v1/vssds", responses((status = 200, body = Vec<Vssd>)))]
-async fn list(served: Shared) -> Answer<Json<Vec<Vssd>>> {
+#[utoipa::path(get, path = "/v1/vssds", responses((status = 200, body = Vec<ServedVssd>)))]
+async fn list(served: Shared) -> Answer<Json<Vec<ServedVssd>>> {
     blocking(served, |served| Ok(served.vssds())).await.map(Json)
 }
 
 /// One vSSD.
 #[utoipa::path(get, path = "/v1/vssds/{name}", params(("name" = String, Path, description = "The vSSD")),
-    responses((status = 200, body = Vssd), (status = 404, body = Failure)))]
-async fn show(served: Shared, UrlPath(name): UrlPath<String>) -> Answer<Json<Vssd>> {
+    responses((status = 200, body = ServedVssd), (status = 404, body = Failure)))]
+async fn show(served: Shared, UrlPath(name): UrlPath<String>) -> Answer<Json<ServedVssd>> {
     blocking(served, move |served| served.get(&name)).await.map(Json)
 }
 
 /// Makes a vSSD and serves it. Only over the Unix socket.
 #[utoipa::path(post, path = "/v1/vssds", request_body = NewVssd,
-    responses((status = 201, description = "It can be used", body = Vssd),
+    responses((status = 201, description = "It can be used", body = ServedVssd),
         (status = 409, description = "There is a vSSD of that name", body = Failure),
         (status = 422, description = "It cannot be so", body = Failure),
         (status = 507, description = "There are not so many channels free", body = Failure)))]
-async fn create(served: Shared, Body(new): Body<NewVssd>) -> Answer<(StatusCode, Json<Vssd>)> {
+async fn create(served: Shared, Body(new): Body<NewVssd>) -> Answer<(StatusCode, Json<ServedVssd>)> {
     blocking(served, move |served| served.create(new)).await.map(|vssd| (StatusCode::CREATED, Json(vssd)))
 }
 
@@ -394,7 +394,7 @@ async fn create(served: Shared, Body(new): Body<NewVssd>) -> Answer<(StatusCode,
     params(("name" = String, Path, description = "The vSSD"),
         ("force" = Option<bool>, Query, description = "Make it smaller although clients may have it open")),
     request_body = NewSize,
-    responses((status = 200, description = "It has that size", body = Vssd), (status = 404, body = Failure),
+    responses((status = 200, description = "It has that size", body = ServedVssd), (status = 404, body = Failure),
         (status = 409, description = "It would become smaller while it is in use", body = Failure),
         (status = 422, description = "It cannot have that size", body = Failure),
         (status = 507, description = "There is not so much flash for it", body = Failure)))]
@@ -403,7 +403,7 @@ async fn resize(
     UrlPath(name): UrlPath<String>,
     uri: Uri,
     Body(NewSize { size }): Body<NewSize>,
-) -> Answer<Json<Vssd>> {
+) -> Answer<Json<ServedVssd>> {
     let force = is_forced(&uri);
     blocking(served, move |served| served.resize(&name, size, force)).await.map(Json)
 }
@@ -414,7 +414,7 @@ async fn resize(
     params(("name" = String, Path, description = "The vSSD"),
         ("force" = Option<bool>, Query, description = "Cut off clients that have it open")),
     request_body = NewAccess,
-    responses((status = 200, description = "These may open it", body = Vssd), (status = 404, body = Failure),
+    responses((status = 200, description = "These may open it", body = ServedVssd), (status = 404, body = Failure),
         (status = 409, description = "It may be in use", body = Failure),
         (status = 422, description = "There is no such user, or it cannot be so", body = Failure)))]
 async fn access(
@@ -422,7 +422,7 @@ async fn access(
     UrlPath(name): UrlPath<String>,
     uri: Uri,
     Body(access): Body<NewAccess>,
-) -> Answer<Json<Vssd>> {
+) -> Answer<Json<ServedVssd>> {
     let force = is_forced(&uri);
     blocking(served, move |served| served.set_access(&name, access, force)).await.map(Json)
 }
@@ -436,9 +436,9 @@ fn is_forced(uri: &Uri) -> bool {
 #[utoipa::path(delete, path = "/v1/vssds/{name}",
     params(("name" = String, Path, description = "The vSSD"),
         ("force" = Option<bool>, Query, description = "Cut off clients that have it open")),
-    responses((status = 200, description = "It was so, and is gone", body = Vssd), (status = 404, body = Failure),
+    responses((status = 200, description = "It was so, and is gone", body = ServedVssd), (status = 404, body = Failure),
         (status = 409, description = "Clients have it open", body = Failure)))]
-async fn remove(served: Shared, UrlPath(name): UrlPath<String>, uri: Uri) -> Answer<Json<Vssd>> {
+async fn remove(served: Shared, UrlPath(name): UrlPath<String>, uri: Uri) -> Answer<Json<ServedVssd>> {
     let force = is_forced(&uri);
     blocking(served, move |served| served.remove(&name, force)).await.map(Json)
 }
@@ -447,13 +447,13 @@ async fn remove(served: Shared, UrlPath(name): UrlPath<String>, uri: Uri) -> Ans
 /// leased when the next forecast, within three minutes, differs goes back to the vSSD. Only over the Unix socket.
 #[utoipa::path(post, path = "/v1/vssds/{name}/offers",
     params(("name" = String, Path, description = "A regular or unsold vSSD")), request_body = NewOffer,
-    responses((status = 200, description = "It was heard", body = Vssd), (status = 404, body = Failure),
+    responses((status = 200, description = "It was heard", body = ServedVssd), (status = 404, body = Failure),
         (status = 422, description = "A harvest vSSD lends nothing", body = Failure)))]
 async fn offer(
     served: Shared,
     UrlPath(name): UrlPath<String>,
     Body(offer): Body<NewOffer>,
-) -> Answer<Json<Vssd>> {
+) -> Answer<Json<ServedVssd>> {
     blocking(served, move |served| served.offer(&name, offer)).await.map(Json)
 }
 
@@ -479,16 +479,16 @@ async fn request(
 #[utoipa::path(delete, path = "/v1/vssds/{name}/leases/{id}",
     params(("name" = String, Path, description = "The harvest vSSD"),
         ("id" = u64, Path, description = "The lease")),
-    responses((status = 200, description = "It goes back", body = Vssd), (status = 404, body = Failure)))]
-async fn release(served: Shared, UrlPath((name, id)): UrlPath<(String, u64)>) -> Answer<Json<Vssd>> {
+    responses((status = 200, description = "It goes back", body = ServedVssd), (status = 404, body = Failure)))]
+async fn release(served: Shared, UrlPath((name, id)): UrlPath<(String, u64)>) -> Answer<Json<ServedVssd>> {
     blocking(served, move |served| served.release(&name, Some(GssdId(id)))).await.map(Json)
 }
 
 /// Gives all leases of a vSSD back, with all their data. Only over the Unix socket.
 #[utoipa::path(delete, path = "/v1/vssds/{name}/leases",
     params(("name" = String, Path, description = "The harvest vSSD")),
-    responses((status = 200, description = "They go back", body = Vssd), (status = 404, body = Failure)))]
-async fn release_all(served: Shared, UrlPath(name): UrlPath<String>) -> Answer<Json<Vssd>> {
+    responses((status = 200, description = "They go back", body = ServedVssd), (status = 404, body = Failure)))]
+async fn release_all(served: Shared, UrlPath(name): UrlPath<String>) -> Answer<Json<ServedVssd>> {
     blocking(served, move |served| served.release(&name, None)).await.map(Json)
 }
 

@@ -62,22 +62,31 @@ fn a_status() -> VssdStatus {
     }
 }
 
-fn unserved() -> Vssd {
+fn unserved() -> ServedVssd {
     let (uris, tls_clients) = Default::default();
     let (error, socket_owner, socket_mode) = Default::default();
     let process = None;
-    Vssd { status: a_status(), uris, clients: 0, error, process, socket_owner, socket_mode, tls_clients }
+    ServedVssd {
+        status: a_status(),
+        uris,
+        clients: 0,
+        error,
+        process,
+        socket_owner,
+        socket_mode,
+        tls_clients,
+    }
 }
 
 #[test]
 fn a_vssd_is_one_object() {
-    let vssd = Vssd { uris: vec!["nbd://h/a".into()], clients: 1, ..unserved() };
+    let vssd = ServedVssd { uris: vec!["nbd://h/a".into()], clients: 1, ..unserved() };
     let value = serde_json::to_value(&vssd).unwrap();
     assert_eq!(
         (&value["name"], &value["kind"], &value["uris"][0]),
         (&json!("a"), &json!("regular"), &json!("nbd://h/a"))
     );
-    assert_eq!(serde_json::from_value::<Vssd>(value).unwrap(), vssd);
+    assert_eq!(serde_json::from_value::<ServedVssd>(value).unwrap(), vssd);
     let new: NewVssd =
         serde_json::from_value(json!({ "name": "a", "kind": "harvest", "channels": 1 })).unwrap();
     assert_eq!((new.kind, new.channels, new.size), (VssdKind::Harvest, Some(1), None));
@@ -117,7 +126,7 @@ fn metrics_are_announced_and_have_numbers() {
         stopped: Some("its disk is full".into()),
     };
     let process = Some(ExportProcessStatus { pid: None, serving: false, restarts: 3 });
-    let page = metrics::page(vec![Vssd { process, ..unserved() }], status, PageFormat::Prometheus);
+    let page = metrics::page(vec![ServedVssd { process, ..unserved() }], status, PageFormat::Prometheus);
     for line in [
         "headstart_harvest_vssd_size_bytes{vssd=\"a\",kind=\"regular\"} 1048576",
         "headstart_harvest_vssd_harvest_wear_ratio{vssd=\"a\",kind=\"regular\"} 0.25",
@@ -139,7 +148,7 @@ fn metrics_are_announced_and_have_numbers() {
 #[test]
 fn both_formats_of_the_metrics_say_the_same() {
     let recorded = include_str!("../../../tests/fixtures/0.1.0/json/harvest-v1-vssds.json");
-    let vssds: Vec<Vssd> = serde_json::from_str(recorded).unwrap();
+    let vssds: Vec<ServedVssd> = serde_json::from_str(recorded).unwrap();
     let recorded = include_str!("../../../tests/fixtures/0.1.0/json/harvest-v1-status.json");
     let status: HostStatus = serde_json::from_str(recorded).unwrap();
     let facts = |format| Metrics::parse(&metrics::page(vssds.clone(), status.clone(), format)).facts();

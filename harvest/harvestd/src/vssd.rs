@@ -7,7 +7,8 @@ use utoipa::ToSchema;
 
 /// A vSSD, with the addresses and the users that it is served to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Vssd {
+#[schema(as = Vssd)]
+pub struct ServedVssd {
     /// The state of the vSSD.
     #[serde(flatten)]
     pub status: VssdStatus,

@@ -11,7 +11,7 @@ use headstart_command_line::report::{Outcome, Report};
 use headstart_flash::VssdKind;
 use headstart_harvestd::client::HarvestClient;
 use headstart_harvestd::host::VssdStatus;
-use headstart_harvestd::{NewAccess, NewVssd, Vssd};
+use headstart_harvestd::{NewAccess, NewVssd, ServedVssd};
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -181,7 +181,7 @@ impl Create {
 
 #[derive(Serialize)]
 struct Listed {
-    vssds: Vec<Vssd>,
+    vssds: Vec<ServedVssd>,
 }
 
 impl Outcome for Listed {}
@@ -195,7 +195,7 @@ impl fmt::Display for Listed {
 
 /// One vSSD, as the daemon sees it.
 #[derive(Serialize)]
-pub(super) struct VssdReport(pub(super) Vssd);
+pub(super) struct VssdReport(pub(super) ServedVssd);
 
 impl Outcome for VssdReport {}
 
@@ -221,11 +221,11 @@ impl fmt::Display for Deleted {
 }
 
 /// A vSSD in words.
-struct Line<'a>(&'a Vssd);
+struct Line<'a>(&'a ServedVssd);
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Vssd { status, uris, clients, error, process, socket_owner, tls_clients, .. } = self.0;
+        let ServedVssd { status, uris, clients, error, process, socket_owner, tls_clients, .. } = self.0;
         let VssdStatus { name, kind, size, channels, used, lent, offered, erasing, leased, .. } = status;
         let VssdStatus { borrowed, leases, .. } = status;
         let channels = count(u64::from(*channels), "channel");
