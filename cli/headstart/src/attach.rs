@@ -29,8 +29,8 @@ use headstart_command_line::report::{Outcome, Report};
 use headstart_command_line::terminal::{Terminal, print_above};
 use headstart_diskd::lines::VersionQuery;
 use headstart_diskd::{
-    Copies, DiskSession, Environment, Preloads, QemuVersion, RecordedBoots, ServerSettings, Servers,
-    SwarmConnector, SyncThread, Totals, Way, metrics,
+    Copies, DiskAddress, DiskSession, Environment, Preloads, QemuVersion, RecordedBoots, ServerSettings,
+    Servers, SwarmConnector, SyncThread, Totals, metrics,
 };
 use headstart_export::Leftover;
 use headstart_image::progress::Progress;
@@ -208,7 +208,7 @@ impl Attach {
         took: Duration,
         json: bool,
     ) -> Result<()> {
-        let ways = servers.ways.as_slice();
+        let addresses = servers.addresses.as_slice();
         let warnings: Vec<_> = session.warnings.iter().chain(&servers.warnings).map(String::as_str).collect();
         for warning in &warnings {
             let _ = writeln!(std::io::stderr(), "headstart: warning: {warning}");
@@ -225,10 +225,10 @@ impl Attach {
                 size: disk.disk.size(),
                 writable: !disk.disk.is_read_only(),
             });
-            let ready = Ready { disks: disks.collect(), ways, metrics, warnings, ready_ms };
+            let ready = Ready { disks: disks.collect(), ways: addresses, metrics, warnings, ready_ms };
             writeln!(out, "{}", serde_json::to_string(&ready).unwrap_or_default())
         } else {
-            print_ready(&mut out, session, ways, metrics.as_deref(), ready_ms)
+            print_ready(&mut out, session, addresses, metrics.as_deref(), ready_ms)
         };
         written.and_then(|()| out.flush()).map_err(|e| Error::io("cannot write to standard output", e))
     }
@@ -306,7 +306,7 @@ fn sizes(session: &DiskSession) -> Vec<u64> {
 #[derive(Serialize)]
 struct Ready<'a> {
     disks: Vec<ReadyDisk<'a>>,
-    ways: &'a [Way],
+    ways: &'a [DiskAddress],
     metrics: Option<String>,
     /// The warnings for the user, if an agent passes them on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -330,7 +330,7 @@ struct ReadyDisk<'a> {
 fn print_ready(
     out: &mut impl Write,
     session: &DiskSession,
-    ways: &[Way],
+    addresses: &[DiskAddress],
     metrics: Option<&str>,
     ready_ms: u64,
 ) -> std::io::Result<()> {
@@ -342,9 +342,9 @@ fn print_ready(
         let name = if session.disks.len() > 1 { format!("{}: ", disk.name) } else { String::new() };
         writeln!(out, "{name}{image}{kept} is a disk of {size}, {access}, after {ready_ms} ms")?;
     }
-    for way in ways {
-        writeln!(out, "  {}", way.uri)?;
-        if let Some(qemu) = &way.qemu {
+    for address in addresses {
+        writeln!(out, "  {}", address.uri)?;
+        if let Some(qemu) = &address.qemu {
             writeln!(out, "    {qemu}")?;
         }
     }

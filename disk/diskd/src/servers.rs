@@ -59,12 +59,12 @@ impl ServerSettings {
     }
 }
 
-/// One way for clients to reach the disks.
+/// An address at which clients reach the disks.
 #[derive(Serialize)]
-pub struct Way {
+pub struct DiskAddress {
     /// The URI or path with which clients open the disk.
     pub uri: String,
-    /// A QEMU command line that starts a guest with the disk; `None` if QEMU cannot use this way.
+    /// A QEMU command line that starts a guest with the disk; `None` if QEMU cannot use this address.
     pub qemu: Option<String>,
 }
 
@@ -72,8 +72,8 @@ pub struct Way {
 #[derive(Default)]
 pub struct Servers {
     running: Vec<Box<dyn Server>>,
-    /// The ways for clients to reach the disks, in the order in which the servers were started.
-    pub ways: Vec<Way>,
+    /// The addresses at which clients reach the disks, in the order in which the servers were started.
+    pub addresses: Vec<DiskAddress>,
     /// Warnings to show the user; empty if there are none.
     pub warnings: Vec<String>,
     /// The directory made for a socket without a given path.
@@ -114,7 +114,7 @@ impl Servers {
     }
 
     fn add(&mut self, server: Box<dyn Server>, qemu: Option<String>) {
-        self.ways.push(Way { uri: server.uri(), qemu });
+        self.addresses.push(DiskAddress { uri: server.uri(), qemu });
         self.running.push(server);
     }
 
@@ -167,7 +167,7 @@ impl Servers {
             // The URI of a server with one disk names it already.
             let uri = if session.disks.len() == 1 { uri.clone() } else { with_export(&uri, &disk.name) };
             let qemu = settings.tls.is_none().then(|| nbd_line(&uri, disk.disk.is_read_only()));
-            self.ways.push(Way { uri, qemu });
+            self.addresses.push(DiskAddress { uri, qemu });
         }
         Ok(())
     }

@@ -116,7 +116,7 @@ fn a_program_serves_a_disk_with_the_library_alone() {
     };
     let mut servers = Servers::start(&settings, None, &session).unwrap();
     session.is_served();
-    let uris: Vec<_> = servers.ways.iter().map(|way| way.uri.clone()).collect();
+    let uris: Vec<_> = servers.addresses.iter().map(|address| address.uri.clone()).collect();
     assert!(uris.len() == 1 && uris[0].contains("disk.sock"), "{uris:?}");
     let mut client = UnixStream::connect(&socket).unwrap();
     client.set_read_timeout(Some(LIMIT)).unwrap();

@@ -18,7 +18,7 @@ type Known = (&'static str, &'static [&'static str]);
 /// The names that are still to be told apart. No new one is added, and no crate is added to one.
 ///
 /// A name that only one crate defines any more is taken off, and so is a crate that has another name for it now.
-const KNOWN: &[Known] = &[("Way", &["disk/diskd", "lab/sim"])];
+const KNOWN: &[Known] = &[];
 
 /// Names that several crates may define, with the reasons.
 const ALLOWED: &[(&str, &str)] = &[(
