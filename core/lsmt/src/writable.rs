@@ -105,10 +105,10 @@ use self::copied_up::CopiedUp;
 use self::files::{Directory, RealDirectory, refuse_content};
 use self::gate::{Counters, Gate};
 use self::pair::Pair;
-use self::runs::{Piece, RunMap, What};
+use self::runs::{ExtentKind, RunMap, SectorExtent};
 use self::space::FileRange;
 use self::state::{State, StoreError};
-use self::view::{Alive, Frozen, Generation, PIECES, View, whole_sectors};
+use self::view::{Alive, EXTENTS_AT_ONCE, Frozen, Generation, View, whole_sectors};
 use crate::Segment;
 use crate::stack::check_bounds;
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result, SECTOR_SIZE, to_usize};
@@ -531,20 +531,20 @@ impl WritableDisk {
             let pair = self.generation().active.clone();
             let moffset = self.append(&pair, data)?;
             // A pair that was frozen in the meantime takes nothing more: write it again to the next one.
-            if self.enter(&pair, Piece { start, end, what: What::Data(moffset) }) {
+            if self.enter(&pair, SectorExtent { start, end, kind: ExtentKind::Data(moffset) }) {
                 return Ok(());
             }
             self.ready.lock().push(FileRange { pair: pair.number, start: moffset, end: moffset + sectors });
         }
     }
 
-    /// Enters `piece` of `pair`; `false` if that pair no longer is the active one.
-    fn enter(&self, pair: &Arc<Pair>, piece: Piece) -> bool {
+    /// Enters `extent` of `pair`; `false` if that pair no longer is the active one.
+    fn enter(&self, pair: &Arc<Pair>, extent: SectorExtent) -> bool {
         let mut view = self.view_mut();
         let active = Arc::ptr_eq(&view.generation.active, pair);
         if active {
-            view.copied_up.remove(piece.start, piece.end);
-            let records = view.write(piece);
+            view.copied_up.remove(extent.start, extent.end);
+            let records = view.write(extent);
             self.unlogged.fetch_add(records as u64, Ordering::Relaxed);
         }
         active
@@ -575,16 +575,16 @@ impl BlockDevice for WritableDisk {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let end = (offset.saturating_add(buf.len() as u64)).div_ceil(SECTOR_SIZE);
         let mut start = offset / SECTOR_SIZE;
-        let mut pieces = [Piece::EMPTY; PIECES];
+        let mut extents = [SectorExtent::EMPTY; EXTENTS_AT_ONCE];
         loop {
             let (generation, count, reached) = {
                 let view = self.view();
                 check_bounds(offset, buf.len() as u64, view.size)?;
-                let (count, reached) = view.pieces(start, end, &mut pieces);
+                let (count, reached) = view.extents(start, end, &mut extents);
                 (view.generation.clone(), count, reached)
             };
-            for piece in &pieces[..count] {
-                generation.read_piece(*piece, buf, offset)?;
+            for extent in &extents[..count] {
+                generation.read_extent(*extent, buf, offset)?;
             }
             if reached >= end {
                 return Ok(());
@@ -594,13 +594,13 @@ impl BlockDevice for WritableDisk {
     }
 
     fn extent_at(&self, offset: u64) -> Result<Extent> {
-        let (generation, piece) = {
+        let (generation, extent) = {
             let view = self.view();
             check_bounds(offset, 1, view.size)?;
-            let piece = view.runs.pieces(offset / SECTOR_SIZE, view.size / SECTOR_SIZE).next();
-            (view.generation.clone(), piece.unwrap_or(Piece::EMPTY))
+            let extent = view.runs.extents(offset / SECTOR_SIZE, view.size / SECTOR_SIZE).next();
+            (view.generation.clone(), extent.unwrap_or(SectorExtent::EMPTY))
         };
-        generation.extent(piece, offset)
+        generation.extent(extent, offset)
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
@@ -627,11 +627,11 @@ impl BlockDevice for WritableDisk {
                 continue;
             }
             self.bound_pending()?;
-            let piece = Piece { start, end: end.min(start + step), what: What::Zero };
-            let _admitted = self.admit_zeroes(start, piece.end)?;
+            let zeroed = SectorExtent { start, end: end.min(start + step), kind: ExtentKind::Zero };
+            let _admitted = self.admit_zeroes(start, zeroed.end)?;
             self.counters.writes.fetch_add(1, Ordering::Relaxed);
-            while !self.enter(&self.generation().active, piece) {}
-            start = piece.end;
+            while !self.enter(&self.generation().active, zeroed) {}
+            start = zeroed.end;
         }
         Ok(())
     }

@@ -4,9 +4,9 @@
 use super::WritableDisk;
 use super::collector::Collector;
 use super::pair::Pair;
-use super::runs::{Piece, RunMap, What, visit_merged};
+use super::runs::{ExtentKind, RunMap, SectorExtent, visit_merged};
 use super::space::{self, BLOCK_SECTORS, FileRange};
-use super::view::{Frozen, Generation, PIECES};
+use super::view::{EXTENTS_AT_ONCE, Frozen, Generation};
 use headstart_block::{Error, Result, SECTOR_SIZE};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ struct Batch {
 /// A range of the disk, the content that it must still have, and the sector of the batch where its data is; none
 /// for zeros.
 struct Entry {
-    expected: Piece,
+    expected: SectorExtent,
     place: Option<u64>,
 }
 
@@ -62,16 +62,16 @@ impl Batch {
         self.buffer.len() >= BATCH_BYTES || self.entries.len() >= LOOK_MAX
     }
 
-    /// Reads data of `piece` as far as there is room for it; returns where it stopped.
-    fn read(&mut self, from: &Pair, piece: Piece, expected: What) -> Result<u64> {
-        let What::Data(moffset) = piece.what else { return Ok(piece.end) };
+    /// Reads data of `extent` as far as there is room for it; returns where it stopped.
+    fn read(&mut self, from: &Pair, extent: SectorExtent, expected: ExtentKind) -> Result<u64> {
+        let ExtentKind::Data(moffset) = extent.kind else { return Ok(extent.end) };
         let filled = self.buffer.len();
-        let sectors = piece.len().min((BATCH_BYTES.saturating_sub(filled) as u64).div_ceil(SECTOR_SIZE));
+        let sectors = extent.len().min((BATCH_BYTES.saturating_sub(filled) as u64).div_ceil(SECTOR_SIZE));
         #[expect(clippy::cast_possible_truncation, reason = "at most a batch")]
         self.buffer.resize(filled + (sectors * SECTOR_SIZE) as usize, 0);
         from.read_at(&mut self.buffer[filled..], moffset * SECTOR_SIZE)?;
-        let end = piece.start + sectors;
-        let expected = Piece { start: piece.start, end, what: expected };
+        let end = extent.start + sectors;
+        let expected = SectorExtent { start: extent.start, end, kind: expected };
         self.entries.push(Entry { expected, place: Some(filled as u64 / SECTOR_SIZE) });
         Ok(end)
     }
@@ -84,7 +84,7 @@ impl WritableDisk {
         let (mut looked, mut ended) = (0, false);
         let mut batch: Option<Batch> = None;
         while !ended && looked < LOOK_MAX && batch.as_ref().is_none_or(|batch| !batch.is_full()) {
-            let (active, pieces, end) = self.next_runs(position);
+            let (active, extents, end) = self.next_runs(position);
             looked += LOOK_AT_ONCE;
             let batch = match &mut batch {
                 Some(batch) if Arc::ptr_eq(&batch.to, &active) => batch,
@@ -98,15 +98,15 @@ impl WritableDisk {
             }
             let dead = collector.dead.entry(batch.to.number).or_default();
             position = end.unwrap_or(0);
-            'pieces: for piece in pieces {
+            'extents: for extent in extents {
                 for part in
-                    sparse_parts(piece, |sector| dead.dead_beside(sector) >= least).into_iter().flatten()
+                    sparse_parts(extent, |sector| dead.dead_beside(sector) >= least).into_iter().flatten()
                 {
                     let from = Arc::clone(&batch.to);
-                    let reached = batch.read(&from, part, part.what)?;
+                    let reached = batch.read(&from, part, part.kind)?;
                     if reached < part.end || batch.is_full() {
                         position = reached;
-                        break 'pieces;
+                        break 'extents;
                     }
                 }
             }
@@ -121,23 +121,23 @@ impl WritableDisk {
     }
 
     /// Copies the next runs of data from `position` on. Returns their end too, unless it is the end of the disk.
-    fn next_runs(&self, position: u64) -> (Arc<Pair>, Vec<Piece>, Option<u64>) {
+    fn next_runs(&self, position: u64) -> (Arc<Pair>, Vec<SectorExtent>, Option<u64>) {
         let view = self.view();
-        let mut pieces = Vec::with_capacity(LOOK_AT_ONCE);
+        let mut extents = Vec::with_capacity(LOOK_AT_ONCE);
         let (mut seen, mut end) = (0, Some(position));
-        for piece in view.runs.pieces(position, view.runs.end()) {
+        for extent in view.runs.extents(position, view.runs.end()) {
             if seen == LOOK_AT_ONCE {
                 break;
             }
-            (seen, end) = (seen + 1, Some(piece.end));
-            if matches!(piece.what, What::Data(_)) {
-                pieces.push(piece);
+            (seen, end) = (seen + 1, Some(extent.end));
+            if matches!(extent.kind, ExtentKind::Data(_)) {
+                extents.push(extent);
             }
         }
         if end.is_some_and(|end| end >= view.runs.end()) {
             end = None;
         }
-        (Arc::clone(&view.generation.active), pieces, end)
+        (Arc::clone(&view.generation.active), extents, end)
     }
 
     /// Moves a batch out of the frozen pairs; once upper pairs hide all of them, drops them. Returns whether it did
@@ -185,23 +185,23 @@ impl WritableDisk {
         batch: &mut Batch,
     ) -> Result<u64> {
         let mut reached = range.1;
-        let mut pieces = [Piece::EMPTY; PIECES];
-        let visited = visit_merged(levels, range.0, range.1, &mut |level, whole: Piece| {
+        let mut extents = [SectorExtent::EMPTY; EXTENTS_AT_ONCE];
+        let visited = visit_merged(levels, range.0, range.1, &mut |level, whole: SectorExtent| {
             let mut start = whole.start;
             while start < whole.end {
                 if batch.is_full() {
                     reached = start;
                     return Err(Stop::Full);
                 }
-                let (count, looked) = self.view().pieces(start, whole.end, &mut pieces);
-                for hole in pieces[..count].iter().filter(|piece| piece.what == What::Hole) {
-                    let seen = Piece { what: whole.what.skip(hole.start - whole.start), ..*hole };
-                    if seen.what == What::Zero {
-                        let expected = Piece { what: What::Hole, ..seen };
+                let (count, looked) = self.view().extents(start, whole.end, &mut extents);
+                for hole in extents[..count].iter().filter(|extent| extent.kind == ExtentKind::Hole) {
+                    let seen = SectorExtent { kind: whole.kind.skip(hole.start - whole.start), ..*hole };
+                    if seen.kind == ExtentKind::Zero {
+                        let expected = SectorExtent { kind: ExtentKind::Hole, ..seen };
                         batch.entries.push(Entry { expected, place: None });
                         continue;
                     }
-                    let stopped = batch.read(&generation.frozen[level].pair, seen, What::Hole)?;
+                    let stopped = batch.read(&generation.frozen[level].pair, seen, ExtentKind::Hole)?;
                     if stopped < seen.end {
                         reached = stopped;
                         return Err(Stop::Full);
@@ -223,9 +223,9 @@ impl WritableDisk {
         for level in frozen {
             let number = level.pair.number;
             let declared = collector.pass.declared.entry(number).or_default();
-            for piece in level.runs.pieces(from.max(*declared), reached.max(*declared)) {
-                if let What::Data(start) = piece.what {
-                    space::push(&mut dead, FileRange { pair: number, start, end: start + piece.len() });
+            for extent in level.runs.extents(from.max(*declared), reached.max(*declared)) {
+                if let ExtentKind::Data(start) = extent.kind {
+                    space::push(&mut dead, FileRange { pair: number, start, end: start + extent.len() });
                 }
             }
             *declared = reached.max(*declared);
@@ -247,14 +247,16 @@ impl WritableDisk {
         for some in entries.chunks(ENTER_AT_ONCE) {
             let mut view = self.view_mut();
             is_active = is_active && Arc::ptr_eq(&view.generation.active, to);
-            if some.iter().any(|entry| entry.expected.what == What::Hole) {
+            if some.iter().any(|entry| entry.expected.kind == ExtentKind::Hole) {
                 is_active = is_active && view.generation.set_aside().is_empty();
             }
             for Entry { expected, place } in some {
                 let mut found = Vec::new();
                 if is_active {
-                    let same = |piece: &Piece| piece.what == expected.what.skip(piece.start - expected.start);
-                    found.extend(view.runs.pieces(expected.start, expected.end).filter(same));
+                    let same = |extent: &SectorExtent| {
+                        extent.kind == expected.kind.skip(extent.start - expected.start)
+                    };
+                    found.extend(view.runs.extents(expected.start, expected.end).filter(same));
                 }
                 let mut entered = expected.start;
                 let at = |sector: u64| place.map(|place| start + place + sector - expected.start);
@@ -265,12 +267,12 @@ impl WritableDisk {
                         space::push(&mut stale, FileRange { pair: to.number, start: from, end });
                     }
                 };
-                for piece in found {
-                    skipped(entered, piece.start);
-                    let what = at(piece.start).map_or(What::Zero, What::Data);
-                    let records = view.write(Piece { what, ..piece });
+                for extent in found {
+                    skipped(entered, extent.start);
+                    let kind = at(extent.start).map_or(ExtentKind::Zero, ExtentKind::Data);
+                    let records = view.write(SectorExtent { kind, ..extent });
                     self.unlogged.fetch_add(records as u64, Ordering::Relaxed);
-                    entered = piece.end;
+                    entered = extent.end;
                 }
                 skipped(entered, expected.end);
             }
@@ -292,16 +294,19 @@ impl WritableDisk {
 
 /// The parts of a run that are in blocks with dead sectors, as `is_sparse` tells: all of a short run, otherwise the
 /// parts in its first and its last block. No other block can have any.
-fn sparse_parts(piece: Piece, is_sparse: impl Fn(u64) -> bool) -> [Option<Piece>; 2] {
-    let What::Data(first) = piece.what else { return [None; 2] };
-    let last = first + piece.len() - 1;
+fn sparse_parts(extent: SectorExtent, is_sparse: impl Fn(u64) -> bool) -> [Option<SectorExtent>; 2] {
+    let ExtentKind::Data(first) = extent.kind else { return [None; 2] };
+    let last = first + extent.len() - 1;
     let (head, tail) = (is_sparse(first), is_sparse(last));
-    if piece.len() <= MOVED_WHOLE {
-        return [(head || tail).then_some(piece), None];
+    if extent.len() <= MOVED_WHOLE {
+        return [(head || tail).then_some(extent), None];
     }
-    let head_end = piece.start + (BLOCK_SECTORS - first % BLOCK_SECTORS);
-    let tail_start = piece.end - (last % BLOCK_SECTORS + 1);
-    let tail_piece =
-        Piece { start: tail_start, end: piece.end, what: piece.what.skip(tail_start - piece.start) };
-    [head.then_some(Piece { end: head_end, ..piece }), tail.then_some(tail_piece)]
+    let head_end = extent.start + (BLOCK_SECTORS - first % BLOCK_SECTORS);
+    let tail_start = extent.end - (last % BLOCK_SECTORS + 1);
+    let tail_extent = SectorExtent {
+        start: tail_start,
+        end: extent.end,
+        kind: extent.kind.skip(tail_start - extent.start),
+    };
+    [head.then_some(SectorExtent { end: head_end, ..extent }), tail.then_some(tail_extent)]
 }

@@ -16,7 +16,7 @@ use super::collector::Collector;
 use super::lack::Unmerged;
 use super::pair::Pair;
 use super::policy::Limits;
-use super::runs::{Piece, What};
+use super::runs::{ExtentKind, SectorExtent};
 use super::space::{self, FileRange};
 use headstart_block::{BlockDevice, ByteRange, ErrorKind, Result, SECTOR_SIZE};
 use std::sync::Arc;
@@ -42,25 +42,25 @@ struct Window {
     start: u64,
     end: u64,
     /// The runs that it had when it was read.
-    pieces: Vec<Piece>,
+    extents: Vec<SectorExtent>,
     /// The place of its bytes in the buffer that was read, in sectors; `None` if all are zeros.
     place: Option<u64>,
 }
 
 impl Window {
     /// The sectors from the first of these runs to the last.
-    fn of(mut pieces: Vec<Piece>) -> Option<Self> {
-        let is_run = |piece: &Piece| piece.what != What::Hole;
-        let (first, last) = (pieces.iter().position(is_run)?, pieces.iter().rposition(is_run)?);
-        pieces.truncate(last + 1);
-        pieces.drain(..first);
-        let (start, end) = (pieces.first()?.start, pieces.last()?.end);
-        Some(Self { start, end, pieces, place: None })
+    fn of(mut extents: Vec<SectorExtent>) -> Option<Self> {
+        let is_run = |extent: &SectorExtent| extent.kind != ExtentKind::Hole;
+        let (first, last) = (extents.iter().position(is_run)?, extents.iter().rposition(is_run)?);
+        extents.truncate(last + 1);
+        extents.drain(..first);
+        let (start, end) = (extents.first()?.start, extents.last()?.end);
+        Some(Self { start, end, extents, place: None })
     }
 
     /// The parts that show the levels below.
-    fn holes(&self) -> impl Iterator<Item = Piece> {
-        self.pieces.iter().copied().filter(|piece| piece.what == What::Hole)
+    fn holes(&self) -> impl Iterator<Item = SectorExtent> {
+        self.extents.iter().copied().filter(|extent| extent.kind == ExtentKind::Hole)
     }
 
     /// Bytes that merging it copies up.
@@ -76,9 +76,9 @@ impl Window {
     /// content can change and be the same again, because no place of the data file is used twice.
     #[expect(clippy::cast_possible_truncation, reason = "places in a window")]
     fn agrees_with(&self, bytes: &[u8]) -> bool {
-        let zeros = self.pieces.iter().filter(|piece| piece.what == What::Zero);
+        let zeros = self.extents.iter().filter(|extent| extent.kind == ExtentKind::Zero);
         zeros
-            .map(|piece| [piece.start, piece.end].map(|at| ((at - self.start) * SECTOR_SIZE) as usize))
+            .map(|extent| [extent.start, extent.end].map(|at| ((at - self.start) * SECTOR_SIZE) as usize))
             .all(|[start, end]| bytes[start..end].iter().all(|byte| *byte == 0))
     }
 }
@@ -201,8 +201,8 @@ impl WritableDisk {
     /// The runs of a range that was a window, if there are still several.
     fn window_of(&self, range: ByteRange) -> Option<Window> {
         let view = self.view();
-        let pieces = view.runs.pieces(range.offset() / SECTOR_SIZE, range.end() / SECTOR_SIZE);
-        Window::of(pieces.collect()).filter(|window| window.pieces.len() > 1)
+        let extents = view.runs.extents(range.offset() / SECTOR_SIZE, range.end() / SECTOR_SIZE);
+        Window::of(extents.collect()).filter(|window| window.extents.len() > 1)
     }
 
     /// The next window from `position` on whose runs are worth merging, and the place to go on: `u64::MAX` at the end.
@@ -212,7 +212,7 @@ impl WritableDisk {
         let mut position = position;
         for _ in 0..LOOK_AT_ONCE {
             let runs_end = view.runs.end();
-            let next = view.runs.pieces(position, runs_end).find(|piece| piece.what != What::Hole);
+            let next = view.runs.extents(position, runs_end).find(|extent| extent.kind != ExtentKind::Hole);
             let Some(next) = next else { return (None, u64::MAX) };
             let start = next.start - next.start % sectors;
             let end = (start + sectors).min(size);
@@ -221,19 +221,19 @@ impl WritableDisk {
                 position = next.end;
                 continue;
             }
-            let pieces: Vec<_> = view.runs.pieces(start, end).collect();
-            let runs = pieces.iter().filter(|piece| piece.what != What::Hole).count() as u64;
+            let extents: Vec<_> = view.runs.extents(start, end).collect();
+            let runs = extents.iter().filter(|extent| extent.kind != ExtentKind::Hole).count() as u64;
             let crosses = |sector: u64| {
                 let around = sector > 0 && sector < runs_end;
                 u64::from(
-                    around && view.runs.pieces(sector - 1, sector + 1).count() == 1 && {
-                        view.runs.pieces(sector - 1, sector).any(|piece| piece.what != What::Hole)
+                    around && view.runs.extents(sector - 1, sector + 1).count() == 1 && {
+                        view.runs.extents(sector - 1, sector).any(|extent| extent.kind != ExtentKind::Hole)
                     },
                 )
             };
             position = end;
             if runs >= least + crosses(start) + crosses(end) {
-                return (Window::of(pieces), end);
+                return (Window::of(extents), end);
             }
         }
         (None, position)
@@ -247,18 +247,18 @@ impl WritableDisk {
         let moffset = self.append(to, &batch.buffer)?;
         let mut stale = Vec::new();
         for window in &batch.windows {
-            let Window { start, end, pieces, place } = window;
+            let Window { start, end, extents, place } = window;
             let mut view = self.view_mut();
             let is_active = Arc::ptr_eq(&view.generation.active, to);
             // Holes show the base and frozen pairs, whose changes would change these runs, too.
-            let same = is_active && view.runs.pieces(*start, *end).eq(pieces.iter().copied());
+            let same = is_active && view.runs.extents(*start, *end).eq(extents.iter().copied());
             let place = place.map(|place| moffset + place);
             if same {
-                let what = place.map_or(What::Zero, What::Data);
-                if what.is_data() {
+                let kind = place.map_or(ExtentKind::Zero, ExtentKind::Data);
+                if kind.is_data() {
                     window.holes().for_each(|hole| view.copied_up.add(hole.start, hole.end));
                 }
-                let records = view.write(Piece { start: *start, end: *end, what });
+                let records = view.write(SectorExtent { start: *start, end: *end, kind });
                 self.unlogged.fetch_add(records as u64, Ordering::Relaxed);
             } else if let Some(first) = place {
                 space::push(

@@ -2,9 +2,9 @@
 
 use super::copied_up::CopiedUp;
 use super::pair::{self, Pair};
-use super::runs::{Piece, RunMap, What};
+use super::runs::{ExtentKind, RunMap, SectorExtent};
 use super::state::PAIRS_MAX;
-use super::view::{Frozen, Generation, PIECES};
+use super::view::{EXTENTS_AT_ONCE, Frozen, Generation};
 use super::{Flusher, Maintenance, WritableDisk};
 use crate::Segment;
 use crate::format::FIRST_DATA_SECTOR;
@@ -52,8 +52,8 @@ impl WritableDisk {
             (view.generation.clone(), view.runs.data_sectors(), view.runs.len())
         };
         // The visitor reads no file, so it cannot fail.
-        let _ = self.visit_live(&generation, &mut |_, piece| {
-            live += if piece.what == What::Zero { 0 } else { piece.len() };
+        let _ = self.visit_live(&generation, &mut |_, extent| {
+            live += if extent.kind == ExtentKind::Zero { 0 } else { extent.len() };
             Ok(())
         });
         let taken: u64 = generation.pairs().map(|pair| pair.data_sectors()).sum();
@@ -109,11 +109,11 @@ impl WritableDisk {
         let generation = self.generation();
         let pair = Pair::create(&*self.directory, &self.state.lock().clone(), number)?;
         let mut copy = Copy::new(&pair);
-        self.visit_live(&generation, &mut |from, piece| match (piece.what, &generation.base) {
+        self.visit_live(&generation, &mut |from, extent| match (extent.kind, &generation.base) {
             // Set aside, and not to be collected.
             _ if from.number == generation.active.number => Ok(()),
-            (What::Data(_), _) => copy.data(from, piece),
-            (_, base) => copy.zeroes(piece, base.as_deref()),
+            (ExtentKind::Data(_), _) => copy.data(from, extent),
+            (_, base) => copy.zeroes(extent, base.as_deref()),
         })?;
         let (segments, copied) = copy.finish()?;
         self.directory.sync()?;
@@ -209,15 +209,15 @@ impl WritableDisk {
     fn visit_live(
         &self,
         generation: &Generation,
-        visit: &mut impl FnMut(&Pair, Piece) -> Result<()>,
+        visit: &mut impl FnMut(&Pair, SectorExtent) -> Result<()>,
     ) -> Result<()> {
-        let mut pieces = [Piece::EMPTY; PIECES];
+        let mut extents = [SectorExtent::EMPTY; EXTENTS_AT_ONCE];
         generation.visit_frozen(&mut |pair, whole| {
             let mut start = whole.start;
             while start < whole.end {
-                let (count, reached) = self.view().pieces(start, whole.end, &mut pieces);
-                for hole in pieces[..count].iter().filter(|piece| piece.what == What::Hole) {
-                    visit(pair, Piece { what: whole.what.skip(hole.start - whole.start), ..*hole })?;
+                let (count, reached) = self.view().extents(start, whole.end, &mut extents);
+                for hole in extents[..count].iter().filter(|extent| extent.kind == ExtentKind::Hole) {
+                    visit(pair, SectorExtent { kind: whole.kind.skip(hole.start - whole.start), ..*hole })?;
                 }
                 start = reached;
             }
@@ -277,23 +277,23 @@ impl<'a> Copy<'a> {
         Self { to, buffer: Vec::with_capacity(COPY_CHUNK), data_end: FIRST_DATA_SECTOR, segments: Vec::new() }
     }
 
-    fn data(&mut self, from: &Pair, piece: Piece) -> Result<()> {
-        let mut rest = piece;
+    fn data(&mut self, from: &Pair, extent: SectorExtent) -> Result<()> {
+        let mut rest = extent;
         while rest.start < rest.end {
-            let What::Data(moffset) = rest.what else { return Ok(()) };
+            let ExtentKind::Data(moffset) = rest.kind else { return Ok(()) };
             let room = (COPY_CHUNK - self.buffer.len()) as u64 / SECTOR_SIZE;
             let sectors = rest.len().min(room);
             let filled = self.buffer.len();
             #[expect(clippy::cast_possible_truncation, reason = "at most COPY_CHUNK")]
             self.buffer.resize(filled + (sectors * SECTOR_SIZE) as usize, 0);
             from.read_at(&mut self.buffer[filled..], moffset * SECTOR_SIZE)?;
-            self.record(Piece {
+            self.record(SectorExtent {
                 start: rest.start,
                 end: rest.start + sectors,
-                what: What::Data(self.data_end),
+                kind: ExtentKind::Data(self.data_end),
             });
             self.data_end += sectors;
-            rest = Piece { start: rest.start + sectors, end: rest.end, what: rest.what.skip(sectors) };
+            rest = SectorExtent { start: rest.start + sectors, end: rest.end, kind: rest.kind.skip(sectors) };
             if self.buffer.len() == COPY_CHUNK {
                 self.write_out()?;
             }
@@ -302,22 +302,22 @@ impl<'a> Copy<'a> {
     }
 
     /// Keeps the parts of a zeroed run that hide something of the base.
-    fn zeroes(&mut self, piece: Piece, base: Option<&dyn BlockDevice>) -> Result<()> {
+    fn zeroes(&mut self, extent: SectorExtent, base: Option<&dyn BlockDevice>) -> Result<()> {
         let Some(base) = base else { return Ok(()) };
-        let (mut start, end) = (piece.start, piece.end.min(base.size().div_ceil(SECTOR_SIZE)));
+        let (mut start, end) = (extent.start, extent.end.min(base.size().div_ceil(SECTOR_SIZE)));
         while start < end {
-            let extent = base.extent_at(start * SECTOR_SIZE)?;
-            let stop = extent.range.end().div_ceil(SECTOR_SIZE).clamp(start + 1, end);
-            if !extent.zero {
-                self.record(Piece { start, end: stop, what: What::Zero });
+            let found = base.extent_at(start * SECTOR_SIZE)?;
+            let stop = found.range.end().div_ceil(SECTOR_SIZE).clamp(start + 1, end);
+            if !found.zero {
+                self.record(SectorExtent { start, end: stop, kind: ExtentKind::Zero });
             }
             start = stop;
         }
         Ok(())
     }
 
-    fn record(&mut self, piece: Piece) {
-        for next in piece.segments(self.data_end) {
+    fn record(&mut self, extent: SectorExtent) {
+        for next in extent.segments(self.data_end) {
             match self.segments.last_mut() {
                 Some(last) if last.is_continued_by(next) && last.len() + next.len() <= Segment::MAX_LEN => {
                     *last = last.lengthened(next.len());

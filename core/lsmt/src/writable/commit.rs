@@ -2,7 +2,7 @@
 
 use super::WritableDisk;
 use super::pair::Pair;
-use super::runs::{Piece, What, visit_merged};
+use super::runs::{ExtentKind, SectorExtent, visit_merged};
 use super::view::Frozen;
 use crate::layer_writer::{LayerMeta, LayerSummary, LayerWriter};
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
@@ -105,9 +105,11 @@ fn write_layer<W: Write>(levels: &[Arc<Frozen>], out: W, meta: LayerMeta) -> Res
     let end = runs.iter().map(|runs| runs.end()).max().unwrap_or(0);
     let mut writer = LayerWriter::new(out, meta)?;
     let mut buffer = Vec::new();
-    visit_merged(&runs, 0, end, &mut |level, piece| match piece.what {
-        What::Data(moffset) => copy_data(&levels[level].pair, moffset, piece, &mut buffer, &mut writer),
-        _ => writer.zeroes(ByteRange::between(piece.start * SECTOR_SIZE, piece.end * SECTOR_SIZE)),
+    visit_merged(&runs, 0, end, &mut |level, extent| match extent.kind {
+        ExtentKind::Data(moffset) => {
+            copy_data(&levels[level].pair, moffset, extent, &mut buffer, &mut writer)
+        }
+        _ => writer.zeroes(ByteRange::between(extent.start * SECTOR_SIZE, extent.end * SECTOR_SIZE)),
     })?;
     writer.finish()
 }
@@ -115,11 +117,11 @@ fn write_layer<W: Write>(levels: &[Arc<Frozen>], out: W, meta: LayerMeta) -> Res
 fn copy_data<W: Write>(
     from: &Pair,
     moffset: u64,
-    piece: Piece,
+    extent: SectorExtent,
     buffer: &mut Vec<u8>,
     writer: &mut LayerWriter<W>,
 ) -> Result<()> {
-    let (offset, len) = (piece.start * SECTOR_SIZE, piece.len() * SECTOR_SIZE);
+    let (offset, len) = (extent.start * SECTOR_SIZE, extent.len() * SECTOR_SIZE);
     let mut done = 0;
     while done < len {
         let part = (len - done).min(COPY_CHUNK);

@@ -5,7 +5,7 @@ use super::WritableDisk;
 use super::collector::Collector;
 use super::lack::Unmerged;
 use super::policy::{Limits, Load, Space};
-use super::runs::{Piece, What};
+use super::runs::{ExtentKind, SectorExtent};
 use super::view::View;
 use headstart_block::{ByteSize, Error, ErrorKind, Result, SECTOR_SIZE};
 use parking_lot::{Condvar, Mutex};
@@ -114,9 +114,9 @@ struct Demand {
 }
 
 impl Demand {
-    fn piece(self) -> Piece {
-        let what = if self.added > 0 { What::Data(0) } else { What::Zero };
-        Piece { start: self.start, end: self.end, what }
+    fn extent(self) -> SectorExtent {
+        let kind = if self.added > 0 { ExtentKind::Data(0) } else { ExtentKind::Zero };
+        SectorExtent { start: self.start, end: self.end, kind }
     }
 }
 
@@ -214,8 +214,8 @@ impl WritableDisk {
         let limits = &view.limits;
         let space = self.space_of(&view);
         if added > 0 && space.live + added > limits.usable() {
-            let covered = view.runs.pieces(start, end).filter(|piece| piece.what.is_data());
-            let covered: u64 = covered.map(|piece| piece.len() * SECTOR_SIZE).sum();
+            let covered = view.runs.extents(start, end).filter(|extent| extent.kind.is_data());
+            let covered: u64 = covered.map(|extent| extent.len() * SECTOR_SIZE).sum();
             if space.live + added > limits.usable() + covered {
                 return Verdict::Refused(full(limits));
             }
@@ -313,7 +313,7 @@ enum Failed {
 /// `true` where there are so many runs that some must be merged before `demand` may make more.
 fn needs_merging(view: &View, demand: Demand) -> bool {
     let max = view.limits.runs_max(view.size);
-    view.runs.len() as u64 > max + max / 4 && view.runs.adds_a_run(demand.piece())
+    view.runs.len() as u64 > max + max / 4 && view.runs.adds_a_run(demand.extent())
 }
 
 fn full(limits: &Limits) -> Error {

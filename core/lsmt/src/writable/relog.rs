@@ -13,7 +13,7 @@ use super::WritableDisk;
 use super::files::LogFile;
 use super::log::{GROUP_MAX, Log};
 use super::pair::{self, Pair};
-use super::runs::{Piece, RunMap, What};
+use super::runs::{ExtentKind, RunMap, SectorExtent};
 use super::state::{PairFiles, State};
 use super::view::Generation;
 use crate::Segment;
@@ -35,8 +35,8 @@ struct NewLog {
 }
 
 impl NewLog {
-    fn push(&mut self, piece: Piece) -> Result<()> {
-        for record in piece.segments(self.data_mark) {
+    fn push(&mut self, extent: SectorExtent) -> Result<()> {
+        for record in extent.segments(self.data_mark) {
             self.record(record)?;
         }
         Ok(())
@@ -107,21 +107,21 @@ impl WritableDisk {
         let (log, data_mark) = (Log::new(pair.uuid()), FIRST_DATA_SECTOR);
         let mut new = NewLog { file, log, records: Vec::new(), data_mark };
         for level in generation.set_aside().iter().rev() {
-            level.runs.pieces(0, level.runs.end()).try_for_each(|piece| new.push(piece))?;
+            level.runs.extents(0, level.runs.end()).try_for_each(|extent| new.push(extent))?;
         }
         let (mut some, mut position) = (Vec::new(), Some(0));
         while let Some(from) = position {
             position = self.next_of(&mut some, from);
-            some.drain(..).try_for_each(|piece| new.push(piece))?;
+            some.drain(..).try_for_each(|extent| new.push(extent))?;
         }
         Ok(new)
     }
 
-    fn next_of(&self, some: &mut Vec<Piece>, from: u64) -> Option<u64> {
+    fn next_of(&self, some: &mut Vec<SectorExtent>, from: u64) -> Option<u64> {
         let view = self.view();
         let runs: &RunMap = &view.runs;
-        let pieces = runs.pieces(from, runs.end()).filter(|piece| piece.what != What::Hole);
-        some.extend(pieces.take(RUNS_AT_ONCE));
+        let extents = runs.extents(from, runs.end()).filter(|extent| extent.kind != ExtentKind::Hole);
+        some.extend(extents.take(RUNS_AT_ONCE));
         (some.len() == RUNS_AT_ONCE).then(|| some.last().map_or(0, |last| last.end))
     }
 }

@@ -12,7 +12,7 @@
 //! levels between commits.
 
 use super::WritableDisk;
-use super::runs::{RunMap, What};
+use super::runs::{ExtentKind, RunMap};
 use super::space::{self, FileRange};
 use super::view::{Frozen, Generation, View};
 use std::sync::Arc;
@@ -105,8 +105,8 @@ impl WritableDisk {
 }
 
 fn lay_over(runs: &mut RunMap, upper: &RunMap, died: &mut impl FnMut(u64, u64)) {
-    let pieces = upper.pieces(0, upper.end()).filter(|piece| piece.what != What::Hole);
-    pieces.for_each(|piece| runs.insert_over(piece, died));
+    let extents = upper.extents(0, upper.end()).filter(|extent| extent.kind != ExtentKind::Hole);
+    extents.for_each(|extent| runs.insert_over(extent, died));
 }
 
 /// The runs of one pair as one map: `above`, topmost first, over `lowest`. Data that no run of it names any more is

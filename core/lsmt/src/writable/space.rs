@@ -8,7 +8,7 @@
 //! The ranges are in a map of this module's own ([`DeadMap`]) because the longest are asked for: `rangemap`'s sets join
 //! ranges without a word of which, so that no second index by length could follow them.
 
-use super::runs::{RunMap, What};
+use super::runs::{ExtentKind, RunMap};
 use crate::format::FIRST_DATA_SECTOR;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -153,10 +153,10 @@ impl DeadMap {
 /// sector, which no log of this program does: such a file must not be punched.
 pub(super) fn unnamed(runs: &RunMap, end: u64) -> Option<Vec<(u64, u64)>> {
     let mut named: Vec<_> = runs
-        .pieces(0, runs.end())
-        .filter_map(|piece| match piece.what {
-            What::Data(start) => Some((start, start + piece.len())),
-            What::Zero | What::Hole => None,
+        .extents(0, runs.end())
+        .filter_map(|extent| match extent.kind {
+            ExtentKind::Data(start) => Some((start, start + extent.len())),
+            ExtentKind::Zero | ExtentKind::Hole => None,
         })
         .collect();
     named.sort_unstable();

@@ -2,13 +2,13 @@
 //!
 //! The runs and pending records of the active pair change under a lock that no thread holds while it
 //! waits for a file. All else is in a [`Generation`], which is never changed, only replaced: a reader takes
-//! it along with the pieces of its range, lets the lock go and reads the files, which stay readable through
+//! it along with the extents of its range, lets the lock go and reads the files, which stay readable through
 //! it even when garbage collection has since dropped them from the directory.
 
 use super::copied_up::CopiedUp;
 use super::pair::Pair;
 use super::policy::Limits;
-use super::runs::{Piece, RunMap, What, visit_merged};
+use super::runs::{ExtentKind, RunMap, SectorExtent, visit_merged};
 use super::space::{self, FileRange};
 use crate::Segment;
 use headstart_block::{BlockDevice, ByteRange, Error, Extent, Result, SECTOR_SIZE};
@@ -17,9 +17,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of pieces of a range that a reader takes at once: a stack array of less than a kilobyte. A read that
+/// The number of extents of a range that a reader takes at once: a stack array of less than a kilobyte. A read that
 /// meets more takes them in several turns.
-pub(super) const PIECES: usize = 32;
+pub(super) const EXTENTS_AT_ONCE: usize = 32;
 
 /// Everything about the disk that changes as it is written.
 pub(super) struct View {
@@ -86,14 +86,14 @@ pub(super) struct Frozen {
 }
 
 impl View {
-    /// Lays `piece` over the active pair and puts it on its way to the log; returns the new records.
-    pub(super) fn write(&mut self, piece: Piece) -> usize {
+    /// Lays `extent` over the active pair and puts it on its way to the log; returns the new records.
+    pub(super) fn write(&mut self, extent: SectorExtent) -> usize {
         let before = self.pending.len();
         let (dying, pair) = (&mut self.dying, self.generation.active.number);
-        self.runs.insert_over(piece, &mut |start, len| {
+        self.runs.insert_over(extent, &mut |start, len| {
             space::push(dying, FileRange { pair, start, end: start + len });
         });
-        for next in piece.segments(self.data_mark) {
+        for next in extent.segments(self.data_mark) {
             self.data_mark = self.data_mark.max(next.mend());
             match self.pending.last_mut() {
                 Some(last) if last.is_continued_by(next) && last.len() + next.len() <= Segment::MAX_LEN => {
@@ -106,14 +106,19 @@ impl View {
         self.pending.len() - before
     }
 
-    /// Copies the first pieces of the sectors `[start, end)`; returns their number and their end.
-    pub(super) fn pieces(&self, start: u64, end: u64, pieces: &mut [Piece; PIECES]) -> (usize, u64) {
+    /// Copies the first extents of the sectors `[start, end)`; returns their number and their end.
+    pub(super) fn extents(
+        &self,
+        start: u64,
+        end: u64,
+        extents: &mut [SectorExtent; EXTENTS_AT_ONCE],
+    ) -> (usize, u64) {
         let mut count = 0;
-        for (slot, piece) in pieces.iter_mut().zip(self.runs.pieces(start, end)) {
-            *slot = piece;
+        for (slot, extent) in extents.iter_mut().zip(self.runs.extents(start, end)) {
+            *slot = extent;
             count += 1;
         }
-        (count, pieces[..count].last().map_or(end, |last| last.end))
+        (count, extents[..count].last().map_or(end, |last| last.end))
     }
 }
 
@@ -167,26 +172,33 @@ impl Generation {
         Arc::clone(&self.alive)
     }
 
-    /// Fills `buf`, the disk's bytes from `offset` on, as far as `piece` of the active pair covers it.
-    pub(super) fn read_piece(&self, piece: Piece, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.read_from(&self.active, 0, piece, buf, offset)
+    /// Fills `buf`, the disk's bytes from `offset` on, as far as `extent` of the active pair covers it.
+    pub(super) fn read_extent(&self, extent: SectorExtent, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.read_from(&self.active, 0, extent, buf, offset)
     }
 
-    /// Reads `piece` of `pair`; if it is a hole, reads `frozen[below..]` and then the base.
-    fn read_from(&self, pair: &Pair, below: usize, piece: Piece, buf: &mut [u8], offset: u64) -> Result<()> {
-        let (skipped, part) = overlap(piece, buf, offset);
-        match piece.what {
-            What::Data(moffset) => pair.read_at(part, moffset * SECTOR_SIZE + skipped),
-            What::Zero => {
+    /// Reads `extent` of `pair`; if it is a hole, reads `frozen[below..]` and then the base.
+    fn read_from(
+        &self,
+        pair: &Pair,
+        below: usize,
+        extent: SectorExtent,
+        buf: &mut [u8],
+        offset: u64,
+    ) -> Result<()> {
+        let (skipped, part) = overlap(extent, buf, offset);
+        match extent.kind {
+            ExtentKind::Data(moffset) => pair.read_at(part, moffset * SECTOR_SIZE + skipped),
+            ExtentKind::Zero => {
                 part.fill(0);
                 Ok(())
             }
-            What::Hole => match self.frozen.get(below) {
+            ExtentKind::Hole => match self.frozen.get(below) {
                 Some(next) => next
                     .runs
-                    .pieces(piece.start, piece.end)
-                    .try_for_each(|piece| self.read_from(&next.pair, below + 1, piece, buf, offset)),
-                None => self.read_base(part, piece.start * SECTOR_SIZE + skipped),
+                    .extents(extent.start, extent.end)
+                    .try_for_each(|extent| self.read_from(&next.pair, below + 1, extent, buf, offset)),
+                None => self.read_base(part, extent.start * SECTOR_SIZE + skipped),
             },
         }
     }
@@ -204,21 +216,21 @@ impl Generation {
         }
     }
 
-    /// The extent from byte `offset` on, given the active pair's piece that it is in.
-    pub(super) fn extent(&self, piece: Piece, offset: u64) -> Result<Extent> {
-        self.extent_from(0, piece, offset)
+    /// The device's extent from byte `offset` on, given the extent of the active pair that it is in.
+    pub(super) fn extent(&self, extent: SectorExtent, offset: u64) -> Result<Extent> {
+        self.extent_from(0, extent, offset)
     }
 
-    fn extent_from(&self, below: usize, piece: Piece, offset: u64) -> Result<Extent> {
-        let end = piece.end * SECTOR_SIZE;
+    fn extent_from(&self, below: usize, extent: SectorExtent, offset: u64) -> Result<Extent> {
+        let end = extent.end * SECTOR_SIZE;
         let own = |zero| Ok(Extent { range: ByteRange::between(offset, end), zero });
-        match piece.what {
-            What::Data(_) => own(false),
-            What::Zero => own(true),
-            What::Hole => match self.frozen.get(below) {
+        match extent.kind {
+            ExtentKind::Data(_) => own(false),
+            ExtentKind::Zero => own(true),
+            ExtentKind::Hole => match self.frozen.get(below) {
                 Some(next) => {
-                    let piece = next.runs.pieces(offset / SECTOR_SIZE, piece.end).next();
-                    piece.map_or_else(|| own(true), |piece| self.extent_from(below + 1, piece, offset))
+                    let extent = next.runs.extents(offset / SECTOR_SIZE, extent.end).next();
+                    extent.map_or_else(|| own(true), |extent| self.extent_from(below + 1, extent, offset))
                 }
                 None => match &self.base {
                     Some(base) if offset < base.size() => {
@@ -231,11 +243,14 @@ impl Generation {
         }
     }
 
-    /// Calls `visit` with the merged pieces of the frozen pairs, each with its pair, in order.
-    pub(super) fn visit_frozen(&self, visit: &mut impl FnMut(&Pair, Piece) -> Result<()>) -> Result<()> {
+    /// Calls `visit` with the merged extents of the frozen pairs, each with its pair, in order.
+    pub(super) fn visit_frozen(
+        &self,
+        visit: &mut impl FnMut(&Pair, SectorExtent) -> Result<()>,
+    ) -> Result<()> {
         let levels: Vec<_> = self.frozen.iter().map(|frozen| &frozen.runs).collect();
         let end = levels.iter().map(|runs| runs.end()).max().unwrap_or(0);
-        visit_merged(&levels, 0, end, &mut |level, piece| visit(&self.frozen[level].pair, piece))
+        visit_merged(&levels, 0, end, &mut |level, extent| visit(&self.frozen[level].pair, extent))
     }
 
     /// All its pairs, lowest first.
@@ -251,14 +266,14 @@ impl Generation {
     }
 }
 
-/// The part of `buf`, which starts at byte `offset` of the disk, that `piece` covers, and the number of bytes of
-/// the piece before it.
-fn overlap(piece: Piece, buf: &mut [u8], offset: u64) -> (u64, &mut [u8]) {
-    let start = (piece.start * SECTOR_SIZE).max(offset);
-    let end = (piece.end * SECTOR_SIZE).min(offset + buf.len() as u64);
+/// The part of `buf`, which starts at byte `offset` of the disk, that `extent` covers, and the number of bytes of
+/// the extent before it.
+fn overlap(extent: SectorExtent, buf: &mut [u8], offset: u64) -> (u64, &mut [u8]) {
+    let start = (extent.start * SECTOR_SIZE).max(offset);
+    let end = (extent.end * SECTOR_SIZE).min(offset + buf.len() as u64);
     #[expect(clippy::cast_possible_truncation, reason = "places in a buffer")]
     let part = &mut buf[(start - offset) as usize..(end - offset) as usize];
-    (start - piece.start * SECTOR_SIZE, part)
+    (start - extent.start * SECTOR_SIZE, part)
 }
 
 /// Checks that the sectors of `[offset, offset + len)` are whole and on a disk of `size` bytes.
