@@ -434,14 +434,14 @@ impl WritableDisk {
 
     /// Flushes the records that all returned writes have put into the view.
     fn flush_with(&self, flusher: &mut Flusher) -> Result<()> {
-        self.flush_and_tell(flusher, None)
+        self.flush_listing(flusher, None)
     }
 
     /// As [`flush_with`](Self::flush_with); appends the new records of one pair to a list, even if it fails.
-    fn flush_and_tell(
+    fn flush_listing(
         &self,
         flusher: &mut Flusher,
-        tell: Option<(&Arc<Pair>, &mut Vec<Segment>)>,
+        listed: Option<(&Arc<Pair>, &mut Vec<Segment>)>,
     ) -> Result<()> {
         self.check_usable()?;
         let (generation, pending, mut dying, writes) = {
@@ -450,8 +450,8 @@ impl WritableDisk {
             (view.generation.clone(), pending, dying, view.writes)
         };
         generation.active.log().unwritten.extend(pending);
-        if let Some((pair, told)) = tell {
-            told.extend(&pair.log().unwritten);
+        if let Some((pair, records)) = listed {
+            records.extend(&pair.log().unwritten);
         }
         // A pair that was frozen while its flush failed goes first: its writes are the older ones.
         if let Err(error) = generation.pairs().try_for_each(|pair| self.flush_pair(pair)) {

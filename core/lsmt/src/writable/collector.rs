@@ -65,7 +65,7 @@ pub(super) struct Collector {
     /// The cause for which punching has failed in this step.
     failure: Option<Error>,
     /// The last failure of a step that a writer did, which the next step of the collector's thread reports.
-    pub(super) untold: Option<Error>,
+    pub(super) unreported: Option<Error>,
     /// Pairs that are not punched: of other programs, or with sectors that are named twice.
     pub(super) shared: BTreeSet<u64>,
 }
@@ -100,7 +100,7 @@ impl Collector {
             can_punch: true,
             failed: Vec::new(),
             failure: None,
-            untold: None,
+            unreported: None,
             shared: BTreeSet::new(),
         };
         let frozen = generation.frozen.iter().map(|level| (&level.pair, &level.runs));
@@ -140,14 +140,14 @@ impl Collector {
     }
 
     /// Remembers a failure that is no error of the writer that met it.
-    pub(super) fn leave_untold(&mut self, error: Error) {
-        self.untold = Some(error);
+    pub(super) fn leave_unreported(&mut self, error: Error) {
+        self.unreported = Some(error);
     }
 
     /// Sets the failure of a step that ended early aside: it is none of the next one.
     pub(super) fn begin_step(&mut self) {
         if let Some(error) = self.failure.take() {
-            self.untold = Some(error);
+            self.unreported = Some(error);
         }
     }
 
@@ -177,7 +177,7 @@ impl Collector {
 
 impl WritableDisk {
     /// Takes dead sectors along their way; returns whether any came further.
-    pub(super) fn settle(&self, collector: &mut Collector) -> bool {
+    pub(super) fn advance(&self, collector: &mut Collector) -> bool {
         let mut moved = self.sweep(collector);
         let ready = std::mem::take(&mut *self.ready.lock());
         if !ready.is_empty() {

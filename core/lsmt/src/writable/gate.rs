@@ -291,12 +291,12 @@ impl WritableDisk {
         match self.step(collector, Load::Pressed) {
             Ok(worked) => {
                 let Some(error) = collector.take_failure() else { return (worked, None) };
-                collector.leave_untold(error);
+                collector.leave_unreported(error);
                 (worked, Some(Failed::Hole))
             }
             Err(error) => {
                 let own = Error::new(error.kind(), error.to_string());
-                collector.leave_untold(error);
+                collector.leave_unreported(error);
                 (false, Some(Failed::Step(own)))
             }
         }

@@ -73,7 +73,7 @@ impl WritableDisk {
         let old_bytes = pair.log_bytes();
         let written = self.write_log(&generation, &state, &name).and_then(|mut new| {
             let mut since = Vec::new();
-            self.flush_and_tell(&mut flusher, Some((pair, &mut since)))?;
+            self.flush_listing(&mut flusher, Some((pair, &mut since)))?;
             for record in since {
                 new.record(record)?;
             }

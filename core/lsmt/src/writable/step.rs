@@ -24,20 +24,20 @@ impl WritableDisk {
     pub fn collect(&self, load: Load) -> Result<bool> {
         let Some(mut collector) = self.collector.try_lock() else { return Ok(false) };
         let worked = self.step(&mut collector, load)?;
-        collector.take_failure().or_else(|| collector.untold.take()).map_or(Ok(worked), Err)
+        collector.take_failure().or_else(|| collector.unreported.take()).map_or(Ok(worked), Err)
     }
 
     /// Does a step. Holes that could not be punched are no error of it: the collector remembers them and the reason.
     pub(super) fn step(&self, collector: &mut Collector, load: Load) -> Result<bool> {
         self.check_usable()?;
         collector.begin_step();
-        let settled = self.settle(collector);
+        let advanced = self.advance(collector);
         // If that fails, the next step tries again.
         let _ = self.note_copied_up();
         let _ = self.note_grown_logs(load);
         let facts = self.facts(collector, load);
         match collector.policy.next(&self.limits(), &facts) {
-            Action::Rest => return Ok(collector.retry(&self.generation()) || settled),
+            Action::Rest => return Ok(collector.retry(&self.generation()) || advanced),
             Action::Flush => self.flush_all()?,
             Action::Punch { class } => self.punch_ripe(collector, class),
             Action::CompactLog => self.compact_log()?,
@@ -58,7 +58,7 @@ impl WritableDisk {
             }
             Action::CopyAll => return self.copy_all(),
         }
-        self.settle(collector);
+        self.advance(collector);
         Ok(true)
     }
 
