@@ -419,7 +419,7 @@ impl CachedBlob {
             return self.storage.bypass_began(error);
         }
         self.no_files_until.store(self.storage.retry_at(), Ordering::Relaxed);
-        if self.storage.said_broken.lock().insert(self.spec.digest) {
+        if self.storage.logged_broken.lock().insert(self.spec.digest) {
             tracing::warn!(
                 blob = %self.spec.digest, %error,
                 "a cached blob cannot be used; disks go on without it, what they read of it is fetched again"
@@ -533,17 +533,17 @@ impl CachedBlob {
         }
         let mut rest = buf;
         for part in range.parts(self.layout.unit) {
-            let (piece, after) = rest.split_at_mut(to_usize(part.len()));
+            let (unit_buf, after) = rest.split_at_mut(to_usize(part.len()));
             rest = after;
-            if self.files.get().is_some_and(|files| self.read_file(files, piece, part.offset())) {
+            if self.files.get().is_some_and(|files| self.read_file(files, unit_buf, part.offset())) {
                 continue;
             }
             let unit = part.offset() / self.layout.unit;
             let start = to_usize(part.offset() % self.layout.unit);
             let overlay = self.storage.overlay.lock();
             let found =
-                overlay.get((self.number, unit)).and_then(|bytes| bytes.get(start..start + piece.len()));
-            piece.copy_from_slice(found.ok_or_else(absent)?);
+                overlay.get((self.number, unit)).and_then(|bytes| bytes.get(start..start + unit_buf.len()));
+            unit_buf.copy_from_slice(found.ok_or_else(absent)?);
         }
         Ok(())
     }

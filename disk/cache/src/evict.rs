@@ -210,7 +210,7 @@ fn give_back(files: &Files, units: &[Range<u64>]) -> Result<()> {
             match fallocate(&files.data, flags, start, len) {
                 Ok(()) => {}
                 // The space is used again when the chunk comes back, or free when the blob is removed.
-                Err(Errno::OPNOTSUPP) => say_no_holes(files),
+                Err(Errno::OPNOTSUPP) => warn_of_no_holes(files),
                 Err(errno) => result = Err(Error::io("cannot give space back", errno.into())),
             }
         });
@@ -220,9 +220,9 @@ fn give_back(files: &Files, units: &[Range<u64>]) -> Result<()> {
 }
 
 /// Logs once that the file system has no holes.
-fn say_no_holes(files: &Files) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
+fn warn_of_no_holes(files: &Files) {
+    static LOGGED: AtomicBool = AtomicBool::new(false);
+    if !LOGGED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             file = %files.data_path.display(),
             "the cache's file system cannot give back parts of files: the size limit holds for what is in use only"

@@ -23,7 +23,7 @@ pub(crate) struct Mapping {
     /// The guard of a file's mapping; `None` for anonymous memory. Dropped before the mapping.
     guard: Option<Guard>,
     /// `true` if the loss of the file was logged.
-    is_said: AtomicBool,
+    is_logged: AtomicBool,
     map: MmapRaw,
 }
 
@@ -36,13 +36,13 @@ impl Mapping {
         let map = MmapOptions::new().len(len).map_raw(file)?;
         // SAFETY: this is a mapping of its own, touched through atomics alone, and unmapped after the guard is dropped.
         let guard = unsafe { Guard::new(map.as_ptr(), len, Lost::default()) }?;
-        Ok(Self { guard: Some(guard), is_said: AtomicBool::new(false), map })
+        Ok(Self { guard: Some(guard), is_logged: AtomicBool::new(false), map })
     }
 
     /// Makes zeros that only this process sees.
     pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
         let map = MmapOptions::new().len(len).map_anon()?.into();
-        Ok(Self { guard: None, is_said: AtomicBool::new(false), map })
+        Ok(Self { guard: None, is_logged: AtomicBool::new(false), map })
     }
 
     /// `count` words from byte `offset` on, a multiple of 8; none if they are not all within the mapping.
@@ -69,8 +69,8 @@ impl Mapping {
         self.guard.as_ref().is_some_and(Guard::is_lost)
     }
 
-    fn say_if_lost(&self) {
-        if self.is_lost() && !self.is_said.swap(true, Ordering::Relaxed) {
+    fn warn_if_lost(&self) {
+        if self.is_lost() && !self.is_logged.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "a file of the cache was shortened while it was used; this process fetches again what it needs"
             );
@@ -78,7 +78,7 @@ impl Mapping {
     }
 
     fn holds(&self, offset: usize, count: usize, size: usize) -> bool {
-        self.say_if_lost();
+        self.warn_if_lost();
         let end = count.checked_mul(size).and_then(|len| len.checked_add(offset));
         offset.is_multiple_of(size) && end.is_some_and(|end| end <= self.map.len())
     }

@@ -112,7 +112,7 @@ impl CachedBlob {
     pub fn discard_wrong(&self, range: ByteRange) -> Result<bool> {
         if self.tree().is_some() {
             let found = self.compare(range, Remedy::ForgetDoubtful)?;
-            self.say_damaged(&found);
+            self.log_damaged(&found);
             return Ok(found.wrong_bytes + found.unproven_bytes > 0);
         }
         let range = range.intersect(ByteRange::between(0, self.len()));
@@ -128,7 +128,7 @@ impl CachedBlob {
             }
             let wrong_bytes = self.bytes_of(&units).len();
             self.count_damaged(wrong_bytes);
-            self.say_damaged(&Findings { wrong_bytes, ..Findings::default() });
+            self.log_damaged(&Findings { wrong_bytes, ..Findings::default() });
         } else {
             self.storage.counts.corrupt_inserts.fetch_add(1, Ordering::Relaxed);
         }
@@ -141,7 +141,7 @@ impl CachedBlob {
     /// # Errors
     /// Errors of the disk, except for failed reads: bytes that cannot be read are removed.
     pub fn recheck(&self, range: ByteRange) -> Result<Findings> {
-        self.compare(range, Remedy::Forget).inspect(|found| self.say_damaged(found))
+        self.compare(range, Remedy::Forget).inspect(|found| self.log_damaged(found))
     }
 
     /// Returns `true` if `bytes`, whole units read from this blob at `offset`, match the hash tree, or the
@@ -171,7 +171,7 @@ impl CachedBlob {
                 }
                 for unit in part.parts(self.unit()) {
                     let verdict = self.judge(files, unit, &mut buf)?;
-                    self.settle(unit, &verdict, remedy, &mut found)?;
+                    self.apply_verdict(unit, &verdict, remedy, &mut found)?;
                 }
             }
         }
@@ -200,8 +200,14 @@ impl CachedBlob {
         }
     }
 
-    /// Counts a unit, and forgets it as `remedy` says.
-    fn settle(&self, unit: ByteRange, verdict: &Verdict, remedy: Remedy, found: &mut Findings) -> Result<()> {
+    /// Counts a unit by its `verdict`, and forgets it as `remedy` says.
+    fn apply_verdict(
+        &self,
+        unit: ByteRange,
+        verdict: &Verdict,
+        remedy: Remedy,
+        found: &mut Findings,
+    ) -> Result<()> {
         match verdict {
             Verdict::Gone => return Ok(()),
             Verdict::Right => found.right_bytes += unit.len(),
@@ -230,9 +236,9 @@ impl CachedBlob {
     }
 
     /// Logs once that bytes were found wrong.
-    fn say_damaged(&self, found: &Findings) {
+    fn log_damaged(&self, found: &Findings) {
         let storage = &self.storage;
-        if found.wrong_bytes > 0 && storage.said_wrong.lock().insert(self.spec().digest) {
+        if found.wrong_bytes > 0 && storage.logged_wrong.lock().insert(self.spec().digest) {
             tracing::warn!(
                 blob = %self.spec().digest, directory = %storage.dir().display(),
                 "the cache has changed since it was filled: what is wrong is dropped, and fetched again when it is \

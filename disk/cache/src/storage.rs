@@ -58,9 +58,9 @@ pub(crate) struct Storage {
     /// Lock of the thread that checks a whole blob.
     pub(crate) checking: Mutex<()>,
     /// The blobs whose unusable files were logged.
-    pub(crate) said_broken: Mutex<BTreeSet<Digest>>,
+    pub(crate) logged_broken: Mutex<BTreeSet<Digest>>,
     /// The blobs whose wrong bytes were logged.
-    pub(crate) said_wrong: Mutex<BTreeSet<Digest>>,
+    pub(crate) logged_wrong: Mutex<BTreeSet<Digest>>,
     /// `true` if the directory cannot be used: all goes through memory.
     keeps_nothing: bool,
     /// The time at which to try the disk again, in milliseconds since `opened`; 0: the disk takes writes.
@@ -131,8 +131,8 @@ impl Storage {
             overlay: Mutex::default(),
             evictor: Mutex::new(evictor),
             checking: Mutex::default(),
-            said_broken: Mutex::default(),
-            said_wrong: Mutex::default(),
+            logged_broken: Mutex::default(),
+            logged_wrong: Mutex::default(),
             keeps_nothing,
             bypassing_until: AtomicU64::new(0),
             quiet_until: AtomicU64::new(0),
@@ -217,7 +217,7 @@ impl Storage {
     /// `true` if the warning about a disk that takes nothing is due: a disk that is nearly full takes small writes and
     /// refuses large ones.
     pub(crate) fn is_news(&self, now_ms: u64) -> bool {
-        let said = |until| (now_ms >= until).then_some(now_ms.saturating_add(QUIET_MS));
-        self.quiet_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, said).is_ok()
+        let next = |until| (now_ms >= until).then_some(now_ms.saturating_add(QUIET_MS));
+        self.quiet_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
 }

@@ -112,7 +112,7 @@ fn check_until_done(blob: &Arc<CachedBlob>) {
                 true
             }
             Ok(Checked::Wrong(error)) => {
-                say_wrong(blob, error);
+                log_wrong(blob, error);
                 blob.watchers().into_iter().for_each(|watcher| watcher.found_wrong(blob));
                 true
             }
@@ -131,7 +131,7 @@ fn check_until_done(blob: &Arc<CachedBlob>) {
     }
 }
 
-fn say_wrong(blob: &CachedBlob, error: &Error) {
+fn log_wrong(blob: &CachedBlob, error: &Error) {
     if let Some(error) = blob.refusal() {
         tracing::error!(%error, "wrong bytes were served; the cached bytes are dropped");
     } else {

@@ -127,7 +127,7 @@ impl Other {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (to, from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         let (line, lines) = channel();
-        std::thread::spawn(move || from.lines().map_while(Result::ok).try_for_each(|said| line.send(said)));
+        std::thread::spawn(move || from.lines().map_while(Result::ok).try_for_each(|text| line.send(text)));
         Self { child, to, lines }
     }
 
@@ -137,8 +137,8 @@ impl Other {
         loop {
             let line = self.lines.recv_timeout(until.saturating_duration_since(Instant::now()));
             let line = line.unwrap_or_else(|why| panic!("it says nothing: {why}"));
-            if let Some((_, said)) = line.split_once("SAYS ") {
-                return said.trim().to_owned();
+            if let Some((_, text)) = line.split_once("SAYS ") {
+                return text.trim().to_owned();
             }
         }
     }

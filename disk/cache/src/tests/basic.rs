@@ -185,26 +185,26 @@ fn waiters_are_told_of_inserts_discards_and_ends_of_claims() {
     let dir = tempfile::tempdir().unwrap();
     let sample = Sample::new(100_000, 6);
     let blob = open(dir.path(), None).blob(&sample.plain("a")).unwrap();
-    let told = Arc::new(AtomicUsize::new(0));
+    let notified = Arc::new(AtomicUsize::new(0));
     let subscribe = || {
-        let told = Arc::clone(&told);
+        let notified = Arc::clone(&notified);
         blob.subscribe(Box::new(move || {
-            told.fetch_add(1, Ordering::Relaxed);
+            notified.fetch_add(1, Ordering::Relaxed);
         }));
     };
     subscribe();
     subscribe();
     let claim = blob.claim(units(0, 2)).unwrap();
     assert_eq!(claim.owned(), [units(0, 2)]);
-    assert_eq!(told.load(Ordering::Relaxed), 0);
+    assert_eq!(notified.load(Ordering::Relaxed), 0);
     blob.insert(0, sample.part(units(0, 1))).unwrap();
-    assert_eq!(told.load(Ordering::Relaxed), 2);
+    assert_eq!(notified.load(Ordering::Relaxed), 2);
     subscribe();
     drop(claim);
-    assert_eq!(told.load(Ordering::Relaxed), 3);
+    assert_eq!(notified.load(Ordering::Relaxed), 3);
     subscribe();
     blob.discard(units(0, 1)).unwrap();
-    assert_eq!(told.load(Ordering::Relaxed), 4);
+    assert_eq!(notified.load(Ordering::Relaxed), 4);
 }
 
 #[test]

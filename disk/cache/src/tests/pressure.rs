@@ -107,8 +107,8 @@ fn pinned_chunks_stay_and_the_rest_goes_through_memory() {
 fn a_disk_that_refuses_by_turns_is_not_spoken_of_each_time() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path(), None);
-    let said: Vec<u64> = (0..200_000).step_by(1000).filter(|now| cache.storage.is_news(*now)).collect();
-    assert_eq!(said, [0, 60_000, 120_000, 180_000]);
+    let logged: Vec<u64> = (0..200_000).step_by(1000).filter(|now| cache.storage.is_news(*now)).collect();
+    assert_eq!(logged, [0, 60_000, 120_000, 180_000]);
 }
 
 #[test]

@@ -29,11 +29,11 @@ fn filled(cache: &Arc<Cache>, sample: &Sample) -> Arc<CachedBlob> {
 
 fn verified(cache: &Arc<Cache>, repair: bool) -> Findings {
     let (mut found, mut read) = (Findings::default(), 0);
-    let mut hear = |bytes| {
+    let mut on_read = |bytes| {
         read += bytes;
         Ok(())
     };
-    cache.verify(repair, &mut hear, &mut |blob| found += blob.found).unwrap();
+    cache.verify(repair, &mut on_read, &mut |blob| found += blob.found).unwrap();
     assert!(read <= found.bytes());
     found
 }

@@ -78,9 +78,9 @@ fn a_check_ends_where_nobody_wants_it_and_is_left_to_who_is_at_it() {
 }
 
 #[derive(Default)]
-struct Told(AtomicU32);
+struct WrongCount(AtomicU32);
 
-impl Watcher for Told {
+impl Watcher for WrongCount {
     fn found_wrong(self: Arc<Self>, _: &Arc<CachedBlob>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -92,19 +92,19 @@ fn a_wrong_blob_is_dropped_by_itself_and_taken_again() {
     let sample = Sample::new(LEN, 6);
     let cache = checking(dir.path());
     let blob = cache.blob(&sample.plain("a")).unwrap();
-    let told = Arc::new(Told::default());
-    let watcher = Arc::clone(&told) as Arc<dyn Watcher>;
+    let wrong_count = Arc::new(WrongCount::default());
+    let watcher = Arc::clone(&wrong_count) as Arc<dyn Watcher>;
     blob.watch(Arc::downgrade(&watcher));
-    let gone: Weak<Told> = Weak::new();
+    let gone: Weak<WrongCount> = Weak::new();
     blob.watch(gone);
     fill_wrongly(&sample, &blob);
-    wait_until("it is found out", LIMIT, || told.0.load(Ordering::Relaxed) == 1);
+    wait_until("it is found out", LIMIT, || wrong_count.0.load(Ordering::Relaxed) == 1);
     assert_eq!((cache.counters().wrong_blobs, blob.local_bytes()), (1, 0));
     assert_eq!(missing(&blob, all()), [all()]);
     sample.fill(&blob, all());
     wait_until("it is found right", LIMIT, || blob.is_proven() && cache.counters().proven_blobs == 1);
     assert!(sample.reads(&blob, all()));
-    assert_eq!((told.0.load(Ordering::Relaxed), cache.counters().proven_blobs), (1, 1));
+    assert_eq!((wrong_count.0.load(Ordering::Relaxed), cache.counters().proven_blobs), (1, 1));
 }
 
 #[test]
