@@ -85,7 +85,7 @@ pub use prefix::StorePrefix;
 pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
 pub use referrers::Referrer;
 pub use settings::{HedgeSettings, Mirror, ProxyUrl, RetrySettings, StoreSettings};
-pub use silence::{say_if_nothing_comes, say_if_silent};
+pub use silence::{warn_if_nothing_comes, warn_if_silent};
 pub use stop::{Stop, StopSender};
 pub use store::{Copied, Store, Urgency};
 

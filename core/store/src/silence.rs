@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Waits for `asked`, a call that expects a small answer from `store`, and returns its result. If there is
 /// none after 5 s, a warning is logged; it states `limit`, the maximum duration of each answer. No warning is
 /// given if `limit` is `None`, or if the store has failed meanwhile and the call is being retried.
-pub async fn say_if_silent<T>(
+pub async fn warn_if_silent<T>(
     store: &dyn Store,
     limit: Option<Duration>,
     asked: impl Future<Output = T>,
@@ -40,16 +40,16 @@ pub async fn say_if_silent<T>(
 /// Waits for `read`, which expects bytes of blobs from `store`, and returns its result. If reads wait for the
 /// server and nothing comes for 5 s, one warning is logged; it states `limit`, the maximum duration of each
 /// answer. No warning is given if `limit` is `None`, or while only a rate limit holds the reads back.
-pub async fn say_if_nothing_comes<T>(
+pub async fn warn_if_nothing_comes<T>(
     store: &dyn Store,
     limit: Option<Duration>,
     read: impl Future<Output = T>,
 ) -> T {
-    say_once(store, limit, &AtomicBool::new(false), read).await
+    warn_once(store, limit, &AtomicBool::new(false), read).await
 }
 
-/// As [`say_if_nothing_comes`], where `has_warned` is `true` once the warning was given.
-pub(crate) async fn say_once<T>(
+/// As [`warn_if_nothing_comes`], where `has_warned` is `true` once the warning was given.
+pub(crate) async fn warn_once<T>(
     store: &dyn Store,
     limit: Option<Duration>,
     has_warned: &AtomicBool,

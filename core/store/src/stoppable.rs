@@ -10,7 +10,7 @@ use crate::counters::StoreCounters;
 use crate::layout::Lease;
 use crate::reference::{Selector, Tag};
 use crate::referrers::Referrer;
-use crate::silence::{say_if_silent, say_once};
+use crate::silence::{warn_if_silent, warn_once};
 use crate::stop::Stop;
 use crate::store::{Copied, Store, Urgency};
 use async_trait::async_trait;
@@ -39,12 +39,12 @@ impl Stoppable {
 
     /// As [`run`](Self::run), for a call that waits for a small answer.
     async fn ask<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        self.run(say_if_silent(&*self.store, self.limit, call)).await
+        self.run(warn_if_silent(&*self.store, self.limit, call)).await
     }
 
     /// As [`run`](Self::run), for a call that waits for bytes of a blob.
     async fn fetch<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        let done = self.run(say_once(&*self.store, self.limit, &self.has_warned, call)).await;
+        let done = self.run(warn_once(&*self.store, self.limit, &self.has_warned, call)).await;
         if done.is_ok() {
             self.has_warned.store(false, Ordering::Relaxed);
         }
@@ -126,7 +126,7 @@ impl Store for Stoppable {
     }
 
     async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest> {
-        say_if_silent(&*self.store, self.limit, self.store.put_manifest(media_type, bytes, tag)).await
+        warn_if_silent(&*self.store, self.limit, self.store.put_manifest(media_type, bytes, tag)).await
     }
 
     async fn tags(&self) -> Result<Vec<Tag>> {
@@ -149,7 +149,7 @@ impl Store for Stoppable {
         replaced: &[Digest],
     ) -> Result<Digest> {
         let put = self.store.put_referrer(subject, media_type, bytes, replaced);
-        say_if_silent(&*self.store, self.limit, put).await
+        warn_if_silent(&*self.store, self.limit, put).await
     }
 
     fn counters(&self) -> StoreCounters {

@@ -36,7 +36,7 @@ use headstart_image::store::{HeldImage, HoldingDirectory, Image, ImageStore, by_
 use headstart_lsmt::Stack;
 use headstart_lsmt::writable::{DiskInfo, Limits, NewDisk, WritableDisk};
 use headstart_pull::Plan;
-use headstart_store::{Reference, RetrySettings, Selector, Store, say_if_nothing_comes, say_if_silent};
+use headstart_store::{Reference, RetrySettings, Selector, Store, warn_if_nothing_comes, warn_if_silent};
 use headstart_trace::Recorder;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -321,7 +321,8 @@ async fn attach_leasing(
         |swarm: &Arc<dyn SwarmClient>| Sharing::join(Arc::clone(swarm), &located.blobs, &origin_named);
     let fetcher = Fetcher::new(store, host.swarm.as_ref().map(share));
     let opening = located.open(&manifest, &fetcher, &host.retry);
-    let opened = say_if_nothing_comes(fetcher.store(), host.warn_of_silence, opening).await.map_err(about)?;
+    let opened =
+        warn_if_nothing_comes(fetcher.store(), host.warn_of_silence, opening).await.map_err(about)?;
     let stack = Arc::new(opened.stack);
     let blobs = Arc::new(Blobs::new(Arc::clone(&stack), opened.blobs, &opened.of_layer));
     let health = Arc::<Health>::default();
@@ -497,7 +498,7 @@ async fn ask_manifest(host: &DiskHost, store: &dyn Store, selector: &Selector) -
             error = missed => Err(error),
         }
     };
-    say_if_silent(store, host.warn_of_silence, asked).await
+    warn_if_silent(store, host.warn_of_silence, asked).await
 }
 
 /// Remembers an image; a failure does not fail the attach. A document that is not an image, such as a page that asks

@@ -5,7 +5,7 @@ use super::{BucketPruneOptions, BucketPruneReport, BucketRemoval, BucketStore, L
 use crate::layout::JudgedLease;
 use crate::reference::{Location, Selector};
 use crate::settings::StoreSettings;
-use crate::silence::say_if_silent;
+use crate::silence::warn_if_silent;
 use crate::stop::Stop;
 use crate::store::Store;
 use headstart_block::{Digest, ErrorKind, Result};
@@ -39,7 +39,7 @@ impl Bucket {
     }
 
     async fn ask<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        say_if_silent(&self.store, self.store.silence_limit, call).await
+        warn_if_silent(&self.store, self.store.silence_limit, call).await
     }
 
     /// Returns all leases of the store, each with its state. `look` collects the facts that this host knows
