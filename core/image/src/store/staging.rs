@@ -164,7 +164,7 @@ impl Staging {
         let marked = self.store.layout.mark_lost(&before, &index);
         let published = marked
             .and_then(|()| self.move_blobs(&manifest, digest, &mut moved))
-            .and_then(|()| prepared.settle(INDEX_FILE));
+            .and_then(|()| prepared.publish(INDEX_FILE));
         if published.is_err() {
             moved.take_back();
         }

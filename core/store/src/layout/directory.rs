@@ -87,12 +87,12 @@ impl Modes {
 }
 
 /// New content for a file in the layout's top directory. It is written and synced to a temporary file, which
-/// is deleted on drop unless [`settle`](Self::settle) renames it.
+/// is deleted on drop unless [`publish`](Self::publish) renames it.
 pub struct Prepared {
     from: GuardedDir,
     top: GuardedDir,
     name: String,
-    is_settled: bool,
+    is_published: bool,
 }
 
 impl Prepared {
@@ -100,18 +100,18 @@ impl Prepared {
     ///
     /// # Errors
     /// Errors of renaming; the temporary file is then deleted.
-    pub fn settle(mut self, name: &str) -> Result<()> {
+    pub fn publish(mut self, name: &str) -> Result<()> {
         self.from
             .rename(&self.name, &self.top, name)
             .map_err(|e| Error::io("cannot replace", e).about(self.top.path().join(name).display()))?;
-        self.is_settled = true;
+        self.is_published = true;
         Ok(())
     }
 }
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        if !self.is_settled {
+        if !self.is_published {
             // A full disk must not be made fuller by an unused file.
             let _ = self.from.remove_file(&self.name);
         }
@@ -423,7 +423,7 @@ impl LayoutDir {
         // As open as the umask lets it be: other tools read it.
         let mode = self.modes().map_err(failed)?.most;
         let (name, mut file) = temporary(&from, Creation::AtMost(mode)).map_err(failed)?;
-        let prepared = Prepared { from, top, name, is_settled: false };
+        let prepared = Prepared { from, top, name, is_published: false };
         file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed)?;
         Ok(prepared)
     }
@@ -434,7 +434,7 @@ impl LayoutDir {
     /// # Errors
     /// Errors of writing, renaming or syncing.
     pub fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.prepare(bytes)?.settle(name)?;
+        self.prepare(bytes)?.publish(name)?;
         self.sync_root()
     }
 

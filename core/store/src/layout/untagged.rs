@@ -71,7 +71,7 @@ impl LayoutDir {
         // First the step that needs space.
         let prepared = self.prepare(&after.to_bytes()?)?;
         self.mark_lost(before, after)?;
-        prepared.settle(INDEX_FILE)?;
+        prepared.publish(INDEX_FILE)?;
         self.unmark_gained(before, after);
         self.sync_root()
     }
