@@ -100,7 +100,7 @@ const MAX_PAGE_SIZE: u64 = 32 << 20;
 const CHECKED: &str = "manifests/latest";
 
 /// Longest text that is taken over from a server's message.
-const SAID_MAX: usize = 200;
+const SERVER_MESSAGE_MAX: usize = 200;
 
 /// Opens a repository of a registry. No I/O, but reading the files of the settings.
 pub(crate) fn open(host: &str, repository: &str, settings: &StoreSettings) -> Result<Arc<dyn Store>> {
@@ -152,7 +152,7 @@ impl Clock {
 }
 
 /// The message in the body of a refusal, in parentheses; empty without one.
-async fn said(response: Response) -> String {
+async fn server_message(response: Response) -> String {
     let Ok(body) = http::small_body(response, 64 << 10, Duration::from_secs(5)).await else {
         return String::new();
     };
@@ -167,7 +167,7 @@ async fn said(response: Response) -> String {
     if text.is_empty() {
         return String::new();
     }
-    let text: String = text.chars().take(SAID_MAX).collect();
+    let text: String = text.chars().take(SERVER_MESSAGE_MAX).collect();
     format!(" ({})", text.escape_debug())
 }
 

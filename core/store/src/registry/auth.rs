@@ -175,7 +175,7 @@ impl Auth {
     ) -> Result<()> {
         let asked = challenge(response.headers());
         let status = response.status();
-        let said = super::said(response).await;
+        let message = super::server_message(response).await;
         let changed = match &asked {
             Some(Challenge::Basic) => !matches!(self.take_up(Scheme::Basic), Scheme::Basic),
             Some(Challenge::Bearer(bearer)) => {
@@ -183,7 +183,8 @@ impl Auth {
             }
             None => false,
         };
-        let denied = |credential: &Credential| self.denied(credential, &format!("answered {status}{said}"));
+        let denied =
+            |credential: &Credential| self.denied(credential, &format!("answered {status}{message}"));
         match &proof.shown {
             Shown::Nothing if asked.is_some() => Ok(()),
             _ if changed && !again => Ok(()),
@@ -329,12 +330,12 @@ impl Auth {
             match response.status() {
                 StatusCode::OK => return self.token_answer(response).await,
                 status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST) => {
-                    let said = super::said(response).await;
+                    let message = super::server_message(response).await;
                     match self.credentials.others_than(&credential).await? {
                         Some(other) => credential = other,
                         None => {
                             let what = format!(
-                                "has its token server {}, which answered {status}{said}",
+                                "has its token server {}, which answered {status}{message}",
                                 http::redact(url)
                             );
                             return Err(self.denied(&credential, &what));

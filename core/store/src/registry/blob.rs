@@ -184,9 +184,9 @@ impl Endpoint {
                 if let Some(lived) = lived.filter(|_| !matches!(status.as_u16(), 404 | 410)) {
                     self.routes.saw(lived);
                 }
-                let said = super::said(response).await;
+                let message = super::server_message(response).await;
                 let error = http::status_error(status, &url);
-                let error = if said.is_empty() { error } else { error.caused_by(said.trim_start()) };
+                let error = if message.is_empty() { error } else { error.caused_by(message.trim_start()) };
                 Ok(Err(error.remedy("it is the storage that the registry redirects to: ask who runs it")))
             }
             // As with one that cannot be reached. This read need not find out: a storage that is down as a

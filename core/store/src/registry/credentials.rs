@@ -133,8 +133,8 @@ fn read(file: &Path, key: &str) -> Result<Credential> {
             None
         }
         Err(CredentialRetrievalError::HelperFailure { helper, stderr, .. }) => {
-            let said: String = stderr.lines().next().unwrap_or("").chars().take(200).collect();
-            Some(format!("`{helper}` failed: {}", said.escape_debug()))
+            let message: String = stderr.lines().next().unwrap_or("").chars().take(200).collect();
+            Some(format!("`{helper}` failed: {}", message.escape_debug()))
         }
         Err(CredentialRetrievalError::HelperCommunicationError) => {
             Some(format!("the credential helper that {} names cannot be run", file.display()))

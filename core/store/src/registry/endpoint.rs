@@ -293,6 +293,6 @@ pub(super) async fn accepted(response: Response) -> Result<Response> {
         return Ok(response);
     }
     let error = http::refusal(&response);
-    let said = super::said(response).await;
-    Err(if said.is_empty() { error } else { error.caused_by(said.trim_start()) })
+    let message = super::server_message(response).await;
+    Err(if message.is_empty() { error } else { error.caused_by(message.trim_start()) })
 }

@@ -44,7 +44,7 @@ struct Upload<'a> {
     done: u64,
     copied: Copied<'a>,
     /// Bytes that were reported to `copied`: pieces that are sent again are not counted again.
-    told: u64,
+    reported: u64,
     /// `true` if the source or the caller failed, not the registry.
     ended_here: bool,
 }
@@ -63,7 +63,7 @@ impl Endpoint {
         }
         let location = self.begin_upload().await?;
         let mut upload =
-            Upload { endpoint: self, source, location, done: 0, copied, told: 0, ended_here: false };
+            Upload { endpoint: self, source, location, done: 0, copied, reported: 0, ended_here: false };
         if len > PIECE {
             if upload.send_pieces().await? {
                 return upload.close(digest).await;
@@ -256,8 +256,8 @@ impl Upload<'_> {
                     self.ended_here = true;
                     let end = part?;
                     patience = if end == bytes.end() { COMMIT_TIMEOUT } else { stall };
-                    let news = end.saturating_sub(self.told);
-                    self.told = self.told.max(end);
+                    let news = end.saturating_sub(self.reported);
+                    self.reported = self.reported.max(end);
                     (self.copied)(news)?;
                     self.ended_here = false;
                 }
@@ -318,8 +318,8 @@ async fn writable(response: Response) -> Result<Response> {
 /// The answer to the last request of an upload.
 async fn finished(response: Response, digest: &Digest) -> Result<()> {
     if response.status() == StatusCode::BAD_REQUEST {
-        let said = super::said(response).await;
-        return Err(Error::corrupt(format!("the registry refuses the blob{said}")).about(digest).remedy(
+        let message = super::server_message(response).await;
+        return Err(Error::corrupt(format!("the registry refuses the blob{message}")).about(digest).remedy(
             "if its bytes are not those of its digest, the store that it comes from is damaged: verify it",
         ));
     }
