@@ -462,10 +462,10 @@ mod tests {
         for word in ["plain-1.2_/x", "", "two words", "it's", "$(id)", "a\nb\u{1b}[2J'\\", "~", "`x`", "ä"] {
             let quoted = shell_word(word);
             assert!(!quoted.contains(char::is_control), "{quoted}");
-            let said =
+            let output =
                 std::process::Command::new("bash").arg("-c").arg(format!("printf %s {quoted}")).output();
-            if let Ok(said) = said {
-                assert_eq!(String::from_utf8_lossy(&said.stdout), word, "{quoted}");
+            if let Ok(output) = output {
+                assert_eq!(String::from_utf8_lossy(&output.stdout), word, "{quoted}");
             }
         }
     }

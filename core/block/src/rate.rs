@@ -97,10 +97,10 @@ mod tests {
 
     #[test]
     fn a_number_alone_is_told_which_units_there_are() {
-        let said = "3".parse::<ByteRate>().unwrap_err().to_string();
+        let message = "3".parse::<ByteRate>().unwrap_err().to_string();
         assert!(
-            said.contains("`3` has no unit") && said.contains("3MB/s") && said.contains("3B/s"),
-            "{said}"
+            message.contains("`3` has no unit") && message.contains("3MB/s") && message.contains("3B/s"),
+            "{message}"
         );
     }
 

@@ -303,13 +303,13 @@ mod tests {
     #[test]
     fn a_copy_is_whole_and_can_be_ended() {
         let source: Vec<u8> = (0..=255).cycle().take(3_000_000).collect();
-        let (mut copy, mut told) = (Vec::new(), 0);
+        let (mut copy, mut reported) = (Vec::new(), 0);
         copy_source(&source, &mut copy, &mut |bytes| {
-            told += bytes;
+            reported += bytes;
             Ok(())
         })
         .unwrap();
-        assert!(copy == source && told == 3_000_000);
+        assert!(copy == source && reported == 3_000_000);
         let stopped =
             copy_source(&source, &mut Vec::new(), &mut |_| Err(Error::new(ErrorKind::Cancelled, "stop")));
         assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Cancelled);

@@ -33,10 +33,10 @@ impl<S: ReadAt> HashTree<S> {
         }
         let mut prefix = [0; PREFIX];
         outboard.read_at(&mut prefix, 0)?;
-        let said = u64::from_le_bytes(prefix);
-        if said != blob_len {
+        let hashed_len = u64::from_le_bytes(prefix);
+        if hashed_len != blob_len {
             return Err(Error::corrupt(format!(
-                "the hash tree is that of a blob of {said} bytes, this one has {blob_len}"
+                "the hash tree is that of a blob of {hashed_len} bytes, this one has {blob_len}"
             )));
         }
         Ok(Self { root, outboard, blob_len })

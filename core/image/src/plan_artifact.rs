@@ -119,9 +119,10 @@ impl Artifact {
         let size = layer["size"].as_u64().filter(|size| (1..=PLAN_MAX).contains(size)).ok_or_else(|| {
             Error::unsupported(format!("has a file of plans of no bytes, or more than {PLAN_MAX}"))
         })?;
-        let said = |key| value["annotations"][key].as_str();
-        let number = |key| said(key).and_then(|text| text.parse().ok()).unwrap_or_default();
-        let about = About { traces: number(TRACES), policy: said(POLICY).unwrap_or_default().to_owned() };
+        let annotation = |key| value["annotations"][key].as_str();
+        let number = |key| annotation(key).and_then(|text| text.parse().ok()).unwrap_or_default();
+        let about =
+            About { traces: number(TRACES), policy: annotation(POLICY).unwrap_or_default().to_owned() };
         let digest = Digest::of(&bytes);
         Ok(Self { generation: number(GENERATION), manifest: bytes, digest, file, size, about })
     }

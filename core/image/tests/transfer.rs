@@ -297,10 +297,10 @@ async fn damage_at_the_source_is_not_passed_on() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
 }
 
-/// A progress that stops the copy once it was told of some bytes.
+/// A progress that stops the copy after some bytes.
 #[derive(Default)]
 struct Impatient {
-    heard: AtomicU64,
+    copied: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -310,8 +310,8 @@ impl Progress for Impatient {
     }
 
     fn advance(&self, bytes: u64) {
-        self.heard.fetch_add(bytes, Ordering::Relaxed);
-        self.stop.store(self.heard.load(Ordering::Relaxed) > MIB as u64, Ordering::Relaxed);
+        self.copied.fetch_add(bytes, Ordering::Relaxed);
+        self.stop.store(self.copied.load(Ordering::Relaxed) > MIB as u64, Ordering::Relaxed);
     }
 
     fn is_cancelled(&self) -> bool {

@@ -203,7 +203,7 @@ mod tests {
         ] {
             assert!(text.parse::<StorePrefix>().is_err(), "{text}");
         }
-        let said = "oci://registry.lan/vm";
-        assert_eq!(said.parse::<StorePrefix>().unwrap().to_string(), said);
+        let text = "oci://registry.lan/vm";
+        assert_eq!(text.parse::<StorePrefix>().unwrap().to_string(), text);
     }
 }

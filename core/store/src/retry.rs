@@ -187,10 +187,10 @@ impl Store for Retrying {
                     failed(error);
                     run().await
                 }
-                told => told,
+                answer => answer,
             }
         };
-        let told = timeout(AGAIN_LIMIT, asked).await.unwrap_or_else(|_| {
+        let answer = timeout(AGAIN_LIMIT, asked).await.unwrap_or_else(|_| {
             let within = format!("within {} s", AGAIN_LIMIT.as_secs());
             Err(if self.store.has_let_nobody_in() {
                 let cause = format!("asks for a token, and its token server gives none {within}");
@@ -199,7 +199,7 @@ impl Store for Retrying {
                 Error::new(ErrorKind::Unavailable, format!("does not answer {within}"))
             })
         });
-        told.map_err(|error| refusal.or(error))
+        answer.map_err(|error| refusal.or(error))
     }
 
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
@@ -256,10 +256,10 @@ impl Store for Retrying {
 
     async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {
         // Bytes that failed tries copied are not counted twice.
-        let (told, now) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (reported, now) = (AtomicU64::new(0), AtomicU64::new(0));
         let once = |bytes: u64| {
             let sum = now.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            let before = told.fetch_max(sum, Ordering::Relaxed);
+            let before = reported.fetch_max(sum, Ordering::Relaxed);
             copied(sum.saturating_sub(before))
         };
         self.run(|| {
@@ -527,12 +527,12 @@ mod tests {
             (&[Damaged, Nothing], "damaged", 5),
             (&[Damaged, Away], "damaged", 3),
         ];
-        for (replies, said, seconds) in cases {
+        for (replies, expected, seconds) in cases {
             let (_, store) = retrying(Slow { replies: Mutex::new(replies.to_vec()), ..Slow::default() });
             let start = Instant::now();
-            let told = store.manifest_again(&Selector::Digest(digest), &digest).await;
-            let text = told.map_or_else(|error| error.to_string(), |_| String::new());
-            assert_eq!(text, said, "{replies:?}");
+            let answer = store.manifest_again(&Selector::Digest(digest), &digest).await;
+            let text = answer.map_or_else(|error| error.to_string(), |_| String::new());
+            assert_eq!(text, expected, "{replies:?}");
             // The timer counts whole milliseconds.
             let most = Duration::from_millis(seconds * 1000 + 2);
             assert!(start.elapsed() <= most, "{replies:?}: {:?}", start.elapsed());

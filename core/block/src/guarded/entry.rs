@@ -314,14 +314,14 @@ mod tests {
         lchown(at.join("a/link"), Some(54_321), None).unwrap();
         for path in ["a/link", "a/link/x", "own", "own/x", "a/link/x/y"] {
             let error = GuardedEntry::find(&at.join(path)).map(|_| ()).unwrap_err();
-            let said = error.to_string();
+            let message = error.to_string();
             let parts = [
                 "a/link: is a symbolic link of another user (id 54321)",
                 &format!("{} is the place", at.join("a/b").display()),
                 &format!("chown -h 0 {}", at.join("a/link").display()),
             ];
-            assert_eq!(error.kind(), ErrorKind::Denied, "{said}");
-            assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+            assert_eq!(error.kind(), ErrorKind::Denied, "{message}");
+            assert!(parts.iter().all(|part| message.contains(part)), "{message}");
         }
         // A directory of another user's is no link.
         lchown(at.join("a/b"), Some(54_321), None).unwrap();

@@ -86,7 +86,7 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt, lchown};
 
-    fn said(dir: &Path, kind: io::ErrorKind) -> String {
+    fn message(dir: &Path, kind: io::ErrorKind) -> String {
         not_made_in(dir, "cannot create", kind.into()).about("x").to_string()
     }
 
@@ -96,15 +96,15 @@ mod tests {
         let at = dir.path().join("d");
         fs::create_dir(&at).unwrap();
         let below = at.join("a/b");
-        let missing = said(&below, io::ErrorKind::NotFound);
+        let missing = message(&below, io::ErrorKind::NotFound);
         assert!(missing.ends_with(&format!("; make the directory {} first", below.display())), "{missing}");
         // What else may be missing is not a directory.
-        assert!(!said(Path::new(""), io::ErrorKind::NotFound).contains("first"));
-        assert!(!said(&at, io::ErrorKind::NotFound).contains("first"));
-        assert!(!said(&at, io::ErrorKind::PermissionDenied).contains("directory"), "{at:?} is open");
+        assert!(!message(Path::new(""), io::ErrorKind::NotFound).contains("first"));
+        assert!(!message(&at, io::ErrorKind::NotFound).contains("first"));
+        assert!(!message(&at, io::ErrorKind::PermissionDenied).contains("directory"), "{at:?} is open");
         fs::set_permissions(&at, Permissions::from_mode(0o555)).unwrap();
         for denied in [&at, &below] {
-            let closed = said(denied, io::ErrorKind::PermissionDenied);
+            let closed = message(denied, io::ErrorKind::PermissionDenied);
             assert!(closed.contains(&format!("`chmod u+rwx {}`", at.display())), "{closed}");
         }
         let file = dir.path().join("f");
@@ -112,11 +112,11 @@ mod tests {
         for (inside, kind) in
             [(&file, io::ErrorKind::AlreadyExists), (&file.join("a/b"), io::ErrorKind::NotADirectory)]
         {
-            let other = said(inside, kind);
+            let other = message(inside, kind);
             assert!(other.ends_with(&format!("; {} is not a directory: name another place", file.display())));
         }
-        assert!(!said(dir.path(), io::ErrorKind::AlreadyExists).contains(';'));
-        let fixed = said(&below, io::ErrorKind::ReadOnlyFilesystem);
+        assert!(!message(dir.path(), io::ErrorKind::AlreadyExists).contains(';'));
+        let fixed = message(&below, io::ErrorKind::ReadOnlyFilesystem);
         assert!(
             fixed.contains(&format!("the file system that {} is on is read-only", at.display())),
             "{fixed}"
@@ -127,7 +127,7 @@ mod tests {
             return;
         }
         lchown(&at, Some(54_321), None).unwrap();
-        let others = said(&below, io::ErrorKind::PermissionDenied);
+        let others = message(&below, io::ErrorKind::PermissionDenied);
         let parts = format!("{} belongs to another user (id 54321)", at.display());
         assert!(others.contains(&parts) && !others.contains("chmod"), "{others}");
     }

@@ -271,9 +271,9 @@ mod tests {
     #[track_caller]
     fn refused<T>(result: Result<T>, parts: &[&str]) {
         let error = result.err().expect("it was taken");
-        let said = error.to_string();
-        assert_eq!(error.kind(), ErrorKind::Denied, "{said}");
-        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        let message = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{message}");
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     }
 
     #[test]

@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn refusals_of_archives_name_the_tool_that_unpacks_them() {
-        for (start, said) in [
+        for (start, tool) in [
             (&b"\x1f\x8b\x08\0"[..], "gunzip"),
             (b"\xfd7zXZ\0\0", "unxz"),
             (b"PK\x03\x04", "unzip"),
@@ -111,7 +111,7 @@ mod tests {
         ] {
             let mut file = start.to_vec();
             file.resize(1024, 7);
-            assert!(refuse(&file).unwrap_err().to_string().contains(said));
+            assert!(refuse(&file).unwrap_err().to_string().contains(tool));
         }
         assert!(check_size(0).unwrap_err().to_string().starts_with("is empty; copy it again"));
         for len in [1, 511, 513] {

@@ -95,14 +95,14 @@ mod tests {
 
     const LIMITS: Limits = Limits { memory: 1 << 30, seconds: 7, file: 1 << 20 };
 
-    fn said(script: &str) -> String {
+    fn output_of(script: &str) -> String {
         let output = LIMITS.command(Path::new("/bin/sh")).args(["-c", script]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     }
 
     #[test]
     fn limits_hold_in_the_program() {
-        assert_eq!(said("ulimit -v; ulimit -t; ulimit -f; ulimit -c"), "1048576\n7\n2048\n0\n");
+        assert_eq!(output_of("ulimit -v; ulimit -t; ulimit -f; ulimit -c"), "1048576\n7\n2048\n0\n");
     }
 
     #[test]
@@ -121,9 +121,9 @@ mod tests {
             return;
         }
         // Two lines of headings, and the loopback device, which is down.
-        let devices = said("cat /proc/net/dev");
+        let devices = output_of("cat /proc/net/dev");
         let has_loopback_alone = devices.lines().skip(2).all(|line| line.trim_start().starts_with("lo:"));
         assert!(has_loopback_alone, "{devices}");
-        assert_eq!(said("tail -n +2 /proc/net/route"), "");
+        assert_eq!(output_of("tail -n +2 /proc/net/route"), "");
     }
 }

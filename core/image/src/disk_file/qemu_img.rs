@@ -57,8 +57,8 @@ pub(super) fn convert_to_raw(
     // Read by a thread, because a full pipe would stop it after 64 KiB of warnings.
     let complaints = child.stderr.take().map(|stderr| std::thread::spawn(move || head_of(stderr)));
     let status = follow(child, size, progress)?;
-    let said = complaints.and_then(|thread| thread.join().ok()).unwrap_or_default();
-    judge(status, &said, &limits)?;
+    let message = complaints.and_then(|thread| thread.join().ok()).unwrap_or_default();
+    judge(status, &message, &limits)?;
     Ok(raw)
 }
 
@@ -85,7 +85,7 @@ fn check_structure(program: &Path, image: &str, limits: &Limits) -> Result<()> {
 }
 
 /// The number of bytes of `qemu-img`'s complaints that are passed on.
-const SAID_MAX: u64 = 4096;
+const MESSAGE_MAX: u64 = 4096;
 
 /// SIGHUP, SIGINT and SIGTERM.
 const STOPPING: [i32; 3] = [1, 2, 15];
@@ -117,19 +117,19 @@ fn follow(mut child: Child, size: u64, progress: &dyn Progress) -> Result<ExitSt
 fn head_of(mut pipe: impl Read) -> String {
     let mut head = Vec::new();
     // An unreadable part is only a part of a message.
-    let _ = pipe.by_ref().take(SAID_MAX).read_to_end(&mut head);
+    let _ = pipe.by_ref().take(MESSAGE_MAX).read_to_end(&mut head);
     let _ = io::copy(&mut pipe, &mut io::sink());
     String::from_utf8_lossy(&head).into_owned()
 }
 
-/// The result of a run by its end; `said` is the text that it wrote to standard error.
-fn judge(status: ExitStatus, said: &str, limits: &Limits) -> Result<()> {
+/// The result of a run by its end; `message` is the text that it wrote to standard error.
+fn judge(status: ExitStatus, message: &str, limits: &Limits) -> Result<()> {
     if let Some(error) = limits.error(status) {
         return Err(error);
     }
     match status.signal() {
         None if status.success() => Ok(()),
-        None => Err(failed(said)),
+        None => Err(failed(message)),
         // Ctrl-C at a terminal ends the child as well, and its end may be noticed first.
         Some(signal) if STOPPING.contains(&signal) => {
             Err(Error::new(ErrorKind::Cancelled, "stopped on request; nothing was changed"))
@@ -150,13 +150,13 @@ fn failed(stderr: &str) -> Error {
         return Error::io("cannot convert it with qemu-img", rustix::io::Errno::NOSPC.into());
     }
     // One line for any text, and the image not under the name that `qemu-img` was given.
-    let mut said = stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut message = stderr.split_whitespace().collect::<Vec<_>>().join(" ");
     while let Some((start, end)) =
-        said.find("'json:").and_then(|start| Some((start, start + said[start..].find("}'")? + 2)))
+        message.find("'json:").and_then(|start| Some((start, start + message[start..].find("}'")? + 2)))
     {
-        said.replace_range(start..end, "the image");
+        message.replace_range(start..end, "the image");
     }
-    Error::corrupt(format!("qemu-img cannot read it: {said}"))
+    Error::corrupt(format!("qemu-img cannot read it: {message}"))
 }
 
 fn not_installed(format: DiskFormat) -> Error {
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn an_image_is_not_named_by_its_description() {
-        let said =
+        let message =
             failed("qemu-img: Could not open 'json:{\"file\": {\"a\": 1}}': Image is corrupt\n").to_string();
-        assert!(said.ends_with("qemu-img: Could not open the image: Image is corrupt"), "{said}");
+        assert!(message.ends_with("qemu-img: Could not open the image: Image is corrupt"), "{message}");
     }
 }

@@ -32,13 +32,13 @@ async fn a_bucket_gives_back_written_blobs_and_manifests() {
         let bytes: Vec<u8> = (0..len).map(|i| (i / 7) as u8).collect();
         let digest = Digest::of(&bytes);
         assert_eq!(store.blob_len(&digest).await.unwrap(), None);
-        let told = std::sync::atomic::AtomicU64::new(0);
+        let reported = std::sync::atomic::AtomicU64::new(0);
         let copied = |bytes: u64| {
-            told.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+            reported.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
             Ok(())
         };
         store.put_blob(&digest, Arc::new(bytes.clone()), &copied).await.unwrap();
-        assert_eq!(told.into_inner(), len as u64);
+        assert_eq!(reported.into_inner(), len as u64);
         assert_eq!(store.blob_len(&digest).await.unwrap(), Some(len as u64));
         if len > 0 {
             let range = ByteRange::between(len as u64 / 2, len as u64);
@@ -304,9 +304,9 @@ fn messages_have_no_signatures() {
     assert_eq!(text, "Error GET \"https://h/x\" (https://h/y): no body");
     let text = without_secrets("GET http://user:secret@h:1/x failed: https://u:p:@q@h (via ftp://a/b@c)");
     assert_eq!(text, "GET http://h:1/x failed: https://h (via ftp://a/b@c)");
-    let said = r#"Error performing GET http://h/b in 2ms - 403 Forbidden: <?xml version="1.0"?><Error>
+    let text = r#"Error performing GET http://h/b in 2ms - 403 Forbidden: <?xml version="1.0"?><Error>
         <Code>SignatureDoesNotMatch</Code><Message>The signature does not match.</Message><Key>x</Key></Error>"#;
-    assert_eq!(code_and_message(said).unwrap(), "SignatureDoesNotMatch: The signature does not match.");
+    assert_eq!(code_and_message(text).unwrap(), "SignatureDoesNotMatch: The signature does not match.");
     assert_eq!(code_and_message("<Code>A</Code>").unwrap(), "A");
     assert!(code_and_message("no XML").is_none() && code_and_message("<Code>A").is_none());
     assert!(without_secrets(&"x".repeat(100_000)).len() <= 400);
@@ -399,7 +399,7 @@ async fn requests_go_through_the_proxy() {
 
 #[test]
 fn an_object_store_that_answers_is_told_from_one_that_is_away() {
-    let said = |cause: &str| {
+    let error_of = |cause: &str| {
         let text = format!("Generic S3 error: Error performing GET http://h/b in 1ms - {cause}");
         explain(object_store::Error::Generic { store: "S3", source: text.into() })
     };
@@ -415,7 +415,7 @@ fn an_object_store_that_answers_is_told_from_one_that_is_away() {
         ("Server returned non-2xx status code: 503 Slow Down: status code: 400", false),
         ("HTTP error: error sending request", false),
     ] {
-        let error = said(cause);
+        let error = error_of(cause);
         assert_eq!((error.kind(), error.has_answered()), (ErrorKind::Unavailable, has_answered), "{cause}");
     }
 }

@@ -73,9 +73,9 @@ fn assert_refused(machine: &Machine, index: &[u8]) {
     let (data, state) = (machine.contents("data"), machine.contents("state.json"));
     let error = open(machine).err().expect("it opened");
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    let said = error.to_string();
-    assert!(said.contains("simulated/index") && said.contains("restore data and index"), "{said}");
-    assert!(said.contains("headstart disk repair simulated"), "{said}");
+    let message = error.to_string();
+    assert!(message.contains("simulated/index") && message.contains("restore data and index"), "{message}");
+    assert!(message.contains("headstart disk repair simulated"), "{message}");
     let is_same = machine.contents("index") == index && machine.contents("data") == data;
     assert!(is_same && machine.contents("state.json") == state);
     assert!(!machine.directory().list().unwrap().contains(&TORN.to_owned()));
@@ -327,10 +327,10 @@ fn a_pair_without_a_header_is_not_repaired() {
             let [data, index] = ["data", "index"].map(|name| machine.contents(name));
             for error in [WritableDisk::repair_in(&machine).unwrap_err(), open(&machine).err().unwrap()] {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-                let said = error.to_string();
+                let message = error.to_string();
                 let parts =
                     [&*format!("simulated/{file}"), "its header", "restore data and index", "cannot mend"];
-                assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+                assert!(parts.iter().all(|part| message.contains(part)), "{message}");
             }
             assert!(machine.contents("data") == data && machine.contents("index") == index);
         }
