@@ -17,31 +17,31 @@ const KNOWN_MAX: usize = 4096;
 
 /// The level at which a server logs a line that another host or a client caused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Say {
+pub enum ComplaintLevel {
     /// As a warning, which every reader of the log sees.
-    Aloud {
+    Warning {
         /// Lines of the same cause that were logged at level `debug` since the last warning; `None` if there
         /// were none.
         left_out: Option<u64>,
     },
     /// At level `debug`.
-    Quietly,
+    Debug,
 }
 
 /// Limits the warnings of a log to one a minute for each cause; see the [module](self). A `Cause` is a kind
 /// of event, or a kind and the host that caused it. At most 4096 causes are known at a time; lines of further
 /// causes are never warnings.
 #[derive(Debug)]
-pub struct Complaints<Cause>(Mutex<HashMap<Cause, Said>>);
+pub struct Complaints<Cause>(Mutex<HashMap<Cause, LoggedLines>>);
 
 /// The lines of one cause.
 #[derive(Debug)]
-struct Said {
+struct LoggedLines {
     at: Instant,
     left_out: u64,
 }
 
-impl Said {
+impl LoggedLines {
     fn is_over(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.at) >= EVERY
     }
@@ -54,38 +54,38 @@ impl<Cause> Default for Complaints<Cause> {
 }
 
 impl<Cause: Eq + Hash> Complaints<Cause> {
-    /// Counts a line of `cause` that is about to be logged, and returns its level: [`Say::Aloud`] for the
-    /// first one and then for at most one a minute, otherwise [`Say::Quietly`].
+    /// Counts a line of `cause` that is about to be logged, and returns its level: [`ComplaintLevel::Warning`] for the
+    /// first one and then for at most one a minute, otherwise [`ComplaintLevel::Debug`].
     #[expect(clippy::disallowed_methods, reason = "lines are limited by the clock")]
-    pub fn next(&self, cause: Cause) -> Say {
+    pub fn next(&self, cause: Cause) -> ComplaintLevel {
         self.next_at(cause, Instant::now())
     }
 
-    fn next_at(&self, cause: Cause, now: Instant) -> Say {
+    fn next_at(&self, cause: Cause, now: Instant) -> ComplaintLevel {
         let mut known = self.0.lock();
-        if let Some(said) = known.get_mut(&cause) {
-            if !said.is_over(now) {
-                said.left_out += 1;
-                return Say::Quietly;
+        if let Some(logged) = known.get_mut(&cause) {
+            if !logged.is_over(now) {
+                logged.left_out += 1;
+                return ComplaintLevel::Debug;
             }
-            let left_out = Some(said.left_out).filter(|number| *number > 0);
-            *said = Said { at: now, left_out: 0 };
-            return Say::Aloud { left_out };
+            let left_out = Some(logged.left_out).filter(|number| *number > 0);
+            *logged = LoggedLines { at: now, left_out: 0 };
+            return ComplaintLevel::Warning { left_out };
         }
         if known.len() >= KNOWN_MAX {
-            known.retain(|_, said| !said.is_over(now));
+            known.retain(|_, logged| !logged.is_over(now));
         }
         if known.len() >= KNOWN_MAX {
-            return Say::Quietly;
+            return ComplaintLevel::Debug;
         }
-        known.insert(cause, Said { at: now, left_out: 0 });
-        Say::Aloud { left_out: None }
+        known.insert(cause, LoggedLines { at: now, left_out: 0 });
+        ComplaintLevel::Warning { left_out: None }
     }
 
     /// Returns how many lines of `cause` were not warnings since its last warning; 0 for an unknown cause.
     pub fn left_out(&self, cause: &Cause) -> u64 {
         let known = self.0.lock();
-        known.get(cause).map_or(0, |said| said.left_out)
+        known.get(cause).map_or(0, |logged| logged.left_out)
     }
 }
 
@@ -95,27 +95,30 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "times count from now")]
-    fn the_first_line_is_said_aloud_and_then_one_a_minute_with_the_number_of_the_others() {
+    fn the_first_line_is_a_warning_and_then_one_a_minute_with_the_number_of_the_others() {
         let (start, complaints) = (Instant::now(), Complaints::default());
         // A thousand lines a second, for three minutes.
         let lines: Vec<_> = (0..180_000)
             .filter_map(|millis| match complaints.next_at("a", start + Duration::from_millis(millis)) {
-                Say::Aloud { left_out } => Some((millis, left_out)),
-                Say::Quietly => None,
+                ComplaintLevel::Warning { left_out } => Some((millis, left_out)),
+                ComplaintLevel::Debug => None,
             })
             .collect();
         assert_eq!(lines, [(0, None), (60_000, Some(59_999)), (120_000, Some(59_999))]);
         assert_eq!(complaints.left_out(&"a"), 59_999);
-        assert_eq!(complaints.next_at("a", start + 10 * EVERY), Say::Aloud { left_out: Some(59_999) });
-        assert_eq!(complaints.next_at("a", start + 20 * EVERY), Say::Aloud { left_out: None });
+        assert_eq!(
+            complaints.next_at("a", start + 10 * EVERY),
+            ComplaintLevel::Warning { left_out: Some(59_999) }
+        );
+        assert_eq!(complaints.next_at("a", start + 20 * EVERY), ComplaintLevel::Warning { left_out: None });
     }
 
     #[test]
     fn no_cause_hides_another() {
         let complaints = Complaints::default();
         for cause in ["a", "b", "c"] {
-            assert_eq!(complaints.next(cause), Say::Aloud { left_out: None }, "{cause}");
-            assert_eq!(complaints.next(cause), Say::Quietly, "{cause}");
+            assert_eq!(complaints.next(cause), ComplaintLevel::Warning { left_out: None }, "{cause}");
+            assert_eq!(complaints.next(cause), ComplaintLevel::Debug, "{cause}");
         }
     }
 
@@ -123,11 +126,13 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "times count from now")]
     fn causes_without_end_take_no_memory_without_end() {
         let (start, complaints) = (Instant::now(), Complaints::default());
-        let aloud = |from: usize, now| {
-            (from..from + 2 * KNOWN_MAX).filter(|n| complaints.next_at(*n, now) != Say::Quietly).count()
+        let warnings = |from: usize, now| {
+            (from..from + 2 * KNOWN_MAX)
+                .filter(|n| complaints.next_at(*n, now) != ComplaintLevel::Debug)
+                .count()
         };
-        assert_eq!(aloud(0, start), KNOWN_MAX);
-        assert_eq!(aloud(10 * KNOWN_MAX, start + EVERY), KNOWN_MAX);
+        assert_eq!(warnings(0, start), KNOWN_MAX);
+        assert_eq!(warnings(10 * KNOWN_MAX, start + EVERY), KNOWN_MAX);
         assert_eq!(complaints.0.lock().len(), KNOWN_MAX);
     }
 }

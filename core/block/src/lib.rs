@@ -43,7 +43,7 @@ pub mod source;
 pub mod time;
 pub mod words;
 
-pub use complaints::{Complaints, Say};
+pub use complaints::{ComplaintLevel, Complaints};
 pub use device::{BlockDevice, ClientGuard, Extent};
 pub use digest::{Digest, SHA256};
 pub use error::{Error, ErrorKind, Result};

@@ -35,8 +35,8 @@ pub(crate) type Complaints = headstart_block::Complaints<Cause>;
 macro_rules! complain {
     ($complaints:expr, $cause:ident, $($line:tt)+) => {
         match $complaints.next($crate::complaints::Cause::$cause) {
-            headstart_block::Say::Aloud { left_out } => tracing::warn!(left_out, $($line)+),
-            headstart_block::Say::Quietly => tracing::debug!($($line)+),
+            headstart_block::ComplaintLevel::Warning { left_out } => tracing::warn!(left_out, $($line)+),
+            headstart_block::ComplaintLevel::Debug => tracing::debug!($($line)+),
         }
     };
 }

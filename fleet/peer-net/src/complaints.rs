@@ -29,10 +29,10 @@ pub type PeerComplaints = headstart_block::Complaints<(Cause, String)>;
 macro_rules! complain {
     ($complaints:expr, $cause:ident, $host:expr, $($line:tt)+) => {
         match $complaints.next(($crate::complaints::Cause::$cause, $host.clone())) {
-            headstart_block::Say::Aloud { left_out } => {
+            headstart_block::ComplaintLevel::Warning { left_out } => {
                 tracing::warn!(left_out, host = %$host, $($line)+);
             }
-            headstart_block::Say::Quietly => tracing::debug!(host = %$host, $($line)+),
+            headstart_block::ComplaintLevel::Debug => tracing::debug!(host = %$host, $($line)+),
         }
     };
 }
