@@ -14,13 +14,13 @@ const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(16);
 
 /// Takes the exclusive lock of an open file or directory, as `flock` does, and returns `true`. Returns
-/// `false` if others have held it for `patience`; a patience of zero makes one attempt. Closing the file
+/// `false` if others have held it for `timeout`; a timeout of zero makes one attempt. Closing the file
 /// releases the lock.
 ///
 /// # Errors
 /// Errors of the operating system.
-pub fn lock_within(file: &File, patience: Duration) -> io::Result<bool> {
-    Ok(try_within(patience, || Ok::<_, io::Error>(try_lock(file)?.then_some(())))?.is_some())
+pub fn lock_within(file: &File, timeout: Duration) -> io::Result<bool> {
+    Ok(try_within(timeout, || Ok::<_, io::Error>(try_lock(file)?.then_some(())))?.is_some())
 }
 
 /// Takes the exclusive lock of an open file or directory without waiting, and returns `true`; `false` if
@@ -38,16 +38,16 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
 }
 
 /// Calls `attempt` until it returns a value, with pauses of 1 to 16 ms in between. `None` if there is no
-/// value after pauses of `patience` in total; with a patience of zero, there is one call.
+/// value after pauses of `timeout` in total; with a timeout of zero, there is one call.
 ///
 /// # Errors
 /// The first error of `attempt`, which ends the calls.
 #[expect(clippy::disallowed_methods, reason = "a lock of another process tells nobody when it is free")]
 pub fn try_within<T, E>(
-    patience: Duration,
+    timeout: Duration,
     mut attempt: impl FnMut() -> Result<Option<T>, E>,
 ) -> Result<Option<T>, E> {
-    let (mut left, mut pause) = (patience, PAUSE);
+    let (mut left, mut pause) = (timeout, PAUSE);
     loop {
         let found = attempt()?;
         if found.is_some() || left.is_zero() {
@@ -83,9 +83,9 @@ mod tests {
 
     #[test]
     fn tries_end_with_a_result_an_error_or_the_limit() {
-        let until = |last: u32, patience: u64| {
+        let until = |last: u32, timeout: u64| {
             let mut tries = 0;
-            let found = try_within(Duration::from_millis(patience), || {
+            let found = try_within(Duration::from_millis(timeout), || {
                 tries += 1;
                 match (tries == last, last % 2) {
                     (true, 0) => Err("an error"),

@@ -182,8 +182,8 @@ impl Link {
         let sent = Instant::now();
         let mut first = std::pin::pin!(self.once(send));
         let Some(hedge) = &self.hedge else { return Ok((first.await?, None)) };
-        let patience = (urgency == Urgency::Demand).then(|| hedge.patience()).flatten();
-        let Some(patience) = patience else {
+        let delay = (urgency == Urgency::Demand).then(|| hedge.delay()).flatten();
+        let Some(delay) = delay else {
             let answer = first.await?;
             hedge.observe(sent.elapsed());
             return Ok((answer, None));
@@ -194,7 +194,7 @@ impl Link {
                 hedge.observe(sent.elapsed());
                 return Ok((answer, None));
             }
-            () = sleep(patience) => {}
+            () = sleep(delay) => {}
         }
         // A second request must not take a place that other demand reads wait for.
         let place = self.demand.try_acquire().ok();

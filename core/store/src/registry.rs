@@ -187,8 +187,8 @@ impl Registry {
             if mirror.rests() || skip(mirror) {
                 continue;
             }
-            let patience = mirror.patience();
-            let error = match timeout(patience, call(Arc::clone(mirror))).await {
+            let limit = mirror.answer_limit();
+            let error = match timeout(limit, call(Arc::clone(mirror))).await {
                 Ok(Ok(done)) => return Ok(done),
                 Ok(Err(error)) if error.kind() == ErrorKind::NotFound => {
                     lacks(mirror);
@@ -196,7 +196,7 @@ impl Registry {
                 }
                 Ok(Err(error)) => error,
                 Err(_) => {
-                    let cause = format!("did not begin to answer within {} s", patience.as_secs_f64());
+                    let cause = format!("did not begin to answer within {} s", limit.as_secs_f64());
                     Error::new(ErrorKind::Unavailable, cause).about(&mirror.name)
                 }
             };

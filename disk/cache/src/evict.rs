@@ -29,7 +29,7 @@ use std::time::Duration;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The longest wait of a command for another thread or process that evicts.
-const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The lock between processes on evicting.
 struct Evicting<'a>(&'a File);
@@ -236,7 +236,7 @@ const _: () = assert!(CHUNK.is_multiple_of(crate::sidecar::TREE_UNIT));
 /// Evicts as [`evict`] does, but waits for the end of another eviction, as commands and tests can.
 pub(crate) fn evict_patiently(storage: &Storage, target: u64) -> Result<Evicted> {
     // No lock is held meanwhile: inserts of other threads do not wait.
-    let evicted = try_within(COMMAND_PATIENCE, || evict(storage, target))?;
+    let evicted = try_within(COMMAND_TIMEOUT, || evict(storage, target))?;
     evicted.ok_or_else(|| {
         Error::new(ErrorKind::Conflict, "another process evicts already")
             .about(storage.dir().display())

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use std::time::Duration;
 
 /// The longest wait of an insert for an evictor that gives space back.
-const WRITE_PATIENCE: Duration = Duration::from_millis(500);
+const WRITE_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The mark of each thread that writes.
 pub(crate) struct Writing<'a> {
@@ -21,7 +21,7 @@ impl<'a> Writing<'a> {
     pub(crate) fn begin(writers: &'a Mutex<usize>, files: &'a Files) -> Result<Self> {
         let mut count = writers.lock();
         if *count == 0
-            && !locks::lock_within(&files.sidecar.file, &Locks::WRITE, Mode::Shared, WRITE_PATIENCE)?
+            && !locks::lock_within(&files.sidecar.file, &Locks::WRITE, Mode::Shared, WRITE_LOCK_TIMEOUT)?
         {
             return Err(Error::new(
                 ErrorKind::Conflict,

@@ -529,8 +529,8 @@ fn assemble(
             if let Err(error) = disk.note_reference(&noted.to_string()) {
                 tracing::warn!(%error, "the writable directory has no record of where the image is");
             }
-            let patience = options.pull.deadline;
-            disk.set_limits(Limits { max: writable.max, patience, ..Limits::default() })?;
+            let base_timeout = options.pull.deadline;
+            disk.set_limits(Limits { max: writable.max, base_timeout, ..Limits::default() })?;
             (Top::Writable(Arc::new(disk)), made)
         }
     };

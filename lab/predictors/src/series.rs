@@ -145,7 +145,8 @@ fn parse(line: &str) -> Result<LevelRun> {
     let (Some(seconds), Some(level), None) = (fields.next(), fields.next(), fields.next()) else {
         return Err(Error::corrupt("is not `duration_s level`"));
     };
-    let seconds: f64 = seconds.parse().map_err(|_| Error::corrupt(format!("{seconds:?} is not a duration")))?;
+    let seconds: f64 =
+        seconds.parse().map_err(|_| Error::corrupt(format!("{seconds:?} is not a duration")))?;
     let level: f32 = level.parse().map_err(|_| Error::corrupt(format!("{level:?} is not a level")))?;
     let length = Duration::try_from_secs_f64(seconds)
         .map_err(|_| Error::corrupt(format!("no time lasts {seconds} seconds")))?;

@@ -23,7 +23,7 @@ const DRAWN: usize = 6;
 
 /// The longest wait for the lock of a new file. Another export has it for a moment, while it looks for abandoned files;
 /// any user with permission to read the file could hold it for ever.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The permissions of a file, as far as the umask lets it have them.
 const MODE: u32 = 0o644;
@@ -295,7 +295,7 @@ fn named_in(directory: &GuardedDir, mode: u32) -> io::Result<NamedTempFile> {
         let temporary = tempfile::Builder::new()
             .prefix(PREFIX)
             .make_in(way_into(directory), |path| options.open(path))?;
-        lock_named(&temporary, LOCK_PATIENCE)?;
+        lock_named(&temporary, LOCK_TIMEOUT)?;
         // Another export may have had the lock for a moment, and removed the file.
         if temporary.as_file().metadata()?.nlink() > 0 {
             return Ok(temporary);
@@ -304,12 +304,12 @@ fn named_in(directory: &GuardedDir, mode: u32) -> io::Result<NamedTempFile> {
 }
 
 /// Locks a new file, so that no other export takes it for abandoned.
-fn lock_named(temporary: &NamedTempFile, patience: Duration) -> io::Result<()> {
+fn lock_named(temporary: &NamedTempFile, timeout: Duration) -> io::Result<()> {
     // On a file system without locks, no export takes it for abandoned either.
-    if lock_within(temporary.as_file(), patience).unwrap_or(true) {
+    if lock_within(temporary.as_file(), timeout).unwrap_or(true) {
         return Ok(());
     }
-    let why = format!("another process holds the lock of a new file there for {} s", patience.as_secs());
+    let why = format!("another process holds the lock of a new file there for {} s", timeout.as_secs());
     Err(io::Error::new(io::ErrorKind::TimedOut, why))
 }
 

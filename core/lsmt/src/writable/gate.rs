@@ -239,7 +239,7 @@ impl WritableDisk {
     fn admit_slowly(&self, demand: Demand) -> Result<Admitted<'_>> {
         self.counters.throttled.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting::new(&self.gate.waiting);
-        let patience = self.limits().patience;
+        let base_timeout = self.limits().base_timeout;
         let (mut failing, mut lacking) = (Duration::ZERO, Duration::ZERO);
         loop {
             self.check_usable()?;
@@ -253,7 +253,7 @@ impl WritableDisk {
                 continue;
             };
             let (worked, failed) = self.step_for_writer(&mut collector);
-            if failed.is_some() && failing < FAILING_MAX.min(patience) {
+            if failed.is_some() && failing < FAILING_MAX.min(base_timeout) {
                 // A later try may succeed. The failure is no fault of this write.
                 drop(collector);
                 failing += self.gate.wait();
@@ -270,7 +270,7 @@ impl WritableDisk {
             let needs_merging = needs_merging(&self.view(), demand);
             if others_end {
                 self.gate.wait();
-            } else if needs_merging && lacks_base && lacking < patience {
+            } else if needs_merging && lacks_base && lacking < base_timeout {
                 lacking += self.gate.wait();
             } else if needs_merging {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);

@@ -59,7 +59,7 @@ pub struct Limits {
     pub copied_up: u64,
     /// The longest time for which a write waits for bytes of the base that are not on this host. Default: 300
     /// s.
-    pub patience: Duration,
+    pub base_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -69,7 +69,7 @@ impl Default for Limits {
             max: None,
             runs: None,
             copied_up: 128 << 20,
-            patience: Duration::from_secs(300),
+            base_timeout: Duration::from_secs(300),
         }
     }
 }
@@ -393,7 +393,7 @@ mod tests {
     const SECTOR: u64 = 512;
     const SLACK: u64 = 256 << 10;
     const LIMITS: Limits =
-        Limits { slack: SLACK, max: None, runs: None, copied_up: 0, patience: Duration::ZERO };
+        Limits { slack: SLACK, max: None, runs: None, copied_up: 0, base_timeout: Duration::ZERO };
 
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Sector {

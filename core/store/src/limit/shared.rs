@@ -31,7 +31,7 @@ const LEN: usize = 32;
 const FLOW: usize = 16;
 
 /// The longest that the file's lock is waited for.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The pause between two tries to get it.
 const LOCK_RETRY: Duration = Duration::from_millis(1);
@@ -101,7 +101,7 @@ pub fn set_shared_rate(path: &Path, rate: Option<u64>) -> Result<()> {
     let file = open().map_err(about)?;
     #[expect(clippy::cast_precision_loss, reason = "a rate of 53 bits is past all links")]
     let rate = rate.map_or(0.0, |rate| rate.max(1) as f64);
-    let is_locked = lock_within(&file, LOCK_PATIENCE).map_err(about)?;
+    let is_locked = lock_within(&file, LOCK_TIMEOUT).map_err(about)?;
     let before = Content::read(&file).map_err(about)?;
     let (bytes, at_nanos) = before
         .map_or((most(rate), now_nanos()), |content| (content.flow.bytes.min(most(rate)), content.at_nanos));
@@ -160,7 +160,7 @@ impl SharedBucket {
         let mut opened = self.file.lock();
         if !try_lock(&opened.file).ok()? {
             let held = own.saturating_duration_since(*opened.held_since.get_or_insert(own));
-            return (held < LOCK_PATIENCE).then_some(LOCK_RETRY);
+            return (held < LOCK_TIMEOUT).then_some(LOCK_RETRY);
         }
         opened.held_since = None;
         let pause = opened.take(now, bytes, floor);
@@ -243,7 +243,7 @@ mod tests {
         let start = Instant::now();
         limit.take(1 << 20, Urgency::Demand).await;
         let first = start.elapsed();
-        assert!((LOCK_PATIENCE..LOCK_PATIENCE + 3 * LOCK_RETRY).contains(&first), "{first:?}");
+        assert!((LOCK_TIMEOUT..LOCK_TIMEOUT + 3 * LOCK_RETRY).contains(&first), "{first:?}");
         // It was waited for once.
         limit.take(1 << 20, Urgency::Demand).await;
         assert_eq!(start.elapsed(), first);
@@ -263,7 +263,7 @@ mod tests {
         let (done, is_done) = std::sync::mpsc::channel();
         let setting = path.clone();
         std::thread::spawn(move || done.send(set_shared_rate(&setting, Some(5000))));
-        is_done.recv_timeout(LOCK_PATIENCE * 30).expect("it waits for ever").unwrap();
+        is_done.recv_timeout(LOCK_TIMEOUT * 30).expect("it waits for ever").unwrap();
         assert_eq!(bucket.rate(), Some(5000.0));
         let after = Content::read(&stopped.file).unwrap().unwrap();
         assert_eq!(after, Content { flow: TokenFlow { rate: 5000.0, ..before.flow }, ..before });
@@ -283,14 +283,14 @@ mod tests {
         let (wall, own) = (now_nanos(), Instant::now());
         let take = |wall, after| bucket.try_take_at((wall, own + after), 1.0, Floor::Overdrawn);
         assert_eq!(take(wall, Duration::ZERO), Some(LOCK_RETRY));
-        assert_eq!(take(wall + HOUR, LOCK_PATIENCE / 2), Some(LOCK_RETRY));
-        assert_eq!(take(wall - HOUR, LOCK_PATIENCE), None);
+        assert_eq!(take(wall + HOUR, LOCK_TIMEOUT / 2), Some(LOCK_RETRY));
+        assert_eq!(take(wall - HOUR, LOCK_TIMEOUT), None);
         // The next one that holds it has its own second.
         stopped.unlock().unwrap();
-        assert_eq!(take(wall - HOUR, LOCK_PATIENCE), None);
+        assert_eq!(take(wall - HOUR, LOCK_TIMEOUT), None);
         stopped.lock().unwrap();
-        assert_eq!(take(wall - HOUR, LOCK_PATIENCE * 2), Some(LOCK_RETRY));
-        assert_eq!(take(wall - HOUR, LOCK_PATIENCE * 3), None);
+        assert_eq!(take(wall - HOUR, LOCK_TIMEOUT * 2), Some(LOCK_RETRY));
+        assert_eq!(take(wall - HOUR, LOCK_TIMEOUT * 3), None);
     }
 
     proptest! {

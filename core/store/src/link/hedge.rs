@@ -43,7 +43,7 @@ impl Hedge {
     }
 
     /// The time for which a demand read that is sent now is waited for; `None` if too little is known.
-    pub(super) fn patience(&self) -> Option<Duration> {
+    pub(super) fn delay(&self) -> Option<Duration> {
         let mut state = self.state();
         state.budget = (state.budget + self.settings.share.clamp(0.0, 1.0)).min(MOST_SAVED);
         let known = state.times.len() >= LEAST_SAMPLES;

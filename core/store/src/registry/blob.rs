@@ -102,9 +102,9 @@ impl Endpoint {
     ) -> Result<Asked> {
         let url = self.url(&format!("blobs/{digest}"))?;
         let now = self.clock.now();
-        let patience = self.settings.first_byte_timeout;
+        let limit = self.settings.first_byte_timeout;
         let ranged = |request| http::with_range(request, range);
-        let response = self.send(Access::Pull, &Method::GET, &url, patience, ranged).await?;
+        let response = self.send(Access::Pull, &Method::GET, &url, limit, ranged).await?;
         if let Some(target) = self.target(&response)? {
             let date = response.headers().get(DATE).and_then(|date| http_date(date.to_str().ok()?));
             let life = life_in_url(&target, date);
@@ -203,14 +203,14 @@ impl Endpoint {
     /// credentials.
     async fn get_away(&self, url: &Url, range: ByteRange) -> Result<Response> {
         // Less than the whole is granted: an address that hangs must fail here, to be forgotten.
-        let patience = self.patience() / 4 * 3;
+        let limit = self.answer_limit() / 4 * 3;
         let mut url = url.clone();
         for _ in 0..MOST_HOPS {
             let response = if self.owns(&url) {
                 let ranged = |request| http::with_range(request, range);
-                self.send(Access::Pull, &Method::GET, &url, patience, ranged).await?
+                self.send(Access::Pull, &Method::GET, &url, limit, ranged).await?
             } else {
-                http::send(http::with_range(self.client.get(url.clone()), range), &url, patience).await?
+                http::send(http::with_range(self.client.get(url.clone()), range), &url, limit).await?
             };
             match self.target(&response)? {
                 Some(next) => url = next,

@@ -24,7 +24,7 @@ use url::Url;
 const REST: Duration = Duration::from_secs(30);
 
 /// The longest time that a mirror gets to begin its answer: behind it, others wait to be asked.
-const MIRROR_PATIENCE: Duration = Duration::from_secs(4);
+const MIRROR_LIMIT: Duration = Duration::from_secs(4);
 
 /// Most redirects that a request follows.
 pub(super) const MOST_HOPS: usize = 4;
@@ -119,9 +119,9 @@ impl Endpoint {
     }
 
     /// The time in which it has to begin an answer, everything included.
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn answer_limit(&self) -> Duration {
         let first_byte = self.settings.first_byte_timeout;
-        if self.is_mirror() { MIRROR_PATIENCE.min(first_byte / 3) } else { first_byte }
+        if self.is_mirror() { MIRROR_LIMIT.min(first_byte / 3) } else { first_byte }
     }
 
     /// Notes that it failed: others are asked for a while.
@@ -148,7 +148,7 @@ impl Endpoint {
 
     /// Sends a request to the registry with the proof that it takes, and begins again if that was refused. Any
     /// other status is an answer. `fill` adds headers and body, again for each try; the head must come within
-    /// `patience`.
+    /// `limit`.
     ///
     /// # Errors
     /// [`ErrorKind::Denied`]; [`ErrorKind::Unavailable`] where there is no answer.
@@ -157,14 +157,14 @@ impl Endpoint {
         access: Access,
         method: &Method,
         url: &Url,
-        patience: Duration,
+        limit: Duration,
         fill: impl Fn(RequestBuilder) -> RequestBuilder + Send,
     ) -> Result<Response> {
         let mut again = false;
         loop {
             let proof = self.auth.proof(access).await?;
             let request = proof.show(fill(self.client.request(method.clone(), url.clone())));
-            let sent = http::send(request, &self.shown(url), patience).await;
+            let sent = http::send(request, &self.shown(url), limit).await;
             let response = sent.map_err(|e| self.explain(e, url))?;
             let status = response.status();
             let hidden =
@@ -191,8 +191,8 @@ impl Endpoint {
         let top = self.base.join("v2/");
         let top = top.map_err(|e| Error::invalid("makes no URL").about(&self.base).caused_by(e))?;
         Meter::add(&self.meter.requests, 1);
-        let patience = self.settings.first_byte_timeout;
-        let response = http::send(self.client.get(top.clone()), &top, patience).await?;
+        let limit = self.settings.first_byte_timeout;
+        let response = http::send(self.client.get(top.clone()), &top, limit).await?;
         Ok(response.status() == StatusCode::UNAUTHORIZED && self.auth.learn(response.headers()))
     }
 
@@ -204,14 +204,14 @@ impl Endpoint {
         url: Url,
         fill: impl Fn(RequestBuilder) -> RequestBuilder + Send + Sync,
     ) -> Result<Response> {
-        let patience = self.settings.first_byte_timeout;
+        let limit = self.settings.first_byte_timeout;
         let mut url = url;
         for _ in 0..=MOST_HOPS {
             Meter::add(&self.meter.requests, 1);
             let response = if self.owns(&url) {
-                self.send(access, method, &url, patience, &fill).await?
+                self.send(access, method, &url, limit, &fill).await?
             } else {
-                http::send(fill(self.client.request(method.clone(), url.clone())), &url, patience).await?
+                http::send(fill(self.client.request(method.clone(), url.clone())), &url, limit).await?
             };
             match self.target(&response)? {
                 Some(next) => url = next,

@@ -148,9 +148,9 @@ impl Registry {
             return Err(Error::corrupt("differs from its entry in the list").about(old));
         }
         Meter::add(&self.origin.meter.requests, 1);
-        let patience = self.origin.settings.first_byte_timeout;
+        let limit = self.origin.settings.first_byte_timeout;
         let same = |request| request;
-        let response = self.origin.send(Access::Push, &Method::DELETE, &url, patience, same).await?;
+        let response = self.origin.send(Access::Push, &Method::DELETE, &url, limit, same).await?;
         accepted(response).await.map(drop)
     }
 }

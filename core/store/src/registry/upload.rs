@@ -80,8 +80,8 @@ impl Endpoint {
     async fn has_blob(&self, digest: &Digest) -> Result<bool> {
         let url = self.url(&format!("blobs/{digest}"))?;
         Meter::add(&self.meter.requests, 1);
-        let patience = self.settings.first_byte_timeout;
-        let response = self.send(Access::Push, &Method::HEAD, &url, patience, |request| request).await?;
+        let limit = self.settings.first_byte_timeout;
+        let response = self.send(Access::Push, &Method::HEAD, &url, limit, |request| request).await?;
         match response.status() {
             StatusCode::NOT_FOUND => Ok(false),
             status if status.is_redirection() => Ok(true),
@@ -93,8 +93,8 @@ impl Endpoint {
         let url = self.url("blobs/uploads/")?;
         Meter::add(&self.meter.requests, 1);
         let empty = |request: reqwest::RequestBuilder| request.header(CONTENT_LENGTH, 0);
-        let patience = self.settings.first_byte_timeout;
-        let response = self.send(Access::Push, &Method::POST, &url, patience, empty).await?;
+        let limit = self.settings.first_byte_timeout;
+        let response = self.send(Access::Push, &Method::POST, &url, limit, empty).await?;
         let response = writable(response).await?;
         self.upload_location(&response)
     }
@@ -189,10 +189,9 @@ impl Upload<'_> {
 
     /// Asks for the number of bytes that the registry has.
     async fn find_place(&mut self) -> Result<()> {
-        let patience = self.endpoint.settings.first_byte_timeout;
+        let limit = self.endpoint.settings.first_byte_timeout;
         let url = self.location.clone();
-        let response =
-            self.endpoint.send(Access::Push, &Method::GET, &url, patience, |request| request).await?;
+        let response = self.endpoint.send(Access::Push, &Method::GET, &url, limit, |request| request).await?;
         let response = accepted(response).await?;
         let range = response.headers().get(RANGE).and_then(|value| value.to_str().ok());
         let last = range
@@ -240,7 +239,7 @@ impl Upload<'_> {
         let request = self.endpoint.send(Access::Push, method, url, Duration::MAX, fill);
         let mut request = std::pin::pin!(request);
         let stall = self.endpoint.settings.stall_timeout;
-        let mut patience = stall.max(self.endpoint.settings.first_byte_timeout);
+        let mut limit = stall.max(self.endpoint.settings.first_byte_timeout);
         loop {
             let event = async {
                 tokio::select! {
@@ -250,19 +249,19 @@ impl Upload<'_> {
                     response = &mut request => Err(response),
                 }
             };
-            match timeout(patience, event).await {
+            match timeout(limit, event).await {
                 Ok(Err(response)) => return response,
                 Ok(Ok(part)) => {
                     self.ended_here = true;
                     let end = part?;
-                    patience = if end == bytes.end() { COMMIT_TIMEOUT } else { stall };
+                    limit = if end == bytes.end() { COMMIT_TIMEOUT } else { stall };
                     let news = end.saturating_sub(self.reported);
                     self.reported = self.reported.max(end);
                     (self.copied)(news)?;
                     self.ended_here = false;
                 }
                 Err(_) => {
-                    let cause = format!("took no bytes for {} s", patience.as_secs_f64());
+                    let cause = format!("took no bytes for {} s", limit.as_secs_f64());
                     return Err(Error::new(ErrorKind::Unavailable, cause).about(http::redact(url)));
                 }
             }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 /// A limit that nothing here exceeds on any machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes that the file system holds for data files.
 fn blocks(dir: &Path) -> u64 {
@@ -130,7 +130,7 @@ fn the_disk_is_tried_again_after_a_while() {
     blob.discard(units(15, 16)).unwrap();
     assert!(!sample.reads(&blob, units(14, 17)));
     // The cache leaves a full disk alone for a second.
-    wait_until("the disk is tried again", PATIENCE, || !blob.is_bypassed());
+    wait_until("the disk is tried again", TIMEOUT, || !blob.is_bypassed());
     sample.fill(&blob, units(17, 30));
     assert!(sample.reads(&blob, units(16, 30)), "partly in memory, partly in the file");
     assert_eq!(blob.local_bytes(), 10 * UNIT);
@@ -204,7 +204,7 @@ fn an_evictor_that_does_not_end_has_the_disk_left_alone() {
     let other = cache.storage.directory.open_lock(EVICT_LOCK).unwrap();
     assert!(locks::try_lock(&other, &(0..1), Mode::Exclusive).unwrap());
     let mut inserts = 0;
-    wait_for("the disk is left alone", PATIENCE, || {
+    wait_for("the disk is left alone", TIMEOUT, || {
         for _ in 0..100 {
             if blob.is_bypassed() {
                 return Ok(());
@@ -293,7 +293,7 @@ fn a_cache_whose_room_others_take_first_is_not_full() {
     let writing = Writing::begin(&blob.writers, blob.present_files().unwrap()).unwrap();
     let made = std::thread::scope(|scope| {
         let making = scope.spawn(|| Room::make(&cache.storage, WANTED).map(|room| room.is_some()));
-        wait_until("something is evicted", PATIENCE, || blob.local_bytes() < local);
+        wait_until("something is evicted", TIMEOUT, || blob.local_bytes() < local);
         // As another process does.
         cache.storage.state.add(WANTED);
         drop(writing);
@@ -481,7 +481,7 @@ fn room_for_files_is_found_once() {
             scope.spawn(|| blob.insert(0, &[1; UNIT as usize]).unwrap());
         }
         let are_in_memory = || cache.counters().bypassed_bytes >= (THREADS - most) * UNIT;
-        while !are_in_memory() && since.elapsed() < PATIENCE {
+        while !are_in_memory() && since.elapsed() < TIMEOUT {
             std::thread::yield_now();
         }
         drop(changing);

@@ -145,7 +145,7 @@ fn writes_are_refused_while_the_base_is_away() {
 /// The owner brings no bytes: the write does not wait for ever.
 #[test]
 fn a_write_fails_when_its_base_does_not_come_in_time() {
-    let limits = Limits { patience: Duration::from_millis(50), ..Limits::default() };
+    let limits = Limits { base_timeout: Duration::from_millis(50), ..Limits::default() };
     let disk = scattered(&Arc::default(), limits);
     let error = disk.write_at(&[3; 512], place(MOST + 1)).unwrap_err();
     assert!(error.kind() == ErrorKind::NoSpace && error.to_string().contains("in time"), "{error}");

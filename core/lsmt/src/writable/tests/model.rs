@@ -245,7 +245,7 @@ impl Model {
     fn set_limits(&self) {
         if let Some(slack) = self.slack {
             self.disk().view_mut().limits =
-                Limits { slack, runs: Some(16), patience: Duration::ZERO, ..Limits::default() };
+                Limits { slack, runs: Some(16), base_timeout: Duration::ZERO, ..Limits::default() };
         }
     }
 
