@@ -1,8 +1,8 @@
 //! Writing to a registry: blobs, manifests, and artifacts that refer to a manifest.
 //!
-//! A small blob goes up in one request. A large one goes in pieces ([`PIECE`]), so that a broken connection
-//! costs one piece: the registry is asked for the number of bytes that it has, and the rest is sent. A registry
-//! that knows no pieces gets the blob in one request. The registry checks the digest at the end and keeps nothing
+//! A small blob goes up in one request. A large one goes in ranges ([`RANGE_LEN`]), so that a broken connection
+//! costs one range: the registry is asked for the number of bytes that it has, and the rest is sent. A registry
+//! that knows no ranges gets the blob in one request. The registry checks the digest at the end and keeps nothing
 //! that does not match.
 
 use super::auth::Access;
@@ -21,17 +21,17 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use url::Url;
 
-/// Bytes of a piece.
-const PIECE: u64 = 64 << 20;
+/// The bytes of a blob that one request carries, if the blob goes up in several.
+const RANGE_LEN: u64 = 64 << 20;
 
 /// Bytes that are read from the source and handed to the connection at once.
 const PART: u64 = 1 << 20;
 
-/// The time that a registry may take over a complete blob or piece: it hashes it, and may copy it to a
+/// The time that a registry may take over a complete blob or range: it hashes it, and may copy it to a
 /// storage.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The number of times in a row that a piece is sent again, and the pause before.
+/// The number of times in a row that a range is sent again, and the pause before.
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -43,7 +43,7 @@ struct Upload<'a> {
     /// Bytes that the registry has.
     done: u64,
     copied: Copied<'a>,
-    /// Bytes that were reported to `copied`: pieces that are sent again are not counted again.
+    /// Bytes that were reported to `copied`: ranges that are sent again are not counted again.
     reported: u64,
     /// `true` if the source or the caller failed, not the registry.
     ended_here: bool,
@@ -64,11 +64,11 @@ impl Endpoint {
         let location = self.begin_upload().await?;
         let mut upload =
             Upload { endpoint: self, source, location, done: 0, copied, reported: 0, ended_here: false };
-        if len > PIECE {
-            if upload.send_pieces().await? {
+        if len > RANGE_LEN {
+            if upload.send_ranges().await? {
                 return upload.close(digest).await;
             }
-            // The registry knows no pieces. No specification says that an upload survives one: begin again.
+            // The registry knows no ranges. No specification says that an upload survives one: begin again.
             upload.location = self.begin_upload().await?;
         }
         let mut url = upload.location.clone();
@@ -142,15 +142,16 @@ impl Endpoint {
 }
 
 impl Upload<'_> {
-    /// Sends the whole blob in pieces. `false` if the registry does not take pieces.
-    async fn send_pieces(&mut self) -> Result<bool> {
-        // A registry that gets no further fails, even if it accepts pieces that it loses afterwards.
+    /// Sends the whole blob in ranges. `false` if the registry does not take ranges.
+    async fn send_ranges(&mut self) -> Result<bool> {
+        // A registry that gets no further fails, even if it accepts ranges that it loses afterwards.
         let (mut failures, mut furthest) = (0, 0);
         while self.done < self.source.len() {
-            let piece = ByteRange::between(self.done, self.source.len().min(self.done.saturating_add(PIECE)));
+            let range =
+                ByteRange::between(self.done, self.source.len().min(self.done.saturating_add(RANGE_LEN)));
             let url = self.location.clone();
-            let range = format!("{}-{}", piece.offset(), piece.end() - 1);
-            let sent = match self.send(&Method::PATCH, &url, piece, Some(&range)).await {
+            let header = format!("{}-{}", range.offset(), range.end() - 1);
+            let sent = match self.send(&Method::PATCH, &url, range, Some(&header)).await {
                 Ok(response) => match response.status().as_u16() {
                     400 | 404 | 405 | 411 | 415 | 501 if self.done == 0 => return Ok(false),
                     _ => writable(response).await,
@@ -160,7 +161,7 @@ impl Upload<'_> {
             match sent {
                 Ok(response) => {
                     self.location = self.endpoint.upload_location(&response)?;
-                    self.done = piece.end();
+                    self.done = range.end();
                     if self.done > furthest {
                         (failures, furthest) = (0, self.done);
                     }
@@ -169,7 +170,7 @@ impl Upload<'_> {
                     failures += 1;
                     sleep(PAUSE.saturating_mul(failures)).await;
                     tracing::warn!(%error, "sending a piece of a blob again");
-                    // The number of bytes that it has is worth a request, but not a failure: the piece is then sent
+                    // The number of bytes that it has is worth a request, but not a failure: the range is then sent
                     // as it was.
                     if let Err(error) = self.find_place().await {
                         tracing::debug!(%error, "cannot find out how far an upload got");
@@ -181,7 +182,7 @@ impl Upload<'_> {
         Ok(true)
     }
 
-    /// `true` if the upload may be resumed: 416 (`Corrupt`) is a piece that does not fit
+    /// `true` if the upload may be resumed: 416 (`Corrupt`) is a range that does not fit
     /// there.
     fn may_go_on(&self, error: &Error) -> bool {
         !self.ended_here && matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Corrupt)
@@ -198,7 +199,7 @@ impl Upload<'_> {
             .and_then(|range| range.trim_start_matches("bytes=").strip_prefix("0-")?.parse::<u64>().ok());
         self.location = self.endpoint.upload_location(&response)?;
         // Registries say `0-0` for nothing as well as for one byte: nothing is the safe reading, because a
-        // piece that does not fit is refused.
+        // range that does not fit is refused.
         self.done = match last {
             Some(last @ 1..) => last.saturating_add(1).min(self.source.len()),
             _ => 0,
