@@ -97,10 +97,10 @@ impl<S: ReadAt> ZFileReader<S> {
         let mut offset = 0;
         while offset < self.info.original_size {
             let rest = to_usize(self.info.original_size - offset);
-            let piece = content.len().min(rest);
-            self.read_at(&mut content[..piece], offset)?;
-            offset += piece as u64;
-            checked(piece as u64)?;
+            let filled = content.len().min(rest);
+            self.read_at(&mut content[..filled], offset)?;
+            offset += filled as u64;
+            checked(filled as u64)?;
         }
         Ok(())
     }
@@ -323,7 +323,7 @@ fn read_ends(source: &impl ReadAt) -> Result<ZFileInfo> {
 
 /// Reads the index; checks its checksum, each entry, and that the frames end where the index starts.
 fn read_index(source: &impl ReadAt, info: &ZFileInfo) -> Result<Index> {
-    const PIECE: usize = 64 << 10;
+    const READ_MAX: usize = 64 << 10;
     // `info` was checked: the index is within the source.
     let frames = usize::try_from(info.frames).map_err(|_| Error::unsupported("has too many frames"))?;
     let len_max = frame_len_max(info.frame_size);
@@ -331,15 +331,15 @@ fn read_index(source: &impl ReadAt, info: &ZFileInfo) -> Result<Index> {
     let len_min = if info.crc { 5 } else { 1 };
     let mut index = Index::with_capacity(frames, HEADER_SIZE as u64);
     let mut crc = 0;
-    let mut bytes = vec![0; PIECE.min(frames * ENTRY_SIZE)];
+    let mut bytes = vec![0; READ_MAX.min(frames * ENTRY_SIZE)];
     let mut offset = info.index_offset;
     while index.frames() < frames {
-        let piece = bytes.len().min((frames - index.frames()) * ENTRY_SIZE);
-        let piece = &mut bytes[..piece];
-        source.read_at(piece, offset)?;
-        offset += piece.len() as u64;
-        crc = raw(crc, piece);
-        for entry in piece.chunks_exact(ENTRY_SIZE) {
+        let read_len = bytes.len().min((frames - index.frames()) * ENTRY_SIZE);
+        let entries = &mut bytes[..read_len];
+        source.read_at(entries, offset)?;
+        offset += entries.len() as u64;
+        crc = raw(crc, entries);
+        for entry in entries.chunks_exact(ENTRY_SIZE) {
             let len = u32::from_le_bytes(std::array::from_fn(|i| entry[i]));
             if !(len_min..=len_max).contains(&len) {
                 return Err(damaged(format!(

@@ -186,9 +186,9 @@ impl<W: Write> ZFileWriter<W> {
             .remedy("use larger frames"));
         }
         let mut bytes = std::mem::take(&mut self.batch.output);
-        for piece in self.index.chunks(BATCH_SIZE / ENTRY_SIZE) {
+        for lengths in self.index.chunks(BATCH_SIZE / ENTRY_SIZE) {
             bytes.clear();
-            bytes.extend(piece.iter().flat_map(|len| len.to_le_bytes()));
+            bytes.extend(lengths.iter().flat_map(|len| len.to_le_bytes()));
             self.info.index_crc = raw(self.info.index_crc, &bytes);
             self.out.write_all(&bytes).map_err(cannot_write)?;
         }
