@@ -36,7 +36,7 @@ use crate::layout::{
     self, INDEX_FILE, LAYOUT, LAYOUT_FILE, LayoutIndex, Lease, MAX_INDEX_SIZE, blob_name, check_document,
     check_layout, follow, select,
 };
-use crate::link::{Answer, Link, told_about};
+use crate::link::{Answer, Link, about_errors};
 use crate::media_type::INDEX_OCI;
 use crate::reference::{BucketScheme, Location, Selector, Tag};
 use crate::referrers::{Change, Referrer, listed};
@@ -600,7 +600,7 @@ impl Store for BucketStore {
     ) -> Result<BoxStream<'s, Result<Bytes>>> {
         let thing = self.thing(&blob_name(blob));
         let begun = self.link.stream(range, urgency, || self.ask_range(blob, range)).await;
-        Ok(told_about(begun.map_err(|e| e.about(&thing))?, thing))
+        Ok(about_errors(begun.map_err(|e| e.about(&thing))?, thing))
     }
 
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {

@@ -12,7 +12,7 @@ use crate::counters::StoreCounters;
 use crate::layout::{
     self, INDEX_FILE, LayoutDir, LayoutIndex, StagingDir, Unfinished, follow, named_blobs, select,
 };
-use crate::link::{Answer, Link, told_about};
+use crate::link::{Answer, Link, about_errors};
 use crate::media_type::INDEX_OCI;
 use crate::reference::{Location, Selector, Tag};
 use crate::referrers::{Change, Referrer, listed};
@@ -255,7 +255,7 @@ impl Store for DirectoryStore {
     ) -> Result<BoxStream<'s, Result<Bytes>>> {
         let thing = format!("blob {blob} of {}", self.layout.root().display());
         let begun = self.link.stream(range, urgency, || self.read_part(*blob, range)).await;
-        Ok(told_about(begun.map_err(|e| self.layout.about_blob(e, blob))?, thing))
+        Ok(about_errors(begun.map_err(|e| self.layout.about_blob(e, blob))?, thing))
     }
 
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {

@@ -158,15 +158,15 @@ impl RateLimit {
             }
             Urgency::Background => {
                 let _turn = self.0.background.lock().await;
-                // Piece by piece, so that a read larger than the bucket gets through without overdrawing it.
+                // Little by little, so that a read larger than the bucket gets through without overdrawing it.
                 while left > 0.0 {
-                    let piece = self.0.rate().map_or(left, |rate| left.min(most(rate)));
+                    let amount = self.0.rate().map_or(left, |rate| left.min(most(rate)));
                     if self.0.waiting.load(Ordering::Relaxed) > 0 {
                         sleep(YIELD).await;
-                    } else if let Some(pause) = self.0.try_take(piece, Floor::Holds(piece)) {
+                    } else if let Some(pause) = self.0.try_take(amount, Floor::Holds(amount)) {
                         sleep(pause).await;
                     } else {
-                        left -= piece;
+                        left -= amount;
                     }
                 }
             }

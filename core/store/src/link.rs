@@ -271,6 +271,9 @@ impl Link {
 }
 
 /// The same stream, whose error names its source.
-pub(crate) fn told_about(parts: BoxStream<'_, Result<Bytes>>, thing: String) -> BoxStream<'_, Result<Bytes>> {
+pub(crate) fn about_errors(
+    parts: BoxStream<'_, Result<Bytes>>,
+    thing: String,
+) -> BoxStream<'_, Result<Bytes>> {
     parts.map(move |part| part.map_err(|e| e.about(&thing))).boxed()
 }

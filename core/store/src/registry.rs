@@ -58,7 +58,7 @@ use crate::MAX_MANIFEST_SIZE;
 use crate::counters::{Meter, StoreCounters};
 use crate::http;
 use crate::layout::{self, is_referrers_tag};
-use crate::link::{Answer, Link, told_about};
+use crate::link::{Answer, Link, about_errors};
 use crate::media_type::{INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI};
 use crate::reference::{Selector, Tag};
 use crate::referrers::{Change, Referrer};
@@ -228,7 +228,7 @@ fn accept_manifests(request: RequestBuilder) -> RequestBuilder {
 }
 
 /// The digest of a manifest by the registry's header.
-fn told_digest(headers: &HeaderMap) -> Option<Digest> {
+fn header_digest(headers: &HeaderMap) -> Option<Digest> {
     headers.get("docker-content-digest").and_then(|value| value.to_str().ok()?.parse().ok())
 }
 
@@ -238,7 +238,7 @@ fn checked_manifest(selector: &Selector, headers: &HeaderMap, bytes: Bytes) -> R
     let digest = Digest::of(&bytes);
     let wanted = match selector {
         Selector::Digest(digest) => Some(*digest),
-        Selector::Tag(_) => told_digest(headers),
+        Selector::Tag(_) => header_digest(headers),
     };
     if let Some(wanted) = wanted.filter(|wanted| *wanted != digest) {
         let cause = format!("the manifest should be {wanted}, but what came is {digest}");
@@ -318,11 +318,11 @@ impl Store for Registry {
             async move {
                 let url = endpoint.url(&path)?;
                 let response = endpoint.follow(Access::Pull, &Method::HEAD, url, accept_manifests).await?;
-                let is_told = told_digest(response.headers()) == Some(wanted);
+                let is_same = header_digest(response.headers()) == Some(wanted);
                 let status = response.status();
                 let is_refusal = matches!(status, StatusCode::NOT_FOUND | StatusCode::TOO_MANY_REQUESTS)
                     || status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED;
-                if is_refusal { Err(http::refusal(&response)) } else { Ok(status.is_success() && is_told) }
+                if is_refusal { Err(http::refusal(&response)) } else { Ok(status.is_success() && is_same) }
             }
         };
         let asked = self.on_any(|_| false, |_| {}, ask).await;
@@ -354,7 +354,7 @@ impl Store for Registry {
         };
         let send = || self.on_any(|endpoint| endpoint.lacks(blob), |endpoint| endpoint.note_lack(blob), open);
         let begun = self.link.stream(range, urgency, send).await.map_err(|e| e.about(&thing))?;
-        Ok(told_about(begun, thing))
+        Ok(about_errors(begun, thing))
     }
 
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {

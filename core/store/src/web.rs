@@ -12,7 +12,7 @@ use crate::layout::{
     self, INDEX_FILE, LAYOUT_FILE, LayoutIndex, MAX_INDEX_SIZE, blob_name, check_document, check_layout,
     follow, select,
 };
-use crate::link::{Answer, Link, told_about};
+use crate::link::{Answer, Link, about_errors};
 use crate::reference::{Selector, Tag};
 use crate::referrers::{Referrer, listed};
 use crate::registry::Login;
@@ -140,7 +140,7 @@ impl Store for WebStore {
     ) -> Result<BoxStream<'s, Result<Bytes>>> {
         let thing = self.url(&blob_name(blob));
         let begun = self.link.stream(range, urgency, || self.ask_range(blob, range)).await;
-        Ok(told_about(begun.map_err(|e| e.about(&thing))?, thing.to_string()))
+        Ok(about_errors(begun.map_err(|e| e.about(&thing))?, thing.to_string()))
     }
 
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {
