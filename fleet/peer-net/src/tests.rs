@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-mod earlier;
+pub(super) mod earlier;
 pub(super) mod gossip;
 mod hash_trees;
 mod hints;

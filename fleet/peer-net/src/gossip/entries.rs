@@ -2,9 +2,10 @@
 
 use super::transport::COUNT_AFTER;
 use super::*;
+use crate::gossip::loopback::tests::read;
 use crate::tests::gossip::naming;
+use chitchat::ChitchatEnvelope;
 use chitchat::transport::Transport;
-use chitchat::{ChitchatMessage, Deserializable};
 use tokio::net::UdpSocket;
 
 fn own(address: SocketAddr) -> RunId {
@@ -56,11 +57,14 @@ fn a_host_that_knows_of_more_than_it_can_tell_starts_again() {
         let sealed =
             Sealed { socket, seal, strays: Arc::default(), noticed: Arc::clone(&noticed), own: own(address) };
         let mut sender = sealed.open(address).await.unwrap();
-        let asking = |hosts| ChitchatMessage::deserialize(&mut &naming(0..hosts)[..]).unwrap();
-        sender.send(address, asking(2000)).await.unwrap();
+        let asking = async |hosts: u32| {
+            let message = read(&naming(0..hosts)).await;
+            ChitchatEnvelope { version: ProtocolVersion::V1, message }
+        };
+        sender.send(address, asking(2000).await).await.unwrap();
         assert!(!noticed.is_too_long());
         // The number of hosts is below the limit.
-        sender.send(address, asking(3500)).await.unwrap_err();
+        sender.send(address, asking(3500).await).await.unwrap_err();
         assert!(noticed.is_too_long());
         let gossiper = run::tests::gossiper("a", Vec::new()).await;
         let running = gossiper.start(Run::new(), &[]).await.unwrap();

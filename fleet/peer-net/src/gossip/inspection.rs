@@ -9,18 +9,48 @@
 //! 3   1   0 asks, 1 answers, 2 answers that, 3 is of another cluster
 //! 4   2   entries, where it asks or answers; each is: name, generation (8), 4 or 6 and an IP address (4 or 16),
 //!         port (2), heartbeat (8), the version up to which keys were collected (8), version (8)
-//! ..      changes, where it answers: blocks of 1 (packed by zstd) or 2 (as it is), a length (2) and as many bytes; 0
+//! ..      the cluster's name, where it asks; changes, where it answers: a stream of blocks (`blocks`)
 //! ```
 
+use super::blocks::{self, Block};
 use std::net::{IpAddr, SocketAddr};
 
-const MAGIC: u16 = 45_139;
+pub(super) const MAGIC: u16 = 45_139;
 
-/// Most blocks of changes in a message. Those of the library have 16 KiB each; a packed one unpacks to 64 KiB at most.
-const BLOCKS_MAX: usize = 64;
+/// The version of messages between hosts. In the library's other version, 1, entries are a stream of blocks.
+pub(super) const VERSION: u8 = 0;
 
-/// Most bytes of a packed block, unpacked.
-const UNPACKED_MAX: usize = 65_535;
+/// The kind of a message, in the words of the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Asks, with entries and the cluster's name.
+    Syn,
+    /// Answers, with entries and changes.
+    SynAck,
+    /// Answers an answer, with changes.
+    Ack,
+    /// Refuses a host of another cluster.
+    BadCluster,
+}
+
+impl Kind {
+    fn of(code: u8) -> Option<Self> {
+        [Self::Syn, Self::SynAck, Self::Ack, Self::BadCluster].into_iter().find(|kind| kind.code() == code)
+    }
+
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Self::Syn => 0,
+            Self::SynAck => 1,
+            Self::Ack => 2,
+            Self::BadCluster => 3,
+        }
+    }
+
+    pub(super) fn has_changes(self) -> bool {
+        matches!(self, Self::SynAck | Self::Ack)
+    }
+}
 
 /// The identity of a host's run in messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,37 +68,57 @@ pub(super) struct Said {
 }
 
 /// The findings about a message.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Inspection {
-    /// The most bytes that it has, unpacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Inspection<'a> {
+    pub(super) kind: Kind,
+    /// The entries, one after the other, where the message asks or answers: the library can read them.
+    pub(super) entries: Option<&'a [u8]>,
+    /// The bytes after the entries: the cluster's name, or changes.
+    pub(super) rest: &'a [u8],
+    /// The most bytes that the message has, unpacked.
     pub(super) unpacked: usize,
-    /// The state of this host's run that it tells; `None` if it tells none.
+    /// The state of this host's run that the message tells; `None` if it tells none.
     pub(super) own: Option<Said>,
 }
 
-impl Inspection {
+impl<'a> Inspection<'a> {
     /// Inspects a message for the host whose run is `own`; `None` if it is no message of the library, or unpacks to
     /// more than any host says.
-    pub(super) fn of(message: &[u8], own: &RunId) -> Option<Self> {
-        let mut inspection = Self { unpacked: message.len(), own: None };
+    pub(super) fn of(message: &'a [u8], own: &RunId) -> Option<Self> {
         let mut rest = Rest(message);
-        if rest.u16()? != MAGIC || rest.u8()? != 0 {
+        if rest.u16()? != MAGIC || rest.u8()? != VERSION {
             return None;
         }
-        let kind = rest.u8()?;
-        if matches!(kind, 0 | 1) {
-            for _ in 0..rest.u16()? {
+        let kind = Kind::of(rest.u8()?)?;
+        let (mut entries, mut told) = (None, None);
+        if matches!(kind, Kind::Syn | Kind::SynAck) {
+            let count = rest.u16()?;
+            let before = rest.0;
+            for _ in 0..count {
                 let (is_own, said) = rest.entry(own)?;
                 if is_own {
-                    inspection.own = Some(said);
+                    told = Some(said);
                 }
             }
+            entries = before.get(..before.len() - rest.0.len());
         }
-        if matches!(kind, 1 | 2) {
-            inspection.unpacked += rest.changes()?;
+        let mut unpacked = message.len();
+        if kind.has_changes() {
+            unpacked += blocks::split(rest.0)?.into_iter().map(Block::most).sum::<usize>();
         }
-        Some(inspection)
+        Some(Self { kind, entries, rest: rest.0, unpacked, own: told })
     }
+}
+
+/// The number of entries, which follow one another; `None` if one is malformed, or they are too many for a message.
+pub(super) fn count(entries: &[u8]) -> Option<u16> {
+    let (mut rest, mut count) = (Rest(entries), 0_u16);
+    while !rest.0.is_empty() {
+        rest.id()?;
+        rest.said()?;
+        count = count.checked_add(1)?;
+    }
+    Some(count)
 }
 
 /// The rest of a message.
@@ -97,50 +147,42 @@ impl<'a> Rest<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// An entry: `true` if it is that of `own`.
-    fn entry(&mut self, own: &RunId) -> Option<(bool, Said)> {
+    /// The name, the number of the run, and the address of an entry.
+    fn id(&mut self) -> Option<(&'a str, u64, SocketAddr)> {
         let len = self.u16()?;
-        let name = self.take(len.into())?;
+        let name = std::str::from_utf8(self.take(len.into())?).ok()?;
         let generation = self.u64()?;
         let ip = match self.u8()? {
             4 => IpAddr::from(self.array::<4>()?),
             6 => IpAddr::from(self.array::<16>()?),
             _ => return None,
         };
-        let address = SocketAddr::new(ip, self.u16()?);
-        let is_own = name == own.name.as_bytes() && generation == own.generation && address == own.address;
-        let heartbeat = self.u64()?;
-        let _collected = self.u64()?;
-        Some((is_own, Said { heartbeat, version: self.u64()? }))
+        Some((name, generation, SocketAddr::new(ip, self.u16()?)))
     }
 
-    /// The most bytes of all changes, unpacked.
-    fn changes(&mut self) -> Option<usize> {
-        let mut unpacked = 0;
-        for _ in 0..=BLOCKS_MAX {
-            let kind = self.u8()?;
-            if kind == 0 {
-                return Some(unpacked);
-            }
-            let len = usize::from(self.u16()?);
-            self.take(len)?;
-            unpacked += match kind {
-                1 => UNPACKED_MAX,
-                2 => len,
-                _ => return None,
-            };
-        }
-        None
+    /// The state of an entry's run, which follows its address.
+    fn said(&mut self) -> Option<Said> {
+        let heartbeat = self.u64()?;
+        let _collected = self.u64()?;
+        Some(Said { heartbeat, version: self.u64()? })
+    }
+
+    /// An entry: `true` if it is that of `own`.
+    fn entry(&mut self, own: &RunId) -> Option<(bool, Said)> {
+        let is_own = self.id()? == (own.name.as_str(), own.generation, own.address);
+        Some((is_own, self.said()?))
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use super::blocks::{BLOCK_MAX, BLOCKS_MAX};
     use super::*;
     use crate::tests::gossip::naming;
     use proptest::prelude::*;
 
-    fn host(number: u32) -> RunId {
+    /// A run that messages of `naming` name.
+    pub(in super::super) fn host(number: u32) -> RunId {
         let address = SocketAddr::from(([127, 0, 0, 1], 9));
         RunId { name: format!("h{number}"), generation: 1, address }
     }
@@ -150,7 +192,7 @@ mod tests {
         let message = naming(0..500);
         let of = |own: &RunId| Inspection::of(&message, own).unwrap();
         assert_eq!(of(&host(499)).own, Some(Said { heartbeat: 1, version: 1 }));
-        assert_eq!(of(&host(500)), Inspection { unpacked: message.len(), own: None });
+        assert_eq!((of(&host(500)).unpacked, of(&host(500)).own), (message.len(), None));
         assert_eq!(of(&RunId { generation: 2, ..host(3) }).own, None);
         let elsewhere = SocketAddr::from(([127, 0, 0, 1], 10));
         assert_eq!(of(&RunId { address: elsewhere, ..host(3) }).own, None);
@@ -166,8 +208,26 @@ mod tests {
             message
         };
         let of = |blocks| Inspection::of(&answer(blocks), &host(0)).map(|found| found.unpacked);
-        assert_eq!(of(BLOCKS_MAX), Some(answer(BLOCKS_MAX).len() + BLOCKS_MAX * UNPACKED_MAX));
+        assert_eq!(of(BLOCKS_MAX), Some(answer(BLOCKS_MAX).len() + BLOCKS_MAX * BLOCK_MAX));
         assert_eq!(of(BLOCKS_MAX + 1), None);
+    }
+
+    #[test]
+    fn entries_are_found_and_counted_and_those_that_the_library_cannot_read_are_not() {
+        let message = naming(0..500);
+        let found = Inspection::of(&message, &host(0)).unwrap();
+        let entries = found.entries.unwrap();
+        assert_eq!([&message[..6], entries, found.rest].concat(), message);
+        assert_eq!((found.kind, count(entries)), (Kind::Syn, Some(500)));
+        assert_eq!(
+            (count(&[]), count(&entries[1..]), count(&entries[..entries.len() - 1])),
+            (Some(0), None, None)
+        );
+        let mut wrong = naming(0..1);
+        wrong[8] = 0xff;
+        assert_eq!(Inspection::of(&wrong, &host(0)), None, "the name is no text");
+        let many = entries.repeat(132);
+        assert_eq!(count(&many), None, "{} entries", 500 * 132);
     }
 
     proptest! {
@@ -177,7 +237,7 @@ mod tests {
             message.extend([0, kind]);
             message.extend(bytes);
             let found = Inspection::of(&message, &host(0));
-            prop_assert!(found.is_none_or(|found| found.unpacked <= message.len() + BLOCKS_MAX * UNPACKED_MAX));
+            prop_assert!(found.is_none_or(|found| found.unpacked <= message.len() + BLOCKS_MAX * BLOCK_MAX));
         }
     }
 }

@@ -1,12 +1,13 @@
 //! The transport of the library's messages, sealed.
 
 use super::inspection::{Inspection, RunId, Said};
+use super::loopback::{self, Passing, REMEDY};
 use super::seal::{DATAGRAM, Part, Seal, whole};
 use super::strays::Strays;
-use anyhow::Context;
+use anyhow::{Context, Result};
 use async_trait::async_trait;
-use chitchat::transport::{Socket, Transport};
-use chitchat::{ChitchatMessage, Deserializable, Serializable};
+use chitchat::transport::{RecvOutcome, SendOutcome, Socket, Transport};
+use chitchat::{ChitchatEnvelope, ChitchatMessage, ProtocolVersion};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -68,7 +69,8 @@ pub(super) struct Sealed {
 
 #[async_trait]
 impl Transport for Sealed {
-    async fn open(&self, _: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
+    async fn open(&self, _: SocketAddr) -> Result<Box<dyn Socket>> {
+        loopback::check().await?;
         Ok(Box::new(SealedSocket {
             socket: Arc::clone(&self.socket),
             seal: Arc::clone(&self.seal),
@@ -78,6 +80,8 @@ impl Transport for Sealed {
             uncounted: 0,
             datagram: vec![0; DATAGRAM],
             halves: VecDeque::new(),
+            passing: None,
+            is_carried: true,
         }))
     }
 }
@@ -92,28 +96,80 @@ struct SealedSocket {
     uncounted: usize,
     datagram: Vec<u8>,
     halves: VecDeque<(SocketAddr, Part)>,
+    /// The message that is on its way to the library: its sender, and its bytes.
+    passing: Option<(SocketAddr, usize, Passing)>,
+    /// `false` after the loopback interface did not carry a message.
+    is_carried: bool,
+}
+
+impl SealedSocket {
+    /// Begins to pass a message of another host to the library; `None` if no host of the cluster sends it.
+    fn begin(&mut self, bytes: &[u8]) -> Option<Passing> {
+        let found = Inspection::of(bytes, &self.own)?;
+        found.own.into_iter().for_each(|said| self.noticed.note(said));
+        self.uncounted += found.unpacked;
+        if self.uncounted >= COUNT_AFTER {
+            self.uncounted = 0;
+            self.noticed.notify.notify_one();
+        }
+        Passing::of(found.kind, found.entries, found.rest)
+    }
+
+    /// Logs the first of several messages that the loopback interface does not carry.
+    fn carried<T>(&mut self, result: Result<T>) -> Result<T> {
+        match &result {
+            Ok(_) => self.is_carried = true,
+            Err(error) if self.is_carried => {
+                self.is_carried = false;
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    remedy = REMEDY,
+                    "this host's loopback interface does not carry the gossip library's messages: the host does not \
+                     hear of others"
+                );
+            }
+            Err(_) => {}
+        }
+        result
+    }
 }
 
 #[async_trait]
 impl Socket for SealedSocket {
-    async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
-        let mut bytes = Vec::new();
-        message.serialize(&mut bytes);
-        let sealed = self.seal.seal(&bytes);
+    fn local_addr(&self) -> Result<SocketAddr> {
+        Ok(self.socket.local_addr()?)
+    }
+
+    async fn send(&mut self, to: SocketAddr, envelope: ChitchatEnvelope) -> Result<SendOutcome> {
+        let asks = matches!(envelope.message, ChitchatMessage::Syn { .. });
+        let written = loopback::write(envelope.message).await;
+        let message = self.carried(written)?;
+        let sealed = message.and_then(|message| message.first(|bytes| self.seal.seal(bytes)));
         // An answer that is too long carries all entries that the other host does not know yet: they are sent in pieces
         // once this host asks that one.
-        if sealed.is_none() && matches!(message, ChitchatMessage::Syn { .. }) {
+        if sealed.is_none() && asks {
             self.noticed.is_too_long.store(true, Ordering::Relaxed);
             self.noticed.notify.notify_one();
         }
+        let mut num_bytes_sent = 0;
         for datagram in sealed.context("a message cannot be sealed")? {
-            self.socket.send_to(&datagram, to).await?;
+            num_bytes_sent += self.socket.send_to(&datagram, to).await?;
         }
-        Ok(())
+        Ok(SendOutcome { num_bytes_sent })
     }
 
-    async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
+    async fn recv(&mut self) -> Result<RecvOutcome> {
         loop {
+            // The library drops this future whenever something else is to be done, and calls again.
+            if let Some((from_addr, num_bytes_received, passing)) = &mut self.passing {
+                let (from_addr, num_bytes_received) = (*from_addr, *num_bytes_received);
+                let passed = passing.finish().await;
+                self.passing = None;
+                if let Ok(message) = self.carried(passed) {
+                    let envelope = ChitchatEnvelope { version: ProtocolVersion::V0, message };
+                    return Ok(RecvOutcome { from_addr, envelope, num_bytes_received });
+                }
+            }
             // The error is about a datagram that was sent before, to an address without a listener. Even a lasting
             // error of another kind must not make this loop spin.
             let Ok((len, from)) = self.socket.recv_from(&mut self.datagram).await else {
@@ -126,19 +182,9 @@ impl Socket for SealedSocket {
                 continue;
             };
             let Some(bytes) = whole(&mut self.halves, from, part) else { continue };
-            let Some(found) = Inspection::of(&bytes, &self.own) else {
-                self.strays.add(from.ip());
-                continue;
-            };
-            found.own.into_iter().for_each(|said| self.noticed.note(said));
-            self.uncounted += found.unpacked;
-            if self.uncounted >= COUNT_AFTER {
-                self.uncounted = 0;
-                self.noticed.notify.notify_one();
-            }
-            match ChitchatMessage::deserialize(&mut &bytes[..]) {
-                Ok(message) => return Ok((from, message)),
-                Err(_) => self.strays.add(from.ip()),
+            match self.begin(&bytes) {
+                Some(passing) => self.passing = Some((from, bytes.len(), passing)),
+                None => self.strays.add(from.ip()),
             }
         }
     }

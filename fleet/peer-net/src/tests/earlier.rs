@@ -13,12 +13,11 @@ use headstart_swarm::{BlobId, Chunks, Message, PeerKey, RejectReason, RequestId,
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The frames of a recording: the header and body of each.
 fn recorded(path: &Path) -> Vec<(Header, Vec<u8>)> {
-    let mut bytes = Vec::new();
-    flate2::read::GzDecoder::new(fs::File::open(path).unwrap()).read_to_end(&mut bytes).unwrap();
+    let bytes = unpacked(path);
     let (mut rest, mut frames) = (bytes.as_slice(), Vec::new());
     while let Some((header, after)) = rest.split_first_chunk::<HEADER>() {
         let header = Header::decode(header).unwrap();
@@ -49,11 +48,37 @@ fn decode(kind: FrameKind, body: &[u8]) -> Result<(), Error> {
     }
 }
 
+/// The directories of earlier versions.
+fn versions() -> impl Iterator<Item = PathBuf> {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+    fs::read_dir(fixtures).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir())
+}
+
+/// The messages of the gossip library that earlier versions sent: the version's directory, and the messages.
+pub(crate) fn gossip_messages() -> impl Iterator<Item = (PathBuf, Vec<Vec<u8>>)> {
+    versions().filter(|version| version.join("wire/gossip.gz").exists()).map(|version| {
+        let bytes = unpacked(&version.join("wire/gossip.gz"));
+        let (mut rest, mut messages) = (bytes.as_slice(), Vec::new());
+        while let Some((len, after)) = rest.split_first_chunk() {
+            let (message, after) = after.split_at(u32::from_le_bytes(*len) as usize);
+            messages.push(message.to_vec());
+            rest = after;
+        }
+        let kinds = messages.iter().map(|message| message[3]).collect::<BTreeSet<_>>();
+        assert!(kinds.into_iter().eq(0..4u8), "all kinds of messages are in {version:?}");
+        (version, messages)
+    })
+}
+
+fn unpacked(path: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(fs::File::open(path).unwrap()).read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
 #[test]
 fn frames_that_were_recorded_decode_or_are_refused_by_version() {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
-    let versions = fs::read_dir(fixtures).unwrap().map(|entry| entry.unwrap().path());
-    for version in versions.filter(|path| path.is_dir()) {
+    for version in versions() {
         let mut kinds = BTreeSet::new();
         for (header, body) in recorded(&version.join("wire/swarm.gz")) {
             kinds.insert(format!("{:?}", header.kind));

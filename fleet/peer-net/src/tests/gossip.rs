@@ -55,6 +55,27 @@ pub(crate) fn naming(hosts: std::ops::Range<u32>) -> Vec<u8> {
     out
 }
 
+/// A message that names hosts as a large fleet has them: with names of ten letters, and drawn numbers.
+pub(crate) fn fleet(hosts: std::ops::Range<u32>) -> Vec<u8> {
+    let mut out = message(0);
+    out.extend_from_slice(&u16::try_from(hosts.len()).unwrap().to_le_bytes());
+    for host in hosts {
+        let drawn = blake3::hash(&host.to_le_bytes());
+        let [generation, heartbeat] =
+            [0, 8].map(|at| u64::from_le_bytes(drawn.as_bytes()[at..at + 8].try_into().unwrap()));
+        put_text(&mut out, &format!("node-{host:05}"));
+        // Microseconds, of a month, and beats since then.
+        out.extend_from_slice(&(1_790_000_000_000_000 + generation % 2_600_000_000_000).to_le_bytes());
+        let [_, _, high, low] = host.to_be_bytes();
+        out.extend_from_slice(&[4, 127, 20, high, low, 9, 0]);
+        for number in [heartbeat % 30_000_000, 0, 4] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+    put_text(&mut out, "headstart swarm");
+    out
+}
+
 /// Says this of a run of the host `name`, which has the address `127.0.0.1:port`.
 pub(crate) fn saying(name: &str, generation: u64, port: u16, heartbeat: u64, version: u64) -> Vec<u8> {
     let mut out = message(0);
