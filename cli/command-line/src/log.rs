@@ -10,6 +10,10 @@
 //!
 //! The standard error of a process that serves a disk of an agent is a file, as long as the disk is attached, and its
 //! clients can cause any number of warnings. So the file is bounded: see [`bound`].
+//!
+//! Messages are filtered by tracing-subscriber. Its own formatter is not used: lines go above a progress bar, are limited
+//! by place, and are written to a file with a bound, which the formatter does not know. Adapted to that, it took more
+//! code than the lines here.
 
 use crate::bar::print_above;
 use crate::name;
