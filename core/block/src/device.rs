@@ -55,17 +55,17 @@ pub trait BlockDevice: Send + Sync {
         0
     }
 
-    /// Notes that a client read `range` and was told that it is a hole, without a read of the disk. Devices that
-    /// count or record reads implement it.
+    /// Tells the device that a client asked for `range` and was told that the range is a hole, so that the device saw
+    /// no read. Devices that count or record reads implement this; others ignore the call.
     fn hole_was_read(&self, range: ByteRange) {
         let _ = range;
     }
 
-    /// Notes that a client connected to the disk. Devices that attribute reads to one client or the next
-    /// implement it; see [`ClientGuard`].
+    /// Tells the device that a client connected to the disk. Devices that attribute reads to one client or the next
+    /// implement this; others ignore the call. See [`ClientGuard`].
     fn client_came(&self) {}
 
-    /// Notes that a client, reported by [`client_came`](BlockDevice::client_came), has disconnected.
+    /// Tells the device that a client, reported by [`client_came`](BlockDevice::client_came), has disconnected.
     fn client_left(&self) {}
 
     /// A hint: starts bringing the bytes of `range` to this host, and returns without waiting for them.
@@ -78,11 +78,11 @@ pub trait BlockDevice: Send + Sync {
         true
     }
 
-    /// Makes the disk larger, to `size` bytes; the new bytes read as zeros. Durable when it returns.
+    /// Makes the disk larger, to `size` bytes; the new bytes read as zeros. The change is durable when this returns.
     ///
     /// # Errors
-    /// [`ErrorKind::ReadOnly`] on a read-only disk, [`ErrorKind::Invalid`] where it would become smaller or
-    /// does not end with a whole sector.
+    /// [`ErrorKind::ReadOnly`] on a read-only disk; [`ErrorKind::Invalid`] if the disk would become smaller, or
+    /// `size` is no multiple of a sector.
     fn resize(&self, size: u64) -> Result<()> {
         let _ = size;
         Err(read_only())
@@ -95,16 +95,18 @@ pub trait BlockDevice: Send + Sync {
     /// [`ErrorKind::Invalid`] at or past the end of the disk.
     fn extent_at(&self, offset: u64) -> Result<Extent>;
 
-    /// Writes `data` at `offset`, both multiples of a sector.
+    /// Writes `data` from byte `offset` on. The offset and the length must be multiples of a sector.
     ///
     /// # Errors
-    /// [`ErrorKind::ReadOnly`] on a read-only disk, [`ErrorKind::Invalid`] out of bounds or unaligned.
+    /// [`ErrorKind::ReadOnly`] on a read-only disk; [`ErrorKind::Invalid`] if the range exceeds the disk or is
+    /// unaligned; errors of the storage below.
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let _ = (data, offset);
         Err(read_only())
     }
 
-    /// Makes `range` (multiples of a sector) read as zeros and gives its space back.
+    /// Makes `range`, whole sectors, read as zeros, and lets the storage below free the space of the
+    /// range.
     ///
     /// # Errors
     /// As [`write_at`](BlockDevice::write_at).
@@ -116,7 +118,7 @@ pub trait BlockDevice: Send + Sync {
     /// Makes every write that returned before this call durable.
     ///
     /// # Errors
-    /// Errors of the storage below; then nothing since the last flush may be relied on.
+    /// Errors of the storage below. After an error, no write since the last successful flush may be relied on.
     fn flush(&self) -> Result<()> {
         Ok(())
     }

@@ -134,8 +134,8 @@ impl Error {
         self
     }
 
-    /// Attaches the error that caused this one, in the place of an earlier one. Messages show it after the
-    /// cause.
+    /// Attaches `source`, the error that caused this one, and replaces one that was attached before. Messages show it
+    /// after the cause.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
@@ -149,7 +149,7 @@ impl Error {
         self.0.absent
     }
 
-    /// Adds the pause that the failing server or host asked for before the next request.
+    /// Sets the pause that the failing server or host asked for before the next request.
     #[must_use]
     pub fn retry_after(mut self, pause: Duration) -> Self {
         self.0.retry_after = Some(pause);
@@ -253,7 +253,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// An I/O error that carries one of ours gives it back unchanged: errors cross `std::io` traits whole.
+/// An I/O error that wraps an [`Error`] gives that error back unchanged: errors cross `std::io` traits whole.
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
         match error.downcast::<Self>() {

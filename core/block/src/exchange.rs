@@ -1,5 +1,5 @@
-//! The words of exchange, from the engine of a disk to the wire between hosts: chunks, urgencies, images, first reads,
-//! and the counts of these.
+//! The types that the engines of disks share with the messages between hosts: chunks, urgencies, image keys, first
+//! reads of slices, and the counts of these reads.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ pub enum Urgency {
 }
 
 /// Identifies an image in messages between hosts: 64 bits of a hash of the digests and the hash tree roots of
-/// its layers. It does not reveal any of them.
+/// its layers. The key reveals none of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ImageKey(pub u64);
 
@@ -30,7 +30,7 @@ pub struct SliceAccess {
     pub at_ms: u32,
 }
 
-/// A hint: a slice that many disks of an image have read while they booted, and when.
+/// A hint: a slice that disks of an image have read while they booted, with their number and the mean time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hint {
     /// The slice's number on the disk, in units of 64 KiB.

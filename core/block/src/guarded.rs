@@ -3,16 +3,18 @@
 //! A store, and sometimes a writable directory, belongs to another user than the process that uses it, which often is
 //! root. That user can put a symbolic link, a pipe or a device under any name, at any moment. Therefore:
 //!
-//! * Names are looked up relative to the open directory, and are names of single entries: what becomes of the path
-//!   behind our back does not matter. The path that the user gave is followed once.
-//! * No symbolic link is followed below that, and opening never waits for the other end of a pipe.
+//! * The path that the user gave is followed once, to open the directory. Names are then looked up relative to the open
+//!   directory, and are names of single entries: a later change of the path has no effect.
+//! * No symbolic link is followed below that directory, and opening never waits for the other end of a pipe.
 //! * What is opened has to be a regular file or a directory; anything else is an error that says what it is.
 //! * A file is made only where nothing has its name.
 //!
-//! A place that other users may have a part in, such as that of an output, is found by [`GuardedEntry::find`].
+//! A path that may lead through directories of other users, such as the path of an output, is resolved by
+//! [`GuardedEntry::find`].
 //!
-//! What a program keeps for itself (the directories of an agent, a cache, a cluster) is different: there it believes
-//! what it finds. [`GuardedDir::open_own`] and [`open_own_file`] therefore refuse files of other users.
+//! The files that a program keeps for itself (in the directories of an agent, a cache, a cluster) are different: the
+//! program trusts their contents. [`GuardedDir::open_own`] and [`open_own_file`] therefore refuse a directory or file
+//! that belongs to neither root nor the effective user of the process.
 
 mod entry;
 mod not_made;
@@ -98,7 +100,8 @@ pub struct GuardedDir {
 }
 
 impl GuardedDir {
-    /// Opens the directory at `path`, which the user named and is trusted: symbolic links in it are followed.
+    /// Opens the directory at `path`; an empty path is the current directory. The path itself is trusted, because the
+    /// user named it: symbolic links in it are followed.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -157,7 +160,7 @@ impl GuardedDir {
     /// a new directory only.
     ///
     /// # Errors
-    /// Those of [`GuardedDir::open_dir`], and errors of creating it.
+    /// Those of [`GuardedDir::open_dir`], and errors of creating the directory.
     pub fn make_dir(&self, name: &str, like: Like) -> io::Result<Self> {
         let made = match mkdirat(&self.handle, single(name)?, Mode::RWXU) {
             Err(Errno::EXIST) => false,
@@ -232,7 +235,8 @@ impl GuardedDir {
     /// Processes that have the old file open keep it.
     ///
     /// # Errors
-    /// Errors of the operating system, among them that a directory has the name: it is not removed.
+    /// Errors of the operating system, for instance if a directory has that name, because directories are not removed;
+    /// [`io::ErrorKind::AlreadyExists`] if other processes create the file again and again meanwhile.
     pub fn recreate_file(&self, name: &str, like: Like) -> io::Result<File> {
         let mut tries = 0;
         loop {
@@ -286,8 +290,8 @@ impl GuardedDir {
         Ok(names)
     }
 
-    /// Returns the modification time of the entry `name` in seconds since 1970, 0 if it is earlier. Of a
-    /// symbolic link, the time of the link itself.
+    /// Returns the modification time of the entry `name` in seconds since 1970; 0 for an earlier time. The time of a
+    /// symbolic link is that of the link itself.
     ///
     /// # Errors
     /// Errors of the operating system.

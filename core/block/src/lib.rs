@@ -1,27 +1,27 @@
 //! The vocabulary of headstart: sizes, ranges, sources of bytes, block devices, errors.
 //!
-//! Every other crate speaks in these words. There is no I/O here but [`FileSource`], the one
-//! [`ReadAt`] that everything needs, making private files, and locking files.
+//! Every other crate uses these types. The only I/O here is reading files ([`FileSource`]), creating private files,
+//! opening files in directories of other users, and locking files.
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`complaints`] | lines of a log that others cause, a few of them aloud |
+//! | [`complaints`] | log lines that clients and other hosts cause: a few are warnings, the rest debug lines |
 //! | [`digest`] | the names of blobs |
 //! | [`size`] | sectors, sizes as people write them (`4k`, `40G`) |
 //! | [`number`] | conversions of integers: lossless, asserted, saturating |
 //! | [`range`] | a half-open interval of bytes |
-//! | [`private`] | files and directories that are one user's alone |
+//! | [`private`] | files and directories that only their owner may access |
 //! | [`random`] | numbers from a seed |
 //! | [`rate`] | bytes a second as people write them (`10MB/s`) |
 //! | [`source`] | [`ReadAt`]: immutable bytes that can be read anywhere |
 //! | [`mod@plan`] | blocks, slices, and the order in which to preload them |
 //! | [`device`] | [`BlockDevice`]: a disk |
-//! | [`exchange`] | chunks, urgencies and images, from the engine of a disk to the wire between hosts |
-//! | [`time`] | [`Time`]: the clock that a decision maker is told |
-//! | [`words`] | numbers in words |
+//! | [`exchange`] | types that disk engines share with messages between hosts: chunks, urgencies, image keys |
+//! | [`time`] | [`Time`]: a moment, for code that is told the time and reads no clock itself |
+//! | [`words`] | numbers with their nouns, for messages (`2 segments`) |
 //! | [`error`] | one error type: the thing, the cause, the remedy |
-//! | [`lock`] | locks of files that other processes may hold, waited for with a limit |
-//! | [`guarded`] | files in directories that other users may write to; files that must not belong to another user |
+//! | [`lock`] | locking files, with a limit on the time of waiting |
+//! | [`guarded`] | files in directories that other users may write to; files that this user or root must own |
 
 #![forbid(unsafe_code)]
 

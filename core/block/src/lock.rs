@@ -1,7 +1,7 @@
-//! Locks of files that other processes may hold: they are waited for with a limit.
+//! Locks of files that other processes may hold. A caller waits for such a lock for a limited time.
 //!
 //! A process that was stopped while it held a lock must not stop the others, and a lock gives no notice when it is
-//! free. So it is tried again and again, soon at first and then every sixteen milliseconds.
+//! free. So a waiting caller tries to take the lock again and again, soon at first and then every sixteen milliseconds.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -24,7 +24,7 @@ pub fn lock_within(file: &File, timeout: Duration) -> io::Result<bool> {
 }
 
 /// Takes the exclusive lock of an open file or directory without waiting, and returns `true`; `false` if
-/// others hold it.
+/// others hold the lock, or if a signal interrupted the attempt.
 ///
 /// # Errors
 /// Errors of the operating system.

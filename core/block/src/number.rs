@@ -1,7 +1,7 @@
 //! Conversions of integers that say what becomes of a number that does not fit.
 //!
-//! A number that does not fit must not become another one unnoticed, as `try_from(..).unwrap_or(..)` lets it. There
-//! are four cases, each with a form of its own:
+//! A number that does not fit must not become another one unnoticed, which `try_from(..).unwrap_or(..)` would allow.
+//! There are four cases, each with a form of its own:
 //!
 //! * The conversion loses nothing: `u64::from`, and [`to_usize`] for lengths in memory.
 //! * The number comes from outside (a file, a message, an argument): `try_from`, whose error becomes an
@@ -10,7 +10,7 @@
 //!   shows a fault of this program, and the thread panics rather than go on with a wrong one.
 //! * The nearest number that fits is as good: [`saturating`], for times, counters and limits.
 //!
-//! None of them allocates.
+//! None of these conversions allocates.
 
 /// A primitive integer type, from `u8` to `i128` and the pointer-sized ones; the bound of [`saturating`].
 pub trait Integer: Copy {
@@ -59,8 +59,8 @@ pub const fn to_usize(number: u64) -> usize {
 /// ```
 ///
 /// # Panics
-/// If the type does not have the number: the reason does not hold, which is a fault of the caller. Never for numbers
-/// from outside.
+/// If the number does not fit: `reason` was wrong then, which is a fault of the caller. So this is not for numbers from
+/// outside (a file, a message, an argument): convert those by `try_from`.
 #[must_use]
 #[inline]
 #[track_caller]

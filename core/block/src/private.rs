@@ -1,8 +1,9 @@
-//! Files and directories that are one user's alone: 0600 and 0700 from the start, whatever the umask is.
+//! Files and directories that only their owner may access: 0600 and 0700 from the start, whatever the umask is.
 //!
-//! Files of earlier versions were as open as the umask let them be. The program that uses such a file closes it,
-//! and says so once: from then on it is closed. A directory is closed only if it is ours: a user may have named one
-//! that holds other things as well, whose files others need.
+//! To *close* a file or a directory means here to remove the permissions of other users ([`close`]). Files of earlier
+//! versions were as open as the umask let them be. The program that uses such a file closes it, and says so once. A
+//! directory must be closed only if headstart alone uses it: a user may have named one that also has files which
+//! others need.
 
 use crate::{Error, Result};
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -25,7 +26,8 @@ const FILE_OPEN: u32 = 0o077;
 /// The bit of a directory that all users may write to, where each user owns the files it made: never one of ours.
 const STICKY: u32 = 0o1000;
 
-/// Options for opening a file; if the file is created, only its owner may access it ([`FILE_MODE`]).
+/// Options for opening a file; if the file is created, only its owner may access it ([`FILE_MODE`]). The caller sets
+/// the rest, such as `read` and `create`.
 #[must_use]
 pub fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
@@ -43,7 +45,8 @@ pub fn make_directory(path: &Path) -> std::io::Result<()> {
 }
 
 /// Removes the permissions of other users on an open file, or those to list and change an open directory.
-/// Returns `true` if there were any. A directory with the sticky bit, such as `/tmp`, is left as it is.
+/// Returns `true` if there were any. A directory with the sticky bit, such as `/tmp`, is left as it is, and the
+/// result is `false`.
 ///
 /// # Errors
 /// Errors of the operating system, for instance if the file or directory belongs to another user.
@@ -65,7 +68,8 @@ pub fn close(open: &File) -> std::io::Result<bool> {
 /// there were none or the directory is missing.
 ///
 /// # Errors
-/// [`crate::ErrorKind::Denied`] or [`crate::ErrorKind::Io`], with a remedy for its owner.
+/// Errors of the operating system, for instance if the directory belongs to another user, with the remedy of
+/// [`not_closed`].
 pub fn close_directory(path: &Path) -> Result<bool> {
     let closed = match File::open(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
@@ -74,8 +78,8 @@ pub fn close_directory(path: &Path) -> Result<bool> {
     closed.map_err(|e| not_closed(path, e))
 }
 
-/// Makes the error for a file or directory that other users can access and whose permissions could not be
-/// tightened.
+/// Makes the error for the file or directory at `path`, which other users can access and whose permissions could not
+/// be changed. Its remedy is to change them as the owner, or to give another place.
 #[must_use]
 pub fn not_closed(path: &Path, error: std::io::Error) -> Error {
     Error::io("other users can read it, and that cannot be changed", error)

@@ -53,8 +53,8 @@ impl ByteRange {
         self.offset.is_multiple_of(unit) && self.len.is_multiple_of(unit)
     }
 
-    /// Cuts the range at all multiples of `unit` bytes, and returns the parts in ascending order. `unit` must
-    /// not be 0.
+    /// Cuts the range at all multiples of `unit` bytes, and returns the parts in ascending order. An empty range
+    /// has no parts. `unit` must not be 0: the iterator would panic.
     ///
     /// ```
     /// # use headstart_block::ByteRange;

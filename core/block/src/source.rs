@@ -18,8 +18,8 @@ pub trait ReadAt: Send + Sync {
     /// Fills `buf` from `offset` on.
     ///
     /// # Errors
-    /// [`crate::ErrorKind::Corrupt`] where the source ends before the buffer is full or fails a check;
-    /// otherwise errors of its medium.
+    /// [`crate::ErrorKind::Corrupt`] if the source ends before the buffer is full, or if its bytes fail a check;
+    /// otherwise errors of reading the medium that stores the bytes.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
 
     /// Fills `bufs`, one after the other, with the consecutive bytes from `offset` on.
@@ -35,9 +35,9 @@ pub trait ReadAt: Send + Sync {
         Ok(())
     }
 
-    /// Returns the bytes of the stored blob that a read of `range` touches. A decoder, whose content is not
-    /// the blob itself, maps the range through its index and asks the source below. Prefetching uses this to
-    /// find the bytes to fetch.
+    /// Returns the bytes of the stored blob that a read of `range` touches: `range` itself, if the source is the blob.
+    /// A decoder, whose content is not the blob itself, maps the range through its index and asks the source below.
+    /// Prefetching uses this to find the bytes to fetch.
     fn stored_range(&self, range: ByteRange) -> ByteRange {
         range
     }
@@ -165,7 +165,7 @@ impl FileSource {
     ///
     /// # Errors
     /// [`crate::ErrorKind::Invalid`] for a pipe, a socket or a character device; errors of the operating
-    /// system. All name the path.
+    /// system. All these errors name the path.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         // Opening a pipe would wait for its writer, perhaps for ever.
@@ -180,7 +180,7 @@ impl FileSource {
     /// Wraps an open file; `path` is for messages only.
     ///
     /// # Errors
-    /// An error of the operating system if its length cannot be determined, as for a directory.
+    /// An error of the operating system if the length of the file cannot be determined, as for a directory or a pipe.
     pub fn from_file(mut file: File, path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let end = file.metadata().and_then(|meta| {

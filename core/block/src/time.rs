@@ -1,4 +1,4 @@
-//! [`Time`]: the clock as decision makers see it.
+//! [`Time`]: a moment, for code that decides by the time it is told and reads no clock itself.
 
 use crate::saturating;
 use std::ops::Add;

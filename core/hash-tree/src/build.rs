@@ -52,11 +52,10 @@ impl TreeBuilder {
         }
     }
 
-    /// Adds the next bytes of the blob; a call may have any number. Whole groups are hashed in place, the
-    /// rest is copied.
+    /// Adds the next bytes of the blob, any number of them. Whole groups are hashed in place, the rest is copied.
     ///
     /// # Errors
-    /// Errors of writing finished nodes to the file in the directory for spooled nodes.
+    /// Errors of writing finished nodes to the file in the `spool_dir` of [`TreeBuilder::new`].
     pub fn update(&mut self, mut bytes: &[u8]) -> Result<()> {
         self.len += bytes.len() as u64;
         if !self.pending.is_empty() {

@@ -6,9 +6,9 @@
 use super::{GROUP_SIZE, NODE, PREFIX, group_count, left_groups, outboard_len};
 use headstart_block::ByteRange;
 
-/// Length of a page of the outboard in bytes: 64 nodes, neighbours in pre-order.
+/// Length of a page of the outboard in bytes: room for 64 nodes, neighbours in pre-order.
 /// [`HashTree`](super::HashTree) reads the outboard by whole pages, from a multiple of this length on. To
-/// check a range, it reads no other pages than those that hold a byte named by [`nodes`].
+/// check a range of the blob, a `HashTree` reads only the pages that hold a byte named by [`nodes`].
 pub const TREE_PAGE: u64 = 4096;
 
 /// The groups `[first, first + groups)`, whose topmost node is the outboard's `node`-th.
@@ -53,7 +53,8 @@ pub(super) fn groups_of(range: ByteRange) -> (u64, u64) {
 
 /// Calls `each` with the bytes of the outboard that checking `range` of a blob of `blob_len` bytes needs: the
 /// length in front, and all nodes from the root to the groups of the range. The ranges ascend, are not empty
-/// and do not overlap. A `range` that exceeds the blob is cut at its end.
+/// and do not overlap. A `range` that exceeds the blob is cut at the end of the blob; an empty one needs only the
+/// length in front.
 pub fn nodes(blob_len: u64, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
     each(ByteRange::between(0, PREFIX as u64));
     let range = ByteRange::between(range.offset().min(blob_len), range.end().min(blob_len));
@@ -85,8 +86,8 @@ pub fn pages(blob_len: u64, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
 }
 
 /// Calls `each` with the pages of the outboard that checking `part`, a range of the outboard itself, needs:
-/// the pages of the part, and those of all nodes above it. The ranges have the form that [`pages`] describes.
-/// A node that is only partly in `part` counts as in it.
+/// the first page, the pages of the part, and those of all nodes above it. The ranges have the form that [`pages`]
+/// describes. A node that is only partly in `part` counts as in it; what exceeds the outboard is ignored.
 pub fn proof_pages(blob_len: u64, part: ByteRange, each: &mut dyn FnMut(ByteRange)) {
     let part = part.intersect(ByteRange::between(0, outboard_len(blob_len)));
     let named = |each: &mut dyn FnMut(ByteRange)| {

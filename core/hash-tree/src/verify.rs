@@ -21,7 +21,7 @@ impl<S: ReadAt> HashTree<S> {
     /// checked here.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if one of these is not that of a blob of `blob_len` bytes;
+    /// [`headstart_block::ErrorKind::Corrupt`] if one of these two lengths is wrong for a blob of `blob_len` bytes;
     /// errors of reading the outboard.
     pub fn open(root: TreeRoot, outboard: S, blob_len: u64) -> Result<Self> {
         let expected = outboard_len(blob_len);
@@ -48,8 +48,8 @@ impl<S: ReadAt> HashTree<S> {
         self.blob_len
     }
 
-    /// Checks the 16 KiB groups of `blob` that overlap `range`, and the nodes above them. An empty range
-    /// checks nothing.
+    /// Checks the 16 KiB groups of `blob` that overlap `range`, and the nodes above them. With an empty range,
+    /// nothing is checked, unless the blob itself is empty: then its hash is compared with the root.
     ///
     /// To check a whole blob with progress or in parallel, call this for one part after the other. The nodes
     /// above a part are few, so checking them again costs little.
@@ -76,12 +76,12 @@ impl<S: ReadAt> HashTree<S> {
         self.walk(range, Window::new(blob, BLOB_WINDOW, 1, self.blob_len.min(end.saturating_mul(GROUP_SIZE))))
     }
 
-    /// Checks `bytes` in memory as the bytes of the blob from `offset` on, before they are stored. Both ends
-    /// must be limits of 16 KiB groups, or the end of the blob.
+    /// Checks that `bytes`, which are in memory, are the bytes of the blob from `offset` on. `offset` must be a
+    /// multiple of 16 KiB, and so must the end, unless it is the end of the blob.
     ///
     /// # Errors
-    /// Those of [`HashTree::verify`]; [`headstart_block::ErrorKind::Invalid`] also if an end is within a
-    /// group.
+    /// Those of [`HashTree::verify`]; [`headstart_block::ErrorKind::Invalid`] also if `offset` or the end is within
+    /// a group.
     pub fn verify_part(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let range = ByteRange::new(offset, bytes.len() as u64).filter(|range| range.end() <= self.blob_len);
         let whole = |end: u64| end.is_multiple_of(GROUP_SIZE) || end == self.blob_len;
@@ -101,7 +101,8 @@ impl<S: ReadAt> HashTree<S> {
     }
 
     /// Checks the nodes from the root to the groups of `range`, without the bytes of the blob. After a failed
-    /// [`HashTree::verify`], this tells whether the outboard is the damaged part.
+    /// [`HashTree::verify`], this tells whether the outboard is the damaged part. The range is cut at the end of the
+    /// blob; with an empty range, nothing is checked.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if a node does not match; errors of reading the outboard.
@@ -113,9 +114,10 @@ impl<S: ReadAt> HashTree<S> {
         self.walk(range, NoBytes)
     }
 
-    /// Checks the nodes that are wholly within `part`, a range of the outboard, and the nodes above them.
-    /// Callers that take parts of an outboard from untrusted hosts use it. Nodes below one that is absent
-    /// cannot be checked.
+    /// Checks the nodes that are wholly within `part`, a range of the outboard, and the nodes above them. This is for
+    /// callers that take parts of an outboard from untrusted hosts. Nodes that are not on this host
+    /// ([`ErrorKind::Absent`]) are no error, but the nodes below them cannot be checked. A wrong node is no error
+    /// either: the result names it.
     ///
     /// # Errors
     /// Errors of reading the outboard, other than [`ErrorKind::Absent`].
@@ -158,8 +160,8 @@ pub struct OutboardCheck {
     /// The bytes, in the outboard, of the first node that does not match the node above it; the nodes after
     /// it were not checked. `None` if every checked node matches.
     pub wrong: Option<ByteRange>,
-    /// `true` if no node that the check needed was absent, so that every node of the part was checked unless
-    /// an earlier one is wrong.
+    /// `true` if every node that the check tried to read was on this host. If none is wrong either, every node of the
+    /// part was checked.
     pub is_complete: bool,
 }
 

@@ -22,9 +22,9 @@ pub enum Upper {
     Writable(PathBuf),
     /// The two files of a writable layer, which any tool for the format may have written.
     Pair {
-        /// Its data file.
+        /// The path of the layer's data file.
         data: PathBuf,
-        /// Its index file.
+        /// The path of the layer's index file.
         index: PathBuf,
     },
 }

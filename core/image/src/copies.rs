@@ -8,24 +8,25 @@ use crate::transfer::{TransferReport, repair, transfer};
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_store::Store;
 
-/// A copy to make.
+/// The description of a copy of an image from one store to another.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyRequest<'a> {
-    /// The image.
+    /// The image to copy.
     pub source: &'a Reference,
-    /// The store of the copy.
+    /// The store into which the image is copied. A directory that does not exist is created.
     pub target: &'a Location,
-    /// The tag of the copy.
+    /// The tag of the copy in the target. Another image that had the tag loses it.
     pub tag: &'a Tag,
-    /// `true` if every byte of the blobs that the target already has is read, and damaged ones are copied again.
+    /// `true` to read every byte of the blobs that the target already has, and to copy the damaged ones again.
     pub check: bool,
 }
 
 impl CopyRequest<'_> {
-    /// Makes the copy.
+    /// Makes the copy, by [`transfer`] or, if [`CopyRequest::check`] is set, by [`repair`]. Blocks until the copy is
+    /// complete.
     ///
     /// # Errors
-    /// As [`transfer`] and [`repair`].
+    /// As [`transfer`] and [`repair`]; errors of opening a store, and of a store that does not answer or refuses.
     pub fn make(self, stores: StoreAccess<'_>, progress: &dyn Progress) -> Result<TransferReport> {
         let Self { source, target, tag, check } = self;
         let (settings, retry) = (stores.settings, stores.settings.retry);
@@ -54,11 +55,13 @@ impl CopyRequest<'_> {
     }
 }
 
-/// Fetches blobs of an image in a directory that are missing or damaged from another copy of it, its manifest too;
-/// returns their number.
+/// Repairs `image`, which must be in a directory: fetches its missing and damaged blobs, and its manifest if that is
+/// missing or damaged, from `from`, another copy of the same image. Returns the number of blobs fetched, in which the
+/// manifest counts. Blocks until the image is repaired.
 ///
 /// # Errors
-/// If `from` is not a whole copy of the image; errors of the stores.
+/// [`ErrorKind::NotFound`] if `from` is not a whole copy of the image; [`ErrorKind::Unsupported`] if `image` is not in
+/// a directory; errors of the stores.
 pub fn repair_from(
     image: &Reference,
     from: &Reference,

@@ -31,9 +31,9 @@ pub struct ExportReport {
 /// # Errors
 /// [`headstart_block::ErrorKind::Unsupported`] for formats other than raw and qcow2, and for a format other
 /// than raw on a block device; [`headstart_block::ErrorKind::Denied`] if the path leads through a symbolic
-/// link of another user; errors of reading or writing; [`headstart_block::ErrorKind::Cancelled`] if the user
-/// wants to stop. After an error, a file that was at `path` before is unchanged; a block device may be
-/// written in part.
+/// link that belongs to neither root nor this user; errors of reading or writing;
+/// [`headstart_block::ErrorKind::Cancelled`] if the user wants to stop. After an error, a file that was at
+/// `path` before is unchanged; a block device may be written in part.
 pub fn export_disk(
     disk: &dyn BlockDevice,
     path: &Path,

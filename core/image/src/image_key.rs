@@ -21,7 +21,8 @@ pub fn key_of_manifest(manifest: &Manifest) -> Option<ImageKey> {
     key_of_blobs(blobs.into_iter())
 }
 
-/// Computes the same key from the image's blobs and their hash trees, each blob once, the lowest layer first.
+/// Computes the same key as [`key_of_manifest`] from the blobs of the image's disk layers, each with its hash tree.
+/// The caller must give each blob once, the lowest layer first. `None` if no blob has a hash tree.
 #[must_use]
 pub fn key_of_blobs(blobs: impl Iterator<Item = (Digest, Option<Tree>)>) -> Option<ImageKey> {
     let mut hasher = blake3::Hasher::new_derive_key("headstart swarm 1 image that hints are about");

@@ -34,8 +34,9 @@ impl LayerFile {
         Ok(Self { layer: layer.map_err(named)?, source })
     }
 
-    /// Reads and decompresses every frame of the layer and checks its checksum. Returns `true` if the frames
-    /// have checksums; `false` means that damage may not have been detected.
+    /// Reads and decompresses every frame of a compressed layer, and checks the frames' checksums if there are
+    /// any. Returns `true` if there are; `false` means that damage may not have been detected. An uncompressed
+    /// layer is not read, and gives `false`.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if a frame is damaged, and `Cancelled` if the user wants to
@@ -51,7 +52,7 @@ impl LayerFile {
 /// have written.
 ///
 /// # Errors
-/// As [`headstart_lsmt::open_pair`].
+/// As [`headstart_lsmt::open_pair`]; errors of opening the files.
 pub fn open_pair_files(data: &Path, index: &Path) -> Result<Layer> {
     let pair = open_pair(Arc::new(FileSource::open(data)?), &FileSource::open(index)?);
     // The error speaks of "the data file", so the file's path must be added.

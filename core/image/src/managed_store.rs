@@ -1,4 +1,4 @@
-//! A store whose images are removed, pruned and kept by leases: a directory or an object store.
+//! [`ManagedStore`]: a directory or an object store, with the operations of its operators on leases and images.
 
 use crate::reference::{Location, Selector};
 use crate::store::{ImageStore, PruneOptions, PruneReport, Removal, seen};
@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 use tokio::runtime::Handle;
 
-/// A store that keeps leases. All methods block: the caller's thread is none of the runtime's.
+/// A store that keeps leases (a directory or an object store), for its operators: leases are listed and ended, images
+/// removed and pruned. All methods block. The caller must not be in async code: there, a method that sends a request to
+/// an object store panics. Such requests end with [`ErrorKind::Cancelled`] if the user wants to stop.
 pub struct ManagedStore {
     place: Place,
     stop: Option<Stop>,
@@ -22,24 +24,28 @@ enum Place {
     Bucket(Box<Bucket>),
 }
 
-/// The leases to choose; fields without a value choose all.
+/// Conditions that select leases of a store. A lease is selected if it meets all of them; a field that is `None` is no
+/// condition. The default selects every lease that is not damaged.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseFilter {
-    /// The image.
+    /// The digest of the manifest of the lease's image.
     pub image: Option<Digest>,
-    /// The name of the host.
+    /// The hostname of the host on which the holder of the lease is.
     pub host: Option<String>,
-    /// The writable directory, as it was typed: the directory may be one of another host.
+    /// The path of the writable directory that holds the lease. The path as given is compared, because the directory
+    /// may be on another host, and so is the path without symbolic links on this host.
     pub writable: Option<PathBuf>,
-    /// The id of the lease. Of a damaged one, nothing else is known.
+    /// The id of the lease, which is its name in the store. Only the id selects a damaged lease, because nothing else
+    /// is known of it.
     pub id: Option<String>,
 }
 
 impl ManagedStore {
-    /// Opens the store; its requests run on `runtime`.
+    /// Opens the store at `location`. Requests to an object store run on `runtime`; none is sent yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for a store that keeps no leases; errors of opening it.
+    /// [`ErrorKind::Unsupported`] for a store that keeps no leases (a registry, a web server); errors of opening the
+    /// store.
     pub fn open(location: &Location, settings: &StoreSettings, runtime: &Handle) -> Result<Self> {
         let place = if let Location::Directory(root) = location {
             Place::Directory(ImageStore::open(root)?)
@@ -50,7 +56,8 @@ impl ManagedStore {
         Ok(Self { place, stop: settings.stop.clone(), runtime: runtime.clone() })
     }
 
-    /// All leases, judged from this host.
+    /// Returns all leases of the store, each with its state as far as this host can tell it. `now`, the current time,
+    /// serves for the ages of leases in an object store to which this user may not write; otherwise it is not used.
     ///
     /// # Errors
     /// Errors of the store.
@@ -61,10 +68,10 @@ impl ManagedStore {
         }
     }
 
-    /// Ends leases.
+    /// Removes `leases` one after the other. A lease that is not there any more is not an error.
     ///
     /// # Errors
-    /// Errors of the store.
+    /// Errors of the store; the leases before the one that failed are removed then.
     pub fn release(&self, leases: &[JudgedLease]) -> Result<()> {
         match &self.place {
             Place::Directory(store) => leases.iter().try_for_each(|lease| store.release(lease)),
@@ -77,10 +84,10 @@ impl ManagedStore {
         }
     }
 
-    /// The digest of an image.
+    /// Returns the digest of the manifest that `selector` stands for. A digest is returned without looking it up.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is no such tag; errors of the store.
+    /// [`ErrorKind::NotFound`] if no image has the tag; errors of the store.
     pub fn digest(&self, selector: &Selector) -> Result<Digest> {
         match (&self.place, selector) {
             (Place::Directory(_), Selector::Digest(digest)) => Ok(*digest),
@@ -89,10 +96,11 @@ impl ManagedStore {
         }
     }
 
-    /// Removes a tag, or all tags of a digest, as [`ImageStore::remove_with`].
+    /// Removes an image from the store's index, as [`ImageStore::remove_with`] does: a tag selects one entry, a digest
+    /// all entries of the image. `now` is used as in [`leases`](Self::leases).
     ///
     /// # Errors
-    /// As there.
+    /// As [`ImageStore::remove`]; errors of the store.
     pub fn remove(
         &self,
         selector: &Selector,
@@ -110,11 +118,12 @@ impl ManagedStore {
         }
     }
 
-    /// Deletes blobs that nothing needs, as [`ImageStore::prune`]. Of an object store, the number of blobs that nothing
-    /// needs and that are too young to be deleted comes beside the report.
+    /// Deletes the blobs that nothing needs, as [`ImageStore::prune`] or [`Bucket::prune`] does. For an object store,
+    /// also returns the number of blobs that nothing needs but that are too young to be deleted, and the report's
+    /// counts of leftovers and of kept blobs are 0. For a directory, the second value is `None`.
     ///
     /// # Errors
-    /// As there.
+    /// As [`ImageStore::prune`] for a directory, as [`Bucket::prune`] for an object store.
     pub fn prune(&self, options: &PruneOptions) -> Result<(PruneReport, Option<u64>)> {
         let PruneOptions { older_than, force, dry_run, now } = *options;
         let bucket = match &self.place {
@@ -148,7 +157,8 @@ impl ManagedStore {
 }
 
 impl LeaseFilter {
-    /// `true` if the lease is one of them.
+    /// `true` if the filter selects the lease. A damaged lease is selected only by its id; the other fields are then
+    /// ignored.
     #[must_use]
     pub fn has(&self, judged: &JudgedLease) -> bool {
         let by_id = self.id.as_ref().is_none_or(|id| *id == judged.found.id);

@@ -254,8 +254,8 @@ pub struct Manifest {
     pub config: BlobRef,
     /// The layers, lowest first, including acceleration layers: 1 to [`MAX_LAYERS`].
     pub layers: Vec<ImageLayer>,
-    /// The size of the disk in bytes. `None` if the manifest does not state it; the size is then that of the
-    /// layers.
+    /// The size of the disk in bytes. `None` if the manifest does not state it; the layers then determine the
+    /// size.
     pub virtual_size: Option<u64>,
     /// All annotations of the manifest, by their keys.
     pub annotations: BTreeMap<String, String>,
@@ -447,7 +447,7 @@ pub struct NewImage {
     /// The packing options with which the new layer was made, such as `zstd,frame=32768,crc`. They are only
     /// recorded.
     pub options: String,
-    /// The config of the image from which the new one is made. The default is used for an image without a
+    /// The config of the image from which the new one is made; [`Config::default`] for an image without a
     /// base.
     pub config: Config,
     /// The manifest digest of the image from which this one was made by an optimization; `None` if it is not

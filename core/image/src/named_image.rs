@@ -1,13 +1,15 @@
-//! An image with a name: of the export that serves its disk, or of the boots that were recorded of it.
+//! An image together with a name that the user gave: `NAME=REFERENCE`, or a reference alone.
 
 use headstart_block::{Error, Result};
 use headstart_store::Reference;
 use std::str::FromStr;
 
-/// An image with a name: of its export if it is attached, or of its recorded boots.
+/// An image together with a name, which the user writes as `NAME=REFERENCE` or leaves out. For an image that is
+/// attached, the name is that of its export; for recorded boots, that of the boots.
 #[derive(Clone, Debug)]
 pub struct NamedImage {
-    /// The name by which clients request the disk, or of the boots; empty if none is given.
+    /// The name of the export (by which clients request the disk) or of the recorded boots: up to 64 ASCII letters,
+    /// digits, `-`, `_` and `.`. Empty if the user gave none.
     pub name: String,
     /// The reference of the image: its store and its tag or digest.
     pub reference: Reference,

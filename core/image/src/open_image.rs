@@ -120,18 +120,18 @@ impl OpenImage {
 }
 
 impl OpenLayer {
-    /// Returns how the layer's bytes are protected against damage when only parts of it are read.
+    /// Returns the means by which damage is detected when only parts of the layer are read.
     #[must_use]
     pub fn coverage(&self) -> Coverage {
         coverage(&self.blob, &self.source)
     }
 }
 
-/// Combines layers into one disk. `layers` are the open disk layers of `manifest`, lowest first; the disk
-/// gets the size that the manifest states.
+/// Combines layers into one disk. `layers` are the open disk layers of `manifest`, lowest first. The disk gets
+/// the size that the manifest states; if it states none, the size that the layers give.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] if there are too many or the disk is too large.
+/// [`headstart_block::ErrorKind::Invalid`] if there are too many layers or the disk is too large.
 pub fn stack_layers(manifest: &Manifest, layers: Vec<Layer>) -> Result<Stack> {
     let mut disk = Stack::new(layers)?;
     if let Some(size) = manifest.virtual_size {

@@ -149,8 +149,9 @@ impl ImageStore {
         image.map_err(|e| e.about(name()))
     }
 
-    /// Returns the digest that `selector` stands for: of a manifest, or of an index of manifests. The
-    /// document itself is not read, and may be damaged or missing.
+    /// Returns the digest that `selector` stands for, which is that of a manifest or of an index of manifests.
+    /// A digest is returned without looking it up. The document itself is not read, and may be damaged or
+    /// missing.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if no image has the tag.

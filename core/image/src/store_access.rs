@@ -1,4 +1,4 @@
-//! Images in stores of any kind, for code that may block.
+//! [`StoreAccess`]: images in stores of any kind, for code that may block.
 
 use crate::manifest::Manifest;
 use crate::open_image::OpenImage;
@@ -9,28 +9,29 @@ use headstart_store::{Store, StoreSettings};
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// The settings and the runtime with which stores are accessed.
+/// The settings and the runtime with which stores are accessed. All methods block until the store has answered.
 #[derive(Clone, Copy)]
 pub struct StoreAccess<'a> {
     /// Credentials, limits and retries for the stores.
     pub settings: &'a StoreSettings,
-    /// The runtime that runs the requests. The caller must not be on one of its threads, because the
-    /// methods block.
+    /// The runtime that runs the requests. The caller must not be on one of its threads: there, a method that
+    /// sends a request panics.
     pub runtime: &'a Handle,
 }
 
-/// An image in its store.
+/// The manifest of an image, and the store that holds the image.
 pub struct StoredImage {
     /// The store, for reading and writing.
     pub store: Arc<dyn Store>,
     /// The digest of the image's manifest.
     pub digest: Digest,
-    /// The manifest.
+    /// The image's manifest, parsed.
     pub manifest: Manifest,
 }
 
 impl StoreAccess<'_> {
-    /// Opens an image: of one that is not in a directory, heads and ends of the layers are fetched.
+    /// Opens an image for reading. For an image in a remote store, the starts and ends of its layers' blobs are
+    /// fetched now, and the store is checked as by [`StoreAccess::remote`].
     ///
     /// # Errors
     /// As [`OpenImage::open`], and errors of the store.
@@ -45,7 +46,7 @@ impl StoreAccess<'_> {
     /// fails at once.
     ///
     /// # Errors
-    /// If the store cannot be opened; as [`RemoteImage::open`].
+    /// Errors of opening the store, and of a store that does not answer or refuses; as [`RemoteImage::open`].
     pub fn remote(self, image: &Reference) -> Result<RemoteImage> {
         let store = headstart_store::open(&image.location, self.settings)?;
         // A mistyped host or a missing login is reported at once, not after the long deadline of a slow store.
@@ -53,18 +54,19 @@ impl StoreAccess<'_> {
         RemoteImage::open(store, image, self.settings.retry, self.runtime.clone())
     }
 
-    /// The store of a location, without its mirrors: a blob of theirs need not be in the store itself, which is written
-    /// to, and they may lack its artifacts.
+    /// Opens the store at `location`, for reading and writing, and checks that it can be reached. Mirrors are not used:
+    /// a blob that only a mirror has must not count as being in the store, and a mirror may lack the store's artifacts.
     ///
     /// # Errors
-    /// If the store does not answer, or refuses.
+    /// Errors of opening the store, and of a store that does not answer or refuses.
     pub fn store(self, location: &Location) -> Result<Arc<dyn Store>> {
         let store = headstart_store::open(location, &self.settings.without_mirrors())?;
         self.runtime.block_on(store.check())?;
         Ok(store)
     }
 
-    /// The manifest of an image, and its store as [`StoreAccess::store`] opens it.
+    /// Reads the manifest of an image, and returns it with the store of the image, opened as by
+    /// [`StoreAccess::store`].
     ///
     /// # Errors
     /// Errors of the store; [`headstart_block::ErrorKind::Corrupt`] if the manifest is damaged.

@@ -398,7 +398,8 @@ fn trees_artifact(
     serde_json::to_vec(&artifact).ok()
 }
 
-/// Lists the tags of a store with their images, ordered by tag.
+/// Lists the tags of a store with their images, in the order in which [`Store::tags`] returns the tags. Tags
+/// that are removed meanwhile are left out.
 ///
 /// # Errors
 /// Errors of listing the tags and of reading a manifest. A document that is not a usable image is not an

@@ -12,10 +12,11 @@ use std::sync::Arc;
 /// Bytes copied at once.
 const CHUNK: u64 = 1 << 20;
 
-/// Opens a compressed file.
+/// Opens a compressed file (a ZFile, also inside a tar archive as OverlayBD's tools make them) for reading its
+/// uncompressed bytes.
 ///
 /// # Errors
-/// If it cannot be read, or is not a ZFile.
+/// Errors of opening the file, and an error if it is not a ZFile or its head or index is damaged.
 pub fn open(path: &Path) -> Result<ZFileReader<Arc<dyn ReadAt>>> {
     let named = |e: Error| e.about(path.display());
     let file: Arc<dyn ReadAt> = Arc::new(FileSource::open(path)?);
@@ -26,10 +27,11 @@ pub fn open(path: &Path) -> Result<ZFileReader<Arc<dyn ReadAt>>> {
     ZFileReader::open(inner).map_err(named)
 }
 
-/// Compresses a file; returns the properties of the new one.
+/// Compresses the file `input` into the new file `output`, without a tar archive around it. Returns the properties of
+/// the new file. An older file at `output` is replaced only when the new one is complete.
 ///
 /// # Errors
-/// If a file cannot be read or written; [`headstart_block::ErrorKind::Cancelled`] if the user wants to stop.
+/// Errors of reading `input` and writing `output`; [`headstart_block::ErrorKind::Cancelled`] if the user wants to stop.
 pub fn pack(
     input: &Path,
     output: &Path,
@@ -47,10 +49,11 @@ pub fn pack(
     Ok(info)
 }
 
-/// Decompresses a file; returns the properties of the compressed one.
+/// Decompresses the file `input` into the new file `output`. Returns the properties of the compressed file. An older
+/// file at `output` is replaced only when the new one is complete.
 ///
 /// # Errors
-/// As [`pack`]; if the input is not a ZFile, or is damaged.
+/// As [`pack`]; as [`open`]; an error if a frame of `input` is damaged.
 pub fn unpack(input: &Path, output: &Path, progress: &dyn Progress) -> Result<ZFileInfo> {
     let reader = open(input)?;
     let file = OutputFile::create(output)?;

@@ -80,8 +80,8 @@ impl Index {
     /// must each have at least one sector.
     ///
     /// # Errors
-    /// [`Corrupt`](headstart_block::ErrorKind::Corrupt) if they are not, or exceed the largest disk or file
-    /// that a segment can name; the message has the number, from 0, of the first bad segment.
+    /// [`Corrupt`](headstart_block::ErrorKind::Corrupt) if the segments are not like that, or exceed the largest disk
+    /// or file that a segment can name; the message has the number, from 0, of the first bad segment.
     /// [`Unsupported`](headstart_block::ErrorKind::Unsupported) for 2^32 segments or more.
     pub fn new(segments: Vec<Segment>) -> Result<Self> {
         check(&segments)?;
@@ -95,8 +95,8 @@ impl Index {
         Self { padded: segments.into_boxed_slice(), search, simd: Simd::best() }
     }
 
-    /// Makes lookups use other instructions than the best of the CPU, for tests and measurements. No effect
-    /// if the CPU lacks them.
+    /// Makes lookups use the instructions `simd` instead of the fastest that the CPU has, for tests and measurements.
+    /// Nothing changes if the CPU lacks them.
     #[must_use]
     pub fn with_simd(self, simd: Simd) -> Self {
         Self { simd: if simd.is_available() { simd } else { self.simd }, ..self }
@@ -143,7 +143,7 @@ impl Index {
     }
 
     /// Returns the segments that overlap the sectors `[start, end)`, ascending and clipped to that range.
-    /// Sectors that no segment covers are holes.
+    /// Sectors that no segment covers are holes. An empty or reversed range gives no segments.
     #[inline]
     #[must_use]
     pub fn lookup(&self, start: u64, end: u64) -> Lookup<'_> {

@@ -134,7 +134,7 @@ impl<W: Write> LayerWriter<W> {
     /// Records that `range` reads as zeros, whatever the layers below have there. It takes no space for data.
     /// Offset and length must be multiples of 512 bytes. The range may exceed the disk, to hide data of the
     /// layers below that would show if the disk grew. As in OverlayBD, a range longer than a segment is cut
-    /// from its beginning on, so a caller that wants identical layers always gives identical ranges.
+    /// from its beginning on, so a caller that wants identical layers must always give identical ranges.
     ///
     /// # Errors
     /// Those of [`LayerWriter::data`], except that the range may exceed the disk.
@@ -261,8 +261,8 @@ fn page(meta: &LayerMeta, flags: u32, index_offset: u64, index_size: u64) -> Pag
 }
 
 /// Copies the content of `segments`, which are ranges of `disk` in ascending order, into a layer. Sectors
-/// past the end of the disk are left out: its layers may be larger than the disk. `copied` is called with the
-/// number of bytes of the disk after each part; an error from it ends the copy.
+/// past the end of the disk are left out, because the layers of a disk may be larger than the disk. `copied` is called
+/// after each part with the number of bytes of the disk in that part; an error from it ends the copy.
 ///
 /// # Errors
 /// Errors of the disk, the writer or `copied`.

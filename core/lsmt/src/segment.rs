@@ -31,7 +31,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Length of the longest run that one segment can describe, in sectors.
+    /// Length of the longest run that one segment can describe, in sectors: 16383.
     pub const MAX_LEN: u64 = (1 << (64 - OFFSET_BITS)) - 1;
     /// The offset on the disk, in sectors, that marks a padding record; no other segment has it.
     pub const PADDING_OFFSET: u64 = (1 << OFFSET_BITS) - 1;
@@ -43,10 +43,10 @@ impl Segment {
     pub const PADDING: Self = Self { lo: Self::PADDING_OFFSET, hi: 0 };
 
     /// A run of `len` sectors from sector `offset` of the disk on, whose bytes are stored from sector
-    /// `moffset` of the layer's file on.
+    /// `moffset` of the layer's file on. The layer number is 0.
     ///
     /// # Panics
-    /// In debug builds, if a number does not fit its field.
+    /// In debug builds, if a number does not fit its field. In release builds, the segment is then wrong.
     #[must_use]
     pub const fn data(offset: u64, len: u64, moffset: u64) -> Self {
         debug_assert!(offset < Self::PADDING_OFFSET && len <= Self::MAX_LEN && moffset <= Self::MAX_MOFFSET);
@@ -54,10 +54,10 @@ impl Segment {
     }
 
     /// A run of `len` sectors from sector `offset` of the disk on that reads as zeros. By a rule of the
-    /// format, `moffset` is the sector of the layer's file that the next data will take.
+    /// format, `moffset` is the sector of the layer's file that the next data will take. The layer number is 0.
     ///
     /// # Panics
-    /// In debug builds, if a number does not fit its field.
+    /// In debug builds, if a number does not fit its field. In release builds, the segment is then wrong.
     #[must_use]
     pub const fn zeroed(offset: u64, len: u64, moffset: u64) -> Self {
         let Self { lo, hi } = Self::data(offset, len, moffset);
@@ -125,7 +125,7 @@ impl Segment {
     }
 
     /// Returns the part of the run within the sectors `[start, end)` of the disk. The run must overlap that
-    /// range.
+    /// range: otherwise, debug builds panic, and release builds return a wrong segment.
     ///
     /// ```
     /// # use headstart_lsmt::Segment;
@@ -165,7 +165,7 @@ impl Segment {
         (self.lo as u128 | (self.hi as u128) << 64).to_le_bytes()
     }
 
-    /// Decodes a record of a file. Every bit pattern is accepted, so the caller checks the values.
+    /// Decodes a record of a file. Every bit pattern is accepted, so the caller must check the values.
     #[must_use]
     pub const fn from_record(record: [u8; Self::RECORD_SIZE]) -> Self {
         let bits = u128::from_le_bytes(record);

@@ -23,7 +23,7 @@ pub struct Stack {
 
 impl Stack {
     /// Merges `layers`, lowest first. The disk has the size that the topmost layer with a size gives it; if
-    /// no layer has one, it ends with the last segment.
+    /// no layer has one, the disk ends with the last segment.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] if there are more than [`MAX_LAYERS`].
@@ -76,7 +76,8 @@ impl Stack {
 
     /// Calls `each` for every range of a layer's blob that a read of `range` touches, in the order of the
     /// disk. The arguments are the layer's number, 0 for the lowest, and the range of bytes in its blob as
-    /// stored (compressed, if it is).
+    /// stored (of a compressed blob, the compressed bytes). Holes, zeroed segments and bytes past the end of the disk
+    /// are left out.
     pub fn stored_ranges(&self, range: ByteRange, each: &mut dyn FnMut(usize, ByteRange)) {
         let (start, end) = (range.offset(), range.end().min(self.size));
         for segment in self.index.lookup(start / SECTOR_SIZE, end.div_ceil(SECTOR_SIZE)) {

@@ -162,7 +162,7 @@ pub struct DiskInfo {
 
 /// A writable disk on top of an immutable base. See the [module](self) for its files and its guarantees.
 ///
-/// Dropping it does not flush: what was not flushed is lost, as with any disk that is pulled.
+/// Dropping the value does not flush: writes since the last flush are lost, as when a real disk is unplugged.
 pub struct WritableDisk {
     directory: Arc<dyn Directory>,
     maintenance: Mutex<Maintenance>,
@@ -235,7 +235,8 @@ impl WritableDisk {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if the disk is in use or has a parent of another name; [`ErrorKind::NotFound`]
-    /// if there is no disk; [`ErrorKind::Corrupt`] if its files are damaged.
+    /// if there is no disk; [`ErrorKind::Denied`] if the directory belongs to neither root nor this user;
+    /// [`ErrorKind::Corrupt`] if its files are damaged.
     pub fn open(path: impl AsRef<Path>, base: Option<Arc<dyn BlockDevice>>, parent: &str) -> Result<Self> {
         let path = path.as_ref();
         // Without this look, a directory that is not a disk would be left with a lock file.
@@ -262,8 +263,8 @@ impl WritableDisk {
     }
 
     /// Removes the files of a disk that was just created in `path` and to which nothing was written. The
-    /// caller must still have it open: without its lock, the files may be those of another process. Files
-    /// that cannot be removed stay, and the next process that opens the directory uses them.
+    /// caller must still have the disk open: without its lock, the files may be those of another process. Files
+    /// that cannot be removed stay, without an error.
     pub fn remove_new(path: &Path) {
         let pair = state::PairFiles::of(0);
         for file in [state::STATE, &pair.index, &pair.data, files::LOCK] {

@@ -17,8 +17,8 @@ const REQUEST: u64 = 2 << 20;
 /// Requests for one read that are under way at once.
 const IN_FLIGHT: usize = 4;
 
-/// A blob of a store, readable at any offset. Its reads block until the data has come, so they must not be
-/// called within asynchronous code.
+/// A blob of a store, readable at any offset. Reads block until the data has come. The caller must not be in
+/// async code, where a read panics.
 pub struct BlobSource {
     store: Arc<dyn Store>,
     blob: Digest,

@@ -10,7 +10,7 @@ pub struct StoreCounters {
     pub requests: u64,
     /// The number of bytes of blobs received, including those of answers that were abandoned.
     pub bytes: u64,
-    /// The number of times that a metadata call (manifest, length, tag, write) was sent again after a
+    /// The number of times that a call was sent again: a metadata call (manifest, length, tag, write) after a
     /// failure, or a read because the store did not have the blob (yet).
     pub retries: u64,
     /// The number of hedges: demand reads, for which a disk is waiting, that were slow and were requested a

@@ -48,7 +48,8 @@ pub const LAYOUT_FILE: &str = "oci-layout";
 pub const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
 /// The name of the file that lists the images of a store with their tags.
 pub const INDEX_FILE: &str = "index.json";
-/// The largest index (`index.json`) that is read, in bytes. That is enough for some hundred thousand entries.
+/// The largest index (`index.json`) that is read, in bytes: 64 MiB, enough for some hundred thousand entries. A
+/// longer one is an error.
 pub const MAX_INDEX_SIZE: u64 = 64 << 20;
 
 /// The maximum nesting depth of indexes that are followed. A deeper one is reported as damaged, because it

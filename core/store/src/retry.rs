@@ -53,8 +53,8 @@ const ABSENT_PAUSES: [u32; 2] = [2, 8];
 impl RetrySettings {
     /// Calls `call` until it succeeds or fails for good. Only failures of the kind [`ErrorKind::Unavailable`]
     /// are retried, after the pauses that these settings give, until the deadline. `failed` is called with
-    /// each error after which the call is retried. If the server asks for a longer pause, it is kept as long
-    /// as the deadline allows.
+    /// each error after which the call is retried. If the server asks for a pause, the next try comes after
+    /// that pause, but at the deadline if the pause ends later.
     ///
     /// # Errors
     /// The error of the last call.

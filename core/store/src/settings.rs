@@ -99,8 +99,8 @@ impl StoreSettings {
         Self { mirrors: Vec::new(), ..self.clone() }
     }
 
-    /// Returns the maximum duration of waiting for an answer, as the warning about a silent store states it.
-    /// `None`: no warning is given.
+    /// Returns the duration that the warning about a silent store states as the limit of each answer, which
+    /// is [`StoreSettings::first_byte_timeout`]. `None` if no such warning is to be given.
     #[must_use]
     pub fn silence_limit(&self) -> Option<Duration> {
         self.warn_of_silence.then_some(self.first_byte_timeout)
@@ -185,11 +185,12 @@ impl Default for RetrySettings {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HedgeSettings {
     /// A read is slow if its answer has not begun after this multiple of the median time to the first byte of
-    /// recent reads. Values are limited to 1 to 1000.
+    /// recent reads. A value below 1 counts as 1, one above 1000 as 1000.
     pub multiple: f64,
     /// The minimum duration before a second request is sent, even if the median is very short.
     pub least: Duration,
-    /// The maximum number of second requests, as a fraction of the number of demand reads: 0 to 1.
+    /// The maximum number of second requests, as a fraction of the number of demand reads, from 0 to 1. A
+    /// value outside of that range counts as its nearer end.
     pub share: f64,
 }
 

@@ -39,7 +39,7 @@ pub type Copied<'a> = &'a (dyn Fn(u64) -> Result<()> + Send + Sync);
 #[async_trait]
 pub trait Store: Send + Sync {
     /// Returns the name of the store as a reference has it, such as `oci://host/repo`, without credentials.
-    /// An object store that is reached at an endpoint from the environment is named together with it, as
+    /// The name of an object store whose endpoint comes from the environment contains that endpoint, as in
     /// `s3://bucket@host:port/path`, which is not a reference. Callers that keep data from a store identify
     /// the store by this name.
     fn location(&self) -> String;
@@ -79,8 +79,8 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Reads exactly the bytes `range` of a blob. They are *not* checked against a digest; the caller does
-    /// that.
+    /// Reads exactly the bytes `range` of a blob. They are *not* checked against a digest; the caller must
+    /// check them.
     ///
     /// The read is tried once, except for a renewed token or redirect, a hedge (a second request for a slow
     /// read) and a blob that is not there yet. The caller knows other sources and decides on retries. Waits
@@ -103,19 +103,24 @@ pub trait Store: Send + Sync {
         Ok(stream::iter([Ok(bytes)]).boxed())
     }
 
-    /// Length of a blob in bytes, or `None` if it is not there.
+    /// Returns the length of a blob in bytes; `None` if the store does not have the blob.
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>>;
 
-    /// Announces that the caller is about to write an image. From now on, blobs that are found in the store
-    /// stay there as long as this value exists, even if nothing refers to them yet.
+    /// Announces that the caller is about to write an image. In directories and object stores, no prune then
+    /// deletes blobs to which nothing refers yet, until [`Store::done_writing`] is called or this store is
+    /// dropped; in an object store at most for an hour after the last write. In a registry, the call does
+    /// nothing.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::ReadOnly`] if the store cannot be written.
+    /// [`headstart_block::ErrorKind::ReadOnly`] if the store cannot be written;
+    /// [`headstart_block::ErrorKind::Conflict`] if an object store is being pruned.
     async fn prepare_to_write(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Announces that the image has been written, or that writing it was given up.
+    /// Announces that the image has been written, or that writing it was given up. In an object store, this
+    /// ends the effect of [`Store::prepare_to_write`]; in a directory, that effect lasts until this store is
+    /// dropped.
     async fn done_writing(&self) {}
 
     /// `true` if disks that use images of this store protect them by leases, which [`Store::put_lease`]
@@ -125,8 +130,8 @@ pub trait Store: Send + Sync {
     }
 
     /// Writes or renews the lease `id`. Returns `true` if another process is deleting blobs and may not have
-    /// seen the lease. The caller then writes it again until the result is `false`, and checks that the image
-    /// is still there.
+    /// seen the lease. The caller must then write the lease again until the result is `false`, and check that
+    /// the image is still there.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Unsupported`] if the store keeps no leases.
@@ -135,7 +140,8 @@ pub trait Store: Send + Sync {
         Err(Error::unsupported("keeps no leases"))
     }
 
-    /// Removes the lease `id`. A lease that is not there is not an error.
+    /// Removes the lease `id`. A lease that is not there is not an error. Does nothing in a store that keeps
+    /// no leases.
     async fn remove_lease(&self, id: &str) -> Result<()> {
         let _ = id;
         Ok(())
@@ -149,8 +155,8 @@ pub trait Store: Send + Sync {
     /// [`headstart_block::ErrorKind::ReadOnly`] if the store cannot be written.
     async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()>;
 
-    /// Writes a manifest whose blobs are in the store already, and makes `tag` refer to it if one is given.
-    /// Returns the digest of the manifest.
+    /// Writes a manifest, and makes `tag` refer to it if one is given. All blobs of the manifest must be in the
+    /// store already. Returns the digest of the manifest.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Conflict`] if another process changed the store meanwhile. The caller
@@ -167,8 +173,8 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Returns the artifacts of one type that belong to the manifest `subject`, in no particular order. The
-    /// list is not checked, and the artifacts may be missing.
+    /// Returns the artifacts of one type that belong to the manifest `subject`, in no particular order; empty
+    /// if there are none. The store's list is not checked, and artifacts in it may be missing.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if the list is not valid.
@@ -177,10 +183,11 @@ pub trait Store: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Writes the manifest of an artifact that belongs to the manifest `subject`, so that it is kept as long
-    /// as the subject and is listed by [`Store::referrers`]. Its blobs are in the store already. The
-    /// artifacts `replaced` are removed from the list, and deleted if the store can do that; a registry that
-    /// maintains the list itself may keep them. Returns the digest of the artifact's manifest.
+    /// Writes the manifest of an artifact that belongs to the manifest `subject`, so that the artifact is
+    /// kept as long as the subject and is listed by [`Store::referrers`]. All blobs of the artifact must be in
+    /// the store already. The artifacts `replaced` are removed from the list, and deleted if the store can do
+    /// that; a registry that maintains the list itself may keep them. Returns the digest of the
+    /// artifact's manifest.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Conflict`] if other writers keep changing the list at the same time.

@@ -29,8 +29,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The largest number of compressed bytes that one read of the source fetches: 256 KiB, unless a single frame
-/// is longer. Each reading thread keeps a buffer of that length. From the page cache, 64 KiB to 1 MiB are
-/// equally fast (within 1 %).
+/// is longer. Each thread that reads from a source not in memory keeps a buffer of up to that length. From the page
+/// cache, 64 KiB to 1 MiB are equally fast (within 1 %).
 pub const FETCH_MAX: u64 = 256 << 10;
 
 /// About how many bytes [`ZFileReader::verify`] decompresses at a time.
@@ -55,8 +55,8 @@ impl<S: ReadAt> ZFileReader<S> {
     /// needed, the trailer.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where they are damaged, contradict each other or are not
-    /// those of a ZFile; [`headstart_block::ErrorKind::Unsupported`] for an unknown codec or frame size
+    /// [`headstart_block::ErrorKind::Corrupt`] if header, index or trailer are damaged, contradict each other or are
+    /// not those of a ZFile; [`headstart_block::ErrorKind::Unsupported`] for an unknown codec or frame size
     /// and for dictionaries; errors of the source.
     pub fn open(source: S) -> Result<Self> {
         let info = read_ends(&source)?;

@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The epoch of remembered frames, raised when threads must not use them any more.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// Makes every thread discard the decompressed frame that it keeps for small sequential reads. A caller that
-/// has replaced wrong bytes of a source calls it, so that no read returns the old content. A frame that was
-/// read by a call in progress is discarded too.
+/// Makes every thread discard the decompressed frame that it keeps for small sequential reads. Call this after wrong
+/// bytes of a source were replaced, so that no read that starts afterwards returns the old content. A frame that a
+/// read in progress keeps is discarded too.
 pub fn forget_recent_frames() {
     EPOCH.fetch_add(1, Ordering::AcqRel);
 }

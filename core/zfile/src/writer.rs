@@ -46,8 +46,8 @@ pub struct ZFileOptions {
     pub frame_size: u32,
     /// `true` if each frame gets a checksum (CRC-32C). Default: `true`.
     pub crc: bool,
-    /// Compression level of zstd. `None`, the default, is level 3, as in OverlayBD. Must be `None` for lz4,
-    /// which has no levels.
+    /// Compression level of zstd, at most 22; negative levels are faster and compress less. `None`, the default, is
+    /// level 3, as in OverlayBD. For lz4, which has no levels, this must be `None`.
     pub level: Option<i32>,
     /// Number of threads that compress, 1 to 256, with the caller's thread as one of them. Default: 1, which
     /// starts no other thread. The output is the same for every number.
@@ -157,8 +157,8 @@ impl<W: Write> ZFileWriter<W> {
 
     /// Completes the ZFile as [`ZFileWriter::finish`] does. The third value returned is the offset, in bytes
     /// of the compressed file, of the frame that holds byte `offset` of the content; for an `offset` past the
-    /// end of the content, the offset at which the frames end. A caller that knows what is stored at that
-    /// byte can tell a reader what to fetch.
+    /// end of the content, the offset at which the frames end. A reader that will need the content from byte
+    /// `offset` on can fetch the compressed file from there.
     ///
     /// # Errors
     /// As [`ZFileWriter::finish`].

@@ -25,8 +25,8 @@ const LINKS_MAX: usize = 40;
 /// The flags of every open: no link is followed, and the server of the opened file is not asked.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A name in an open directory, found without following symbolic links of other users. The file may be
-/// missing.
+/// A name in an open directory. On the way to that directory, only symbolic links were followed that belong to root or
+/// to the effective user of this process. An entry of that name may be missing.
 #[derive(Debug)]
 pub struct GuardedEntry {
     directory: File,
@@ -36,12 +36,13 @@ pub struct GuardedEntry {
 }
 
 impl GuardedEntry {
-    /// Walks `path` from directory to directory and stops at its last component. That entry need not exist,
-    /// but its directory has to. A file system that is mounted on the entry is not accessed, because its
-    /// server may hang or have ended.
+    /// Walks `path` from directory to directory to the entry that it names. The entry need not exist, but the
+    /// directory that contains it must. A symbolic link on the way, also as the last component, is followed if it
+    /// belongs to root or to the effective user of this process. A file system that is mounted on the entry is not
+    /// accessed, because its server may hang or have ended.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] if a symbolic link of another user is on the way; [`ErrorKind::Invalid`] if the
+    /// [`ErrorKind::Denied`] if a symbolic link on the way belongs to neither; [`ErrorKind::Invalid`] if the
     /// path names no entry of a directory, as `/` and `.` do; errors of the operating system, which name the
     /// directory that cannot be entered.
     pub fn find(path: &Path) -> Result<Self> {
@@ -93,8 +94,8 @@ impl GuardedEntry {
         self.is_there
     }
 
-    /// The path that [`GuardedEntry::find`] walked, with all symbolic links resolved. It may lead elsewhere by now,
-    /// so it is for messages.
+    /// The path that [`GuardedEntry::find`] walked, with all symbolic links resolved. The path is for messages
+    /// only, because it may lead elsewhere by now.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -106,8 +107,8 @@ impl GuardedEntry {
         &self.name
     }
 
-    /// The directory of the entry, opened with `O_PATH`: it serves for system calls relative to it, and
-    /// cannot be read.
+    /// The directory that contains the entry, opened with `O_PATH`: system calls can use names relative to it, but
+    /// it cannot be listed.
     #[must_use]
     pub fn directory(&self) -> &File {
         &self.directory
@@ -120,8 +121,8 @@ impl GuardedEntry {
         PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd())).join(&self.name)
     }
 
-    /// Opens the entry that has the name now with `O_PATH`, for its metadata only. Of a symbolic link, the
-    /// link itself is opened.
+    /// Opens the entry, with `O_PATH` and for its metadata only. An entry that took the name since
+    /// [`GuardedEntry::find`] is opened as well. A symbolic link is not followed: the link itself is opened.
     ///
     /// # Errors
     /// Errors of the operating system, [`io::ErrorKind::NotFound`] if there is no such entry.
@@ -129,7 +130,8 @@ impl GuardedEntry {
         Ok(look(&self.directory, &self.name)?)
     }
 
-    /// Opens the directory of the entry for reading.
+    /// Opens the directory that contains the entry ([`GuardedEntry::directory`]) for reading. The entry itself is not
+    /// opened.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -216,11 +218,12 @@ fn target_of(found: &File) -> io::Result<Option<PathBuf>> {
     }
 }
 
-/// Checks that `path` leads through no symbolic link of another user, as [`GuardedEntry::find`] does. All other
-/// errors of that walk are ignored, because the use of the path reports them.
+/// Checks that each symbolic link on `path`, also as its last component, belongs to root or to the effective user of
+/// this process, as [`GuardedEntry::find`] does. All other errors of that walk are ignored, because the use of the
+/// path reports them.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] if there is such a link.
+/// [`ErrorKind::Denied`] if a link belongs to neither.
 pub fn refuse_links(path: &Path) -> Result<()> {
     match GuardedEntry::find(path) {
         Err(refused) if refused.kind() == ErrorKind::Denied => Err(refused),

@@ -13,23 +13,24 @@ use std::path::Path;
 /// is removed, and a new entry is synced.
 const MAKE: u32 = 0o700;
 
-/// Returns the path of the directory that contains `path`; `.` if `path` is a single name.
+/// Returns the path of the directory that contains `path`; `.` if `path` is a single name, empty or `/`.
 #[must_use]
 pub fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Makes the error for a file or directory that could not be created in `dir`, with the remedy that
-/// [`with_obstacle`] adds.
+/// [`with_obstacle`] adds. `cause` is the text of the error, such as `cannot create`.
 #[must_use]
 pub fn not_made_in(dir: &Path, cause: &'static str, error: io::Error) -> Error {
     with_obstacle(dir, Error::io(cause, error))
 }
 
-/// Adds a remedy to an error of creating an entry in `dir`, or of reaching it there. If `dir` is missing, the
-/// remedy is to create it. Otherwise the remedy names the obstacle at `dir`, or at the nearest existing
+/// Adds a remedy to `error`, which says that an entry of `dir` could not be created or reached. If `dir` is missing,
+/// the remedy is to create it. Otherwise the remedy names the obstacle at `dir`, or at the nearest existing
 /// directory above it: a directory that this user may not write to (with its owner), a read-only file system,
-/// or a file that is not a directory. If none of these is the cause, the error stays as it is.
+/// or a file that is not a directory. If none of these is the cause, the error stays as it is. So does an error that
+/// has a remedy already.
 #[must_use]
 pub fn with_obstacle(dir: &Path, error: Error) -> Error {
     let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());

@@ -26,12 +26,11 @@ const WRITABLE_BY_GROUP: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 
 impl GuardedDir {
-    /// Opens a directory that this program keeps for itself. Symbolic links that `path` ends in are followed
-    /// only if they belong to root or to the effective user of this process.
+    /// Opens a directory that this program keeps for itself, and whose contents it therefore trusts. The directory,
+    /// and each symbolic link that `path` ends in, must belong to root or to the effective user of this process.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] where the directory or such a link belongs to another user; errors of the operating
-    /// system.
+    /// [`ErrorKind::Denied`] if the directory or such a link belongs to neither; errors of the operating system.
     pub fn open_own(path: &Path) -> Result<Self> {
         let failed = |e: io::Error| Error::io("cannot open", e).about(path.display());
         let found = find_own(path).map_err(failed)??;
@@ -43,14 +42,14 @@ impl GuardedDir {
     /// Checks that the directory belongs to root or to the effective user of this process.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] if it belongs to another user; errors of the operating system.
+    /// [`ErrorKind::Denied`] if it belongs to neither; errors of the operating system.
     pub fn check_owner(&self) -> Result<()> {
         let found = self.look()?;
         refuse_others(found.uid(), FileType::Directory, &self.path)
     }
 
-    /// Checks that no other user may write to the directory. Its group may write to it if it is the effective
-    /// group of this process.
+    /// Checks that no other user may write to the directory. The directory's group may have the permission to write
+    /// only if that group is the effective group of this process.
     ///
     /// # Errors
     /// [`ErrorKind::Denied`] if others may write to it; errors of the operating system.
@@ -59,7 +58,8 @@ impl GuardedDir {
     }
 
     /// Checks that other users cannot rename or replace entries of this user in the directory. A directory
-    /// with the sticky bit, such as `/tmp`, passes: there each user can rename its own entries only.
+    /// with the sticky bit, such as `/tmp`, passes, because each user can rename only its own entries in it.
+    /// Any other directory must pass [`GuardedDir::check_closed`].
     ///
     /// # Errors
     /// [`ErrorKind::Denied`] if others may write to it and it has no sticky bit; errors of the operating
@@ -68,12 +68,12 @@ impl GuardedDir {
         refuse_more(OthersMay::MakeEntries, &self.look()?, &self.path)
     }
 
-    /// Checks that the entry `name` belongs to root or to the effective user of this process; of a symbolic
-    /// link, the link itself. A missing entry passes, and so do sockets and mount points (such as the file of
-    /// an exported disk), because these are given to other users on purpose.
+    /// Checks that the entry `name` belongs to root or to the effective user of this process. For a symbolic
+    /// link, the owner of the link itself counts. A missing entry passes, and so do sockets and mount points (such
+    /// as the file of an exported disk), because these are given to other users on purpose.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] if the entry belongs to another user; errors of the operating system.
+    /// [`ErrorKind::Denied`] if the entry belongs to neither; errors of the operating system.
     pub fn check_entry(&self, name: &str) -> Result<()> {
         let path = self.path.join(name);
         match statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -88,8 +88,8 @@ impl GuardedDir {
         }
     }
 
-    /// Checks every entry of the directory as [`GuardedDir::check_entry`] does: other users may have created
-    /// one while they could write to the directory.
+    /// Checks every entry of the directory as [`GuardedDir::check_entry`] does. A caller uses this if other users
+    /// could write to the directory before, because they may have created entries.
     ///
     /// # Errors
     /// Those of [`GuardedDir::check_entry`], for the first entry that fails; errors of listing the directory.
@@ -103,13 +103,13 @@ impl GuardedDir {
     }
 }
 
-/// Opens a regular file that this program keeps for itself, for reading and writing. A missing file is
-/// created with permissions for this user only. A symbolic link in its place is not followed, and a pipe is
-/// not waited for.
+/// Opens a regular file that this program keeps for itself, for reading and writing. The file must belong to root or
+/// to the effective user of this process. A missing file is created with permissions for this user only. A symbolic
+/// link in its place is not followed, and a pipe is not waited for.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] if the file belongs to another user; an error that names the kind of an entry that
-/// is no regular file; errors of the operating system.
+/// [`ErrorKind::Denied`] if the file belongs to neither; [`ErrorKind::Io`] if the entry is no regular file, with a
+/// message that says what it is; errors of the operating system.
 pub fn open_own_file(path: &Path) -> Result<File> {
     let failed = |e: io::Error| {
         let is_other = e.kind() == io::ErrorKind::InvalidInput;
@@ -125,7 +125,7 @@ pub fn open_own_file(path: &Path) -> Result<File> {
 /// Checks that an open file belongs to root or to the effective user of this process. `path` is for messages.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] if it belongs to another user; errors of the operating system.
+/// [`ErrorKind::Denied`] if it belongs to neither; errors of the operating system.
 pub fn check_own_file(file: &File, path: &Path) -> Result<()> {
     let found = file.metadata().map_err(|e| Error::io("cannot look at it", e).about(path.display()))?;
     refuse_others(found.uid(), FileType::from_raw_mode(found.mode()), path)
@@ -136,12 +136,13 @@ pub fn check_own_file(file: &File, path: &Path) -> Result<()> {
 /// opening it reports the reason.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] if one of them belongs to another user.
+/// [`ErrorKind::Denied`] if one of them belongs to neither.
 pub fn check_own(path: &Path) -> Result<()> {
     find_own(path).map_or(Ok(()), |found| found.map(drop))
 }
 
-/// The rights that other users may have in a directory that this program keeps for itself.
+/// The rights that other users may have in a directory that this program keeps for itself. Members of the directory's
+/// group are not counted as other users if that group is the effective group of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OthersMay {
     /// Other users may not write to the directory.

@@ -176,9 +176,9 @@ impl OutputFile {
     /// file is to appear at the link's target.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Denied`] if the path leads through a symbolic link of another user;
-    /// [`headstart_block::ErrorKind::Invalid`] if something other than a file is at the path; errors of
-    /// creating a file in the directory.
+    /// [`headstart_block::ErrorKind::Denied`] if the path leads through a symbolic link that belongs to
+    /// neither root nor this user; [`headstart_block::ErrorKind::Invalid`] if something other than a file is
+    /// at the path; errors of creating a file in the directory.
     pub fn create(path: &Path) -> Result<Self> {
         Self::at(Place::find(path)?)
     }
@@ -248,8 +248,9 @@ impl OutputFile {
     /// power failure afterwards.
     ///
     /// # Errors
-    /// Errors of writing the data out or of renaming. The new file is then removed, and an older file is
-    /// still at the path, unless only the last step fails, which makes the new name durable.
+    /// Errors of writing the data out, of renaming, or of syncing the directory. After the first two, the new
+    /// file is removed and an older file is still at the path. After the third, the new file is at the path,
+    /// but a power failure may bring the older one back.
     pub fn keep(self) -> Result<()> {
         let failed = |e| Error::io("cannot create", e).about(self.given.display());
         let file = self.made.file();

@@ -41,8 +41,9 @@ pub struct HeldImage {
     pub image: Image,
     /// The bytes of the image's manifest.
     pub bytes: Vec<u8>,
-    /// The lease. It ends when this is dropped, unless the disk is to be started again. `Err` gives the
-    /// reason why no lease could be written; the image can be read anyway, but may be deleted.
+    /// The lease. Dropping it ends it, unless it names a record file that still exists (`record` of
+    /// [`ImageStore::hold`]). `Err` gives the reason that no lease could be written; the image can be read
+    /// anyway, but may be deleted.
     pub lease: Result<HeldLease>,
 }
 
@@ -63,8 +64,8 @@ pub struct HoldingDirectory<'a> {
 
 impl ImageStore {
     /// Finds an image for a process that attaches it, and writes a lease on it. Both happen under the store's
-    /// lock, so [`Self::prune`] cannot delete the image in between. If the store cannot be written, the image
-    /// is returned without a lease.
+    /// lock, so [`Self::prune`] cannot delete the image in between. If the lease cannot be written, the image
+    /// is returned with the error in [`HeldImage::lease`].
     ///
     /// `known` is the digest and the bytes of the manifest, if the caller has them already. `record` is the
     /// path of a file that exists as long as the disk is to be started again after its process ends; the
@@ -129,8 +130,9 @@ impl ImageStore {
         self.layout.remove_lease(&lease_of_directory(uuid, dir)?)
     }
 
-    /// Removes the lease with the name `id` of an attached disk, whose process has ended and which is not to
-    /// be started again. A lease that is not there is not an error.
+    /// Removes the lease with the name `id` of an attached disk. The caller must know that the disk's process
+    /// has ended and that the disk is not to be started again; otherwise a prune may delete blobs that the disk
+    /// needs. A lease that is not there is not an error.
     ///
     /// # Errors
     /// Errors of deleting a file.
@@ -162,11 +164,12 @@ impl ImageStore {
         Ok(found.into_iter().map(judge).collect())
     }
 
-    /// Removes a lease. If it is of a writable directory and the image has no tag, the image is kept as long
-    /// as if it had lost its last tag now.
+    /// Removes a lease. If the lease is of a writable directory and its image has no tag, prunes keep the image
+    /// as long as if it had lost its last tag now. A lease that is not there any more is not an error.
     ///
     /// # Errors
-    /// Errors of deleting a file.
+    /// [`ErrorKind::Conflict`] if another process holds the store's lock for too long; errors of reading the
+    /// index and of writing or deleting a file.
     pub fn release(&self, lease: &JudgedLease) -> Result<()> {
         let lock = self.layout.lock()?;
         self.end_lease(&lock, lease)
@@ -238,8 +241,8 @@ pub(super) struct CountingLeases {
 }
 
 /// Returns the name of the lease of an attached disk. With a `record` file, the name depends only on the
-/// record's path, the image and the host: all processes of one disk use the same lease, and none is left
-/// behind. Without one, the name is made from `unique`.
+/// record's path, the image and the host, so that a disk that is started again replaces its earlier lease.
+/// Without a record, the name is made from `unique`.
 #[must_use]
 pub fn attach_id(record: Option<&Path>, image: &Digest, host: &HostId, unique: Uuid) -> String {
     match record {
@@ -280,7 +283,7 @@ fn cannot_look(error: io::Error, path: &Path) -> Error {
 }
 
 /// Returns the name of the lease of the writable directory `dir` with the disk `uuid`, as used in every
-/// store. A copy of the directory at another path or on another host has another name.
+/// store. The lease of a copy of the directory, at another path or on another host, has another name.
 ///
 /// # Errors
 /// Errors of looking at the path.

@@ -19,12 +19,13 @@ pub const MAX_LAYERS: usize = 255;
 /// Merges the segments of `layers`, lowest layer first, into one view of the disk: each sector comes from the
 /// topmost layer that has a segment for it.
 ///
-/// Each layer's segments are sorted and do not overlap. The result is too; its segments carry the position
-/// of their layer ([`Segment::layer`]), and none `is_continued_by` the next unless both together are longer
-/// than [`Segment::MAX_LEN`].
+/// The segments of each layer must be sorted by their offset on the disk and must not overlap. The segments of the
+/// result are sorted and do not overlap either. Each carries the position of its layer in `layers`
+/// ([`Segment::layer`]). Segments that continue each other ([`Segment::is_continued_by`]) are joined, up to
+/// [`Segment::MAX_LEN`].
 ///
 /// # Panics
-/// With more than [`MAX_LAYERS`] layers.
+/// If there are more than [`MAX_LAYERS`] layers.
 #[must_use]
 pub fn merge(layers: &[&[Segment]]) -> Vec<Segment> {
     assert!(layers.len() <= MAX_LAYERS, "a stack of {} layers: more than {MAX_LAYERS}", layers.len());
@@ -49,8 +50,9 @@ fn merge_from(first: usize, layers: &[&[Segment]]) -> Vec<Segment> {
     }
 }
 
-/// Merges two lists of segments, where `upper` hides `lower`, in one pass. Each list must be sorted by the
-/// offset on the disk and must not overlap in itself. Segments keep their layer numbers.
+/// Merges two lists of segments in one pass; a segment of `upper` hides those of `lower` at the same sectors. Each
+/// list must be sorted by the offset on the disk, and its segments must not overlap each other. Segments keep their
+/// layer numbers.
 #[must_use]
 pub fn overlay(upper: &[Segment], lower: &[Segment]) -> Vec<Segment> {
     let mut out = Vec::with_capacity(upper.len() + lower.len());

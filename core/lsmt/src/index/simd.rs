@@ -16,12 +16,12 @@ pub enum Simd {
     /// 256-bit registers: 16 keys in four comparisons, 8 segments in two.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// The instructions that the compiler makes of plain Rust.
+    /// The instructions that the compiler makes of plain Rust; every CPU has them.
     Portable,
 }
 
 impl Simd {
-    /// All variants of this target, fastest first.
+    /// All variants that exist on the architecture of this build, fastest first. The CPU may lack some.
     pub const ALL: &[Self] = &[
         #[cfg(target_arch = "x86_64")]
         Self::Avx512,

@@ -26,7 +26,8 @@ pub struct WritableUsage {
     /// Bytes of stored data that were overwritten or discarded, so that garbage collection would free them.
     /// Index records do not count.
     pub garbage_bytes: u64,
-    /// Number of pairs of a data file and an index file that the disk has, with the active one.
+    /// Number of pairs of a data file and an index file that the disk has, with the active pair, which takes the
+    /// writes.
     pub pairs: usize,
     /// Number of runs (entries of the map from the disk's sectors to stored data) in memory; each takes about
     /// 50 bytes.
@@ -43,8 +44,8 @@ pub struct Collected {
 }
 
 impl WritableDisk {
-    /// Returns the space that the disk takes, to decide when to collect garbage. Takes time in proportion to
-    /// the number of runs in pairs below the active one.
+    /// Returns the space that the disk takes, to decide when to collect garbage. The time that this takes is
+    /// proportional to the number of runs in the pairs below the active one.
     #[must_use]
     pub fn usage(&self) -> WritableUsage {
         let (generation, mut live, runs) = {

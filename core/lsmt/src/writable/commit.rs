@@ -27,11 +27,12 @@ impl WritableDisk {
         write_layer(&snapshot.levels, out, LayerMeta { virtual_size: snapshot.size, ..meta })
     }
 
-    /// Starts a new pair of files for further writes, and writes everything below it as a sealed layer, while
-    /// reads and writes go on. Once the caller has made that layer part of its image, it calls
+    /// Starts a new pair of files for further writes, and writes the content of the pairs below it as a sealed layer,
+    /// while reads and writes go on. Once the caller has made that layer part of its image, it must call
     /// [`replace_frozen`](Self::replace_frozen). Until that call, or
-    /// [`abandon_commit`](Self::abandon_commit), no garbage is collected. A second call starts over, and its
-    /// layer has the writes since the first one too.
+    /// [`abandon_commit`](Self::abandon_commit), [`collect_garbage`](Self::collect_garbage) fails, and
+    /// [`collect`](Self::collect) moves no data out of these pairs. A second call starts over, and its
+    /// layer has the writes since the first call too.
     ///
     /// The layer has the disk's size. If the disk has grown past its base, the layer does not hide data that
     /// the layers of the base may have past the base's own size; see
@@ -57,11 +58,11 @@ impl WritableDisk {
     /// Ends a [`stack_and_commit`](Self::stack_and_commit), once its layer is part of the caller's image.
     /// `base` is the old base with the committed layer on top; it takes the place of the old base and of the
     /// pairs of files that were committed. `parent` is the name of the new base from now on. A crash leaves
-    /// either the old state or the new one, so the caller keeps both bases until this returns.
+    /// either the old state or the new one, so the caller must keep both bases until this returns.
     ///
-    /// If the disk has grown past its base, it reads as zeros there, even if layers of the base have data
-    /// past the size that the base's topmost layer gives it (its [`end`](crate::Stack::end) exceeds its
-    /// size). With the committed layer on top, the stack has the disk's size, and such data would show again.
+    /// If the disk has grown past its base, the disk reads as zeros past the base's size, even if layers of the base
+    /// have data there (the base's [`end`](crate::Stack::end) exceeds its size, which its topmost layer gives it).
+    /// With the committed layer on top, the stack has the disk's size, and such data would show again.
     /// The caller must hide it, in `base` and in the image, by a layer between the old layers and the
     /// committed one that has zeroed segments from the old base's size to its end.
     ///
@@ -89,7 +90,8 @@ impl WritableDisk {
     }
 
     /// Cancels a [`stack_and_commit`](Self::stack_and_commit) whose layer is not needed any more. The content
-    /// of the disk stays as it is, and garbage is collected again.
+    /// of the disk stays as it is, and garbage collection may use all pairs again. Does nothing if no committed layer
+    /// waits for [`replace_frozen`](Self::replace_frozen).
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] while a collection or another commit is in progress.

@@ -6,25 +6,26 @@ use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The outcome of a compaction.
+/// The result of [`WritableDisk::compact`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Compaction {
-    /// Bytes that the directory took before.
+    /// Bytes on its file system that the files of the directory took before.
     pub before_bytes: u64,
-    /// Bytes that it takes now.
+    /// Bytes on its file system that the files of the directory take now.
     pub after_bytes: u64,
-    /// Bytes of data that are live.
+    /// Bytes of stored data that reads can still return.
     pub live_bytes: u64,
-    /// Bytes that were written again.
+    /// Bytes of live data that were written again to free the space around them.
     pub copied_bytes: u64,
 }
 
 impl WritableDisk {
-    /// Collects all garbage of a directory that is not attached, until `is_cancelled`.
+    /// Opens the disk in the directory `dir`, collects all its garbage, and closes it. `is_cancelled` is called after
+    /// each step; a result of `true` ends the work.
     ///
     /// # Errors
-    /// As [`WritableDisk::open_alone`]; [`ErrorKind::Cancelled`] if it is cancelled: the space that was freed until
-    /// then stays free.
+    /// Those of [`WritableDisk::open_alone`]; [`ErrorKind::Cancelled`] if `is_cancelled` returned `true`: the space
+    /// that was freed until then stays free; errors of the files.
     pub fn compact(dir: &Path, is_cancelled: &dyn Fn() -> bool) -> Result<Compaction> {
         let before_bytes = taken(dir)?;
         let disk = Self::open_alone(dir)?;

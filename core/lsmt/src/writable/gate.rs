@@ -60,7 +60,8 @@ pub(super) struct Counters {
 /// opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceStatus {
-    /// Bytes of stored data that reads can still return.
+    /// Bytes of stored data that reads can still return. Data in pairs of files below the active one counts until it
+    /// is moved out of them, even if later writes hide it.
     pub live_bytes: u64,
     /// Bytes of stored data that were overwritten or discarded and still take space, and the bytes of the
     /// log.
@@ -85,7 +86,7 @@ pub struct SpaceStatus {
     /// Number of writes and discards that failed since the disk was opened because the disk had too many runs
     /// and none could be merged.
     pub refused_writes: u64,
-    /// The garbage in per cent of the amount at which writes begin to wait for the garbage collector.
+    /// The garbage in per cent of the amount at which writes begin to wait for the garbage collector; may exceed 100.
     pub garbage_percent: u64,
     /// The largest number of bytes that the directory of the disk may take ([`Limits::max`]); `None` if it
     /// has no such limit.
@@ -130,7 +131,8 @@ enum Verdict<'a> {
 }
 
 impl WritableDisk {
-    /// Replaces the limits on the space and the memory of the disk. Stored data is not removed to meet them.
+    /// Replaces the limits on the space and the memory of the disk. Stored data is not removed to meet them. The
+    /// limits are not stored: a disk that is opened has the default ones.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if [`Limits::max`] is less than [`Limits::MAX_LEAST`].

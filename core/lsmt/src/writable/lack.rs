@@ -76,9 +76,9 @@ impl Lack {
 }
 
 impl WritableDisk {
-    /// Returns the ranges of the base that [`collect`](Self::collect) needs to merge runs and that are not on
-    /// this host; empty if there are none. The caller fetches them and reports the result with
-    /// [`absent_came`](Self::absent_came). No range is returned twice meanwhile.
+    /// Returns the byte ranges of the base that [`collect`](Self::collect) needs to merge runs and that are not on
+    /// this host; empty if there are none. The caller must fetch them and report the result with
+    /// [`absent_came`](Self::absent_came). Until that report, none of these ranges is returned again.
     #[must_use]
     pub fn take_absent(&self) -> Vec<ByteRange> {
         let size = self.generation().base.as_ref().map_or(0, |base| base.size());
@@ -86,14 +86,14 @@ impl WritableDisk {
     }
 
     /// Reports the result of fetching the ranges that [`take_absent`](Self::take_absent) returned. After an
-    /// error, it returns no more ranges until [`retry_absent`](Self::retry_absent) is called.
+    /// error, `take_absent` returns no ranges until [`retry_absent`](Self::retry_absent) is called.
     pub fn absent_came(&self, result: Result<(), &Error>) {
         self.collector.lock().pass.lack.ended(result);
         self.gate.notify_all();
     }
 
-    /// Forgets that a fetch reported to [`absent_came`](Self::absent_came) failed, so that ranges are
-    /// requested again. Returns `true` if one had failed.
+    /// Forgets that a fetch reported to [`absent_came`](Self::absent_came) failed, so that
+    /// [`take_absent`](Self::take_absent) returns ranges again. Returns `true` if a fetch had failed.
     pub fn retry_absent(&self) -> bool {
         let mut collector = self.collector.lock();
         let had_failed = collector.pass.lack.failure.take().is_some();

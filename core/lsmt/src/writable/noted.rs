@@ -39,13 +39,13 @@ pub struct Repaired {
     pub cut_bytes: u64,
     /// Bytes of records that are lost although they were durable; 0 if no durable ones are known to be lost.
     pub lost_bytes: u64,
-    /// The name of the file to which the removed bytes were copied; `None` if they were zeros only.
+    /// The name of the file to which the removed bytes were copied; `None` if nothing but zeros was removed.
     pub copy: Option<String>,
 }
 
 impl WritableDisk {
     /// Stores the durable length of each log in the disk's description, so that records that are missing
-    /// later are noticed when the disk is opened. Does not flush: writes that were not flushed are not
+    /// later are noticed when the disk is opened. This does not flush: writes that were not flushed are not
     /// covered.
     ///
     /// # Errors
@@ -86,8 +86,8 @@ impl WritableDisk {
     }
 
     /// Repairs the damaged logs of the disk in the directory `path`, by giving up records: each log is cut
-    /// after the last whole group of records before the damage, and the disk then has its content of that
-    /// time. Returns the logs that were changed. The disk must not be open.
+    /// after the last whole group of records before the damage, and the disk then has the content that it had when
+    /// that group was written. Returns the logs that were changed; empty if none had to be. The disk must not be open.
     ///
     /// # Errors
     /// Those of [`WritableDisk::open`]; [`ErrorKind::Corrupt`](headstart_block::ErrorKind::Corrupt) if

@@ -31,8 +31,8 @@ impl Load {
     }
 
     /// Returns the pause before the next step of garbage collection, after one that took `took`; at most 100
-    /// ms. It becomes shorter as garbage comes near the amount at which writes wait, and is zero if a write
-    /// waits or no client writes.
+    /// ms. The pause becomes shorter, and then zero, as garbage comes near the amount at which writes wait. It is
+    /// always zero unless the load is [`Load::Busy`].
     #[must_use]
     pub fn pause(self, space: &SpaceStatus, took: Duration) -> Duration {
         match (self, space.garbage_percent) {

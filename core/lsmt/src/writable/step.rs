@@ -15,12 +15,13 @@ impl WritableDisk {
     /// or flushes, or rewrites a log. Returns `false` if there is nothing to do for this `load` at present,
     /// or another thread is doing a step.
     ///
-    /// Two kinds of steps take longer. One that moves data out of pairs below the active one may pass over
-    /// all runs of theirs that are hidden until it has found a mebibyte. On a file system without holes, all
-    /// live data is copied in one step.
+    /// Two kinds of steps take longer. A step that moves data out of the pairs below the active one passes over the
+    /// runs that later writes hide, perhaps over all of them, until it has found a mebibyte. On a file system without
+    /// holes, all live data is copied in one step.
     ///
     /// # Errors
-    /// Errors of the files. The disk stays usable, and the failed part is tried again later.
+    /// Errors of the files. The failed part is tried again later, and the disk stays usable unless a sync failed:
+    /// writes and flushes then fail until the disk is opened again.
     pub fn collect(&self, load: Load) -> Result<bool> {
         let Some(mut collector) = self.collector.try_lock() else { return Ok(false) };
         let worked = self.step(&mut collector, load)?;

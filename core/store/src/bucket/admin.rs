@@ -54,7 +54,8 @@ impl Bucket {
         self.store.judged_leases(now, look, None).await
     }
 
-    /// Removes a lease. If the image has no tag, it is kept as long as if it had lost its last tag now.
+    /// Removes a lease. If the image of the lease has no tag, prunes keep the image as long as if it had lost
+    /// its last tag now. A lease that is not there any more is not an error.
     ///
     /// # Errors
     /// Errors of the store.
@@ -97,10 +98,10 @@ impl Bucket {
         self.store.remove_image(selector, force, dry_run, now, look).await
     }
 
-    /// Deletes the blobs that neither a tagged image nor a lease needs and that are old enough. Also works on
-    /// a store in which the very first copy broke off, so that there is no index yet. While it runs, an
-    /// object in the store announces it, and new copies into the store are refused. After `stop` is
-    /// requested, it removes that object and returns.
+    /// Deletes the blobs that neither a tagged image nor a lease needs and that are at least
+    /// [`BucketPruneOptions::older_than`] old. Also works on a store in which the very first copy broke off,
+    /// so that there is no index yet. While the prune runs, an object in the store announces it, and new
+    /// copies into the store are refused. After `stop` is requested, the prune removes that object and ends.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] if [`BucketPruneOptions::older_than`] is shorter than a week;

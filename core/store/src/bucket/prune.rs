@@ -67,8 +67,8 @@ pub struct BucketRemoval {
     pub tags: Vec<String>,
     /// The digests of the images that have no entry in the index any more. Their blobs are still there.
     pub nameless: Vec<Digest>,
-    /// Descriptions of the disks that still need the removed images, as users know them. Empty if no lease is
-    /// on them.
+    /// The disks that still need the removed images, one description for users each, such as "the writable
+    /// directory DIR on HOST". Empty if no valid lease is on the images.
     pub holders: Vec<String>,
 }
 

@@ -119,7 +119,8 @@ impl Drop for Prepared {
 }
 
 impl LayoutDir {
-    /// Refers to the layout in the directory `root`. Nothing is checked, and the directory need not exist.
+    /// Makes a value for the layout in the directory `root`. Nothing is checked, and the directory need not
+    /// exist.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
@@ -356,8 +357,8 @@ impl LayoutDir {
         self.private_dir().join(PARTIAL)
     }
 
-    /// Renames the file `staged`, which is complete and synced, so that it becomes the blob `digest`. The new
-    /// name survives a power failure. The content is not checked.
+    /// Renames the file `staged`, so that it becomes the blob `digest`. The new name survives a power failure.
+    /// The caller must have completed and synced the file: the content is not checked against `digest`.
     ///
     /// # Errors
     /// Errors of renaming or syncing; the file `staged` is then deleted.
@@ -412,7 +413,7 @@ impl LayoutDir {
     }
 
     /// Writes and syncs new content for a file in the layout's top directory, without replacing that file
-    /// yet. The caller holds the store's lock.
+    /// yet. The caller must hold the store's lock; otherwise another writer's change can be lost.
     ///
     /// # Errors
     /// Errors of writing; the temporary file is then deleted.
@@ -428,8 +429,9 @@ impl LayoutDir {
         Ok(prepared)
     }
 
-    /// Replaces the content of the file `name` in the layout's top directory. The caller holds the store's
-    /// lock. After a crash, the file has either the old or the new content.
+    /// Replaces the content of the file `name` in the layout's top directory. The caller must hold the
+    /// store's lock; otherwise another writer's change can be lost. After a crash, the file has either the old
+    /// or the new content.
     ///
     /// # Errors
     /// Errors of writing, renaming or syncing.

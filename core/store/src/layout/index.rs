@@ -69,11 +69,13 @@ impl LayoutIndex {
         Self { fields, manifests: Some(Vec::new()) }
     }
 
-    /// Parses an index. Any JSON object is accepted; [`is_index`](Self::is_index) tells if it is an index.
+    /// Parses an index. Any JSON object is accepted; [`is_index`](Self::is_index) tells if the object is an
+    /// index.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if `bytes` is not a JSON object, or if its field `manifests`
-    /// is not a list.
+    /// is not a list; [`headstart_block::ErrorKind::Unsupported`] if `bytes` is longer than
+    /// [`MAX_INDEX_SIZE`].
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() as u64 > MAX_INDEX_SIZE {
             return Err(Error::unsupported(format!("is an index of more than {MAX_INDEX_SIZE} bytes")));

@@ -51,8 +51,8 @@ const VERSION: u32 = 1;
 /// The largest lease that is read, in bytes. The lease of an image with 256 layers has about 45 kB.
 pub const LEASE_MAX: u64 = 1 << 20;
 
-/// The start of the names of leases of attached disks that are not to be started again after their process
-/// ends.
+/// The prefix of a lease's name if the lease is of an attached disk that is not to be started again after its
+/// process ends.
 pub const ATTACH: &str = "attach-";
 
 /// A lease: a record in a store that a disk needs an image, so that the image's blobs are not deleted.
@@ -81,17 +81,18 @@ pub struct Lease {
 pub enum LeaseHolder {
     /// A process that serves a disk of the image.
     Attach {
-        /// A file that exists as long as the disk is to be restarted after its process died.
+        /// The path of the disk's record, a file that exists as long as the disk is to be started again
+        /// after its process ends. `None` for a disk that is not to be started again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         record: Option<PathBuf>,
     },
     /// A writable directory whose base is the image.
     Writable {
-        /// Its path, absolute and without symbolic links.
+        /// The path of the writable directory, absolute and without symbolic links.
         dir: PathBuf,
-        /// The id of the disk in it.
+        /// The UUID of the disk in the writable directory.
         uuid: String,
-        /// The id of the file system that the directory is on.
+        /// The id of the file system that the directory is on, as text. Two ids are only ever compared.
         filesystem: String,
     },
 }
@@ -202,7 +203,7 @@ pub enum RecordSeen {
     /// The record file exists, can be trusted and names the image; or it is in a directory that this user
     /// cannot look into.
     Holds,
-    /// There is no record file.
+    /// The record file does not exist, or the lease names none.
     IsGone,
     /// The state cannot be told, for instance because the file is not a record or does not name the image.
     Unknown,
@@ -215,7 +216,8 @@ pub enum DirectorySeen {
     Holds,
     /// The directory does not exist, or it holds another disk or one that is based on another image.
     IsGone,
-    /// The state cannot be told: the file system is not mounted, or the directory cannot be read.
+    /// The state cannot be told: the file system is not mounted, the directory cannot be read, or the lease
+    /// is not of a writable directory.
     Unknown,
 }
 
@@ -344,8 +346,9 @@ pub struct FoundLease {
 }
 
 impl FoundLease {
-    /// `true` if the lease is damaged because a power failure interrupted its writing. Its process ended with
-    /// that, so the lease is over. Only leases of disks that are not to be started again can be torn.
+    /// `true` if the lease is damaged because a power failure interrupted its writing. The power failure also
+    /// ended the process that wrote the lease, so the lease is over. Only leases of disks that are not to be
+    /// started again can be torn.
     #[must_use]
     pub fn is_torn(&self) -> bool {
         let is_none = self.lease.as_ref().is_err_and(|e| e.kind() == ErrorKind::Corrupt);
@@ -377,8 +380,8 @@ pub fn undecided(error: &Error, store: &str, id: &str) -> String {
     )
 }
 
-/// A lease in a directory store that this process holds by a lock. It ends when this is dropped, unless its
-/// disk is to be started again.
+/// A lease in a directory store that this process holds by a lock. Dropping this value ends the lease, unless
+/// the lease names a record file that still exists, because the disk is then to be started again.
 #[derive(Debug)]
 pub struct HeldLease {
     dir: GuardedDir,
@@ -389,7 +392,8 @@ pub struct HeldLease {
 }
 
 impl HeldLease {
-    /// Ends the lease, even if the disk's record file still exists. The disk is not to be started again.
+    /// Ends the lease, even if the disk's record file still exists. For a disk that is not to be started
+    /// again.
     pub fn release(mut self) {
         self.record = None;
     }
@@ -411,9 +415,10 @@ impl LayoutDir {
         self.private_dir().join(LEASES)
     }
 
-    /// Writes and locks the lease of an attached disk. The lease is valid as long as the returned value
-    /// exists. Only if the disk is to be started again is the lease synced to the disk; otherwise a power
-    /// failure may tear it, but also ends its process ([`FoundLease::is_torn`]).
+    /// Writes and locks the lease of an attached disk, with the name `id`. The lease is valid at least as long
+    /// as the returned value exists. It is synced only if the disk is to be started again. Otherwise a power
+    /// failure may tear it, which does no harm: the power failure also ends the process that holds the lease
+    /// ([`FoundLease::is_torn`]).
     ///
     /// # Errors
     /// Errors of writing or locking a file.

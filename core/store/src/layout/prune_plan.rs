@@ -39,7 +39,7 @@ pub struct PruneRules {
     pub now: SystemTime,
     /// The duration for which an image is kept after it lost its last tag.
     pub older_than: Duration,
-    /// The minimum age of a blob that is deleted, since it was written.
+    /// The minimum time since a blob was written after which the blob may be deleted. Zero: any blob may.
     pub least_age: Duration,
     /// `true` if no blob may be deleted, because another writer publishes blobs before the image that needs
     /// them.
@@ -88,7 +88,8 @@ pub struct UntaggedImage {
     /// late to be represented.
     #[serde(skip)]
     pub until: Option<SystemTime>,
-    /// Descriptions of the disks that need the image, as users know them, from their leases.
+    /// The disks whose leases are on the image, one description for users each, such as "the writable directory
+    /// DIR on HOST". Empty if there are none.
     pub holders: Vec<String>,
     /// The manifest digests of the images that were made from this one by an optimization (the same disk with
     /// its data in another order).
@@ -151,8 +152,8 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Adds a starting point: the document that an entry of the index refers to. `media_type` is the entry's,
-    /// if it has one.
+    /// Adds a starting point: the document that an entry of the index refers to. `media_type` is the type
+    /// that the entry states, if any.
     pub fn start(&mut self, digest: Digest, media_type: Option<&str>) {
         self.found.insert(digest);
         if leads_further(media_type) {
@@ -357,7 +358,8 @@ impl PrunePlan {
         kept.into_iter().for_each(|digest| self.walk.keep(digest));
     }
 
-    /// Returns the decision. To be called after [`wanted`](PrunePlan::wanted) has returned `None`.
+    /// Returns the decision. The caller must call this only after [`wanted`](PrunePlan::wanted) has returned
+    /// `None`; otherwise the decision may delete blobs that are needed.
     #[must_use]
     pub fn decide(self) -> PruneDecision {
         let Self { rules, blobs, walk, lists, images, .. } = self;
@@ -384,8 +386,8 @@ impl PrunePlan {
     }
 }
 
-/// Returns descriptions of the disks that need one of `images`, sorted and without duplicates. `images` are
-/// digests of manifests.
+/// Returns a description of each disk that needs one of `images`, for users, such as "the writable directory
+/// DIR on HOST". The result is sorted and without duplicates. `images` are digests of manifests.
 #[must_use]
 pub fn holders_of(leases: &[Lease], images: &BTreeSet<Digest>) -> Vec<String> {
     let of = leases.iter().filter(|lease| images.contains(&lease.image));

@@ -40,7 +40,7 @@ pub enum StalePolicy {
     Count,
 }
 
-/// The result of [`remove_stale`].
+/// The result of [`remove_stale`]: the leftovers of dead writers, and a fact about the living ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Living {
     /// The number of staging directories whose writers died.
@@ -53,8 +53,8 @@ pub struct Living {
 }
 
 impl StagingDir {
-    /// Creates a staging directory, under the store's lock. `early` is `true` if its writer publishes blobs
-    /// before the image that needs them.
+    /// Creates a staging directory. Waits for the store's lock and releases it again, so the caller must not
+    /// hold it. `early` is `true` if the writer publishes blobs before the image that needs them.
     ///
     /// # Errors
     /// Errors of locking the store and of creating the directory.
@@ -85,8 +85,8 @@ impl StagingDir {
     }
 }
 
-/// Deletes or counts, as `policy` says, the staging directories whose writers died. The caller holds the
-/// store's lock, which prevents new writers from starting.
+/// Deletes or counts, as `policy` says, the staging directories whose writers died. The caller must hold the
+/// store's lock; otherwise the directory of a writer that is just starting may be deleted.
 ///
 /// # Errors
 /// Errors of reading or deleting.

@@ -63,7 +63,8 @@ impl LayoutDir {
     }
 
     /// Replaces the index `before` by `after`, and records the images that lose their last entry. The caller
-    /// holds the store's lock. A crash leaves either the old or the new index.
+    /// must hold the store's lock and must have read `before` under it; otherwise another writer's change is
+    /// lost. A crash leaves either the old or the new index.
     ///
     /// # Errors
     /// Errors of writing, renaming or syncing.
@@ -76,14 +77,15 @@ impl LayoutDir {
         self.sync_root()
     }
 
-    /// Deletes the records of images that are in `after` but not in `before`, because they have a name again.
-    /// The caller holds the store's lock and has written `after`. Failures are ignored.
+    /// Deletes the records of images that are in the index `after` but not in `before`, because these images
+    /// have a name again. The caller must hold the store's lock and must already have written `after`.
+    /// Failures are ignored.
     pub fn unmark_gained(&self, before: &LayoutIndex, after: &LayoutIndex) {
         gained_images(before, after).iter().for_each(|digest| self.unmark(digest));
     }
 
-    /// Records, as [`mark`](Self::mark) does, the images that are in `before` but not in `after`. The caller
-    /// holds the store's lock and writes `after` later.
+    /// Records, as [`mark`](Self::mark) does, the images that are in the index `before` but not in `after`.
+    /// The caller must hold the store's lock and write `after` only later.
     ///
     /// # Errors
     /// Errors of writing files.
@@ -93,8 +95,8 @@ impl LayoutDir {
     }
 
     /// Records that an image has lost its last tag now. The record survives a power failure. `tags` are the
-    /// tags that the image had. The caller holds the store's lock. If the disk is full, nothing is recorded
-    /// and no error is returned.
+    /// tags that the image had. The caller must hold the store's lock. If the disk is full, nothing is
+    /// recorded and no error is returned.
     ///
     /// # Errors
     /// Errors of writing files.
