@@ -1,14 +1,14 @@
 //! Plans as one file, from which attaching a disk reads only the parts that it needs.
 //!
-//! A section for each image, for each choice of several images that zero-shot planning can come to, and for each
-//! layer (`container.rs` gives their places in the file). The head has the origin of the plans, and an index: the
-//! images, the tiers by their keys, the layers, each sorted. [`PlanFile::open`] reads the head alone, in one piece
-//! with the trailer unless it is very large, and copies no name of it; [`PlanFile::choose`] searches the index and
-//! reads and checks one section.
+//! The file has a section for each image, for each set of similar images that plans can be taken from
+//! ([`zero_shot`](crate::zero_shot)), and for each layer (`container.rs` gives their places in the file). The head
+//! has the origin of the plans, and an index: the images, the tiers by their keys, the layers, each sorted.
+//! [`PlanFile::open`] reads the head alone, in one piece with the trailer unless it is very large, and copies no
+//! name of it; [`PlanFile::choose`] searches the index and reads and checks one section.
 //!
-//! In a section, the blocks of a group's plans come once, with their masks, sorted; a plan is the
-//! places of its items among them, and one that is equal to an earlier one only says so. Beside each block there is
-//! the time of its first read; files of version 1 lack it, and are read anyway.
+//! In a section, the blocks of a group's plans come once, with their masks, sorted. A plan is a list of places among
+//! these blocks; a plan that is equal to an earlier one is a reference to it. Beside each block there is the time of
+//! its first read; files of version 1 lack these times, and are read anyway.
 
 mod section;
 #[cfg(test)]
@@ -89,26 +89,26 @@ impl<S: ReadAt> PlanFile<S> {
         Ok(Self { file, provenance, head, images, merged, layers, tiers })
     }
 
-    /// Returns the settings and the amount of data that the plans were made with.
+    /// Returns the settings that the plans were made with, and the number of traces.
     #[must_use]
     pub fn provenance(&self) -> &Provenance {
         &self.provenance
     }
 
-    /// Chooses plans as [`Plans::choose`] does, and reads only these. Reads one section of the file, or two
-    /// if the image has a section without plans.
+    /// Chooses plans as [`Plans::choose`] does, and reads only these: one section of the file, or two if the
+    /// image has a section without plans.
     ///
     /// # Errors
-    /// Those of [`PlanFile::open`].
+    /// Those of [`PlanFile::open`]; `Corrupt` if a section that is read is damaged.
     pub fn choose(&self, key: &RecordedImage, metadata: &Metadata) -> Result<ImagePlans> {
         self.choose_layered(key, metadata, None)
     }
 
-    /// Chooses plans as [`Plans::choose_layered`] does, and reads only these, with a section of the file for
-    /// each known layer.
+    /// Chooses plans as [`Plans::choose_layered`] does. Only sections that the choice needs are read: those that
+    /// [`choose`](Self::choose) reads, and one for each layer of `map` that the file has plans of.
     ///
     /// # Errors
-    /// Those of [`PlanFile::open`].
+    /// Those of [`PlanFile::choose`].
     pub fn choose_layered(
         &self,
         key: &RecordedImage,
@@ -121,7 +121,7 @@ impl<S: ReadAt> PlanFile<S> {
     /// Reads all plans of the file into memory.
     ///
     /// # Errors
-    /// Those of [`PlanFile::open`].
+    /// Those of [`PlanFile::choose`].
     pub fn read_all(&self) -> Result<Plans> {
         let name = |range: &Range<usize>| {
             let bytes = self.head.get(range.clone()).ok_or_else(wrong)?;

@@ -4,10 +4,10 @@
 //! locally (paper, section 3.2). Beside the reads, in the order of arrival, there are three tables made once, so
 //! that an evaluation need not walk the reads:
 //!
-//! * *blocks*, in the order of their first access among the first [`READS_MAX`] reads: only a first access can miss
-//!   a block that nothing has asked for, so only these move the model's clock; with each, the times of the reads that
-//!   are in this block alone, and the running sums of them: the number that comes before the block, and the time that
-//!   they wait, are a binary search;
+//! * *blocks*, in the order of their first access among the first [`READS_MAX`] reads. Only a first access can miss a
+//!   block that was not requested before, so only first accesses move the model's clock. With each block there are
+//!   the arrival times of the reads that are in this block alone, and running sums of these times. A binary search
+//!   then finds how many of these reads come before the block arrives, and how long they wait;
 //! * *wide* reads, which are in several blocks: few, examined one by one;
 //! * *fresh* reads, the first to access some slice: a guest that waits for its reads can only ever wait for these.
 
@@ -99,11 +99,11 @@ pub struct CompactTrace {
 }
 
 impl CompactTrace {
-    /// Reduces a trace to its reads, and adds their blocks to `block_table`.
+    /// Reduces a trace to its reads, and adds the blocks that they overlap to `block_table`, the table of the disk.
     ///
     /// Takes linear time, except for sorting the blocks. Reads past the end of the disk, longer than 1 GiB,
-    /// or later than 71 minutes after the creation are left out and counted by [`left_out`](Self::left_out),
-    /// as are reads after 2^24 accesses of blocks. Writes and empty reads are ignored.
+    /// or later than 71 minutes after the creation are left out, as are all reads after 2^24 accesses of blocks;
+    /// [`left_out`](Self::left_out) counts them. Writes and empty reads are ignored.
     #[must_use]
     pub fn of(trace: &Trace, block_table: &mut BlockTable) -> Self {
         Self::of_records(&trace.records, block_table)
@@ -292,6 +292,7 @@ impl CompactTrace {
 
     /// Returns the same boot on a faster guest: times since the first read are divided by `factor` (0 counts
     /// as 1). The grace period before the first read and the duration of each read do not change.
+    /// `block_table` is the table of the trace.
     #[must_use]
     pub fn faster(&self, factor: u32, block_table: &BlockTable) -> Self {
         let factor = u64::from(factor.max(1));
@@ -299,15 +300,15 @@ impl CompactTrace {
     }
 
     /// Returns the same boot as on another host: the first read comes `grace_us` microseconds after the
-    /// creation, and times since the first read are multiplied by `permille` thousandths. The duration of
-    /// each read does not change.
+    /// creation, and times since the first read are multiplied by `permille` / 1000. The duration of each read
+    /// does not change. `block_table` is the table of the trace.
     #[must_use]
     pub fn elsewhere(&self, grace_us: u32, permille: u32, block_table: &BlockTable) -> Self {
         self.paced(grace_us, |since| since * u64::from(permille) / 1000, block_table)
     }
 
-    /// Returns the same boot with the ids of another block table, `to`; `from` is the table of this trace.
-    /// Blocks that `to` lacks are added to it. Their numbers on the disk do not change.
+    /// Returns the same boot with the block ids of another block table, `to`; `from` is the table of this trace.
+    /// Blocks of the trace that `to` lacks are added to `to`. The blocks' numbers on the disk do not change.
     #[must_use]
     pub fn renumbered(&self, from: &BlockTable, to: &mut BlockTable) -> Self {
         let blocks = |id: &BlockId| from.blocks().get(*id as usize).copied();

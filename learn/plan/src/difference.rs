@@ -7,14 +7,14 @@ use headstart_block::PlanItem;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An image whose plans differ.
+/// An image whose plans differ between two files of plans.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ImageDifference {
-    /// The name that its boots have for it.
+    /// The name that the boots have for the image.
     pub image: String,
-    /// The size of its disk in bytes.
+    /// The size of the image's disk in bytes; 0 if it is unknown.
     pub size: u64,
-    /// The change.
+    /// The change of the image's plans from the old file to the new one.
     #[serde(flatten)]
     pub changes: PlanChanges,
 }
@@ -23,15 +23,15 @@ pub struct ImageDifference {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "change", rename_all = "lowercase")]
 pub enum PlanChanges {
-    /// Only the new file has plans for it.
+    /// Only the new file has the image.
     Added,
-    /// Only the old file has plans for it.
+    /// Only the old file has the image.
     Removed,
-    /// Both have plans for it.
+    /// Both files have the image, with different plans.
     Changed {
-        /// Groups before and after.
+        /// The number of the image's groups in the old file, and in the new one.
         groups: (usize, usize),
-        /// The plans that differ.
+        /// The plans that differ, in groups that both files have.
         plans: Vec<PlanDifference>,
     },
 }
@@ -42,30 +42,32 @@ impl PlanChanges {
     }
 }
 
-/// The difference between two plans for the same group and bandwidth.
+/// The difference between the old and the new plan for the same group and bandwidth.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlanDifference {
-    /// The number of the group.
+    /// The number of the group; 0 is the largest.
     pub group: usize,
-    /// The bandwidth, in bytes a second.
+    /// The bandwidth that the plans were made for, in bytes a second.
     pub rate: u64,
-    /// The policies before and after; empty if there is no such plan.
+    /// The names of the policies of the old and the new plan; empty for a plan that does not exist.
     pub policies: (String, String),
-    /// Blocks that only the new one has.
+    /// The number of blocks that only the new plan has.
     pub added: usize,
-    /// Blocks that only the old one has.
+    /// The number of blocks that only the old plan has.
     pub removed: usize,
-    /// Blocks of both that have another place among the blocks of both.
+    /// The number of blocks in both plans that moved. Places count among the blocks of both plans alone, so that
+    /// added and removed blocks move no others.
     pub moved: usize,
-    /// The mean number of places by which they moved.
+    /// The mean number of places by which the moved blocks moved, in either direction; 0 if none moved.
     pub places: f64,
-    /// Blocks of both with other slices.
+    /// The number of blocks in both plans whose slices differ.
     pub other_slices: usize,
-    /// Bytes of the hot slices, before and after.
+    /// The total length of the hot slices of the old and the new plan, in bytes; 0 for a plan that does not exist.
     pub bytes: (u64, u64),
 }
 
-/// The images whose plans differ, by name and size; of only one name if `image` is given.
+/// Returns the images whose plans differ, in the order of their names and sizes. If `image` is given, only images
+/// with this name are compared.
 #[must_use]
 pub fn differences(old: &Plans, new: &Plans, image: Option<&str>) -> Vec<ImageDifference> {
     let wanted = |(key, _): &(&RecordedImage, _)| image.is_none_or(|image| image == key.image);

@@ -3,7 +3,7 @@
 //! | module | clock | result |
 //! |---|---|---|
 //! | [`hits`] | open loop: reads arrive as recorded (the paper's model) | hit rate, accuracy, waits |
-//! | [`online`] | the same, read by read, for policies that decide as they go | the same |
+//! | [`online`] | open loop, read by read, for policies that decide as they go | as [`hits`] |
 //! | [`boot`] | closed loop: a guest that waits reads later | the delay of the boot |
 //! | [`bound`] | both | bounds that no order can beat |
 //!

@@ -46,8 +46,8 @@ pub struct KnowledgeSettings {
     /// The number of traces of an image after which its groups are final. Each further trace joins the most
     /// similar group.
     pub founding: usize,
-    /// The factor by which guests are assumed to be faster than when they were recorded; 0 and 1 change
-    /// nothing.
+    /// The factor by which guests are assumed to be faster than when they were recorded: times between reads are
+    /// divided by it. 0 and 1 change nothing.
     pub faster: u32,
 }
 
@@ -63,7 +63,8 @@ impl Default for KnowledgeSettings {
 /// one image.
 pub const FOUNDING_MAX: usize = 4096;
 
-/// The maximum number of traces that are compared with each other, pair by pair.
+/// The maximum of [`ModelSettings::compared_max`](preprocess::ModelSettings::compared_max): the number of traces that
+/// are compared with each other, pair by pair.
 pub const COMPARED_MAX: usize = 2048;
 
 /// The counts of traces, by outcome, after learning from a data set.
@@ -85,7 +86,7 @@ pub struct Knowledge {
 }
 
 impl Knowledge {
-    /// Makes empty knowledge. Settings above [`FOUNDING_MAX`] and [`COMPARED_MAX`] are lowered to these.
+    /// Makes empty knowledge. Settings above the maxima [`FOUNDING_MAX`] and [`COMPARED_MAX`] are lowered to these.
     #[must_use]
     pub fn new(mut settings: KnowledgeSettings) -> Self {
         settings.founding = settings.founding.min(FOUNDING_MAX);
@@ -170,8 +171,8 @@ impl Knowledge {
         Ok((key, image, skipped, read))
     }
 
-    /// Sets the map from the slices of an image's disk to layers, from which plans for images with the same
-    /// layers are made.
+    /// Sets the map from the slices of an image's disk to layers. With it, plans are made for other images that have
+    /// the same layers.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`](headstart_block::ErrorKind) if nothing was learned of the image.

@@ -40,12 +40,12 @@ pub struct LayerMap {
 }
 
 impl LayerMap {
-    /// Makes a map from ranges of a disk, each with the index of its layer in `layers`. The ranges are
-    /// ascending and do not overlap; bytes between them come from no layer. A slice belongs to the layer that
-    /// has most bytes of it.
+    /// Makes a map from `parts`: ranges of a disk, each with the index in `layers` of the layer that it comes from.
+    /// The ranges must be ascending and must not overlap; bytes between them come from no layer. A slice belongs to
+    /// the layer that has most of its bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](headstart_block::ErrorKind) if ranges are not in this order or an index is not
+    /// [`ErrorKind::Invalid`](headstart_block::ErrorKind) if the ranges are not in this order or an index is not
     /// in `layers`.
     pub fn new(layers: Vec<Digest>, parts: impl IntoIterator<Item = (ByteRange, usize)>) -> Result<Self> {
         let mut map = Self { layers, runs: Vec::new() };
@@ -101,8 +101,9 @@ impl LayerMap {
         &self.layers
     }
 
-    /// Returns the layers that slices of the block come from: the index of a layer, and a mask with bit `i`
-    /// set for slice `i`. A layer may occur more than once.
+    /// Returns the layers that slices of a block come from, in pairs: the index of a layer, and a mask of the
+    /// slices with bit `i` set for slice `i`. A layer may occur more than once. `block` is the block's number on the
+    /// disk (offset divided by 2 MiB); slices that come from no layer are in no pair.
     pub fn owners(&self, block: u64) -> impl Iterator<Item = (usize, u32)> {
         let start = block.saturating_mul(SLICES);
         let end = start.saturating_add(SLICES);

@@ -123,8 +123,8 @@ fn parse_record(bytes: &[u8]) -> Option<LayerRead> {
     (bytes.first() == Some(&b'R') && fits).then_some(record)
 }
 
-/// Returns the content of a trace file with these records. Records longer than [`RECORD_MAX`] are cut into
-/// several.
+/// Returns the content of a trace file with these records, in their order. Records longer than [`RECORD_MAX`] are
+/// cut into several.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Unsupported`] if the file would be longer than [`TRACE_MAX`].
@@ -157,8 +157,9 @@ pub fn encode(records: &[LayerRead]) -> Result<Vec<u8>> {
     Ok(file)
 }
 
-/// Calls `each` with the reads of layers that `range` of a disk is made of, in the order of the disk. Bytes
-/// that no extent has are skipped. `extents` are sorted by their offset on the disk and do not overlap there.
+/// Calls `each` with the ranges of layers' files that have the bytes of `range`, a range of a disk, in the order of
+/// the disk. Bytes that no extent has are skipped. `extents` must be sorted by their offset on the disk, and must
+/// not overlap there.
 pub fn map(extents: &[LayerExtent], range: ByteRange, each: &mut dyn FnMut(LayerRead)) {
     let first = extents.partition_point(|extent| extent.disk.saturating_add(extent.len) <= range.offset());
     for extent in extents[first..].iter().take_while(|extent| extent.disk < range.end()) {
@@ -175,7 +176,7 @@ pub fn map(extents: &[LayerExtent], range: ByteRange, each: &mut dyn FnMut(Layer
 }
 
 /// Translates a plan for a disk of `disk_size` bytes into the records of a trace, in the order of the plan.
-/// Consecutive reads that are adjacent in a layer become one record.
+/// Consecutive reads that are adjacent in a layer become one record. `extents` are as for [`map`].
 #[must_use]
 pub fn of_plan(items: &[PlanItem], extents: &[LayerExtent], disk_size: u64) -> Vec<LayerRead> {
     let mut records: Vec<LayerRead> = Vec::new();

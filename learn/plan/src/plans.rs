@@ -1,7 +1,7 @@
 //! The results of training: for an image the groups of its boots, each with plans for some bandwidths.
 //!
-//! These are plain values. `artifact` writes and reads them, `train` makes them,
-//! the switcher of `headstart-preload` goes from one to another while a disk boots.
+//! These are plain values. `train` makes them, and `artifact` writes them to files and reads them. While a disk boots,
+//! the switcher of `headstart-preload` goes from one plan to another.
 
 use crate::policy::Weights;
 use crate::zero_shot::ChoiceReason;
@@ -61,17 +61,18 @@ impl ImagePlans {
         Self { reason, groups }
     }
 
-    /// The items of all plans, in the order of the groups and of their bandwidths.
+    /// Returns the items of all plans, one plan after another, in the order of the groups and of their bandwidths. A
+    /// block may occur several times.
     #[must_use]
     pub fn items(&self) -> Vec<PlanItem> {
         let plans = self.groups.iter().flat_map(|group| &group.plans);
         plans.flat_map(|plan| plan.items.iter().copied()).collect()
     }
 
-    /// The group of that number; 0 is the largest.
+    /// Returns the group with this number; 0 is the largest.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is none.
+    /// [`ErrorKind::NotFound`] if there is no such group.
     pub fn group(&self, number: usize) -> Result<&GroupPlans> {
         self.groups.get(number).ok_or_else(|| match self.groups.len() {
             0 => Error::new(ErrorKind::NotFound, "there is no plan for this image")
@@ -85,23 +86,23 @@ impl ImagePlans {
 }
 
 impl GroupPlans {
-    /// Returns the plan for a bandwidth in bytes a second: the one with the highest rate that is not above
-    /// it, otherwise the one with the lowest rate. `None` if the group has no plans.
+    /// Returns the plan for a bandwidth in bytes a second: the plan with the highest rate that is not above
+    /// `bandwidth`, otherwise the plan with the lowest rate. `None` if the group has no plans.
     #[must_use]
     pub fn at(&self, bandwidth: u64) -> Option<&RatedPlan> {
         self.plans.get(self.index_at(bandwidth))
     }
 
     /// Returns the average time of the first read of a block, in milliseconds after the boot's first read;
-    /// `None` if it is unknown.
+    /// `None` if the time is unknown. `block` is the block's number on the disk.
     #[must_use]
     pub fn first_read_ms(&self, block: u64) -> Option<u32> {
         let at = self.first_reads.binary_search_by_key(&block, |read| read.block).ok()?;
         self.first_reads.get(at).map(|read| read.ms)
     }
 
-    /// Returns the index in `plans` of the plan that [`at`](Self::at) chooses for a bandwidth in bytes a
-    /// second.
+    /// Returns the index in [`plans`](Self::plans) of the plan that [`at`](Self::at) chooses for a bandwidth in
+    /// bytes a second; 0 if the group has no plans.
     #[must_use]
     pub fn index_at(&self, bandwidth: u64) -> usize {
         self.plans.partition_point(|plan| plan.rate <= bandwidth).saturating_sub(1)

@@ -1,7 +1,7 @@
 //! Policies: ways to choose the blocks to preload, and their order.
 //!
-//! Each names its source. All see only the training traces, except for [`History`] and [`Oracle`], which are
-//! given the test trace and are for evaluation.
+//! Each module names the source of its policies. All policies see only the training traces, except for [`History`] and
+//! [`Oracle`]: these are given the test trace, on which their plan is tried, and are for evaluation only.
 
 use crate::bandwidth::Bandwidth;
 use crate::block_table::{BlockId, BlockTable};
@@ -42,13 +42,15 @@ pub struct Training<'a> {
 /// The quantity that a plan is to optimize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Objective {
-    /// The open-loop hit rate with whole blocks, as in the ThinkAhead paper.
+    /// The hit rate if reads arrive as recorded, regardless of waits, and whole blocks are fetched, as in the
+    /// ThinkAhead paper ([`crate::evaluate::hits`]).
     Hits,
-    /// The total wait of a closed-loop boot, over a link with this round trip (`docs/design-learning.md`).
+    /// The delay of a boot whose guest waits for its reads ([`crate::evaluate::boot`]), over a link with this round
+    /// trip.
     Boot {
         /// The round-trip time of the link, in nanoseconds.
         round_trip: u64,
-        /// The bytes that a miss fetches.
+        /// The part of a block that a miss fetches.
         misses: Misses,
         /// `true` to preload only slices that training traces read, `false` to preload whole blocks.
         hot: bool,
@@ -76,7 +78,7 @@ impl Objective {
     }
 }
 
-/// The task of a policy: an objective, the bandwidth to reach it at, and a seed.
+/// The task of a policy: the objective, the bandwidth of the link, and a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aim {
     /// The quantity to optimize.
@@ -98,8 +100,8 @@ pub struct Proposal {
 }
 
 impl Proposal {
-    /// Makes a proposal of these blocks in this order, each with all slices that any training trace read.
-    /// Blocks that no training trace read are left out.
+    /// Makes a proposal, without weights, of these blocks in this order, each with all slices that any training trace
+    /// read. Blocks that no training trace read are left out. `statistics` are those of the training traces.
     #[must_use]
     pub fn of_order(order: &[BlockId], statistics: &Statistics) -> Self {
         let item = |id: &BlockId| (*id, statistics.mask(*id, 0.0));
@@ -132,8 +134,8 @@ pub trait Policy: Send + Sync {
         Proposal::of_order(&self.order(training, aim), training.statistics)
     }
 
-    /// Returns the initial state of a policy that decides during the boot; its order is empty. `None` for all
-    /// other policies.
+    /// Returns the initial state of a policy that decides during the boot; [`order`](Self::order) of such a policy
+    /// is empty. `None` for all other policies.
     fn online(&self) -> Option<Box<dyn Online>> {
         None
     }
@@ -141,7 +143,8 @@ pub trait Policy: Send + Sync {
 
 /// The name of the default policy; the default objective is the delay of a boot.
 ///
-/// For that objective `search` is [`first`], whose head gives the reasons and the figures.
+/// For that objective, the policy `search` makes the plan of the module [`first`], whose documentation gives the
+/// reasons and the figures.
 pub const DEFAULT: &str = "search";
 
 /// The names of all policies that learn from training traces alone, the simplest first; [`by_name`] accepts

@@ -61,7 +61,7 @@ impl Default for ModelSettings {
 }
 
 impl ModelSettings {
-    /// Returns settings that put all boots into one group and leave out none as outliers (the ablation in
+    /// Returns settings that put all boots into one group and leave out no boot as an outlier (the ablation in
     /// section 7.2 of the ThinkAhead paper).
     #[must_use]
     pub fn none() -> Self {
@@ -146,7 +146,8 @@ pub struct ImageModel<K = CompactTrace> {
 }
 
 impl<K: Kept> ImageModel<K> {
-    /// Divides traces into groups. Outliers are counted and left out.
+    /// Divides the traces of one image into groups. Outliers are left out, and counted by reason. All traces must
+    /// have been made with the same block table.
     #[must_use]
     pub fn learn(mut traces: Vec<CompactTrace>, settings: ModelSettings) -> Self {
         let mut dropped = Dropped::default();
@@ -174,8 +175,9 @@ impl<K: Kept> ImageModel<K> {
         model
     }
 
-    /// Adds a trace to the group of its category whose centroid is most similar, without looking at other
-    /// traces. Returns the index of the group; `None` if the trace is an outlier or there are no groups.
+    /// Adds a trace to that group of its category whose centroid is most similar to it. Returns the index of the
+    /// group; `None` if the trace is an outlier, which is then only counted, or there are no groups. The other traces
+    /// are not needed.
     pub fn add(&mut self, trace: &CompactTrace) -> Option<usize> {
         if self.drops(trace) {
             return None;
@@ -287,8 +289,9 @@ impl<K: Kept> Group<K> {
 }
 
 impl Group {
-    /// Returns the group as the input of policies. `kept` is overwritten with references to the group's kept
-    /// traces.
+    /// Returns the group as the input of policies; `block_table` is the table that its traces were made with. `kept`,
+    /// which may be empty, is overwritten with references to the group's kept traces, and must live as long as the
+    /// result.
     #[must_use]
     pub fn training<'a>(
         &'a self,

@@ -45,7 +45,8 @@ impl Vector {
     }
 
     /// Returns the Pearson correlation with another vector, -1 to 1, over the blocks that at least one of the
-    /// two traces reads. If one of the vectors is constant over these, 1 if both are equal and 0 otherwise.
+    /// two traces reads. If one of the vectors is constant over these blocks, the result is 1 if both vectors are
+    /// equal, otherwise 0.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of blocks")]
     pub fn correlation(&self, other: &Self) -> f64 {
@@ -104,14 +105,15 @@ impl Similarities {
         self.size == 0
     }
 
-    /// Returns the similarity of the traces with the indices `a` and `b`, -1 to 1.
+    /// Returns the similarity, -1 to 1, of the traces with the indices `a` and `b`, which must be below
+    /// [`len`](Self::len).
     #[must_use]
     pub fn get(&self, a: usize, b: usize) -> f64 {
         self.values[a * self.size + b]
     }
 
-    /// Returns the *centroid* of some traces: the index among `members` with the highest sum of similarities
-    /// to all members, the first of equals. `None` if `members` is empty.
+    /// Returns the *centroid* of the traces with the indices `members`: that one of these indices whose trace has the
+    /// highest sum of similarities to all members, the first of equals. `None` if `members` is empty.
     #[must_use]
     pub fn centroid(&self, members: &[usize]) -> Option<usize> {
         let sum = |a: usize| members.iter().map(|b| self.get(a, *b)).sum::<f64>();

@@ -19,7 +19,8 @@ pub enum ReadWindow {
     Counted,
 }
 
-/// The number of reads of a block over several traces, and their times since each trace's first read.
+/// The number of reads of one block over several traces, and the times of these reads, counted from each trace's first
+/// read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessTimes {
     /// The number of reads of the block.
@@ -30,8 +31,8 @@ pub struct AccessTimes {
     pub min_us: u32,
     /// The sum of the times of all reads, in microseconds since each trace's first read.
     pub sum_us: u64,
-    /// The sum, over the traces that read the block, of the time of the first read of it, in microseconds
-    /// since the trace's first read.
+    /// The sum, over the traces that read the block, of the time of the block's first read, in microseconds since
+    /// the trace's first read.
     pub first_sum_us: u64,
 }
 
@@ -90,7 +91,7 @@ pub struct BlockStats {
 }
 
 impl BlockStats {
-    /// Returns the accesses by the reads that `window` selects.
+    /// Returns [`all`](Self::all) or [`counted`](Self::counted): the accesses by the reads that `window` selects.
     #[must_use]
     pub fn by(&self, window: ReadWindow) -> &AccessTimes {
         match window {
@@ -182,8 +183,8 @@ impl Statistics {
         self.blocks.iter_mut().zip(&other.blocks).for_each(|(block, other)| block.merge(other));
     }
 
-    /// Returns the statistics with counts and sums scaled in proportion, as if there were `traces` traces. If
-    /// there are more already, nothing changes.
+    /// Returns the statistics with counts and sums scaled up in proportion, as if there were `traces` traces. If there
+    /// are `traces` or more already, nothing changes.
     #[must_use]
     pub fn weighted(&self, traces: u32) -> Self {
         let (times, of) = (u128::from(traces.max(self.traces)), u128::from(self.traces.max(1)));
@@ -211,8 +212,8 @@ impl Statistics {
         }
     }
 
-    /// Returns the statistics without the slices that fewer than `share` (0 to 1) of all traces read. A block
-    /// that has no slices left counts as not read.
+    /// Returns the statistics with the counts of those slices set to 0 that less than the share `share` (0 to 1) of all
+    /// traces read. A block that has no other slices counts as not read.
     #[must_use]
     pub fn likely(&self, share: f64) -> Self {
         let needed = share * f64::from(self.traces);
@@ -224,8 +225,9 @@ impl Statistics {
         Self { blocks: self.blocks.iter().map(block).collect(), ..self.clone() }
     }
 
-    /// Returns the same statistics with the ids of another block table, `to`; `from` is the table of these
-    /// statistics. Blocks that `to` lacks are added to it. Their numbers on the disk do not change.
+    /// Returns the same statistics with the block ids of another block table, `to`; `from` is the table of these
+    /// statistics. Blocks that were read and that `to` lacks are added to `to`. The blocks' numbers on the disk do not
+    /// change.
     #[must_use]
     pub fn renumbered(&self, from: &BlockTable, to: &mut BlockTable) -> Self {
         let known = || from.blocks().iter().zip(&self.blocks).filter(|(_, stats)| stats.all.count > 0);
@@ -241,15 +243,15 @@ impl Statistics {
         Self { blocks, ..self.clone() }
     }
 
-    /// Returns the blocks that the reads selected by `window` access, in the order of their ids, with their
-    /// accesses.
+    /// Returns the blocks that the reads selected by `window` access, in the order of their ids, each with its counts
+    /// for these reads.
     pub fn read_blocks(&self, window: ReadWindow) -> impl Iterator<Item = (BlockId, &AccessTimes)> {
         let blocks = (0..).zip(self.blocks.iter().map(move |block| block.by(window)));
         blocks.filter(|(_, block)| block.count > 0)
     }
 
-    /// Returns the time of the latest read that `window` selects, in microseconds since the trace's first
-    /// read.
+    /// Returns the time of the latest read, among the reads that `window` selects in all traces, in microseconds since
+    /// the trace's first read; 0 without reads.
     #[must_use]
     pub fn latest_us(&self, window: ReadWindow) -> u32 {
         match window {
@@ -258,8 +260,8 @@ impl Statistics {
         }
     }
 
-    /// Returns the slices of a block that at least `share` (0 to 1) of all traces, and at least one trace,
-    /// read. Bit `i` stands for slice `i`; 0 for an unknown block.
+    /// Returns the slices of a block that at least the share `share` (0 to 1) of all traces, and at least one trace,
+    /// read, as a mask: bit `i` stands for slice `i`. 0 for an unknown block.
     #[must_use]
     pub fn mask(&self, id: BlockId, share: f64) -> u32 {
         let needed = (share * f64::from(self.traces)).max(1.0);

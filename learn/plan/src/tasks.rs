@@ -8,8 +8,8 @@ use std::thread;
 /// The progress of learning or training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskProgress {
-    /// The number of finished units of work: traces when learning; images, and choices of several images,
-    /// when training.
+    /// The number of finished units of work. These are traces when learning; images, and sets of similar images, when
+    /// training.
     pub done: u64,
     /// The number of all units of work.
     pub all: u64,

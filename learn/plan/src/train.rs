@@ -1,9 +1,9 @@
 //! Training: from the knowledge of images to plans.
 //!
-//! Each image has plans for its largest groups, and each group for all wanted bandwidths. An image without a
-//! trace to learn from is planned for from images like it ([`zero_shot`](crate::zero_shot)): their reads are merged
-//! by the number of the block (`merged.rs`), once for each choice of images that can come up, so that choosing is a
-//! lookup ([`Plans::choose`]).
+//! Each image has plans for its largest groups, and each group for all wanted bandwidths. An image without a trace to
+//! learn from gets plans that are made from similar images ([`zero_shot`](crate::zero_shot)): the reads of these are
+//! merged by the number of the block (`merged.rs`), once for each set of similar images that can be chosen, so that
+//! choosing is a lookup ([`Plans::choose`]).
 //!
 //! The same knowledge and configuration give the same plans, with any number of threads.
 
@@ -52,7 +52,7 @@ pub struct TrainConfig {
     pub policy: String,
     /// The quantity that the plans are to optimize.
     pub objective: Objective,
-    /// The bandwidths to make plans for.
+    /// The bandwidths to make plans for, at least one.
     pub rates: Vec<Bandwidth>,
     /// The seed of policies that use random numbers; the same seed gives the same plans.
     pub seed: u64,
@@ -75,7 +75,8 @@ impl Default for TrainConfig {
     }
 }
 
-/// Makes the plans of one image from its own traces alone, even if there are few.
+/// Makes the plans of one image from its own traces alone, even if there are few. Without usable traces, the result
+/// has no groups.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`](headstart_block::ErrorKind) if the policy is unknown or makes no plans, or if there
@@ -85,8 +86,8 @@ pub fn image(image: &ImageKnowledge, config: &TrainConfig) -> Result<ImagePlans>
     Ok(ImagePlans::of_own(trainer.groups(image.block_table(), &image.model())))
 }
 
-/// Makes the plans of all images, and the plans for images that are similar to them. Progress counts images,
-/// and choices of several images.
+/// Makes the plans of all images in `knowledge`, and plans for further images that are similar to them. Progress
+/// counts images, and sets of similar images that get common plans.
 ///
 /// # Errors
 /// Those of [`image`], and errors of `progress`.

@@ -21,8 +21,8 @@ use headstart_trace::Creation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// The number of traces that similar images must have together to be chosen; if no choice has that number,
-/// the widest is taken.
+/// The number of traces that a set of similar images must have together to be chosen. The same image on disks of other
+/// sizes needs only one trace. If no set has enough, the widest set (the last in [`ChoiceReason::TIERS`]) is taken.
 pub const TRACES_MIN: u64 = 5;
 
 /// The maximum number of users of a private image. An image with more users is public and says nothing of its
@@ -91,30 +91,30 @@ impl Profile {
 pub enum ChoiceReason {
     /// The plan was made from the image's own traces.
     Trained,
-    /// From the knowledge of some of its layers.
+    /// The plan was made from plans of other images that share layers with the image.
     Layers {
-        /// The number of known layers.
+        /// The number of the image's layers that have plans.
         known: u32,
-        /// The number of all its layers.
+        /// The number of all layers of the image.
         all: u32,
     },
-    /// From the same image on disks of other sizes.
+    /// The plan was made from traces of the same image on disks of other sizes.
     Image,
-    /// From images of the same family, user and metadata.
+    /// The plan was made from images of the same family, user and metadata.
     FamilyUserMeta,
-    /// From images of the same family and user.
+    /// The plan was made from images of the same family and user.
     FamilyUser,
-    /// From images of the same family and metadata.
+    /// The plan was made from images of the same family and metadata.
     FamilyMeta,
-    /// From images of the same family.
+    /// The plan was made from images of the same family.
     Family,
     /// There is no plan.
     None,
 }
 
 impl ChoiceReason {
-    /// The choices for an image without traces of its own, by what other images share with it. The most
-    /// similar are first.
+    /// The choices for an image without traces of its own, by the properties that other images share with it. The
+    /// choice of the most similar images is first.
     pub const TIERS: [Self; 5] =
         [Self::Image, Self::FamilyUserMeta, Self::FamilyUser, Self::FamilyMeta, Self::Family];
 
@@ -149,7 +149,7 @@ impl fmt::Display for ChoiceReason {
     }
 }
 
-/// A set of images that have a property in common, such as the family.
+/// A set of images that share the properties of one of [`ChoiceReason::TIERS`], such as the family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tier {
     /// The images of the set.
@@ -165,7 +165,7 @@ pub struct ChoiceTiers {
 }
 
 impl ChoiceTiers {
-    /// Adds an image to each set that it belongs to. An image without traces is ignored.
+    /// Adds an image with `traces` traces to each set that it belongs to. An image without traces is ignored.
     pub fn add(&mut self, image: &RecordedImage, profile: &Profile, traces: u64) {
         if traces == 0 {
             return;

@@ -12,7 +12,7 @@
 //!
 //! * nothing was read for [`PAUSE`]: longer than a kernel takes from the last read of its loader to its own look at the
 //!   partitions, also under emulation; or
-//! * it is of the boot sector alone and nothing was read for [`FIRMWARE_PAUSE`]: firmware reads one sector first, after
+//! * it reads the boot sector alone and nothing was read for [`FIRMWARE_PAUSE`]: firmware reads one sector first, after
 //!   the time that it needs for itself, while kernels and tools read pages; or
 //! * it is the first read since a client came to a disk that had none: a hypervisor was started.
 //!
@@ -35,12 +35,12 @@ pub enum RecordingPhase {
     Waiting,
     /// A boot is recorded.
     Recording {
-        /// The arrival of the boot's first read.
+        /// The arrival of the boot's first read, in microseconds since the disk was attached.
         since_us: u64,
     },
-    /// The window of the last boot is over.
+    /// The time for which the last boot was recorded is over.
     Idle {
-        /// The arrival of the boot's first read.
+        /// The arrival of the last boot's first read, in microseconds since the disk was attached.
         since_us: u64,
     },
 }
@@ -52,7 +52,7 @@ pub struct Arrival {
     pub at_us: u64,
     /// The range of the disk that is read.
     pub range: ByteRange,
-    /// The time without reads before this read.
+    /// The time for which no read was in progress before this read arrived.
     pub quiet: Duration,
     /// `true` for the first read after a client has connected to a disk that had no client.
     pub is_first_of_client: bool,
@@ -74,7 +74,7 @@ pub(crate) fn covers_boot_sector(range: ByteRange) -> bool {
 }
 
 impl RecordingPhase {
-    /// Returns the phase after the arrival of `read`, which may begin a boot.
+    /// Returns the phase after the arrival of `read`. The read may begin a boot, which is then recorded.
     #[must_use]
     pub fn after(self, read: &Arrival) -> Self {
         match self {

@@ -25,9 +25,9 @@ impl TraceBudget {
         Self { most, granted: VecDeque::new() }
     }
 
-    /// Grants a trace to the boot that began at `at`, counted from any fixed moment, and returns `true`;
-    /// returns `false` if the maximum was already granted to boots that began in the hour before. Calls are
-    /// in the order of `at`.
+    /// Grants a trace to the boot that began at `at`, counted from any fixed moment, and returns `true`.
+    /// Returns `false` if the maximum number was already granted to boots that began in the hour before `at`. The
+    /// caller must make the calls in the order of `at`.
     pub fn grant(&mut self, at: Duration) -> bool {
         self.granted.retain(|before| at.saturating_sub(*before) < SPAN);
         let is_granted = self.granted.len() < self.most;

@@ -137,9 +137,9 @@ impl DataSet {
         self.entries.is_empty()
     }
 
-    /// The metadata of each trace, known without reading it, by the index of the trace. A trace that was read
-    /// may have an earlier time of creation: a table has whole seconds, and if these are later than the first
-    /// request, the time of that request is used.
+    /// The metadata of each trace, by the index of the trace, as known without reading the requests. In a trace that
+    /// [`read`](Self::read) returns, the time of creation may be earlier: a table of creations has whole seconds, and
+    /// if such a time is later than the first request, the time of that request is used.
     #[must_use]
     pub fn creations(&self) -> &[Creation] {
         &self.creations
@@ -158,8 +158,8 @@ impl DataSet {
         &self.skipped
     }
 
-    /// Returns the ranges of indices of traces that have one image and one size of disk, in order. Plans are
-    /// made for one such group at a time.
+    /// Returns the groups of traces that have the same image and size of disk, each as a range of indices, in
+    /// ascending order. Plans are made for one such group at a time.
     pub fn groups(&self) -> impl Iterator<Item = Range<usize>> {
         let mut start = 0;
         self.creations.chunk_by(Creation::is_grouped_with).map(move |group| {
@@ -201,11 +201,12 @@ impl DataSet {
         self.entries.iter().fold(0, |sum, entry| sum.saturating_add(bytes(entry)))
     }
 
-    /// Reads the trace with this index. The flag is `true` if the trace was not in the order of time and was
-    /// sorted.
+    /// Reads the trace with this index. The second value is `true` if the trace was not in the order of time and
+    /// was sorted.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if there is no such trace; otherwise the fault for which the trace is skipped.
+    /// [`ErrorKind::Invalid`] if there is no trace with this index; the fault of the trace if it cannot be learned
+    /// from, for which [`for_each`](Self::for_each) would skip it.
     pub fn read(&self, index: usize) -> Result<(Trace, bool)> {
         self.read_entry(index).map_err(|(_, error)| error)
     }
@@ -219,8 +220,8 @@ impl DataSet {
     }
 
     /// Reads all traces on `threads` threads (0 for the number of processors), and passes them to `each` on
-    /// the calling thread, in the order of their indices. A trace that is skipped is passed as an error,
-    /// which describes its fault. Returns the skipped traces by reason.
+    /// the calling thread, each with its index, in the order of the indices. In place of a trace that is skipped,
+    /// an error is passed, which describes the fault. Returns the skipped traces by reason.
     ///
     /// # Errors
     /// The first error of `each`, which ends the reading.
@@ -232,8 +233,8 @@ impl DataSet {
         self.map_each(threads, |_, trace| trace, each)
     }
 
-    /// Reads all traces as [`DataSet::for_each`] does, and passes the results of `map` to `each`. The threads
-    /// that read the traces apply `map`.
+    /// Reads all traces as [`DataSet::for_each`] does, but passes to `each` the results of `map` in place of the
+    /// traces. The threads that read the traces call `map`.
     ///
     /// # Errors
     /// The first error of `each`, which ends the reading.

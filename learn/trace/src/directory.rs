@@ -57,8 +57,8 @@ impl TraceDirectory {
     /// Opens the directory, and creates it if it does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`](headstart_block::ErrorKind::Denied) if the path leads through a symbolic link of
-    /// another user; errors of the operating system.
+    /// [`ErrorKind::Denied`](headstart_block::ErrorKind::Denied) if the path leads through a symbolic link
+    /// that belongs neither to root nor to this user; errors of the operating system.
     pub fn open(dir: &Path, limits: DirectoryLimits) -> Result<Self> {
         refuse_links(dir)?;
         fs::create_dir_all(dir).map_err(|e| not_made_in(dir, "cannot be made", e).about(dir.display()))?;
@@ -71,14 +71,15 @@ impl TraceDirectory {
         &self.dir
     }
 
-    /// Returns the number of traces that were removed through this value to make room or to keep the limits.
+    /// Returns the number of traces that [`evict`](Self::evict) and [`evict_one`](Self::evict_one) removed through this
+    /// value, to keep the limits or to make room.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// Writes a trace to a file and returns its path. An earlier trace of the same creation is replaced. If
-    /// `durable` is `true`, the file survives a loss of power.
+    /// Writes a trace to a file in the directory and returns the path of the file. An earlier trace of the same
+    /// creation (time and volume) is replaced. If `durable` is `true`, the file survives a loss of power.
     ///
     /// # Errors
     /// Those of [`encode`], and errors of the operating system.

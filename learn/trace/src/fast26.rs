@@ -322,7 +322,7 @@ fn read_trace(path: &Path, row: CreationRow, limits: &ReadLimits) -> Result<Trac
 }
 
 /// Converts the rows of a trace file to requests, sorted by time. `created_us` is the time of creation in
-/// microseconds of Unix time; the times of the requests count from it.
+/// microseconds of Unix time, from which the times of the requests count.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if a row is not a read or write with a valid range, or is earlier than
@@ -401,7 +401,7 @@ impl Exporter {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if `dir` is a data set already, [`ErrorKind::Denied`] if the path leads
-    /// through a symbolic link of another user; errors of the operating system.
+    /// through a symbolic link that belongs neither to root nor to this user; errors of the operating system.
     pub fn new(dir: &Path) -> Result<Self> {
         refuse_links(dir)?;
         if is_data_set(dir) {

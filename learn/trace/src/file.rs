@@ -16,11 +16,11 @@
 //! | `round_trip_us` | `int32`, unsigned, nullable | of a link sample: microseconds |
 //!
 //! The file's key-value metadata has one entry, `headstart.trace`: a JSON object with `version` (1), `creation` (the
-//! fields of [`Creation`](crate::Creation)) and `dropped`. Readers pass over fields that they do not know; fields
-//! that they would misunderstand takes a new version, and a newer version than the reader's is refused.
+//! fields of [`Creation`](crate::Creation)) and `dropped`. Readers skip fields that they do not know. A change
+//! that older readers would misunderstand takes a new version, and a reader refuses versions newer than its own.
 //!
-//! Pages are of the first kind, `PLAIN`, with `RLE` levels where nullable, and zstd. That is where the numbers of a
-//! trace are smallest except for a few percent, and it is all that reading has to understand.
+//! Pages are of the first kind (data page v1), encoded as `PLAIN`, with `RLE` levels in nullable columns, and
+//! compressed by zstd. Other encodings save a few percent at most, and these are all that reading has to understand.
 //!
 //! # Reading
 //!

@@ -20,7 +20,8 @@ use headstart_block::{Error, Result, exact};
 /// The number of columns in the table of a trace: operation, offset, length and time.
 pub const COLUMNS: usize = 4;
 
-/// A row of the table of a trace, a request in the columns' order; [`fast26`](crate::fast26) has their units.
+/// A row of the table of a trace: one request, as operation, offset, length and time. The module
+/// [`fast26`](crate::fast26) gives the units of these columns.
 pub type NpyRow = [i64; COLUMNS];
 
 const MAGIC: &[u8] = b"\x93NUMPY";

@@ -34,12 +34,13 @@ const WRITE: u64 = 1 << 62;
 /// Four words: the boot; `t_us << 32 | service_us`; offset; length with [`FULL`] and [`WRITE`].
 type Slot = [AtomicU64; 4];
 
-/// The identity of a boot among the boots of a disk. Later boots compare as greater.
+/// The identity of a boot among the boots of a disk, or of no boot. A later boot compares as greater, no boot as least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BootId(u64);
 
 impl BootId {
-    /// Returns the time from attaching the disk to the first read of the boot; `None` if no boot had begun.
+    /// Returns the time from attaching the disk to the first read of the boot; `None` if this identifies no boot,
+    /// because none had begun.
     #[must_use]
     pub fn since(self) -> Option<Duration> {
         self.0.checked_sub(1).map(Duration::from_micros)
@@ -73,8 +74,8 @@ pub struct Recorder {
 
 impl Recorder {
     /// Makes a recorder for a disk that was attached at `created`. Requests are recorded if they arrive
-    /// within `window` (at most 71 minutes) after the first read of a boot. Up to `records_max` requests wait
-    /// to be [drained](Self::drain); further ones are dropped.
+    /// within `window` (at most 71 minutes) after the first read of a boot. Up to `records_max` recorded requests wait
+    /// to be [drained](Self::drain); further requests are dropped and counted.
     #[must_use]
     pub fn new(created: Instant, window: Duration, records_max: usize) -> Self {
         let slots = (0..records_max.max(1)).map(|_| Slot::default()).collect();
@@ -110,7 +111,7 @@ impl Recorder {
         self.window
     }
 
-    /// Returns the boot that is in progress, or the last one.
+    /// Returns the boot that began last, whether or not it is still recorded.
     #[must_use]
     pub fn boot(&self) -> BootId {
         BootId(self.phase.load(Ordering::Relaxed))
@@ -142,7 +143,7 @@ impl Recorder {
     }
 
     /// Notes the arrival of a read of `range`, which may begin a boot. Returns the boot that the read belongs
-    /// to.
+    /// to, for [`record`](Self::record) when the read is complete.
     pub fn read_arrived(&self, range: ByteRange, arrived: Instant) -> BootId {
         let at_us = self.micros(arrived);
         // A thread that sees a boot also sees that its first read has ended the pause.
@@ -180,8 +181,9 @@ impl Recorder {
         }
     }
 
-    /// Records a completed request of a boot; `arrived` is its arrival, and `took` the time until its
-    /// completion. A request that arrived after the window of the boot is ignored.
+    /// Records a completed request of `boot`, the boot in which the request arrived; `arrived` is the arrival of the
+    /// request, and `took` the time from then until its completion. A request that arrived after the window of the
+    /// boot, or before any boot, is ignored.
     pub fn record(&self, boot: BootId, op: Op, range: ByteRange, arrived: Instant, took: Duration) {
         let at_us = self.micros(arrived);
         if op == Op::Read && took >= Duration::from_micros(GRAIN_US) {

@@ -31,7 +31,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 /// A function that samples the link to the store. The argument is the time of the sample, in microseconds
-/// since the boot's first read; the result is `None` if there is no link.
+/// since the boot's first read, which the result carries; the result is `None` if there is no link.
 pub type SampleLink = Box<dyn Fn(u64) -> Option<LinkSample> + Send>;
 
 /// The least number of reads of a boot that another one follows; with fewer, it was no boot.
@@ -44,8 +44,8 @@ const OPEN_MAX: usize = 4;
 pub struct Recording {
     /// The recorder of the disk's requests.
     pub recorder: Arc<Recorder>,
-    /// The known metadata of the disk. Each boot's trace gets a time of its own and, from the second boot on,
-    /// the number of the boot in the name of the volume, such as `web-boot-2`.
+    /// The known metadata of the disk. In the trace of each boot, the time of creation is replaced by that of the boot.
+    /// From the second boot on, the number of the boot is appended to the name of the volume, as in `web-boot-2`.
     pub creation: Creation,
     /// The function that samples the disk's link to the store.
     pub sample: SampleLink,
@@ -153,8 +153,8 @@ impl Saver {
         Ok(Self { stop: Mutex::new(Some(stop)), ended: Mutex::new(ended), directory, counts })
     }
 
-    /// Stops the thread after a last write of all traces, and waits for that at most `patience`. Returns
-    /// `true` if the thread has ended.
+    /// Makes the thread write all traces a last time and end, and waits for its end, at most for `patience`. Returns
+    /// `true` if the thread has ended, `false` if it is still writing.
     pub fn stop(&self, patience: Duration) -> bool {
         *self.stop.lock() = None;
         let ended = self.ended.lock();

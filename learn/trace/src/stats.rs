@@ -4,9 +4,9 @@
 //! |---|---|
 //! | [`requests`] | sums of one trace: reads, bytes, distinct units |
 //! | [`boot`] | the numbers that the paper's figures take from one trace; figures 9 and 16 |
-//! | [`creations`] | those that they take from the table of creations alone: figures 3 to 7 and 14 |
-//! | [`figures`] | those that they take from all traces: figures 2, 8, 12, 13, 15, 18, 20, 22, 23 |
-//! | [`curves`] | the curves of those, for plots |
+//! | [`creations`] | the numbers that the figures take from the table of creations alone: figures 3 to 7 and 14 |
+//! | [`figures`] | the numbers that the figures take from all traces: figures 2, 8, 12, 13, 15, 18, 20, 22, 23 |
+//! | [`curves`] | the curves of these figures, for plots |
 //! | `group` | the common properties of the traces of one image |
 //! | [`similarity`] | cosine and Jaccard of sorted blocks |
 //! | [`distribution`] | quantiles |
@@ -95,8 +95,9 @@ impl<T> ByKind<T> {
     }
 }
 
-/// Returns the value of the label `key` of a creation, or the value in `key=value;...` in its label
-/// `meta_info` or its options; `None` if none of them has it.
+/// Returns the value of the property `key` of a creation: the label `key` if there is one, otherwise the value in an
+/// entry `key=value` of the label `meta_info`, otherwise that of the options (entries are separated by `;`). `None` if
+/// none of these has the property.
 #[must_use]
 pub fn property<'a>(creation: &'a Creation, key: &str) -> Option<&'a str> {
     let within = |text: &'a str| {

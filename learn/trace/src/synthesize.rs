@@ -52,12 +52,12 @@ pub struct SynthesisSettings {
     pub seed: u64,
     /// The number of images; each has at least one trace.
     pub images: usize,
-    /// The approximate number of traces.
+    /// The approximate number of traces, at least the number of images.
     pub traces: usize,
     /// For images whose boots read in several orders, the share of boots, 0 to 1, that do not have the most
     /// frequent order. A third of this value is the share of requests that overtake others.
     pub reordering: f64,
-    /// The average share of the requests, 0 to 1, that are missing from a trace.
+    /// The average share of a boot's requests, 0 to 1, that are missing from its trace.
     pub loss: f64,
     /// The share of the boots, 0 to 1, that are cut short or scan the disk.
     pub outliers: f64,
@@ -138,8 +138,8 @@ impl Synthesizer {
         Some(boot::boot(&self.settings, image, self.templates.get(disk.image)?, disk))
     }
 
-    /// Writes all traces into `dir`, which must be empty or not exist, with all processors. `each` is called
-    /// after each trace, and stops the writing if it returns an error.
+    /// Writes all traces into `dir`, which must be empty or not exist, on all processors. `each` is called after
+    /// each trace; an error that it returns stops the writing.
     ///
     /// # Errors
     /// Errors of `each`; [`ErrorKind::Conflict`] if `dir` is not empty; errors of the operating system.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub const DIGEST: &str = "digest";
 
 /// The name of the label that contains the time from attaching the disk to its first read, in microseconds.
-/// The traces of first boots have it if their times count from the first read.
+/// The trace of a disk's first boot has this label if the trace's times count from the first read.
 pub const ATTACHED_BEFORE: &str = "attached-before-us";
 
 /// The first minutes of a boot: the requests to its disk, with the metadata of the disk.
@@ -20,7 +20,7 @@ pub struct Trace {
     pub records: Vec<Record>,
     /// Samples of the link to the store, in the order of time; empty if there was no link.
     pub link: Vec<LinkSample>,
-    /// The number of requests that were lost because the recorder had no room.
+    /// The number of requests that are missing in the trace because the recorder had no room for them.
     pub dropped: u64,
 }
 
@@ -46,9 +46,9 @@ pub struct Creation {
     /// The size of the disk, in bytes; 0 if it is unknown.
     pub size: u64,
     /// The time of the boot's first read, or of attaching the disk, in microseconds of Unix time. The times
-    /// of records count from it.
+    /// of records count from this time. Traces that headstart records have the first read.
     pub created_us: u64,
-    /// Further properties by name, such as those that a user wants to keep.
+    /// Further properties by name, such as [`DIGEST`], or labels that a user gave.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }

@@ -24,7 +24,10 @@ use serde::Serialize;
 /// The most boots that are made of counts: a slice that fewer than one in twice this many disks read is not preloaded.
 const BOOTS_MAX: u32 = 8;
 
-/// The counts of an image from a tracker.
+/// The counts of an image from a tracker, converted to boots to learn from.
+///
+/// A tracker knows how many disks read a slice, and when on average. Its counts become at most eight boots: a slice
+/// that half of the disks read is in half of the boots, at its mean time.
 pub struct Counted {
     counts: ImageCounts,
     image: String,
@@ -32,10 +35,11 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// The counts of an image by its manifest; `None` if none of its disks was counted.
+    /// Finds the counts of `image` among those of a tracker, by the key in the image's manifest. `None` if the tracker
+    /// counted no disk of the image.
     ///
     /// # Errors
-    /// If its manifest cannot be read.
+    /// Errors of the store if the image's manifest cannot be found or read.
     pub fn find(all: &[ImageCounts], image: &NamedImage, stores: StoreAccess<'_>) -> Result<Option<Self>> {
         let StoredImage { digest, manifest, .. } = stores.stored(&image.reference)?;
         let key = key_of_manifest(&manifest);
@@ -50,7 +54,7 @@ impl Counted {
         Ok(Some(Self { counts: counts.clone(), image: name, boots }))
     }
 
-    /// Learns from the counts.
+    /// Learns from the boots that the counts became. Boots that were learned before change nothing.
     pub fn learn(self, knowledge: &mut Knowledge) -> CountedBoots {
         let new = self.boots.iter().filter(|boot| knowledge.learn_one(boot)).count();
         let (image, disks) = (self.image, self.counts.disks);
@@ -61,15 +65,15 @@ impl Counted {
 /// The result of learning from counts.
 #[derive(Clone, Debug, Serialize)]
 pub struct CountedBoots {
-    /// The name of the image.
+    /// The name that the boots have for the image: the given one, otherwise its reference.
     pub image: String,
-    /// Disks that a tracker counted.
+    /// The number of disks that the tracker counted.
     pub disks: u32,
-    /// Slices that the disks read.
+    /// The number of distinct slices (64 KiB) that the disks read.
     pub slices: usize,
-    /// The boots that were made of the counts.
+    /// The number of boots that were made of the counts.
     pub boots: usize,
-    /// The number of those that were not known before.
+    /// The number of these boots that had not been learned before.
     pub new: usize,
 }
 

@@ -10,21 +10,23 @@ use headstart_trace::{DirectoryLimits, TraceDirectory, npy};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// The result of an export.
+/// The result of an export: counts, and the traces that were left out.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ExportedTraces {
-    /// Traces that were written.
+    /// The number of traces that were written.
     pub traces: u64,
-    /// Requests of these traces.
+    /// The number of requests in these traces.
     pub records: u64,
-    /// The errors of traces that could not be read.
+    /// Messages about the traces that could not be read and were left out; each names the file.
     pub unreadable: Vec<String>,
 }
 
-/// Imports a data set into a directory of traces; existing traces of the same creations are replaced.
+/// Imports the data set in `dir` into `output`, a directory of traces, which is created if it does not exist. Traces of
+/// the same creations in `output` are replaced. A trace that cannot be read is left out and noted in the result.
 ///
 /// # Errors
-/// If there is no data set; if a trace cannot be written; an error if the user wants to stop.
+/// [`ErrorKind::NotFound`] if `dir` is no data set of the FAST'26 layout; [`ErrorKind::Corrupt`] if its table of
+/// creations is malformed; errors of writing a trace; [`ErrorKind::Cancelled`] if the user asks the command to stop.
 pub fn import(dir: &Path, output: &Path, progress: &dyn Progress) -> Result<Imported> {
     if !fast26::is_data_set(dir) {
         return Err(Error::new(ErrorKind::NotFound, format!("has no {}", fast26::CREATIONS))
@@ -41,10 +43,12 @@ pub fn import(dir: &Path, output: &Path, progress: &dyn Progress) -> Result<Impo
     })
 }
 
-/// Writes a trace, or those of a directory, as a data set.
+/// Writes traces as a data set of the FAST'26 layout into `output`, which is created if it does not exist. `traces` is
+/// a trace file or a directory of them. A trace that cannot be read is left out and noted in the result.
 ///
 /// # Errors
-/// If there are no traces, or the data set cannot be written; an error if the user wants to stop.
+/// [`ErrorKind::NotFound`] if there are no traces; [`ErrorKind::Conflict`] if `output` is a data set already; errors of
+/// writing the data set; [`ErrorKind::Cancelled`] if the user asks the command to stop.
 pub fn export(traces: &Path, output: &Path, progress: &dyn Progress) -> Result<ExportedTraces> {
     let mut report = ExportedTraces::default();
     let paths = files(traces)?;

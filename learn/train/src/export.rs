@@ -10,31 +10,33 @@ use headstart_plan::{ImagePlans, overlaybd_trace};
 use headstart_store::{Reference, Tag};
 use std::path::Path;
 
-/// The plan to write.
+/// The plan that [`trace_of`] writes as a trace file: its source, its group and its bandwidth.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanChoice<'a> {
-    /// The file of plans; `None` for those that are published with the image.
+    /// The file of plans; `None` for the plans that are published with the image.
     pub plans: Option<&'a Path>,
-    /// The number of the group; 0 is the largest.
+    /// The number of the group of boots whose plan is taken; 0 is the group with the most boots.
     pub group: usize,
-    /// The bandwidth, in bytes a second.
+    /// The bandwidth of the plan, in bytes a second. Between the bandwidths of two plans, the slower plan is taken;
+    /// below all of them, the slowest.
     pub bandwidth: u64,
 }
 
-/// A plan as a trace file.
+/// A plan as a trace file of `OverlayBD`'s prefetcher.
 pub struct TraceFile {
-    /// The file.
+    /// The content of the file.
     pub bytes: Vec<u8>,
-    /// The number of its records.
+    /// The number of records (reads of layers) in the file.
     pub records: usize,
     /// The number of blocks of the plan.
     pub blocks: usize,
 }
 
-/// Makes the trace file of an image's plan.
+/// Makes a trace file of a plan of an image.
 ///
 /// # Errors
-/// If there is no such plan; errors of opening the image.
+/// [`ErrorKind::NotFound`](headstart_block::ErrorKind) if there is no such plan, `Unsupported` if the trace file would
+/// be too long; errors of opening the image and of reading its plans.
 pub fn trace_of(image: &Reference, choice: PlanChoice<'_>, stores: StoreAccess<'_>) -> Result<TraceFile> {
     let open = stores.open(image)?;
     let plans = match choice.plans {
@@ -53,8 +55,8 @@ pub fn trace_of(image: &Reference, choice: PlanChoice<'_>, stores: StoreAccess<'
     Ok(TraceFile { bytes, records: records.len(), blocks: plan.items.len() })
 }
 
-/// Publishes the image once more in its store under `tag`, with a trace as its acceleration layer; returns the digest
-/// of that image's manifest.
+/// Publishes a copy of an image in the same store, under `tag`, with `trace`, the content of a trace file, as its
+/// acceleration layer (a layer that only holds a trace). Returns the digest of the copy's manifest.
 ///
 /// # Errors
 /// Errors of the store.

@@ -12,18 +12,18 @@ use headstart_plan::overlaybd_trace::LayerExtent;
 /// layers.
 ///
 /// # Errors
-/// Those of [`LayerMap::new`]: the image has too many layers.
+/// Those of [`of_disk`].
 pub fn of_open(image: &OpenImage) -> Result<(RecordedImage, LayerMap)> {
     let size = image.disk().size();
     let key = RecordedImage { image: image.digest.to_string(), size };
     Ok((key, of_disk(image.disk(), &image.manifest)?))
 }
 
-/// Returns the map that names the layer of `manifest` from which each range of the disk is read. Zeros have
-/// none.
+/// Returns the map that names the layer of `manifest` from which each range of the disk is read. Ranges
+/// that read as zeros have no layer.
 ///
 /// # Errors
-/// Those of [`LayerMap::new`].
+/// Those of [`LayerMap::new`], if the layers of `disk` are not those of `manifest`.
 pub fn of_disk(disk: &Stack, manifest: &Manifest) -> Result<LayerMap> {
     let size = disk.size();
     let digests = manifest.disk_layers().map(|layer| layer.blob.digest).collect();
@@ -36,8 +36,8 @@ pub fn of_disk(disk: &Stack, manifest: &Manifest) -> Result<LayerMap> {
     LayerMap::new(digests, parts.filter(|(part, _)| !part.is_empty()))
 }
 
-/// Returns the extents of the disk's data, each with its layer and its offset there, all in bytes. Zeros have
-/// none.
+/// Returns the extents of the disk's data in the order of the disk. Each has its layer, its offset in the layer's file,
+/// and its length in bytes. Ranges that read as zeros have no extent.
 #[must_use]
 pub fn extents(disk: &Stack) -> Vec<LayerExtent> {
     let extent = |segment: &Segment| LayerExtent {

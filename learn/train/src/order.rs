@@ -19,19 +19,19 @@ use std::path::PathBuf;
 /// The image to make, and the plans that determine its order.
 #[derive(Clone, Debug)]
 pub struct OrderRequest {
-    /// The image.
+    /// The image to read.
     pub image: Reference,
-    /// The image to make.
+    /// The reference of the image to make, with a tag.
     pub target: Reference,
     /// The file of plans; `None` for the plan that is published with the image.
     pub plans: Option<PathBuf>,
-    /// The image's name in the plans; `None` for its digest.
+    /// The name that the plans have for the image; `None` for the image's digest.
     pub known_as: Option<String>,
-    /// The bandwidth of the plan, in bytes a second.
+    /// The bandwidth of the plan whose order is used, in bytes a second.
     pub bandwidth: u64,
-    /// The number of the group; 0 is the largest.
+    /// The number of the group of boots whose plan is used; 0 is the group with the most boots.
     pub group: usize,
-    /// `true` if blocks that only other plans name come after those of the plan.
+    /// `true` to lay out blocks that only other plans of the image name as well, after the blocks of the plan.
     pub with_others: bool,
     /// The form in which the new layer's bytes are stored: compressed or not.
     pub packing: Packing,
@@ -48,11 +48,12 @@ struct Chosen {
 }
 
 impl OrderRequest {
-    /// Makes the image. Returns the digest of the plan that was published with it, too: an image is as good without
-    /// one, so that a failure is logged.
+    /// Makes the new image, and publishes the plans with it. Returns the report about the image, and the digest of the
+    /// manifest of the published plans. The digest is `None` if publishing the plans failed: that is only logged,
+    /// because the image is as good without them.
     ///
     /// # Errors
-    /// If there is no such plan; those of [`optimize`].
+    /// [`ErrorKind::NotFound`] if there is no such plan; errors of reading the plans; those of [`optimize`].
     pub fn make(
         &self,
         stores: StoreAccess<'_>,

@@ -4,18 +4,19 @@ use headstart_block::{Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
 use headstart_plan::knowledge::OnProgress;
 
-/// Fails if the user has asked the command to stop.
+/// Returns an error if the user has asked the command to stop, so that long work ends early.
 ///
 /// # Errors
-/// [`ErrorKind::Cancelled`] if the user has.
+/// [`ErrorKind::Cancelled`] if the user has asked the command to stop.
 pub fn cancelled(progress: &dyn Progress) -> Result<()> {
     if progress.is_cancelled() { Err(Error::new(ErrorKind::Cancelled, "interrupted")) } else { Ok(()) }
 }
 
-/// Reports the progress of `work` as `task`.
+/// Calls `work` and returns its result. `work` is given a callback for its progress, which is shown to the user under
+/// the name `task`.
 ///
 /// # Errors
-/// The errors of `work`; [`ErrorKind::Cancelled`] if the user asks the command to stop.
+/// The errors of `work`; [`ErrorKind::Cancelled`] if the user asks the command to stop, which the callback returns.
 pub fn reported<T>(
     progress: &dyn Progress,
     task: &'static str,

@@ -12,10 +12,12 @@ use headstart_plan::knowledge::{Knowledge, RecordedImage};
 use headstart_plan::train::Plans;
 use serde::Serialize;
 
-/// The plan that is published with an image, otherwise with the one that it was made from.
+/// Finds the plan that is published with an image, otherwise the plan of the image that it was optimized from, which
+/// has the same disk. Returns the plan as found, and its content; `None` if neither image has a plan.
 ///
 /// # Errors
-/// Errors of the store; if the plan is damaged, or is not of one image.
+/// Errors of the store; [`ErrorKind::Corrupt`] if the plan is damaged, [`ErrorKind::Unsupported`] if it has not the
+/// plans of exactly one image.
 pub fn find(image: &Reference, stores: StoreAccess<'_>) -> Result<Option<(FoundPlan, Plans)>> {
     let stored = stores.stored(image)?;
     let finding = plan_artifact::find_known(&*stored.store, &stored.digest, &stored.manifest);
@@ -23,10 +25,10 @@ pub fn find(image: &Reference, stores: StoreAccess<'_>) -> Result<Option<(FoundP
     found.map(|found| opened(found).map_err(|e| e.about(image))).transpose()
 }
 
-/// The same, where there has to be one.
+/// Finds the published plan of an image as [`find`] does, but fails if there is none.
 ///
 /// # Errors
-/// As [`find`]; [`ErrorKind::NotFound`] if there is none.
+/// As [`find`]; [`ErrorKind::NotFound`] if no plan is published with the image.
 pub fn expect(image: &Reference, stores: StoreAccess<'_>) -> Result<(FoundPlan, Plans)> {
     find(image, stores)?.ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "no plan is published with it")
@@ -35,8 +37,9 @@ pub fn expect(image: &Reference, stores: StoreAccess<'_>) -> Result<(FoundPlan, 
     })
 }
 
-/// The blocks that boots of an open image read, by the plan that is published with it or by its boot layer; empty if
-/// they are not known.
+/// Returns the blocks, with their slices, that boots of an open image read. The source is the plan that is published
+/// with the image, whose items may name a block several times. Without such a plan, it is the image's boot layer, in
+/// which an optimized image stores the data that boots read. Empty if there is neither.
 ///
 /// # Errors
 /// As [`find`].
@@ -56,7 +59,9 @@ fn opened(found: FoundPlan) -> Result<(FoundPlan, Plans)> {
     Ok((found, plans))
 }
 
-/// An image that is to get the plans of its boots.
+/// An image with which the plans of its boots are to be published.
+///
+/// The boots of an optimized image are those of the image that it was made from, because both have the same disk.
 pub struct Publication<'a> {
     image: &'a Reference,
     digest: Digest,
@@ -69,7 +74,8 @@ pub struct Publication<'a> {
 }
 
 impl<'a> Publication<'a> {
-    /// Finds the image, before an hour of learning.
+    /// Reads the manifest of the image. Called before learning, which may take an hour, so that a wrong reference is
+    /// refused early.
     ///
     /// # Errors
     /// Errors of the store.
@@ -81,16 +87,17 @@ impl<'a> Publication<'a> {
         Ok(Self { image, digest, known_as, name, size: manifest.virtual_size })
     }
 
-    /// `true` if it was made from the image of its boots.
+    /// Returns `true` if the image was optimized from another one, whose boots it is planned from.
     #[must_use]
     pub fn is_optimized(&self) -> bool {
         self.known_as != self.digest
     }
 
-    /// The key of its boots: of a disk of its size, otherwise of the size with the most boots.
+    /// Returns the key of the image's boots in `knowledge`. If there are boots on disks of several sizes, the key is
+    /// that of the image's own size, otherwise that of the size with the most boots.
     ///
     /// # Errors
-    /// If none of the boots is of it.
+    /// [`ErrorKind::NotFound`] if no boot in `knowledge` is of the image.
     pub fn key(&self, knowledge: &Knowledge) -> Result<RecordedImage> {
         let named = knowledge.images().filter(|(key, image)| key.image == self.name && image.traces() > 0);
         let best = named.max_by_key(|(key, image)| {
@@ -99,10 +106,11 @@ impl<'a> Publication<'a> {
         best.map(|(key, _)| key.clone()).ok_or_else(|| no_boots_of(&self.name, self.image))
     }
 
-    /// Publishes the plans of its boots.
+    /// Publishes the plans of the image's boots as an artifact with the image. `plans` were made from `knowledge`.
     ///
     /// # Errors
-    /// If it has no plans; errors of the store.
+    /// [`ErrorKind::NotFound`] if `knowledge` has no boots of the image or `plans` no plan for them; errors of the
+    /// store.
     pub fn publish(
         &self,
         plans: &Plans,
@@ -143,19 +151,19 @@ pub(crate) fn no_boots_of(name: &str, image: &Reference) -> Error {
         .remedy("write NAME=IMAGE if they have another name for it; `headstart-lab trace stats` lists them")
 }
 
-/// The result of a publication.
+/// The result of publishing the plans of one image.
 #[derive(Clone, Debug, Serialize)]
 pub struct PublishedPlans {
     /// The reference of the image.
     pub image: String,
     /// The digest of the image's manifest.
     pub subject: String,
-    /// The digest of the artifact's manifest.
+    /// The digest of the manifest of the artifact that has the plans.
     pub digest: String,
-    /// The number of the publication, from 1.
+    /// The number of times that plans were published for the image, from 1.
     pub generation: u64,
-    /// `true` if it was not there already.
+    /// `true` if the artifact is new, `false` if an equal one was published before.
     pub is_new: bool,
-    /// The length of the file of plans.
+    /// The length of the published file of plans, in bytes.
     pub bytes: u64,
 }

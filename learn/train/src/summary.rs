@@ -7,26 +7,27 @@ use serde::Serialize;
 /// An image that was trained.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrainedImage {
-    /// The name that the boots have for it.
+    /// The name that the boots have for the image.
     pub image: String,
-    /// The size of its disk in bytes.
+    /// The size of the image's disk in bytes; 0 if it is unknown.
     pub size: u64,
     /// The number of traces that were learned from.
     pub traces: u64,
-    /// Traces that were left out.
+    /// The numbers of traces that were left out, by reason.
     pub outliers: Outliers,
-    /// The groups of its boots, the largest first.
+    /// The groups of boots that have plans, the largest first. Those of similar images if the image has none of its
+    /// own.
     pub groups: Vec<TrainedGroup>,
 }
 
-/// Outliers by reason.
+/// The numbers of traces of an image that were left out as outliers, by reason.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Outliers {
-    /// Traces with too few reads.
+    /// The number of traces with too few reads.
     pub few_reads: u64,
-    /// Traces that read too few blocks.
+    /// The number of traces that read too few blocks.
     pub few_blocks: u64,
-    /// Traces that read too many blocks.
+    /// The number of traces that read too many blocks.
     pub many_blocks: u64,
 }
 
@@ -41,30 +42,33 @@ impl Outliers {
 /// A group of boots with plans.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrainedGroup {
-    /// The number of its category, counted from the one that reads the least.
+    /// The number of the category that the group is in. Categories divide boots by the number of blocks that they
+    /// read; category 0 reads the fewest.
     pub category: u32,
-    /// The number of its traces.
+    /// The number of traces in the group.
     pub traces: u64,
-    /// Its plans, from the slowest link to the fastest.
+    /// The plans of the group, in ascending order of bandwidth.
     pub plans: Vec<TrainedPlan>,
 }
 
 /// A plan for one bandwidth.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrainedPlan {
-    /// The bandwidth, in bytes a second.
+    /// The bandwidth that the plan was made for, in bytes a second.
     pub rate: u64,
-    /// The bin of that bandwidth.
+    /// The name of the range of bandwidths (in MB/s) that this bandwidth is in, such as `2-10`.
     pub bin: &'static str,
-    /// The number of its blocks.
+    /// The number of blocks in the plan.
     pub blocks: usize,
-    /// The bytes of its hot slices.
+    /// The total length of the plan's hot slices, in bytes.
     pub bytes: u64,
-    /// The value for the boots that it was made from: their hit rate, or seconds of waiting, negative.
+    /// The result of the plan on the boots that it was made from; higher is better. Depending on the objective, the
+    /// average hit rate (0 to 1), or the average delay of a boot in seconds as a negative number.
     pub worth: f64,
 }
 
-/// All images of the knowledge, with the plans that were made of it.
+/// Returns a summary of each image in `knowledge`, with the plans that were made from it, in the order of the images'
+/// names and sizes.
 #[must_use]
 pub fn of_all(knowledge: &Knowledge, plans: &Plans) -> Vec<TrainedImage> {
     knowledge.images().map(|(key, image)| of_image(key, image, plans)).collect()

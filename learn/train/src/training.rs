@@ -23,17 +23,20 @@ use std::path::{Path, PathBuf};
 /// The boots to learn from, and the places of the results.
 #[derive(Clone, Debug)]
 pub struct TrainingSettings {
-    /// A directory of traces, a data set of the FAST'26 layout, or one trace.
+    /// A directory of traces, a data set of the FAST'26 layout, or one trace; `None` to learn from counts and earlier
+    /// knowledge only.
     pub traces: Option<PathBuf>,
-    /// The files or sockets of trackers whose counts are learned from.
+    /// The files or sockets from which the counts of trackers come. The caller reads them and gives the counts to
+    /// [`TrainingRun::learn`].
     pub counts: Vec<PathBuf>,
-    /// The file to write the plans to.
+    /// The file to write the plans to; `None` to write none.
     pub output: Option<PathBuf>,
-    /// The file with earlier knowledge, to which the boots are added.
+    /// The file of knowledge: read first if it exists, and written again with the new boots added; `None` to start
+    /// without knowledge and to write none.
     pub learned: Option<PathBuf>,
-    /// Images that some of the boots are of, whose layers are learned.
+    /// Images whose boots are among the traces or counts. Their layers are learned too, for plans of other images.
     pub images: Vec<NamedImage>,
-    /// Images that the plans of their boots are published with.
+    /// Images with which the plans of their boots are published.
     pub publish: Vec<NamedImage>,
     /// The factor by which guests are assumed to be faster than when they were recorded; 0 and 1 change
     /// nothing.
@@ -42,20 +45,21 @@ pub struct TrainingSettings {
     pub config: TrainConfig,
 }
 
-/// The outcome of learning.
+/// The outcome of [`TrainingRun::learn`]: the traces and counts that were learned from.
 #[derive(Debug)]
 pub struct LearnedBoots {
     /// The number of traces that were read.
     pub read: u64,
-    /// Traces that were known before.
+    /// The number of traces that had been learned before, and were not read again.
     pub known: u64,
-    /// The counts of trackers.
+    /// The results of learning from the counts of trackers, one for each tracker and image.
     pub counted: Vec<CountedBoots>,
     /// The traces that could not be read, and those that were sorted by time before learning, by reason.
     pub skipped: Skipped,
 }
 
-/// A run of training.
+/// A run of training. Its methods are called in this order: [`begin`](Self::begin), [`learn`](Self::learn),
+/// [`learn_layers`](Self::learn_layers), [`plan`](Self::plan), [`save`](Self::save).
 pub struct TrainingRun<'a> {
     settings: &'a TrainingSettings,
     stores: StoreAccess<'a>,
@@ -66,11 +70,12 @@ pub struct TrainingRun<'a> {
 }
 
 impl<'a> TrainingRun<'a> {
-    /// Begins the files, finds the images and reads the earlier knowledge: a place that cannot be used is refused
-    /// before the long work.
+    /// Checks the settings, begins to write the files, finds the images to publish with, and reads the earlier
+    /// knowledge. Faults of the settings are thus found before the long work.
     ///
     /// # Errors
-    /// If settings do not go together, a file cannot be made or read, or an image cannot be found.
+    /// [`ErrorKind::Invalid`] if settings do not go together, [`ErrorKind::Conflict`] if the earlier knowledge was
+    /// learned with another [`TrainingSettings::faster`]; errors of a file or a store.
     pub fn begin(settings: &'a TrainingSettings, stores: StoreAccess<'a>) -> Result<Self> {
         headstart_plan::policy::by_name(&settings.config.policy)?;
         if let (Some(learned), Some(output)) = (&settings.learned, &settings.output)
@@ -92,10 +97,12 @@ impl<'a> TrainingRun<'a> {
         Ok(Self { settings, stores, learned_file, plans_file, targets, knowledge })
     }
 
-    /// Learns from the traces, and from the counts of trackers, each with its place.
+    /// Learns from the traces of the settings, and from `counts`: for each tracker the path that its counts came from,
+    /// which errors name, and the counts themselves. Only counts of the images of the settings are used.
     ///
     /// # Errors
-    /// If there is nothing to learn from, or something cannot be read; an error if the user wants to stop.
+    /// [`ErrorKind::NotFound`] if there is no boot to learn from, or a tracker counted none of the images; errors of
+    /// reading the traces or a manifest; [`ErrorKind::Cancelled`] if the user asks the command to stop.
     pub fn learn(
         &mut self,
         counts: &[(&Path, Vec<ImageCounts>)],
@@ -142,10 +149,11 @@ impl<'a> TrainingRun<'a> {
         Ok(all)
     }
 
-    /// Adds the layers of the images. Those of an optimized image have no information about others.
+    /// Learns which layer of its image each part of a disk comes from, so that plans can be made for other images that
+    /// share these layers. Optimized images to publish with are left out: their layers tell nothing of other images.
     ///
     /// # Errors
-    /// If none of the boots is of one of the images, or an image cannot be opened.
+    /// [`ErrorKind::NotFound`] if one of the images has no boots that were learned; errors of opening an image.
     pub fn learn_layers(&mut self) -> Result<()> {
         let published = self.settings.publish.iter().zip(&self.targets);
         let published = published.filter(|(_, target)| !target.is_optimized()).map(|(named, _)| named);
@@ -162,19 +170,20 @@ impl<'a> TrainingRun<'a> {
         self.targets.iter().try_for_each(|target| target.key(&self.knowledge).map(drop))
     }
 
-    /// Makes the plans of all images.
+    /// Makes the plans of all images in the knowledge.
     ///
     /// # Errors
-    /// As [`train::all`]; an error if the user wants to stop.
+    /// As [`train::all`]; [`ErrorKind::Cancelled`] if the user asks the command to stop.
     pub fn plan(&self, progress: &dyn Progress) -> Result<Plans> {
         reported(progress, "making plans", |each| train::all(&self.knowledge, &self.settings.config, each))
     }
 
-    /// Writes the files, and publishes the plans. Returns the length of the file of plans, if there is one, what was
-    /// published, and the knowledge.
+    /// Writes the knowledge and the plans to their files, and publishes the plans. Returns the length of the file of
+    /// plans in bytes (`None` if none was asked for), the published plans, and the knowledge.
     ///
     /// # Errors
-    /// If a file cannot be written, an image has no plans, or its store refuses them.
+    /// Errors of writing a file, after which nothing is published; those of
+    /// [`Publication::publish`](crate::published::Publication::publish) for the first image that fails.
     pub fn save(self, plans: &Plans) -> Result<(Option<u64>, Vec<PublishedPlans>, Knowledge)> {
         let Self { stores, learned_file, plans_file, targets, knowledge, .. } = self;
         if let Some(file) = learned_file {

@@ -67,8 +67,8 @@ impl Packed {
         self.0.is_empty()
     }
 
-    /// Unpacks the trace. `block_table` is the table that it was made with, to which blocks may have been
-    /// added since.
+    /// Unpacks the trace. `block_table` must be the table that the packed trace was made with; blocks may have been
+    /// added to the table since.
     #[must_use]
     pub fn unpack(&self, block_table: &BlockTable) -> CompactTrace {
         let mut compact = CompactTrace::default();

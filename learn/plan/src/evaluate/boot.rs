@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 /// slice `i`.
 pub type Item = (BlockId, u32);
 
-/// The bytes that a miss fetches. A read misses if it accesses a slice that no transfer was started for.
+/// The part of a block that a miss fetches. A read misses if it accesses a slice that no transfer was started for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misses {
     /// The whole block; the read waits for all of it (the behaviour that the ThinkAhead paper describes).
@@ -45,7 +45,7 @@ pub struct Link {
     pub bandwidth: Bandwidth,
     /// The time from sending a request to the arrival of its first byte, in nanoseconds.
     pub round_trip: RawNanos,
-    /// The bytes that a miss fetches.
+    /// The part of a block that a miss fetches.
     pub misses: Misses,
 }
 
@@ -142,7 +142,8 @@ impl BootEvaluator {
         }
     }
 
-    /// Replays `trace` while `items` are preloaded in this order. A block should occur once in `items`.
+    /// Replays `trace` while `items` are preloaded in this order, and returns the result for this boot. A block
+    /// should occur once in `items`.
     #[must_use]
     pub fn evaluate(&mut self, items: &[Item], trace: &CompactTrace) -> BootScore {
         self.states.fill(State::default());

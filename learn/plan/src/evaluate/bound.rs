@@ -48,7 +48,8 @@ impl Block {
 }
 
 /// Returns an upper bound on the hits (reads that find all their blocks local) of any preload order on
-/// `trace`. The head of the module derives it.
+/// `trace`, over a link of bandwidth `bandwidth`. The bound counts the first 3,000 reads; the head of the module
+/// derives it.
 #[must_use]
 pub fn hits_at_most(trace: &CompactTrace, block_table: &BlockTable, bandwidth: Bandwidth) -> u64 {
     let blocks = blocks(trace, block_table, bandwidth);
@@ -103,8 +104,8 @@ fn blocks(trace: &CompactTrace, block_table: &BlockTable, bandwidth: Bandwidth) 
 }
 
 /// Returns the largest sum of entries if each row takes one column that no other row takes (the assignment
-/// problem). Entries must not be negative, rows have the same length, and there are at most as many rows as
-/// columns.
+/// problem). `gains` has the rows: their entries must not be negative, they must have the same length, and there
+/// must be at most as many rows as columns.
 ///
 /// The method of Kuhn and Munkres: rows are added one by one along the cheapest augmenting path, in rows² ·
 /// columns steps.

@@ -121,8 +121,8 @@ impl Evaluator {
         Self { ready: vec![NEVER; costs.len()], costs }
     }
 
-    /// Replays `trace` while the blocks of `order` are preloaded in this order. If a block occurs twice, its
-    /// first position counts.
+    /// Replays `trace` while the blocks of `order` are preloaded in this order, and returns the result. If a block
+    /// occurs twice in `order`, its first position counts.
     #[must_use]
     pub fn evaluate(&mut self, order: &[BlockId], trace: &CompactTrace) -> Score {
         self.ready.fill(NEVER);
@@ -163,7 +163,7 @@ impl Evaluator {
     }
 
     /// Returns the wait of each counted read of the trace that was evaluated last, in nanoseconds and in the
-    /// order of the reads. `trace` must be the one passed to [`evaluate`](Self::evaluate).
+    /// order of the reads; 0 for a hit. `trace` must be the one passed to [`evaluate`](Self::evaluate).
     pub fn waits(&self, trace: &CompactTrace) -> impl Iterator<Item = RawNanos> {
         (0..trace.counted().len()).map(|read| self.wait_of(read, trace))
     }

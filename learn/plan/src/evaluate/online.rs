@@ -1,5 +1,5 @@
-//! The paper's model, read by read: slower than [`Evaluator`](super::Evaluator), but a policy may decide as it
-//! goes, and waits come one by one. Same rules; a property test holds the two together.
+//! The paper's model, read by read: slower than [`Evaluator`](super::Evaluator), but a policy may decide at each
+//! read, and waits come one by one. The rules are the same; a property test compares the two.
 
 use crate::bandwidth::{Bandwidth, RawNanos};
 use crate::block_table::BlockTable;
@@ -10,13 +10,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A policy that decides during the boot, at each read, which blocks to preload.
 pub trait Online {
-    /// Returns the blocks to preload from the creation of the disk on, in order.
+    /// Returns the blocks (their numbers on the disk) to preload from the creation of the disk on, in order.
     fn at_creation(&mut self) -> Vec<u64> {
         Vec::new()
     }
 
-    /// Handles a read of these blocks, whose misses are queued. Returns the blocks to preload from now on, instead
-    /// of those that were to be preloaded before; `None` to go on with that.
+    /// Handles the arrival of a read of `blocks` (their numbers on the disk), after the misses of the read were
+    /// queued. Returns the blocks to preload from now on, which replace all that have not been preloaded yet; `None`
+    /// to go on with those.
     fn on_read(&mut self, blocks: &[u64]) -> Option<Vec<u64>>;
 }
 
@@ -97,8 +98,8 @@ impl Replay {
     }
 }
 
-/// Replays `trace`, a trace of `block_table`, with the decisions of `policy`. Returns the score, and the wait
-/// of each counted read in nanoseconds.
+/// Replays `trace`, which was made with `block_table`, over a link of bandwidth `bandwidth`, with the decisions of
+/// `policy`. Returns the score, and the wait of each counted read in nanoseconds, 0 for a hit.
 pub fn replay(
     policy: &mut dyn Online,
     trace: &CompactTrace,

@@ -95,8 +95,8 @@ impl ImageKnowledge {
         self.layers.as_ref()
     }
 
-    /// Returns the groups of similar boots of the image, with the traces that are kept whole. Each call makes
-    /// them again, which is slow.
+    /// Returns the groups of similar boots of the image, with the traces that are kept whole. Each call makes the
+    /// groups again or unpacks their traces, which is slow.
     #[must_use]
     pub fn model(&self) -> ImageModel {
         if let Some(model) = &self.model {

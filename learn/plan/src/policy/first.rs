@@ -56,7 +56,8 @@ fn enough(boots: u32, bandwidth: Bandwidth) -> f64 {
 }
 
 /// Returns the items of a plan for a short delay of a boot: blocks with slices that a further boot is likely
-/// to read, by average first access, then blocks with rarer slices. The head of the module defines *likely*.
+/// to read, by average first access, then blocks that have only rarer slices. The documentation of the module
+/// defines *likely*.
 #[must_use]
 pub fn items(training: &Training<'_>, aim: &Aim) -> Vec<Item> {
     let (statistics, blocks) = (training.statistics, training.block_table.blocks());

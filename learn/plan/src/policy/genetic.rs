@@ -24,7 +24,7 @@ pub struct Genetic {
     pub crossover: f64,
     /// The maximum number of generations; 0 counts as 1.
     pub generations: usize,
-    /// The number of generations without improvement after which the search ends.
+    /// The number of consecutive generations without a better individual after which the search ends.
     pub patience: usize,
 }
 
@@ -41,7 +41,7 @@ const BEGINNING: [Individual; 4] = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0,
 
 impl Genetic {
     /// Searches for the weights with the highest `fitness`. Returns the best weights and their fitness, which
-    /// may be negative. Equal seeds give equal results.
+    /// may be negative. Equal seeds give equal results, if `fitness` depends only on the weights.
     pub fn search(&self, seed: u64, mut fitness: impl FnMut(Weights) -> f64) -> (Weights, f64) {
         let random = &mut Random::new(seed);
         let mut population: Vec<Individual> = BEGINNING.into();

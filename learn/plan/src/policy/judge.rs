@@ -1,4 +1,4 @@
-//! The quality of an order by the training traces, which searching policies raise.
+//! The quality of an order of blocks, measured on the training traces. Policies that search try to raise it.
 //!
 //! The next boot has another grace period, on a host of another speed: an order that fits the times of a handful of
 //! traces to the millisecond is worse on the next than a plain one. So for hits each trace is judged as several
@@ -97,8 +97,9 @@ impl<'a> Judge<'a> {
         judge
     }
 
-    /// Returns the score of an order, averaged over the boots; higher is better. For hits, the hit rate plus
-    /// 1% of the accuracy; for the delay of a boot, the delay in seconds as a negative number.
+    /// Returns the score of an order, averaged over the boots; higher is better. If the objective is hits, the score is
+    /// the hit rate (0 to 1) plus a hundredth of [`artifact_accuracy`](crate::evaluate::Score::artifact_accuracy). If
+    /// the objective is the delay of a boot, the score is the delay in seconds as a negative number.
     #[expect(clippy::cast_precision_loss, reason = "an average over boots")]
     pub fn score(&mut self, order: &[BlockId]) -> f64 {
         let count = self.boots.len().max(1) as f64;
@@ -119,9 +120,9 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Returns the maximum number of blocks that the link can bring before the last counted read: the order
-    /// of blocks behind these does not matter. `usize::MAX` for the delay of a boot, because there the guest
-    /// waits for each block.
+    /// Returns the maximum number of blocks that the link can bring before the last counted read. The order of the
+    /// blocks after this number does not matter. `usize::MAX` if the objective is the delay of a boot, because the
+    /// guest then waits for each block.
     #[must_use]
     pub fn horizon(&self, aim: &Aim) -> usize {
         let last = |boot: &Cow<'_, CompactTrace>| boot.counted().last().map(|read| read.t_us);

@@ -10,7 +10,8 @@ use crate::evaluate::Online;
 use crate::policy::{Aim, Policy, Training};
 use std::collections::{BTreeSet, VecDeque};
 
-/// The policy `leap`, which preloads blocks along the trend of the last accesses.
+/// The policy `leap`, which decides during the boot: it preloads blocks along the trend of the last accesses
+/// ([`Trend`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Leap;
 
@@ -35,8 +36,8 @@ impl Policy for Leap {
     }
 }
 
-/// The state of the policy `leap` during one boot: the last differences between accessed blocks, and the
-/// blocks that were preloaded.
+/// The state of the policy `leap` during one boot: the differences between the numbers of the last accessed blocks,
+/// and the blocks that were preloaded.
 #[derive(Clone, Debug, Default)]
 pub struct Trend {
     last: Option<u64>,

@@ -25,12 +25,12 @@ pub struct Oracle<'a> {
     pub moves: usize,
 }
 
-/// A bound that no preload order can beat, by objective.
+/// A bound that no preload order can beat, in the unit of the objective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// The highest possible hit rate.
+    /// An upper bound on the hit rate, 0 to 1.
     HitRate(f64),
-    /// The least possible delay, in seconds.
+    /// A lower bound on the delay of the boot, in seconds.
     Delay(f64),
 }
 

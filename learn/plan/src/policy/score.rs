@@ -28,7 +28,7 @@ pub struct Scorer {
 }
 
 impl Scorer {
-    /// Makes a scorer from the statistics of a group; `window` selects the reads that count.
+    /// Makes a scorer of the blocks that the traces of a group read; `window` selects the reads that count.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn new(training: &Training<'_>, window: ReadWindow) -> Self {
@@ -45,8 +45,8 @@ impl Scorer {
         Self { scores: Vec::with_capacity(blocks.len()), blocks }
     }
 
-    /// Returns the blocks in descending order of score for these weights; blocks of equal score in the order
-    /// of the disk.
+    /// Returns the blocks in descending order of score for these weights. Blocks of equal score are in the order of
+    /// the disk.
     #[must_use]
     pub fn order(&mut self, weights: Weights) -> Vec<BlockId> {
         let Weights { alpha, beta } = weights;

@@ -24,15 +24,15 @@ use crate::policy::thinkahead::ThinkAhead;
 use crate::policy::{Aim, Judge, Objective, Policy, Proposal, Training, first};
 use headstart_block::random::Random;
 
-/// The policy `search`: for hits, it improves the order of another policy by moving blocks; for the delay of
-/// a boot, it is [`first`].
+/// The policy `search`. If the objective is hits, `search` improves the order of [`ThinkAhead`] by moving blocks. If
+/// the objective is the delay of a boot, `search` makes the plan of [`first`].
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
     /// The number of moves to try. A move puts one block at another position of the order.
     pub moves: usize,
     /// The gain in hit rate, 0 to 1, that a move must exceed to be kept. A smaller gain may be noise.
     pub gain_min: f64,
-    /// The policy whose order the search begins with.
+    /// The policy, with its settings, whose order the search begins with.
     pub start: ThinkAhead,
 }
 

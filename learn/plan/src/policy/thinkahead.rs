@@ -17,8 +17,9 @@ pub struct ThinkAhead {
 }
 
 impl ThinkAhead {
-    /// Returns the weights for a group and the order of blocks that they give. The weights are the given
-    /// ones, or those that a search finds with the scores of `judge`.
+    /// Returns weights for a group of traces, and the order of blocks by the score with these weights. The weights
+    /// are [`weights`](Self::weights) if these are given; otherwise a genetic search finds them, with the scores of
+    /// `judge` as fitness.
     #[must_use]
     pub fn weigh(
         &self,

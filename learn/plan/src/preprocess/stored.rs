@@ -93,7 +93,7 @@ impl ImageModel<Packed> {
         Ok(Self { settings, cuts, bounds, groups, dropped })
     }
 
-    /// Returns the model with its kept traces unpacked; `block_table` is the table that they were made with.
+    /// Returns the model with its kept traces unpacked; `block_table` must be the table that the traces were made with.
     #[must_use]
     pub fn unpacked(&self, block_table: &BlockTable) -> ImageModel<CompactTrace> {
         let group = |group: &Group<Packed>| Group {

@@ -12,11 +12,11 @@ use std::sync::Arc;
 const LISTED_MAX: usize = 20;
 
 impl Plans {
-    /// The plans of the image of that name; of several sizes those of `size`, otherwise those with the most traces of
-    /// their own.
+    /// Returns the plans of the image that has the name `image` and, if `size` is given, a disk of `size` bytes. Of
+    /// several sizes, plans from the image's own traces are preferred, and among these the plans from the most traces.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there are none, with the names that there are.
+    /// [`ErrorKind::NotFound`] if there is no such image. The error lists names of images that have plans.
     pub fn named(&self, image: &str, size: Option<u64>) -> Result<Arc<ImagePlans>> {
         let traces = |plans: &ImagePlans| plans.groups.iter().map(|group| group.traces).sum::<u64>();
         let named = self.images().filter(|(key, _)| key.image == image);

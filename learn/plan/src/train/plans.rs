@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 
-/// The settings and the amount of data that a set of plans was made with.
+/// The settings that a set of plans was made with, and the number of traces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Provenance {
     /// The name of the policy that made the plans.
@@ -56,7 +56,7 @@ pub(crate) enum Whose {
 pub(crate) const LAYERS_MIN: f64 = 0.5;
 
 impl Plans {
-    /// Returns the settings and the amount of data that the plans were made with.
+    /// Returns the settings that the plans were made with, and the number of traces.
     #[must_use]
     pub fn provenance(&self) -> &Provenance {
         &self.provenance
@@ -67,18 +67,18 @@ impl Plans {
         self.images.iter()
     }
 
-    /// Returns the plans for a disk of this image and size and with this metadata: the image's own, otherwise
-    /// those of similar images, otherwise [`ImagePlans::none`].
+    /// Returns the plans for a disk of the image and size `key` with the metadata `metadata`: the image's own plans,
+    /// otherwise those of similar images, otherwise [`ImagePlans::none`].
     #[must_use]
     pub fn choose(&self, key: &RecordedImage, metadata: &Metadata) -> Arc<ImagePlans> {
         self.choose_layered(key, metadata, None)
     }
 
-    /// Chooses plans like [`Plans::choose`], and also from the layers of the disk if `map` is given.
+    /// Chooses plans like [`Plans::choose`]. If `map` is given, plans can also be made from the layers of the disk.
     ///
-    /// The image's own plans are preferred. Plans of layers come next if known layers have at least half of
-    /// the disk: ranges of one layer have the same bytes at the same offset, which equal metadata cannot
-    /// promise. Then come similar images, and last the plans of layers that have less of the disk.
+    /// The image's own plans are preferred. Plans of layers come next if layers that have plans make up at least half
+    /// of the disk's data: two disks that share a layer have the same bytes at the same offsets, which equal
+    /// metadata cannot promise. Then come similar images, and last the plans of layers that make up less.
     #[must_use]
     pub fn choose_layered(
         &self,

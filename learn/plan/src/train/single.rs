@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Plans {
-    /// Returns plans for the image `key` alone, renamed to `name`, without anything learned from other
-    /// images. `image` is the knowledge that the plans were made from. `None` if the image has no plans of
-    /// its own.
+    /// Returns the plans of the image `key` alone, renamed to `name`, without anything learned from other
+    /// images. `image` is the knowledge of the image that its plans were made from. `None` if the image has no plans
+    /// from its own traces.
     #[must_use]
     pub fn only(&self, key: &RecordedImage, image: &ImageKnowledge, name: RecordedImage) -> Option<Self> {
         let plans = self.images.get(key).filter(|plans| !plans.groups.is_empty())?;
@@ -19,8 +19,8 @@ impl Plans {
         Some(Self::alone(provenance, name, Arc::clone(plans)))
     }
 
-    /// Makes a set of plans for one image alone, called `name`, from the plans that were chosen for it.
-    /// `provenance` describes the set of plans that they were chosen from.
+    /// Makes a set of plans for one image alone, called `name`, from the plans that were chosen for the image.
+    /// `provenance` describes the set of plans that `chosen` comes from.
     #[must_use]
     pub fn of_chosen(chosen: ImagePlans, provenance: &Provenance, name: RecordedImage) -> Self {
         let traces = chosen.groups.iter().map(|group| group.traces).sum();
@@ -38,8 +38,8 @@ impl Plans {
         }
     }
 
-    /// Returns the image and its plans if the set has exactly one image, like a file that travels with an
-    /// image; otherwise `None`.
+    /// Returns the image and its plans if the set has exactly one image, as a set that is published with an image has;
+    /// otherwise `None`.
     #[must_use]
     pub fn sole(&self) -> Option<(&RecordedImage, &Arc<ImagePlans>)> {
         self.images.iter().next().filter(|_| self.images.len() == 1)

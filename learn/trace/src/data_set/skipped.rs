@@ -28,7 +28,7 @@ pub enum SkipReason {
     BadMetadata,
     /// The table of creations names the trace twice; the first row counts.
     Repeated,
-    /// The operating system cannot read it.
+    /// The operating system cannot read the file.
     Unreadable,
     /// The trace has no requests.
     Empty,

@@ -5,7 +5,7 @@ use crate::record::{Op, Record};
 use crate::trace::Trace;
 use headstart_block::exact;
 
-/// The sizes of blocks, in bytes, for which reads that are in more than one block are counted.
+/// The sizes of blocks, in bytes, for which [`BootCounts::cross`] counts the reads that are in more than one block.
 pub const CROSS: [u64; 8] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20];
 
 /// The time after the first request in which accesses are counted, in microseconds: six minutes, as in the
@@ -14,8 +14,8 @@ pub const WINDOW_US: u64 = 360_000_000;
 /// The time after the first request in which the share of reads among the requests is counted, in
 /// microseconds: three minutes, as in the ThinkAhead paper.
 pub const RATIO_US: u64 = 180_000_000;
-/// The time after the first request that figure 9 of the ThinkAhead paper shows, in microseconds: two
-/// minutes.
+/// The time after the first request whose reads [`pattern`] returns, in microseconds: two minutes, as in figure 9 of
+/// the ThinkAhead paper.
 pub const PATTERN_US: u64 = 120_000_000;
 /// Most points of figure 9: more cannot be told apart.
 const PATTERN_MAX: usize = 1 << 20;
@@ -36,7 +36,7 @@ pub struct BlockUse {
 /// The numbers of one trace that the figures of the ThinkAhead paper are made from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BootCounts {
-    /// The number of reads in the first three minutes.
+    /// The number of reads in the first three minutes after the trace's first request.
     pub reads_early: u64,
     /// The number of reads and writes in the first three minutes.
     pub requests_early: u64,
@@ -109,8 +109,8 @@ impl BootCounts {
         (self.requests_early > 0).then(|| self.reads_early as f64 * 100.0 / self.requests_early as f64)
     }
 
-    /// Returns the percentage of the blocks of a disk of `size` bytes that were read; `None` if `size` is 0,
-    /// because it is unknown.
+    /// Returns the percentage of the blocks (2 MiB) of a disk of `size` bytes that were read; `None` if `size` is 0,
+    /// which stands for an unknown size.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a percentage")]
     pub fn access_percent(&self, size: u64) -> Option<f64> {
@@ -137,9 +137,9 @@ pub fn first_blocks(trace: &Trace, max: usize) -> Vec<u64> {
     first
 }
 
-/// Returns the points of figure 9 of the ThinkAhead paper, at most 2^20: the reads of the first two minutes,
-/// as microseconds since the first request and number of the block. A read of several blocks has a point for
-/// each.
+/// Returns the points of figure 9 of the ThinkAhead paper, at most 2^20: the reads of the first two minutes. A point is
+/// the time in microseconds since the first request, and the number of the block (2 MiB) that is read. A read of
+/// several blocks has a point for each block.
 #[must_use]
 pub fn pattern(trace: &Trace) -> Vec<(u64, u64)> {
     let Some(first) = trace.records.first().map(|record| record.t_us) else { return Vec::new() };

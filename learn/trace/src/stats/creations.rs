@@ -45,7 +45,7 @@ pub struct CreationFigures {
     pub images_per_user: Distribution,
     /// The percentage of users that create disks from only one image.
     pub one_image_percent: f64,
-    /// The percentage of users that create only one disk, among those that use only one image.
+    /// The percentage of users that create only one disk, among the users that create disks from only one image.
     pub one_creation_percent: f64,
     /// The number of clusters in which an image is used, for the thousand images with the most creations
     /// (figure 6 of the ThinkAhead paper).

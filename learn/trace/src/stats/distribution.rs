@@ -59,7 +59,7 @@ fn quantile(sorted: &[f64], percent: usize) -> f64 {
 }
 
 /// Returns the cumulative distribution of some numbers for a plot, at most `points` pairs: a number, and the
-/// share (0 to 1) of the numbers that are not greater.
+/// share (0 to 1) of the numbers that are not greater. `points` of 0 counts as 1; empty without numbers.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a share")]
 pub fn cumulative(numbers: &[f64], points: usize) -> Vec<(f64, f64)> {
@@ -150,8 +150,8 @@ impl LogHistogram {
         0
     }
 
-    /// Returns the cumulative distribution for a plot, a pair for each counter in use: the smallest number of
-    /// the counter, and the share (0 to 1) of numbers in this counter or below.
+    /// Returns the cumulative distribution for a plot, a pair for each counter that has counted a number: the smallest
+    /// number that the counter stands for, and the share (0 to 1) of added numbers in this counter or below.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn cumulative(&self) -> Vec<(u64, f64)> {

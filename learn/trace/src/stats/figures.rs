@@ -120,11 +120,11 @@ pub struct Deviations {
 /// Jaccard's index, 0 to 1, of the blocks of two images, by the metadata that the images share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct SimilarityTiers {
-    /// The index of images with the same family, but not the same user.
+    /// The index of pairs of images with the same family, but not the same user.
     pub family: Distribution,
-    /// The index of images with the same family and user, but not the same configuration.
+    /// The index of pairs of images with the same family and user, but not the same configuration.
     pub user: Distribution,
-    /// The index of images with the same family, user and configuration.
+    /// The index of pairs of images with the same family, user and configuration.
     pub metadata: Distribution,
 }
 
@@ -172,8 +172,8 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Adds a trace. Traces of one image and one size of disk must be added one after another, the order of a
-    /// [`DataSet`](crate::DataSet); otherwise they count as traces of different images.
+    /// Adds a trace: its metadata and its counts. Traces of one image and one size of disk must be added one after
+    /// another, as a [`DataSet`](crate::DataSet) orders them; otherwise they count as traces of different images.
     #[expect(clippy::cast_precision_loss, reason = "seconds")]
     pub fn add(&mut self, creation: &Creation, boot: &BootCounts) {
         let samples = self.samples.of(MakerKind::of(&creation.image));

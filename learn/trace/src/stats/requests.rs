@@ -72,7 +72,7 @@ impl RequestStats {
         stats
     }
 
-    /// Adds the counts of another trace.
+    /// Adds the counts of another trace, or of several.
     pub fn add(&mut self, other: &Self) {
         let add = |sum: &mut u64, value: u64| *sum = sum.saturating_add(value);
         add(&mut self.reads, other.reads);
