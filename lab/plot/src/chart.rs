@@ -20,7 +20,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// A picture with this title, and no panel yet.
+    /// Creates a picture with this title, without a note and without panels.
     #[must_use]
     pub fn new(title: impl Into<String>) -> Self {
         Self {
@@ -33,13 +33,13 @@ impl Picture {
         }
     }
 
-    /// Sets the line under the title.
+    /// Sets the line under the title that describes the data.
     #[must_use]
     pub fn note(self, note: impl Into<String>) -> Self {
         Self { note: note.into(), ..self }
     }
 
-    /// Sets the number of panels in a row.
+    /// Sets the number of panels in a row; 0 counts as 1.
     #[must_use]
     pub fn columns(self, columns: usize) -> Self {
         Self { columns, ..self }
@@ -80,7 +80,7 @@ pub struct Chart {
 }
 
 impl Chart {
-    /// A chart with these axes, and no series yet.
+    /// Creates a chart with these axes, without a title and without series.
     #[must_use]
     pub fn new(x: Axis, y: Axis) -> Self {
         Self { x, y, ..Self::default() }
@@ -167,7 +167,7 @@ impl Axis {
         Self { max: Some(max), ..self }
     }
 
-    /// Marks only whole numbers.
+    /// Restricts the marks of the axis to whole numbers, as for counts.
     #[must_use]
     pub fn whole(self) -> Self {
         Self { whole: true, ..self }
@@ -188,7 +188,8 @@ pub enum Scale {
     Linear,
     /// A logarithmic scale: equal ratios have equal lengths.
     Log,
-    /// Categories with these names: each whole number from 0 has a name and a slot.
+    /// Categories with these names: the whole numbers from 0 on stand for the names in order, and each has an equal
+    /// part of the axis.
     Categories(Vec<String>),
 }
 
@@ -199,9 +200,9 @@ pub struct Series {
     pub name: String,
     /// The data, with the form in which they are drawn.
     pub data: Data,
-    /// Index of the style in [`palette`](crate::palette). `None`: the next one in the order of the series.
+    /// Index of the style in [`palette`](crate::palette). `None`: the next style in the order of the series.
     pub style: Option<usize>,
-    /// A colour that replaces that of the style. `None`: the style's.
+    /// A colour that replaces the colour of the style. `None`: the style's colour is used.
     pub color: Option<Color>,
     /// `true` if markers are small, which suits many points.
     pub small: bool,
@@ -221,8 +222,8 @@ impl Series {
         Self::new(name, Data::Line(points))
     }
 
-    /// Creates a cumulative distribution, drawn in steps: pairs of a number and the share of all numbers up
-    /// to it (0 to 1), both ascending.
+    /// Creates a cumulative distribution, drawn in steps. Each point is a number and the share (0 to 1) of all numbers
+    /// that are not greater; both must be ascending.
     #[must_use]
     pub fn steps(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self::new(name, Data::Steps(points))
@@ -280,7 +281,7 @@ impl Series {
         Self { style: Some(style), ..self }
     }
 
-    /// Sets a colour that replaces that of the style.
+    /// Sets a colour that replaces the colour of the style.
     #[must_use]
     pub fn color(self, color: Color) -> Self {
         Self { color: Some(color), ..self }

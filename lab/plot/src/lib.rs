@@ -55,7 +55,7 @@ impl Picture {
     /// [`Picture::width`]; a scale of 2 is sharp on most screens and in print.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] if the picture would have too many pixels, or none.
+    /// [`headstart_block::ErrorKind::Invalid`] if the picture would have too many pixels, or no pixels.
     pub fn png(&self, scale: f64) -> Result<Vec<u8>> {
         png::write(&layout::lay_out(self), scale)
     }

@@ -31,8 +31,8 @@ pub fn round_step(least: f64) -> f64 {
     if step.is_finite() && step > 0.0 { step } else { 1.0 }
 }
 
-/// Returns a round number that is at least `number` and little above it. A use is a common end for several
-/// axes.
+/// Returns a round number that is at least `number`, and above it by less than a third of its absolute value. `number`
+/// is returned unchanged if it is not finite. A use is a common end for several axes.
 #[must_use]
 pub fn round_up(number: f64) -> f64 {
     let step = round_step(number.abs() / 8.0);

@@ -8,12 +8,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// BlockFlex's predictor of the duration of a level (OSDI 2022, section 4.4.2): for each level an LSTM of 50
-/// nodes over the last [`LOOK`] durations. Its output is multiplied by `1 - setting`.
+/// nodes over the last [`LOOK`] durations of the level. The forecast is the predicted duration times `1 - setting`,
+/// less the time for which the level has been held already.
 ///
-/// Durations go in and come out as base-2 logarithms of seconds, scaled to about 0 to 1. A network is created
-/// when its level ends for the second time. Each time the level ends, the network is trained with [`PASSES`]
+/// The networks work with base-2 logarithms of seconds, scaled to about 0 to 1. The network of a level is created
+/// when the level ends for the second time. Each time the level ends, its network is trained with [`PASSES`]
 /// iterations, each on one of the remembered durations in turn. With 12 bytes a weight, [`NETWORKS`] networks
-/// fit into the 1.7 MB of a vSSD (virtual SSD); other levels are predicted by their last duration.
+/// fit into the 1.7 MB of memory that the predictors of a vSSD (virtual SSD) may take. A level without a network is
+/// predicted by its last duration.
 #[derive(Clone, Debug)]
 pub struct LengthLstm {
     quantity: Quantity,
@@ -24,7 +26,7 @@ pub struct LengthLstm {
 }
 
 /// Training iterations of a level's network each time the level ends. A level lasts about ten steps of three
-/// minutes, and BlockFlex (OSDI 2022) trains once at each.
+/// minutes, and BlockFlex (OSDI 2022) trains once at each step.
 pub const PASSES: usize = 10;
 
 /// The default for the number of networks in one predictor of durations, each for one level.
@@ -34,7 +36,8 @@ pub const NETWORKS: usize = 6;
 const OCTAVES: f32 = 21.0;
 
 impl LengthLstm {
-    /// Creates a predictor with random weights from `seed`, and at most `most` networks, each for one level.
+    /// Creates a predictor of the durations of the levels of `quantity`, with random weights from `seed` and at most
+    /// `most` networks, each for one level.
     #[must_use]
     pub fn new(quantity: Quantity, most: usize, seed: u64) -> Self {
         Self { quantity, lengths: Lengths::default(), networks: BTreeMap::new(), most, seed }

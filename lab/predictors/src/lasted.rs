@@ -21,7 +21,7 @@ use std::time::Duration;
 pub enum Ends {
     /// The level changes, up or down.
     Other,
-    /// The level rises above that of the forecast's time.
+    /// The level rises above the level at the time of the forecast.
     More,
 }
 
@@ -63,8 +63,9 @@ fn candidates(quantity: Quantity) -> Vec<Candidate> {
     ]
 }
 
-/// Scores each predictor of durations with each of its settings, on a series of runs; durations that have not
-/// ended by the end of the series do not count.
+/// Scores each predictor of durations with each of its settings, on a series of runs (levels with their durations)
+/// of `quantity`. `ends` says which event ends a duration, `side` if forecasts are for supply or for demand.
+/// Durations that have not ended by the end of the series do not count.
 #[must_use]
 pub fn frontier(runs: &[LevelRun], quantity: Quantity, ends: Ends, side: Side) -> Vec<PredictorScore> {
     let runs: Vec<(Level, Duration)> =

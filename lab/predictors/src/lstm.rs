@@ -1,7 +1,8 @@
 //! BlockFlex's predictors of a level: LSTMs that learn as they go (section 4.4.2).
 //!
-//! Every step (three minutes) the network learns from the last [`LOOK`] steps before the horizon the need that came
-//! after them, by one iteration, and gives from the last [`LOOK`] steps the probability of each level. For bandwidth
+//! At every step (three minutes), the network is trained by one iteration: its input is the [`LOOK`] steps that ended
+//! one horizon ago, its target the need that came after them. Then it gives, from the last [`LOOK`] steps, the
+//! probability of each level one horizon ahead. For bandwidth
 //! its input is the maximum, the minimum and the mean of bandwidth and of operations a second, for capacity the same of
 //! use and the change of use. The input is scaled to about 0 to 1. The rest is the paper's: 16
 //! nodes and a rate of 0.005 for bandwidth, 4 nodes and 0.04 for capacity.
@@ -54,8 +55,9 @@ pub struct LevelLstm {
 }
 
 impl LevelLstm {
-    /// Creates a predictor of levels from 0 to `highest` (limited to the range from 1 to [`HIGHEST`]),
-    /// `horizon` steps ahead (at least 1), with random weights from `seed`.
+    /// Creates a predictor of levels of `quantity` from 0 to `highest` (limited to the range from 1 to [`HIGHEST`]),
+    /// `horizon` steps ahead (at least 1), with random weights from `seed`. `need` says which steps up to the horizon
+    /// the forecast must cover.
     #[must_use]
     pub fn new(
         quantity: Quantity,

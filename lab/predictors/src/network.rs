@@ -99,8 +99,8 @@ impl Network {
         Self { shape, weights, mean: vec![0.0; size], square: vec![0.0; size], decayed: [1.0; 2] }
     }
 
-    /// Returns the output after a sequence of steps. `steps` holds the inputs of the first step, then those
-    /// of the next, and so on.
+    /// Returns the output after a sequence of steps. `steps` holds the inputs of the first step, then the inputs
+    /// of the next step, and so on.
     #[must_use]
     pub fn infer(&self, steps: &[f32]) -> Vec<f32> {
         self.run(steps).1

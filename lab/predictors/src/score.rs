@@ -187,8 +187,8 @@ pub fn frontier_of(
     points
 }
 
-/// Returns the lower convex hull of a predictor's scores as pairs of coverage and waste, both ascending: the
-/// best that mixing two settings can reach.
+/// Returns the lower convex hull of the scores of the predictor named `predictor`, as pairs of coverage and waste, both
+/// ascending: the least waste that mixing two settings can reach. Empty without scores of this predictor.
 #[must_use]
 pub fn hull(points: &[PredictorScore], predictor: &str) -> Vec<(f64, f64)> {
     let own = points.iter().filter(|point| point.predictor == predictor);
@@ -221,8 +221,8 @@ pub fn waste_at(points: &[PredictorScore], predictor: &str, coverage: f64) -> Op
     Some(left.1 + (right.1 - left.1) * (coverage - left.0) / (right.0 - left.0))
 }
 
-/// Returns the names of the predictors in `points`, in their order: the trained ones if `learned`, otherwise
-/// the plain ones.
+/// Returns the names of the trained predictors in `points` if `learned`, otherwise of the plain ones, in the order of
+/// `points`. Scores of one predictor must be next to each other.
 #[must_use]
 pub fn names(points: &[PredictorScore], learned: bool) -> Vec<&'static str> {
     let mut names: Vec<&'static str> =
@@ -240,8 +240,8 @@ pub fn best(points: &[PredictorScore], learned: bool, coverage: f64) -> Option<(
     wastes.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// The share by which a trained predictor must waste less than the best plain one to become the default: on
-/// each series that was left out when it was selected.
+/// The share, 0 to 1, by which a trained predictor must waste less than the best plain one to become the default. This
+/// must hold on each series of the cross-validation, when the predictor is selected by the other series.
 pub const WORTH_IT: f64 = 0.1;
 
 /// Results of one round of cross-validation: the series that is left out is judged with predictors that the
@@ -250,8 +250,8 @@ pub const WORTH_IT: f64 = 0.1;
 pub struct Fold {
     /// Name of the trained predictor that wastes least on the other series.
     pub learned: &'static str,
-    /// Waste of [`Fold::learned`] on the left-out series at the requested coverage; infinite if it does not
-    /// reach that.
+    /// Waste of [`Fold::learned`] on the left-out series at the requested coverage; infinite if the predictor does
+    /// not reach that coverage.
     pub learned_waste: f64,
     /// Name of the plain predictor that wastes least on the left-out series. It is selected with knowledge of
     /// the result, which favours plain predictors.
@@ -266,8 +266,8 @@ pub struct Fold {
 }
 
 impl Fold {
-    /// Returns the share by which [`Fold::learned`] wastes less than [`Fold::plain`]; negative if it wastes
-    /// more, 0 if the plain one wastes nothing.
+    /// Returns the share, up to 1, by which [`Fold::learned`] wastes less than [`Fold::plain`]; negative if it wastes
+    /// more, 0 if the plain predictor wastes nothing.
     #[must_use]
     pub fn saving(&self) -> f64 {
         if self.plain_waste > 0.0 { 1.0 - self.learned_waste / self.plain_waste } else { 0.0 }

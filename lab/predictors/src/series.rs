@@ -104,8 +104,8 @@ impl DemandSeries {
         self.runs.iter().map(|run| run.level).fold(0.0, f32::max)
     }
 
-    /// Divides the series into steps of duration `step`, in order. A rest that is shorter than a step is left
-    /// out; there are no steps if `step` is zero.
+    /// Divides the series into steps of duration `step`, in order. A rest at the end that is shorter than a step is
+    /// left out; there are no steps if `step` is zero.
     pub fn steps(&self, step: Duration) -> impl Iterator<Item = SeriesStep> + '_ {
         Steps { runs: &self.runs, left: self.runs.first().map_or(Duration::ZERO, |run| run.length), step }
     }

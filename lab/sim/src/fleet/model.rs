@@ -122,7 +122,7 @@ pub enum Way {
     /// All of the image is on each host before the run.
     Local,
     /// All of the image is sent to all hosts before their disks are attached, chunk by chunk along a tree.
-    /// Each host forwards a chunk as soon as it has it, to this number of other hosts.
+    /// Each host forwards a chunk to this number of other hosts as soon as the chunk has arrived.
     Broadcast(u32),
     /// Hosts fetch from each other and from the store, with the nodes of the product's swarm.
     Swarm(Box<SwarmModel>),
@@ -143,8 +143,8 @@ pub struct SwarmModel {
     pub tell_every: Duration,
     /// The hosts that have all of the image before the run.
     pub warm: Warm,
-    /// The number of complete copies of the image that are striped over all hosts before the run; if there
-    /// are any, nodes do not fetch from the store. 0: none.
+    /// The number of complete copies of the image that are striped over all hosts before the run. With one copy or
+    /// more, nodes do not fetch from the store. 0: no copies.
     pub pinned: u32,
     /// The recent requests that each root remembers from an earlier run, by host: see
     /// [`FleetOutcome::recent`](super::FleetOutcome::recent). Empty: roots remember nothing.
@@ -180,8 +180,8 @@ pub enum Warm {
 /// the second.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FleetFaults {
-    /// The number of messages between hosts, in a million, that are lost. Lost adverts (announcements of
-    /// chunks) never arrive; other messages arrive late, as after a retransmission by TCP.
+    /// The number of messages between hosts that are lost, in a million messages. Lost adverts (announcements of
+    /// chunks) never arrive; other lost messages arrive late, as after a retransmission by TCP.
     pub loss_per_million: u32,
     /// Groups of hosts that die, each with its time.
     pub deaths: Vec<Death>,
@@ -212,9 +212,9 @@ pub struct FleetFaults {
 /// Hosts that die at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// Virtual time at which they die.
+    /// Virtual time at which the hosts die.
     pub at: Nanos,
-    /// The number of hosts that die, in a million; they are drawn from all, including roots. Ignored if
+    /// The share of the hosts that die, in millionths. They are drawn from all hosts, including roots. Ignored if
     /// [`Death::roots`] is set.
     pub per_million: u32,
     /// `true` if all roots die and no other host does; without a swarm, nothing happens then.
@@ -227,7 +227,7 @@ pub struct Death {
 pub struct Restart {
     /// Virtual time at which the agents end.
     pub at: Nanos,
-    /// The number of hosts, in a million, whose agents restart; they are drawn from all, including roots.
+    /// The share of the hosts whose agents restart, in millionths. They are drawn from all hosts, including roots.
     pub per_million: u32,
     /// Time from the end of the old agent to the start of the new one.
     pub away: Duration,
@@ -245,11 +245,13 @@ pub(crate) const SENT_AGAIN: Nanos = Nanos(200_000_000);
 /// A disk of the workload: its host, the time of its attachment, and its reads.
 #[derive(Clone, Debug)]
 pub struct DiskModel {
-    /// The number of the host that it is attached to, from 0; a disk of a host beyond the fleet's is ignored.
+    /// The number of the host that the disk is attached to, from 0. A disk whose host number is not below
+    /// [`FleetModel::hosts`] is ignored.
     pub host: u32,
-    /// Virtual time at which its attachment begins; the disk can be read [`Workload::opened_before`] later.
+    /// Virtual time at which the attachment of the disk begins; the disk can be read [`Workload::opened_before`]
+    /// later.
     pub at: Nanos,
-    /// Index in [`Workload::boots`] of the recorded boot that it replays.
+    /// Index in [`Workload::boots`] of the recorded boot that the disk replays.
     pub boot: u32,
 }
 
@@ -290,7 +292,7 @@ pub struct Region {
     /// Length of a read, in bytes; 0 counts as 1.
     pub read: u64,
     /// The number of reads that are in flight together, at least one: a new read begins as soon as the
-    /// earliest of them is complete.
+    /// earliest of the reads in flight is complete.
     pub ahead: u32,
     /// Length, in bytes, of a part at the start of the image that every disk reads before its region. 0:
     /// none.
@@ -331,7 +333,8 @@ impl Workload {
     }
 
     /// Returns a workload with `each` disks on each of `hosts` hosts. Each disk replays one of `boots`, drawn
-    /// with `seed`, and its attachment begins at a random time from 0 to `jitter`.
+    /// with `seed`, and its attachment begins at a random time from 0 to `jitter`. `shape` is the size of the image
+    /// and the layout of its blobs.
     #[must_use]
     pub fn boots(
         hosts: u32,

@@ -9,8 +9,8 @@ use serde::Serialize;
 pub struct DiskOutcome {
     /// The number of the host that the disk was attached to.
     pub host: u32,
-    /// Virtual time for which the end of the attachment was planned, from which on the disk can be read; it
-    /// ends later if the disk has to wait for a broadcast.
+    /// Virtual time for which the end of the attachment was planned, from which on the disk can be read. The
+    /// attachment ends later than planned if the disk has to wait for a broadcast.
     pub attached: Nanos,
     /// Virtual time at which the last read ended; [`Nanos::NEVER`] if not all reads did.
     pub completed: Nanos,
@@ -45,8 +45,7 @@ impl DiskOutcome {
     }
 }
 
-/// Bytes that one host received and sent: from the store and peers without, on its link with the overhead of
-/// the network.
+/// Bytes that one host received and sent. The overhead of the network is included where a field says so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostOutcome {
     /// Bytes received from the store.
@@ -95,7 +94,8 @@ pub struct FleetOutcome {
     pub recent: Vec<headstart_swarm::recent::Saved>,
     /// Bytes that the store sent, without the overhead of the network.
     pub store_bytes: u64,
-    /// Approximate number of bytes that the store sent again: of chunks that it had sent before, to any host.
+    /// Approximate number of bytes that the store sent again, that is, bytes of chunks that it had sent to any host
+    /// before.
     pub store_again: u64,
     /// The number of times that a node wrongly said that a chunk is on its host; anything but 0 is a bug in
     /// the node.
@@ -109,16 +109,16 @@ pub struct FleetOutcome {
 }
 
 /// Summary of a run. Durations are in seconds, rates in bytes a second; bytes are of one host unless stated
-/// otherwise.
+/// otherwise. A disk is *complete* if all its reads are. Values over no disks or hosts are 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FleetSummary {
-    /// The number of disks on hosts that did not die; the durations and rates below are theirs.
+    /// The number of disks on hosts that did not die. The durations and rates below are of these disks.
     pub disks: usize,
     /// The number of disks, on hosts that did not die, with a read that did not complete.
     pub incomplete: usize,
     /// The number of reads that failed because their deadline had passed, on hosts that did not die.
     pub failed: u64,
-    /// Seconds from the earliest planned attachment of a disk to the latest completion of one.
+    /// Seconds from the earliest planned attachment of a disk to the end of the last read of all complete disks.
     pub completion: f64,
     /// Median over the complete disks of the seconds from the planned attachment to the end of the last read.
     pub took_p50: f64,
@@ -130,7 +130,7 @@ pub struct FleetSummary {
     pub took_max: f64,
     /// Seconds that a disk's reads waited in total, averaged over the disks.
     pub waited: f64,
-    /// Throughput of the slowest disk, in bytes a second; 0 if one did not complete.
+    /// Throughput of the slowest disk, in bytes a second; 0 if any disk is not complete.
     pub slowest: f64,
     /// Throughput of the fastest disk, in bytes a second.
     pub fastest: f64,
@@ -153,7 +153,7 @@ pub struct FleetSummary {
     /// Bytes of chunks fetched ahead because peers had advertised or pushed them, and never read, on the host
     /// with most of them.
     pub unmatched_max: u64,
-    /// Bytes of chunks sent to peers, by the host that sent most.
+    /// Bytes of chunks that one host sent to peers, for the host that sent most.
     pub sent_max: u64,
     /// Bytes of messages (not chunks) that a host sent, averaged over all hosts.
     pub talk: f64,
@@ -175,8 +175,9 @@ pub struct FleetSummary {
 }
 
 impl FleetOutcome {
-    /// Returns the percentile `percent` (0 to 100) of the delays of disks against `other`, a run of the same
-    /// disks, in seconds. Disks that did not complete in both runs are left out.
+    /// Returns the percentile `percent` (0 to 100) of the times, in seconds, by which disks took longer in this run
+    /// than in `other`, a run of the same disks. A disk that took no longer counts as 0. Disks that did not complete
+    /// in both runs are left out; the result is 0 if no disk completed in both.
     #[must_use]
     pub fn later_than(&self, other: &Self, percent: u8) -> f64 {
         let both = self.disks.iter().zip(&other.disks);

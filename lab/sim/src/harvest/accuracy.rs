@@ -1,8 +1,8 @@
-//! The share of forecasts that cover the need, by provisioning ratio (section 4.4.3, figure 14).
+//! The share of forecasts that cover the need, by provisioning ratio (BlockFlex, section 4.4.3, figure 14).
 //!
-//! A forecast of a level covers the need if it is at least the level that was needed; one of a duration, if the storage
-//! lasted as long. The ratio is added to levels and taken off durations. Levels are a VM's own channels, and units of
-//! 16 GB.
+//! A forecast of a level covers the need if it is at least the level that was needed; a forecast of a duration, if
+//! the level lasted at least as long. The ratio, a share, is added to forecast levels and taken off forecast
+//! durations. Levels are a VM's own channels, and units of 16 GB.
 
 use super::course::{Course, STEP, Seconds};
 use super::fleet::Fleet;
@@ -32,8 +32,8 @@ pub struct PredictorAccuracy {
     pub minutes: usize,
     /// Share of the forecasts that cover the need, 0 to 1, for each of [`RATIOS`].
     pub covered: Vec<f64>,
-    /// Waste of the forecasts that cover the need, relative to the sum of all needs, for each of [`RATIOS`].
-    /// Waste is the excess of the forecast for levels, and the shortfall for durations.
+    /// Waste of the forecasts that cover the need, relative to the sum of all needs, for each of [`RATIOS`]. The
+    /// waste is the amount by which a forecast level is above the need, or a forecast duration below the real one.
     pub waste: Vec<f64>,
 }
 
@@ -65,8 +65,8 @@ impl Sums {
     }
 }
 
-/// Measures the product's simplest predictor (the last value) and the paper's (LSTM networks) on the first
-/// `vms` VMs of a fleet.
+/// Measures the product's simplest predictor (the last value) and BlockFlex's predictors (LSTM networks) on the first
+/// `vms` regular VMs of a fleet.
 #[must_use]
 pub fn accuracy(fleet: &Fleet, vms: usize) -> Vec<PredictorAccuracy> {
     let span = fleet.settings.span();

@@ -1,8 +1,8 @@
 //! Storage that could be harvested, and for how long (section 2.2, figures 4 to 6).
 //!
 //! The paper asks at each moment of a trace if a hypothetical harvest VM that came now could have its request without a
-//! break for a given time, and reports the mean over the trace. Here each moment counts from which the time still fits
-//! into the watched span.
+//! break for a given time, and reports the mean over the trace. Here a moment counts only if the given time, begun at
+//! that moment, ends within the simulated span.
 
 use super::course::{Course, Seconds, share_of_starts};
 use super::fleet::Fleet;
@@ -16,14 +16,14 @@ pub const SHARES: [f64; 3] = [0.10, 0.25, 0.50];
 /// The requested capacities in GB, as in figures 5 and 6 (BlockFlex, OSDI 2022).
 pub const GIGABYTES: [u32; 3] = [128, 256, 512];
 
-/// A line of figures 4 to 6 (BlockFlex, OSDI 2022): a request, and the share of lenders that could meet it
-/// for each duration.
+/// A line of figures 4 to 6 (BlockFlex, OSDI 2022): a request for storage, and the share of lenders that could meet the
+/// request for each duration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Available {
     /// The requested amount in words, such as `128 GB`.
     pub request: String,
     /// Share of lenders (servers or unsold VMs) that could meet the request, 0 to 1, averaged over all
-    /// moments, for each duration of [`hours`]. Empty if figure 6 has no unsold VM of the size.
+    /// moments, for each duration of [`hours`]. In figure 6, empty if the fleet has no unsold VM of the size.
     pub share: Vec<f64>,
 }
 

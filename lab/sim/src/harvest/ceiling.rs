@@ -1,8 +1,9 @@
 //! The oracle's ceiling: what no allocator can exceed, whatever it knows of the future.
 //!
-//! The rules are the product's: a gSSD is a multiple of the capacity grain and lasts at least the grain of time; a home
-//! lends one gSSD at a time, to one harvest VM, an unsold one as many as it has channels; a harvest VM uses no more
-//! than it really needs, and only while it is there. The oracle has everything else for free: it knows the future use
+//! The rules are the product's: the capacity of a gSSD (the unit that is lent) is a multiple of the broker's grain of
+//! capacity, and a gSSD lasts at least the grain of time; a home (lender) lends one gSSD at a time, to one harvest VM;
+//! unsold storage lends as many as it has channels; a harvest VM uses no more than it really needs, and only while it
+//! exists. The oracle has everything else for free: it knows the future use
 //! of every VM; it cuts gSSDs again at every step, moves data between them in no time, and serves any part of any
 //! request. So at each step it gains at most the lesser of
 //!
@@ -31,7 +32,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Converts the broker's granularity of loans, whose capacity is in flash blocks.
+    /// Converts the broker's granularity of loans, which has capacity in flash blocks, to GB and seconds.
     #[must_use]
     pub fn of(grain: &Grain) -> Self {
         let lasts = saturating(grain.lasts.as_secs());
@@ -50,8 +51,8 @@ pub struct Ceiling {
     pub homes: Vec<usize>,
     /// Storage that all harvest VMs together would use in each step, in GB.
     pub demand: Vec<f64>,
-    /// Storage that the harvest VMs with the largest use would use in each step, in GB; they are as many as
-    /// [`Ceiling::homes`] says.
+    /// Storage that the harvest VMs with the largest use would use together in each step, in GB. The number of these
+    /// VMs is that of [`Ceiling::homes`] for the step.
     pub largest: Vec<f64>,
 }
 

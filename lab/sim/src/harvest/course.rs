@@ -1,4 +1,4 @@
-//! A level over time: the use of a VM, as a share of the storage that it owns.
+//! A level over time, such as the used share of the storage that a VM owns.
 
 /// A moment in seconds since the beginning of a fleet, or a duration in seconds.
 pub type Seconds = u32;
@@ -131,9 +131,9 @@ impl Course {
     }
 }
 
-/// Returns the share, 0 to 1, of starting seconds for which a span of `lasts` seconds lies within one of
-/// `whiles` (pairs of start and end). Only starts for which the span ends by `end` count; 0 if there are
-/// none.
+/// Returns the share, 0 to 1, of starting seconds for which a span of `lasts` seconds is within one of
+/// `whiles` (pairs of start and end). Only starts for which the span ends by `end` count; 0 if there are no such
+/// starts.
 #[must_use]
 pub fn share_of_starts(whiles: &[(Seconds, Seconds)], lasts: Seconds, end: Seconds) -> f64 {
     if lasts > end {

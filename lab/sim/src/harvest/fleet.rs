@@ -90,7 +90,7 @@ impl RegularVm {
     }
 }
 
-/// Storage of the size of one VM that is unsold for some time.
+/// A lot: storage of the size of one VM (an unsold VM) that is unsold for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lot {
     /// The number of the server with the storage, from 0.

@@ -1,7 +1,8 @@
 //! The sources of forecasts for a simulated fleet: the product's predictors, or a clairvoyant that knows the future.
 //!
-//! The *clairvoyant* forecasts for a home, by its future use, the gSSD with the highest value: of all whiles from now
-//! on the one whose free capacity, in whole grains, times its length is largest, no longer than nine days. It drives
+//! The *clairvoyant* forecasts for a home (a lender), by its future use, the gSSD (loan of storage) with the highest
+//! value: of all spans that begin now and are no longer than nine days, the span for which free capacity, in whole
+//! grains, times length is largest. It drives
 //! the same broker under the same rules, so its gain can be reached; [`super::ceiling`] gives the bound that cannot.
 
 use super::course::{Course, STEP, Seconds, Window};

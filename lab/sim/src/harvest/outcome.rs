@@ -11,8 +11,8 @@ use serde::{Serialize, Serializer};
 pub struct Ended {
     /// Leases that ended because the harvest VM was done.
     pub done: u64,
-    /// Leases that the broker ended while the harvest VM still needed them; its data was moved, or it was
-    /// evicted.
+    /// Leases that the broker ended while the harvest VM still needed them: the data of the VM was moved, or the VM was
+    /// evicted and its data was lost.
     pub taken: u64,
     /// Leases that were in use when the storage under them was sold; always 0 for storage of regular VMs.
     pub sold: u64,
@@ -23,11 +23,11 @@ pub struct Ended {
 pub struct FleetPoint {
     /// Second at which the step begins, since the beginning of the fleet.
     pub seconds: Seconds,
-    /// Capacity in GB that regular VMs own, or of all servers with unsold storage.
+    /// Capacity, in GB, that regular VMs own; in a simulation of unsold storage, the capacity of all its servers.
     pub owned: f64,
-    /// Capacity in GB that regular VMs use, or that is sold on servers with unsold storage.
+    /// Capacity, in GB, that regular VMs use; in a simulation of unsold storage, the capacity that is sold.
     pub used: f64,
-    /// Capacity in GB that harvest VMs use, of that which is owned and not used.
+    /// Capacity, in GB, that harvest VMs use of the difference between [`owned`](Self::owned) and [`used`](Self::used).
     pub harvested: f64,
 }
 
@@ -50,14 +50,14 @@ pub struct HarvestOutcome {
     /// The number of requests for storage that were refused. A harvest VM requests again every 15 minutes,
     /// and each refusal counts.
     pub refused: u64,
-    /// The number of evictions: a harvest VM lost its gSSDs with its data, and requests others.
+    /// The number of evictions. In each, a harvest VM lost its gSSDs with the data on them, and then requests others.
     pub evicted: u64,
     /// The number of leases by the way in which they ended.
     pub ended: Ended,
     /// The number of steps of three minutes in which a home (lender) needed back storage that it had lent,
     /// summed over all homes.
     pub pressed: u64,
-    /// Storage that homes needed and had lent, until they got it back, in flash blocks times seconds.
+    /// Storage that homes had lent and needed back, in flash blocks times the seconds until they got it back.
     pub short_block_seconds: u64,
     /// Storage that harvest VMs used, in GB times seconds.
     pub gain: f64,
@@ -88,20 +88,20 @@ impl HarvestOutcome {
         }
     }
 
-    /// Returns the share of leases, 0 to 1, that ended before the harvest VM was done: reclaimed early, with
-    /// its data moved or lost.
+    /// Returns the share of leases, 0 to 1, that the broker ended before the harvest VM was done, with the VM's data
+    /// moved or lost; 0 without leases.
     #[must_use]
     pub fn early(&self) -> f64 {
         share(self.ended.taken, self.counters.leases)
     }
 
-    /// Returns the share of leases, 0 to 1, that ended with the loss of the data on them.
+    /// Returns the share of leases, 0 to 1, that ended with the loss of the data on them; 0 without leases.
     #[must_use]
     pub fn lost(&self) -> f64 {
         share(self.counters.evicted_leases, self.counters.leases)
     }
 
-    /// Returns the gain as a share of the ceiling, 0 to 1.
+    /// Returns the gain as a share of the ceiling, 0 to 1; 0 if nothing was gained.
     #[must_use]
     pub fn of_ceiling(&self) -> f64 {
         self.gain / self.ceiling.max(1e-9)

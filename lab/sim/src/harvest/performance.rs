@@ -41,24 +41,25 @@ use std::time::Duration;
 /// The results of all measurements of harvesting on emulated flash.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PerformanceReport {
-    /// Bandwidth of fio's patterns on eight channels and half as many more, by the owner of the added
-    /// channels.
+    /// Bandwidth of request patterns as of the benchmark fio, on a disk with eight channels and four more, by the owner
+    /// of the four.
     pub fio: Vec<fio::Row>,
     /// Read bandwidth over time, before and after a disk harvests more channels.
     pub spread: Vec<spread::Course>,
     /// Performance of regular VMs whose channels are all harvested.
     pub regular: Vec<regular::Row>,
-    /// Durations of reclaiming a channel, and their cost for its owner: with a quarter, half and all of the
-    /// channel written if the owner is idle, with a quarter otherwise.
+    /// Durations of reclaiming a channel, and the cost of each reclaim for the channel's owner. A quarter, half and all
+    /// of the channel are written if the owner is idle, otherwise only a quarter.
     pub reclaim: Vec<reclaim::Row>,
-    /// A key-value store beside a sort, with pauses of 1 ms, of 0.2 ms and without pauses of the store.
+    /// A key-value store beside a sort. The store's threads pause before each request for 1 ms, for 0.2 ms, and not at
+    /// all.
     pub beside: Vec<beside::Pair>,
 }
 
-/// Runs all measurements. `step` is called before each run; its error ends the measurements.
+/// Runs all measurements. `step` is called before each run; an error that it returns ends the measurements.
 ///
 /// # Errors
-/// The errors of `step`; a vSSD (virtual SSD) has no room, which would be a bug of the simulation.
+/// The errors of `step`; an error if a vSSD (virtual SSD) has no room, which would be a bug of the simulation.
 pub fn measure(length: Length, seed: u64, mut step: impl FnMut() -> Result<()>) -> Result<PerformanceReport> {
     let mut report = PerformanceReport::default();
     for pattern in fio::patterns(length) {

@@ -1,10 +1,11 @@
 //! The planner: an allocator that knows the future, and its gain. Unlike the ceiling's, its gain can be reached: it is
 //! that of a plan, which assigns storage to each harvest VM for each time.
 //!
-//! The rules are the product's: multiples of the grain; of each home one gSSD at a time, to one harvest VM, which is
-//! there only while its home leaves it free. But the planner knows the use of every VM and every request before the
-//! first comes; no home ever presses, and nothing is kept back. It needs no bandwidth, gives a harvest VM the most that
-//! it will really use instead of its request, and moves it to other storage in no time.
+//! The rules are the product's: a gSSD is a multiple of the grain; each home (lender) lends one gSSD at a time, to
+//! one harvest VM, and only while it does not use that storage itself. But the planner knows the use of every VM and
+//! every request before the first comes; no home ever presses, and nothing is kept back. It needs no bandwidth,
+//! gives a harvest VM the most that it will really use instead of its request, and moves it to other storage in no
+//! time.
 //!
 //! To find the best plan is a packing problem. This planner is greedy: request by request, it takes the home that fits
 //! best, or several that leave less over. A stay that finds no place for all of its time is split in halves, down to

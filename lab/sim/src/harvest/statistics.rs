@@ -51,7 +51,7 @@ impl OrderedNumbers {
         self.quantile(1.0)
     }
 
-    /// Returns the share of the numbers, 0 to 1, that are at least `least`.
+    /// Returns the share of the numbers, 0 to 1, that are at least `least`; 0 if there are no numbers.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of numbers")]
     pub fn at_least(&self, least: f64) -> f64 {
@@ -59,8 +59,8 @@ impl OrderedNumbers {
         count as f64 / self.0.len().max(1) as f64
     }
 
-    /// Returns the mean of the numbers between two quantiles, `from` and `to` (0 to 1), in ascending order; 0
-    /// if there are none between.
+    /// Returns the mean of the numbers between two quantiles, `from` and `to` (0 to 1); 0 if there are no numbers
+    /// between them, or `from` is above `to`.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,

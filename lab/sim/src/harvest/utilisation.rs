@@ -20,8 +20,8 @@ pub struct StorageShares {
 }
 
 impl StorageShares {
-    /// Adds a span of `seconds` seconds: the mean and the greatest share that the owner used, and the share
-    /// that harvest VMs used on top, each 0 to 1.
+    /// Adds a span of `seconds` seconds: the mean and the greatest share that the owner used, and the mean share
+    /// that harvest VMs used in addition, each 0 to 1.
     pub fn add(&mut self, seconds: f64, (mean, max): (f64, f64), harvested: f64) {
         self.seconds += seconds;
         self.base += seconds * mean;
@@ -31,13 +31,14 @@ impl StorageShares {
         self.with_max = self.with_max.max((mean + harvested).max(max));
     }
 
-    /// Returns the share that the owner used, averaged over time, 0 to 1.
+    /// Returns the share that the owner used, averaged over time, 0 to 1; 0 if no span was added.
     #[must_use]
     pub fn average(&self) -> f64 {
         self.base / self.seconds.max(1.0)
     }
 
-    /// Returns the share that the owner and harvest VMs used together, averaged over time, 0 to 1.
+    /// Returns the share that the owner and harvest VMs used together, averaged over time, 0 to 1; 0 if no span was
+    /// added.
     #[must_use]
     pub fn average_with(&self) -> f64 {
         self.with / self.seconds.max(1.0)
@@ -83,13 +84,15 @@ impl Utilisation {
         }
     }
 
-    /// Returns the ratio of the average used share with harvesting to that without.
+    /// Returns the ratio of [`Utilisation::with`] to [`Utilisation::base`]; 0 for an empty group. If nothing was used
+    /// without harvesting, `base` counts as a billionth.
     #[must_use]
     pub fn times(&self) -> f64 {
         self.with / self.base.max(1e-9)
     }
 
-    /// Returns the ratio of [`Utilisation::with_max`] to [`Utilisation::base_max`].
+    /// Returns the ratio of [`Utilisation::with_max`] to [`Utilisation::base_max`], with the same exceptions as
+    /// [`times`](Self::times).
     #[must_use]
     pub fn times_max(&self) -> f64 {
         self.with_max / self.base_max.max(1e-9)

@@ -43,8 +43,8 @@ pub enum StorageSource {
 pub struct HarvestModel {
     /// The kind of storage that is lent to harvest VMs.
     pub source: StorageSource,
-    /// The source of forecasts of the storage that homes (lenders) can spare. For unsold storage, only the
-    /// clairvoyant differs.
+    /// The source of forecasts of the storage that homes (lenders) can spare. For unsold storage, all sources but the
+    /// clairvoyant give the same forecasts.
     pub foresight: Foresight,
     /// The certainty, 0 to 1, with which unsold storage must be expected to stay unsold for the duration of
     /// an offer. The clairvoyant does not use it.
@@ -52,7 +52,8 @@ pub struct HarvestModel {
     /// The longest duration that a harvest VM requests at a time; a VM that needs storage for longer keeps
     /// its lease beyond that until the lender takes it back.
     pub ask: Duration,
-    /// `true` if a harvest VM accepts less storage than it requested.
+    /// `true` if a harvest VM accepts less storage than it requested; `false` if a request that cannot be granted in
+    /// full is refused.
     pub partial: bool,
     /// Settings of the product's broker.
     pub broker: BrokerSettings,

@@ -34,7 +34,7 @@ impl Pair {
         1.0 - self.store_with.rate / self.store.rate.max(1e-9)
     }
 
-    /// The ratio of the sort's bandwidth with harvesting to that without.
+    /// Returns the ratio of the sort's bandwidth with harvesting to its bandwidth without harvesting.
     #[must_use]
     pub fn gain(&self) -> f64 {
         self.sort_with.bandwidth() / self.sort.bandwidth().max(1e-9)
@@ -45,7 +45,7 @@ impl Pair {
 /// short). `think` is the mean pause of a thread of the store before each request.
 ///
 /// # Errors
-/// A vSSD (virtual SSD) has no room, which would be a bug of the simulation.
+/// An error if a vSSD (virtual SSD) has no room, which would be a bug of the simulation.
 pub fn measure(length: Length, think: Duration, seed: u64) -> Result<Pair> {
     let (store, sort, _) = run(false, length, think, seed)?;
     let (store_with, sort_with, wear) = run(true, length, think, seed)?;

@@ -1,5 +1,6 @@
-//! A harvest disk as fio sees it: half as many channels again, against a disk that owns them all and one that harvests
-//! nothing (section 5.3, figure 18).
+//! A disk that harvests half as many channels as it owns, measured with request patterns as of the benchmark fio. The
+//! disk is compared with a disk that owns all these channels, and with one that harvests nothing (section 5.3, figure
+//! 18).
 
 use super::load::{Fio, Paced};
 use super::machine::{Machine, Vm};
@@ -94,11 +95,11 @@ pub fn patterns(length: Length) -> Vec<Pattern> {
     list
 }
 
-/// Measures each pattern on a disk with `home` channels of its own and half as many more, by the owner of
-/// those.
+/// Measures each pattern on a disk with `home` channels of its own and half as many more, once for each owner of the
+/// additional channels.
 ///
 /// # Errors
-/// A vSSD (virtual SSD) has no room, which would be a bug of the simulation.
+/// An error if a vSSD (virtual SSD) has no room, which would be a bug of the simulation.
 pub fn measure(home: u16, patterns: &[Pattern], length: Length, seed: u64) -> Result<Vec<Row>> {
     let run = |pattern, more, owner| one(home, more, pattern, owner, length, seed).map(|it| it.0.bandwidth());
     let half = home / 2;

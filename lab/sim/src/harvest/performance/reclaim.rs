@@ -57,8 +57,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Returns the share of its bandwidth that the regular VM lost during the reclaim, up to 1; 0 if it had
-    /// no load.
+    /// Returns the share of its bandwidth that the regular VM lost during the reclaim, up to 1; negative if it was
+    /// faster, 0 if it had no load.
     #[must_use]
     pub fn loss(&self) -> f64 {
         if self.without.requests == 0 { 0.0 } else { 1.0 - self.with.bandwidth() / self.without.bandwidth() }
@@ -75,7 +75,7 @@ const OWN: u32 = 128;
 /// Reclaims `blocks` written flash blocks of one channel from a harvest VM, under the load `meanwhile`.
 ///
 /// # Errors
-/// A vSSD (virtual SSD) has no room, which would be a bug of the simulation.
+/// An error if a vSSD (virtual SSD) has no room, which would be a bug of the simulation.
 pub fn measure(blocks: u32, meanwhile: Meanwhile, length: Length, seed: u64) -> Result<Row> {
     let geometry = stage::flash(CHANNELS, (CHANNEL + OWN) / 4);
     let (with, seconds, left) = run(&geometry, blocks, meanwhile, length.of_reclaim(), seed)?;

@@ -48,8 +48,8 @@ impl Row {
         1.0 - self.with.rate / self.without.rate.max(1e-9)
     }
 
-    /// `true` if the regular VM keeps its performance: its throughput falls by at most 5%, and its 95th
-    /// percentile rises by at most 5% or by the duration of programming one page, if that is longer.
+    /// Returns `true` if the regular VM keeps its performance: its throughput falls by at most 5%, and the 95th
+    /// percentile of its latency rises by at most 5% or by the duration of programming one page, whichever is more.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         let program = Speeds::default().program.as_secs_f64() * 1e3;
@@ -78,7 +78,7 @@ pub fn cases(length: Length) -> Vec<Case> {
 /// Measures one regular VM with and without harvesting.
 ///
 /// # Errors
-/// A vSSD (virtual SSD) has no room, which would be a bug of the simulation.
+/// An error if a vSSD (virtual SSD) has no room, which would be a bug of the simulation.
 pub fn measure(case: Case, length: Length, settings: SchedulerSettings, seed: u64) -> Result<Row> {
     let (without, _, _) = run(case, false, length, settings, seed)?;
     let (with, harvest, reckoned) = run(case, true, length, settings, seed)?;

@@ -25,8 +25,8 @@ pub struct Course {
 }
 
 impl Course {
-    /// Returns the mean read bandwidth, in MB/s, from second `from` to second `to` after the harvest; 0 if no
-    /// second was measured between.
+    /// Returns the mean read bandwidth, in MB/s, from second `from` to second `to`, both counted from the harvest; 0 if
+    /// no second between them was measured.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of seconds")]
     pub fn mean(&self, from: f64, to: f64) -> f64 {
@@ -40,7 +40,7 @@ impl Course {
 /// is [`Owner::None`].
 ///
 /// # Errors
-/// A vSSD (virtual SSD) has no room, which would be a bug of the simulation.
+/// An error if a vSSD (virtual SSD) has no room, which would be a bug of the simulation.
 pub fn measure(home: u16, writes: u64, owner: Owner, length: Length, seed: u64) -> Result<Course> {
     let (before, after) = if length == Length::Short { (2, 4) } else { (10, 120) };
     let more = home / 2;

@@ -48,7 +48,7 @@ pub struct VmFigures {
 }
 
 impl VmFigures {
-    /// Returns read and write bandwidth together, in MB/s (10^6 bytes).
+    /// Returns the sum of read and write bandwidth, in MB/s (10^6 bytes).
     #[must_use]
     pub fn bandwidth(&self) -> f64 {
         self.read + self.written
