@@ -70,8 +70,9 @@ pub fn start() -> Result<()> {
 /// The file that standard error goes to, if it is bounded. The lock is held to print a line or to begin the file again.
 static BOUNDED: OnceLock<Mutex<Bounded>> = OnceLock::new();
 
-/// Bounds the log file `file`, to which standard error is appended, from now on: once it is longer than `max`
-/// bytes, it is copied to `file.1`, which is replaced, and emptied. Only the first call counts.
+/// Bounds the log file `file` from now on: once it is longer than `max` bytes, it is copied to the file of the same
+/// name with `.1` appended, which is replaced, and then emptied. Standard error must be appended to `file`; otherwise
+/// nothing happens. Only the first call counts.
 pub fn bound(file: PathBuf, max: u64) {
     let _ = BOUNDED.set(Mutex::new(Bounded { file, max }));
 }

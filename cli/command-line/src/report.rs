@@ -10,7 +10,7 @@ use std::process::ExitCode;
 /// The result of a command, as it is printed: with `Display` for people, without a newline at the end, or as
 /// JSON for programs.
 pub trait Outcome: Serialize + fmt::Display {
-    /// `true` if the command found no problem.
+    /// `true` if the command found no problem; `false` makes its exit status that of a failure.
     fn is_right(&self) -> bool {
         true
     }

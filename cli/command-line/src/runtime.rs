@@ -4,7 +4,7 @@ use headstart_block::{Error, Result};
 use tokio::runtime::{Builder, Runtime};
 
 /// Runs `work` with an asynchronous runtime of `threads` threads for its requests; `None`: one thread for
-/// each processor. The runtime is not ended before the process is.
+/// each processor. The runtime is never shut down: it ends with the process.
 ///
 /// # Errors
 /// If the threads cannot be started; the errors of `work`.

@@ -98,10 +98,11 @@ impl StoreArgs {
         self.with_stores_on(FEW, work)
     }
 
-    /// As [`StoreArgs::with_stores`], with `threads` for the requests, or one for each processor.
+    /// Runs `work` as [`StoreArgs::with_stores`] does, with `threads` threads for the requests; `None`: one for each
+    /// processor.
     ///
     /// # Errors
-    /// As there.
+    /// As [`StoreArgs::with_stores`].
     pub fn with_stores_on<T>(
         &self,
         threads: Option<usize>,

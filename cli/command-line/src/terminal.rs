@@ -43,8 +43,8 @@ pub fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
-/// `true` if the user asked for no progress output ([`be_quiet`]). A command that prints JSON still reports
-/// that it waits.
+/// `true` if the user asked for no progress output ([`be_quiet`]). It stays `false` for a command that only prints its
+/// report as JSON: such a command shows no progress bar, but still reports that it waits.
 pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
@@ -55,7 +55,8 @@ pub fn stop() -> Option<StopRequests> {
     WAITS.get().cloned()
 }
 
-/// Awaits `work` and returns its result; `None` if the user asks the command to stop first.
+/// Awaits `work` and returns its result; `None` if the user asks the command to stop first. If no [`Terminal`] was
+/// created, `work` is always awaited.
 pub async fn before_stop<T>(work: impl Future<Output = T>) -> Option<T> {
     match WAITS.get() {
         Some(stop) => stop.before(work).await,
@@ -132,7 +133,7 @@ fn cut_off(why: &str, status: i32) -> ! {
 pub struct HeldInterrupts(Arc<Stop>);
 
 impl HeldInterrupts {
-    /// Returns `true` if Ctrl-C was pressed since the last call, or since the guard exists.
+    /// Returns `true` if Ctrl-C was pressed since the last call or, at the first call, since the guard was created.
     pub fn take(&self) -> bool {
         self.0.interrupts.swap(0, Ordering::Relaxed) > 0
     }

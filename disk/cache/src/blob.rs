@@ -186,7 +186,7 @@ impl CachedBlob {
     }
 
     /// The number of the blob's bytes that are in the cache's files; bytes that are kept in memory do not
-    /// count. Each call counts a bitmap: use it for progress, not for every read.
+    /// count. Each call counts the bits of a bitmap: use it for progress, not for every read.
     #[must_use]
     pub fn local_bytes(&self) -> u64 {
         self.files.get().map_or(0, Files::all_local_bytes)
@@ -199,15 +199,16 @@ impl CachedBlob {
         self.storage.is_bypassing()
     }
 
-    /// Keeps inserted bytes in memory for a while, as if the disk accepted none. For reads whose bytes are
-    /// evicted repeatedly before they are read, because more is read at once than the cache has room for.
+    /// Keeps inserted bytes in memory for about a second, as if the disk accepted none. This helps reads whose bytes
+    /// are evicted repeatedly before they are read, because more is read at once than the cache has room for.
     pub fn bypass_for_now(&self) {
         let cause = "bytes are evicted before they are read: more is read at once than it has room for";
         self.storage
             .bypass_began(&Error::new(ErrorKind::NoSpace, cause).remedy("give it a larger size limit"));
     }
 
-    /// Removes the units that touch `range` from the cache: they are not local from now on.
+    /// Removes the units that touch `range` from the cache: they are not local from now on. The part of `range` past
+    /// the blob's end is ignored.
     ///
     /// # Errors
     /// The error of writing the sidecar (the file that records the local units); after a loss of power, the
@@ -253,8 +254,8 @@ impl CachedBlob {
         self.check.times_wrong()
     }
 
-    /// Registers `watcher`, which is called each time the blob is complete and does not match its digest.
-    /// Only blobs without a hash tree can fail so late.
+    /// Registers `watcher`, which is called each time the blob is complete and does not match its digest. For a blob
+    /// with a hash tree that never happens, because its bytes are verified as they are inserted.
     pub fn watch(&self, watcher: Weak<dyn Watcher>) {
         let mut watchers = self.watchers.lock();
         watchers.retain(|watcher| watcher.strong_count() > 0);

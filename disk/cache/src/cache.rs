@@ -50,7 +50,8 @@ impl Cache {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if the directory is not a cache and holds other files; it is left unchanged.
-    /// Errors of the operating system if the directory cannot be created, written or locked.
+    /// [`ErrorKind::Denied`] if it belongs to neither root nor this user. Errors of the operating system if the
+    /// directory cannot be created, written or locked.
     pub fn open(dir: &Path, settings: CacheSettings) -> Result<Arc<Self>> {
         Self::open_in_boot(dir, settings, boot_id()?)
     }
@@ -76,9 +77,9 @@ impl Cache {
     /// anything. A directory that does not exist passes.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if it is not a cache and holds other files, [`ErrorKind::Denied`] if a
-    /// directory on the path belongs to another user; the error of the operating system if this user may not
-    /// read it.
+    /// [`ErrorKind::Invalid`] if it is not a cache and holds other files, [`ErrorKind::Denied`] if a directory in
+    /// it that a cache would use (such as `images`) belongs to neither root nor this user; the error of the operating
+    /// system if this user may not read it.
     pub fn check_directory(dir: &Path) -> Result<()> {
         Directory::check_trusted(dir)?;
         // A cache is not listed: it may have very many files.
@@ -89,7 +90,7 @@ impl Cache {
     }
 
     /// Returns `true` if a directory is not empty and holds only entries of this program, such as recorded
-    /// boots that a disk has saved before the cache was first opened.
+    /// boots that a disk has saved before the cache was first opened. `false` if the directory cannot be read.
     #[must_use]
     pub fn is_begun(dir: &Path) -> bool {
         let is_empty = std::fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
@@ -102,7 +103,7 @@ impl Cache {
     ///
     /// # Errors
     /// Errors for which the choice of the directory is to blame: it cannot be created, is not a directory,
-    /// belongs to another user, or holds other files.
+    /// belongs to neither root nor this user, or holds other files.
     pub fn open_or_bypass(dir: &Path, settings: CacheSettings) -> Result<(Arc<Self>, Option<Error>)> {
         match Self::open(dir, settings.clone()) {
             Ok(cache) => Ok((cache, None)),
@@ -144,8 +145,8 @@ impl Cache {
         &self.storage.settings
     }
 
-    /// The directory to use if the user names none: `/var/cache/headstart` for root, otherwise a directory in
-    /// the user's own cache directory.
+    /// The directory to use if the user names none: `/var/cache/headstart` for root, otherwise `headstart` in the
+    /// user's own cache directory (`XDG_CACHE_HOME`, or `.cache` in `HOME`).
     #[must_use]
     pub fn default_dir() -> PathBuf {
         let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -239,8 +240,9 @@ impl Cache {
     }
 
     /// Makes the bytes durable that this process inserted, advances the clock that ages accesses for
-    /// eviction, and evicts if the cache is nearly full. A background thread calls it every few seconds and
-    /// at the end: bytes that are not synced survive the end of every process, but not a loss of power.
+    /// eviction, and evicts if the cache is nearly full. A process that has the cache open must call this every few
+    /// seconds, from a background thread, and once at its end: bytes that are not synced survive the end of every
+    /// process, but not a loss of power.
     ///
     /// # Errors
     /// The first error of a blob or of the eviction; the other blobs are synced anyway.
@@ -259,7 +261,8 @@ impl Cache {
     }
 
     /// Returns `true` if the cache is filled to within 1/16 of its limit: call [`evict`](Self::evict) soon.
-    /// An insert beyond the limit evicts by itself, which takes as long as a sync of the disk.
+    /// An insert beyond the limit evicts by itself, which takes as long as a sync of the disk. Always `false` for a
+    /// cache without a limit.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
         self.storage.is_crowded()

@@ -33,8 +33,9 @@ pub enum WaitHint {
     Poll(Duration),
 }
 
-/// The exclusive right to fetch some ranges of a blob, so that no two fetch the same bytes. Dropping it
-/// releases the right; others wait for that, so insert or drop soon.
+/// The exclusive right to fetch some ranges of a blob, so that no two threads or processes of the host fetch the same
+/// bytes. Dropping it releases the right. Others may be waiting for these bytes, so the owner should insert them, or
+/// drop the claim, soon.
 ///
 /// Inserted bytes are visible to others at once, not only when the claim ends.
 pub struct CacheClaim {
@@ -52,7 +53,7 @@ impl CacheClaim {
         &self.owned
     }
 
-    /// The way to wait for the parts of the range that others fetch.
+    /// The way to wait for the parts of the range that other claims cover.
     #[must_use]
     pub fn wait_hint(&self) -> WaitHint {
         self.wait_hint

@@ -14,12 +14,12 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EntryKind {
-    /// A blob of a layer that has a hash tree: all its local bytes were verified.
+    /// A layer's blob with a hash tree: all its local bytes were verified.
     Verified,
-    /// A blob of a layer without a hash tree that is complete and matches its digest.
+    /// A layer's blob without a hash tree; it is complete and matches its digest.
     Whole,
-    /// A blob of a layer without a hash tree that was not compared with its digest yet: its bytes are trusted
-    /// as the store sent them.
+    /// A layer's blob without a hash tree; it was not compared with its digest yet, and its bytes are trusted as the
+    /// store sent them.
     Unverified,
     /// The outboard of a blob: the file of its hash tree.
     HashTree,
@@ -121,7 +121,7 @@ impl Cache {
             .flatten()
     }
 
-    /// Adds up the space that the cache uses.
+    /// Adds up the space that the cache uses. Blobs whose files cannot be opened are left out and logged.
     ///
     /// # Errors
     /// Errors of reading the directory.
@@ -149,8 +149,7 @@ impl Cache {
         Ok(Usage { free_bytes: free_bytes(there)?, ..Usage::default() })
     }
 
-    /// Removes a blob and its hash tree, unless another image needs the tree. Returns the number of their
-    /// bytes that were in the cache.
+    /// Removes a blob and its hash tree; the tree stays if a process has it open. Returns the number of removed bytes.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if the blob is not in the cache, [`ErrorKind::Conflict`] if a process has it
@@ -206,8 +205,8 @@ impl Cache {
     }
 
     /// Evicts chunks (64 KiB each) that are not pinned, the least useful first, until blobs and their
-    /// sidecars use at most `target` bytes. Blobs that have no byte left and that no process uses are removed
-    /// entirely.
+    /// sidecars use at most `target` bytes, or nothing more can be evicted. Blobs that have no byte left and that no
+    /// process uses are removed entirely.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if another process evicts and does not finish; errors of reading the

@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 impl CachedBlob {
     /// Inserts `bytes`, which begin at `offset` and are whole units; the last unit may be cut at the blob's
     /// end. If the blob has a hash tree, they are verified against it before they become visible. They can be
-    /// read when this returns. Units that are local already stay as they are. If the disk is full, or the
-    /// cache is and another thread or process is evicting, the bytes are kept in memory, which is no error.
+    /// read when this returns. Units that are local already stay as they are. If the disk is full, or if the cache is
+    /// full while another thread or process is evicting, the bytes are kept in memory, which is no error.
     ///
     /// # Errors
     /// [`ErrorKind::Absent`](headstart_block::ErrorKind::Absent) if pages of the tree are missing
@@ -25,7 +25,7 @@ impl CachedBlob {
     /// from another source if possible. If the tree is wrong, its pages are removed, and `tree_missing` names
     /// them again. Also `Corrupt` if the cache accepts no more of the blob
     /// ([`is_refused`](Self::is_refused)). [`ErrorKind::Invalid`](headstart_block::ErrorKind::Invalid) if the
-    /// bytes are not whole units.
+    /// bytes are not whole units or extend past the blob's end.
     pub fn insert(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let range = ByteRange::new(offset, bytes.len() as u64).filter(|range| range.end() <= self.layout.len);
         let whole = |at: u64| at.is_multiple_of(self.layout.unit) || at == self.layout.len;

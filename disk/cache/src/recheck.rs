@@ -105,7 +105,7 @@ enum Verdict {
 impl CachedBlob {
     /// Removes the wrong local bytes of `range`, for a caller that found them wrong by other means, such as a
     /// frame's checksum. Returns `true` if there were any, so that fetching again may help. Bytes that no
-    /// hash tree can verify are removed too, unless the blob is short and matches its digest.
+    /// hash tree can verify are removed too, unless the blob has at most 16 MiB and matches its digest.
     ///
     /// # Errors
     /// Those of [`discard`](Self::discard), and errors of reading the disk.
@@ -144,9 +144,9 @@ impl CachedBlob {
         self.compare(range, Remedy::Forget).inspect(|found| self.log_damaged(found))
     }
 
-    /// Returns `true` if `bytes`, whole units read from this blob at `offset`, match the hash tree, or the
-    /// blob has none. For a caller that is about to send them to other hosts. Wrong bytes are removed from
-    /// the cache.
+    /// Returns `true` if `bytes`, whole units read from this blob at `offset`, match the hash tree, or the blob has no
+    /// tree; `false` also if they cannot be verified. A caller that is about to send them to other hosts calls this.
+    /// Wrong bytes are removed from the cache.
     #[must_use]
     pub fn is_right(&self, offset: u64, bytes: &[u8]) -> bool {
         let Err(error) = self.check_bytes(offset, bytes) else { return true };

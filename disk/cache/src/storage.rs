@@ -30,13 +30,14 @@ const QUIET_MS: u64 = 60_000;
 /// The settings with which a process opens a cache.
 #[derive(Clone, Debug)]
 pub struct CacheSettings {
-    /// The maximum size of blobs and their sidecars on disk, in bytes; `None`: no limit but the disk's space.
+    /// The maximum size of blobs and their sidecars on disk, in bytes; `None` (the default): no limit but the disk's
+    /// space.
     pub size_limit: Option<u64>,
     /// The maximum memory of this process, in bytes, for inserted bytes that the disk did not accept. 32 MiB
     /// by default.
     pub overlay_limit: u64,
-    /// `true` if blobs without a hash tree are compared with their digest, in the background, once they are
-    /// complete.
+    /// `true` (the default) if blobs without a hash tree are compared with their digest, in the background, once they
+    /// are complete.
     pub check_whole: bool,
 }
 

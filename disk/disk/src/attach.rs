@@ -3,9 +3,9 @@
 //! An image in a local directory is read in its place. Any other goes through the cache: its manifest is requested, its
 //! layers are opened, and from then on the pull engine fetches the bytes that are read. If the store does not answer,
 //! the manifest seen last is taken, provided that every byte is in the cache: a host that boots again while its
-//! registry is away can start the images that it has. A store that refuses the credentials, has no such image or gives
-//! another answer is not away: a user that may no longer read the image does not get it out of a cache that others
-//! filled.
+//! registry cannot be reached can start the images that it has. A store that refuses the credentials, has no such image
+//! or gives another answer does not count as unreachable: a user that may no longer read the image does not get it out
+//! of a cache that others filled.
 
 use crate::base::{Base, Health};
 use crate::blobs::Blobs;
@@ -69,11 +69,11 @@ pub struct DiskOptions {
     pub pull: headstart_pull::EngineSettings,
     /// The plan that is preloaded from the start and is never stopped, whether it helps or not.
     pub plan: Plan,
-    /// The source of plans, which is searched while the disk is attached if the image is not on this host.
-    /// Such a plan is stopped if it does harm. `None`: only `plan` is preloaded.
+    /// The source of plans, which is searched while the disk is attached, unless all bytes of the image are on this
+    /// host already. A plan from this source is stopped if it does harm. `None`: only `plan` is preloaded.
     pub plans: Option<Arc<dyn PlanSource>>,
     /// `true` if a read whose bytes are not local waits for all bytes of its blocks (2 MiB), and plans
-    /// preload whole blocks. For comparison with systems that do that.
+    /// preload whole blocks. This is for comparisons with systems that fetch whole blocks.
     pub whole_blocks: bool,
     /// The rate, in bytes a second, at which the rest of the image is fetched in the background; `None`: it
     /// is not.
@@ -158,9 +158,9 @@ enum MadeLease {
 }
 
 impl MadeDirectory {
-    /// Removes the directory and its lease, for a disk that was never served, so that it holds only the
-    /// disk's own files. The disk must still be open: otherwise another attach may have taken the directory
-    /// over.
+    /// Removes the directory and its lease. The disk must never have been served, so that the directory holds only the
+    /// disk's own files, and must still be open: otherwise another attach may have taken the directory over. Errors are
+    /// ignored.
     pub fn remove(self) {
         match &self.lease {
             // Best effort: the lease of a directory that is gone is over.
@@ -172,7 +172,7 @@ impl MadeDirectory {
         self.remove_empty();
     }
 
-    /// Removes only the directories that were created, and of those only the empty ones.
+    /// Removes only the directories that were created, innermost first, up to the first one that is not empty.
     pub fn remove_empty(&self) {
         let _ = self.missing.iter().try_for_each(std::fs::remove_dir);
     }

@@ -1,9 +1,9 @@
-//! The manifests of images that the hosts of a swarm keep together, so that such an image attaches while its store is
-//! away.
+//! The manifests of pinned images, which the hosts of a swarm keep jointly. With its manifest here, such an image
+//! attaches while its store cannot be reached.
 //!
-//! There is one file for each image, in the cache's directory: the manifest, named by its digest and checked against it
-//! when it is read. The tag by which an image was pinned is remembered as if it had been seen in the store when the pin
-//! came: the operator that pinned the image saw it there. A later answer of the store itself replaces it.
+//! Each manifest is a file in the cache's directory, named by its digest and checked against it when it is read. A pin
+//! also records the image that its tag means, as an answer of the store is recorded: the operator that pinned the image
+//! had asked the store. A later answer of the store itself about the tag replaces that record.
 
 use crate::known_files::KnownFiles;
 use crate::known_images::{self, KnownImages};
@@ -13,15 +13,15 @@ use headstart_store::Selector;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The manifests of a cache's pinned images, which the hosts of a swarm keep together, and the images that
-/// their tags mean.
+/// The manifests of a cache's pinned images, which the hosts of a swarm keep jointly, and the records of the images
+/// that their tags mean.
 pub struct PinnedImages {
     manifests: KnownFiles,
     tags: KnownImages,
 }
 
 impl PinnedImages {
-    /// Returns the pinned images of the cache in the directory `cache`.
+    /// Returns the pinned images of the cache in the directory `cache`. Neither reads nor creates anything there yet.
     #[must_use]
     pub fn of(cache: &Path) -> Self {
         let manifests = KnownFiles {
@@ -44,8 +44,8 @@ impl PinnedImages {
         self.manifests.write(&digest.to_string(), manifest)
     }
 
-    /// Records that `selector` (a tag, say) in `store` means the image with this manifest. `store` is the
-    /// location by which the store calls itself.
+    /// Records that `selector` (a tag, say) in `store` means the image with this manifest. `store` is the store's own
+    /// location, as `Store::location` returns it.
     ///
     /// # Errors
     /// The error of writing the file.

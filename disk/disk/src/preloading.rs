@@ -3,9 +3,9 @@
 //! # Sources of plans
 //!
 //! The caller of an attach gives a [`PlanSource`], which looks for plans beside the attach. The first plan that is
-//! found is followed at once; a later one that is better ([`Origin`]) takes its place, and is told the reads so far. If
-//! nothing is found, the disk stays lazy. A place that fails is logged once and counted; nothing that is found there
-//! can fail an attach, or a read.
+//! found is followed at once; a later one that is better ([`Origin`]) takes its place, and its pilot is given the reads
+//! so far. If nothing is found, the disk stays lazy. A place that fails is logged once and counted; no failure of a
+//! place, and nothing that is found there, can fail an attach or a read.
 //!
 //! # Following
 //!

@@ -8,8 +8,8 @@ use headstart_store::{Store, Urgency};
 use std::sync::Arc;
 
 /// A fetcher that brings ranges of blobs from one store into the cache, by the code that disks use. Ranges
-/// are claimed, so that no disk of this host fetches the same bytes, and verified. It needs a runtime of
-/// several threads.
+/// are claimed, so that no disk of this host fetches the same bytes, and verified. [`bring`](Self::bring) must run on a
+/// runtime of several threads: on a runtime of one thread it panics.
 pub struct RangeFetcher {
     fetcher: Fetcher,
     location: String,

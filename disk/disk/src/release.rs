@@ -1,5 +1,5 @@
-//! Leases that are given back from outside of a [`Hold`](crate::Hold): that of a writable directory that is removed
-//! with its failed attach, and that of a disk whose process is down.
+//! Leases that are removed without a [`Hold`](crate::Hold): the lease of a writable directory that is removed because
+//! its attach failed, and the lease of a disk whose process is down.
 
 use crate::local::is_local;
 use headstart_block::guarded::shell_word;

@@ -1,8 +1,8 @@
-//! A disk's bytes from other hosts that have the same image: they are asked first, and relied on for nothing.
+//! A disk's bytes from other hosts that have the same image: these hosts are asked first, and relied on for nothing.
 //!
 //! A [`SwarmClient`] brings verified chunks of blobs into the cache that this disk reads from. So its answer is only
-//! the end of a wait: bytes that the cache lacks then, the disk fetches from its store, as it would without a swarm. A
-//! host that answers late, or not at all, or wrongly, costs that wait, which is bounded, and nothing else.
+//! the end of a wait: the disk then fetches the bytes that the cache still lacks from its store, as it would without a
+//! swarm. A host that answers late, or not at all, or wrongly, costs that wait, which is bounded, and nothing else.
 
 use futures::future::BoxFuture;
 use headstart_block::exchange::{ImageKey, SliceAccess};
@@ -38,8 +38,8 @@ pub trait SwarmClient: Send + Sync {
     /// [`became_local`](Self::became_local). Dropping the future says that no read waits any more.
     fn bring<'a>(&'a self, blob: &'a Digest, range: ByteRange, urgency: Urgency) -> BoxFuture<'a, ()>;
 
-    /// The maximum duration of [`bring`](Self::bring), after which the disk drops it. The swarm normally ends
-    /// it sooner, because it knows how long the store takes at present.
+    /// The maximum duration of a call of [`bring`](Self::bring): after it the disk drops the future. The swarm normally
+    /// ends the call sooner, because it knows how long the store takes at present.
     fn longest(&self) -> Duration;
 
     /// Records that the disk has fetched `range` of a blob itself, so that other hosts can have it.
@@ -54,12 +54,12 @@ pub trait SwarmClient: Send + Sync {
         None
     }
 
-    /// Records whether the disk follows a plan at present. While `running` is `true`, the swarm brings only
-    /// chunks that were requested.
+    /// Records whether the disk follows a plan for `blob` at present. While `running` is `true`, the swarm brings only
+    /// chunks that were requested, and none ahead of requests.
     fn planned(&self, blob: &Digest, running: bool);
 
-    /// Records that a disk of an image was created and is going to boot. Returns the report to fill; `None`
-    /// if no tracker gathers the reads of boots.
+    /// Records that a disk of an image was created and is going to boot. Returns the report that the disk fills with
+    /// its reads; `None` if no tracker gathers the reads of boots.
     fn boot(&self, _image: ImageKey) -> Option<Box<dyn BootTracker>> {
         None
     }

@@ -8,8 +8,8 @@ use tokio::time::timeout;
 /// The longest wait for reads of a copy that ended early.
 const LAST_READS: Duration = Duration::from_secs(2);
 
-/// The tracker of the image copies that a process makes. It ends their reads before the process's runtime is
-/// dropped.
+/// The tracker of the image copies that a process makes. Reads of a copy that was abandoned may go on for a while: the
+/// process must call [`Copies::end`] before it drops its runtime, whose timers these reads use.
 pub struct Copies {
     sender: StopSender,
     stop: Stop,
@@ -37,8 +37,8 @@ impl Copies {
         }
     }
 
-    /// Ends the reads of abandoned copies and waits for that, at most 2 seconds. To be called before
-    /// `runtime` is dropped, because these reads use its timers.
+    /// Ends the reads of abandoned copies and waits for their end, at most 2 seconds. Must be called before `runtime`
+    /// is dropped, and not in async code, where it panics.
     pub fn end(self, runtime: &Runtime) {
         let Self { sender, stop } = self;
         sender.ask();

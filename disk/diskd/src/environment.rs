@@ -1,4 +1,4 @@
-//! The surroundings of a session, which the program that opens it has.
+//! The surroundings of a session: the resources that the program that opens the session provides.
 
 use crate::copies::Copies;
 use headstart_block::Result;
@@ -9,8 +9,8 @@ use headstart_store::StoreSettings;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// A connector to the swarm of this host, the other hosts that have the same images. It is used once the
-/// cache is open.
+/// A connector to the swarm of this host, the other hosts that have the same images. A session calls it after it has
+/// opened the cache.
 pub trait SwarmConnector: Sync {
     /// Connects the cache to the swarm.
     ///

@@ -1,4 +1,5 @@
-//! Command lines of QEMU: with them a guest outlives the process that serves its disk, if that is started again.
+//! Command lines of QEMU: a guest that is started with them outlives the process that serves its disk, if that process
+//! is started again.
 
 use std::io;
 use std::path::Path;

@@ -8,8 +8,8 @@
 //! | the image's trace layer | [`Origin::TraceLayer`] |
 //! | a file that the user names | [`Origin::Given`] |
 //!
-//! All places are searched at the same time. Each has [`SEARCH_TIMEOUT`]; the disk gets what is found as it comes,
-//! follows the best, and never waits for any of it.
+//! All places are searched at the same time, each for at most [`SEARCH_TIMEOUT`]. The disk is given plans as they are
+//! found, follows the best so far, and never waits for the search.
 
 use crate::record_settings::RecordSettings;
 use futures::future::BoxFuture;
@@ -230,7 +230,7 @@ fn trace_file(file: &Path, opened: &OpenedDisk) -> Result<Option<PlanCandidate>>
 /// Reads and checks a trace file of `OverlayBD`'s prefetcher, and returns its bytes.
 ///
 /// # Errors
-/// The error of reading the file; an error if it is too long or not such a trace.
+/// The error of reading the file; an error if it is longer than 64 MiB or not such a trace.
 pub fn read_trace(file: &Path) -> Result<Vec<u8>> {
     let cannot = |e| Error::io("cannot be read", e);
     let mut trace = Vec::new();

@@ -86,7 +86,7 @@ pub fn share(part: u64, all: u64) -> Option<f64> {
     (all > 0).then(|| part as f64 / all as f64)
 }
 
-/// The numbers of reads slower than a second in a session, by cause.
+/// The numbers of reads slower than a second in a session, by the cause as in [`headstart_disk::stats::SlowCause`].
 #[derive(Clone, Copy, Default, Serialize)]
 pub struct SlowReads {
     unforeseen: u64,
@@ -190,7 +190,8 @@ impl fmt::Display for Preloads {
     }
 }
 
-/// Returns the part of the status line about preloading; `None` until a plan has preloaded anything.
+/// Returns the part of the status line that is about the preloading of `session`; `None` until a plan has preloaded
+/// anything.
 #[must_use]
 pub fn in_short(session: &DiskSession) -> Option<String> {
     let preloaders = session.disks.iter().filter_map(|disk| disk.disk.preloader());

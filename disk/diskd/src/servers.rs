@@ -1,4 +1,4 @@
-//! The requested servers, and the output about their use.
+//! The servers that give clients access to a session's disks, and the addresses to show the user.
 
 use crate::disk::NamedDisk;
 use crate::lines::{VersionQuery, file_line, nbd_line, vhost_user_line};
@@ -37,7 +37,8 @@ pub struct ServerSettings {
     /// The device of the kernel's NBD driver for the first disk, `/dev/nbdN` or `auto` for a free one;
     /// `None`: no device.
     pub device: Option<String>,
-    /// The maximum duration that a read waits for a store. The kernel's NBD driver waits a minute longer.
+    /// The maximum duration for which a read waits for a store. The kernel's NBD driver waits a minute longer for an
+    /// answer.
     pub deadline: Duration,
     /// `true` if clients may enlarge the disk.
     pub allow_resize: bool,

@@ -47,7 +47,8 @@ impl DiskSession {
     /// Attaches the disks of `settings`, all at the same time.
     ///
     /// # Errors
-    /// Errors of the directories, the stores and the images; [`ErrorKind::Cancelled`] if the user stops it.
+    /// Errors of the directories, the stores and the images; [`ErrorKind::Cancelled`] if the user asks to
+    /// stop.
     pub fn open(settings: &SessionSettings, environment: &Environment<'_>) -> Result<Self> {
         check_directories(settings)?;
         let created = Instant::now();

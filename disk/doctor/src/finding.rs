@@ -23,7 +23,7 @@ pub struct HostFinding {
     pub state: Availability,
     /// The details of the feature, or of the obstacle.
     pub detail: String,
-    /// The remedy.
+    /// The remedy for a feature that is limited or missing; `None` if none is needed or known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -35,7 +35,7 @@ impl HostFinding {
         Self { feature, state, detail: detail.into(), remedy: None }
     }
 
-    /// Adds a remedy.
+    /// Sets the remedy; a second call replaces the first remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());

@@ -27,14 +27,14 @@ use std::path::Path;
 /// The findings about a host.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostFindings {
-    /// `true` if the default way works.
+    /// `true` if a disk can be served in the default way: over NBD to a client on this host, with a cache.
     pub works: bool,
-    /// The findings, one for each feature.
+    /// The findings, one for each feature. The first three are those that the default way needs.
     pub findings: Vec<HostFinding>,
 }
 
-/// Examines this host, with the cache in this directory, or in the default one. The first three findings are those that
-/// the default way needs: a disk served over NBD to a client on this host, with a cache.
+/// Examines this host, with the cache in the directory `cache`; `None` for the default directory. May take several
+/// seconds, because features are tried for real.
 #[must_use]
 pub fn examine(cache: Option<&Path>) -> HostFindings {
     let (clients, client) = devices::clients();

@@ -2,10 +2,11 @@
 //!
 //! # The mounted file
 //!
-//! On a directory, a directory with one file of the disk's exact size in bytes; on a regular file, that file alone (its
-//! root is a file). The file belongs to the user of this process, with mode 0600, or 0400 if the disk is read-only; the
-//! mount point's owner and permissions do not matter. No symbolic link of another user is followed on the way there
-//! (`place`).
+//! On a mount point that is a directory, the mounted file system is a directory with one file, which has the disk's
+//! exact size in bytes. On a regular file, the mounted file system is that one file alone (its root is a file). The
+//! file belongs to the user of this process, with mode 0600, or 0400 if the disk is read-only, unless
+//! [`FuseSettings::access`] says otherwise; the mount point's owner and permissions do not matter. On the way there, a
+//! symbolic link is followed only if it belongs to root or to this user (`place`).
 //!
 //! # The path of a request
 //!
@@ -116,8 +117,8 @@ impl FuseServer {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is nothing at `path`, [`ErrorKind::Conflict`] if a disk is mounted
-    /// there already, [`ErrorKind::Denied`] if the way to `path` goes through another user's symbolic link,
-    /// [`ErrorKind::Io`] with a remedy if this host cannot mount.
+    /// there already, [`ErrorKind::Denied`] if the way to `path` goes through a symbolic link that belongs to neither
+    /// root nor this user, [`ErrorKind::Io`] with a remedy if this host cannot mount.
     pub fn start(export: Export, path: &Path, settings: &FuseSettings) -> Result<Self> {
         let place = mount::repair(path)?;
         let (point, metadata) = place.open_point().map_err(|error| error.about(place.path().display()))?;

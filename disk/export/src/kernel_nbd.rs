@@ -1,19 +1,19 @@
 //! `/dev/nbdN`: the kernel's own NBD client, joined to this program's NBD server on the same host.
 //!
-//! For programs that need a block device (a mount, LVM, a container runtime) on hosts without ublk. The standard tool
-//! `nbd-client` hands a connection to the server's Unix socket to the kernel; this module speaks nothing of the
-//! protocol.
+//! The module is for programs that need a block device (a mount, LVM, a container runtime) on hosts without ublk. The
+//! standard tool `nbd-client` hands a connection to the server's Unix socket to the kernel; this module speaks nothing
+//! of the protocol.
 //!
 //! # Defaults, limits, dangers
 //!
 //! * Sectors are always 512 bytes: with 4096 the kernel would look for the partition table of an image made for
 //!   512 in the wrong place. A size that is no multiple of 512 is refused, because the kernel would cut off the end.
-//! * The kernel gives up a request after [`KernelNbdSettings::timeout`], and the connection with it. That must be
-//!   longer than a read may wait for its store. If the server dies, its sockets close, and I/O fails at once.
+//! * The kernel gives up a request after [`KernelNbdSettings::timeout`], and the connection with it. The timeout must
+//!   be longer than a read may wait for its store. If the server dies, its sockets close, and I/O fails at once.
 //! * The device does not grow with its disk until it is attached again.
 //! * Detaching a device that is mounted fails the I/O of the file system on it. Unmount first.
-//! * A device that had another disk before may still have its pages in the host's cache; they are dropped
-//!   when the disk comes and when it goes.
+//! * Pages of the disk that a device had before may still be in the host's cache; the pages of a device are dropped
+//!   when a disk is attached to it and when the disk is detached.
 //! * Not tried on a real kernel yet: the machines of the tests have no nbd module. The refusals are tested, and the
 //!   life of a device with a stand-in for `nbd-client`.
 

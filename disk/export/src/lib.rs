@@ -54,9 +54,10 @@ pub struct Export {
     pub description: String,
     /// The disk's data. Several servers may share it and serve it at the same time.
     pub device: Arc<dyn BlockDevice>,
-    /// The certificate names that give access over a network: a client whose certificate has one of them may
-    /// use this disk, and an NBD server hides the disk from all others. `None`: every client that the server
-    /// accepts may use it. A server without TLS certificates gives a disk with such names to no client.
+    /// The certificate names that give access over a network: a client whose certificate has one of them may use this
+    /// disk, and an NBD server hides the disk from all others. The names of a certificate are its DNS names, URIs and
+    /// e-mail addresses, or its common name if it has no subject alternative names. `None`: every client that the
+    /// server accepts may use the disk. A server without TLS certificates gives a disk with such names to no client.
     pub certificates: Option<Vec<String>>,
 }
 
@@ -96,8 +97,8 @@ pub trait Server: Send + Sync {
         0
     }
 
-    /// The error that ended the server before it was stopped, returned once; `None` while it serves. Errors
-    /// of single clients and requests do not count: they are answered and logged.
+    /// The error that ended the server before it was stopped. It is returned once; `None` afterwards, and while the
+    /// server serves. Errors of single clients and requests do not count: they are answered and logged.
     fn failed(&self) -> Option<Error>;
 
     /// Stops the server: accepts no new requests, gives those in flight at most [`STOP_PATIENCE`] to finish,

@@ -29,10 +29,11 @@
 //!
 //! * A Unix socket is for the user of this process, unless [`NbdSettings::access`] says otherwise. A TCP port without
 //!   TLS is open to every program that can reach it.
-//! * A client beyond [`NbdSettings::connections_max`] gets the place of one that does not use it (`standing`); if there
-//!   is none, the new client is closed at once.
-//! * If a server has several exports, each has the same share of the places, and those that others leave: a client of
-//!   an export that holds less gets the place of the most idle client of the one that holds most (`standing`).
+//! * A client beyond [`NbdSettings::connections_max`] gets the place of a client that does not use its own
+//!   (`standing`); if there is no such client, the new client is closed at once.
+//! * If a server has several exports, each has the same share of the places, and may also use places that the others
+//!   leave free. A new client of an export that holds less than its share gets the place of the most idle client of the
+//!   export that holds most (`standing`).
 //! * The memory that the requests of all clients hold is bounded (`budget`): a server of 64 clients that take no
 //!   replies stays below 256 MiB. A client that takes none for [`NbdSettings::send_timeout`] is disconnected.
 //! * A client learns the kind of an error; paths and addresses are for the log.

@@ -11,11 +11,11 @@
 //!
 //! # Dangers
 //!
-//! * The mount namespace in which the device is mounted must not end together with this process: then the last
+//! * The mount namespace in which the device is mounted must not end together with this process: otherwise the last
 //!   write-back waits for a server that is gone. Unmount before you detach.
 //! * A device number that is used again may still have pages of its last disk in the host's cache: they are dropped
-//!   when the disk comes and when it goes.
-//! * Whole sectors only, and no growing.
+//!   when a disk is attached and when it is detached.
+//! * A disk must have a whole number of sectors, and cannot grow while it is attached.
 
 #[cfg(feature = "ublk")]
 mod device;
@@ -29,7 +29,7 @@ pub use self::device::Ublk;
 use headstart_block::exact;
 use std::time::Duration;
 
-/// The maximum duration of the kernel's creation of a device.
+/// The maximum duration for which a server waits until the kernel has created a device; after it, starting fails.
 pub const CREATION_PATIENCE: Duration = Duration::from_secs(15);
 
 /// The settings for serving a disk as a block device of the kernel's ublk driver.

@@ -23,12 +23,13 @@
 //!
 //! # Failures
 //!
-//! * The front end: its rings are abandoned, and the next front end finds the disk free. Several may come one after
-//!   another; for a disk that cannot be written, several at once.
+//! * The front end: its rings are abandoned, and the next front end finds the disk free. A writable disk serves one
+//!   front end at a time; a read-only disk serves several at once.
 //! * The guest's driver (nonsense in a ring): that queue is given up, and the front end is notified by the error
 //!   descriptor.
-//! * This server: a front end that reconnects (QEMU: `reconnect=1` on the socket) goes on with the next process. Its
-//!   requests in flight are taken up by the record that it keeps for the server.
+//! * This server: a front end that reconnects (QEMU: `reconnect=1` on the socket) goes on with the next server process.
+//!   That process finds the requests in flight in a record, which the front end keeps for the server, and takes them
+//!   up.
 //!
 //! Not offered: packed rings, live migration's dirty log, postcopy, the write cache's switch.
 
@@ -130,7 +131,7 @@ struct Sessions {
 
 impl VhostUserServer {
     /// Serves `export` to front ends that connect to a socket at `path`. The socket that a killed server left there
-    /// is replaced.
+    /// is replaced as [`VhostUserSettings::leftover`] allows.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] for a number of queues out of range,

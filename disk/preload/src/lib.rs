@@ -1,4 +1,4 @@
-//! Preloading by learned plans: the plan that a boot follows, and the end of preloading where it does harm.
+//! Preloading by learned plans: the choice of the plan that a boot follows, and the end of preloading that does harm.
 //!
 //! The crate is pure, as the pull engine is: it reads no clock and does no I/O. A disk drives it with the reads of its
 //! guest and the engine's report; the simulator drives it on virtual time. It decides which plan the engine follows.

@@ -6,17 +6,17 @@
 //! # Harm
 //!
 //! Preloading costs the misses something: a miss may have to wait for bytes on the wire, at worst as long
-//! again as it would have taken. That is worth it if the boot reads the preloaded slices. So a share of the
-//! preloaded items, the *accuracy*, has to be read; but only of those that the boot should have read by now. A plan is
-//! preloaded as fast as the link allows, the guest takes its time, and in the grace period it reads nothing at all.
+//! again as it would have taken. That is worth it if the boot reads the preloaded slices. So the boot has to read a
+//! share of the preloaded items, the *accuracy*. Only items that the boot should have read by now count: a plan is
+//! preloaded as fast as the link allows, while the guest takes its time, and reads nothing at all in the grace period.
 //!
 //! An item of the plan is *due* when all of this is true:
 //!
 //! * It was preloaded, or is on its way.
 //! * The boot has read in a third more blocks than the plan has items up to it. Time says little here: a guest may be
 //!   slow, pause, or wait for a slow link; but boots of an image read its blocks in much the same order, and the
-//!   third leaves room for those that do not. Order is compared by blocks, not by slices: of the slices that a plan
-//!   names of a block boots read some at once and some much later.
+//!   third leaves room for those that do not. Order is compared by blocks, not by slices, because a boot reads some of
+//!   a block's planned slices at once and others much later.
 //! * The time at which boots first read that block, or another one that comes later in the plan, has passed: a guest
 //!   is taken to be at most [`FASTER`] times as fast as those that were recorded, unless what it has read says that
 //!   it is faster still.
@@ -25,11 +25,16 @@
 //! of a plan a third of whose blocks a boot leaves out, 60 to 70%; of images of another system, 10 to 50% (all
 //! boots read low block numbers); of blocks that no boot reads, nothing.
 //!
-//! Preloading is stopped, once and for ever, when of at least [`DUE_MIN`] items that are due none was read, or of
-//! half as many again a smaller share than [`FLOOR`]; or when the plan hardly names the slices that the boot reads:
-//! of the first [`READ_MIN`] slices hardly any, of twice as many less than a tenth, of eight times as many less
-//! than a quarter. If the plan of another group passes, which the switcher would have reached later, the pilot
-//! follows that instead. If the plan was preloaded to its end there is nothing to stop.
+//! Preloading is stopped, once and for ever, in each of these cases:
+//!
+//! * At least [`DUE_MIN`] items are due, and none of them was read.
+//! * At least one and a half times as many items are due, and a smaller share of them than [`FLOOR`] was read.
+//! * The plan hardly names the slices that the boot reads: less than a sixteenth of them once [`READ_MIN`] slices were
+//!   read, less than a tenth once twice as many were, less than a quarter once eight times as many were.
+//!
+//! The pilot follows the plan of another group instead, to which the switcher would have changed later, if that plan
+//! passes these tests and at least half of its due items were read. If the plan was preloaded to its end there is
+//! nothing to stop.
 
 use crate::{Switcher, Switches};
 use account::Account;
@@ -146,8 +151,8 @@ impl Pilot {
         self.changed(plan)
     }
 
-    /// Judges the plan by the engine's report. To be called from time to time and whenever fetches have
-    /// ended. Returns the plan to preload from now on if it changes, otherwise `None`.
+    /// Judges the plan by the engine's report. Must be called from time to time, and whenever fetches have ended.
+    /// Returns the plan to preload from now on if it changes, otherwise `None`.
     pub fn on_tick(&mut self, now: Time, preloading: &Preloading) -> Option<Plan> {
         self.guard.preloaded(preloading, &mut self.account);
         let estimate = preloading.estimate.bandwidth;

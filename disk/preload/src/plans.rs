@@ -25,8 +25,8 @@ pub fn of_items(items: &[PlanItem]) -> ImagePlans {
 }
 
 /// Returns the plans for an image whose boot layer stores slices contiguously in the order `order`. Each plan
-/// first names its slices of that layer in the layer's order, so that one sequential read fetches them, then
-/// all others. If it names nearly all slices of the layer, the few others are included.
+/// then first names its slices of that layer in the layer's order, so that one sequential read fetches them, then its
+/// other slices. If a plan names at least seven eighths of the layer's slices, it names all of them afterwards.
 #[must_use]
 pub fn laid_out(mut plans: ImagePlans, order: &[PlanItem]) -> ImagePlans {
     for plan in plans.groups.iter_mut().flat_map(|group| &mut group.plans) {

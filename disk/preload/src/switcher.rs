@@ -1,7 +1,8 @@
 //! The plan switcher, which chooses the plan of an image that a running boot follows (paper, section 5.3).
 //!
 //! An image has groups of boots, each with plans for some bandwidths. A boot begins with the largest group's plan for
-//! the bandwidth that is expected. Two things move it to another one; the engine passes items that are local by then.
+//! the bandwidth that is expected. Two things switch the boot to another plan; the engine skips the items of that plan
+//! that are local by then.
 //!
 //! *Group*. The blocks that the boot has read so far, in the order of first access, are compared with as many of the
 //! first blocks of each group's centroid: with `k` blocks read, the `i`-th counts `k - i` on either side, and a block
@@ -34,8 +35,8 @@ pub const ALIKE: f64 = 0.7;
 /// The number of consecutive new blocks after each of which another group must fit better before the boot is
 /// switched to it.
 pub const STREAK: u32 = 8;
-/// The minimum number of the last 16 new blocks that another group's boots must also have read by now for an
-/// immediate switch to it.
+/// The minimum number of a boot's last 16 new blocks that another group's boots must also have read by now, or read
+/// soon after, for an immediate switch to that group.
 pub const EXPECTED: u32 = 12;
 /// The number of blocks that a boot must have read before groups are first compared, because all boots of an
 /// image begin alike.
@@ -114,7 +115,7 @@ impl Switcher {
         self.plans.groups.get(self.group)?.plans.get(self.plan)
     }
 
-    /// The index, among the image's groups, of the group whose plan is followed.
+    /// The index, among the image's groups, of the group whose plan is followed; 0 if the image has no plans.
     #[must_use]
     pub fn group(&self) -> usize {
         self.group

@@ -22,7 +22,7 @@ pub struct FillProgress {
     pub total: Option<u64>,
     /// Bytes that are local (on this host); 0 while `total` is `None`.
     pub local: u64,
-    /// Bytes a second that became local in the last 10 seconds, fetched for any reason.
+    /// Bytes a second that became local, as a mean of the last 10 seconds, fetched for any reason.
     pub rate: u64,
     /// The duration until all bytes are local at the present rate; zero if they are. `None` while `total` or
     /// the rate is unknown.

@@ -19,7 +19,8 @@
 //!
 //! * `Queued`: it will be sent as soon as the rules allow. Misses queue only when more are in flight than
 //!   [`EngineSettings::miss_requests`]. First tries of the background do not queue: they are made when there is room.
-//! * `Sent`: it is on the link. It counts against the depth of its class, and the estimator watches it.
+//! * `Sent`: it is on the link. It counts against the number of requests that may be in flight, and the estimator
+//!   watches it.
 //! * `Arrived`: it is off the link, but not yet verified (its pages of the hash tree may still be on their way). It
 //!   takes no place on the link: otherwise data that waits for its hash-tree pages could keep them from being sent.
 //! * `Waiting`: it failed, and is tried again when its back-off is over, or at once when the store answers again
@@ -39,16 +40,21 @@
 //! * The failure of a background request does not fail its readers: they bypass it, as misses, and the error
 //!   counts only if that fails too.
 //! * A reader that goes away leaves its requests behind as background work, because their bytes are probably wanted
-//!   again; or nothing, if very many were left behind before.
+//!   again. If very many requests were left behind before, its own are dropped instead.
 //!
 //! # Priority
 //!
-//! A miss goes out at once, within its own allowance. The background starts a request only while no miss is queued,
-//! when the bytes of those on the link must have left the store (a request that is sent at the same moment
-//! shares the link with them, and halves their speed), and not more than the bandwidth-delay product is on the
-//! link, misses included. Its requests take about a round trip: so a miss never waits for more than the few
-//! transfers that were on the wire before it. [`BackgroundSharing::Strict`] starts nothing while any miss is
-//! outstanding. The fill queue starts one only when nothing is to be preloaded.
+//! A miss goes out at once, as long as fewer than [`EngineSettings::miss_requests`] are in flight. The background
+//! starts a request only if all of this is true:
+//!
+//! * No miss is queued.
+//! * The bytes of the misses on the link must have left the store by now. (A request that is sent at the same moment
+//!   as a miss shares the link with it, and halves its speed.)
+//! * At most the bandwidth-delay product is on the link, misses included.
+//!
+//! A background request takes about a round trip: so a miss never waits for more than the few transfers that were on
+//! the wire before it. With [`BackgroundSharing::Strict`] the background starts nothing while any miss is outstanding.
+//! Filling starts a request only when nothing is to be preloaded.
 //!
 //! # Invariants
 //!

@@ -63,8 +63,8 @@ pub enum EngineEvent<'a> {
         /// The outcome of the fetch.
         outcome: FetchOutcome,
     },
-    /// Another disk or another process brought these bytes; they are verified and readable. A fetch
-    /// that waited for it ends anyway, with [`FetchOutcome::Found`].
+    /// Another disk or another process brought these bytes; they are verified and readable. If a fetch of this disk
+    /// waited for them, the driver also reports its end, with [`FetchOutcome::Found`].
     BecameLocal {
         /// The bytes that are now local.
         range: BlobRange,
@@ -88,8 +88,8 @@ pub enum EngineEvent<'a> {
 pub enum FetchOutcome {
     /// All bytes of the fetch are verified and can be read.
     Done,
-    /// All bytes can be read, but another disk or process brought them, and the fetch only waited for that.
-    /// The duration says nothing about the link or the store.
+    /// All bytes can be read, but another disk or process brought them, and the fetch only waited for them. Its
+    /// duration says nothing about the link or the store.
     Found,
     /// Some or all bytes of the fetch are missing.
     Failed {
@@ -139,8 +139,8 @@ pub enum EngineAction {
         fetch: FetchId,
     },
     /// Raise the priority of a background fetch that is on its way, because a read now waits for its bytes
-    /// before offset `upto` of the blob. Parts of it that are queued behind more urgent requests, here or on
-    /// other hosts, leave that queue. Sent again if a read waits for more.
+    /// before offset `upto` of the blob. Parts of the fetch that are queued behind more urgent requests, here or on
+    /// other hosts, leave that queue. The action is repeated with a larger `upto` if a read waits for more.
     Promote {
         /// The fetch to promote.
         fetch: FetchId,
@@ -165,8 +165,8 @@ pub enum EngineAction {
         /// The cause to return to the client.
         error: Arc<Error>,
     },
-    /// Report [`EngineEvent::Tick`] at this time. It replaces the time of an earlier action; an earlier tick
-    /// is harmless.
+    /// Report [`EngineEvent::Tick`] at this time, which replaces the time of an earlier `WakeAt`. A tick before this
+    /// time is harmless.
     WakeAt(Time),
 }
 

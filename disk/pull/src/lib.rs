@@ -4,9 +4,10 @@
 //! [`EngineEvent`] and the time go in, [`EngineAction`]s come out. A disk drives it with sockets and a real clock, a
 //! simulator drives the same code with a virtual one. It asks about the disk through [`BlobView`].
 //!
-//! A driver does, for every event, `engine.on_event(now, event, &view, &mut actions)` and then does the
-//! actions; see [`EngineAction`] for the meaning of each. It sends one [`EngineEvent::Tick`] at creation, so that
-//! preloading starts in the grace period before the first read.
+//! A *driver* is the code that runs an engine. For every event it calls
+//! `engine.on_event(now, event, &view, &mut actions)` and then carries out the actions; see [`EngineAction`] for the
+//! meaning of each. It must report one [`EngineEvent::Tick`] at creation, so that preloading starts in the grace period
+//! before the first read.
 //!
 //! | module | decides on |
 //! |---|---|

@@ -6,8 +6,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissRest {
     /// Fetch the rest of the block too, because the guest probably reads on there. It comes after the plan's
-    /// preloads, or before them once a second read misses in the block. Not done if the plan names the missed
-    /// slices (64 KiB), because the plan then predicts better which bytes are read.
+    /// preloads, or before them once a second read misses in the block. The rest is not fetched if the plan names the
+    /// missed slices (64 KiB), because the plan then predicts better which bytes are read.
     #[default]
     Block,
     /// Fetch no more of the block than the read needs. Filling the disk may bring the rest.
@@ -44,8 +44,8 @@ pub struct Retry {
 /// ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineSettings {
-    /// The unit in which the cache verifies bytes: requests that are split are split at multiples of it from
-    /// their start. 16 KiB by default.
+    /// The unit in which the cache verifies bytes. A range that needs several requests is cut at multiples of this
+    /// unit, counted from the start of the range. 16 KiB by default.
     pub unit: u64,
     /// The largest gap between two missing ranges of a blob that are still fetched by one request, the gap's
     /// bytes included. 16 KiB by default.
@@ -73,19 +73,20 @@ pub struct EngineSettings {
     pub depth_min: usize,
     /// The maximum number of background requests in flight. 64 by default.
     pub depth_max: usize,
-    /// The number of requests ahead in a plan within which ranges that are neighbours in a blob are merged
-    /// into one request. 2 by default. 0 keeps the plan's order exactly: only parts of one item are fetched
-    /// together.
+    /// The distance that the engine looks ahead in a plan, counted in requests: ranges within this distance that are
+    /// neighbours in a blob are merged into one request. 2 by default. 0 keeps the plan's order exactly: only parts of
+    /// one item are fetched together.
     pub look_ahead: u64,
     /// `true` (the default) if a miss requests its bytes itself when the background request that has them is
     /// late. With `false` the miss waits, and no byte is fetched twice.
     pub bypass_late: bool,
-    /// The treatment of the other bytes of a block after a read missed in it.
+    /// The treatment of the other bytes of a block after a read missed in it. [`MissRest::Block`] by default.
     pub miss_rest: MissRest,
     /// The background fetches that are allowed while fetches for misses are on their way.
+    /// [`BackgroundSharing::Fill`] by default.
     pub sharing: BackgroundSharing,
-    /// The maximum duration that a read waits before it fails, and that a background fetch is retried before
-    /// it is abandoned. 5 minutes by default.
+    /// The maximum duration for which a read waits before it fails, and for which a background fetch is retried
+    /// before it is abandoned. 5 minutes by default.
     pub deadline: Duration,
     /// The settings for retrying failed fetches.
     pub retry: Retry,

@@ -67,8 +67,8 @@ struct Recorded {
 }
 
 impl Boot {
-    /// Returns the reads and writes of `trace`, without those past the end of the disk. If the trace has no
-    /// disk size, the end of the last access counts as the size.
+    /// Returns the reads and writes of `trace`, without the parts past the end of the disk. If the trace has no disk
+    /// size, the highest end of an access counts as the size.
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
         Self::faster(trace, 1)
@@ -151,7 +151,7 @@ impl Boot {
     }
 
     /// Returns the same boot on a disk of `disk_size` bytes, with `start` (in bytes) added to the offset of
-    /// each access.
+    /// each access. Accesses are cut at the end of the disk.
     #[must_use]
     pub fn moved(mut self, start: u64, disk_size: u64) -> Self {
         self.disk_size = disk_size.min(DISK_MAX);
@@ -182,7 +182,7 @@ impl Boot {
     }
 
     /// Returns the blocks (2 MiB) that the first `reads` reads touch, in the order of first access, each with
-    /// its touched slices (64 KiB). A preload plan with perfect knowledge of the boot.
+    /// its touched slices (64 KiB): the preload plan of a planner with perfect knowledge of the boot.
     #[must_use]
     pub fn recorded_order(&self, reads: usize) -> Vec<PlanItem> {
         let (mut order, mut places) = (Vec::<PlanItem>::new(), BTreeMap::new());
@@ -238,8 +238,8 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Restarts at the creation with the first `reads_max` reads of `boot`, and with its writes if `writes`
-    /// is `true`. `clock` decides when accesses arrive.
+    /// Restarts at the creation of the disk with the first `reads_max` reads of `boot`, and with its writes if `writes`
+    /// is `true`. `clock` decides when accesses arrive. Must be called before all other methods.
     pub fn begin(&mut self, boot: &Boot, clock: ReplayClock, reads_max: usize, writes: bool) {
         self.clock = clock;
         self.reads = boot.reads.len().min(reads_max);
@@ -300,8 +300,8 @@ impl Guest {
         }
     }
 
-    /// Records that the read with number `read` was answered at `now`, so that accesses that waited for it
-    /// get their time.
+    /// Records that the read with number `read` was answered at `now`, so that accesses that waited for this answer get
+    /// their time. Has no effect with [`ReplayClock::Open`].
     pub fn answered(&mut self, boot: &Boot, now: Nanos, read: u32) {
         if self.clock == ReplayClock::Open {
             return;

@@ -63,8 +63,8 @@ pub trait Guide {
     }
 }
 
-/// A simulator that replays boots on one disk, one after the other. Only its memory is reused: each run
-/// starts with the disk as it is when it was opened.
+/// A simulator that replays boots on one disk, one after the other. Runs share only allocated memory: each run starts
+/// with a disk that was just opened, of which only the bytes that opening reads are local.
 #[derive(Debug, Default)]
 pub struct Simulator {
     memory: Memory,
@@ -95,8 +95,8 @@ impl Simulator {
         Self::default()
     }
 
-    /// Sets the image whose blobs store the disk in later runs, with the bytes local that opening the image
-    /// reads. `None`: the disk is stored in one blob, as the model says.
+    /// Sets the image whose blobs store the disk in later runs. At the start of a run, the bytes that opening the image
+    /// reads are local. `None` (the default): the disk is stored in one blob, as the model says, and no byte is local.
     pub fn set_image(&mut self, image: Option<Arc<ImageMap>>) {
         self.memory.image = image;
     }
@@ -128,7 +128,7 @@ impl Simulator {
         outcome
     }
 
-    /// The wait of each read of the last run, in the order of [`Boot::reads`].
+    /// The wait of each read of the last run, in the order of [`Boot::reads`]; empty before the first run.
     #[must_use]
     pub fn waits(&self) -> &[Nanos] {
         &self.memory.waits

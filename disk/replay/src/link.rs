@@ -27,8 +27,8 @@ use std::time::Duration;
 pub enum LinkBandwidth {
     /// A bandwidth that never changes.
     Constant(u64),
-    /// Bandwidths with the times from which they hold, in ascending order. The first also holds before its
-    /// time, the last has no end.
+    /// Bandwidths with the times from which they hold, in ascending order of time. The first also holds before its
+    /// time, the last has no end. If there are none, no transfer ends.
     Series(Arc<[(Nanos, u64)]>),
 }
 

@@ -96,8 +96,8 @@ fn largest(bucket: u16) -> u64 {
     (start << shift) | ((1 << shift) - 1)
 }
 
-/// Returns the value that `percent` percent of the values do not exceed, by the nearest-rank method; 0 if
-/// there are none. `ascending` must be sorted.
+/// Returns the value that `percent` percent (0 to 100) of the values do not exceed, by the nearest-rank method; 0 if
+/// there are no values. `ascending` must be sorted in ascending order.
 #[must_use]
 pub fn percentile(ascending: &[f64], percent: usize) -> f64 {
     let rank = (ascending.len() * percent).div_ceil(100).max(1) - 1;

@@ -141,8 +141,8 @@ impl Local {
     }
 
     /// Creates the local bytes of a host, which its disks share. `unit` bytes of a blob become local
-    /// together; `None`: the units of the product's cache. At first the bytes are local that opening an image
-    /// reads, or everything if `all` is `true`.
+    /// together; `None`: the units of the product's cache. At first, everything is local if `all` is `true`;
+    /// otherwise only the bytes that opening a real image ([`Shape::Image`]) reads.
     #[must_use]
     pub fn of_host(shape: &Shape, unit: Option<u64>, all: bool) -> Self {
         let mut local = match shape {
@@ -169,7 +169,7 @@ impl Local {
         local
     }
 
-    /// The length of each blob and of its units, in bytes.
+    /// The length of each blob, and the length of one of its units, both in bytes, in the order of the blobs' numbers.
     pub fn blobs(&self) -> impl Iterator<Item = (u64, u64)> {
         self.blobs.iter().map(|blob| (blob.len, blob.unit))
     }
@@ -182,7 +182,7 @@ impl Local {
         from.saturating_sub(first)..end.saturating_sub(first)
     }
 
-    /// Returns `true` if unit number `unit` of the blob is local, or is past the blob's end.
+    /// Returns `true` if unit number `unit` of the blob is local or past the blob's end, or there is no such blob.
     #[must_use]
     pub fn has_unit(&self, blob: DiskBlobId, unit: u64) -> bool {
         let Some(blob) = self.blobs.get(blob.0 as usize) else { return true };
@@ -235,7 +235,7 @@ impl Local {
         local
     }
 
-    /// Marks a fetched range of a blob as local.
+    /// Marks a fetched range of a blob as local: all units that `range` touches.
     pub fn insert(&mut self, range: BlobRange) {
         let (first, end) = self.units_of(range);
         for unit in first..end {

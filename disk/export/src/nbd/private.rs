@@ -28,8 +28,9 @@ pub struct PrivateServer {
 }
 
 impl PrivateServer {
-    /// Creates a server of `export` for at most `connections_max` connections, whose requests use at most
-    /// `memory` bytes together (256 KiB if it is less). Clients may enlarge the disk.
+    /// Creates a server of `export` for at most `connections_max` connections. The requests of all connections together
+    /// use at most `memory` bytes (256 KiB if `memory` is less), in addition to 256 KiB for each connection. Clients
+    /// may enlarge the disk.
     #[must_use]
     pub fn new(export: Export, connections_max: usize, memory: u64) -> Self {
         let limits =
@@ -61,8 +62,8 @@ impl PrivateServer {
     }
 
     /// Accepts no more requests, gives those in flight `timeout` to finish, and disconnects the clients.
-    /// Returns `true` once no thread works for a client any more: no client's request changes the disk from
-    /// then on. If the result is `false`, the call may be repeated.
+    /// Returns `true` if no thread works for a client any more: no client's request changes the disk from then on.
+    /// Returns `false` if a thread still does; the call may be repeated.
     #[must_use]
     pub fn end(&self, timeout: Duration) -> bool {
         self.registry.drain(timeout)

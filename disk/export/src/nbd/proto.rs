@@ -208,7 +208,7 @@ pub enum Errno {
     Inval = 22,
     /// The storage has no space, or a write extends past the disk's end.
     NoSpc = 28,
-    /// Zeroing that must be faster than a write would not be.
+    /// A request to write zeros that demands to be faster than a write cannot be.
     NotSup = 95,
 }
 
@@ -318,7 +318,8 @@ impl NbdRequest {
     }
 }
 
-/// Encodes the header of a simple reply; `error` is 0 for success, otherwise an error code of the protocol.
+/// Encodes the header of a simple reply to the request with identifier `cookie`; `error` is 0 for success, otherwise an
+/// error code of the protocol ([`Errno`]).
 #[must_use]
 pub fn simple_reply(cookie: u64, error: u32) -> [u8; SIMPLE_REPLY_HEADER] {
     let mut out = [0; SIMPLE_REPLY_HEADER];
@@ -328,8 +329,8 @@ pub fn simple_reply(cookie: u64, error: u32) -> [u8; SIMPLE_REPLY_HEADER] {
     out
 }
 
-/// Encodes the header of a structured reply's chunk with `len` bytes of payload. `kind` is a chunk type, and
-/// `done` marks the reply's last chunk.
+/// Encodes the header of a structured reply's chunk with `len` bytes of payload. `cookie` is the identifier of the
+/// request, `kind` a chunk type of the module [`chunk`], and `done` marks the reply's last chunk.
 #[must_use]
 pub fn chunk_header(cookie: u64, kind: u16, done: bool, len: u32) -> [u8; CHUNK_HEADER] {
     let mut out = [0; CHUNK_HEADER];

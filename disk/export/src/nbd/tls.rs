@@ -42,8 +42,8 @@ pub struct TlsSettings {
     pub certificate: PathBuf,
     /// The PEM file with the private key of the server's certificate.
     pub key: PathBuf,
-    /// The PEM file of the CA that must have issued the clients' certificates; `None`: clients need no
-    /// certificate.
+    /// The PEM file of the CA that must have issued the clients' certificates; every client then needs one. `None`:
+    /// clients need no certificate.
     pub client_ca: Option<PathBuf>,
 }
 

@@ -52,7 +52,9 @@ const READS_TOGETHER: usize = 32;
 /// The owner's reaction to the loss of a connection.
 type OnLoss = Box<dyn Fn(&Error) + Send + Sync>;
 
-/// A block device whose data another process serves over NBD. See the module's documentation.
+/// A block device whose data another process serves over NBD. Each request takes a connection of its own until it is
+/// answered. Once a connection is lost the disk cannot be used any more, because the outcome of the requests on that
+/// connection is unknown.
 pub struct RemoteDisk {
     name: String,
     size: AtomicU64,
@@ -116,8 +118,9 @@ struct Reply {
 
 impl RemoteDisk {
     /// Performs the handshake for the export `name` on each of `connections`. The last `flushing` of them
-    /// carry flushes only, the others all other requests. `on_loss` is called when a connection is lost,
-    /// before a request fails because of that.
+    /// carry flushes only, the others all other requests. `on_loss` is called when a connection is lost, before
+    /// a request fails because of that: a process that serves a guest can end itself there, so that the guest sends its
+    /// requests again to the next process.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if `flushing` is 0 or leaves no connection for other requests; errors of the
