@@ -28,64 +28,67 @@ const AWAY: Away = Away {
                       --socket-mode) for users who may attach and detach disks with its rights",
 };
 
-/// An agent of this host. All methods return its errors, and [`ErrorKind::Unavailable`] if it is not there.
+/// The client of an agent on this host. The asynchronous methods send a request to the agent and wait for the answer, a
+/// JSON value in the form of the agent's REST interface where the result is a `Value`. Each returns the agent's errors,
+/// and [`ErrorKind::Unavailable`] if no agent answers.
 #[derive(Clone, Debug)]
 pub struct AgentClient(LocalClient);
 
 impl AgentClient {
-    /// The agent at this socket, or at the default one. It may not be there.
+    /// Returns the client of the agent at `socket`; `None` stands for the default socket. No connection is made yet, so
+    /// the agent need not run.
     ///
     /// # Errors
-    /// If there are no resources for a client.
+    /// The system lacks the resources for a client.
     pub fn new(socket: Option<&Path>) -> Result<Self> {
         let socket = socket.map_or_else(|| run_dir().join(SOCKET), Path::to_owned);
         LocalClient::new(socket, AWAY).map(Self)
     }
 
-    /// The path of its socket.
+    /// The path of the agent's socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         self.0.socket()
     }
 
-    /// Attaches a disk; returns when it can be used.
+    /// Attaches a disk, and returns its status when clients can use it.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`AgentClient`].
     pub async fn attach(&self, spec: &DiskSpec) -> Result<Value> {
         self.post("/v1/disks", spec).await
     }
 
-    /// Detaches a disk.
+    /// Detaches a disk, and returns its last status when its process has ended.
     ///
     /// # Errors
-    /// As all methods; [`ErrorKind::Invalid`] if no disk can have this name.
+    /// Those of all requests (see [`AgentClient`]); [`ErrorKind::Invalid`] if no disk can have this name.
     pub async fn detach(&self, name: &str) -> Result<Value> {
         // A valid name contains no character with a meaning in a path.
         check_disk_name(name)?;
         self.0.ask(Method::DELETE, &format!("/v1/disks/{name}"), None).await
     }
 
-    /// All disks.
+    /// Returns the status of all disks of the agent, sorted by name.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`AgentClient`].
     pub async fn list(&self) -> Result<Value> {
         self.0.ask(Method::GET, "/v1/disks", None).await
     }
 
-    /// The changes of its disks, as they come.
+    /// Returns a stream of the status of the agent's disks, each time that it changes from now on.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`AgentClient`].
     pub async fn events(&self) -> Result<DiskEvents> {
         self.0.stream("/v1/events").await.map(DiskEvents::of)
     }
 
-    /// The agent's part in the swarm.
+    /// Returns the state of the agent's host in the swarm.
     ///
     /// # Errors
-    /// As all methods; [`ErrorKind::NotFound`] if it has none.
+    /// Those of all requests (see [`AgentClient`]); [`ErrorKind::NotFound`] if the agent takes part in no swarm.
     pub async fn swarm(&self) -> Result<Value> {
         let status = self.0.ask(Method::GET, "/v1/swarm", None).await?;
         if status.is_null() {
@@ -96,34 +99,37 @@ impl AgentClient {
         Ok(status)
     }
 
-    /// Has hosts fetch blobs; returns when that is done.
+    /// Has hosts fetch blobs into their caches. Returns one result for each host when all have finished; a failure on a
+    /// host is part of its result.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`AgentClient`].
     pub async fn warm(&self, spec: &WarmSpec) -> Result<Value> {
         self.post("/v1/warm", spec).await
     }
 
-    /// Has hosts keep an image; returns when each has its part.
+    /// Has hosts keep an image together. Returns one result for each host when all have fetched their parts; a failure
+    /// on a host is part of its result.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`AgentClient`].
     pub async fn pin(&self, pin: &Pin) -> Result<Value> {
         self.post("/v1/pin", pin).await
     }
 
-    /// Ends the pin of an image.
+    /// Ends all pins of images with the reference or digest `image`.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`AgentClient`].
     pub async fn unpin(&self, image: &str) -> Result<Value> {
         self.post("/v1/unpin", &serde_json::json!({ "image": image })).await
     }
 
-    /// The counts of the agent's tracker.
+    /// Returns the agent's counts as a tracker, one entry for each image.
     ///
     /// # Errors
-    /// As all methods; [`ErrorKind::NotFound`] if it is none.
+    /// Those of all requests (see [`AgentClient`]); [`ErrorKind::NotFound`] if the agent is not a tracker;
+    /// [`ErrorKind::Corrupt`] if the answer cannot be understood.
     pub async fn counts(&self) -> Result<Vec<ImageCounts>> {
         let counts = self.0.ask(Method::GET, "/v1/counts", None).await?;
         let counts: Vec<CountedImage> = serde_json::from_value(counts)

@@ -116,8 +116,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts the agent. The tasks of the swarm run on the runtime of the handle `runtime`, the others on the
-    /// present one.
+    /// Starts the agent. The tasks of the swarm run on the runtime of the handle `runtime`, all others on the Tokio
+    /// runtime of the caller.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if another agent uses one of the directories; errors of the operating system,

@@ -1,5 +1,6 @@
-//! The side of a disk's process: what it takes over from an earlier process, its connection to the agent's swarm, and
-//! what it reports of its disks. The other side is [`disks`](crate::disks).
+//! The code that runs in a disk's process, beside the agent: the images that it takes over from an earlier process of
+//! the disk, its connection to the agent's swarm, and its reports on its disks. The agent's code for these processes is
+//! in [`disks`](crate::disks).
 //!
 //! | module | content |
 //! |---|---|
@@ -15,7 +16,8 @@ pub use prior::{PriorDisks, kept_images, recorded};
 use crate::disks::DiskSpace;
 use headstart_diskd::DiskSession;
 
-/// The space of the writable layers of a session.
+/// Returns the space that the writable layers of this process's disks take, one entry for each; empty if none of the
+/// disks is writable.
 #[must_use]
 pub fn spaces(session: &DiskSession) -> Vec<DiskSpace> {
     let spaces = session.disks.iter().filter_map(|disk| {

@@ -99,11 +99,11 @@ impl DiskSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskState {
-    /// Its process is not ready yet.
+    /// The disk's process is not ready yet.
     Starting,
     /// The disk is served.
     Serving,
-    /// Its process has ended without being asked to by the agent, and is started again soon.
+    /// The disk's process has ended without being asked to by the agent, and is started again soon.
     Restarting,
     /// The disk was asked to end.
     Detaching,
@@ -177,7 +177,8 @@ impl Disks {
     /// that have ended. A record that cannot be read is logged and left as it is.
     ///
     /// # Errors
-    /// An error if the directory cannot be created or read, or if other users may change it.
+    /// An error if the directory cannot be created or read, belongs to neither root nor this user, or can be changed
+    /// by other users and that cannot be ended.
     pub fn open(settings: DisksSettings) -> Result<Arc<Self>> {
         private::make_directory(&settings.dir)
             .map_err(|e| Error::io("cannot make the directory", e).about(settings.dir.display()))?;

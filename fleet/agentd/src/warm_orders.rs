@@ -10,7 +10,8 @@ use std::collections::{HashMap, HashSet};
 /// The unit that ranges are rounded to, in bytes: the chunk that hosts exchange.
 const CHUNK: u64 = headstart_swarm::CHUNK_SIZE;
 
-/// The ranges of an image's blobs that opening it and these items read, in their order.
+/// Returns one order for each layer blob of an image that has a hash tree. Its parts are the ranges of the blob that
+/// opening the image reads, then those that `items` read, in the order of `items`. Empty if no layer has a hash tree.
 #[must_use]
 pub fn of_items(image: &OpenImage, items: &[PlanItem]) -> Vec<Order> {
     let layers: Vec<&ImageLayer> = image.manifest.disk_layers().collect();
@@ -31,14 +32,15 @@ pub fn of_items(image: &OpenImage, items: &[PlanItem]) -> Vec<Order> {
     together(orders.collect())
 }
 
-/// All of an image's blobs that have hash trees, each once.
+/// Returns one order for the whole of each layer blob of an image that has a hash tree, each blob once. Empty if no
+/// layer has a hash tree.
 #[must_use]
 pub fn of_whole(image: &Reference, manifest: &Manifest) -> Vec<Order> {
     let store = image.location.to_string();
     together(manifest.disk_layers().filter_map(|layer| order(layer, &store)).collect())
 }
 
-/// The error for an image without orders.
+/// Returns the error for an image for which [`of_items`] or [`of_whole`] gives no orders, because it has no hash trees.
 #[must_use]
 pub fn without_trees(image: &Reference) -> Error {
     Error::unsupported("has no hash trees, without which hosts do not exchange it")

@@ -10,7 +10,8 @@
 pub const REFUSED_MAX: u32 = 8192;
 const MINUTE_MS: u64 = 60_000;
 
-/// The reason for a log line about another host. Each reason and host has at most one warning a minute.
+/// The reason for a log line about another host. At most one warning a minute is logged for each pair of a reason and
+/// a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// This host, a root, cannot exchange a blob that the other host has named.

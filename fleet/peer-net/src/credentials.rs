@@ -98,8 +98,9 @@ impl Credentials {
     /// # Errors
     /// Errors of the operating system; [`ErrorKind::Corrupt`] if a file has invalid content, the certificate
     /// is not for `name`, or the authority's certificate, the host's certificate and its key do not match;
-    /// [`ErrorKind::Denied`] if the directory or a file belongs to another user, or if other users can write
-    /// to the directory or read a key; [`ErrorKind::Invalid`] if the clock is before 1970.
+    /// [`ErrorKind::Denied`] if the directory or a file belongs to neither root nor this user, or if other users can
+    /// write to the directory, or can read a key and that cannot be changed; [`ErrorKind::Invalid`] if the clock is
+    /// before 1970.
     pub fn load(dir: &Path, name: &str) -> Result<Self> {
         Self::load_at(dir, name, calendar()?)
     }

@@ -55,7 +55,7 @@ const _: () = assert!(TRUST_LIST_MAX <= MESSAGE_MAX, "a list of the authority's 
 /// contain.
 pub const RUNS_MAX: usize = 4096;
 
-/// Limit of the hosts that one [`Message::Reject`] names for the asker to try.
+/// Limit of the hosts that one [`Message::Reject`] names, from which the asker may request the chunks instead.
 pub const OTHERS_MAX: usize = 64;
 
 /// Limit of the hashes in one [`Message::Sketch`], the summary of a host's recent reads.
@@ -116,7 +116,7 @@ pub enum FrameKind {
     Push,
     /// A proof that the sender may read a blob.
     Proof,
-    /// The sender does not share the blob any more.
+    /// The sender no longer exchanges a blob with the receiver.
     Withdrawn,
     /// An empty frame that shows that the sender is alive.
     Ping,
@@ -306,8 +306,8 @@ impl Hello {
     }
 }
 
-/// The body of a [`FrameKind::Refused`] frame: the reason `why`, cut to [`REFUSED_MAX`] bytes at a
-/// character's end. An empty reason is replaced by a text that says so.
+/// The body of a [`FrameKind::Refused`] frame: the reason `why`, cut to at most [`REFUSED_MAX`] bytes at the end of a
+/// character. An empty `why` is replaced by a text that says that no reason was given.
 #[must_use]
 pub fn refusal(why: &str) -> &[u8] {
     let why = if why.is_empty() { "no reason is given" } else { why };
@@ -331,7 +331,7 @@ pub fn push_frame(out: &mut Vec<u8>, kind: FrameKind, a: u32, b: u32, body: &[u8
     out.extend_from_slice(body);
 }
 
-/// Appends a frame whose body is the encoding of `body` (postcard), and whose fields `a` and `b` are 0.
+/// Appends a frame to `out` whose body is the encoding of `body` (postcard), and whose fields `a` and `b` are 0.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Invalid`] if the encoded body is longer than the kind allows; `out` is
@@ -412,8 +412,7 @@ fn decode<T: DeserializeOwned>(body: &[u8], fits: impl Fn(&T) -> bool) -> Result
     if fits(&decoded) && rest.is_empty() { Ok(decoded) } else { Err(nonsense()) }
 }
 
-/// Returns `true` if `chunks` has at least one chunk and does not reach beyond the end of a blob of `len`
-/// bytes.
+/// Returns `true` if `chunks` has at least one chunk, and all of its chunks are within a blob of `len` bytes.
 #[must_use]
 pub fn is_within(chunks: Chunks, len: u64) -> bool {
     let end = u64::from(chunks.first) + u64::from(chunks.count);

@@ -270,7 +270,7 @@ impl Swarm {
     ///
     /// # Errors
     /// An error if the address cannot be used, a file of the settings cannot be read, or the address of this
-    /// host is not known; [`ErrorKind::Denied`] if the certificate does not permit a role of the settings; an
+    /// host cannot be found out; [`ErrorKind::Denied`] if the certificate does not permit a role of the settings; an
     /// error if there is no security and an address is not on loopback.
     pub async fn start(settings: SwarmSettings, cache: Arc<Cache>, runtime: Handle) -> Result<Arc<Self>> {
         let started = runtime.clone().spawn(Self::start_here(settings, cache, runtime)).await;
@@ -356,8 +356,8 @@ impl Swarm {
     /// a blob again is cheap. A blob without a hash tree is never exchanged: every [`want`](SharedBlob::want)
     /// of it is left to the store.
     ///
-    /// If a `store` is given, this host fetches chunks from there that other hosts request, and the parts of
-    /// the hash tree that it needs itself.
+    /// If a `store` is given, this host fetches from it the chunks that other hosts request, and the parts of
+    /// the hash tree that this host needs itself.
     ///
     /// # Errors
     /// As [`Cache::blob`].
@@ -366,8 +366,8 @@ impl Swarm {
     }
 
     /// Does the same as [`open`](Self::open) for a disk that reads the blob. `reader` identifies the disk
-    /// (see [`new_reader`](Self::new_reader)); prefetching for it is limited over all its blobs together.
-    /// `None`: no chunks are prefetched because other hosts have them.
+    /// (see [`new_reader`](Self::new_reader)); one limit of prefetching applies to all blobs of the disk together.
+    /// `None`: chunks are not prefetched when other hosts advertise them.
     ///
     /// # Errors
     /// As [`Cache::blob`].
@@ -404,9 +404,9 @@ impl Swarm {
         self.host.new_reader()
     }
 
-    /// Records that a disk of `image` starts to boot on this host. `is_new` is `false` for a disk that the
-    /// tracker has counted already, such as before a restart of the agent. `None` if too many images have
-    /// booting disks at once.
+    /// Records that a disk of `image` starts to boot on this host, until the returned value is dropped. `is_new` is
+    /// `false` for a disk that the tracker has counted already, such as before a restart of the agent. `None` if
+    /// too many images have booting disks at once.
     pub fn boots(&self, image: ImageKey, is_new: bool) -> Option<Boots> {
         Boots::new(&self.host, image, is_new)
     }
@@ -417,7 +417,7 @@ impl Swarm {
         self.host.hints.counters()
     }
 
-    /// A tracker's counts of all images; `None` if this host is not a tracker.
+    /// The counts of all images that this host has as a tracker; `None` if this host is not a tracker.
     #[must_use]
     pub fn counts(&self) -> Option<Vec<CountedImage>> {
         let counting = self.host.hints.counting.as_ref()?;
@@ -442,8 +442,8 @@ impl Swarm {
         self.host.is_connected()
     }
 
-    /// The names of the connected hosts that have accepted this host's connection, sorted. If there is at
-    /// least one, this host is part of the swarm.
+    /// The names of the connected hosts that have accepted this host as a member, sorted. If there is at least one,
+    /// this host is part of the swarm.
     #[must_use]
     pub fn taken_by(&self) -> Vec<String> {
         let links = self.host.links().into_iter().map(|(link, _)| link);
@@ -581,10 +581,9 @@ impl SharedBlob {
     }
 
     /// Fetches the chunks that overlap `range` from other hosts into the cache, verified. Returns the ranges
-    /// that the swarm does not deliver: ascending, whole chunks except at the blob's end. The caller must
-    /// fetch each of these ranges from the store as a whole, and then report it by
-    /// [`became_local`](Self::became_local); all other chunks are local on return. Dropping the future
-    /// cancels the request.
+    /// that the swarm does not deliver: ascending, whole chunks except at the blob's end; empty if all chunks are
+    /// local now. The caller must fetch each of these ranges from the store as a whole, and then report it by
+    /// [`became_local`](Self::became_local). Dropping the future cancels the request.
     pub async fn want(&self, range: ByteRange, urgency: Urgency) -> Vec<ByteRange> {
         let len = self.cached.spec().len;
         let chunks = Chunks::touched(range.intersect(ByteRange::between(0, len)));
@@ -610,8 +609,8 @@ impl SharedBlob {
         from_store
     }
 
-    /// Reports that `range` was fetched from the store into the cache. Chunks that are not completely local
-    /// are ignored.
+    /// Reports that `range` was fetched from the store into the cache. Chunks of `range` that are not completely
+    /// local are ignored.
     pub fn became_local(&self, range: ByteRange) {
         if let Some(shared) = &self.shared {
             shared.swarm.host.became_local(&shared.blob, range);
@@ -626,8 +625,8 @@ impl SharedBlob {
         }
     }
 
-    /// Returns `true` if at least one other host exchanges this blob with this host. If `false`, no host
-    /// sends chunks of it or waits for those that are fetched here.
+    /// Returns `true` if at least one other host exchanges this blob with this host. If `false`, no other host
+    /// sends chunks of this blob, and none waits for chunks of it that are fetched here.
     pub fn has_company(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| shared.swarm.host.has_company(shared.blob.id))
     }
@@ -638,8 +637,8 @@ impl SharedBlob {
         self.shared.as_ref().map(|shared| shared.swarm.host.company.subscribe())
     }
 
-    /// Reports that the disk starts (`true`) or stops (`false`) to preload by a plan. While it does, chunks
-    /// that other hosts advertise are recorded but not prefetched.
+    /// Reports that the disk starts (`true`) or stops (`false`) to preload by a plan. While the disk preloads by a
+    /// plan, chunks that other hosts advertise are recorded but not prefetched.
     pub fn planned(&self, running: bool) {
         if let Some(shared) = &self.shared
             && shared.planned.swap(running, Ordering::AcqRel) != running

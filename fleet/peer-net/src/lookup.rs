@@ -1,4 +1,4 @@
-//! Blobs for programs without one of their own: those that disks of this host have open.
+//! Blobs for programs that have no manifest of them: programs get only blobs that disks of this host have open.
 
 use crate::{SharedBlob, Swarm};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
@@ -6,8 +6,8 @@ use headstart_swarm::Urgency;
 use std::sync::Arc;
 
 impl Swarm {
-    /// Opens the blob with that digest once more, without a store of its own. `None` if no disk or program of
-    /// this host has it open, or if it cannot be opened.
+    /// Opens the blob with this digest once more, without a store for this use. `None` if no disk or program of
+    /// this host has the blob open, or if it cannot be opened.
     #[must_use]
     pub fn find(self: &Arc<Self>, digest: &Digest) -> Option<SharedBlob> {
         let blob = self.host.data_blob(digest)?;
@@ -22,12 +22,12 @@ impl Swarm {
 }
 
 impl SharedBlob {
-    /// Fetches all chunks that overlap `range` into the cache, with the urgency of a read. They come from
-    /// other hosts, and the rest from the store that another use of the blob on this host has given.
+    /// Fetches all chunks that overlap `range` into the cache, with the urgency of a read. Chunks that other hosts
+    /// do not deliver come from the store that another use of the blob on this host was opened with.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if chunks are left to the store and this host has no store for the blob;
-    /// otherwise the errors of fetching, which is not repeated.
+    /// [`ErrorKind::NotFound`] if the swarm does not deliver a chunk and this host has no store for the blob;
+    /// otherwise the errors of fetching from the store, which is not repeated.
     pub async fn bring(&self, range: ByteRange) -> Result<()> {
         // Disks are other processes, and one of them may have made the files.
         self.cached.look_again();

@@ -53,7 +53,7 @@ impl Pin {
         !self.hosts.is_empty()
     }
 
-    /// One order for each different layer of the image's disks, to fetch the whole layer. Empty if the image
+    /// Returns one order for each different layer blob of the image, to fetch the whole of it. Empty if the image
     /// is no longer pinned.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Pin {
     }
 
     /// The sort key of a pin among the pins of the same image: the pin with the greatest key is in force. A
-    /// later pin is greater; at the same time, unpinning wins.
+    /// later pin has a greater key. Of a pin and an unpinning of the same time, the unpinning has.
     pub fn rank(&self) -> (u64, bool, &[String], u32) {
         (self.since, !self.is_kept(), &self.hosts, self.copies)
     }
@@ -123,7 +123,8 @@ impl Pin {
     }
 }
 
-/// The identity of a pin, by which hosts find out which pins the other one lacks, without sending the pins.
+/// The identity of a pin. Two hosts exchange these to find out which pins the other host lacks, without sending whole
+/// pins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownPin {
     /// A 64-bit hash of the digest of the image's manifest.

@@ -1,4 +1,5 @@
-//! The recent requests to a root, kept over a restart: it can predict at once what its agents will request next.
+//! The recent requests to a root, kept over a restart, so that the restarted root can predict at once what its agents
+//! will request next.
 //!
 //! ```text
 //! headstart recent 1\n    then the list, postcard

@@ -77,7 +77,7 @@ impl Cluster {
         Cache::open(&self.dir.path().join(name), CacheSettings::default()).unwrap()
     }
 
-    /// Starts a host with default settings. `join` are the addresses of hosts to contact at first.
+    /// Starts a host with default settings and the given role. `join` are the addresses of hosts to contact at first.
     pub fn host(&self, name: &str, role: Role, join: &[SocketAddr]) -> TestHost {
         self.host_with(name, role, join, None)
     }
@@ -130,7 +130,7 @@ impl Cluster {
         TestHost { swarm, cache }
     }
 
-    /// Waits until `is_so` returns `true`. Panics with `what` after [`LONG`].
+    /// Calls `is_so` again and again until it returns `true`. Panics with the text `what` after [`LONG`].
     #[track_caller]
     pub fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
         #[expect(clippy::disallowed_methods, reason = "a time limit")]
@@ -208,14 +208,14 @@ impl Rogue {
         })
     }
 
-    /// Sends raw bytes. Returns `false` if the other end has closed the connection or does not read them
+    /// Sends raw bytes. Returns `false` if the other end has closed the connection or does not read the bytes
     /// within [`LONG`].
     pub fn sends(&mut self, cluster: &Cluster, bytes: &[u8]) -> bool {
         let sending = async { tokio::time::timeout(LONG, self.stream.write_all(bytes)).await };
         matches!(cluster.runtime.block_on(sending), Ok(Ok(())))
     }
 
-    /// Sends raw bytes. An error is ignored: the next read shows it.
+    /// Sends raw bytes. An error is ignored, because the next read of the connection fails as well.
     pub fn send(&mut self, cluster: &Cluster, bytes: &[u8]) {
         cluster.runtime.block_on(async {
             // The connection may have been closed: the next read shows that.
@@ -276,8 +276,8 @@ impl Rogue {
     }
 }
 
-/// An urgent request for one chunk: `request` and `blob` are numbers on the connection, `chunk` counts from
-/// 0.
+/// An urgent request for one chunk: `request` is the number of the request and `blob` that of the blob on the
+/// connection, `chunk` is the chunk's number in the blob, from 0.
 pub fn ask(request: u32, blob: u32, chunk: u32) -> Message {
     Message::Ask {
         request: RequestId(request),

@@ -97,8 +97,8 @@ pub struct ProxyCounters {
     /// Checks that a client may read a blob. Each one requests a few random parts of the blob from the
     /// client's server, with the client's credentials.
     pub checks: u64,
-    /// Checks in which the server's bytes differed from the blob's, or in which it sent only some of the
-    /// parts. The blob is not served to any client for a while then.
+    /// Checks in which the server's bytes differed from the blob's, or in which the server sent only some of the
+    /// parts. After such a check the blob is not served to any client for a while.
     pub impostors: u64,
 }
 

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-/// Counters of a node, each starting at zero. Fields count chunks unless they say otherwise. A chunk is 64
-/// KiB; a blob's last chunk may be shorter.
+/// Counters of a node (the state machine of one host), each starting at zero. Fields count chunks unless they say
+/// otherwise. A chunk is 64 KiB; a blob's last chunk may be shorter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeCounters {
     /// Wants (requests of a disk for a run of chunks) that disks of this host have made; counts requests, not
@@ -23,15 +23,15 @@ pub struct NodeCounters {
     pub prefetched: u64,
     /// Prefetched chunks (see `prefetched`) that a disk of this host has read after they came.
     pub prefetched_read: u64,
-    /// Chunks that came from the store, fetched by this host for other hosts or by one of its disks for
-    /// itself.
+    /// Chunks that came from the store: this host's agent fetched them for other hosts, or one of its disks fetched
+    /// them for itself.
     pub from_store: u64,
     /// Chunks that this host has sent to peers.
     pub served: u64,
     /// Advertised chunks that were not prefetched but only recorded, because too many prefetched bytes were
     /// unread or a disk followed a plan.
     pub withheld: u64,
-    /// Times that the count of unread prefetched bytes was reset to zero. That happens when reads have missed
+    /// Times that the count of unread prefetched bytes was reset to zero. The count is reset when reads have missed
     /// enough advertised chunks that were not prefetched.
     pub resets: u64,
     /// Requests (not chunks) that were given up because the peer did not answer in time.

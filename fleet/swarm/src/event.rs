@@ -29,16 +29,17 @@ pub enum Event<'a> {
         /// `true` if the agent can fetch the blob from its store: only then does the host fetch chunks for other hosts.
         fetchable: bool,
     },
-    /// A disk reads this blob from now on. Chunks that other hosts advertise are prefetched, as long as few enough of
-    /// the bytes prefetched for this disk are unread. If several disks read a blob, it counts as the first disk's. A
-    /// blob without a reader, such as a hash tree, is fetched only when it is wanted.
+    /// A disk reads this blob from now on. Chunks of it that other hosts advertise are prefetched, as long as few
+    /// enough of the bytes prefetched for this disk are unread. If several disks read a blob, the bytes count as the
+    /// first disk's. A blob without a reader, such as a hash tree, is fetched only when an [`Event::Want`] names it.
     ReadBy {
         /// The blob.
         blob: BlobId,
         /// The disk that reads it.
         reader: ReaderId,
     },
-    /// No disk has the blob any more, and none of it is kept. Wants of it are forgotten.
+    /// No disk of this host has the blob any more, and none of it is kept for others: the host no longer takes part in
+    /// it. Wants of the blob are forgotten, without an answer.
     Closed {
         /// The blob.
         blob: BlobId,
@@ -51,7 +52,7 @@ pub enum Event<'a> {
         blob: BlobId,
         /// The wanted chunks; those that are local cost nothing.
         chunks: Chunks,
-        /// The urgency: whether a read waits.
+        /// The urgency: high if a read waits for the chunks, low if they are preloaded.
         urgency: Urgency,
     },
     /// No read or preload waits for this want any more: it needs no answer.
@@ -81,21 +82,24 @@ pub enum Event<'a> {
         /// The evicted chunks.
         chunks: Chunks,
     },
-    /// A disk preloads by a plan: adverts of other hosts are only noted until the plan ends.
+    /// A disk begins or ends to preload by a plan. While it does, chunks of the blob that other hosts advertise are
+    /// only recorded, and not prefetched.
     Planned {
         /// The blob.
         blob: BlobId,
         /// `true` while a plan is followed.
         running: bool,
     },
-    /// Prefetch these chunks: of a blob that is to be warm on this host, or in the order of hints.
+    /// Prefetch these chunks, because the blob is to be in this host's cache before a disk reads it, or because hints
+    /// name them.
     Warm {
         /// The blob.
         blob: BlobId,
         /// The chunks to fetch.
         chunks: Chunks,
     },
-    /// The blob is kept by these hosts in turn: stripe `n` by the `copies` hosts from the `n`th on.
+    /// The blob is kept by these hosts in turn: stripe `n` (a group of consecutive chunks) by `copies` hosts of the
+    /// list, from place `n` on (modulo the number of hosts).
     Pinned {
         /// The blob.
         blob: BlobId,
@@ -133,11 +137,12 @@ pub enum Event<'a> {
         /// The message.
         message: Message,
     },
-    /// Bytes of a [`Message::Ask`] have come. The event is the same for a request that was forgotten.
+    /// Bytes have come that a host sent in answer to a [`Message::Ask`]. The driver reports them also if the request
+    /// was given up meanwhile.
     Came {
         /// The sender.
         peer: PeerId,
-        /// The request that they answer.
+        /// The request that the bytes answer.
         request: RequestId,
         /// The chunks.
         chunks: Chunks,
@@ -153,7 +158,7 @@ pub enum Event<'a> {
         /// The chunks.
         chunks: Chunks,
     },
-    /// An [`Action::Serve`] has ended, successfully or not: its bytes do not wait to be sent any more.
+    /// An [`Action::Serve`] has ended, successfully or not: none of its bytes wait to be sent any more.
     Served {
         /// The receiver.
         peer: PeerId,
@@ -184,7 +189,7 @@ pub enum Came {
     Kept,
     /// The bytes do not have the expected digest.
     Corrupt,
-    /// This host could not keep the chunks; it is not the peer's fault.
+    /// The chunks could not be stored on this host, which is no fault of the peer.
     Failed,
 }
 
@@ -259,13 +264,15 @@ pub enum Action {
         /// The chunks that the swarm does not deliver: runs that ascend and do not overlap.
         from_store: Vec<Chunks>,
     },
-    /// Close the connection to a host and do not open one again for a while; report the drop once.
+    /// Close the connection to a host, do not open one to it again for a while, and report this once to the users of
+    /// the driver (the agent writes a line to its log).
     Drop {
         /// The host.
         peer: PeerId,
         /// The reason.
         offence: Offence,
     },
-    /// Send [`Event::Tick`] at this time, which replaces the time before; an earlier tick is harmless.
+    /// Send [`Event::Tick`] at this time. The time replaces that of any earlier action of this kind; a tick that comes
+    /// before it is harmless.
     WakeAt(Time),
 }

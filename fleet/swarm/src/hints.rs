@@ -71,7 +71,7 @@ pub struct Tally {
 
 impl Hints {
     /// Creates the state for `image`, without reads or hints. Reports are at least `every` apart, and four
-    /// times as far apart while a disk boots and nothing is new.
+    /// times as far apart while a disk boots and there are no new reads to report.
     #[must_use]
     pub fn new(image: ImageKey, every: Duration) -> Self {
         Self {
@@ -173,8 +173,8 @@ impl Hints {
     }
 
     /// The order in which a disk should preload the slices that hints have named: first those that most disks
-    /// read (counts between two powers of two are equal), and of those the earliest read. The plan may
-    /// contain slices that are already local; the disk skips them. Without hints it is [`Plan::Lazy`].
+    /// read (counts between two powers of two are equal), and of those the earliest read first. The plan may
+    /// contain slices that are already local; the disk skips them. Without hints the result is [`Plan::Lazy`].
     #[must_use]
     pub fn plan(&self) -> Plan {
         in_order(self.slices.iter().map(|(slice, hint)| (hint.rank(), *slice)).collect())
@@ -200,9 +200,9 @@ impl Hints {
     }
 }
 
-/// The preload plan that follows from all of a tracker's counts of an image: the one that an agent has when
-/// it has received every hint. Slices that fewer disks have read than `threshold` asks for are left out.
-/// Meant for programs that make plans from recorded boots.
+/// The preload plan that follows from all of a tracker's counts of an image: the plan of an agent that has received
+/// every hint. Slices that fewer disks have read than `threshold` demands are left out. Meant for programs that make
+/// plans from recorded boots.
 #[must_use]
 pub fn plan_of(counts: &ImageCounts, threshold: Threshold) -> Plan {
     let least = threshold.of(counts.disks);

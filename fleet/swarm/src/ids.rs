@@ -54,7 +54,7 @@ impl Chunks {
         Self { first: chunk, count: 1 }
     }
 
-    /// The chunks that contain at least one byte of `range`, which is a range of the blob; no chunks if
+    /// The chunks that contain at least one byte of `range`, a byte range of the blob; a run without chunks if
     /// `range` is empty.
     #[must_use]
     pub fn touched(range: ByteRange) -> Self {
@@ -73,8 +73,8 @@ impl Chunks {
         self.first..self.first.saturating_add(self.count)
     }
 
-    /// The range of bytes that the chunks cover in a blob of `len` bytes; it ends at the end of the blob at
-    /// the latest.
+    /// The range of bytes that the chunks cover in a blob of `len` bytes, cut at the end of the blob. Empty if the
+    /// chunks are beyond that.
     #[must_use]
     pub fn bytes(self, len: u64) -> ByteRange {
         let at = |chunk: u32| (u64::from(chunk) * crate::CHUNK_SIZE).min(len);

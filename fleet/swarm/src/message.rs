@@ -24,7 +24,8 @@ pub enum Message {
         /// The chunks.
         runs: Vec<Chunks>,
     },
-    /// Send these chunks. Repeated under the same number with more urgency, it is the same request.
+    /// A request: send these chunks. A message with the number of an earlier request repeats that request with more
+    /// urgency.
     Ask {
         /// The number that the answer carries.
         request: RequestId,
@@ -34,11 +35,12 @@ pub enum Message {
         chunks: Chunks,
         /// The urgency.
         urgency: Urgency,
-        /// The number of hosts through which the receiver may get chunks that it lacks. 0: it sends only chunks that it
-        /// has, or that are on their way to it already.
+        /// The number of further hosts through which the receiver may get chunks that it lacks. 0: the receiver sends
+        /// only chunks that it has, or that are on their way to it already.
         hops: u8,
-        /// `true` if the asker has tried in vain other hosts that the receiver named before: name none again. With no
-        /// hops: send only chunks that are local, and not those that are on their way.
+        /// `true` if the asker has tried in vain other hosts that the receiver had named: the receiver must not name
+        /// any again. If `hops` is 0 as well, the receiver sends only chunks that are local, and none that are on their
+        /// way to it.
         no_redirect: bool,
     },
     /// These chunks of a request will come, but not at once: they are on their way to the sender, or wait in a long
@@ -57,10 +59,10 @@ pub enum Message {
         chunks: Chunks,
         /// The reason.
         why: RejectReason,
-        /// Hosts that have them, or will have them soon: to be asked with no hops.
+        /// Hosts that have the chunks, or will have them soon. The asker requests the chunks there, with `hops` 0.
         others: Vec<PeerKey>,
     },
-    /// The rest of a request is not needed any more.
+    /// The sender no longer needs the chunks of a request that have not come yet.
     Cancel {
         /// The request.
         request: RequestId,
@@ -69,19 +71,19 @@ pub enum Message {
     Join,
     /// The answer to `Join`: the receiver may be an agent of this root.
     JoinAccepted,
-    /// The answer to `Join`: the receiver may not be one, or no longer: this root has all the agents that it takes, or
-    /// this host is not a root.
+    /// The answer to `Join`, or a later message: the receiver may not be an agent of the sender (any more), because the
+    /// sender has all the agents that it takes, or is not a root.
     JoinRefused,
-    /// A sketch of the sender's recent reads of a blob, as the least hashes of them: to find out which hosts read the
-    /// same.
+    /// A sketch of the sender's recent reads of a blob, by which hosts find out which of them read the same chunks. See
+    /// [`similarity`](crate::similarity).
     Sketch {
         /// The blob.
         blob: BlobId,
-        /// The least hash of each part.
+        /// For each class of chunks, the least hash of the chunks of that class that were read.
         least: Vec<u32>,
     },
-    /// The sender's disks have read these chunks; it is sent by an agent to its root, because others of the root's
-    /// agents may read the same next. Losing it does no harm.
+    /// The sender's disks have read these chunks. An agent sends this message to its root, because others of the root's
+    /// agents may read the same chunks next. Losing the message does no harm.
     Read {
         /// The blob.
         blob: BlobId,
@@ -95,7 +97,7 @@ pub enum Message {
 pub enum RejectReason {
     /// The chunks are not local.
     Missing,
-    /// Too many bytes are being sent already.
+    /// The host is sending too many bytes already.
     Busy,
     /// The chunks had to be fetched first, and could not be.
     Failed,

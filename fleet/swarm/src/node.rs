@@ -315,8 +315,8 @@ impl Node {
         self.membership.root()
     }
 
-    /// Prefetched bytes that no disk of this host has read yet, summed over its disks. Bytes that a reset of
-    /// the count forgave are left out; see [`NodeCounters::resets`].
+    /// The number of prefetched bytes that no disk of this host has read yet, summed over its disks. Bytes that were
+    /// unread when the count was reset to zero are left out; see [`NodeCounters::resets`].
     #[must_use]
     pub fn unmatched(&self) -> u64 {
         self.prefetch.unmatched()

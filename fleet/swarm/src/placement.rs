@@ -123,8 +123,8 @@ impl BlobFetchers {
         Self { blob, generation: 0, places: Vec::new() }
     }
 
-    /// Returns the same as [`DesignatedFetchers::fetcher`] for this blob, from the cache if possible. The
-    /// cache grows to `stripe` entries, so a caller must not pass a stripe beyond the blob's end.
+    /// Returns the same as [`DesignatedFetchers::fetcher`] for this blob, from the cache if possible. The caller must
+    /// not pass a stripe beyond the blob's end: the cache grows to an entry for each stripe up to that one.
     pub fn fetcher(&mut self, fetchers: &DesignatedFetchers, stripe: u32) -> Option<PeerKey> {
         if self.generation != fetchers.generation {
             self.generation = fetchers.generation;
@@ -142,7 +142,7 @@ impl BlobFetchers {
     }
 }
 
-/// The number of the stripe that contains `chunk`, if each stripe has `stripe` chunks; 0 counts as 1.
+/// The number of the stripe that contains `chunk`, if each stripe has `stripe` chunks; a `stripe` of 0 counts as 1.
 #[must_use]
 pub fn stripe_of(chunk: u32, stripe: u32) -> u32 {
     chunk / stripe.max(1)
@@ -156,9 +156,9 @@ pub fn chunks_of(number: u32, stripe: u32, chunks: u32) -> Chunks {
     Chunks { first, count: stripe.max(1).min(chunks - first) }
 }
 
-/// The hosts that keep stripe `number` of a pinned blob, one that hosts hold together: the `copies`
-/// consecutive hosts of `all` from place `number` (modulo their number) on. `copies` below 1 counts as 1,
-/// above the number of hosts as all.
+/// The hosts that keep stripe `number` of a pinned blob, a blob that hosts keep together: the `copies` consecutive
+/// hosts of `all` from place `number` (modulo the number of hosts) on. `copies` below 1 counts as 1, above the number
+/// of hosts as that number.
 pub fn holders(all: &[PeerKey], copies: u32, number: u32) -> impl Iterator<Item = PeerKey> + '_ {
     let first = (number as usize).checked_rem(all.len()).unwrap_or(0);
     all.iter().cycle().skip(first).take((copies.max(1) as usize).min(all.len())).copied()
@@ -186,8 +186,8 @@ pub fn held(
     (0..stripes).filter(mine).map(move |number| chunks_of(number, stripe, chunks))
 }
 
-/// The neighbours of `me` in the ring of all hosts, sorted by key: the host after it, then the host before
-/// it. Only one if both are the same host, none if there is no other. `all` must ascend; it need not contain
+/// The neighbours of `me` in a ring of all hosts in the order of their keys: the host after `me`, then the host before
+/// `me`. Only one if both are the same host, none if there is no other host. `all` must ascend; it need not contain
 /// `me`.
 #[must_use]
 pub fn ring(me: PeerKey, all: &[PeerKey]) -> Vec<PeerKey> {

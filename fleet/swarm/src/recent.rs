@@ -74,8 +74,9 @@ pub struct ChunkKey {
     pub chunk: u32,
 }
 
-/// The chunks that agents have recently requested from a root, in the order of the requests. The root
-/// predicts an agent's next requests by it.
+/// The list of chunks that agents have recently requested from a root, in the order of the requests. The root
+/// predicts an agent's next requests by this list. In it, chunks that an agent requested one after the other form a
+/// *chain*.
 #[derive(Clone, Debug)]
 pub struct Recent {
     list: List,
@@ -159,9 +160,9 @@ pub struct SavedItem {
     pub proven: bool,
     /// The chunk's rank by last use among all chunks of the list: 0 is the least recently used.
     pub used: u32,
-    /// A suggestion for moving the chunk in the list: the chunk after which agents requested it, and how many
-    /// agents did so, less those that came from another chunk. `None` if no agent has jumped to the chunk
-    /// from another place.
+    /// A suggestion for moving this chunk in the list: the chunk after which agents requested this one, and the number
+    /// of agents that did so, less the number that came from another chunk. `None` if no agent has jumped to this chunk
+    /// from another place in the list.
     pub claim: Option<(ChunkKey, u8)>,
 }
 
@@ -186,7 +187,7 @@ impl Recent {
     }
 
     /// Records that `agent` requested these chunks because a read waits for them, or reported that it has
-    /// read them. `unread` is called for each chunk that the agent passed over in a chain; it returns `true`
+    /// read them. `unread` is called for each chunk that the agent passed over in a chain, and must return `true`
     /// if the agent had the chance to read that chunk and has not.
     pub fn on_request(
         &mut self,
@@ -225,11 +226,11 @@ impl Recent {
         }
     }
 
-    /// Predicts the next requests of `agent`, and appends at most `room` chunks to `next`. The candidates are
-    /// the next chunks, at most `limit`, after each of the agent's current positions in the chains, fewer
-    /// where it has made few steps in order. Only chunks for which `lacks` returns `true` are taken. Chunks
-    /// that only one agent has ever requested come last. A position to which the agent has just jumped yields
-    /// nothing.
+    /// Predicts the next requests of `agent`, and appends at most `room` chunks to `next`; none for an agent that has
+    /// requested nothing. The candidates are the next chunks after each of the agent's current positions in the chains:
+    /// at most `limit` for each position, fewer if the agent has made few steps in order there. Only chunks for which
+    /// `lacks` returns `true` are taken. Chunks that only one agent has ever requested come last. A position to which
+    /// the agent has just jumped yields nothing.
     pub fn next(
         &mut self,
         agent: PeerKey,

@@ -14,12 +14,13 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 pub enum Topology {
     /// A ring of all hosts, in the order of their keys; each has its two neighbours. The topology of the paper.
     Ring,
-    /// The given number of neighbours for each host, drawn.
+    /// The given number of neighbours for each host, drawn at random from all hosts.
     Random(u32),
-    /// The given number of neighbours for each host: those whose recent reads are most like its own, and one drawn.
+    /// The given number of neighbours for each host: those whose recent reads are most like its own, and one that is
+    /// drawn at random.
     Similar(u32),
-    /// A root for each agent, which takes the chunks that it lacks from there or from that root's other agents. Agents
-    /// that see no root have drawn neighbours and designated fetchers among themselves.
+    /// A root for each agent: the agent takes the chunks that it lacks from that root or from the root's other agents.
+    /// Agents that see no root have neighbours that are drawn at random, and designated fetchers among themselves.
     Roots,
     /// A tree of hosts with the given number of children each, in the order of their keys, roots first; each host takes
     /// the chunks that it lacks from its parent.
@@ -39,8 +40,8 @@ pub struct NodeSettings {
     /// The number of consecutive chunks that form a stripe, 1 to 64. A stripe has one designated fetcher, and
     /// a request contains at most one stripe.
     pub stripe: u32,
-    /// Limit for each disk, in bytes: prefetching for a disk stops when this much of its blobs was prefetched
-    /// and is not read yet. `None`: 512 KiB plus a hundredth of the bytes that the disk has read, at most 16
+    /// Limit for each disk, in bytes: prefetching for a disk stops while this many bytes of its blobs were prefetched
+    /// and are not read yet. `None`: 512 KiB plus a hundredth of the bytes that the disk has read, at most 16
     /// MiB.
     pub threshold: Option<u64>,
     /// The largest number of agents that a root accepts, at least 1. `None`: twice the mean number of agents
@@ -86,10 +87,10 @@ impl Default for NodeSettings {
 }
 
 impl NodeSettings {
-    /// The longest time that a node may take to answer a want, or to fetch a chunk for other hosts. It is
-    /// reached only if the store has been that slow for this host. A caller that waits for a node should use
-    /// no shorter timeout: otherwise it would itself fetch what other hosts are fetching already, and load a
-    /// slow store even more.
+    /// The longest time that a node may take to answer a want, or to fetch a chunk for other hosts. A node takes
+    /// that long only if the store has been that slow for this host. A caller that waits for a node should use
+    /// no shorter timeout: otherwise the caller would fetch chunks itself that other hosts are fetching already, and
+    /// load a slow store even more.
     #[must_use]
     pub fn longest(&self) -> Duration {
         crate::retransmit_timer::longest(self.clone().clamped().timeout_range.1)

@@ -34,15 +34,14 @@ pub struct RecentReads {
 }
 
 impl RecentReads {
-    /// Creates an empty summary. Once filled, it covers at least the last `window / 2` reads, and at most the
-    /// last `window`.
+    /// Creates an empty summary. After at least `window` reads, it covers the last reads: at least `window / 2` and at
+    /// most `window` of them.
     #[must_use]
     pub fn new(window: u32) -> Self {
         Self { younger: [EMPTY; PARTS], older: [EMPTY; PARTS], filled: 0, half: (window / 2).max(1) }
     }
 
-    /// Records a read of `chunk`. A repeated chunk does not change the sketch, but counts as one more read of
-    /// the window.
+    /// Records a read of `chunk`. A chunk that was read before counts as one more read of the window.
     pub fn read(&mut self, chunk: u32) {
         let hash = headstart_block::random::mix(u64::from(chunk).wrapping_add(headstart_block::random::STEP));
         let part = &mut self.younger[(hash >> 58) as usize];
@@ -133,8 +132,9 @@ impl Ranking {
         self.hosts.get(&host).map_or(0.0, |scores| total(scores))
     }
 
-    /// The `count` hosts with the highest scores above 0, best first. The score of a host in `present` (the
-    /// present neighbours) is raised by a fifth, so that small changes do not replace it.
+    /// The `count` hosts with the highest scores above 0, best first; fewer if there are not so many. The score of a
+    /// host in `present` (the present neighbours) counts a fifth more here, so that small changes do not replace that
+    /// host.
     #[must_use]
     pub fn best(&self, present: &[PeerKey], count: usize) -> Vec<PeerKey> {
         let bonus = |host: &PeerKey| if present.contains(host) { 1.2 } else { 1.0 };

@@ -44,7 +44,7 @@ pub const REPORT_MAX: usize = 4096;
 /// to agents.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
-    /// A share of all disks, from 0 to 1, and at least one disk.
+    /// A share of the image's disks, from 0 to 1, rounded up to whole disks, and at least one disk.
     Share(f64),
     /// A number of disks, at least one.
     Disks(u32),
@@ -170,8 +170,8 @@ impl Tracker {
         Self { settings, epoch, images: BTreeMap::new(), members: Members::default(), clock: 0 }
     }
 
-    /// Counts the reads in a report of the agent on host `member`, and returns the hints that are new to it.
-    /// The caller must have checked that this agent may read the image.
+    /// Counts the reads in a report of the agent on host `member`, and returns the hints that are new to that agent.
+    /// The caller must have checked that this agent may read the image: otherwise hints about the image leak to it.
     pub fn report(&mut self, member: PeerKey, report: &HintReport) -> HintAnswer {
         self.clock += 1;
         let (key, slot) = (report.image, self.members.slot(member));

@@ -6,16 +6,16 @@ use serde_json::Value;
 /// The largest accepted event, in bytes.
 const EVENT_MAX: usize = 16 << 20;
 
-/// An event of an agent.
+/// An event that an agent sends: a change of one of its disks, or the notice of a gap.
 #[derive(Debug, PartialEq)]
 pub enum DiskEvent {
-    /// The new status of a disk.
+    /// The new status of a disk, as JSON.
     Disk(Value),
-    /// A notice that events were missed.
+    /// The receiver was too slow, and earlier events are lost to it.
     Missed,
 }
 
-/// The events of an agent, as they come.
+/// The stream of the events that an agent sends from the moment of the request on.
 #[derive(Debug)]
 pub struct DiskEvents {
     stream: AnswerStream,
@@ -27,7 +27,7 @@ impl DiskEvents {
         Self { stream, buffer: Vec::new() }
     }
 
-    /// The next event; `None` if the stream has ended, or is malformed.
+    /// Waits for the next event, and returns it. `None` if the stream has ended, or an event is larger than 16 MiB.
     pub async fn next(&mut self) -> Option<DiskEvent> {
         loop {
             if let Some(event) = next_event(&mut self.buffer) {

@@ -7,23 +7,24 @@ use headstart_peer_net::credentials::{self, PublishedTrustList};
 use serde::Deserialize;
 use std::path::Path;
 
-/// The hosts that were told of a list.
+/// The hosts that have received a trust list: the answer to [`AgentClient::publish_trust`].
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct TrustReceivers {
-    /// The host whose agent received it first.
+    /// The name of the host whose agent received the list from the client.
     pub host: String,
-    /// The hosts that this agent sent it to at once.
+    /// The names of the connected hosts that this agent sent the list to at once.
     pub hosts: Vec<String>,
 }
 
 impl AgentClient {
-    /// Sends the swarm a list of the authority, or the latest one of its directory: each list includes all before it,
-    /// and an agent that has one refuses those before. Another command on the same directory may sign and send one at
-    /// any time.
+    /// Sends the swarm, by way of this agent, the trust list `published`, or the latest one in the cluster's directory
+    /// `dir` if that is later; `published` then becomes that list. Each list includes all before it, and an agent
+    /// refuses a list that is older than its own. Another command on the same directory may sign and send a list at any
+    /// time.
     ///
     /// # Errors
-    /// As all methods; if the directory's files cannot be read.
+    /// Those of all requests (see [`AgentClient`]); errors of reading the directory's files.
     pub async fn publish_trust(
         &self,
         dir: &Path,

@@ -9,12 +9,13 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// The way to the agent at a socket.
+/// Connects a disk's process to the swarm, by way of the agent at a socket.
 #[derive(Clone, Copy, Debug)]
 pub struct AgentConnector<'a>(&'a Path);
 
 impl<'a> AgentConnector<'a> {
-    /// The way to the agent at this socket. It is connected when a cache is open.
+    /// Returns the connector for the agent's socket for disks (`swarm.sock`). It connects when the process has opened
+    /// its cache, not before.
     #[must_use]
     pub fn new(socket: &'a Path) -> Self {
         Self(socket)

@@ -6,18 +6,19 @@ use headstart_disk::KnownImage;
 use headstart_diskd::{DiskRequest, DiskSession, NamedDisk, PriorImage};
 use headstart_image::named_image::NamedImage;
 
-/// The earlier state of the disks, if an agent looks after this process.
+/// The images that the disks of this process had in an earlier process, before it died or was replaced.
 pub enum PriorDisks {
     /// No earlier process is known: tags are resolved by their stores.
     Nothing,
-    /// A process of an earlier version served them, which did not record the digests of tags.
+    /// The disks were served by a process of an earlier version, which did not record the digests of tags.
     Served,
-    /// The disks had these images, and still have them.
+    /// The disks had these images, and must get the same ones now.
     Had(Vec<KeptImage>),
 }
 
 impl PriorDisks {
-    /// The state that a process found.
+    /// Returns the earlier state, from the result of [`hold_pid_file`](crate::disks::hold_pid_file); `None` if no agent
+    /// looks after this process.
     #[must_use]
     pub fn of(held: Option<Held>) -> Self {
         match held {
@@ -33,16 +34,16 @@ impl PriorDisks {
         matches!(self, Self::Nothing)
     }
 
-    /// `true` if these are the images that the disks had, so that nothing has to be recorded.
+    /// Returns `true` if `images` are the images that the disks had, so that they need not be recorded again.
     #[must_use]
     pub fn is_noted(&self, images: &[KeptImage]) -> bool {
         matches!(self, Self::Had(noted) if noted == images)
     }
 
-    /// The request for the disk of an image.
+    /// Returns the request to open a disk of `image`, with the image that the disk had before.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Conflict`] if the disks had other images.
+    /// [`headstart_block::ErrorKind::Conflict`] if images were recorded and `image` is not among them.
     pub fn request(&self, image: &NamedImage) -> Result<DiskRequest> {
         let prior = match self {
             Self::Nothing => PriorImage::None,
@@ -55,14 +56,15 @@ impl PriorDisks {
     }
 }
 
-/// The image of a disk as it was recorded.
+/// Converts a recorded image into the form in which a disk is opened with it.
 #[must_use]
 pub fn recorded(kept: &KeptImage) -> PriorImage {
     let image = KnownImage { digest: kept.digest, manifest: kept.manifest.clone().into_bytes() };
     PriorImage::Recorded { image, writable: kept.writable }
 }
 
-/// The images of the disks, to be held while they are attached.
+/// Returns the images that the disks of this process have now, in the form in which they are recorded for later
+/// processes.
 #[must_use]
 pub fn kept_images(session: &DiskSession) -> Vec<KeptImage> {
     let kept = |disk: &NamedDisk| KeptImage {

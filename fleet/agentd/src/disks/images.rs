@@ -73,8 +73,8 @@ fn beside(pid_file: &Path) -> PathBuf {
     pid_file.with_extension(ENDING)
 }
 
-/// The absolute path of the file that records the images of the disk whose process file is `pid_file`. The
-/// file exists until the disk is detached.
+/// The absolute path of the file that records the images of the disk whose process file is `pid_file`. The disk's
+/// process makes the file; it is removed when the disk is detached.
 ///
 /// # Errors
 /// An error if the current directory is not known.
@@ -164,7 +164,7 @@ pub(super) fn images_of(dir: &Path, name: &str) -> Vec<DiskImage> {
 }
 
 impl KeptImage {
-    /// The image among `images` that was attached by this export name and reference.
+    /// Returns the image among `images` that was attached with the export name `name` and the reference `image`.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if none was: the disk's arguments have changed.

@@ -37,8 +37,8 @@ const TAKEN: &str = "another process serves this disk";
 /// do not reach it.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Conflict`] if another process has it; an error if the files of an earlier process
-/// cannot be understood.
+/// [`headstart_block::ErrorKind::Conflict`] if another process has the lock; an error if the files of an earlier
+/// process cannot be understood.
 pub fn hold_pid_file(path: &Path) -> Result<Held> {
     let was_there = path.symlink_metadata().is_ok();
     let mut file = pid_file::lock(path, TAKEN)?;

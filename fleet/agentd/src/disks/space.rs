@@ -18,7 +18,7 @@ const LEN_MAX: u64 = 1 << 20;
 /// The space that one writable layer takes on the file system. Sizes are in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiskSpace {
-    /// The name of the layer's export; empty if the disk has only one.
+    /// The name of the export that the layer belongs to; empty if the disk has only one.
     pub name: String,
     /// Bytes of data that is current: neither overwritten nor discarded.
     pub live_bytes: u64,
@@ -35,7 +35,7 @@ pub struct DiskSpace {
     pub throttled_writes: u64,
     /// The number of writes and discards that wait at present until garbage is collected.
     pub waiting_writes: u64,
-    /// The limit of the layer's directory; absent if there is none.
+    /// The largest size that the layer's directory may have, in bytes; absent if there is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_bytes: Option<u64>,
 }

@@ -183,7 +183,7 @@ impl State {
 impl AgentSwarm {
     /// Connects to the agent at `socket`, and again whenever the connection breaks. Returns when it is
     /// connected, but after half a second in any case; an agent that does not answer is no error. The agent
-    /// must use the same cache as `cache`.
+    /// must use the same cache directory as `cache`.
     ///
     /// # Errors
     /// An error if the cache's directory cannot be read.
@@ -206,7 +206,7 @@ impl AgentSwarm {
         Ok(Arc::new(Self { shared }))
     }
 
-    /// The state of the connection to the agent, with counters since the start.
+    /// The state of the connection to the agent, with counters since this value was made.
     #[must_use]
     pub fn connection(&self) -> AgentConnection {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The part of pinned images that this host keeps ([`crate::pins`]): fetched, locked in the cache so that it is not
 //! evicted, and fetched again if it was lost.
 //!
-//! The parts of hosts that have been away for long are kept by the next hosts, until they are back.
+//! The parts of hosts that could not be reached for long are kept by the next hosts, until those can be reached again.
 
 use super::{AT_ONCE, PinManager, Warmed, bring_all, missing};
 use crate::pins::Pins;
@@ -94,8 +94,8 @@ impl Held {
     }
 }
 
-/// The status of a pinned image on this host. Several hosts keep a pinned image together, each of them a
-/// part.
+/// The status of a pinned image on this host. Several hosts keep a pinned image together, and each of them keeps a
+/// part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PinStatus {
     /// The reference of the image, as it was given when the image was pinned.
@@ -106,7 +106,7 @@ pub struct PinStatus {
     pub copies: u32,
     /// The names of the hosts that keep the image.
     pub hosts: Vec<String>,
-    /// The names of the hosts that keep the image and that this host is not connected to.
+    /// The names of those hosts that keep the image, but to which this host is not connected at present.
     pub away: Vec<String>,
     /// Bytes of the image, hash trees included, that this host has to keep.
     pub bytes: u64,
@@ -247,7 +247,7 @@ impl PinManager {
         Ok(self.tell(hosts, &[command]).await)
     }
 
-    /// The status of all pinned images that this host knows of.
+    /// The status of each pinned image that this host knows of.
     pub async fn pinned(&self) -> Vec<PinStatus> {
         let held = self.keeping.held.lock().await;
         let here: HashSet<String> = self.known_hosts().into_iter().map(|(host, _)| host).collect();

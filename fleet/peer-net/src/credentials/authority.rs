@@ -48,20 +48,20 @@ pub struct InitSettings {
     /// The names of hosts that renew the certificates of others. If no host of the cluster has this role,
     /// `default_operator` gets it.
     pub authorities: Vec<String>,
-    /// The name of the host that becomes operator or authority if no host of the cluster has that role. If it
-    /// is `None`, or is not among the hosts of this call, the first of these hosts gets the role.
+    /// The name of the host that becomes operator or authority if no host of the cluster has that role. If the name
+    /// is `None`, or is not among the hosts of this call, the first host of this call gets the role.
     pub default_operator: Option<String>,
     /// The number of days for which hosts' certificates are valid, 1 to [`DAYS_MAX`]. `None`: [`DAYS`].
     pub days: Option<u32>,
 }
 
-/// The result for a certificate or a key: created, renewed, or left as it was.
+/// The outcome for a certificate or a key: made, renewed, or left as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Made {
-    /// Made now.
+    /// Made now, because there was none.
     New,
-    /// Made again for the key that it had.
+    /// Made again, for the key that the certificate had. Only certificates are renewed.
     Renewed,
     /// Left as it was.
     Kept,
@@ -97,9 +97,9 @@ pub struct MadeCluster {
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] if a name or the number of days is not valid, [`ErrorKind::Conflict`] if `dir`
-/// contains files that do not belong to a cluster, [`ErrorKind::Denied`] if other users may write to `dir`;
-/// errors of the operating system. A name is 1 to 253 bytes of lower-case letters, digits, hyphens and dots,
-/// as in DNS.
+/// contains files that do not belong to a cluster, [`ErrorKind::Denied`] if users other than root and this one may
+/// write to `dir`; errors of the operating system. A valid name is 1 to 253 bytes of lower-case letters, digits,
+/// hyphens and dots, as in DNS.
 pub fn init(dir: &Path, settings: &InitSettings) -> Result<MadeCluster> {
     let mut wanted = settings.roles();
     let names = settings.names();

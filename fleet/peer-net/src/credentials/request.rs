@@ -131,8 +131,8 @@ pub struct MadeRequest {
 /// # Errors
 /// [`ErrorKind::Invalid`] if the name is not valid or the existing key is not a P-256 key,
 /// [`ErrorKind::Conflict`] if `dir` contains files that do not belong to a host, [`ErrorKind::Corrupt`] if
-/// the key file does not contain a key, [`ErrorKind::Denied`] if other users may write to `dir`; errors of
-/// the operating system.
+/// the key file does not contain a key, [`ErrorKind::Denied`] if users other than root and this one may write to
+/// `dir`; errors of the operating system.
 pub fn request(dir: &Path, name: &str) -> Result<MadeRequest> {
     check_name(name)?;
     super::authority::refuse_foreign(dir, &[CA, HOST, HOST_KEY, GOSSIP_KEY, TRUST, REQUEST])?;

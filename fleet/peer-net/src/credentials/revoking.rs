@@ -35,8 +35,8 @@ impl PublishedTrustList {
 /// hosts.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] if `dir` has no certificate of one of the names; errors of the operating system.
-/// No host is revoked then.
+/// [`ErrorKind::NotFound`] if `dir` has no certificate for one of the names; errors of the operating system.
+/// After an error no host is revoked.
 pub fn revoke(dir: &Path, names: &[String]) -> Result<PublishedTrustList> {
     revoke_at(dir, names, unix_now())
 }

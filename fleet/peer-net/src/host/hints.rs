@@ -177,8 +177,8 @@ impl Images {
     }
 }
 
-/// A disk that is booting. While this value lives, its reads are reported to the tracker and it receives
-/// hints.
+/// A disk that is booting. While this value lives, the reads that are passed to [`Boots::read`] are reported to the
+/// tracker, and the tracker's hints come in by [`Boots::plan`].
 pub struct Boots {
     host: Arc<Host>,
     image: ImageKey,

@@ -80,8 +80,8 @@ impl Host {
 }
 
 impl Swarm {
-    /// Replaces the lists of hosts that keep blobs. Each list also holds for the blob's hash tree. Blobs
-    /// without a hash tree are ignored, and blobs that are not given are no longer kept.
+    /// Replaces the lists of hosts that keep blobs. The list of a blob is also that of the blob's hash tree. Blobs
+    /// without a hash tree are ignored, and blobs that are not in `kept` have no such list any more.
     pub fn set_holdings<'a>(
         &self,
         kept: impl Iterator<Item = (&'a headstart_cache::BlobSpec, &'a Arc<Holding>)>,
@@ -104,9 +104,9 @@ impl Swarm {
 }
 
 impl SharedBlob {
-    /// The ranges of the blob, ascending, that this host has to keep under `holding`. They include the part
-    /// that it keeps in place of hosts in `gone`, which are not reachable. Empty if the host is not in the
-    /// list or the blob is not shared.
+    /// The ranges of the blob, ascending, that this host has to keep by the list `holding`. The ranges that it has to
+    /// keep in place of the hosts in `gone`, which cannot be reached, are included. Empty if this host is not in the
+    /// list, or if the blob has no hash tree and so is never exchanged.
     pub fn kept(&self, holding: &Holding, gone: &HashSet<PeerKey>) -> Vec<ByteRange> {
         let Some(shared) = &self.shared else { return Vec::new() };
         let swarm = &shared.swarm;

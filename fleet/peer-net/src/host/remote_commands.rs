@@ -43,8 +43,8 @@ pub enum RemoteCommand {
     Pin(Box<Pin>),
     /// The pins that the sender knows. The receiver sends it those that are missing.
     Known(Vec<KnownPin>),
-    /// A blob that a disk of the sender reads. The receiver, a root, then exchanges that blob as well. The order must
-    /// not name parts.
+    /// A blob that a disk of the sender reads. The receiver, which is a root, then exchanges that blob as well. The
+    /// order must not name parts: a receiver refuses it otherwise.
     Open(Order),
 }
 
@@ -57,8 +57,8 @@ impl RemoteCommand {
         }
     }
 
-    /// Bytes that this command asks the receiver to fetch: the whole length of its blobs, even if an order
-    /// names only parts. A pin counts one byte more. 0 for a command that asks for no bytes.
+    /// The number of bytes that this command asks the receiver to fetch: the whole length of its blobs, even if an
+    /// order names only parts. A pin counts one byte more. 0 for `Known` and `Open`.
     pub fn ordered_bytes(&self) -> u64 {
         match self {
             Self::Bring(order) => order.len,
@@ -113,10 +113,10 @@ impl RemoteCommand {
 pub struct CommandOutcome {
     /// Bytes that the command asked for, rounded up to whole chunks (64 KiB).
     pub bytes: u64,
-    /// Bytes that the command asked for and that the receiver could not fetch; 0 if it was carried out in
+    /// Bytes that the command asked for and that the receiver could not fetch; 0 if the command was carried out in
     /// full.
     pub lacking: u64,
-    /// The first reason why bytes could not be fetched; `None` if there is none.
+    /// The first reason for which bytes could not be fetched, or the command was refused; `None` if there is none.
     pub why: Option<String>,
 }
 
@@ -305,8 +305,8 @@ impl Host {
 }
 
 impl Swarm {
-    /// Returns a receiver of the commands that other hosts send from now on. Only the first call gets a
-    /// working receiver; further ones return a closed one.
+    /// Returns the receiver of the commands that other hosts send to this one from now on. Only the first call returns
+    /// the working receiver; each later call returns one that is closed.
     pub fn take_commands(&self) -> mpsc::Receiver<ReceivedCommand> {
         let (queue, commands) = mpsc::channel(WAITING_MAX);
         let _ = self.host.remote_commands.queue.set(queue);
@@ -318,8 +318,8 @@ impl Swarm {
         self.host.done(received, done);
     }
 
-    /// Records that this host has accepted a [`RemoteCommand::Open`], to which no outcome is sent. Accepted
-    /// commands keep the sender's connection from being closed for too many refused ones.
+    /// Records that this host has accepted a [`RemoteCommand::Open`], for which no outcome is sent. A sender's
+    /// connection is closed after too many refused commands, and each accepted one starts that count again.
     pub fn took_part(&self, received: &ReceivedCommand) {
         if let Some(peer) = self.host.core().peers.get(&received.peer) {
             peer.link.note_order(false, self.host.now_ms());
@@ -331,8 +331,8 @@ impl Swarm {
         &self.host.remote_commands.complaints
     }
 
-    /// Returns `true` if the sender of a command has proved on its connection that it may read all of these
-    /// blobs.
+    /// Returns `true` if the sender of a command has proved on its connection that it may read all of `blobs`;
+    /// `false` also if it is no longer connected.
     pub fn has_shown(&self, received: &ReceivedCommand, blobs: &[BlobSpec]) -> bool {
         self.host.has_shown(received.peer, blobs)
     }

@@ -37,7 +37,7 @@ pub struct Status {
     pub certificate_failure: Option<String>,
     /// The hosts that this host is connected to, sorted by name.
     pub peers: Vec<PeerStatus>,
-    /// The hosts that this host has heard of and is not connected to.
+    /// The hosts that this host knows of by gossip and is not connected to.
     pub unconnected: Vec<MemberStatus>,
     /// The blobs that this host takes part in, sorted by digest. A blob is a stored object, such as a layer
     /// of an image.
@@ -50,7 +50,7 @@ pub struct Status {
     pub decisions: headstart_swarm::NodeCounters,
 }
 
-/// A host that this host has heard of and is not connected to.
+/// A host that this host knows of by gossip and is not connected to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct MemberStatus {
     /// The name of that host.
@@ -114,8 +114,8 @@ pub struct BlobStatus {
 pub struct SwarmCounters {
     /// Connections with other hosts that were established, no matter which side connected.
     pub connections: u64,
-    /// Connections that were not established: no certificate of the cluster, no answer in time, or too many
-    /// connections.
+    /// Connections that were not established, because the other end had no certificate of the cluster or did not answer
+    /// in time, or because there were too many connections.
     pub refused_connections: u64,
     /// Hosts that were disconnected because they sent bytes with a wrong digest.
     pub dropped_corrupt: u64,

@@ -141,7 +141,7 @@ fn store(path: &Path, images: &[ImageCounts]) -> Result<()> {
     file::replace(path, &file, Readers::Owner)
 }
 
-/// Reads the counts of all images from `file`, in which a tracker saves them.
+/// Reads the counts of all images from `file`, the file in which a tracker saves its counts.
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] if there is no such file; [`ErrorKind::Corrupt`] if it is damaged or of another
