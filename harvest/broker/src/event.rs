@@ -35,15 +35,15 @@ pub enum BrokerEvent {
         /// The vSSD.
         vssd: VssdId,
     },
-    /// A forecast, with all margins applied. For a regular or unsold vSSD: the part of its own flash that it
-    /// does not need, lent or not. For a harvest VM's: all the flash that it needs. An unsold vSSD needs one
-    /// forecast only; for others one comes every three minutes.
+    /// A forecast, with all margins applied. For a regular or unsold vSSD it gives the part of the vSSD's own
+    /// flash that the vSSD does not need, lent or not; for a harvest VM's vSSD, all the flash that it needs.
+    /// The driver sends one forecast for an unsold vSSD, and one every three minutes for any other.
     Forecast {
         /// The vSSD.
         vssd: VssdId,
-        /// Number of channels that it can spare or will need.
+        /// Number of channels that the vSSD can spare or will need.
         bandwidth: u16,
-        /// Number of flash blocks that it can spare or will need.
+        /// Number of flash blocks that the vSSD can spare or will need.
         capacity: u32,
         /// The duration, from now on, for which the forecast holds.
         lasts: Duration,
@@ -56,8 +56,8 @@ pub enum BrokerEvent {
     Release {
         /// The vSSD of the harvest VM.
         borrower: VssdId,
-        /// The gSSD to give back, whose data moves to the vSSD's other flash; if it does not fit, the lease
-        /// is kept. `None`: all gSSDs, with all data.
+        /// The gSSD to give back. Its data moves to the vSSD's other flash; if the data does not fit there, the
+        /// lease is kept. `None`: all gSSDs are given back, and all data on them is lost.
         gssd: Option<GssdId>,
     },
     /// A regular VM's vSSD needs part of its lent flash at once, whatever was forecast.
@@ -75,8 +75,7 @@ pub enum BrokerEvent {
         gssd: GssdId,
         /// Number of channels that the blocks are on.
         bandwidth: u16,
-        /// Number of blocks: as requested, or fewer. 0 if none could be taken, and then there is no such
-        /// gSSD.
+        /// Number of blocks: as requested, or fewer. 0 if none could be taken: no gSSD is made then.
         capacity: u32,
         /// The blocks. Empty in simulated fleets, which have no flash.
         blocks: Vec<BlockRun>,
@@ -106,13 +105,15 @@ pub enum BrokerEvent {
         /// The gSSD.
         gssd: GssdId,
     },
-    /// A lender takes its gSSDs that are not on lease back, without needing them. It may lend them again.
+    /// A lender takes back those of its gSSDs that are not on lease, although it does not need the flash. It may lend
+    /// that flash again.
     Unpool {
         /// The lender.
         lender: VssdId,
     },
-    /// Two channels are erased, and no block of them is lent: they are to change owners, so that both wear
-    /// evenly. They have changed owners with [`BrokerStep::Swapped`].
+    /// Two channels were erased, and no block of them is lent: they are to change owners, so that both wear
+    /// evenly. The broker answers with [`BrokerStep::Swapped`], by which they change owners, or with
+    /// [`BrokerAction::Keep`].
     Swapped {
         /// The owner of the one channel, and the channel.
         one: (VssdId, u16),
@@ -221,8 +222,8 @@ pub enum BrokerAction {
         /// The lender.
         lender: VssdId,
     },
-    /// Use two channels again that were emptied and erased to be swapped: they keep their owners, because one
-    /// of the owners is being deleted.
+    /// Use two channels again that were emptied and erased for a swap of owners ([`BrokerEvent::Swapped`]). The
+    /// swap does not take place, because one of the owners is being deleted or has lost its channel.
     Keep {
         /// The owner of the one channel, and the channel.
         one: (VssdId, u16),
@@ -242,7 +243,7 @@ pub enum BrokerAction {
         /// The answer.
         answer: BrokerAnswer,
     },
-    /// Tell the user of a VM.
+    /// Give this message to the user of a VM.
     Report(BrokerReport),
 }
 
@@ -253,18 +254,18 @@ pub enum BrokerAnswer {
     Granted(Grant),
     /// The request was granted in part, by these gSSDs.
     Partly(Grant),
-    /// The request was refused, because the pool does not have enough. The fields tell what it has for the
-    /// requested duration.
+    /// The request was refused, because the pool does not have enough. The fields count the gSSDs in the pool that
+    /// last for the requested duration.
     Short {
-        /// Number of channels of the gSSDs in the pool.
+        /// Number of channels of these gSSDs together.
         channels: u64,
-        /// Number of flash blocks of the gSSDs in the pool.
+        /// Number of flash blocks of these gSSDs together.
         blocks: u64,
     },
     /// The request was refused, because the borrower does not exist, is not a harvest VM's, or is being
     /// deleted.
     NoGhost,
-    /// The request was refused, because it asked for nothing.
+    /// The request was refused, because it asked for neither channels nor capacity.
     Nothing,
 }
 

@@ -275,14 +275,14 @@ impl Broker {
         self.gssds.get(&id).filter(|entry| entry.gssd.in_use).map(|entry| entry.until)
     }
 
-    /// Returns `true` if a gSSD is being taken back from its harvest VM.
+    /// Returns `true` if a gSSD is being taken back from its harvest VM; `false` also if there is no such gSSD.
     #[must_use]
     pub fn is_leaving(&self, id: GssdId) -> bool {
         matches!(self.stage(id), Some(Stage::Evacuating | Stage::Detaching))
     }
 
-    /// Returns `true` if the driver has still to finish an action: no event has answered it yet. `false` for
-    /// kinds of actions that no event answers.
+    /// Returns `true` if the driver has still to finish an action that the broker gave out: no event has answered
+    /// it yet. `false` for kinds of actions that no event answers.
     #[must_use]
     pub fn awaits(&self, action: &BrokerAction) -> bool {
         let is = |id: GssdId, stage| self.stage(id) == Some(stage);
@@ -310,13 +310,14 @@ impl Broker {
         }
     }
 
-    /// Returns `true` if a gSSD is erased and can be leased.
+    /// Returns `true` if a gSSD is erased and can be leased; `false` also if there is no such gSSD.
     #[must_use]
     pub fn is_pooled(&self, id: GssdId) -> bool {
         self.stage(id) == Some(Stage::Pooled)
     }
 
-    /// Returns `true` if a gSSD is being made or erased, and can be leased afterwards.
+    /// Returns `true` if a gSSD is being made or erased, and can be leased afterwards. `false` if it goes back to
+    /// its lender then, or if there is no such gSSD.
     #[must_use]
     pub fn is_coming(&self, id: GssdId) -> bool {
         let coming =
@@ -330,7 +331,7 @@ impl Broker {
         self.vssds.get(&id).map(|vssd| vssd.channels.as_slice()).unwrap_or_default()
     }
 
-    /// Returns `true` if a vSSD is being deleted.
+    /// Returns `true` if a vSSD is being deleted; `false` also if there is no such vSSD.
     #[must_use]
     pub fn is_deleting(&self, id: VssdId) -> bool {
         self.vssds.get(&id).is_some_and(|vssd| vssd.deleting)

@@ -17,7 +17,7 @@ pub struct Evacuation {
     /// The time at which the evacuation began; after a restart of the host, the time of the restart.
     pub since: Time,
     /// The time since which the lender has needed the flash at once ([`super::BrokerEvent::SpacePressure`]).
-    /// `None` if it can wait.
+    /// `None` if the lender can wait for the flash.
     pub pressed_since: Option<Time>,
 }
 
@@ -73,9 +73,9 @@ impl Broker {
         true
     }
 
-    /// Returns the evacuation of a gSSD; `None` if it is not being evacuated. The driver decides on a time
-    /// limit, because it knows the amount of data and the speed:
-    /// [`BrokerEvent::EvacuationFailed`](super::BrokerEvent::EvacuationFailed) ends the evacuation.
+    /// Returns the evacuation of a gSSD; `None` if the gSSD is not being evacuated. The broker sets no time
+    /// limit. The driver, which knows the amount of data and the speed, sets one and ends an evacuation that takes
+    /// longer by [`BrokerEvent::EvacuationFailed`](super::BrokerEvent::EvacuationFailed).
     #[must_use]
     pub fn evacuation(&self, id: GssdId) -> Option<Evacuation> {
         let entry = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Evacuating)?;

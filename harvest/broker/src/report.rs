@@ -21,13 +21,13 @@ pub struct BrokerReport {
 /// An event that the user of a VM is told of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// The harvest VM lost the data on its leased flash, and with it its disk.
+    /// The harvest VM lost the data on its leased flash. Its disk is striped over that flash, so it lost the disk.
     Evicted {
         /// The gSSD that was taken back.
         gssd: GssdId,
         /// The reason for which it was taken back.
         why: Why,
-        /// `true` if the requested duration was not over.
+        /// `true` if the requested duration was not over when the gSSD was taken back.
         early: bool,
         /// All gSSDs that the VM had on lease, and lost.
         lost: Vec<GssdId>,
@@ -36,7 +36,7 @@ pub enum Notice {
         /// The reason for which the data could not be moved to other flash.
         cause: String,
     },
-    /// The harvest VM needs more flash than the pool has. It keeps what it has on lease.
+    /// The harvest VM is forecast to need more flash than it has, and not enough was added. It keeps its leases.
     UnderHarvest {
         /// Channels and flash blocks that the VM is forecast to need.
         needs: (u16, u32),
@@ -50,7 +50,7 @@ pub enum Notice {
         /// The reason for which the data could not be moved.
         cause: String,
     },
-    /// Pages of flash of a vSSD, of any kind, cannot be read any more, and are lost.
+    /// Pages of a vSSD's flash cannot be read any more, and are lost. The vSSD may be of any kind.
     Unreadable {
         /// The number of lost pages.
         pages: u64,

@@ -22,12 +22,12 @@ pub struct BrokerSettings {
     /// `false` by default: the lender's I/O has priority on its channels anyway, and only the harvest VM
     /// becomes slower.
     pub reclaim_for_bandwidth: bool,
-    /// The surplus for which a gSSD in the pool is made again, larger: additional flash that the lender can
-    /// spare, in percent of the gSSD. Checked at each re-dating. Making it again costs an erasure of each
-    /// block. `None`: never.
+    /// The surplus from which on a gSSD in the pool is replaced by a larger one: the flash that its lender can
+    /// spare beyond it, in percent of its size. Checked at each re-dating. A replacement costs an erasure of each
+    /// block. `None`: gSSDs are not replaced by larger ones.
     pub regrow_percent: Option<u32>,
-    /// The duration for which a harvest VM may keep a gSSD beyond its request, as long as the lender does not
-    /// need it. `None`: no limit.
+    /// The duration for which a harvest VM may keep a gSSD beyond the requested time, as long as the lender does
+    /// not need the flash. `None`: no limit.
     pub overstay: Option<Duration>,
     /// `true` to give out the steps that a journal needs. With `false`, as in simulated fleets, the state
     /// cannot be recovered.
@@ -50,8 +50,8 @@ impl Default for BrokerSettings {
 }
 
 impl BrokerSettings {
-    /// Returns the settings of hosts: the defaults, but a lease lasts while its lender does without it, which
-    /// the margin of forecasts is for.
+    /// Returns the settings that hosts use: the defaults, with `patience` at `u32::MAX`. So no number of forecasts
+    /// takes a leased gSSD back; the lender has the margin of its forecasts until it needs the flash at once.
     #[must_use]
     pub fn of_hosts() -> Self {
         Self { patience: u32::MAX, ..Self::default() }

@@ -29,8 +29,8 @@ impl Broker {
 
     /// Returns steps that lead to this broker's present state, to begin a new journal with. `bad` lists the
     /// bad blocks ([`headstart_flash::custody::Custody::bad`]), `blocks` returns the blocks of a gSSD
-    /// ([`headstart_flash::custody::Custody::blocks`]). All steps given out so far must have been applied to
-    /// the custody before.
+    /// ([`headstart_flash::custody::Custody::blocks`]). The caller must have applied all steps given out so far to
+    /// that custody before it calls this; otherwise the result does not match the broker's state.
     #[must_use]
     pub fn snapshot(
         &self,

@@ -88,8 +88,8 @@ impl Custody {
         Self { geometry, words, ledger: Mutex::default() }
     }
 
-    /// Returns the custody that results from the steps of a journal, applied in order. A block that was
-    /// erased after the last journalled step counts as not erased.
+    /// Returns the custody that results from the steps of a journal, applied in order. A block whose erasure is
+    /// in none of the steps counts as not erased.
     ///
     /// # Errors
     /// As [`Custody::apply`].
@@ -100,7 +100,7 @@ impl Custody {
         Ok(custody)
     }
 
-    /// Returns `true` if `vssd` may read, program and erase `block` now.
+    /// Returns `true` if `vssd` may read, program and erase `block` now; `false` also if the SSD has no such block.
     #[must_use]
     #[inline]
     pub fn may_touch(&self, vssd: VssdId, block: FlashBlock) -> bool {
@@ -124,9 +124,9 @@ impl Custody {
         self.lock().gssds.get(&gssd).map(|holding| holding.blocks.clone()).unwrap_or_default()
     }
 
-    /// Returns the blocks that a returned gSSD gave back to its lender, erased and without bad ones, for the
-    /// lender's FTL to take. Returns them once: empty on later calls, for a gSSD that was not returned, and
-    /// after [`Custody::recover`].
+    /// Returns the blocks that a returned gSSD gave back to its lender, erased and without bad ones. The lender's
+    /// FTL is to take them. The result is empty on later calls for the same gSSD, for a gSSD that was not returned,
+    /// and for one that was returned by a step passed to [`Custody::recover`].
     #[must_use]
     pub fn take_returned(&self, gssd: GssdId) -> Vec<BlockRun> {
         self.lock().returned.remove(&gssd).unwrap_or_default()

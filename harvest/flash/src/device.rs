@@ -35,8 +35,8 @@ pub enum FlashError {
     /// The page was not erased since it was last programmed, or a later page of the block has been programmed
     /// already: a mistake of the caller.
     NotErased(FlashBlock, u32),
-    /// The page of the block could not be read, after several attempts. The page itself is damaged only if
-    /// the flash [answers](Flash::answers) otherwise.
+    /// The page of the block could not be read, after several attempts. If the flash still
+    /// [answers](Flash::answers), that page is damaged; if it does not, the whole flash cannot be reached.
     Unreadable(FlashBlock, u32),
     /// Any other failure: the file that holds the flash cannot be read, the power was lost.
     Failed(headstart_block::Error),
@@ -57,8 +57,8 @@ impl fmt::Display for FlashError {
 
 impl std::error::Error for FlashError {}
 
-/// A flash device, which stores the data of vSSDs. All methods may be called from any thread. Its users make
-/// sure that no two threads program or erase the same block at the same time.
+/// A flash device, which stores the data of vSSDs. All methods may be called from any thread. The callers must
+/// make sure that no two threads program or erase the same block at the same time.
 pub trait Flash: Send + Sync {
     /// Returns the layout of the flash.
     fn geometry(&self) -> Geometry;
@@ -71,7 +71,7 @@ pub trait Flash: Send + Sync {
     /// other causes.
     fn read(&self, block: FlashBlock, offset: u32, buf: &mut [u8]) -> Result<(), FlashError>;
 
-    /// Programs whole pages of `block`, from number `page` on. The pages of a block are programmed in
+    /// Programs whole pages of `block`, from number `page` on. The caller must program the pages of a block in
     /// ascending order, each at most once between two erasures; pages may be left out.
     ///
     /// # Errors
@@ -96,8 +96,8 @@ pub trait Flash: Send + Sync {
         self.erase(block).map(|()| true)
     }
 
-    /// Erases several blocks, and returns the results in the same order. For flash in a file this costs one
-    /// sync instead of one for each block.
+    /// Erases several blocks as [`Self::erase`] does, and returns one result for each, in the same order. For flash
+    /// in a file this costs one sync instead of one for each block.
     fn erase_many(&self, blocks: &[FlashBlock]) -> Vec<Result<(), FlashError>> {
         blocks.iter().map(|block| self.erase(*block)).collect()
     }
@@ -108,8 +108,9 @@ pub trait Flash: Send + Sync {
     /// [`FlashError::Failed`]: nothing that was programmed since the last flush may be relied on.
     fn flush(&self) -> Result<(), FlashError>;
 
-    /// Returns `true` if any page of a block other than `apart` can be read now, from the flash itself and
-    /// not from a cache. Takes as long as a flush and a few reads.
+    /// Returns `true` if a few pages of blocks other than `apart` are tried and at least one of them can be read
+    /// now, from the flash itself and not from a cache. Takes as long as a flush and a few reads. `false` means
+    /// that the whole flash cannot be reached at present.
     fn answers(&self, apart: FlashBlock) -> bool {
         let _ = apart;
         true
@@ -118,7 +119,7 @@ pub trait Flash: Send + Sync {
     /// Returns `true` if the block is bad: from the start, or since an operation on it failed.
     fn is_bad(&self, block: FlashBlock) -> bool;
 
-    /// Returns how often the block was erased.
+    /// Returns the number of times that the block was erased; 0 if the flash has no such block.
     fn wear(&self, block: FlashBlock) -> u32;
 }
 

@@ -172,7 +172,7 @@ pub struct End {
     pub closed_marks: [bool; 2],
     /// The version of the journal's format.
     pub version: u32,
-    /// The number of journals that this one has replaced in turn; 0 for the first.
+    /// The number of journals that this one has replaced, one after the other; 0 for the first.
     pub generation: u64,
     /// The sequence number and checksum that the next group has to continue from.
     pub chain: Chain,
@@ -249,8 +249,8 @@ impl Snapshots {
     }
 }
 
-/// Reads a whole journal into memory. Never panics, and takes at most a few times the journal's length of
-/// memory.
+/// Reads a whole journal, given as the bytes of its file. Never panics, whatever the bytes are, and takes at most a
+/// few times their length of memory.
 ///
 /// # Errors
 /// As [`replay`].
@@ -263,8 +263,8 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded> {
     Ok(Decoded { records, end })
 }
 
-/// Reads a journal from its beginning, group by group, and calls `each` with every record. Never panics, and
-/// allocates no more memory than the journal's length.
+/// Reads a journal from its beginning, group by group, and calls `each` with every record. Never panics, whatever
+/// the bytes are, and allocates no more memory than the journal's length.
 ///
 /// # Errors
 /// The bytes are no journal, are of an unknown version, are damaged in a part that was durable, or cannot be

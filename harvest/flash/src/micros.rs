@@ -1,9 +1,9 @@
-//! [`Time`] as its microseconds, which is the form of records: for serde's `with`.
+//! [`Time`] as a number of microseconds since its zero, which is its form in records: for serde's `with`.
 
 use crate::Time;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Serializes a point in time as its microseconds.
+/// Serializes a point in time as a number of microseconds.
 ///
 /// # Errors
 /// Those of the serializer.
@@ -11,7 +11,7 @@ pub fn serialize<S: Serializer>(time: &Time, serializer: S) -> Result<S::Ok, S::
     time.0.serialize(serializer)
 }
 
-/// Deserializes a point in time from its microseconds.
+/// Deserializes a point in time from a number of microseconds.
 ///
 /// # Errors
 /// Those of the deserializer.

@@ -19,9 +19,9 @@
 //! drop(permit);
 //! ```
 //!
-//! On emulated flash an operation has taken its time when [`ChannelQueue::enter`] returns. On flash that takes its own,
-//! it has leave then, and has ended when the [`Permit`] is dropped. A regular operation on such flash whose channels
-//! have no rate set takes no part in any of this: it is counted, and passes.
+//! On emulated flash an operation is done when [`ChannelQueue::enter`] returns. On a file or a real device, which take
+//! time of their own, the operation may then start, and has ended when the [`Permit`] is dropped. A regular operation
+//! on such flash whose channels have no rate set does not wait: it is only counted.
 
 use crate::device::timing::{FlashOp, Work};
 use crate::device::{FlashBlock, Geometry};
@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A clock. Its zero is any fixed moment.
+/// A clock. Its zero is a fixed moment that the implementation chooses.
 pub trait Clock: Send + Sync {
     /// Returns the time since the clock's zero. It never runs backwards.
     fn now(&self) -> Duration;
@@ -122,20 +122,22 @@ impl ChannelQueue {
         Self { geometry, clock, speed, passed, watched: AtomicBool::new(false), state }
     }
 
-    /// Gives a channel to another owner, `owner` being a vSSD's number: see [`ChannelSchedulers::set_owner`].
+    /// Gives a channel to another owner, `owner` being a vSSD's number, for operations that enter from now on. Does
+    /// nothing if there is no such channel.
     pub fn set_owner(&self, channel: u16, owner: u32) {
         self.state.lock().schedulers.set_owner(channel, owner);
     }
 
-    /// Returns the total time for which the regular operations of an owner (a vSSD's number) waited for
-    /// harvest VMs: first for their reads and programs, then for erasures. `None` if the owner has no
-    /// channel.
+    /// Returns the total times for which the regular operations of an owner (a vSSD's number) waited for harvest
+    /// VMs: the first for reads and programs of harvest VMs, the second for their erasures. `None` if the owner
+    /// has no channel.
     pub fn spent(&self, owner: u32) -> Option<[Duration; 2]> {
         self.state.lock().schedulers.budget(owner).map(Budget::spent)
     }
 
-    /// Returns for each channel the duration that a program of a harvest VM has at present, to compare
-    /// channels by: see [`ChannelScheduler::program_time`](crate::scheduler::ChannelScheduler::program_time).
+    /// Returns for each channel, in the order of their numbers, the time that a page program of a harvest VM takes
+    /// there at present. It serves to compare channels: see
+    /// [`ChannelScheduler::program_time`](crate::scheduler::ChannelScheduler::program_time).
     pub fn program_times(&self) -> Vec<Duration> {
         let now = self.clock.now();
         self.state.lock().schedulers.program_times(now)

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Renames the durable file `new` to `path` in the same directory, and syncs the directory, so that the
-/// replacement is durable.
+/// Renames the file `new` to `path` in the same directory, and syncs the directory, so that the replacement is
+/// durable. The caller must have synced `new` before.
 ///
 /// # Errors
-/// The file cannot be renamed (`false` beside the error), or the directory cannot be synced (`true`: the file
-/// is in place, but may not be after a crash).
+/// The file cannot be renamed (the second value is `false`), or the directory cannot be synced (`true`: the new file
+/// is in place, but after a crash the old one may be there again).
 pub fn put_in_place(new: &Path, path: &Path) -> Result<(), (io::Error, bool)> {
     std::fs::rename(new, path).map_err(|error| (error, false))?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -69,17 +69,18 @@ impl Class {
     }
 }
 
-/// The number of an operation. The driver chooses it.
+/// The number of an operation. The driver (the code that calls the scheduler) chooses it, and uses it once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// The report that an operation is done; on flash that takes time of its own (not emulated), that it may
-/// start.
+/// The report that the scheduler lets an operation through. On emulated flash the operation is then done. On a file or
+/// a real device, which take time of their own, it may then start, and the driver reports its end by
+/// [`ChannelScheduler::ended`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// The operation's number.
     pub ticket: Ticket,
-    /// The time at which it was done, on the driver's clock.
+    /// The time at which the operation was done, or from which it may start, on the driver's clock.
     pub at: Duration,
 }
 
@@ -99,8 +100,8 @@ pub struct SchedulerSettings {
     /// The share of the time of a regular VM's threads that waiting for harvest VMs' erasures may take, 0 to
     /// 1.
     pub erase_share: f64,
-    /// The limit of harvest operations under way at once on one channel, on flash that takes time of its own
-    /// (not emulated).
+    /// The limit of harvest operations under way at once on one channel of a file or a real device. It has no effect
+    /// on emulated flash.
     pub depth: u32,
 }
 
@@ -220,7 +221,8 @@ impl ChannelScheduler {
         self.start_all(budget);
     }
 
-    /// Advances the channel to `now`, and appends the operations that are done by then to `done`, in order.
+    /// Advances the channel to `now`, and appends a report to `done` for each operation that was let through by then
+    /// ([`Done`]), in order of time.
     pub fn advance(&mut self, now: Duration, budget: &mut Budget, done: &mut Vec<Done>) {
         self.run(now, budget);
         done.append(&mut self.done);
@@ -232,8 +234,8 @@ impl ChannelScheduler {
         if self.done.is_empty() { self.next_event(budget) } else { Some(self.now) }
     }
 
-    /// Notes that an operation has ended that was allowed to start, on flash that takes time of its own (not
-    /// emulated).
+    /// Notes that an operation of `class` has ended that the scheduler had let start, on a file or a real device. Not
+    /// to be called for emulated flash, whose operations the scheduler ends itself.
     pub fn ended(&mut self, now: Duration, class: Class, budget: &mut Budget) {
         self.run(now, budget);
         if class != Class::RegularCollect {
@@ -249,7 +251,7 @@ impl ChannelScheduler {
         self.start_all(budget);
     }
 
-    /// Notes regular operations that were not submitted, on flash that takes time of its own: one started or
+    /// Notes regular operations that were not submitted, on a file or a real device: the latest of them started or
     /// ended at `last`, and `in_flight` of them have not ended.
     pub fn passed(&mut self, last: Duration, in_flight: u32) {
         self.last_regular = self.last_regular.max(Some(last));
@@ -262,8 +264,8 @@ impl ChannelScheduler {
         self.waiting[class as usize]
     }
 
-    /// Returns the duration that a program of a harvest VM has at present, with its waits for others than
-    /// harvest VMs. It serves to compare channels.
+    /// Returns the time that a page program of a harvest VM takes on this channel at present, with its waits for
+    /// operations of regular VMs and without those for harvest VMs. It serves to compare channels.
     #[must_use]
     pub fn program_time(&self, now: Duration) -> Duration {
         let of = |front: &Waiting| self.held.with(now, now.saturating_sub(self.waits_since(front)));

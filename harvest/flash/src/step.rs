@@ -16,7 +16,8 @@ pub struct BlockRun {
 }
 
 impl BlockRun {
-    /// Groups blocks into runs. The result is shortest for blocks in ascending order.
+    /// Groups blocks into runs: blocks that follow each other in `blocks` and whose numbers are consecutive form one
+    /// run. So the result is shortest if `blocks` ascends.
     #[must_use]
     pub fn gather(blocks: impl IntoIterator<Item = FlashBlock>) -> Vec<Self> {
         let mut runs: Vec<Self> = Vec::new();
@@ -51,10 +52,10 @@ pub enum Why {
     SpacePressure,
     /// The lender is forecast to need the blocks.
     Forecast,
-    /// The time is over for which the lender could spare the gSSD.
+    /// The time for which the lender could spare the gSSD is over.
     Expired,
-    /// The time is over for which the harvest VM requested the gSSD, and so is the time that it may be kept
-    /// beyond that.
+    /// The time for which the harvest VM requested the gSSD is over, and so is the time for which it may keep the
+    /// gSSD beyond that.
     Over,
     /// The lender is being deleted, or was unsold and has been sold.
     LenderDeleted,
@@ -77,8 +78,8 @@ impl fmt::Display for Why {
     }
 }
 
-/// A decision of the broker, as the journal records it. Applying the steps of a journal in order, up to any
-/// of them, gives the broker's state at that point.
+/// A decision of the broker, as the journal records it. The steps of a journal, applied in order up to any one of
+/// them, give the broker's state after that step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BrokerStep {
     /// A vSSD was made.
@@ -143,8 +144,8 @@ pub enum BrokerStep {
         #[serde(with = "micros")]
         until: Time,
     },
-    /// The evacuation of a leased gSSD has begun: its data is being moved to the borrower's other slots. If
-    /// the lender needs the gSSD, it is withdrawn as well.
+    /// The evacuation of a leased gSSD has begun: its data is being moved to the borrower's other slots. If the
+    /// lender needs the flash, a step [`BrokerStep::Withdrawn`] of the same gSSD is in the journal too.
     Evacuating {
         /// The gSSD.
         gssd: GssdId,
@@ -192,7 +193,7 @@ pub enum BrokerStep {
         /// The bad blocks.
         blocks: Vec<BlockRun>,
     },
-    /// The numbers of gSSDs below this one are not used again.
+    /// Numbers below this one are not given to new gSSDs.
     Next {
         /// The lowest number that the next gSSD may have.
         gssd: GssdId,

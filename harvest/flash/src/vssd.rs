@@ -128,7 +128,8 @@ use std::sync::Arc;
 use stripe::Stripe;
 
 /// The flash translation layer of one vSSD: the flash page of each page of its disk, on its own and on
-/// borrowed flash.
+/// borrowed flash. Its flash blocks are in *slots*: slot 0 has its own, each other slot those that it has borrowed by
+/// one lease.
 #[derive(Debug)]
 pub struct Vssd {
     settings: VssdSettings,
@@ -156,9 +157,9 @@ pub struct Vssd {
 pub struct SpaceUsage {
     /// Number of pages of the disk.
     pub pages: u32,
-    /// Number of pages of the disk that have content on flash.
+    /// Number of pages of the disk that are stored on flash; the others read as zeros or are lost.
     pub stored: u64,
-    /// Number of pages that can have content at present. Less than `pages` while much flash is lent.
+    /// Number of pages that can be stored at present. Less than `pages` while much flash is lent.
     pub capacity: u64,
     /// Number of flash blocks that can be used: without those that are lent, failed, or in slots that are
     /// being drained.
@@ -252,7 +253,7 @@ impl Vssd {
         Arc::clone(&self.pins)
     }
 
-    /// Returns the used and the free space. Takes time in proportion to the number of channels.
+    /// Returns the used and the free space. The call takes time in proportion to the number of channels.
     #[must_use]
     pub fn usage(&self) -> SpaceUsage {
         SpaceUsage {
@@ -266,7 +267,7 @@ impl Vssd {
         }
     }
 
-    /// Returns the memory that the vSSD takes. Takes time in proportion to the number of logical blocks.
+    /// Returns the memory that the vSSD takes. The call takes time in proportion to the number of logical blocks.
     #[must_use]
     pub fn memory(&self) -> Memory {
         let (bases, overlays) = self.map.memory();

@@ -47,8 +47,8 @@ pub enum Need {
 }
 
 /// A learned predictor: it counts the levels that were needed after states like the present one, and
-/// forecasts the level with the lowest expected cost. The setting is the cost of a need that is not covered,
-/// where a level too many costs 1.
+/// forecasts the level with the lowest expected cost. The setting of [`Predictor::forecast`] is the cost of a need
+/// that is not covered; each level too many costs 1.
 #[derive(Clone, Debug)]
 pub struct DemandCounts {
     horizon: usize,
@@ -102,8 +102,7 @@ impl Tally {
 }
 
 impl DemandCounts {
-    /// Returns a predictor that has learned nothing, of `need` over the next `horizon` steps (at least 1; 0
-    /// counts as 1).
+    /// Returns a predictor of `need` over the next `horizon` steps (0 counts as 1). It has learned nothing yet.
     #[must_use]
     pub fn new(horizon: usize, need: Need) -> Self {
         Self {

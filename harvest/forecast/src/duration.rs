@@ -45,15 +45,15 @@ impl Lengths {
         remember(&mut self.all, length.as_secs_f32());
     }
 
-    /// Returns the recorded durations of a level, in seconds, newest last; those of all levels together if it
-    /// has none of its own.
+    /// Returns the recorded durations of a level, in seconds, newest last. If the level has none of its own, the
+    /// result is those of all levels together, which may be empty.
     #[must_use]
     pub fn of(&self, level: Level) -> &VecDeque<f32> {
         self.own(level).unwrap_or(&self.all)
     }
 
-    /// Returns the recorded durations of a level, in seconds, newest last. `None` if it has never ended, or
-    /// if durations of 256 other levels are kept already.
+    /// Returns the recorded durations of a level, in seconds, newest last. `None` if the level has never ended, or
+    /// if durations of 256 other levels were recorded before it ended.
     #[must_use]
     pub fn own(&self, level: Level) -> Option<&VecDeque<f32>> {
         self.levels.get(&level)
@@ -84,8 +84,8 @@ pub fn seconds(seconds: f32) -> Duration {
 /// The most times that a forecast can be as long as the longest.
 const FAR: f32 = 100.0;
 
-/// A predictor that takes a level to last as long as it did the last time, times `1 - setting`. The time that
-/// has passed is subtracted.
+/// A predictor that takes a level to last as long as it did the last time, times `1 - setting`. The time for which
+/// the level has lasted already is subtracted; the result is at least zero.
 #[derive(Clone, Debug, Default)]
 pub struct LastLength(Lengths);
 
@@ -104,8 +104,9 @@ impl Lasting for LastLength {
     }
 }
 
-/// A predictor of durations by quantile: the level is to last as long as the share `setting` (0 to 1) of its
-/// last durations did, among those longer than the time that has passed.
+/// A predictor of durations by quantile. Of the level's last durations, it looks at those that were longer than the
+/// time for which the level has lasted already. It forecasts the duration that the share `setting` (0 to 1) of these
+/// reached, less the time already passed.
 ///
 /// Of `n` durations, the next is shorter than the `k`th shortest with probability `k / (n + 1)`. Between
 /// these the quantile is interpolated, beginning with 0. Beyond the longest, and if none was longer than the
@@ -173,7 +174,7 @@ impl Stretches {
     }
 
     /// Records that `level` was needed for the duration `length`. Calls `ended` for each lower level whose
-    /// stretch this ends, with the stretch's duration.
+    /// stretch ends because it is not enough, with the level and the duration of the stretch.
     pub fn needed(&mut self, level: Level, length: Duration, mut ended: impl FnMut(Level, Duration)) {
         for (enough, age) in (0..).zip(&mut self.ages) {
             if enough >= level {
@@ -185,8 +186,8 @@ impl Stretches {
         }
     }
 
-    /// Returns the duration for which `level` has been enough until now; the highest level's for a level
-    /// above it.
+    /// Returns the duration for which `level` has been enough until now. For a level above the highest one, the
+    /// result is the highest level's.
     #[must_use]
     pub fn age(&self, level: Level) -> Duration {
         self.ages.get(usize::from(level)).or(self.ages.last()).copied().unwrap_or_default()

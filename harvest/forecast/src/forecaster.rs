@@ -75,11 +75,12 @@ pub struct Forecast {
 /// The choice of predictors for a [`Forecaster`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PredictorKind {
-    /// For spare flash: the flash that was not used for weeks. For needs: as [`Self::Steps`].
+    /// For spare flash, the flash that was not used in any of the latest [`ForecastSettings::window`] steps (weeks by
+    /// default). For needs, the same predictors as [`Self::Steps`].
     #[default]
     Default,
-    /// The predictors with the best scores on series that they had not seen, for forecasts of some steps
-    /// ahead.
+    /// The predictors with the best scores on series that they had not seen, for forecasts of some steps (of
+    /// [`STEP`] each) ahead.
     Steps,
     /// Predictors that do not learn: the last level and a margin.
     Plain,
@@ -268,7 +269,7 @@ impl Forecaster {
     /// Forecasts this vSSD's need ([`Side::Demand`]) or spare flash ([`Side::Supply`]) over the horizon of
     /// the settings.
     ///
-    /// Before the first measurement its duration is zero.
+    /// Before the first measurement the duration of the forecast is zero.
     #[must_use]
     pub fn forecast(&self, side: Side) -> Forecast {
         self.forecast_with(side, self.settings.certainty)

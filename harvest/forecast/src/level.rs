@@ -71,7 +71,7 @@ pub trait Predictor {
 }
 
 /// Rounds up to a whole level. A value less than 0.001 above a whole level counts as that level, so that
-/// rounding errors of sums do not cost a level.
+/// rounding errors of sums do not cost a level. 0 for a negative value or NaN; at most 65,535.
 #[must_use]
 pub fn level_above(level: f32) -> Level {
     let above = (level - 1e-3).ceil();

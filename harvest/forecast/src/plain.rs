@@ -6,7 +6,7 @@
 use super::level::{Level, Predictor, Reading, level_above};
 use std::collections::VecDeque;
 
-/// A predictor of the last step's highest level times `1 + setting`, rounded up. BlockFlex adds 0.05.
+/// A predictor of the last step's highest level times `1 + setting`, rounded up. In BlockFlex the setting is 0.05.
 #[derive(Clone, Debug, Default)]
 pub struct Margin(f32);
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 /// (section 4.3.2). The offer is renewed every three minutes.
 pub const LASTS: Duration = Duration::from_secs(3600);
 
-/// The maximum over a sliding window of numbers. It stores only those numbers that can still become the
-/// maximum: usually few, and never more than the window.
+/// The maximum over the last numbers, as many as the window has. Only those numbers are stored that can still
+/// become the maximum: usually few, and never more than the window's length.
 #[derive(Clone, Debug)]
 pub struct Peak {
     window: usize,
@@ -24,13 +24,13 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// Returns the maximum over the last `window` numbers (at least 1), before any number.
+    /// Returns the maximum over a window of `window` numbers (0 counts as 1), to which no number was added yet.
     #[must_use]
     pub fn new(window: usize) -> Self {
         Self { window: window.max(1), seen: 0, queue: VecDeque::new() }
     }
 
-    /// Adds the next number, and drops the one that leaves the window.
+    /// Adds the next number; once the window is full, the oldest number no longer counts.
     pub fn push(&mut self, number: f32) {
         while self.queue.pop_back_if(|(_, last)| *last <= number).is_some() {}
         self.queue.push_back((self.seen, number));
@@ -39,7 +39,7 @@ impl Peak {
         while self.queue.pop_front_if(|(at, _)| *at < oldest).is_some() {}
     }
 
-    /// Returns the maximum of the window; `None` before the first number.
+    /// Returns the maximum of the numbers in the window; `None` before the first number.
     #[must_use]
     pub fn get(&self) -> Option<f32> {
         self.queue.front().map(|(_, number)| *number)

@@ -1,4 +1,4 @@
-//! The time for which unsold storage stays so: histograms of past times (BlockFlex, section 4.4.1).
+//! The time for which unsold storage stays unsold: histograms of past times (BlockFlex, section 4.4.1).
 //!
 //! An unsold VM has no load to learn from. But the time for which VMs of one size stay unsold is stable, so a histogram
 //! of that for each size predicts it for the next. The paper tags gSSDs of unsold VMs with 12, 6 and 1 hours, in the
@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The number of recorded durations of a VM size from which on its own histogram is used, and not that of all
-/// sizes.
+/// The number of recorded durations of a VM size from which on the histogram of that size is used. With fewer, the
+/// histogram of all sizes is used.
 pub const ENOUGH: u32 = 20;
 
 /// Buckets of a histogram: the first up to a minute, each four a factor of two more; the last 45 days and more.
@@ -95,8 +95,8 @@ impl Unsold {
     }
 
     /// Returns the further duration for which a VM of `size` bytes that has been unsold for `age` will stay
-    /// unsold with probability `cover` (0 to 1): the share `cover` of the recorded VMs that were unsold for
-    /// longer than `age` lasted at least that much longer. Zero if there are none.
+    /// unsold with probability `cover` (0 to 1). Of the recorded VMs that were unsold for longer than `age`, the share
+    /// `cover` stayed unsold for at least that much longer. Zero if there are no such VMs.
     #[must_use]
     pub fn lasts(&self, size: u64, age: Duration, cover: f32) -> Duration {
         let (from, longer) = self.longer(size, age);

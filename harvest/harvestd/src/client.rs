@@ -17,112 +17,118 @@ const AWAY: Away = Away {
     remedy_for_user: "run this as the daemon's user",
 };
 
-/// The default directory of a daemon.
+/// Returns the default directory of a harvest daemon, which exists only if a daemon was started there.
 #[must_use]
 pub fn default_dir() -> PathBuf {
     state_dir().join("harvest")
 }
 
-/// A daemon of this host. All methods return its errors, and [`headstart_block::ErrorKind::Unavailable`] if it is not
-/// there.
+/// The client of a harvest daemon on this host. The asynchronous methods send a request to the daemon and wait for the
+/// answer. Each returns the daemon's errors; [`headstart_block::ErrorKind::Unavailable`] if no daemon answers; and
+/// [`headstart_block::ErrorKind::Corrupt`] if the answer cannot be understood.
 #[derive(Clone, Debug)]
 pub struct HarvestClient(LocalClient);
 
 impl HarvestClient {
-    /// The daemon of a directory. It may not be there.
+    /// Returns the client of the daemon whose directory is `dir`. No connection is made yet, so the daemon need not
+    /// run.
     ///
     /// # Errors
-    /// If there are no resources for a client.
+    /// The system lacks the resources for a client.
     pub fn new(dir: &Path) -> Result<Self> {
         LocalClient::new(dir.join(SOCKET), AWAY).map(Self)
     }
 
-    /// The path of its socket.
+    /// Returns the path of the daemon's control socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         self.0.socket()
     }
 
-    /// All vSSDs.
+    /// Returns all vSSDs of the host, unsold ones included.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`HarvestClient`].
     pub async fn list(&self) -> Result<Vec<ServedVssd>> {
         self.ask(Method::GET, "/v1/vssds", None::<()>).await
     }
 
-    /// Makes a vSSD.
+    /// Makes a vSSD, and returns its state when it is served.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`HarvestClient`].
     pub async fn create(&self, new: &NewVssd) -> Result<ServedVssd> {
         self.ask(Method::POST, "/v1/vssds", Some(new)).await
     }
 
-    /// Makes a vSSD larger or smaller.
+    /// Changes the size of a vSSD to `size` bytes, and returns its new state. Data beyond `size` is discarded. Without
+    /// `force` the daemon refuses to make a vSSD smaller that clients may have open, or that stores data there.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`HarvestClient`].
     pub async fn resize(&self, name: &str, size: u64, force: bool) -> Result<ServedVssd> {
         let path = of(name, if force { "?force=true" } else { "" })?;
         self.ask(Method::PATCH, &path, Some(NewSize { size })).await
     }
 
-    /// Replaces the access rules of a vSSD.
+    /// Replaces the access rules of a vSSD, and returns its new state. Its clients are disconnected: without `force`
+    /// the daemon refuses while any may have the vSSD open.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`HarvestClient`].
     pub async fn set_access(&self, name: &str, access: &NewAccess, force: bool) -> Result<ServedVssd> {
         let path = of(name, if force { "/access?force=true" } else { "/access" })?;
         self.ask(Method::PUT, &path, Some(access)).await
     }
 
-    /// Deletes a vSSD.
+    /// Deletes a vSSD with its data, and returns its last state. Without `force` the daemon refuses while clients may
+    /// have the vSSD open.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`HarvestClient`].
     pub async fn delete(&self, name: &str, force: bool) -> Result<ServedVssd> {
         let path = of(name, if force { "?force=true" } else { "" })?;
         self.ask(Method::DELETE, &path, None::<()>).await
     }
 
-    /// Offers space of a vSSD.
+    /// Offers flash of a vSSD for lending, in place of its forecast, and returns its new state.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`HarvestClient`].
     pub async fn offer(&self, name: &str, offer: NewOffer) -> Result<ServedVssd> {
         self.ask(Method::POST, &of(name, "/offers")?, Some(offer)).await
     }
 
-    /// Asks for spare flash for a vSSD.
+    /// Requests spare flash for a harvest VM's vSSD. Returns the granted leases, which can be used at once.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`HarvestClient`].
     pub async fn request(&self, name: &str, wish: &Wish) -> Result<Vec<LeaseStatus>> {
         self.ask(Method::POST, &of(name, "/requests")?, Some(wish)).await
     }
 
-    /// Ends a lease of a vSSD, or all.
+    /// Gives the lease number `lease` of a vSSD back, whose data moves to the vSSD's other flash. `None`: gives all
+    /// leases of the vSSD back, and all its data is lost. Returns the state of the vSSD; giving back may take longer.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`HarvestClient`].
     pub async fn release(&self, name: &str, lease: Option<u64>) -> Result<ServedVssd> {
         let which = lease.map_or_else(String::new, |lease| format!("/{lease}"));
         self.ask(Method::DELETE, &of(name, &format!("/leases{which}"))?, None::<()>).await
     }
 
-    /// The state of the host.
+    /// Returns the state of the whole host: flash, pool, leases, counts and journal.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`HarvestClient`].
     pub async fn status(&self) -> Result<HostStatus> {
         self.ask(Method::GET, "/v1/status", None::<()>).await
     }
 
-    /// The reports to users of harvest VMs, newest last.
+    /// Returns the messages to users of VMs: the last 256, newest last.
     ///
     /// # Errors
-    /// As all methods.
+    /// Those of all requests: see [`HarvestClient`].
     pub async fn reports(&self) -> Result<Vec<UserReport>> {
         self.ask(Method::GET, "/v1/reports", None::<()>).await
     }

@@ -44,7 +44,8 @@ impl Host {
     /// Returns the disk of the vSSD named `name`.
     ///
     /// # Errors
-    /// NotFound if there is no such vSSD; Invalid for an unsold one, which has no user.
+    /// NotFound if there is no such vSSD; Invalid for an unsold one, which has no user; Cancelled if the host is being
+    /// closed.
     pub fn disk(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
         let volume = self.named(name)?;
         if volume.kind == VssdKind::Unsold {
@@ -60,7 +61,7 @@ impl Host {
     /// that a resize to `size` would discard.
     ///
     /// # Errors
-    /// NotFound if there is no such vSSD, and the errors of [`Self::disk`].
+    /// The errors of [`Self::disk`].
     pub fn stored_beyond(&self, name: &str, size: u64) -> Result<u64> {
         let disk = self.disk(name)?;
         let (mut at, mut stored) = (size, 0);

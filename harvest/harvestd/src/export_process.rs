@@ -85,7 +85,7 @@ pub(super) struct ExportProcess {
 /// The state of a vSSD's export process, which serves it by vhost-user or as a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExportProcessStatus {
-    /// The process ID; none while the process does not run.
+    /// The process ID; null while the process does not run.
     pub pid: Option<u32>,
     /// `true` if the process serves the vSSD in at least one way.
     pub serving: bool,

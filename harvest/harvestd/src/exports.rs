@@ -90,7 +90,9 @@ enum Since {
 
 impl Exports {
     /// Serves all vSSDs of the host except unsold ones: each at a socket of its own below `dir`, and all by
-    /// one NBD server if `shared` is given. `forgets` is `true` if the host keeps no vSSDs when it is closed.
+    /// one NBD server at the address in `shared`, if that is given. `forgets` is `true` if the host keeps no vSSDs
+    /// when it is closed (emulated flash): the ways of its vSSDs are then stored in a file of their own.
+    /// An existing vSSD that cannot be served in one of its ways is logged, and is no error.
     ///
     /// # Errors
     /// The shared server cannot be started, or the file of the stored ways cannot be read.
@@ -121,8 +123,8 @@ impl Exports {
     /// Begins to serve an existing vSSD in the given ways.
     ///
     /// # Errors
-    /// Errors of starting a server; then the vSSD is not served at all. [`ErrorKind::Invalid`] for an invalid
-    /// owner or mode, and for names of certificates if the shared server does not check certificates.
+    /// Errors of starting a server; [`ErrorKind::Invalid`] for an invalid owner or mode, and for names of
+    /// certificates if the shared server does not check certificates. After any error the vSSD is not served at all.
     pub fn add(&self, host: &Host, name: &str, ways: Ways) -> Result<()> {
         self.check(&ways).map_err(|e| e.about(name))?;
         let added = self.begin(host, name, ways.clone()).and_then(|()| self.keep(name, Some(ways)));
@@ -141,8 +143,8 @@ impl Exports {
         started
     }
 
-    /// Stops serving a vSSD. Its clients are disconnected, and their writes are durable. Does nothing for a
-    /// vSSD that is not served.
+    /// Stops serving a vSSD. Its clients are disconnected, and their writes are durable on return. Does nothing
+    /// for a vSSD that is not served.
     ///
     /// # Errors
     /// A flush fails, or the file of the stored ways cannot be written; the servers are stopped anyway.
@@ -196,14 +198,15 @@ impl Exports {
         self.lock().get(name).map(|served| served.ways.clone()).unwrap_or_default()
     }
 
-    /// Returns the number of clients that are connected to a vSSD by NBD.
+    /// Returns the number of clients that are connected to a vSSD by NBD; 0 if it is not served.
     pub fn clients(&self, name: &str) -> usize {
         let shared = self.with_shared(|shared| shared.server.clients(name)).unwrap_or(0);
         let own = self.lock().get(name).and_then(|served| Some(served.nbd.as_ref()?.clients(name)));
         shared + own.unwrap_or(0)
     }
 
-    /// Returns the URIs at which clients reach a vSSD, and the cause if one of the requested ways is missing.
+    /// Returns the URIs at which clients reach a vSSD, NBD first, and the cause if it is not served in one of the
+    /// requested ways. Without URIs and cause if the vSSD is not served.
     pub fn places(&self, name: &str) -> (Vec<String>, Option<String>) {
         let served = self.lock();
         let Some(served) = served.get(name) else { return (Vec::new(), None) };

@@ -270,8 +270,8 @@ impl Host {
     }
 
     /// Deletes a vSSD with all its data. Flash that it lends is taken back, and flash that it has on lease is
-    /// returned. Its own flash is erased before it has a new owner, which may continue after this call
-    /// returns. If the journal's file system is completely full, the deletion is finished when there is room
+    /// returned. Its own flash is erased, and has a new owner only after that; erasing may continue after this
+    /// call returns. If the journal's file system is completely full, the deletion is finished when there is room
     /// again.
     ///
     /// # Errors
@@ -292,8 +292,8 @@ impl Host {
         Ok(())
     }
 
-    /// Leases flash for a harvest VM's vSSD. Returns the new leases, which are less than requested only if
-    /// [`Wish::partial`] allows it.
+    /// Leases flash for a harvest VM's vSSD. Returns the new leases, whose flash is less than requested only if
+    /// [`Wish::partial`] allows that.
     ///
     /// # Errors
     /// NotFound if there is no such vSSD; Invalid if it is not a harvest VM's; NoSpace if not enough flash is
@@ -367,10 +367,10 @@ impl Host {
         Error::new(ErrorKind::NoSpace, cause).remedy(remedy)
     }
 
-    /// Gives leased flash back. With `lease`, only that one: its data moves to the vSSD's other flash. If it
-    /// does not fit there, the lease is kept and [`Self::reports`] says so. With `None`, all leases end and
-    /// all data of the vSSD is lost. If the journal's file system is completely full, this begins when there
-    /// is room again.
+    /// Gives leased flash back. With a `lease`, only that lease ends, and its data moves to the vSSD's other flash.
+    /// If the data does not fit there, the lease is kept and [`Self::reports`] has a message. With `None`, all
+    /// leases end and all data of the vSSD is lost. If the journal's file system is completely full, this begins
+    /// when there is room again.
     ///
     /// # Errors
     /// NotFound if the vSSD does not exist or has no such lease.
@@ -432,8 +432,8 @@ impl Host {
         })
     }
 
-    /// Does the work that is due by time, and starts longer work in the background. To be called every
-    /// second.
+    /// Does the work that is due by now (samples, forecasts, timers), and starts longer work in the background. To be
+    /// called every second.
     pub fn tick(&self) {
         if self.check().is_err() {
             return;
@@ -505,8 +505,8 @@ impl Host {
     /// become durable by flushes of the disk.
     ///
     /// # Errors
-    /// Errors of the flash or of the journal's file system. NoSpace if that is so full that the last
-    /// deletions, releases or offers are not in the journal: they are undone at the next start.
+    /// Errors of the flash or of the journal's file system. NoSpace if the file system is so full that the last
+    /// deletions, releases or offers are not in the journal: these have no effect after the next start.
     pub fn close(&self) -> Result<()> {
         self.closing.store(true, Ordering::Release);
         self.changed.notify_all();

@@ -166,8 +166,8 @@ impl Harvest {
         self.host.list().len()
     }
 
-    /// Returns the cause if the daemon can no longer work; `None` if it works. The error of the NBD server is
-    /// returned only once.
+    /// Returns the cause if the daemon can no longer work; `None` if it works. An error that ended the NBD server
+    /// for all vSSDs is returned only once.
     #[must_use]
     pub fn failed(&self) -> Option<Error> {
         self.exports.failed().or_else(|| {

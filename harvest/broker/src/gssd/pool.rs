@@ -90,9 +90,10 @@ impl Pool {
         Some(lists.take_at(list, at).0)
     }
 
-    /// Removes and returns up to `most` gSSDs that together meet `want`. If one gSSD suffices, it is the best
-    /// fit. Otherwise those that cover most of the rest are taken in turn, and last the one that fits the
-    /// last rest best. If the pool does not have enough: all that it has with `partial`, otherwise none.
+    /// Removes and returns up to `most` gSSDs that together meet `want`. If one gSSD suffices, the one that fits
+    /// best is taken. Otherwise the gSSD that covers most of the remaining want is taken, again and again, until
+    /// one gSSD suffices for the remainder. If `most` gSSDs of the pool do not meet the want, the result is those
+    /// that were found with `partial`, and empty without: the pool is unchanged then.
     pub fn take_many(&self, want: &Want, most: usize, partial: bool) -> Vec<(GssdId, Offer)> {
         let mut units = want.capacity.div_ceil(self.grain.capacity);
         let mut bandwidth = want.bandwidth;
@@ -117,8 +118,8 @@ impl Pool {
         taken.into_iter().map(|(id, place)| (id, place.offer)).collect()
     }
 
-    /// Returns the gSSDs that expire at `now` or earlier. Of equal size, the one that expires first comes
-    /// first.
+    /// Returns the gSSDs that expire at `now` or earlier, and leaves them in the pool. Of equal size, the one
+    /// that expires first comes first.
     #[must_use]
     pub fn expired(&self, now: Time) -> Vec<GssdId> {
         let lists = self.lock();
@@ -141,8 +142,8 @@ impl Pool {
         self.len() == 0
     }
 
-    /// Returns the channels and the flash blocks of all gSSDs together that expire at `until` or later.
-    /// Blocks beyond whole grains are not counted.
+    /// Returns two sums over the gSSDs that expire at `until` or later: the number of their channels, and the
+    /// number of their flash blocks. Of each gSSD only whole grains of blocks are counted.
     #[must_use]
     pub fn total(&self, until: Time) -> (u64, u64) {
         let lists = self.lock();

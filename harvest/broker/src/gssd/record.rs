@@ -14,7 +14,7 @@ pub struct Gssd {
     pub bandwidth: u16,
     /// Number of flash blocks, without those found bad since it was made.
     pub capacity: u32,
-    /// The time until which its lender is expected to spare it.
+    /// The time until which the lender is expected to spare the gSSD.
     #[serde(with = "micros")]
     pub expire: Time,
     /// `true` while a harvest VM has it on lease.
@@ -28,7 +28,7 @@ pub struct Gssd {
 }
 
 /// The units in which flash is lent (BlockFlex paper, section 4.3.2). Amounts are rounded down to whole
-/// units, and no smaller gSSD is made.
+/// units, and no gSSD is made that is smaller than one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grain {
     /// Number of channels in a unit.
@@ -53,13 +53,14 @@ impl Grain {
         Self { bandwidth: self.bandwidth.max(1), capacity: self.capacity.max(1), lasts: self.lasts }
     }
 
-    /// Returns the number of whole units of capacity in `blocks` flash blocks.
+    /// Returns the number of whole units of capacity in `blocks` flash blocks. A capacity of 0 counts as 1.
     #[must_use]
     pub fn units(&self, blocks: u32) -> u32 {
         blocks / self.capacity.max(1)
     }
 
-    /// Rounds channels, flash blocks and a duration down to whole units, each by itself.
+    /// Rounds channels, flash blocks and a duration down to whole units, each by itself. A unit of 0 channels or
+    /// blocks counts as 1, one of zero duration as a microsecond.
     #[must_use]
     pub fn down(&self, bandwidth: u16, capacity: u32, lasts: Duration) -> (u16, u32, Duration) {
         let grain = self.sane();

@@ -1,4 +1,5 @@
-//! A check for data on a device that may be missed: done before it is made flash, and so erased.
+//! The check whether a device that is to be made flash has data. Making it flash erases it, and somebody may still need
+//! the data. Only samples of the device are read.
 
 use super::file::busy;
 use crate::{Error, Result};
@@ -32,11 +33,13 @@ const KNOWN: [(usize, &[u8], &str); 11] = [
     (510, b"\x55\xaa", "a partition table (MBR) or FAT"),
 ];
 
-/// Looks for data in a file or block device. Returns the name of the data's apparent format, or `None` if all
-/// samples are zeros: not every byte is read.
+/// Looks for data in a file or block device. Returns the name of the data's apparent format, or a text that says
+/// that the format is not known. `None` if all samples are zeros; only samples are read, so data between them is
+/// not found.
 ///
 /// # Errors
-/// Conflict if a device is mounted or otherwise in use; otherwise if it cannot be opened or read.
+/// Conflict if a device is mounted or otherwise in use; errors of the operating system if the file or device cannot
+/// be opened or read.
 pub fn content(path: &Path) -> Result<Option<&'static str>> {
     look(path).map_err(|error| match error.kind() {
         io::ErrorKind::ResourceBusy => busy(path),

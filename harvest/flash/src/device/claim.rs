@@ -22,8 +22,8 @@ const HEAD: &[u8] = b"headstart: flash that is being made, 1\n";
 /// Most bytes of a claim: a path and a line.
 const MOST: u64 = 8192;
 
-/// A claim: a file that records that a directory's host has begun to make flash, until the host has a
-/// journal. The module's documentation has the reason.
+/// A claim: a file that records that a directory's host has begun to make flash. The file is kept until the host
+/// has a journal. The module's documentation has the reason.
 #[derive(Clone, Debug)]
 pub struct Claim {
     path: PathBuf,
@@ -42,8 +42,8 @@ impl Claim {
     }
 
     /// Returns the file or device at `flash`, open for reading, if this directory's claim to it is on disk.
-    /// `None` if there is no claim, if the claim is another directory's or for another file, or if either
-    /// file cannot be read.
+    /// `None` if there is no claim, if the claim is another directory's or for another file, or if the claim or
+    /// the flash cannot be read.
     pub fn begun(&self, flash: &Path) -> Option<File> {
         std::fs::metadata(&self.path).ok().filter(|there| there.len() <= MOST)?;
         let there = std::fs::read(&self.path).ok()?;
@@ -51,8 +51,8 @@ impl Claim {
         (self.content(&flash).ok()? == there).then_some(flash)
     }
 
-    /// Writes the claim to disk, durably; a claim of another directory is replaced. The caller holds the lock
-    /// of the flash.
+    /// Writes the claim to disk, durably; a claim of another directory is replaced. The caller must hold the lock
+    /// of the flash, so that no other directory writes a claim to it at the same time.
     ///
     /// # Errors
     /// The claim's file cannot be written, or the flash's metadata cannot be read.
@@ -82,8 +82,8 @@ impl Claim {
     }
 }
 
-/// Returns `true` if no data was ever written to a file: it is sparse as a whole, whatever its length. Always
-/// `false` on file systems that do not report holes, unless the file is empty.
+/// Returns `true` if a file has no data: it is sparse as a whole, whatever its length. On file systems that do
+/// not report holes, `true` only if the file is empty. `false` also if the file system cannot be asked.
 pub fn is_hole(file: &File) -> bool {
     // A file system without holes reports everything as data.
     rustix::fs::seek(file, rustix::fs::SeekFrom::Data(0)) == Err(rustix::io::Errno::NXIO)

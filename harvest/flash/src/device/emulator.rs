@@ -42,7 +42,7 @@ impl Default for FlashFaults {
     }
 }
 
-/// Counts of the operations on emulated flash, since it was made or since power last came back.
+/// Counts of the operations on emulated flash, since the flash was made or since power last came back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlashCounts {
     /// Bytes read.
@@ -176,20 +176,21 @@ impl Emulator {
         Ok(())
     }
 
-    /// Makes all pages unreadable (`true`), as with a loose cable, or readable again (`false`).
+    /// Makes all pages unreadable (`true`), as with a loose cable, or ends that (`false`): pages that
+    /// [`Self::make_unreadable`] was called for stay unreadable.
     pub fn unplug(&self, unplugged: bool) {
         self.unplugged.store(unplugged, Ordering::SeqCst);
     }
 
-    /// Cuts the power in the middle of a program, erasure or flush: the one that follows after `changes` more
-    /// of them. That operation is done in part, and every later operation fails. [`Self::lose_power`] then
-    /// returns the remaining content.
+    /// Cuts the power in the middle of a program, erasure or flush: `changes` more of these operations succeed, and
+    /// the next one is done in part and fails. Every later operation fails too. [`Self::lose_power`] then returns
+    /// the flash with the remaining content.
     pub fn cut_power_after(&self, changes: u64) {
         self.left.store(changes, Ordering::Relaxed);
     }
 
-    /// Cuts the power now: all later operations on `self` fail. Returns the flash with the content that it
-    /// has when the power is back.
+    /// Cuts the power now: all later operations on `self` fail. Returns the flash as it is when the power is back:
+    /// each page that was not flushed is there, is gone, or is torn at a sector, by chance.
     #[must_use]
     pub fn lose_power(&self) -> Self {
         self.dead.store(true, Ordering::SeqCst);

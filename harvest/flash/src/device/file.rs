@@ -69,13 +69,13 @@ impl FileFlash {
     /// bad blocks, usually [beside](Self::table_beside) a file.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if it is in use, [`ErrorKind::Invalid`] if a device is too small, errors of
-    /// the operating system.
+    /// [`ErrorKind::Conflict`] if the file or device is in use, [`ErrorKind::Invalid`] if a device is too small,
+    /// errors of the operating system.
     pub fn create(path: &Path, table: &Path, geometry: Geometry) -> Result<Self, Error> {
         Self::create_after(path, table, geometry, |_| Ok(()))
     }
 
-    /// Calls `before` with the locked file or device while nothing of it has changed, then does the same as
+    /// Locks the file or device, calls `before` with it while nothing of it has changed, then does the same as
     /// [`Self::create`].
     ///
     /// # Errors
@@ -111,8 +111,8 @@ impl FileFlash {
         Ok(flash)
     }
 
-    /// Undoes [`Self::create`] after a later failure: empties a file and removes the table, so that the next
-    /// attempt can use the path. A device keeps its zeros. Failures are only logged.
+    /// Undoes [`Self::create`] after a later failure: truncates the file to no bytes and removes the table, so that
+    /// the next attempt can use the path. A device stays erased. Failures are only logged.
     pub fn unmake(&self) {
         let emptied = if is_device(&self.file) { Ok(()) } else { self.file.set_len(0) };
         let removed = std::fs::remove_file(&self.table);
@@ -126,7 +126,7 @@ impl FileFlash {
     /// Opens flash that [`Self::create`] made, with its table at `table`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if the flash or its table is missing, [`ErrorKind::Conflict`] if it is in use,
+    /// [`ErrorKind::NotFound`] if the flash or its table is missing, [`ErrorKind::Conflict`] if the flash is in use,
     /// [`ErrorKind::Corrupt`] if the table is damaged, [`ErrorKind::Unsupported`] if the table is of a later
     /// version, errors of the operating system.
     pub fn open(path: &Path, table: &Path) -> Result<Self, Error> {

@@ -9,9 +9,9 @@ use std::process::{Command, Output, Stdio};
 /// hold the locks of all files that were open here.
 static FORKS: RwLock<()> = RwLock::new(());
 
-/// Runs a program and returns its output, without a moment in which the child process holds locks of open
-/// files. `spawn` alone returns before the kernel has closed the files in the child: a shell, for example,
-/// reports that it runs before it executes the program.
+/// Runs a program and returns its output. While the child process may still hold locks of files that are open in
+/// this process, no other test opens flash ([`between_forks`]): the kernel closes these files in the child only
+/// when the child executes the program, which may be after `spawn` has returned.
 ///
 /// # Errors
 /// The program cannot be started or waited for.
@@ -29,8 +29,8 @@ pub fn output_of(program: &str, args: &[&OsStr]) -> std::io::Result<Output> {
     child.wait_with_output()
 }
 
-/// Waits until no test of this process is starting a program. None starts one before the returned guard is
-/// dropped.
+/// Waits until no test of this process is starting a program by [`output_of`]. No test starts one before the
+/// returned guard is dropped.
 pub fn between_forks() -> impl Drop {
     FORKS.read()
 }

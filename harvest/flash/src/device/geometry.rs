@@ -99,8 +99,8 @@ impl Geometry {
         u64::from(self.total_blocks()) * u64::from(self.block_size())
     }
 
-    /// Returns the number of the channel that `block` is in, from 0. For a block that the flash does not
-    /// have, a channel that it does not have.
+    /// Returns the number of the channel that `block` is in, from 0. For a block that the flash does not have, the
+    /// result is a channel number that the flash does not have either.
     #[must_use]
     pub fn channel(&self, block: FlashBlock) -> u16 {
         saturating(block.0 / self.channel_blocks())
@@ -120,7 +120,8 @@ impl Geometry {
         (die % dies + dies - last % dies + dies - 1) % dies
     }
 
-    /// Returns the range of block numbers of `channel`.
+    /// Returns the range of block numbers of `channel`, which must be less than the number of channels; otherwise the
+    /// result is a range of blocks that the flash does not have.
     #[must_use]
     pub fn blocks_of(&self, channel: u16) -> std::ops::Range<u32> {
         let first = u32::from(channel) * self.channel_blocks();

@@ -32,7 +32,7 @@ pub enum Work {
 pub struct FlashOp {
     /// The die that it uses, by its number within the channel: [`Geometry::die`].
     pub die: u16,
-    /// The kind of the operation.
+    /// The kind of the operation, with the number of bytes that it transfers.
     pub work: Work,
 }
 
@@ -60,7 +60,7 @@ pub struct Speeds {
     pub program: Duration,
     /// Duration of erasing one block.
     pub erase: Duration,
-    /// Duration of suspending an erasure, and again of resuming it. `None` if erasures cannot be suspended.
+    /// Duration of suspending an erasure; resuming it takes as long again. `None` if erasures cannot be suspended.
     pub suspend: Option<Duration>,
 }
 
@@ -146,9 +146,9 @@ impl Timing {
         self.dies.len()
     }
 
-    /// Returns the earliest time at which starting the operation is useful. A read may start sensing while
-    /// the bus still carries other bytes. A program may start as early as a read, although it needs the bus
-    /// first, so that reads cannot keep it waiting for ever.
+    /// Returns the earliest time at which starting the operation is useful, on the caller's clock. It may be past. A
+    /// read may start sensing while the bus still carries other bytes. A program may start as early as a read,
+    /// although a program needs the bus first, so that reads cannot keep it waiting for ever.
     #[must_use]
     pub fn ready(&self, op: FlashOp) -> Duration {
         let die = match self.suspendable(op) {

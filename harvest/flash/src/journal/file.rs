@@ -215,9 +215,8 @@ impl Journal {
         self.sync_after(lsn, || Ok(()))
     }
 
-    /// Does the same as [`Journal::sync`], with `before` called first: the set of records to write is fixed
-    /// by then, and none of them is written yet. The caller makes the data that the records refer to durable
-    /// there.
+    /// Does the same as [`Journal::sync`], but calls `before` when the set of records to write is fixed and none of
+    /// them is written yet. In `before` the caller makes the data durable that these records refer to.
     ///
     /// # Errors
     /// As [`Journal::sync`]; errors of `before`, after which the journal accepts no more records.
@@ -319,15 +318,16 @@ impl Journal {
         self.lock().durable
     }
 
-    /// Returns the size of the journal in bytes: the file's, with the records that are not written yet.
+    /// Returns the size of the journal in bytes: the length of the file, and of the records that are not written
+    /// yet.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.lock().end()
     }
 
     /// Checks that the file system has room for `bytes` bytes to append, with `others` bytes left for other
-    /// callers. Allocates room ahead if there is less. Once the file system has refused, it is not asked
-    /// again until [`Journal::look_for_room`].
+    /// callers. Allocates room ahead if there is less. Once the file system has refused to, it is not asked
+    /// again until [`Journal::look_for_room`] is called.
     ///
     /// # Errors
     /// NoSpace if the file system is full; an earlier write to the journal failed.
@@ -345,7 +345,7 @@ impl Journal {
         }
     }
 
-    /// Allocates room ahead on the file system if little is left. Called at intervals, so that work resumes
+    /// Allocates room ahead on the file system if little is left. To be called at intervals, so that work resumes
     /// soon after space is freed. Returns the NoSpace error that callers get while there is no room, or
     /// `None` if there is room.
     pub fn look_for_room(&self) -> Option<Error> {
@@ -378,8 +378,8 @@ impl Journal {
             )
     }
 
-    /// Returns `true` if the file has grown so much that it should be rewritten: to twice its size when it
-    /// was last made or rewritten, and by 1 MiB at least.
+    /// Returns `true` if the file has grown so much that it should be rewritten: since it was last made or
+    /// rewritten it has grown to at least twice its size, and by at least 1 MiB.
     #[must_use]
     pub fn has_grown(&self) -> bool {
         let state = self.lock();

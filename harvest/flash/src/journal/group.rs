@@ -45,7 +45,7 @@ pub(super) fn long(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// Returns the first [`FRONT`] bytes of a new journal's file: the header, and no marks. `generation` is the
-/// number of journals that it replaces in turn.
+/// number of journals that this one has replaced, one after the other; 0 for the first.
 #[must_use]
 pub fn front(generation: u64) -> Vec<u8> {
     let mut identity = MAGIC.to_vec();
@@ -127,7 +127,8 @@ impl Chain {
     }
 
     /// Encodes `records`, which [`encode`](super::encode) wrote, as one or more groups and appends these to
-    /// `out`. Returns the offset in `out` of the last group.
+    /// `out`. Returns the offset in `out` of the last group; without records nothing is appended, and the result is
+    /// the length of `out`.
     pub fn append(&mut self, mut records: &[u8], out: &mut Vec<u8>) -> usize {
         let mut last = out.len();
         while !records.is_empty() {

@@ -8,9 +8,9 @@ use crate::{Error, ErrorKind, Result};
 
 impl Journal {
     /// Begins to replace all records by fewer that lead to the same state. Records appended from now on are
-    /// kept after them. The caller makes sure that no record of another kind than a vSSD's map is appended
-    /// between this call and the moment at which it reads the state to write; the map of a vSSD may be read
-    /// later.
+    /// kept after them. The caller must make sure that between this call and the moment at which it reads the state
+    /// to write, only records of vSSDs' maps are appended; otherwise a record is applied twice. The maps
+    /// themselves may be read later: recovery skips changes that a snapshot contains.
     ///
     /// # Errors
     /// Conflict if the journal is being rewritten already; an earlier write to the journal failed; the new

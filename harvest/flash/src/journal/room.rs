@@ -16,9 +16,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The number of bytes on the journal's file system that are kept allocated for records that free space: a
-/// deletion takes some hundred bytes, a write of 64 pages some thousand. Hundreds of writes may be under way
-/// when the file system is found to be full.
+/// The number of bytes on the journal's file system that are kept allocated for records that must not fail: those
+/// that free space (a deletion takes some hundred bytes), and those of the writes that are under way when the file
+/// system is found to be full (hundreds of writes, of some thousand bytes for 64 pages).
 pub const RESERVE: u64 = 1 << 20;
 /// Bytes that are taken ahead.
 const AHEAD: u64 = 2 * RESERVE;
@@ -170,7 +170,8 @@ impl Medium {
     }
 }
 
-/// File systems that get full, for tests: all journals that a thread makes or opens are on the same.
+/// File systems that get full, for tests: all journals that a thread makes or opens are on one simulated file
+/// system.
 #[cfg(any(test, feature = "testing"))]
 pub mod limit {
     use super::*;
@@ -183,13 +184,14 @@ pub mod limit {
     /// The simulated file system of a thread's journals.
     #[derive(Debug, Default)]
     pub struct Limit {
-        /// `true` if it is full: files keep the space that they have, and get no more.
+        /// `true` if the file system is full: files keep the space that they have, and get no more.
         pub is_full: AtomicBool,
-        /// `true` if it does not support allocating space ahead.
+        /// `true` if the file system does not support allocating space ahead.
         pub is_blind: AtomicBool,
-        /// `true` if it reports space ahead as allocated without allocating it.
+        /// `true` if the file system reports space ahead as allocated without allocating it.
         pub is_hollow: AtomicBool,
-        /// The number of further writes after which it becomes full; 0 for never.
+        /// The position of the write that finds the file system full, among the writes from now on: 1 is the next
+        /// one. 0 for none.
         pub after: AtomicU64,
     }
 

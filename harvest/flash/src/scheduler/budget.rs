@@ -50,8 +50,8 @@ impl Budget {
         }
     }
 
-    /// Returns the total time for which regular operations waited for harvest VMs: first for their reads and
-    /// programs, then for erasures.
+    /// Returns the total times for which regular operations waited for harvest VMs: the first for reads and programs
+    /// of harvest VMs, the second for their erasures.
     #[must_use]
     pub fn spent(&self) -> [Duration; 2] {
         self.spent

@@ -62,8 +62,8 @@ impl ChannelSchedulers {
         self.schedulers.get(usize::from(channel))
     }
 
-    /// Returns for each channel the duration that a program of a harvest VM has at present:
-    /// [`ChannelScheduler::program_time`].
+    /// Returns for each channel, in the order of their numbers, the time that a page program of a harvest VM takes
+    /// there at present: [`ChannelScheduler::program_time`].
     #[must_use]
     pub fn program_times(&self, now: Duration) -> Vec<Duration> {
         self.schedulers.iter().map(|scheduler| scheduler.program_time(now)).collect()
@@ -75,19 +75,20 @@ impl ChannelSchedulers {
         self.with(usize::from(channel), |scheduler, budget| scheduler.submit(now, ticket, class, op, budget));
     }
 
-    /// Notes that an operation has ended that was allowed to start, on flash that takes time of its own (not
-    /// emulated).
+    /// Notes that an operation of `class` has ended that the scheduler of `channel` had let start, on a file or a real
+    /// device: [`ChannelScheduler::ended`]. Does nothing if there is no such channel.
     pub fn ended(&mut self, now: Duration, channel: u16, class: Class) {
         self.with(usize::from(channel), |scheduler, budget| scheduler.ended(now, class, budget));
     }
 
-    /// Notes regular operations that were not submitted, on flash that takes time of its own: one started or
-    /// ended at `last`, and `in_flight` of them have not ended.
+    /// Notes regular operations that were not submitted, on a file or a real device:
+    /// [`ChannelScheduler::passed`]. Does nothing if there is no such channel.
     pub fn passed(&mut self, channel: u16, last: Duration, in_flight: u32) {
         self.with(usize::from(channel), |scheduler, _| scheduler.passed(last, in_flight));
     }
 
-    /// Advances all channels to `now`, and appends the operations that are done by then to `done`, in order.
+    /// Advances all channels to `now`, and appends a report to `done` for each operation that was let through by then
+    /// ([`Done`]), in order of time.
     pub fn advance(&mut self, now: Duration, done: &mut Vec<Done>) {
         // In order of time, because channels share budgets.
         while let Some((at, index)) = self.first().filter(|(at, _)| *at <= now) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub enum Speed {
     /// Emulated flash: each operation takes as long as on flash with these speeds.
     Emulated(Speeds),
-    /// Real flash or a file, which takes time of its own, with an optional limit by a token bucket.
+    /// A real device or a file, whose operations take time of their own, with an optional limit by a token bucket.
     Bucket {
         /// The limit of the channel in bytes a second, at least 1. `None`: no limit.
         rate: Option<u64>,

@@ -62,7 +62,7 @@ pub enum ChangeKind {
         /// The blocks of the slot.
         blocks: Vec<FlashBlock>,
     },
-    /// A slot was removed, or the part of it on one channel.
+    /// A slot was removed, or only its blocks on one channel.
     Removed {
         /// The number of the slot.
         slot: u8,
@@ -207,10 +207,10 @@ impl Vssd {
         Ok(())
     }
 
-    /// Ends the recovery: the vSSD is ready for use afterwards. All journalled changes have been applied and
-    /// are durable by then. `wear` returns the number of erasures of a block, `is_clean` returns `true` if a
-    /// block is certainly erased. Other blocks without valid pages are erased before use; blocks with valid
-    /// pages are not written before their next erasure.
+    /// Ends the recovery: the vSSD is ready for use afterwards. The caller must have applied all changes of the
+    /// journal before. `wear` returns the number of erasures of a block, `is_clean` returns `true` if a block is
+    /// certainly erased. Blocks without valid pages that are not certainly erased are erased before use; blocks with
+    /// valid pages are not written before their next erasure.
     pub fn recovered(&mut self, wear: impl Fn(FlashBlock) -> u32, is_clean: impl Fn(FlashBlock) -> bool) {
         self.replaying = false;
         self.durable = self.last;

@@ -38,8 +38,8 @@ pub enum Effort {
 #[must_use = "every step is to be answered"]
 pub enum CollectStep {
     /// Read page `page` of `from`, program it at `to`, then answer with [`Vssd::commit`] or [`Vssd::failed`]
-    /// for `to`. If the page cannot be read, answer with [`Vssd::unread`] or [`Vssd::lose`]. `from` is not
-    /// erased before the answer, pinned or not.
+    /// for `to`. If the page cannot be read, answer with [`Vssd::unread`] or [`Vssd::lose`] for `to`. The block `from`
+    /// is not erased before the answer, even if the driver does not pin it.
     Copy {
         /// The flash block to read.
         from: FlashBlock,
@@ -50,7 +50,7 @@ pub enum CollectStep {
     },
     /// Erase the block, then answer with [`Vssd::erased`], [`Vssd::erase_failed`] or [`Vssd::erase_later`].
     Erase {
-        /// The block to erase. It is not being read, and no reader can find it any more.
+        /// The block to erase. No reader has pinned it, and no reader can find it any more.
         block: FlashBlock,
     },
     /// Flush the flash, make the journal durable at least up to this change, then call [`Vssd::durable`]:
@@ -135,8 +135,8 @@ impl Tasks {
 
 impl Vssd {
     /// Returns the next step of garbage collection, evacuation or erasing; `None` if there is none now.
-    /// Several steps may be under way at once. When a block to collect is chosen, the call takes time in
-    /// proportion to the number of blocks: some ten microseconds for 128 GB.
+    /// Several steps may be under way at once. A call that chooses a block to collect takes time in proportion to
+    /// the number of blocks: some ten microseconds for 128 GB.
     pub fn collect_next(&mut self, effort: Effort) -> Option<CollectStep> {
         if let Some(step) = self.erase_next(effort) {
             return Some(step);
@@ -188,7 +188,7 @@ impl Vssd {
         self.space.is_dry() || self.space.free() < low || self.space.quick() < low && self.pays()
     }
 
-    /// Answers [`CollectStep::Erase`]: the block was erased, for the `wear`th time.
+    /// Answers [`CollectStep::Erase`]: the block was erased. `wear` is the number of its erasures, this one included.
     ///
     /// # Errors
     /// Invalid if the block was not to be erased.
@@ -210,7 +210,7 @@ impl Vssd {
         Ok(self.next_change(ChangeKind::Failing { block }))
     }
 
-    /// Answers [`CollectStep::Erase`]: the erasure failed for a reason other than the block. It will be tried
+    /// Answers [`CollectStep::Erase`]: the erasure failed for a reason other than the block. A later step has it tried
     /// again before the block is used.
     ///
     /// # Errors
@@ -221,8 +221,8 @@ impl Vssd {
         Ok(())
     }
 
-    /// Notes that all changes with numbers up to `up_to` are durable in the journal, and the pages that they
-    /// map on flash. Blocks that these changes left empty may be erased from now on.
+    /// Notes that all changes with numbers up to `up_to` are durable in the journal, and that the pages of flash that
+    /// these changes map are durable as well. Blocks that these changes left empty may be erased from now on.
     pub fn durable(&mut self, up_to: u64) {
         self.durable = self.durable.max(up_to.min(self.last));
         self.space.durable(self.durable);

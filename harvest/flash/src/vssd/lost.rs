@@ -106,10 +106,10 @@ fn words(run: Range<u32>) -> impl Iterator<Item = (usize, u64)> {
 
 impl Vssd {
     /// Gives up the content of a slot (a gSSD's blocks): the pages stored there are lost. Nothing more is
-    /// written to the slot, and copies to it are discarded. It is [drained](Self::drained) once the change is
-    /// durable and all placements in it have been answered. If one of the user's writes to it is committed
-    /// after this call, the call is to be repeated. Returns the change to write to the journal, or `None` if
-    /// the slot stores no page.
+    /// written to the slot, and copies to it are discarded. The slot is [drained](Self::drained) once the change is
+    /// durable and all placements in the slot have been answered. If a write of the user that was placed in the
+    /// slot before is committed after this call, the caller must repeat the call. Returns the change to write to the
+    /// journal, or `None` if the slot stores no page.
     ///
     /// # Errors
     /// NotFound if there is no such slot; Invalid for slot 0, the vSSD's own blocks.
@@ -165,8 +165,8 @@ impl Vssd {
         Some(old)
     }
 
-    /// Answers [`CollectStep::Copy`](super::CollectStep::Copy): the page cannot be read at present. Its block
-    /// is not collected again before [`Vssd::look_again`].
+    /// Answers [`CollectStep::Copy`](super::CollectStep::Copy): the page to copy cannot be read at present. The block
+    /// that holds it is not collected again before [`Vssd::look_again`].
     pub fn unread(&mut self, placement: Placement) {
         if let Some(from) = placement.from {
             self.tasks.put_off(from.entry);
@@ -175,12 +175,12 @@ impl Vssd {
         debug_assert!(change.is_none(), "nothing was said to be bad");
     }
 
-    /// Allows the blocks to be collected again that [`Vssd::unread`] put off.
+    /// Allows blocks that [`Vssd::unread`] put off to be collected again.
     pub fn look_again(&mut self) {
         self.tasks.look_again();
     }
 
-    /// Answers [`CollectStep::Copy`](super::CollectStep::Copy): the page can never be read again and is lost.
+    /// Answers [`CollectStep::Copy`](super::CollectStep::Copy): the page to copy can never be read again and is lost.
     /// Returns the change to write to the journal, or `None` if the page was written or trimmed meanwhile.
     pub fn lose(&mut self, placement: Placement) -> Option<Change> {
         let (page, from) = (placement.page, placement.from);
@@ -195,26 +195,26 @@ impl Vssd {
         change
     }
 
-    /// Returns `true` if any of the `count` pages from `first` on was lost, and not written or trimmed since.
+    /// Returns `true` if any of the disk's `count` pages from `first` on was lost, and not written or trimmed since.
     #[must_use]
     pub fn is_lost(&self, first: u32, count: u32) -> bool {
         self.lost.any(first..first.saturating_add(count))
     }
 
-    /// Returns `true` if the vSSD has blocks as slot `slot`; 0 is the slot of its own blocks.
+    /// Returns `true` if the vSSD has blocks in slot `slot`; slot 0 has its own blocks.
     #[must_use]
     pub fn has_slot(&self, slot: u8) -> bool {
         !self.space.pools_of(slot, None).is_empty()
     }
 
-    /// Returns the slots of borrowed blocks: all except slot 0, which has the vSSD's own.
+    /// Returns the numbers of the slots with borrowed blocks: all except slot 0, which has the vSSD's own.
     #[must_use]
     pub fn harvested(&self) -> Vec<u8> {
         self.space.slots().map(|(slot, _)| slot).filter(|slot| *slot > 0 && self.has_slot(*slot)).collect()
     }
 
-    /// Returns `true` if a slot is being drained, so that no more is written to it. Also `true` if there is
-    /// no such slot.
+    /// Returns `true` if slot `slot` is being drained on all of its channels, so that writes of the disk no longer go
+    /// there; `false` if only some of its channels are. Also `true` if the vSSD has no such slot.
     #[must_use]
     pub fn is_draining(&self, slot: u8) -> bool {
         self.space.pools_of(slot, None).iter().all(|pool| self.space.pool(*pool).draining)
@@ -233,7 +233,7 @@ impl Vssd {
         self.space.entries().into_iter().filter(lent).map(|entry| self.space.block(entry)).collect()
     }
 
-    /// Returns the number of pages that were lost, and not written or trimmed since.
+    /// Returns the number of pages of the disk that were lost, and not written or trimmed since.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.count()

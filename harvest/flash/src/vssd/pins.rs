@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const COUNTERS: usize = 4096;
 
 /// Counters of the readers of flash blocks, which keep a block from being erased while it is read. A reader
-/// pins the block under the same lock under which it looked the block up, and drops the pin when it has the
+/// must pin the block under the same lock under which it looked the block up, and drop the pin when it has the
 /// bytes. Blocks that are about to be erased are no longer found by look-ups, so no pin comes too late.
 #[derive(Debug)]
 pub struct Pins(Box<[AtomicU32]>);
@@ -33,8 +33,8 @@ impl Pins {
         ReadPin(counter)
     }
 
-    /// Returns `true` if `block` is being read. Also `true` if a block is that shares its counter: there are
-    /// fewer counters than blocks.
+    /// Returns `true` if `block` is being read. There may be fewer counters than blocks: the result is also `true` if
+    /// another block that shares the counter of `block` is being read.
     #[must_use]
     pub fn is_pinned(&self, block: FlashBlock) -> bool {
         self.0[block.0 as usize % COUNTERS].load(Ordering::Acquire) > 0

@@ -39,8 +39,8 @@ pub enum Place {
     At(Placement),
     /// No page is free at present: do some steps of [`Vssd::collect_next`], then try again.
     Collect,
-    /// No page is free while so many blocks are lent: take some of them back ([`Vssd::take_back`]), then try
-    /// again.
+    /// No page is free because too many of the vSSD's own blocks are lent: have some of them given back
+    /// ([`Vssd::take_back`]), then try again.
     Recall,
 }
 
@@ -57,8 +57,8 @@ impl Vssd {
     /// change before [`Vssd::commit`].
     ///
     /// # Errors
-    /// Invalid for a page beyond the disk. NoSpace if the blocks are full and no lent block could be taken
-    /// back.
+    /// Invalid for a page beyond the disk. NoSpace if the blocks are full and no own block is lent that could be
+    /// taken back.
     pub fn place(&mut self, page: u32) -> Result<Place> {
         self.check(page, 1)?;
         let (block, offset) = self.stripe.locate(page);
@@ -77,8 +77,8 @@ impl Vssd {
         Ok(Place::At(self.placement(page, spot, None)))
     }
 
-    /// Returns `true` if all earlier placements in the same flash block have been answered: only then may
-    /// this page be programmed.
+    /// Returns `true` if all earlier placements in the same flash block have been answered. The driver must not
+    /// program the page of this placement before.
     #[must_use]
     pub fn turn(&self, placement: &Placement) -> bool {
         let first = Spot { page: 0, ..placement.spot };
@@ -86,8 +86,8 @@ impl Vssd {
     }
 
     /// Maps the disk's page to the page of flash that was programmed. Returns the change to write to the
-    /// journal. `None` if nothing is mapped: the page is beyond the present size, or it is a collector's copy
-    /// whose original has changed.
+    /// journal. `None` if nothing is mapped: the page is beyond the present size of the disk, or the placement is a
+    /// collector's copy of a page that was written, trimmed or moved meanwhile.
     #[expect(clippy::needless_pass_by_value, reason = "it is given up: nobody answers it twice")]
     pub fn commit(&mut self, placement: Placement) -> Option<Change> {
         let Placement { page, spot, from, .. } = placement;
@@ -119,7 +119,8 @@ impl Vssd {
 
     /// Gives up a placement that was not programmed, or perhaps only in part. `bad` is `true` if the flash
     /// reported the block as bad ([`crate::device::FlashError::Bad`]): the block is written no more, and its
-    /// valid pages are copied elsewhere later. Returns the change to write to the journal, if there is one.
+    /// valid pages are copied elsewhere later. Returns the change to write to the journal; `None` if `bad` is `false`,
+    /// or if the block was known to be bad.
     #[expect(clippy::needless_pass_by_value, reason = "it is given up: nobody answers it twice")]
     pub fn failed(&mut self, placement: Placement, bad: bool) -> Option<Change> {
         let Placement { spot, from, block, .. } = placement;
@@ -136,10 +137,10 @@ impl Vssd {
         news.then(|| self.next_change(ChangeKind::Failing { block }))
     }
 
-    /// Makes the `count` pages from `first` on read as zeros and discards their content. Returns the change
-    /// to write to the journal, or `None` if all were zeros already. Takes one step for each whole logical
-    /// block, and one for each page at either end, where the pages are at most a group (256 MiB for the
-    /// default geometry).
+    /// Makes the disk's `count` pages from `first` on read as zeros and discards their content. Returns the change
+    /// to write to the journal, or `None` if all of them were zeros already. The time is proportional to the number
+    /// of whole logical blocks in the range, and to the number of pages at its two ends that fill no whole group of
+    /// logical blocks (256 MiB for the default geometry).
     ///
     /// # Errors
     /// Invalid if a page is beyond the disk.

@@ -10,7 +10,8 @@ use headstart_block::exact;
 pub struct Piece {
     /// The length in bytes.
     pub length: u64,
-    /// The flash block and the offset of the first byte in it; `None` if the bytes are zeros without flash.
+    /// The flash block, and the offset of the first byte within the block. `None` if the bytes are zeros that are
+    /// not stored on flash.
     pub from: Option<(FlashBlock, u32)>,
 }
 
@@ -25,8 +26,9 @@ pub struct Pieces<'a> {
 }
 
 impl Vssd {
-    /// Looks up the `length` bytes of the disk from `offset` on. The reader [pins](super::Pins) each flash
-    /// block before it releases the lock that protects this vSSD.
+    /// Looks up the `length` bytes of the disk from `offset` on. The caller must [pin](super::Pins) each flash block
+    /// before it releases the lock that protects this vSSD; otherwise the block may be erased before it is read.
+    /// Lost pages appear as zeros here: [`Vssd::is_lost`] tells them.
     ///
     /// # Errors
     /// Invalid if a byte is beyond the disk.

@@ -31,8 +31,8 @@ pub struct VssdSettings {
     /// Number of logical blocks that consecutive units are spread over; 0 for an automatic choice: see
     /// [`VssdSettings::width`].
     pub interleave: u32,
-    /// Number of pages that may be mapped one by one, outside of their logical block's flash block. Beyond it
-    /// an idle vSSD copies logical blocks together again ("folds"). Each such page takes 8 to 16 bytes of
+    /// Number of pages that may be mapped one by one, outside of their logical block's flash block. If there are
+    /// more, an idle vSSD copies logical blocks together again ("folds"). Each such page takes 8 to 16 bytes of
     /// memory, and 4 more for its log block.
     pub overlay_limit: u64,
     /// `true` if the size may exceed the capacity of the blocks, because a harvest VM's blocks come and go. A
@@ -49,8 +49,8 @@ impl VssdSettings {
         Self { geometry, size, spare: 7, unit: 1, interleave: 0, overlay_limit, thin: false }
     }
 
-    /// Returns the number of flash blocks that a vSSD of `size` bytes needs: those for its content, and the
-    /// spare ones.
+    /// Returns the number of flash blocks that a vSSD of `size` bytes needs with these settings: those for its
+    /// content, and the spare ones.
     #[must_use]
     pub fn blocks_needed(&self, size: u64) -> u64 {
         let stored = size.div_ceil(u64::from(self.geometry.block_size().max(1)));

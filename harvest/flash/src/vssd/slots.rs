@@ -10,16 +10,16 @@ use std::time::Duration;
 /// The result of a check whether the stored pages fit if some blocks are taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// Number of stored pages in those blocks, which are copied when the blocks are evacuated.
+    /// Number of stored pages in the blocks to be taken away. They are copied when these blocks are evacuated.
     pub there: u64,
-    /// Number of stored pages in all blocks, with those that are being written.
+    /// Number of stored pages in all blocks, and of pages that are being written.
     pub stored: u64,
-    /// Number of pages that the other blocks can store.
+    /// Number of pages that the blocks that stay can store.
     pub room: u64,
 }
 
 impl Fit {
-    /// Returns `true` if all stored pages fit in the other blocks.
+    /// Returns `true` if all stored pages fit in the blocks that stay.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.stored <= self.room
@@ -51,7 +51,7 @@ impl Vssd {
     }
 
     /// Checks whether the stored pages would fit without a slot, or without its blocks on one `channel`.
-    /// Takes time in proportion to the number of these blocks.
+    /// The call takes time in proportion to the number of these blocks. A slot that does not exist has none.
     #[must_use]
     pub fn fit_without(&self, slot: u8, channel: Option<u16>) -> Fit {
         let mut usable = self.space.usable();
@@ -64,9 +64,9 @@ impl Vssd {
         Fit { there, stored: self.stored + self.users(), room: self.space.capacity_of(usable) }
     }
 
-    /// Begins to drain a slot, or its blocks on one `channel`: no more is written there, and
+    /// Begins to drain a slot, or its blocks on one `channel`: writes of the disk no longer go there, and
     /// [`Vssd::collect_next`] has the pages copied elsewhere one by one while I/O goes on. [`Vssd::drained`]
-    /// tells when that is done.
+    /// returns `true` when that is done.
     ///
     /// # Errors
     /// NotFound if there is no such slot; NoSpace if the stored pages do not fit elsewhere. Nothing was
@@ -93,15 +93,16 @@ impl Vssd {
         Ok(fit)
     }
 
-    /// Sets the present duration of a program on each channel, for comparison. A channel on which a program
-    /// takes a quarter longer than on the fastest is *slow*, because other VMs use it. A long transfer takes
-    /// as long as on the slowest channel that it is spread over, so slow channels get only the pages for
-    /// which there is no room elsewhere. A driver whose channels are shared calls this often.
+    /// Sets the present duration of a program on each channel, by which channels are compared. A channel on which a
+    /// program takes a quarter longer than on the fastest one is *slow*, because other VMs use it. A long transfer
+    /// takes as long as on the slowest channel that it is spread over, so slow channels get only the pages for
+    /// which there is no room elsewhere. A driver whose channels are shared should call this often.
     pub fn set_program_times(&mut self, time: impl Fn(u16) -> Duration) {
         self.space.set_program_times(time);
     }
 
-    /// Stops draining a slot, or its blocks on one `channel`: they are written again.
+    /// Stops draining a slot, or its blocks on one `channel`: they are used for writes again. Does nothing if there
+    /// is no such slot.
     pub fn keep_slot(&mut self, slot: u8, channel: Option<u16>) {
         for pool in self.space.pools_of(slot, channel) {
             self.space.set_draining(pool, false);
@@ -109,9 +110,9 @@ impl Vssd {
         }
     }
 
-    /// Closes a slot that is [drained](Self::drained), or its blocks on one `channel`, so that it stays
-    /// drained: before that, the collector may write to it if it has no other room. Returns `true` if it was
-    /// drained and is closed now.
+    /// Closes a slot that is [drained](Self::drained), or its blocks on one `channel`, so that they stay drained: the
+    /// collector may write to a slot that is not closed if there is no other room. Returns `true` if the blocks were
+    /// drained and are closed now; `false`, with nothing changed, if they are not drained.
     pub fn close_slot(&mut self, slot: u8, channel: Option<u16>) -> bool {
         let drained = self.drained(slot, channel);
         if drained {
@@ -122,10 +123,10 @@ impl Vssd {
         drained
     }
 
-    /// Returns `true` if a draining slot, or its part on one `channel`, stores no needed page, not even after
-    /// a crash, and none of its blocks is being erased. A reader that looked a page up earlier may still be
-    /// reading it. `false` if the slot is not being drained or does not exist. Takes time in proportion to
-    /// the number of blocks.
+    /// Returns `true` if a slot that is being drained, or its blocks on one `channel`, store no page that is needed
+    /// now or would be needed after a crash, and none of these blocks is being erased. A reader that looked a page up
+    /// earlier may still be reading it. `false` if the slot is not being drained or does not exist. The call takes
+    /// time in proportion to the number of these blocks.
     #[must_use]
     pub fn drained(&self, slot: u8, channel: Option<u16>) -> bool {
         let pools = self.space.pools_of(slot, channel);
@@ -138,11 +139,12 @@ impl Vssd {
             && !pools.is_empty()
     }
 
-    /// Gives up a drained slot, or its blocks on one `channel`. The blocks are not erased. Each may be erased
-    /// when the change is durable and the block has been seen without a [pin](super::Pins) once after that.
+    /// Gives up a drained slot, or its blocks on one `channel`. The blocks are not erased. The caller may erase a block
+    /// when the change is durable and, after that, [`Pins::is_pinned`](super::Pins::is_pinned) has once been `false`
+    /// for it.
     ///
     /// # Errors
-    /// Conflict if it is not drained.
+    /// Conflict if the slot, or its part on the channel, is not drained.
     pub fn remove_slot(&mut self, slot: u8, channel: Option<u16>) -> Result<Leaving> {
         if !self.drained(slot, channel) {
             return Err(
@@ -225,13 +227,13 @@ impl Vssd {
         pools.into_iter().map(|pool| self.space.pool(pool).channel).collect()
     }
 
-    /// Returns `true` if this own channel is being drained.
+    /// Returns `true` if `channel`, one of the vSSD's own, is being drained; `false` also for any other channel.
     #[must_use]
     pub fn is_channel_draining(&self, channel: u16) -> bool {
         self.space.pools_of(0, Some(channel)).iter().any(|&pool| self.space.pool(pool).draining)
     }
 
-    /// Returns `true` if any block of this own channel is lent.
+    /// Returns `true` if any block of `channel`, one of the vSSD's own, is lent; `false` also for any other channel.
     #[must_use]
     pub fn lends_of(&self, channel: u16) -> bool {
         let pools = self.space.pools_of(0, Some(channel)).into_iter();
@@ -239,8 +241,9 @@ impl Vssd {
         entries.any(|entry| self.space.info(entry).state == State::Lent)
     }
 
-    /// Returns how many blocks could be lent now while `keep` free blocks stay for new writes: first the
-    /// number for each own channel, by channel, then a limit for the sum over all channels.
+    /// Returns the numbers of blocks that could be lent now while `keep` free blocks stay for new writes. The first
+    /// value has a pair for each own channel with such blocks: the channel, and the number on it. The second value
+    /// is a limit for the sum over all channels.
     #[must_use]
     pub fn lendable(&self, keep: u32) -> (Vec<(u16, u32)>, u32) {
         let mut pools = self.space.pools_of(0, None);
@@ -251,8 +254,9 @@ impl Vssd {
         (channels.filter(|&(_, count)| count > 0).collect(), self.spare_beyond(keep))
     }
 
-    /// Lends free blocks of the vSSD's own channels: for each pair in `wanted`, that number of blocks of that
-    /// channel. The blocks are not erased here. Their next holder erases them once the change is durable.
+    /// Lends free blocks of the vSSD's own channels: each pair in `wanted` is a channel and the number of blocks of
+    /// that channel to lend. Returns these blocks and the change to write to the journal. The blocks are not erased
+    /// here: the caller has them erased once the change is durable, before another vSSD uses them.
     ///
     /// `keep` free blocks stay for new writes. If they are enough for the rest of the disk's size, its user
     /// never has to wait for a lent block. With fewer, a write may have to wait until blocks are returned
@@ -290,8 +294,8 @@ impl Vssd {
         Ok((blocks, change))
     }
 
-    /// Takes lent blocks back: they are erased, and each comes with its number of erasures. Returns the
-    /// change to write to the journal.
+    /// Takes lent blocks back. The caller must have erased them before, and passes each with its number of erasures.
+    /// Returns the change to write to the journal.
     ///
     /// # Errors
     /// Invalid if one of the blocks was not lent. Nothing was changed then.
@@ -325,8 +329,8 @@ impl Vssd {
     /// write to the journal.
     ///
     /// # Errors
-    /// Invalid if `size` is 0, not a multiple of the page size, or too large. NoSpace if the disk would grow
-    /// beyond its own and lent blocks.
+    /// Invalid if `size` is 0, not a multiple of the page size, or too large. NoSpace if the disk would grow and need
+    /// more blocks than the vSSD has, lent ones included; never for a [thin](super::VssdSettings::thin) vSSD.
     pub fn resize(&mut self, size: u64) -> Result<Change> {
         let pages = self.settings.pages_of(size)?;
         // A channel that is being emptied comes back, or another in its place.

@@ -54,8 +54,8 @@ impl Snapshot {
 }
 
 impl Vssd {
-    /// Returns the whole state, to be stored in the journal in place of all changes so far. Pages that are
-    /// reserved but not committed are not part of it.
+    /// Returns the whole state, to be stored in the journal in place of all changes so far. Placements that are
+    /// not committed yet are not part of the state.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let kept = |info: &super::space::Info| match info.state {

@@ -33,9 +33,9 @@ pub struct Swap {
     pub cold: u16,
 }
 
-/// Chooses two channels to swap: if the most worn channel is more than `tolerance` percent above the mean,
-/// the channel that wears fastest and the channel with the least wear. `None` if the difference is smaller,
-/// or if the first of them does not have more wear, in all and recently, than the second.
+/// Chooses two channels to swap if the erasures of the most worn channel are more than `tolerance` percent above the
+/// mean: the channel with the most erasures recently, and the channel with the fewest ever. `None` if no channel is so
+/// far above the mean, or if the first of the two does not have more erasures, in all and recently, than the second.
 #[must_use]
 pub fn plan_swap(channels: &[ChannelWear], tolerance: u32) -> Option<Swap> {
     let most = u128::from(channels.iter().map(|channel| channel.total).max()?);

@@ -29,8 +29,8 @@ pub struct Options {
     pub dir: PathBuf,
     /// The kind and location of the flash.
     pub flash: FlashPlace,
-    /// The number of bytes of the flash to use. `None`: the size that the directory was made with; for a new
-    /// one, the whole device, while a new file needs a size.
+    /// The number of bytes of the flash to use. `None`: the size with which the directory was made; for a new
+    /// directory, the whole device. A new file needs a size.
     pub size: Option<u64>,
     /// `true` to erase flash that is new to this directory even if it holds data; with `false` such flash is
     /// refused.
@@ -87,16 +87,17 @@ pub struct HostSettings {
     /// The duration for which unsold flash is expected to stay unsold, while too few past durations are
     /// known.
     pub unsold_lasts: Duration,
-    /// The probability, 0 to 1, with which an unsold vSSD stays unsold for as long as its flash is offered.
-    /// Estimated from past vSSDs that had been unsold for as long.
+    /// The probability, 0 to 1, with which an unsold vSSD is to stay unsold for as long as its flash is offered. The
+    /// higher it is, the shorter the time for which the flash is offered. The estimate is made from past vSSDs that
+    /// stayed unsold for longer than this one so far.
     pub unsold_cover: f32,
-    /// The time limit for moving a lease's data to other flash if the lender needs the flash at once. After
-    /// it the lease ends, and the remaining data is lost. The default is 10 s, because Linux guests give up a
+    /// The time limit for moving a lease's data to other flash if the lender needs the flash at once. After this
+    /// time the lease ends, and the remaining data is lost. The default is 10 s, because Linux guests give up a
     /// write after 30 s (NVMe and SCSI), and erasing a gSSD of 16 GiB on one channel takes 17 s.
     pub urgent_limit: Duration,
     /// The lowest speed at which a lease's data is expected to be moved if the lender can wait, in bytes a
-    /// second for each channel of the lease. It determines the time limit: [`HostSettings::moving_limit`].
-    /// The default is a sixteenth of a channel's bandwidth: the part that is left beside a busy owner.
+    /// second for each channel of the lease. The time limit follows from it: [`HostSettings::moving_limit`].
+    /// The default is a sixteenth of a channel's bandwidth: the part that a busy owner leaves free.
     pub moving_rate: u64,
     /// The interval between checks whether two channels should swap owners to even out their wear.
     pub swap_every: Duration,
@@ -140,7 +141,7 @@ impl HostSettings {
     }
 
     /// Returns the time limit for moving `bytes` bytes from a lease of `channels` channels if the lender can
-    /// wait: the time that this takes at `moving_rate`, and a minute.
+    /// wait: the time that the move takes at `moving_rate`, plus a minute.
     #[must_use]
     pub fn moving_limit(&self, bytes: u64, channels: u16) -> Duration {
         let rate = self.moving_rate.max(1).saturating_mul(channels.max(1).into());
@@ -161,11 +162,12 @@ const FLASH: &str = "flash";
 const JOURNAL: &str = "journal";
 
 impl FlashPlace {
-    /// The place of the flash of the host in `dir`: memory if `emulated`, otherwise `flash`, otherwise a file in `dir`.
+    /// Returns the place of the flash of the host in `dir`: the path `flash` if it is given; otherwise
+    /// memory if `emulated` and a `size` is given; otherwise a file in `dir`. `size` is in bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if the flash of `dir` is elsewhere, if there is none yet and no `size`, or if `flash` is
-    /// neither a file nor a block device.
+    /// [`ErrorKind::Invalid`] if the host in `dir` has its flash in another place, if it has none yet and no `size` is
+    /// given, or if `flash` is neither a file nor a block device.
     pub fn of(dir: &Path, flash: Option<&Path>, size: Option<u64>, emulated: bool) -> Result<Self> {
         if flash.is_none() && !emulated && !dir.join(FLASH).exists() {
             let known = dir.join(JOURNAL).exists();

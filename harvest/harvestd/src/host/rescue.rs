@@ -85,7 +85,7 @@ impl Examination {
 }
 
 /// Examines the directory of a host that is not running, and changes nothing. `flash` is the path of the
-/// flash, if it is not in the directory.
+/// flash; `None` if the flash is in the directory.
 ///
 /// # Errors
 /// NotFound if there is no journal; Conflict if a host has the directory open; Unsupported for a journal of a
@@ -96,7 +96,7 @@ pub fn check(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
 }
 
 /// Repairs all damage that can be repaired without losing durable data. The damaged files are kept beside the
-/// repaired ones. Returns the damage found before the repair.
+/// repaired ones, under other names. Returns the damage found before the repair. `flash` is as for [`check`].
 ///
 /// # Errors
 /// As [`check`]; Corrupt if any file cannot be repaired without loss, and then nothing was changed.
@@ -125,7 +125,7 @@ pub fn rescue(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
 }
 
 /// Gives up all vSSDs of a directory, so that a new host can be made there. The journal is kept under another
-/// name. Returns the vSSDs and files that were given up, as far as they could be read.
+/// name. Returns the vSSDs and files that were given up, as far as they could be read. `flash` is as for [`check`].
 ///
 /// # Errors
 /// As [`check`], except for files that cannot be read.

@@ -59,7 +59,7 @@ pub struct VssdStatus {
     /// Share of the erasures on its channels, since the flash was made, that were made for harvest VMs, 0 to
     /// 1.
     pub harvest_wear: f64,
-    /// The newest forecast of its need (harvest VM) or spare flash (others); none while too little is known.
+    /// The newest forecast of the vSSD's need (harvest VM) or spare flash (others); null while too little is known.
     pub forecast: Option<ForecastStatus>,
 }
 
@@ -131,8 +131,8 @@ pub struct HostStatus {
     pub broker: Counters,
     /// The state of the journal.
     pub journal: JournalStatus,
-    /// The cause for which the host has stopped: nothing is decided or becomes durable until it is opened
-    /// again.
+    /// The cause for which the host has stopped: nothing is decided or becomes durable until the host is opened
+    /// again. Null while the host works.
     pub stopped: Option<String>,
 }
 
@@ -209,8 +209,8 @@ pub struct JournalStatus {
     pub syncs: u64,
     /// Number of times since the host was opened that a snapshot replaced older records.
     pub snapshots: u64,
-    /// The reason for which nothing is written, made or lent, while the journal's file system is full. Work
-    /// resumes by itself.
+    /// The reason for which nothing is written, made or lent, while the journal's file system is full; null
+    /// otherwise. Work resumes by itself when there is room.
     pub full: Option<String>,
 }
 
