@@ -12,18 +12,20 @@ pub use reqwest::Method;
 /// The start of the URLs of requests. The name is of no importance.
 const HOST: &str = "http://daemon";
 
-/// The error if a daemon is not there.
+/// The texts of the error that a [`LocalClient`] returns if its daemon is away, that is, cannot be reached at its
+/// socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Away {
-    /// The cause of the error.
+    /// The cause of the error, such as that no daemon runs.
     pub cause: &'static str,
-    /// The remedy.
+    /// The remedy if nothing answers at the socket.
     pub remedy: &'static str,
-    /// The remedy if the socket is not for this user.
+    /// The remedy if this user may not use the socket.
     pub remedy_for_user: &'static str,
 }
 
-/// A daemon at a Unix socket. It may not be there.
+/// A client of the daemon that serves HTTP at a Unix socket of this host. Each request makes a connection of its own,
+/// so the daemon may start, end and start again in between.
 #[derive(Clone, Debug)]
 pub struct LocalClient {
     client: Client,
@@ -31,15 +33,16 @@ pub struct LocalClient {
     away: Away,
 }
 
-/// An answer that is received as a stream.
+/// The body of an answer, which is received part by part.
 #[derive(Debug)]
 pub struct AnswerStream(Response);
 
 impl LocalClient {
-    /// The daemon at this socket.
+    /// Makes a client of the daemon at `socket`; `away` has the texts of the error if the daemon cannot be reached.
+    /// Connects to nothing yet.
     ///
     /// # Errors
-    /// If there are no resources for a client.
+    /// [`ErrorKind::Invalid`] if the HTTP client cannot be set up.
     pub fn new(socket: PathBuf, away: Away) -> Result<Self> {
         // No connection is kept: the next request may be of another runtime.
         let client = Client::builder().unix_socket(socket.as_path()).no_proxy().pool_max_idle_per_host(0);
@@ -47,17 +50,19 @@ impl LocalClient {
         Ok(Self { client, socket, away })
     }
 
-    /// The path of the socket.
+    /// Returns the path of the daemon's socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Sends a request and returns the answer.
+    /// Sends a request and returns the body of the answer, parsed as JSON; [`Value::Null`] if the body is not JSON.
+    /// `path` begins with `/` and may have a query. `body` is sent as JSON.
     ///
     /// # Errors
-    /// Errors of the daemon; [`ErrorKind::Unavailable`] if it is not there, [`ErrorKind::Denied`] if this user may not
-    /// use the socket.
+    /// An error with the daemon's text if it refuses the request, of the kind that the status stands for
+    /// ([`ErrorKind::Invalid`] for a status without a kind of its own); [`ErrorKind::Unavailable`] if the daemon cannot
+    /// be reached; [`ErrorKind::Denied`] if this user may not use the socket.
     pub async fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {
         let mut request = self.client.request(method, format!("{HOST}{path}"));
         if let Some(body) = body {
@@ -81,10 +86,11 @@ impl LocalClient {
         Err(Error::new(kind, why))
     }
 
-    /// Asks for an answer that is received as a stream.
+    /// Sends a GET request and returns the body of the answer as a stream, once the answer has begun.
     ///
     /// # Errors
-    /// As [`LocalClient::ask`].
+    /// [`ErrorKind::Unavailable`] if the daemon cannot be reached or refuses the request; [`ErrorKind::Denied`] if this
+    /// user may not use the socket.
     pub async fn stream(&self, path: &str) -> Result<AnswerStream> {
         let request = self.client.get(format!("{HOST}{path}"));
         let answer = request.send().await.and_then(Response::error_for_status);
@@ -110,7 +116,8 @@ impl LocalClient {
 }
 
 impl AnswerStream {
-    /// The next bytes; `None` at the end, or after an error.
+    /// Waits for the next bytes of the body, of any number, and returns them. `None` at the end of the body, or if the
+    /// connection failed: the two cannot be told apart.
     pub async fn next(&mut self) -> Option<Vec<u8>> {
         self.0.chunk().await.ok().flatten().map(Vec::from)
     }

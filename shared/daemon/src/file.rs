@@ -21,8 +21,8 @@ pub enum Readers {
 /// effective user of this process. `None` if there is no such file.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Denied`] if the file, or a symbolic link in its place, belongs to another
-/// user; [`headstart_block::ErrorKind::Corrupt`] if the file is longer than `most` bytes; errors of the
+/// [`headstart_block::ErrorKind::Denied`] if the file, or a symbolic link in its place, belongs to neither root
+/// nor this user; [`headstart_block::ErrorKind::Corrupt`] if the file is longer than `most` bytes; errors of the
 /// operating system.
 pub fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
     check_own(path)?;
@@ -60,7 +60,8 @@ fn all_of(file: &File, path: &Path, most: u64) -> Result<Vec<u8>> {
 }
 
 /// Replaces the content of a file, or creates the file, atomically and durably: after a crash it has the old
-/// or the new content. At no moment can users other than `readers` read the new content.
+/// or the new content. At no moment can users other than `readers` read the new content. The content is first
+/// written to a file beside it, whose name has `.new` at its end.
 ///
 /// # Errors
 /// Errors of the operating system.

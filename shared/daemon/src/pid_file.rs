@@ -1,7 +1,7 @@
 //! Processes that a daemon starts and looks after: the lock that identifies each, and the file that it logs to.
 //!
-//! A process holds a lock on its file of process numbers as long as it lives, so the lock shows a daemon whether there
-//! is one, even if a previous daemon has started it.
+//! A process holds a lock on its PID file as long as it lives. So the lock shows a daemon whether the process runs,
+//! even if a previous daemon has started it.
 
 use headstart_block::guarded::open_own_file;
 use headstart_block::{Error, ErrorKind, Result, private};
@@ -27,8 +27,8 @@ const TRIES: u32 = 16;
 /// process has the lock.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] if another process has the lock; [`ErrorKind::Denied`] if the file belongs to
-/// another user; errors of the operating system.
+/// [`ErrorKind::Conflict`] if another process has the lock; [`ErrorKind::Denied`] if the file belongs to neither
+/// root nor this user; errors of the operating system.
 pub fn lock(path: &Path, taken: &'static str) -> Result<File> {
     let about = |e: Error| e.about(path.display());
     let mut tries = 0;
@@ -61,8 +61,8 @@ pub fn give_back(path: &Path, file: File) {
     drop(file);
 }
 
-/// `true` if the open PID file was removed and there is another one at `path`, so that the lock of `file`
-/// does not keep other processes away.
+/// `true` if the open PID file was removed and there is another one at `path`. The lock of `file` then does not
+/// prevent another process from starting.
 pub fn is_removed(file: &File, path: &Path) -> bool {
     file.metadata().is_ok_and(|found| found.nlink() == 0) && path.symlink_metadata().is_ok()
 }
@@ -97,8 +97,8 @@ fn give_up_oom_protection(score: &Path) -> std::io::Result<()> {
     if is_protected { std::fs::write(score, "0") } else { Ok(()) }
 }
 
-/// Returns the number of the process that has the PID file at `path` locked; `None` if no process has, or the
-/// file cannot be read.
+/// Returns the number of the process that has the PID file at `path` locked. `None` if no process has it locked,
+/// if the file cannot be read, or if the process has not written its number yet.
 pub fn holder(path: &Path) -> Option<u32> {
     let mut file = File::open(path).ok()?;
     match flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -148,8 +148,9 @@ pub fn earlier(log: &Path) -> PathBuf {
     name.into()
 }
 
-/// Returns the last error message that the most recent process wrote to the log; `None` if there is none
-/// since that process started. The daemon shows it when the process has ended.
+/// Returns the last message for the user that the most recent process wrote to the log: a line that begins with
+/// `headstart: ` or `error: `, without that beginning. `None` if that process wrote no such line. The daemon
+/// shows the message when the process has ended.
 pub fn last_words(log: &Path) -> Option<String> {
     // The process may have begun a new log just now.
     let files = [earlier(log), log.to_owned()];
@@ -160,8 +161,8 @@ pub fn last_words(log: &Path) -> Option<String> {
     Some(said.trim_start_matches("headstart: ").trim_start_matches("error: ").to_owned())
 }
 
-/// Returns the warnings in a log after its first `from` bytes. If the log is shorter than that, because a new
-/// one was started, returns all of its warnings.
+/// Returns the warnings in a log after its first `from` bytes. If the log is shorter than `from`, because a new
+/// one was started, returns all of its warnings. Empty if the log cannot be read.
 pub fn warnings_behind(log: &Path, from: u64) -> Vec<String> {
     let bytes = std::fs::read(log).unwrap_or_default();
     let behind = usize::try_from(from).ok().and_then(|from| bytes.get(from..)).unwrap_or(&bytes);

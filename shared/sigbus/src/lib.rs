@@ -111,16 +111,16 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Guards the `len` bytes of memory from `start` on; `lost` is set if they are lost. Several regions may
-    /// share a flag.
+    /// Guards the `len` bytes of memory from `start` on. `lost` is set when they turn into zeros because the
+    /// file became shorter. Several regions may share a flag.
     ///
     /// # Errors
     /// An error of the operating system if the handler of `SIGBUS` cannot be installed.
     ///
     /// # Safety
-    /// The region is one mapping of `mmap`, from its start to its end; it stays mapped until the guard is
-    /// dropped; and it is touched only in ways that allow for its bytes to change at any time (atomics,
-    /// volatile accesses).
+    /// The caller must ensure that the region is one whole mapping of `mmap`, that it stays mapped until the
+    /// guard is dropped, and that it is touched only in ways that allow for its bytes to change at any time
+    /// (atomics, volatile accesses).
     pub unsafe fn new(start: *const u8, len: usize, lost: Lost) -> io::Result<Self> {
         install()?;
         let mut free = FREE.lock();

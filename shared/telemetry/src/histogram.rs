@@ -54,8 +54,8 @@ fn bucket(nanos: u64) -> usize {
 }
 
 impl LatencyDistribution {
-    /// The upper bound of the bucket with this number, in seconds; `None` for the last bucket, which has no
-    /// bound.
+    /// The upper bound of the bucket with this number, from 0, in seconds. `None` for the last bucket, which has
+    /// no bound, and for numbers from [`BUCKETS`] on.
     #[must_use]
     pub fn bound_s(bucket: usize) -> Option<f64> {
         (bucket + 1 < BUCKETS).then(|| f64::from(1u32 << bucket) * 1e-6)

@@ -51,7 +51,7 @@ impl Attached {
         self.uris().swap_remove(0)
     }
 
-    /// The process, such as for sending it a signal.
+    /// The process, for example to send it a signal.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
@@ -103,8 +103,8 @@ impl Attached {
         Metrics::parse(&get(url))
     }
 
-    /// Requests the metrics again and again until `wanted` returns `true` for them, and returns them. Panics
-    /// with `what` and the last page after [`PATIENCE`].
+    /// Requests the metrics repeatedly until `wanted` returns `true` for them, and returns them. After
+    /// [`PATIENCE`], panics with the text `what`, which names the condition, and the last page.
     #[track_caller]
     pub fn wait_for(&self, what: &str, wanted: impl Fn(&Metrics) -> bool) -> Metrics {
         wait_for(what, PATIENCE, || {
@@ -114,8 +114,8 @@ impl Attached {
     }
 }
 
-/// Converts the line that the process prints for starting QEMU (`line`) to the form that the option
-/// `--image-opts` of QEMU's tools takes.
+/// Converts `line`, the arguments for starting QEMU that the process printed as a JSON string, to the form that
+/// the option `--image-opts` of QEMU's tools takes. Panics if the string names no socket or no delay.
 #[track_caller]
 pub fn image_options(line: &Value) -> String {
     let line = line.as_str().unwrap();

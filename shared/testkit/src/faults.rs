@@ -49,15 +49,15 @@ pub enum Fault {
     },
     /// The connection is reset.
     Reset {
-        /// Bytes of the body that are sent before. `None`: not even the head of the answer is sent.
+        /// Bytes of the body that are sent before the reset. `None`: not even the head of the answer is sent.
         after: Option<u64>,
     },
     /// The connection is closed in an orderly way before the announced length of the body is reached.
     CutOff {
-        /// Bytes of the body that are sent before.
+        /// Bytes of the body that are sent before the connection is closed.
         after: u64,
     },
-    /// The answer announces and has `len` bytes, whatever range was requested.
+    /// The body of the answer has `len` bytes, as its head announces, whatever range was requested.
     Short {
         /// Length of the body, in bytes.
         len: u64,
@@ -82,7 +82,7 @@ pub enum Fault {
     Slow(u64),
     /// The answer stops, and the connection stays open until the client closes it.
     Hang {
-        /// Bytes of the body that are sent before. `None`: not even the head of the answer is sent.
+        /// Bytes of the body that are sent before the answer stops. `None`: not even its head is sent.
         after: Option<u64>,
     },
 }

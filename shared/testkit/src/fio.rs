@@ -17,8 +17,8 @@ use std::time::Duration;
 /// The time limit of a run, which only a hanging server reaches.
 const RUN_LIMIT: Duration = Duration::from_secs(300);
 
-/// The ratio of two measured values (0.95) from which on they are taken as equal, because single runs differ
-/// by that much.
+/// The ratio of two measured values, 0.95, from which on the values are taken as equal, because single runs of
+/// the same server differ by that much.
 pub const NOISE: f64 = 0.95;
 
 /// A workload for the benchmark program fio.
@@ -250,7 +250,8 @@ impl<'a> Race<'a> {
         self.job
     }
 
-    /// The medians over all rounds for one server; `which` is its index in the list of contestants.
+    /// The medians over all rounds for one server; `which` is its index in the list of contestants. An index
+    /// that is out of range panics.
     pub fn figures(&self, which: usize) -> FioFigures {
         let of = |figure: fn(&FioFigures) -> f64| median(self.figures[which].iter().map(figure).collect());
         FioFigures { rate: of(|figures| figures.rate), cpu_us: of(|figures| figures.cpu_us) }

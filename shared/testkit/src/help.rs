@@ -12,7 +12,8 @@ fn subcommands(help: &str) -> Vec<String> {
     names.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
-/// The commands of a program, subcommands included, each with its `--help` text.
+/// The commands of a program, each as its words without the program's name (`image import`) and its `--help` text.
+/// Commands that only group subcommands are left out.
 #[must_use]
 pub fn commands(scene: &Scene, program: &str) -> Vec<(String, String)> {
     let help = |command: &str| {
@@ -33,8 +34,8 @@ pub fn commands(scene: &Scene, program: &str) -> Vec<(String, String)> {
     commands
 }
 
-/// Panics unless each help text has a usage line and an example of its command. No line may be longer than
-/// 100 characters except an example.
+/// Panics unless each help text has a usage line and an example of its command, and no line but an example is
+/// longer than 100 characters.
 pub fn check_help(commands: &[(String, String)], program: &str) {
     for (command, help) in commands {
         let example = format!("{program} {command}");

@@ -16,7 +16,7 @@
 //! | [`help`] | the help texts of the programs, and the examples in them |
 //! | [`files`] | the contents of directories |
 //! | [`mod@wait`] | waiting for a condition, with a limit |
-//! | [`soak`] | whether there is time for more |
+//! | [`soak`] | the switch for tests that do more if there is time |
 //! | [`fio`] | NBD servers measured side by side |
 //!
 //! Nothing in here is part of the product.

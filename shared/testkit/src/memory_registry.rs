@@ -95,7 +95,7 @@ impl MemoryRegistry {
         self.manifest(&digest)
     }
 
-    /// Replaces the bytes that the registry returns for the blob with this digest, such as by wrong ones.
+    /// Replaces the bytes that the registry returns for the blob with this digest, for example by wrong ones.
     pub fn replace_blob(&self, digest: &Digest, bytes: Bytes) {
         self.shared.lock().blobs.insert(*digest, bytes);
     }

@@ -67,7 +67,7 @@ impl Nginx {
         format!("{scheme}://{}", self.addr)
     }
 
-    /// The process of the server, such as for stopping or killing it.
+    /// The process of the server, for example to stop or kill it.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }

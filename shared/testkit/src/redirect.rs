@@ -27,12 +27,12 @@ const BODY_MAX: usize = 256 << 20;
 /// The form in which a signed URL contains its expiry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RedirectStyle {
-    /// As S3 does: the time at which it was signed, and its life in seconds.
+    /// The URL states the time at which it was signed and the seconds for which it is valid, as S3's URLs do.
     #[default]
     Amazon,
-    /// As `CloudFront` does: the second in which it ends.
+    /// The URL states the second in which it expires, as those of `CloudFront` do.
     Expires,
-    /// The address does not state it.
+    /// The URL does not state its expiry.
     Untold,
 }
 

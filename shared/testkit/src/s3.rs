@@ -83,7 +83,7 @@ impl S3 {
         Path::new(self.buckets.path()).join(bucket)
     }
 
-    /// The process of the server, such as for stopping or killing it.
+    /// The process of the server, for example to stop or kill it.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }

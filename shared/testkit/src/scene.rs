@@ -87,7 +87,7 @@ impl Scene {
         self.command_of(program_of(words), words)
     }
 
-    /// Does the same as [`Scene::command`] with the program `name`.
+    /// Prepares a command as [`Scene::command`] does, for the program `name` of the workspace.
     #[must_use]
     pub fn command_of(&self, name: &str, words: &str) -> Command {
         let mut command = Command::new(program(name));
@@ -357,8 +357,8 @@ impl Outputs {
     }
 }
 
-/// Runs a command and waits for its end. Kills it and panics if it exceeds the time limit of commands. An
-/// error if it cannot be started.
+/// Runs a command and waits for its end. Kills it and panics if it exceeds the time limit of commands. Returns
+/// an error if the command cannot be started.
 #[track_caller]
 pub fn output_of(command: &mut Command) -> io::Result<Output> {
     let name = command.get_program().display().to_string();

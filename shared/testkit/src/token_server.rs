@@ -103,7 +103,8 @@ impl TokenServer {
         self.desk.refresh_tokens.lock().insert(token.to_owned(), user.to_owned());
     }
 
-    /// Permits or forbids tokens for clients without credentials; such tokens permit only reading.
+    /// Permits or forbids tokens for clients without credentials, which are forbidden at first. Such tokens
+    /// permit only reading.
     pub fn allow_anonymous(&self, allow: bool) {
         self.desk.anonymous.store(allow, Ordering::Relaxed);
     }
@@ -119,7 +120,7 @@ impl TokenServer {
         self.desk.told_s.store(seconds, Ordering::Relaxed);
     }
 
-    /// Sets the duration that the server waits before each answer.
+    /// Sets the duration that the server waits before each answer, which is zero at first.
     pub fn set_delay(&self, delay: Duration) {
         let ms = u64::try_from(delay.as_millis()).expect("a short delay");
         self.desk.delay_ms.store(ms, Ordering::Relaxed);

@@ -35,7 +35,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Extracts the JSON body of a request. A malformed body is refused with a [`Failure`], as other errors are.
+/// An extractor of the JSON body of a request. A malformed body is refused with a [`Failure`], as other errors are.
 pub struct Body<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
@@ -49,7 +49,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-/// Extracts the parameters in the path of a request. Malformed ones are answered with 404 (not found).
+/// An extractor of the parameters in the path of a request. Malformed ones are answered with 404 (not found).
 pub struct UrlPath<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for UrlPath<T> {
@@ -61,8 +61,8 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for UrlPath
     }
 }
 
-/// Makes the answer that refuses a request with `status`; `why` is its text. Use [`Refusal`] for an
-/// [`Error`].
+/// Makes the answer that refuses a request with `status`: a [`Failure`] with the text `why`, to which a pointer to
+/// the description of the interface is added. Use [`Refusal`] for an [`Error`].
 pub fn refused(status: StatusCode, why: &str) -> Response {
     (status, Json(Failure { error: format!("{why}; /openapi.json says what can be asked for") }))
         .into_response()

@@ -105,9 +105,11 @@ impl Drop for Rest {
     }
 }
 
-/// Serves `looking`, the read-only part of a daemon's interface, over TCP, with the limits that the module
-/// describes. A request's `Host` header must have an IP address, `localhost`, this host's own name or one of
-/// `names`; others are refused. Runs until the future is dropped, which closes all connections.
+/// Serves `looking`, the read-only part of a daemon's interface, over TCP to clients that need not be trusted. A
+/// request's `Host` header must have an IP address, `localhost`, this host's own name or one of `names`; others
+/// are refused. At most 64 connections are open, and one more closes the oldest. Each connection carries one
+/// request, whose head must arrive within 5 s. Digests of blobs are removed from the answers. Runs until the
+/// future is dropped, which closes all connections.
 pub async fn serve(listener: TcpListener, looking: Router, names: Vec<String>) {
     let names: Arc<[String]> = names.into_iter().chain(own_name()).collect();
     let check = move |request: Request, next: Next| {
