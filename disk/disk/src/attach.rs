@@ -28,6 +28,7 @@ use crate::stats::DiskStats;
 use crate::swarm::SwarmClient;
 use crate::swarm_reports;
 use bytes::Bytes;
+use headstart_block::exchange::ImageKey;
 use headstart_block::{BlockDevice, Digest, Error, ErrorKind, Result};
 use headstart_cache::Cache;
 use headstart_image::manifest::Manifest;
@@ -345,13 +346,9 @@ async fn attach_leasing(
         };
         host.runtime.spawn(preloading::drive(Arc::clone(preloader), driving));
         if let Some(swarm) = &host.swarm {
-            let (preloader, puller) = (Arc::downgrade(preloader), Arc::downgrade(&puller));
             // A disk that preloads nothing still tells others its reads.
             let takes = options.plans.is_some();
-            if let Some(boot) = image_key.and_then(|image| swarm.boot(image)) {
-                host.runtime.spawn(hints::follow(Weak::clone(&preloader), Weak::clone(&puller), boot, takes));
-            }
-            host.runtime.spawn(swarm_reports::report(preloader, puller, Arc::clone(swarm)));
+            tell_swarm(&host.runtime, swarm, image_key, (preloader, &puller), takes);
         }
     }
     if options.fill_rate.is_some() {
@@ -359,6 +356,22 @@ async fn attach_leasing(
     }
     let (digest, manifest_bytes) = (named.digest, named.bytes);
     Ok(AttachedDisk { disk, digest, manifest, manifest_bytes, made, hold: Hold::default(), warnings })
+}
+
+/// Exchanges with the swarm what disks of the image read while they boot, and reports what this disk reads; with
+/// `takes`, the preloader follows what other disks read.
+fn tell_swarm(
+    runtime: &Handle,
+    swarm: &Arc<dyn SwarmClient>,
+    image_key: Option<ImageKey>,
+    (preloader, puller): (&Arc<Preloader>, &Arc<Puller>),
+    takes: bool,
+) {
+    let (preloader, puller) = (Arc::downgrade(preloader), Arc::downgrade(puller));
+    if let Some(boot) = image_key.and_then(|image| swarm.boot(image)) {
+        runtime.spawn(hints::follow(Weak::clone(&preloader), Weak::clone(&puller), boot, takes));
+    }
+    runtime.spawn(swarm_reports::report(preloader, puller, Arc::clone(swarm)));
 }
 
 /// The place that an image is attached from although its store gave this `refusal`; `None` if access is denied, unless
