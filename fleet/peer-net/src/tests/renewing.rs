@@ -98,6 +98,8 @@ fn requests_without_end_are_refused_unread_and_then_end_the_connection() {
     assert!(answers.0 <= 12 && answers.1 == 28, "{answers:?}");
     // A new connection has the same share.
     drop(rogue);
+    // While the host still has the old connection, it refuses a second one.
+    cluster.wait_until("the connection is given up", || a.is_connected_to(0));
     let mut rogue = Rogue::connect(&cluster, &cluster.credentials("b"), ("a", a.swarm.address())).unwrap();
     assert_eq!(ask(&cluster, &mut rogue, 0, &request).0.kind, FrameKind::Refused);
     let refused = (0..200).map_while(|number| {
@@ -115,6 +117,7 @@ fn requests_without_end_are_refused_unread_and_then_end_the_connection() {
 fn a_certificate_that_is_not_its_own_ends_the_connection_of_a_host() {
     let (cluster, a, rogue) = scene("b");
     drop(rogue);
+    cluster.wait_until("the connection is given up", || a.is_connected_to(0));
     let credentials = cluster.credentials("b");
     let connect = || Rogue::connect(&cluster, &credentials, ("a", a.swarm.address())).unwrap();
     let others = cluster.credentials("other").identity.certificate();
