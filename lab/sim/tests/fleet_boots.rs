@@ -126,8 +126,8 @@ fn check(waited: &Waited, what: &str) {
 fn many_disks_of_an_image_at_once() {
     let traces = boots(SMALL, "p-deb12min").unwrap();
     let boots: Boots = traces.iter().map(|trace| Arc::new(Boot::of(trace))).collect();
-    check(&waited(40, &of_the_paper(40), boots.clone()), "40 disks, the paper's links");
-    check(&waited(40, &quick(40), boots), "40 disks, quick links");
+    check(&waited(24, &of_the_paper(24), boots.clone()), "24 disks, the paper's links");
+    check(&waited(24, &quick(24), boots), "24 disks, quick links");
 }
 
 /// The paper's number of instances, on every image of the data set: minutes.

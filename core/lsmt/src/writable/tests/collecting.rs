@@ -205,9 +205,9 @@ fn no_pattern_of_writes_fills_the_directory() {
         ("sequential", 400, sequentially),
         ("blocks", 400, in_blocks),
         ("sectors", 600, in_sectors),
-        ("one of eight", 2000, one_of_eight),
+        ("one of eight", 1000, one_of_eight),
         ("discard", 300, and_discard_all),
-        ("flushes", 4000, small_flushes),
+        ("flushes", 2000, small_flushes),
     ];
     for (name, rounds, pattern) in patterns {
         let dir = tempfile::tempdir().unwrap();
@@ -353,7 +353,7 @@ fn readers_never_see_holes() {
             }
         });
         let mut dice = Dice::new(77);
-        for round in 0..20_000u32 {
+        for round in 0..10_000u32 {
             let len = [512, 512, 4096, 16 << 10][dice.below(4)];
             disk.write_at(&vec![(round % 200) as u8 + 1; len], dice.below(SECTORS - 32) as u64 * 512)
                 .unwrap();

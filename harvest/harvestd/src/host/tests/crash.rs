@@ -258,8 +258,13 @@ pub(super) fn crash_at(point: u64, end: End, faults: FlashFaults, live: Life) ->
     died
 }
 
-fn enumerate(end: End, step: u64, live: Life) {
-    let mut points = 0;
+/// Every third point, and all of them in `make soak`.
+pub(super) fn step() -> u64 {
+    if soak::is_on() { 1 } else { 3 }
+}
+
+fn crash_everywhere(end: End, live: Life) {
+    let (mut points, step) = (0, step());
     while crash_at(points, end, FlashFaults::default(), live) {
         points += step;
     }
@@ -299,7 +304,7 @@ fn crash_after_a_close_at(point: u64, end: End) -> bool {
 }
 
 #[test]
-fn killed_or_without_power_at_every_point_after_a_close() {
+fn a_crash_anywhere_after_a_close_is_recovered() {
     for end in [End::Killed, End::PowerLost] {
         let points = (0..).take_while(|point| crash_after_a_close_at(*point, end)).count();
         assert!(points > 30, "{points}");
@@ -357,24 +362,23 @@ pub(super) fn swap(host: &Arc<Host>, model: &mut Model) -> Result<()> {
 }
 
 #[test]
-fn killed_at_every_point_of_a_swap() {
-    enumerate(End::Killed, 1, swap);
+fn a_kill_anywhere_in_a_swap_is_recovered() {
+    crash_everywhere(End::Killed, swap);
 }
 
 #[test]
-fn power_lost_at_every_point_of_a_swap() {
-    enumerate(End::PowerLost, 1, swap);
+fn a_power_cut_anywhere_in_a_swap_is_recovered() {
+    crash_everywhere(End::PowerLost, swap);
 }
 
 #[test]
-fn killed_at_every_point() {
-    enumerate(End::Killed, 1, live);
+fn a_kill_anywhere_in_a_life_is_recovered() {
+    crash_everywhere(End::Killed, live);
 }
 
 #[test]
-fn power_lost_at_every_third_point() {
-    // At all of them if there is time.
-    enumerate(End::PowerLost, if soak::is_on() { 1 } else { 3 }, live);
+fn a_power_cut_anywhere_in_a_life_is_recovered() {
+    crash_everywhere(End::PowerLost, live);
 }
 
 #[test]

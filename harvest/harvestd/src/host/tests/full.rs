@@ -3,7 +3,9 @@
 use super::super::meta::Meta;
 use super::super::meta::Sold;
 use super::super::{FlashPlace, Host, HostSettings, Options};
-use super::crash::{End, HOLDERS, Life, Model, crash_at, ends_well, live, nobodys_is_clean, settled, swap};
+use super::crash::{
+    End, HOLDERS, Life, Model, crash_at, ends_well, live, nobodys_is_clean, settled, step, swap,
+};
 use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use super::smoke::{LIMIT, clock, wait_for};
 use headstart_block::{ByteRange, ErrorKind, Result};
@@ -260,10 +262,10 @@ fn life(host: &Arc<Host>, model: &mut Model) -> Result<()> {
 
 #[test]
 fn a_crash_anywhere_in_a_life_on_a_full_disk_is_recovered() {
-    for (end, step) in [(End::Killed, 1), (End::PowerLost, 2)] {
-        let points = (0..).step_by(step);
+    for (end, step) in [(End::Killed, step()), (End::PowerLost, 2 * step())] {
+        let points = (0..).step_by(usize::try_from(step).unwrap());
         let points = points.take_while(|point| crash_at(*point, end, FlashFaults::default(), life)).count();
-        assert!(points * step > 300, "{points}");
+        assert!(points as u64 * step > 300, "{points}");
     }
 }
 
