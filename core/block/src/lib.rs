@@ -5,6 +5,7 @@
 //!
 //! | module | subject |
 //! |---|---|
+//! | [`atomic`] | [`AtomicWord`]: protocols without locks that a model of memory checks |
 //! | [`complaints`] | log lines that clients and other hosts cause: a few are warnings, the rest debug lines |
 //! | [`digest`] | the names of blobs |
 //! | [`size`] | sectors, sizes as people write them (`4k`, `40G`) |
@@ -25,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod atomic;
 pub mod complaints;
 pub mod device;
 pub mod digest;
@@ -43,6 +45,7 @@ pub mod source;
 pub mod time;
 pub mod words;
 
+pub use atomic::AtomicWord;
 pub use complaints::{ComplaintLevel, Complaints};
 pub use device::{BlockDevice, ClientGuard, Extent};
 pub use digest::{Digest, SHA256};

@@ -18,7 +18,7 @@
 //!    of a later eviction, for which 2 holds.
 //!
 //! Nothing of this depends on which thread or process does what: bits and generation are in shared memory, and calls on
-//! one file are ordered.
+//! one file are ordered. The steps are in `presence`, whose tests try every order of them that the memory model allows.
 
 use crate::blob_files::Files;
 use crate::check_state::CheckState;
@@ -26,7 +26,7 @@ use crate::claim_table::{ClaimTable, missing_of_run};
 use crate::durable;
 use crate::pin_table;
 use crate::policy;
-use crate::presence;
+use crate::presence::{self, Outcome};
 use crate::room::Room;
 use crate::sidecar::{CHUNK, Identity, Kind, Layout};
 use crate::spec::BlobSpec;
@@ -36,7 +36,7 @@ use headstart_hash_tree::pages;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// The most times that a read starts again because a part of its blob was evicted: evictions are rare.
@@ -482,17 +482,15 @@ impl CachedBlob {
         let units = self.layout.units_of(offset, offset + buf.len() as u64);
         let sidecar = &files.sidecar;
         for _ in 0..READ_TRIES {
-            let generation = sidecar.generation().load(Ordering::Acquire);
-            if !presence::all_set(sidecar.local(), &units) {
-                return false;
-            }
-            if let Err(error) = files.data.read_exact_at(buf, offset) {
-                self.read_failed(files, &units, &error);
-                return false;
-            }
-            fence(Ordering::Acquire);
-            if sidecar.generation().load(Ordering::Relaxed) == generation {
-                return true;
+            let read = || files.data.read_exact_at(buf, offset);
+            match presence::read(sidecar.local(), sidecar.generation(), &units, read) {
+                Outcome::Read => return true,
+                Outcome::Absent => return false,
+                Outcome::Forgotten => {}
+                Outcome::Failed(error) => {
+                    self.read_failed(files, &units, &error);
+                    return false;
+                }
             }
         }
         false

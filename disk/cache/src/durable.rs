@@ -142,10 +142,7 @@ pub(crate) fn sync(files: &Files) -> Result<bool> {
     }
     if let Err(e) = files.data.sync_data() {
         let lost: Vec<_> = (0..sidecar.layout.units()).filter(|&unit| !before.has(unit)).collect();
-        for unit in lost {
-            presence::clear(sidecar.local(), &(unit..unit + 1));
-        }
-        sidecar.generation().fetch_add(1, Ordering::AcqRel);
+        presence::forget(sidecar.local(), sidecar.generation(), lost.into_iter().map(|unit| unit..unit + 1));
         return Err(Error::io("cannot sync", e).about(files.data_path.display()));
     }
     let is_first = before.sequence == 0;
@@ -169,9 +166,7 @@ fn sync_directory(files: &Files) -> io::Result<()> {
 pub(crate) fn forget(files: &Files, runs: &[Range<u64>]) -> Result<u64> {
     let _writing = begin(files)?;
     let sidecar = &files.sidecar;
-    let cleared = runs.iter().map(|run| presence::clear(sidecar.local(), run)).sum();
-    // After the bits, before anything happens to the bytes: see `CachedBlob::read_file`.
-    sidecar.generation().fetch_add(1, Ordering::AcqRel);
+    let cleared = presence::forget(sidecar.local(), sidecar.generation(), runs.iter().cloned());
     let (place, before) = newest(files)?;
     if !runs.iter().cloned().flatten().any(|unit| before.has(unit)) {
         return Ok(cleared);

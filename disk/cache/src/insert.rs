@@ -65,12 +65,13 @@ impl CachedBlob {
             let start = to_usize(range.offset() - units.start * self.layout.unit);
             let end = start.saturating_add(to_usize(range.len()));
             let part = bytes.get(start..end).unwrap_or_default();
-            files
-                .data
-                .write_all_at(part, range.offset())
-                .map_err(|e| Error::io("cannot write", e).about(files.data_path.display()))?;
-            self.mark_inserted(files, &run);
-            if presence::set(bits, &run) > 0 {
+            let write = || {
+                let failed = |e| Error::io("cannot write", e).about(files.data_path.display());
+                files.data.write_all_at(part, range.offset()).map_err(failed)?;
+                self.mark_inserted(files, &run);
+                Ok::<_, Error>(())
+            };
+            if presence::insert(bits, &run, write)? > 0 {
                 self.storage.state.add(range.len());
                 self.storage.counts.inserted_bytes.fetch_add(range.len(), Ordering::Relaxed);
             }

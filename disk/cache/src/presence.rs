@@ -1,12 +1,15 @@
-//! Bitmaps of units in memory that several processes share.
+//! Bitmaps of units in memory that several processes share, and the order in which bits and bytes change.
 //!
 //! A bit is set only after the unit's bytes are in the data file (`Release`), and looked at before they are read
 //! (`Acquire`): a thread that sees the bit sees the bytes. All functions take units as a half-open range and ignore
 //! units past the bitmap's end.
+//!
+//! [`read`], [`insert`] and [`forget`] keep readers from bytes that are given back; the head of `blob` says why. They
+//! do no I/O themselves: the same code runs in `interleavings`, which tries every order of their steps.
 
-use headstart_block::to_usize;
+use headstart_block::{AtomicWord, to_usize};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Units in a word.
 const WORD: u64 = u64::BITS as u64;
@@ -28,13 +31,13 @@ fn words(units: &Range<u64>) -> impl Iterator<Item = (usize, u64)> + use<> {
 }
 
 /// `true` if all of `units` are set.
-pub(crate) fn all_set(bits: &[AtomicU64], units: &Range<u64>) -> bool {
+pub(crate) fn all_set<W: AtomicWord>(bits: &[W], units: &Range<u64>) -> bool {
     words(units)
         .all(|(at, mask)| bits.get(at).is_some_and(|word| word.load(Ordering::Acquire) & mask == mask))
 }
 
 /// Sets `units`; returns the number that were not set before.
-pub(crate) fn set(bits: &[AtomicU64], units: &Range<u64>) -> u64 {
+pub(crate) fn set<W: AtomicWord>(bits: &[W], units: &Range<u64>) -> u64 {
     let set = |(at, mask): (usize, u64)| {
         bits.get(at).map_or(0, |word| (mask & !word.fetch_or(mask, Ordering::Release)).count_ones())
     };
@@ -42,7 +45,7 @@ pub(crate) fn set(bits: &[AtomicU64], units: &Range<u64>) -> u64 {
 }
 
 /// Clears `units`; returns the number that were set before.
-pub(crate) fn clear(bits: &[AtomicU64], units: &Range<u64>) -> u64 {
+pub(crate) fn clear<W: AtomicWord>(bits: &[W], units: &Range<u64>) -> u64 {
     let clear = |(at, mask): (usize, u64)| {
         bits.get(at).map_or(0, |word| (mask & word.fetch_and(!mask, Ordering::AcqRel)).count_ones())
     };
@@ -50,7 +53,7 @@ pub(crate) fn clear(bits: &[AtomicU64], units: &Range<u64>) -> u64 {
 }
 
 /// The number of `units` that are set.
-pub(crate) fn count(bits: &[AtomicU64], units: &Range<u64>) -> u64 {
+pub(crate) fn count<W: AtomicWord>(bits: &[W], units: &Range<u64>) -> u64 {
     let count = |(at, mask): (usize, u64)| {
         bits.get(at).map_or(0, |word| (word.load(Ordering::Acquire) & mask).count_ones())
     };
@@ -58,7 +61,12 @@ pub(crate) fn count(bits: &[AtomicU64], units: &Range<u64>) -> u64 {
 }
 
 /// Names the runs of `units` whose bit is `wanted`, ascending.
-pub(crate) fn runs(bits: &[AtomicU64], units: &Range<u64>, wanted: bool, each: &mut dyn FnMut(Range<u64>)) {
+pub(crate) fn runs<W: AtomicWord>(
+    bits: &[W],
+    units: &Range<u64>,
+    wanted: bool,
+    each: &mut dyn FnMut(Range<u64>),
+) {
     let mut run: Option<Range<u64>> = None;
     let mut base = units.start - units.start % WORD;
     for (at, mask) in words(units) {
@@ -86,17 +94,79 @@ pub(crate) fn runs(bits: &[AtomicU64], units: &Range<u64>, wanted: bool, each: &
 }
 
 /// A copy of the first `units` bits; every set bit in it was set when it was looked at.
-pub(crate) fn snapshot(bits: &[AtomicU64], units: u64) -> Vec<u64> {
+pub(crate) fn snapshot<W: AtomicWord>(bits: &[W], units: u64) -> Vec<u64> {
     words(&(0..units))
         .map(|(at, mask)| bits.get(at).map_or(0, |word| word.load(Ordering::Acquire) & mask))
         .collect()
 }
+
+/// The result of one [`read`].
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome<E> {
+    /// All bytes were there.
+    Read,
+    /// Some units are not set.
+    Absent,
+    /// Units were forgotten meanwhile: a hole may have been read.
+    Forgotten,
+    /// The bytes could not be read.
+    Failed(E),
+}
+
+/// Calls `read`, which reads the bytes of `units`, if they are set; says if these bytes can be used.
+#[inline]
+pub(crate) fn read<W: AtomicWord, E>(
+    bits: &[W],
+    generation: &W,
+    units: &Range<u64>,
+    read: impl FnOnce() -> Result<(), E>,
+) -> Outcome<E> {
+    let before = generation.load(Ordering::Acquire);
+    if !all_set(bits, units) {
+        return Outcome::Absent;
+    }
+    if let Err(error) = read() {
+        return Outcome::Failed(error);
+    }
+    W::fence(Ordering::Acquire);
+    if generation.load(Ordering::Relaxed) == before { Outcome::Read } else { Outcome::Forgotten }
+}
+
+/// Calls `write`, which writes the bytes of `units`, then sets them; returns the number that were not set before. The
+/// caller keeps space from being given back meanwhile.
+///
+/// # Errors
+/// The error of `write`; then nothing is set.
+pub(crate) fn insert<W: AtomicWord, E>(
+    bits: &[W],
+    units: &Range<u64>,
+    write: impl FnOnce() -> Result<(), E>,
+) -> Result<u64, E> {
+    write()?;
+    Ok(set(bits, units))
+}
+
+/// Clears the units of `runs`, then raises the generation, so that reads under way notice; returns the number that
+/// were set before. After this their bytes may be given back, where they are still not set.
+pub(crate) fn forget<W: AtomicWord>(
+    bits: &[W],
+    generation: &W,
+    runs: impl IntoIterator<Item = Range<u64>>,
+) -> u64 {
+    let cleared = runs.into_iter().map(|run| clear(bits, &run)).sum();
+    generation.fetch_add(1, Ordering::AcqRel);
+    cleared
+}
+
+#[cfg(test)]
+mod interleavings;
 
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, reason = "small numbers")]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::sync::atomic::AtomicU64;
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]

@@ -15,6 +15,7 @@
 //! | [`data_sets`] | small data sets of recorded boots |
 //! | [`help`] | the help texts of the programs, and the examples in them |
 //! | [`files`] | the contents of directories |
+//! | `model` | words of a model of memory, for protocols without locks (feature `model`) |
 //! | [`mod@wait`] | waiting for a condition, with a limit |
 //! | [`soak`] | the switch for tests that do more if there is time |
 //! | [`fio`] | NBD servers measured side by side |
@@ -39,6 +40,8 @@ pub mod fio;
 pub mod help;
 pub mod memory_registry;
 pub mod metrics;
+#[cfg(feature = "model")]
+pub mod model;
 pub mod nginx;
 pub mod process;
 pub mod redirect;
