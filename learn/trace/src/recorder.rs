@@ -5,15 +5,19 @@
 //! empties once a second, so a disk may boot any number of times. A ring that is not emptied keeps the records that
 //! came first; a record that finds it full is counted and dropped.
 //!
-//! A writer takes a slot by one atomic exchange and fills it by four atomic stores; the last of them, which also says
-//! that the slot is full, is what the reader looks at first. The reader empties a slot before it frees it. So neither
-//! ever waits: neither the disk for the saver of the trace, nor the saver for the disk.
+//! Neither the disk ever waits for the saver of the trace, nor the saver for the disk. Threads meet in two modules,
+//! `ring` and `boot_clock`, whose tests run them in every order of their steps.
 
-use crate::boots::{Arrival, RecordingPhase, covers_boot_sector, is_over};
+mod boot_clock;
+mod ring;
+
+use crate::boots::{RecordingPhase, is_over};
 use crate::record::{Op, Record};
+use boot_clock::{BootClock, GRAIN_US};
 use headstart_block::{ByteRange, exact, saturating};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use ring::Ring;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The maximum number of records of a boot, and also of the records of a disk that wait for
@@ -23,16 +27,8 @@ pub const RECORDS_MAX: usize = 65_536;
 /// The default time for which a boot is recorded: six minutes, as in the published traces.
 pub const WINDOW: Duration = Duration::from_secs(360);
 
-/// The precision of the time of the last read, which is therefore written seldom.
-const GRAIN_US: u64 = 100_000;
-
-/// Set in a slot's last word once the slot is full.
-const FULL: u64 = 1 << 63;
-/// Set in a slot's last word for a write.
+/// Set in a record's last word for a write.
 const WRITE: u64 = 1 << 62;
-
-/// Four words: the boot; `t_us << 32 | service_us`; offset; length with [`FULL`] and [`WRITE`].
-type Slot = [AtomicU64; 4];
 
 /// The identity of a boot among the boots of a disk, or of no boot. A later boot compares as greater, no boot as least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,11 +45,8 @@ impl BootId {
 
 /// Records the requests of one disk in a ring of fixed size. Recording a request never waits.
 pub struct Recorder {
-    slots: Box<[Slot]>,
-    /// Slots taken so far: the next one is at this number, modulo the number of slots.
-    taken: AtomicU64,
-    /// Slots emptied so far.
-    freed: AtomicU64,
+    /// Records of four words: the boot; `t_us << 32 | service_us`; offset; length with [`WRITE`].
+    ring: Ring<AtomicU64>,
     /// The lock of the thread that empties slots.
     draining: Mutex<()>,
     /// Requests that found no slot.
@@ -62,14 +55,7 @@ pub struct Recorder {
     discarded: AtomicU64,
     created: Instant,
     window: Duration,
-    /// The word of the [`RecordingPhase`].
-    phase: AtomicU64,
-    boots: AtomicU64,
-    /// The time at which a read last arrived or ended, in microseconds since the creation; see [`GRAIN_US`].
-    last_read_us: AtomicU64,
-    clients: AtomicU32,
-    /// `true` if a client came to a disk that had none, and has read nothing yet.
-    is_newcomer: AtomicBool,
+    clock: BootClock<AtomicU64>,
 }
 
 impl Recorder {
@@ -78,24 +64,15 @@ impl Recorder {
     /// to be [drained](Self::drain); further requests are dropped and counted.
     #[must_use]
     pub fn new(created: Instant, window: Duration, records_max: usize) -> Self {
-        let slots = (0..records_max.max(1)).map(|_| Slot::default()).collect();
         let window = window.min(Duration::from_micros(u64::from(u32::MAX)));
-        let [taken, freed, dropped, discarded] = Default::default();
-        let [phase, boots, last_read_us] = Default::default();
         Self {
-            slots,
-            taken,
-            freed,
+            ring: Ring::new(records_max),
             draining: Mutex::default(),
-            dropped,
-            discarded,
+            dropped: AtomicU64::new(0),
+            discarded: AtomicU64::new(0),
             created,
             window,
-            phase,
-            boots,
-            last_read_us,
-            clients: AtomicU32::new(0),
-            is_newcomer: AtomicBool::new(false),
+            clock: BootClock::new(),
         }
     }
 
@@ -114,13 +91,13 @@ impl Recorder {
     /// Returns the boot that began last, whether or not it is still recorded.
     #[must_use]
     pub fn boot(&self) -> BootId {
-        BootId(self.phase.load(Ordering::Relaxed))
+        BootId(self.clock.boot())
     }
 
     /// Returns the number of boots that have begun.
     #[must_use]
     pub fn boots(&self) -> u64 {
-        self.boots.load(Ordering::Relaxed)
+        self.clock.boots()
     }
 
     /// Returns the phase of recording at the moment `now`.
@@ -132,53 +109,18 @@ impl Recorder {
     /// Notes that a client has connected to the disk. If the disk had no client, the next read may begin a
     /// boot.
     pub fn client_came(&self) {
-        if self.clients.fetch_add(1, Ordering::Relaxed) == 0 {
-            self.is_newcomer.store(true, Ordering::Relaxed);
-        }
+        self.clock.client_came();
     }
 
     /// Notes that a client has disconnected from the disk.
     pub fn client_left(&self) {
-        self.clients.fetch_sub(1, Ordering::Relaxed);
+        self.clock.client_left();
     }
 
     /// Notes the arrival of a read of `range`, which may begin a boot. Returns the boot that the read belongs
     /// to, for [`record`](Self::record) when the read is complete.
     pub fn read_arrived(&self, range: ByteRange, arrived: Instant) -> BootId {
-        let at_us = self.micros(arrived);
-        // A thread that sees a boot also sees that its first read has ended the pause.
-        let boot = BootId(self.phase.load(Ordering::Acquire));
-        let last_us = self.last_read_us.load(Ordering::Relaxed);
-        let is_first = self.is_newcomer.load(Ordering::Relaxed);
-        self.was_read(at_us, last_us);
-        if boot.0 != 0 && !is_first && !covers_boot_sector(range) {
-            return boot;
-        }
-        let quiet = Duration::from_micros(at_us.saturating_sub(last_us));
-        let is_first_of_client = is_first && self.is_newcomer.swap(false, Ordering::Relaxed);
-        self.decide(boot, &Arrival { at_us, range, quiet, is_first_of_client })
-    }
-
-    #[cold]
-    fn decide(&self, before: BootId, read: &Arrival) -> BootId {
-        let after = RecordingPhase::of_word(before.0).after(read).to_word();
-        if after == before.0 {
-            return before;
-        }
-        // If another thread was faster, its boot has just begun.
-        match self.phase.compare_exchange(before.0, after, Ordering::Release, Ordering::Relaxed) {
-            Ok(_) => {
-                self.boots.fetch_add(1, Ordering::Relaxed);
-                BootId(after)
-            }
-            Err(now) => BootId(now),
-        }
-    }
-
-    fn was_read(&self, at_us: u64, last_us: u64) {
-        if at_us >= last_us.saturating_add(GRAIN_US) {
-            self.last_read_us.fetch_max(at_us, Ordering::Relaxed);
-        }
+        BootId(self.clock.read_arrived(range, self.micros(arrived)))
     }
 
     /// Records a completed request of `boot`, the boot in which the request arrived; `arrived` is the arrival of the
@@ -188,65 +130,37 @@ impl Recorder {
         let at_us = self.micros(arrived);
         if op == Op::Read && took >= Duration::from_micros(GRAIN_US) {
             let ended_us = at_us.saturating_add(saturating::<u64>(took.as_micros()));
-            self.was_read(ended_us, self.last_read_us.load(Ordering::Relaxed));
+            self.clock.read_ended(ended_us);
         }
         let Some(since_us) = boot.0.checked_sub(1) else { return };
         if is_over(since_us, at_us, self.window) {
             return;
         }
-        let Some(slot) = self.take() else { return };
         // The window fits 32 bits of microseconds, so this is far from overflowing.
         let t_us = at_us.saturating_sub(since_us);
-        let service_us = saturating::<u32>(took.as_micros());
-        slot[0].store(boot.0, Ordering::Relaxed);
-        slot[1].store(t_us << 32 | u64::from(service_us), Ordering::Relaxed);
-        slot[2].store(range.offset(), Ordering::Relaxed);
+        let times = t_us << 32 | u64::from(saturating::<u32>(took.as_micros()));
         let write = if op == Op::Write { WRITE } else { 0 };
-        slot[3].store(range.len().min(WRITE - 1) | write | FULL, Ordering::Release);
-    }
-
-    /// Takes a slot that is empty.
-    fn take(&self) -> Option<&Slot> {
-        let mut taken = self.taken.load(Ordering::Relaxed);
-        loop {
-            // The reads of a slot came before it was freed.
-            let waiting = taken.saturating_sub(self.freed.load(Ordering::Acquire));
-            if waiting >= self.slots.len() as u64 {
-                self.dropped.fetch_add(1, Ordering::Relaxed);
-                return None;
-            }
-            let next = taken + 1;
-            match self.taken.compare_exchange_weak(taken, next, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return self.slot(taken),
-                Err(now) => taken = now,
-            }
+        if !self.ring.put([boot.0, times, range.offset(), range.len().min(WRITE - 1) | write]) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    fn slot(&self, number: u64) -> Option<&Slot> {
-        self.slots.get(usize::try_from(number % self.slots.len() as u64).ok()?)
     }
 
     /// Removes the waiting records, nearly in the order in which the requests completed, and passes them to
     /// `keep`. A request for which `keep` returns `false` counts as [dropped](Self::dropped).
     pub fn drain(&self, keep: &mut dyn FnMut(BootId, Record) -> bool) {
         let _draining = self.draining.lock();
-        let mut freed = self.freed.load(Ordering::Relaxed);
-        while freed < self.taken.load(Ordering::Relaxed) {
-            // A slot that is being filled right now is taken the next time.
-            let Some((boot, record)) = self.slot(freed).and_then(empty) else { return };
-            freed += 1;
-            self.freed.store(freed, Ordering::Release);
-            if !record.is_some_and(|record| keep(boot, record)) {
+        self.ring.drain(&mut |words| {
+            let is_kept = record_of(words).is_some_and(|record| keep(BootId(words[0]), record));
+            if !is_kept {
                 self.discarded.fetch_add(1, Ordering::Relaxed);
             }
-        }
+        });
     }
 
     /// Returns the number of requests that were recorded and kept, or still wait.
     #[must_use]
     pub fn recorded(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed).saturating_sub(self.discarded.load(Ordering::Relaxed))
+        self.ring.taken().saturating_sub(self.discarded.load(Ordering::Relaxed))
     }
 
     /// Returns the number of requests that arrived within the window of a boot and were lost, because the
@@ -263,20 +177,12 @@ impl Recorder {
     }
 }
 
-/// Empties a slot, unless it is being filled right now.
-fn empty(slot: &Slot) -> Option<(BootId, Option<Record>)> {
-    let last = slot[3].load(Ordering::Acquire);
-    if last & FULL == 0 {
-        return None;
-    }
-    let boot = BootId(slot[0].load(Ordering::Relaxed));
-    let times = slot[1].load(Ordering::Relaxed);
+/// The record of four words of the ring; `None` if no range is like its range.
+fn record_of([_, times, offset, last]: [u64; 4]) -> Option<Record> {
     let op = if last & WRITE == 0 { Op::Read } else { Op::Write };
-    let range = ByteRange::new(slot[2].load(Ordering::Relaxed), last & !(FULL | WRITE));
-    slot[3].store(0, Ordering::Relaxed);
+    let range = ByteRange::new(offset, last & !WRITE)?;
     let service_us = exact(times & u64::from(u32::MAX), "it was cut to 32 bits");
-    let record = range.map(|range| Record { t_us: times >> 32, op, range, service_us: Some(service_us) });
-    Some((boot, record))
+    Some(Record { t_us: times >> 32, op, range, service_us: Some(service_us) })
 }
 
 #[cfg(test)]
