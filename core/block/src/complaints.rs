@@ -1,4 +1,4 @@
-//! Lines of a log that others cause, a few of which a server logs as warnings.
+//! Limits on log lines that clients and other hosts cause: a server logs only a few of them as warnings.
 //!
 //! A client or another host can do the same wrong thing a thousand times a second, and all users of the host share
 //! the log. Of each cause, a server therefore logs the first line as a warning, then at most one line a minute,

@@ -37,8 +37,9 @@ pub trait BlockDevice: Send + Sync {
         self.read_at(buf, offset)
     }
 
-    /// Reads several parts of the disk, each into its buffer, as [`read_local_at`](BlockDevice::read_local_at) does.
-    /// Returns the result of each.
+    /// Reads several parts of the disk as [`read_local_at`](BlockDevice::read_local_at) does. Each part is a buffer and
+    /// the offset on the disk, in bytes, from which to fill it. Returns one result for each part, in the order of
+    /// `parts`.
     fn read_local_parts(&self, parts: &mut [(&mut [u8], u64)]) -> Vec<Result<()>> {
         parts.iter_mut().map(|(buf, offset)| self.read_local_at(buf, *offset)).collect()
     }
@@ -61,7 +62,7 @@ pub trait BlockDevice: Send + Sync {
         let _ = range;
     }
 
-    /// Tells the device that a client connected to the disk. Devices that attribute reads to one client or the next
+    /// Tells the device that a client connected to the disk. Devices that record which client a read belongs to
     /// implement this; others ignore the call. See [`ClientGuard`].
     fn client_came(&self) {}
 

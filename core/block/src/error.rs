@@ -36,7 +36,7 @@ pub enum ErrorKind {
     Absent,
     /// A store or the network fails at present: try again, or use another one.
     Unavailable,
-    /// Access is refused, by a store or because a file belongs to another user: give other credentials or
+    /// Access is refused, by a store or because another user owns a file or may change it: give other credentials or
     /// another file.
     Denied,
     /// The user asked to stop.
@@ -78,8 +78,8 @@ impl Error {
         }))
     }
 
-    /// Makes an error of kind [`ErrorKind::Absent`]: the read needs bytes that are not on this host. `range`
-    /// is a part of the blob that stores them; at least these bytes have to be fetched.
+    /// Makes an error of kind [`ErrorKind::Absent`]: a read needs bytes that are not on this host. `range` is the part
+    /// of the stored blob that has to be fetched at least before the read can succeed.
     #[must_use]
     pub fn absent(range: ByteRange) -> Self {
         let mut error = Self::new(ErrorKind::Absent, "has bytes that are not on this host");
@@ -156,8 +156,8 @@ impl Error {
         self
     }
 
-    /// The pause that the failing server or host asked for before the next request; an earlier retry makes
-    /// its overload worse. `None` if it asked for none.
+    /// The pause that the failing server or host asked for before the next request; an earlier retry makes the overload
+    /// there worse. `None` if no pause was asked for.
     #[must_use]
     pub fn asked_pause(&self) -> Option<Duration> {
         self.0.retry_after
@@ -178,7 +178,7 @@ impl Error {
         self.0.lasting
     }
 
-    /// Marks the error as one that the other host or server sent itself, so it is known to be running.
+    /// Marks the error as one that the other host or server sent itself, which shows that it is running.
     #[must_use]
     pub fn answered(mut self) -> Self {
         self.0.answered = true;

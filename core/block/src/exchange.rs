@@ -30,7 +30,8 @@ pub struct SliceAccess {
     pub at_ms: u32,
 }
 
-/// A hint: a slice that disks of an image have read while they booted, with their number and the mean time.
+/// A hint from a tracker: a slice that disks of an image read while they booted, the number of these disks, and the
+/// mean time of their first reads of the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hint {
     /// The slice's number on the disk, in units of 64 KiB.
@@ -49,6 +50,6 @@ pub struct ImageCounts {
     /// The number of disks of the image that were counted. When it exceeds 16384, it is halved together with
     /// the counts of all slices.
     pub disks: u32,
-    /// One entry for each slice that any disk has read, by ascending slice number, however few the disks.
+    /// One entry for each slice that at least one disk has read, by ascending slice number.
     pub slices: Vec<Hint>,
 }

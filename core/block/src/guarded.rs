@@ -1,7 +1,7 @@
 //! [`GuardedDir`]: a directory that other users may write to, used without following the links that they put there.
 //!
-//! A store, and sometimes a writable directory, belongs to another user than the process that uses it, which often is
-//! root. That user can put a symbolic link, a pipe or a device under any name, at any moment. Therefore:
+//! The process that uses a store or a writable directory often runs as root, and the directory may belong to another
+//! user. That user can put a symbolic link, a pipe or a device under any name in it, at any moment. Therefore:
 //!
 //! * The path that the user gave is followed once, to open the directory. Names are then looked up relative to the open
 //!   directory, and are names of single entries: a later change of the path has no effect.
@@ -56,9 +56,8 @@ pub enum FileAccess {
 pub struct Like {
     /// Permission bits, as in `chmod`, for example `0o600`.
     pub mode: u32,
-    /// Ids of the user and the group that become the owner, if this process has the right to change it;
-    /// otherwise the owner stays the user of this process, without an error. `None` does not change the
-    /// owner.
+    /// Ids of the user and the group that become the owner, as far as this process has the right to change them. An id
+    /// that it may not change stays that of this process, without an error. `None` changes neither.
     pub owner: Option<(u32, u32)>,
 }
 
@@ -123,7 +122,7 @@ impl GuardedDir {
         Ok((Self::open(path.parent().unwrap_or(Path::new(".")))?, name))
     }
 
-    /// The path by which the directory was opened, for messages only: it may have been renamed since.
+    /// The path by which the directory was opened, for messages only: the directory may have been renamed since.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -359,8 +358,8 @@ pub fn is_trusted(found: &Metadata) -> bool {
     found.uid() == 0 || found.uid() == rustix::process::geteuid().as_raw()
 }
 
-/// Quotes `text` as one word of a shell's command line, and escapes control characters, which a terminal
-/// would interpret.
+/// Returns `text` as one word of a shell's command line. It is quoted if necessary, and control characters, which a
+/// terminal would interpret, are escaped (`$'...'`, as bash, zsh and ksh read it).
 #[must_use]
 pub fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,~".contains(c);

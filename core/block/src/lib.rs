@@ -14,13 +14,13 @@
 //! | [`private`] | files and directories that only their owner may access |
 //! | [`random`] | numbers from a seed |
 //! | [`rate`] | bytes a second as people write them (`10MB/s`) |
-//! | [`source`] | [`ReadAt`]: immutable bytes that can be read anywhere |
+//! | [`source`] | [`ReadAt`]: immutable bytes that can be read at any offset |
 //! | [`mod@plan`] | blocks, slices, and the order in which to preload them |
 //! | [`device`] | [`BlockDevice`]: a disk |
 //! | [`exchange`] | types that disk engines share with messages between hosts: chunks, urgencies, image keys |
 //! | [`time`] | [`Time`]: a moment, for code that is told the time and reads no clock itself |
 //! | [`words`] | numbers with their nouns, for messages (`2 segments`) |
-//! | [`error`] | one error type: the thing, the cause, the remedy |
+//! | [`error`] | the one error type: names the thing that failed, the cause and the remedy |
 //! | [`lock`] | locking files, with a limit on the time of waiting |
 //! | [`guarded`] | files in directories that other users may write to; files that this user or root must own |
 

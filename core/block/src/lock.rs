@@ -1,7 +1,8 @@
 //! Locks of files that other processes may hold. A caller waits for such a lock for a limited time.
 //!
-//! A process that was stopped while it held a lock must not stop the others, and a lock gives no notice when it is
-//! free. So a waiting caller tries to take the lock again and again, soon at first and then every sixteen milliseconds.
+//! Waiting is limited because a process may be suspended while it holds a lock, and must not block the others for ever.
+//! The operating system has no call that waits for a lock for a limited time, so a caller tries again and again: after
+//! 1 ms at first, and finally every 16 ms.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -13,9 +14,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(16);
 
-/// Takes the exclusive lock of an open file or directory, as `flock` does, and returns `true`. Returns
-/// `false` if others have held it for `timeout`; a timeout of zero makes one attempt. Closing the file
-/// releases the lock.
+/// Takes the exclusive lock of an open file or directory, as `flock` does, and returns `true`. Returns `false` if the
+/// lock could not be taken within `timeout`, because others hold it; a timeout of zero makes one attempt. Closing the
+/// file releases the lock.
 ///
 /// # Errors
 /// Errors of the operating system.

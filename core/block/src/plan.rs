@@ -39,8 +39,9 @@ impl PlanItem {
         Self { block, mask: u32::MAX }
     }
 
-    /// Returns the byte ranges of the disk to preload, ascending. Neighbouring slices form one range, and
-    /// ranges are cut at `disk_size`, the size of the disk in bytes.
+    /// Returns the byte ranges of the disk to preload, ascending. Neighbouring slices form one range, and ranges are
+    /// cut at `disk_size`, the size of the disk in bytes. There are no ranges if the block is past the end of the disk
+    /// or no bit of the mask is set.
     pub fn parts(self, disk_size: u64) -> impl Iterator<Item = ByteRange> {
         let start = self.block.checked_mul(BLOCK_SIZE).filter(|start| *start < disk_size);
         let mut mask = if start.is_some() { self.mask } else { 0 };

@@ -1,9 +1,9 @@
 //! Files and directories that only their owner may access: 0600 and 0700 from the start, whatever the umask is.
 //!
-//! To *close* a file or a directory means here to remove the permissions of other users ([`close`]). Files of earlier
-//! versions were as open as the umask let them be. The program that uses such a file closes it, and says so once. A
-//! directory must be closed only if headstart alone uses it: a user may have named one that also has files which
-//! others need.
+//! To *close* a file or a directory means here to remove the permissions of other users ([`close`]). Earlier versions
+//! made files with the permissions that the umask left. The program that uses such a file closes it, and reports that
+//! once. A directory must be closed only if headstart alone uses it: a user may have named a directory that also has
+//! files for others.
 
 use crate::{Error, Result};
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -44,9 +44,9 @@ pub fn make_directory(path: &Path) -> std::io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
 }
 
-/// Removes the permissions of other users on an open file, or those to list and change an open directory.
-/// Returns `true` if there were any. A directory with the sticky bit, such as `/tmp`, is left as it is, and the
-/// result is `false`.
+/// Removes all permissions of other users on an open file or directory, and returns `true`. Returns `false`, and
+/// changes nothing, if other users have no permission on the file, or none to list or change the directory. A directory
+/// with the sticky bit, such as `/tmp`, is never changed either.
 ///
 /// # Errors
 /// Errors of the operating system, for instance if the file or directory belongs to another user.
@@ -64,8 +64,8 @@ pub fn close(open: &File) -> std::io::Result<bool> {
     Ok(is_open)
 }
 
-/// Removes the permissions of other users on the directory at `path`, as [`close`] does. Returns `false` if
-/// there were none or the directory is missing.
+/// Removes the permissions of other users on the directory at `path`, as [`close`] does, and returns the same result.
+/// Returns `false` if the directory is missing.
 ///
 /// # Errors
 /// Errors of the operating system, for instance if the directory belongs to another user, with the remedy of

@@ -1,8 +1,8 @@
 //! Randomness from a seed: the same seed gives the same numbers, on every machine and in every version.
 //!
-//! `rand` lacks that promise: its `StdRng` and `SmallRng` may become others in any version, and where a generator is
-//! fixed by name (`rand_pcg`), the ranges and samples drawn from its bits have changed between versions. Trained
-//! plans and simulated figures have to stay what they are.
+//! The crate `rand` does not promise that: its `StdRng` and `SmallRng` may use other algorithms in any version. Even
+//! for a generator that is fixed by name (`rand_pcg`), versions have changed the ranges and samples that are drawn from
+//! its bits. Trained plans and simulated figures must be reproducible.
 
 use crate::exact;
 

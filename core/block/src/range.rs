@@ -17,7 +17,8 @@ impl ByteRange {
         offset.checked_add(len).map(|_| Self { offset, len })
     }
 
-    /// Makes the range from byte `start` to before byte `end`; empty if `end < start`.
+    /// Makes the range from byte `start` to before byte `end`; the empty range at `start` if `end` is not after
+    /// `start`.
     #[must_use]
     pub fn between(start: u64, end: u64) -> Self {
         Self { offset: start, len: end.saturating_sub(start) }

@@ -1,4 +1,4 @@
-//! Sources: immutable bytes that can be read anywhere, by many threads at once.
+//! Sources: immutable bytes that can be read at any offset, by many threads at once.
 
 use crate::to_usize;
 use crate::{ByteRange, Error, Result};
@@ -15,7 +15,7 @@ pub trait ReadAt: Send + Sync {
     /// Length in bytes.
     fn len(&self) -> u64;
 
-    /// Fills `buf` from `offset` on.
+    /// Fills `buf` with the bytes of the source from byte `offset` on.
     ///
     /// # Errors
     /// [`crate::ErrorKind::Corrupt`] if the source ends before the buffer is full, or if its bytes fail a check;
@@ -194,7 +194,7 @@ impl FileSource {
         Ok(Self { file, path, len })
     }
 
-    /// The path by which the file was opened, for messages.
+    /// The path that was given to [`FileSource::open`] or [`FileSource::from_file`], for messages only.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -1,4 +1,4 @@
-//! Numbers in words, for messages.
+//! Numbers with their nouns, for messages: `2 segments`.
 
 /// Returns `number` with the noun `name` in the singular or with a plural `s`: `1 segment`, `2 segments`.
 #[must_use]

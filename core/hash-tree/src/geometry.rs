@@ -87,7 +87,8 @@ pub fn pages(blob_len: u64, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
 
 /// Calls `each` with the pages of the outboard that checking `part`, a range of the outboard itself, needs:
 /// the first page, the pages of the part, and those of all nodes above it. The ranges have the form that [`pages`]
-/// describes. A node that is only partly in `part` counts as in it; what exceeds the outboard is ignored.
+/// describes. A node that is only partly in `part` counts as in it. Bytes of `part` past the end of the outboard are
+/// ignored; for an empty part, only the first page is needed.
 pub fn proof_pages(blob_len: u64, part: ByteRange, each: &mut dyn FnMut(ByteRange)) {
     let part = part.intersect(ByteRange::between(0, outboard_len(blob_len)));
     let named = |each: &mut dyn FnMut(ByteRange)| {

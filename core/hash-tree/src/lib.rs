@@ -13,24 +13,24 @@
 //! ```
 //!
 //! A tree over `n > 1` groups has the largest power of two below `n` groups on the left, the rest on the right, so it
-//! has `n - 1` nodes in all. The first group of a subtree and the place of its node give the places of all its nodes:
-//! the right child of the node at place `p` with `l` groups on its left is at `p + l`. Pre-order is the order of a
-//! reader that walks from the root to a range: all that it needs is ahead of it, and the nodes of a subtree are stored
-//! together.
+//! has `n - 1` nodes in all. The place of any node follows by arithmetic: if the topmost node of a subtree is at place
+//! `p`, and `l` groups are on its left side, then its right child is at place `p + l`. In pre-order, a reader that
+//! walks from the root to a range finds each next node further on, and the nodes of a subtree are stored together.
 //!
 //! # Building in one pass
 //!
 //! Pre-order begins with the root, which is known last. One property helps: the nodes of a complete, aligned subtree
 //! are contiguous, and are final once its last group is hashed. So [`TreeBuilder`] keeps only the chaining values of
-//! the current *region* (1024 groups, 16 MiB of blob); a full region's nodes go to a spool, its chaining value stays.
-//! At the end the few nodes above the regions are computed and written, in pre-order, between the copied regions.
-//! Memory: 32 KiB + 4 MiB of spool (then it moves to a file) + 4 bytes for each MiB of blob. A region is sealed only
-//! when the group after it begins, so that the topmost node is never in the spool: the root is made from it in another
-//! way than the chaining values are.
+//! the groups of the current *region* (1024 groups, 16 MiB of blob). When a region is full, its nodes are written to a
+//! temporary store (the *spool*), and only its chaining value is kept. At the end the few nodes above the regions are
+//! computed and written, in pre-order, between the copied regions. The memory needed is 32 KiB, up to 4 MiB of spool
+//! (which then moves to a file), and 4 bytes for each MiB of blob. A region is sealed only when the group after it
+//! begins, so that the topmost node is never in the spool: the root is computed in another way than chaining values
+//! are.
 //!
-//! `bao-tree`, whose outboards the tests compare with these, lacks that: it needs the length before the first byte,
-//! and writes the nodes of a pre-order outboard at places all over it. Here the length of a blob is known at its end,
-//! and its bytes pass once.
+//! The crate `bao-tree`, whose outboards the tests compare with these, cannot build a tree in that way: it needs the
+//! length before the first byte, and writes the nodes of a pre-order outboard at places all over it. Here the length of
+//! a blob becomes known only at the end, and each byte is seen once.
 //!
 //! # Verifying
 //!

@@ -1,4 +1,4 @@
-//! The writer that computes a blob's digest and hash tree while its bytes pass through.
+//! Writers that compute a blob's digest, and its hash tree, while the blob's bytes pass through.
 //!
 //! All facts about a blob (its SHA-256, its length, its hash tree) are computed once, in the pass that writes it:
 //! nothing is read again to be named.

@@ -4,8 +4,8 @@
 //! ([`ACCELERATION_LAYER`]) names its kind. The content of the file is opaque here; `headstart_plan` reads and writes
 //! it.
 //!
-//! Adding such a layer makes another image: another manifest, with another digest, whose disk is the same. That
-//! manifest names the first image ([`OPTIMIZED_FROM`]), so that knowledge about one serves the other.
+//! Adding such a layer to an image makes a new image: the manifest and its digest differ, but the disk is the same. The
+//! new manifest names the original image ([`OPTIMIZED_FROM`]), so that knowledge about one serves the other.
 
 use crate::manifest::{
     ACCELERATION_LAYER, BLOB_DIGEST, BLOB_SIZE, Config, ImageLayer, MAX_MANIFEST_SIZE, Manifest,

@@ -1,6 +1,6 @@
-//! The wrappers of a layer's blob: an optional tar, an optional ZFile, and then the LSMT layer.
+//! The wrappers of a layer's blob: an optional tar archive, in it an optional ZFile, and in that the LSMT layer.
 //!
-//! Each wrapper is found by looking at the content, as the reference does: names and media types say nothing.
+//! Wrappers are detected by the content of the blob, as in OverlayBD: names and media types are ignored.
 
 use crate::progress::{Progress, step};
 use crate::tar_wrapper::{SourceRange, locate};

@@ -15,13 +15,13 @@ const BLOCK: usize = 4096;
 pub struct Difference {
     /// The sizes of the first and the second disk in bytes.
     pub sizes: [u64; 2],
-    /// The ranges of bytes that differ, in ascending order, found in comparisons of at most 4 KiB each. Past
-    /// its end, the smaller disk counts as zeros.
+    /// The ranges of the disks that differ, in ascending order. The disks are compared in parts of at most 4 KiB, and a
+    /// part that differs anywhere is listed as a whole. Past its end, the smaller disk counts as zeros.
     pub ranges: Vec<ByteRange>,
 }
 
 impl Difference {
-    /// Returns the sum of the lengths of all ranges that differ, in bytes.
+    /// Returns the sum of the lengths of all listed ranges, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.len()).sum()

@@ -4,8 +4,8 @@
 //! read through the `imago` library. The formats that the library lacks (vhd, vhdx, sparse vmdk, zstd qcow2) go through
 //! `qemu-img` if it is installed: it converts to a sparse raw file in a scratch directory.
 //!
-//! All of these read zeros past the end of a file: a file that was cut short would be an empty disk. So headers, tables
-//! and places of data are compared with the files' ends before anything is read.
+//! All of these readers return zeros past the end of a file, so a truncated file would become an empty disk. Therefore
+//! headers, tables and places of data are compared with the ends of the files before anything is read.
 //!
 //! A disk image may name other files: its backing file, its extents. The author of the image chose those names, so a
 //! hostile image could pull `/etc/shadow`, or another tenant's disk in the same directory, into a tenant's disk. Only

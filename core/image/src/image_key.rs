@@ -1,8 +1,8 @@
 //! The key under which the reads of an image's disks are gathered by trackers.
 //!
-//! The key can be computed only from the roots of all its layers' hash trees, which are in its manifest and never sent.
-//! So a host that asks by the key may read the image. An image without such trees has no key: none of it goes through
-//! a swarm.
+//! The key is a hash of the digests and the hash tree roots of the image's disk layers. The roots are in the image's
+//! manifest and are never sent. So a host that can compute the key has the manifest, and may read the image. An image
+//! of which no layer has a hash tree has no key: none of it goes through a swarm.
 
 use crate::manifest::{Manifest, Tree};
 use headstart_block::Digest;

@@ -1,4 +1,4 @@
-//! The copy of its base that a writable directory may have: a disk that needs no store any more.
+//! The copy of its base image that a writable directory may have. The disk then needs no store any more.
 //!
 //! ```text
 //! <writable directory>/base/     an OCI image layout with the image that the directory is based on

@@ -1,4 +1,4 @@
-//! Single layer files, with any wrappers.
+//! Single layer files, outside of any store, in a tar archive or ZFile or in neither.
 
 use crate::blob::{LayerSource, open_layer_source};
 use crate::progress::Progress;

@@ -14,11 +14,11 @@
 //! | [`manifest`] | manifests, configs, annotations: headstart's and OverlayBD's |
 //! | [`reference`](mod@reference) | `file:///dir:tag`; from `headstart-store` |
 //! | [`store`] | OCI layout directories that writers, readers and prune share |
-//! | [`remote`] | an image in any other store, to be looked at |
+//! | [`remote`] | an image in a remote store, for inspection |
 //! | [`store_access`] | an image in any store, for code that may block |
-//! | [`named_image`] | an image with the name of its export, or of its boots |
-//! | [`image_key`] | the key under which trackers gather the reads of its disks |
-//! | `image_blobs` | the common part of both for opening and checking |
+//! | [`named_image`] | an image with a name that the user gave: that of its export, or of its boots |
+//! | [`image_key`] | the key under which trackers gather the reads of an image's disks |
+//! | `image_blobs` | the common part of local and remote images, for opening and checking |
 //!
 //! The modules that work with images:
 //!
@@ -28,7 +28,7 @@
 //! | [`import`], [`commit`] | make layers of a disk, of a writable layer, of an image's layers |
 //! | [`kept_base`] | the copy of its base that a writable directory may have |
 //! | [`new_layer`] | the storage form of a layer, and writing it |
-//! | [`new_image`] | puts a new layer on top of an image's and publishes the result |
+//! | [`new_image`] | puts a new layer on top of an image's layers, and publishes the result |
 //! | [`optimize`] | lays an image out again: the data that boots read comes first |
 //! | [`open_image`], [`layer_file`] | open an image, or single layer files, as a disk |
 //! | [`export`] | writes a disk out as sparse raw or qcow2 |
@@ -39,7 +39,7 @@
 //! | [`transfer`] | copies an image from one store to another |
 //! | [`copies`] | copies and repairs an image by its name |
 //! | [`verify`], [`diff`] | check an image, compare two |
-//! | [`progress`] | tells the caller the progress of work, and stops it |
+//! | [`progress`] | reports the progress of work, and lets the caller stop the work |
 
 #![forbid(unsafe_code)]
 

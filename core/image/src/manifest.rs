@@ -12,8 +12,8 @@
 //! | layer | `dev.headstart.tree-root` | root of the blob's hash tree: its BLAKE3 hash, in hexadecimal |
 //! | layer | `dev.headstart.tree-digest` | digest of the tree's outboard, a blob of the same store |
 //! | layer | `dev.headstart.tree-size` | the outboard's size in bytes |
-//! | layer | `dev.headstart.index-offset` | the offset in the blob of all that opening the layer reads at its end |
-//! | layer | `dev.headstart.boot-layer` | bytes of the blob with the data that boots read, in the order of a plan |
+//! | layer | `dev.headstart.index-offset` | the offset of the last part of the blob that opening the layer reads |
+//! | layer | `dev.headstart.boot-layer` | length of the blob's first part: what boots read, in the order of a plan |
 //! | manifest | `dev.headstart.version` | the version of headstart that made the image |
 //! | manifest | `dev.headstart.options` | the options: `zstd,frame=32768,crc` |
 //! | manifest | `dev.headstart.virtual-size` | the disk's size in bytes |

@@ -1,4 +1,4 @@
-//! Putting a new layer on top of an image's, or on nothing, and publishing the result.
+//! Putting a new layer on top of the layers of an image, or on none, and publishing the result.
 
 pub use crate::disk_size::check_size;
 use crate::manifest::{Config, ImageLayer, MAX_LAYERS, NewImage};

@@ -1,4 +1,5 @@
-//! Making a layer's blob: LSMT, through ZFile if it is compressed, through the hashes into a staged file, in one pass.
+//! Making a layer's blob in one pass: the LSMT layer is compressed as a ZFile if wanted, hashed, and written to a
+//! staged file.
 
 use crate::manifest;
 use crate::store::{BlobWriter, Staging};

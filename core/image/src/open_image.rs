@@ -141,8 +141,9 @@ pub fn stack_layers(manifest: &Manifest, layers: Vec<Layer>) -> Result<Stack> {
     Ok(disk)
 }
 
-/// Opens the layer that `source` holds. `source` gives the bytes of the blob `blob` and may read from
-/// anywhere, such as a file or a network.
+/// Opens the layer that `source` holds. Returns the layer's uncompressed bytes with a description of their wrappers,
+/// and the opened layer. `source` gives the bytes of the blob `blob` and may read from anywhere, such as a file or a
+/// network.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Corrupt`] if the layer is damaged;

@@ -11,8 +11,8 @@
 //! | [`Form::BootLayer`] | the layers of the source, and one more on top with a copy of what boots read | that copy |
 //! | [`Form::OneLayer`] | one layer: first what boots read, then the rest | a copy of all |
 //!
-//! The boot layer hides only data that is the same below it, so that it can be left out again: an image that is
-//! optimized a second time loses its old one, and other images that share the layers below still share them.
+//! The boot layer hides only equal data below it, so it can be left out again. When an image is optimized a second
+//! time, its old boot layer is dropped, and other images that share the layers below still share them.
 //!
 //! # The layer
 //!
@@ -22,15 +22,15 @@
 //! blob:   [0, dev.headstart.boot-layer) = all that the first plan names
 //! ```
 //!
-//! It is an ordinary layer of the format: the table is sorted by the disk's sectors as everywhere, only the data is in
-//! another order, as it is in a writable layer that was sealed. Frames hold the ends and starts of neighbours in the
-//! plan, so a frame is read for a part of it only at both ends. Of a slice only the sectors with data are stored: holes
-//! and zeroed sectors stay as they are in the layers below.
+//! The result is an ordinary layer of the format: as everywhere, the table is sorted by the disk's sectors. Only the
+//! data is in another order, as it is in a sealed writable layer. The data of items that follow each other in the plan
+//! may share a frame, so preloading a part of the plan reads more than it needs only in its first and last frame. Of
+//! each slice only the sectors with data are stored: holes and zeroed sectors stay as they are in the layers below.
 //!
 //! # Verification
 //!
-//! Before the image is published, its disk is compared with the source's, in all ranges that the two take from
-//! different places ([`OptimizeReport::compared`]). The same source, plans and packing give the same digest.
+//! Before the image is published, its disk is compared with the disk of the source, in all ranges that the two read
+//! from different places ([`OptimizeReport::compared`]). The same source, plans and packing give the same digest.
 
 mod cost;
 mod layout;
@@ -96,8 +96,8 @@ pub struct OptimizeReport {
     pub reference: Reference,
     /// The digest of the new image's manifest.
     pub digest: Digest,
-    /// The digest of the manifest of the image that was optimized. If that was the result of an optimization
-    /// itself, the digest of its source.
+    /// The digest of the manifest of the image that was optimized. If that image was itself made by an optimization:
+    /// the digest of the image from which it was made.
     pub optimized_from: Digest,
     /// The size of the disk in bytes.
     pub virtual_size: u64,

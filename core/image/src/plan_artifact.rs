@@ -1,9 +1,9 @@
 //! Plans that travel with images: the plan made from an image's boots, as an artifact beside it.
 //!
 //! An artifact is a manifest of its own whose `subject` is the image's, so the image keeps its digest while its plans
-//! change. Registries list it beside the image and remove it with it; in directories and object stores the list is an
-//! index under a tag (`headstart_store::referrers`). Its content is opaque here: a file of plans as `headstart-plan`
-//! writes it, of this image alone.
+//! change. Registries list the artifact beside the image, and remove it with the image; in directories and object
+//! stores the list is an index under a tag (`headstart_store::referrers`). The content of the artifact is opaque here:
+//! a file of plans for this image alone, as `headstart-plan` writes it.
 //!
 //! | in the artifact's manifest | |
 //! |---|---|
@@ -11,17 +11,19 @@
 //! | `subject` | the image's manifest |
 //! | `config` | the empty one |
 //! | `layers` | one: the file of plans, of media type [`PLAN`] |
-//! | `dev.headstart.plan.generation` | the number of the publication of this image: the highest is the newest |
-//! | `dev.headstart.plan.traces` | the number of recorded boots that it was made from |
-//! | `dev.headstart.plan.policy` | the policy that made it |
+//! | `dev.headstart.plan.generation` | the number of times that a plan was published: the highest is the newest |
+//! | `dev.headstart.plan.traces` | the number of recorded boots from which the plan was made |
+//! | `dev.headstart.plan.policy` | the policy that made the plan |
 //!
 //! There are no dates: the same plan published as the same generation is the same artifact, byte for byte. Publishing a
-//! plan that is published already changes nothing. Of several that are listed (two hosts that published at once, a
-//! registry that never forgets) the one of the highest generation counts; of equals the one of more traces; of those
-//! the one of the greater digest: all readers choose alike, and the next publication takes the place of all.
+//! plan that is published already changes nothing. Several plans may be listed, because two hosts published at once, or
+//! because a registry keeps old ones. Then the highest generation counts; among equal generations, the largest number
+//! of traces; among those, the greatest digest. So all readers choose the same plan, and the next publication replaces
+//! all of them.
 //!
-//! The list of a store is not trusted: an artifact counts if its manifest matches its digest, is of this kind, has this
-//! image as its subject, and its file matches its own digest. One that fails is skipped, and the next is tried.
+//! The list of a store is not trusted: an artifact counts only if its manifest matches its digest, is of this kind and
+//! has this image as its subject, and if the file matches the digest in that manifest. An artifact that fails is
+//! skipped, and the next is tried.
 
 use crate::manifest::{MANIFEST_OCI, Manifest};
 use bytes::Bytes;

@@ -16,7 +16,7 @@ pub trait Progress: Sync {
     /// Reports that `bytes` more bytes (or items) of the current task are done.
     fn advance(&self, bytes: u64);
 
-    /// `true` if the user wants the work to stop. The work then ends with [`ErrorKind::Cancelled`] and leaves nothing.
+    /// `true` if the user wants the work to stop. The work then ends soon, with [`ErrorKind::Cancelled`].
     fn is_cancelled(&self) -> bool;
 }
 

@@ -1,12 +1,12 @@
-//! [`RemoteImage`]: an image in any store, of which parts are read: its documents, and heads, ends and indices of its
-//! layers.
+//! [`RemoteImage`]: an image in any store, of which only parts are read: its documents, and the heads, ends and indexes
+//! of its layers.
 //!
-//! Serves the description and the checking of an image, not the reading of its disk: the fetched data stays in memory,
-//! in chunks of 64 KiB, and nothing is stored. The parts that opening the layers will read are guessed and fetched for
-//! all of them at once ([`RemoteImage::warm`]): after the manifest that takes two steps, lengths and then bytes, for
-//! any number of layers. A wrong guess costs one more request.
+//! This type serves to describe and to check an image, not to read its disk: the fetched data stays in memory, in
+//! chunks of 64 KiB, and nothing is stored. [`RemoteImage::warm`] guesses the parts that opening the layers will read,
+//! and fetches them for all layers at once. After the manifest, that takes two steps for any number of layers: first
+//! lengths, then bytes. A wrong guess costs one more request.
 //!
-//! The data of a layer with a hash tree is checked against it, as everywhere.
+//! If a layer has a hash tree, its data is checked against the tree.
 
 use crate::manifest::{Config, ImageLayer, Manifest, Tree};
 use crate::opening::opening_ranges;
@@ -41,7 +41,7 @@ const AT_ONCE: usize = 16;
 pub struct RemoteImage {
     /// The reference by which the image was found.
     pub reference: Reference,
-    /// The image's manifest and the digest of it.
+    /// The image's manifest and the manifest's digest.
     pub image: Image,
     link: Arc<Link>,
     blobs: HashMap<Digest, Arc<RemoteBlob>>,

@@ -21,16 +21,17 @@
 //!    lease names ([`ImageStore::hold`]).
 //! 3. `index.json` is replaced by rename, after the blobs' directory is synced. A crash at any moment leaves
 //!    the old index or the new one, and at worst blobs and staging directories that the next prune removes.
-//! 4. Both 2 and 3 are done under the store's lock, which is only ever held for short, bounded work. The lock and the
-//!    leases are `flock`s: the kernel drops them when their owner dies, so a dead process never holds a lock.
+//! 4. Putting a manifest in the index, deleting blobs and replacing the index are done under the store's lock, which is
+//!    only ever held for short, bounded work. The lock and the leases are `flock`s: the kernel drops them when their
+//!    owner dies, so a dead process never holds a lock.
 //!
-//! A writer ([`Staging`]) keeps its blobs to itself until it publishes. Prune never looks into the staging directory of
-//! a living one, so a long import and a prune do not disturb each other. A blob that the writer means to share (the
-//! layers of its base) may be gone when it publishes; that is found under the lock and reported as a conflict, before
-//! anything is changed.
+//! The blobs of a writer ([`Staging`]) are in its staging directory until it publishes them. A prune never touches the
+//! staging directory of a writer that is alive, so a long import and a prune do not disturb each other. A blob that the
+//! writer means to share (the layers of its base) may be gone when it publishes; this is found under the lock and
+//! reported as a conflict, before anything is changed.
 //!
-//! Readers take no lock: a reader whose image is removed and pruned gets a clear "not found" for the files that it has
-//! not opened yet, and files already open stay readable. Disks leave leases, so this does not happen to them.
+//! Readers take no lock. If the image of a reader is removed and pruned, files that are open already stay readable, and
+//! opening another one gives a clear "not found". Disks leave leases, so this does not happen to them.
 
 mod leases;
 mod prune;

@@ -11,12 +11,12 @@
 //! ```
 //!
 //! `overlaybd-commit` writes the first form with one block of records (the blob is at 1536), the converter the second
-//! for its base layer (the blob is at 512). Only POSIX headers (magic `ustar\0`, version `00`) with a right checksum
-//! count, as with the reference: everything else is not a wrapper. The bytes after the blob are never read.
+//! for its base layer (the blob is at 512). As in OverlayBD, only POSIX headers (magic `ustar\0`, version `00`) with a
+//! right checksum count; any other beginning means that the blob has no wrapper. The bytes after the blob are never
+//! read.
 //!
-//! The crate `tar` lacks that strictness: it also takes headers of GNU's and of the oldest form as members, so that
-//! other bytes would become the blob than with the reference. It reads from a stream, where a wrapper is a place in a
-//! source.
+//! The crate `tar` is less strict: it also accepts headers of GNU's and of the oldest form, so it could find another
+//! blob than OverlayBD does. It also reads from a stream, while a wrapper here is a range of a source.
 
 use headstart_block::{ByteRange, Error, ReadAt, Result};
 use std::io::IoSliceMut;

@@ -1,9 +1,9 @@
 //! Copying an image from one store to another: `image push`, `pull` and `copy`.
 //!
 //! The order makes an image appear whole or not at all: all blobs (config, layers, hash trees; several at once), then
-//! the manifest, then the tag. Each blob is checked against its digest on its way, and a blob that is there already is
-//! not copied: a copy that broke off continues from its last point (within a blob if the target is a directory). Blobs
-//! that are there already are taken to be right by their length; [`repair`] reads all of them, and replaces the wrong
+//! the manifest, then the tag. Each blob is checked against its digest while it is copied. A blob that the target has
+//! already is not copied, so a copy that broke off continues from its last point (within a blob if the target is a
+//! directory). Such a blob is taken to be right if its length is; [`repair`] reads all of them, and replaces the wrong
 //! ones. The manifest is copied byte for byte, so the image keeps its digest.
 //!
 //! The newest plan that is published with the image ([`crate::plan_artifact`]) is copied as well, once the image is
@@ -11,11 +11,11 @@
 //!
 //! # Hash trees in registries
 //!
-//! A manifest names its layers' hash trees in annotations alone. A registry's garbage collection knows nothing of them
-//! and would delete those blobs some day. So they get an artifact of their own, whose `subject` is the image: its
-//! layers are the trees, and the registry keeps it as long as the image (a registry without referrers, by the fallback
-//! tag). A tree that is lost nevertheless can be rebuilt from the whole blob; until then ranges cannot be checked, so
-//! its absence at the source is reported and counted, but stops nothing.
+//! A manifest names its layers' hash trees only in annotations. The garbage collection of a registry ignores these and
+//! would delete the trees some day. So they get an artifact of their own, whose `subject` is the image and whose layers
+//! are the trees; the registry keeps it as long as the image. (In a registry without referrers, the fallback tag lists
+//! it.) If a tree is lost nevertheless, it can be rebuilt from the whole blob, but until then ranges cannot be checked.
+//! So a tree that the source lacks is reported and counted, but does not stop the copy.
 
 use crate::manifest::{MANIFEST_OCI, Manifest, media_type};
 use crate::plan_artifact::{self, EMPTY_CONFIG};
@@ -42,7 +42,8 @@ pub const HASH_TREES: &str = "application/vnd.headstart.hash-trees.v1";
 /// The media type of one hash tree: its outboard (inner nodes), in the format that [`headstart_hash_tree`]
 /// describes.
 pub const HASH_TREE: &str = "application/vnd.headstart.hash-tree.v1";
-/// Key of an annotation on each hash tree in that artifact: the digest of the blob that the tree covers.
+/// Key of an annotation on each hash tree in the artifact of type [`HASH_TREES`]: the digest of the blob that the tree
+/// covers.
 pub const TREE_OF: &str = "dev.headstart.tree-of";
 
 /// The number of blobs that are copied at once: enough to use a link of some latency, few enough for their buffers

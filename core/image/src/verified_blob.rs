@@ -1,8 +1,8 @@
 //! A blob that is checked against its hash tree as it is read.
 //!
 //! Every 16 KiB group is checked when it is first read, and recorded in a bitmap (a bit for each group: 8 KiB for a
-//! gigabyte), so that reading again costs a look at a few bits. This is right above the stored file and below every
-//! wrapper, so that nothing unverified reaches a parser, a codec or a guest.
+//! gigabyte), so that reading it again costs only a look at the bitmap. The check comes directly after reading the
+//! stored file, before any wrapper is removed, so nothing unverified reaches a parser, a codec or a guest.
 
 use headstart_block::{ByteRange, Error, ErrorKind, FileSource, ReadAt, Result, copy_source};
 use headstart_hash_tree::sums::HashingWriter;

@@ -1,8 +1,8 @@
 //! The 4096-byte page that begins and ends an LSMT file.
 //!
-//! A layer starts with a header page and, once sealed, ends with a trailer page of the same form. In a
-//! committed layer the header has no index position, so readers always take the trailer's word. All numbers
-//! are little-endian; everything after byte 390 is zero.
+//! A layer starts with a header page and, once sealed, ends with a trailer page of the same form. In a committed layer
+//! the header does not give the place of the index, so readers always take it from the trailer. All numbers are
+//! little-endian; all bytes from 390 on are zero.
 //!
 //! | bytes | field | notes |
 //! |---|---|---|
@@ -17,7 +17,7 @@
 //! | 93..130 | parent uuid | the same |
 //! | 130..132 | reserved | 0 |
 //! | 132, 133 | version | 1, 1; never checked by the reference |
-//! | 134..390 | user tag | text, NUL-padded; 256 bytes may be used up without a NUL |
+//! | 134..390 | user tag | text, padded with NULs; a text of 256 bytes has no NUL |
 
 use headstart_block::{Error, ReadAt, Result};
 use uuid::Uuid;
@@ -62,8 +62,8 @@ impl Flags {
 pub struct Page {
     /// The kind of the page and of its file.
     pub flags: Flags,
-    /// Offset of the index (the table of segments) from the beginning of the file, in bytes. Readers use that
-    /// of the trailer only.
+    /// Offset of the index (the table of segments) from the beginning of the file, in bytes. Readers use only the
+    /// trailer's value.
     pub index_offset: u64,
     /// Number of 16-byte records in the index; padding records count if the writer counted them.
     pub index_size: u64,

@@ -1,9 +1,9 @@
 //! The searchable table of segments, which finds the segments that overlap a range of the disk.
 //!
-//! Every read of a disk asks this, so it is built for the question alone: sealed once, searched ever after
-//! without locks or allocation. DADI (section 3.1, Algorithm 1) searches the sorted table by bisection and
-//! names a B-tree as future work. Here are both halves of something better: a table of buckets that guesses,
-//! and a B+tree that helps where the guess is too coarse.
+//! Every read of a disk does a lookup, so the index is built once, and then searched without locks or allocation. DADI
+//! (section 3.1, Algorithm 1) searches the sorted table by bisection and names a B-tree as future work. This index
+//! combines two structures: a table of buckets, which gives a guess, and a B+tree, which refines the guess if that is
+//! too coarse.
 //!
 //! # The structure
 //!
@@ -20,32 +20,32 @@
 //! segments  one step at the end counts, among 8 segments side by side, those that end too early.
 //! ```
 //!
-//! A lookup loads two neighbouring entries. Where they are at most 8 apart, and they mostly are, the answer
-//! is one count away: two dependent loads for any number of segments. Otherwise the entries say at which
-//! level the span between them fits one node, and the descent begins there. No step has an unpredictable
-//! branch, and none needs bisection: a node's 16 keys or the 8 segments are all compared at once, and the
-//! comparisons that hold are counted (the S-tree of Algorithmica; Khuong and Morin, "Array layouts for
-//! comparison-based searching", 2017, on why layouts and branches decide, not comparisons).
+//! A lookup loads two neighbouring entries of the bucket table. Mostly they are at most 8 apart, and then one count
+//! gives the answer: two dependent loads for any number of segments. Otherwise the difference of the two entries tells
+//! at which level one node covers it, and the descent begins there. No step has an unpredictable branch, and none needs
+//! bisection: the 16 keys of a node, or the 8 segments, are all compared at once, and the comparisons that hold are
+//! counted (the S-tree of Algorithmica; Khuong and Morin, "Array layouts for comparison-based searching", 2017, show
+//! that layouts and branches decide the speed, not comparisons).
 //!
 //! # Why not only one of them
 //!
-//! Buckets are quickest for segments spread over the disk but of no use where all of them are in one bucket;
-//! a tree does not care how they are spread but waits for one load, comparison and count a level (some 18
-//! cycles). Where trimming the results mispredicts a branch, which half-covered disks do in every second
-//! lookup, that latency is not hidden by the lookups that follow. Measured on a Zen 5 at 1,000 segments with
-//! holes between: bisection 26 ns, the tree alone 19, buckets 11, and 5.4 when the answer is known beforehand:
-//! the rest is the trimming. Real disks are full in front and sparse behind, so the width of a bucket is
-//! chosen by the crowds that it leaves, and the last bucket takes everything behind the table.
+//! Buckets are quickest for segments that are spread over the disk, but of no use if all segments are in one bucket. A
+//! tree does not depend on the spread, but each level costs a load, a comparison and a count, one after the other (some
+//! 18 cycles). Clipping the results may mispredict a branch, which happens in every second lookup of a half-covered
+//! disk; the latency is then not hidden by the next lookups. Measured on a Zen 5 at 1,000 segments with holes between:
+//! bisection 26 ns, the tree alone 19, buckets 11, and 5.4 when the answer is known beforehand, which is the time of
+//! clipping. Real disks are full in front and sparse behind. So the width of a bucket is chosen so that the fewest
+//! segments are in crowded buckets, and the last bucket takes everything past the end of the table.
 //!
-//! Hence the bounds: O(n) to build; a lookup costs one bucket and at most ⌈log16(n / 8)⌉ nodes however an
-//! image's author chose the segments. Keys are whole sector numbers, so the disk's size makes no difference
-//! (the reference cuts them to 32 bits and errs beyond 2 TiB).
+//! Hence the bounds: O(n) to build; a lookup costs one bucket and at most ⌈log16(n / 8)⌉ nodes, however the author of
+//! an image chose the segments. Keys are whole sector numbers, so the size of the disk makes no difference (OverlayBD,
+//! the reference implementation, cuts them to 32 bits, which is wrong beyond 2 TiB).
 //!
 //! # Instructions
 //!
-//! The two counts are written three times: AVX-512, AVX2, and plain Rust, which the compiler makes into SSE2
-//! or NEON. Which one runs is settled when the index is built ([`Simd`]), and is one predictable branch in a
-//! lookup. All three give the same answers and are tested on the same questions.
+//! The counts of keys and of segments are each written three times: in AVX-512, in AVX2, and in plain Rust, which the
+//! compiler makes into SSE2 or NEON. The variant is chosen when the index is built ([`Simd`]), and costs one
+//! predictable branch in a lookup. All three give the same answers and are tested on the same lookups.
 
 mod merge;
 mod search;

@@ -1,16 +1,17 @@
 //! One immutable layer: the place of its bytes and the sectors of the disk that they hold.
 //!
-//! Three forms of file give a layer, and all end as a sorted table of segments over one source:
+//! A layer may have three forms. Each is read as a sorted table of segments, and a source with the bytes that the
+//! segments name:
 //!
-//! * **sealed**: header, data, table, trailer. Committed and merged layers, and writable ones that were
-//!   closed. The trailer, the last 4096 bytes, has the only word on where the table is.
-//! * **unsealed pair**: a data file and a log of records beside it; see [`crate::pair`].
-//! * **sparse**: sector `s` is stored at `4096 + 512 s`, and the file's holes are the index. The form cannot
-//!   tell a discarded sector from one never written, so a discard does not hide a lower layer: that is lost
-//!   in the file, not here. Headstart reads such layers and never writes them.
+//! * **sealed**: header, data, table, trailer. Committed and merged layers have this form, and writable ones that were
+//!   closed. Only the trailer, the last 4096 bytes, tells where the table is.
+//! * **unsealed pair**: a data file, and beside it a log of records; see [`crate::pair`].
+//! * **sparse**: sector `s` is stored at byte `4096 + 512 s`, and the holes of the file take the place of a table. This
+//!   form cannot record that a sector was discarded, so data of a lower layer shows through it. Headstart reads such
+//!   layers and never writes them.
 //!
-//! The checks of a sealed layer are those of the reference (records in order, without overlap,
-//! inside the data), but sizes are bounded by the file, never by what a header claims.
+//! The checks of a sealed layer are those of OverlayBD, the reference implementation (records in order, without
+//! overlap, inside the data). In addition, sizes are checked against the length of the file, whatever a header claims.
 
 use crate::Segment;
 use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page};

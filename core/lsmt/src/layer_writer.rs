@@ -1,15 +1,15 @@
 //! Writing a sealed layer as a stream: header, data, table, trailer.
 //!
-//! The output is byte for byte what the reference's commit writes for the same segments: data contiguous from
-//! sector 8 in ascending order, recorded in pieces of at most 64 sectors that are then joined left to right
-//! while they continue each other and stay below 16383 sectors; the table padded with padding records to
-//! a multiple of 256, and the padding counted. The stream is never sought, so that it can go straight
-//! through a compressor and a hasher; the table is held in memory (16 bytes a record).
+//! The output is byte for byte the one that OverlayBD's commit writes for the same segments. The data is contiguous
+//! from sector 8 on, in ascending order. It is recorded in pieces of at most 64 sectors, and neighbouring pieces that
+//! continue each other are joined, from left to right, up to 16383 sectors. The table is filled up with padding records
+//! to a multiple of 256 records, and its recorded size includes them. The writer never seeks, so its output can go
+//! straight through a compressor and a hasher; the table is held in memory (16 bytes a record).
 //!
-//! A writer [in any order](LayerWriter::in_any_order) stores data in the order in which it is given, whatever its
-//! place on the disk, so that data which is read together is stored together. Readers of the format take it: a
-//! table is sorted by the disk's sectors, and a segment's data may be anywhere in the layer, as in a writable layer
-//! that was sealed.
+//! A writer [in any order](LayerWriter::in_any_order) stores data in the order in which it is given, whatever its place
+//! on the disk, so that data which is read together is stored together. All readers of the format accept such a layer:
+//! its table is sorted by the disk's sectors, and a segment's data may be anywhere in the layer, as in a sealed
+//! writable layer.
 
 use crate::Segment;
 use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page, UserTag};

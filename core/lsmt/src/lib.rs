@@ -1,4 +1,5 @@
-//! LSMT layers: segment index, merged view, writable layer, commit, garbage collection.
+//! Layers in OverlayBD's LSMT format (log-structured merge-tree): segment index, merged view, writable layer, commit,
+//! garbage collection.
 //!
 //! | module | content |
 //! |---|---|

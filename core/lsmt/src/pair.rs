@@ -1,9 +1,9 @@
 //! Reading an unsealed writable layer: a data file and the log of records beside it.
 //!
-//! The index file is a header page, then records in the order in which they were written; later ones win. The
-//! file's size gives their count, a partial last record is dropped, and padding records may be anywhere. This
-//! reader serves pairs made by any tool. The writable layer's own recovery, which also knows the end of its last
-//! complete group of records, is [`crate::writable`].
+//! The index file is a header page, and then records in the order in which they were written; a later record hides an
+//! earlier one. The length of the file gives the number of records; a partial last record is ignored, and padding
+//! records may be anywhere. This code reads pairs that any tool made. [`crate::writable`] opens its own pairs by
+//! itself: it also detects the end of the last complete group of records.
 
 use crate::Segment;
 use crate::format::{Flags, PAGE_SIZE, Page};

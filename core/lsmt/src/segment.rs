@@ -11,8 +11,8 @@
 //!          bits 56..64  tag       position of the layer in its stack, 0 = lowest (in memory)
 //! ```
 //!
-//! Offset and length share a word so that a search touches one cache line for both ends. On disk the
-//! tag holds what its writer left there, so readers overwrite it.
+//! Offset and length share a word so that a search touches one cache line for both ends. In a file, the tag is whatever
+//! its writer left there, so readers overwrite it.
 
 use std::fmt;
 

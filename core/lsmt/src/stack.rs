@@ -2,8 +2,8 @@
 //!
 //! The layers' tables are merged once, when the stack is made (DADI section 3.2, algorithm 2). A read is then one
 //! range lookup in the merged index and a read of each segment from the layer that it names; sectors that no segment
-//! covers are zeros (algorithm 3). Segments that are side by side in a layer's file take one call together.
-//! Reading takes no lock and allocates nothing.
+//! covers are zeros (algorithm 3). Segments that are side by side in a layer's file are read with one call. Reading
+//! takes no lock and allocates nothing.
 
 use crate::Segment;
 use crate::index::{Index, MAX_LAYERS, merge};
@@ -47,7 +47,7 @@ impl Stack {
         Ok(Self { index, sources, size, decode_unit })
     }
 
-    /// Gives the disk a size of `size` bytes: a smaller disk is cut off, and new bytes past the last segment
+    /// Returns the same stack as a disk of `size` bytes: a smaller disk is cut off, and new bytes past the last segment
     /// read as zeros.
     #[must_use]
     pub fn with_size(mut self, size: u64) -> Self {

@@ -5,43 +5,45 @@
 //! ```text
 //! data, index        a pair: data appended to one file, a log of records in the other
 //! data.1, index.1    a later pair, and so on
-//! state.json         the disk's size and parent, the pairs that count, lowest first, and the noted ends of their logs
+//! state.json         the disk's size and parent, the pairs that count, lowest first, and the least length of each log
 //! lock               locked by the process that has the disk open
-//! index.torn         the bytes that were cut off a log last, and index.torn.1 to index.torn.3 before that; for people
-//! base               a copy of the base, if its user wants one; not this module's
+//! index.torn         the bytes that were last cut off a log, kept for people to look at
+//! index.torn.1 to .3 the bytes that were cut off before
+//! base               a copy of the base, if the user wants one; this module does not use it
 //! ```
 //!
-//! The last pair is *active* and takes the writes. Pairs below it are *frozen*: nothing is added to them;
-//! they wait to be collected or committed. A read asks the active pair, for its holes the frozen pairs from
-//! the top, and for the rest the base.
+//! The last pair is *active* and takes the writes. Pairs below it are *frozen*: nothing is added to them; they wait to
+//! be collected or committed. A read looks in the active pair first. Sectors that it does not have are read from the
+//! topmost frozen pair that has them, and all others from the base.
 //!
 //! # How a write becomes durable
 //!
-//! A write reserves room at the end of the data file, writes its bytes there, and then, under a short
-//! lock, enters its run in the map in memory and its record in the list of pending ones. From then on it
-//! is seen by every reader. Since both happen under one lock, the log ends up in the order of the map,
-//! however writers overlap. A flush takes the pending records, syncs the data file, writes the records as a
-//! sealed group behind the log, and syncs that. So a record in the log always points at bytes that are
-//! there, and recovery is a replay of whole groups (`log.rs`). While the collector makes a hole in the data file, the
-//! bytes of writes go to memory first, because their file would let them wait (`data_file.rs`).
+//! A write reserves room at the end of the data file and writes its bytes there. Then, under a short lock, it enters
+//! its *run* (the sectors of the disk and their place in the file) in the map in memory, and the run's record in the
+//! list of pending ones. From then on every reader sees the write. Because both happen under one lock, the log has the
+//! same order as the map, however writers overlap. A flush takes the pending records, syncs the data file, writes the
+//! records as a sealed group at the end of the log, and syncs the log. So a record in the log always points at bytes
+//! that are in the data file, and recovery is a replay of whole groups (`log.rs`). While the collector makes a hole in
+//! the data file, the bytes of writes go to memory first, because the file system would make them wait
+//! (`data_file.rs`).
 //!
 //! For every sector, a crash leaves the last flushed content or content that was written to it later. Later content
 //! is there if its whole group reached the disk.
 //!
 //! # Failures
 //!
-//! A failed *write* (a full disk) changes nothing: the bytes that it wrote are not entered anywhere, and records that
-//! could not be logged stay pending for the next flush. After a failed *sync* no process can tell what is on
-//! the disk (the kernel forgets the pages that failed), so it is remembered: from then on all writes and
-//! flushes fail and only reads go on. Opening the disk again recovers all flushed data.
+//! A failed *write* (a full disk) changes nothing: the map does not name the bytes that it wrote, and records that
+//! could not be logged stay pending for the next flush. After a failed *sync* no process can tell what is on the disk
+//! (the kernel forgets the pages that failed). So all later writes and flushes fail, and only reads go on. Opening the
+//! disk again recovers all flushed data.
 //!
 //! # Freezing, collecting, committing
 //!
-//! All of these go on beside reads and writes, none of which waits for a file because of them.
+//! All of these run while clients read and write, and no read or write waits for a file because of them.
 //!
-//! * *Freeze*: a new pair is created and synced, `state.json` names it on top, and then it becomes the
-//!   active one. A writer that was on its way to the old pair notices when it wants to enter its run, and
-//!   writes again to the new one. The new pair may be named before it is used: it is empty.
+//! * *Freeze*: a new pair is created and synced, `state.json` names it on top, and then it becomes the active one. If a
+//!   writer finds, when it enters its run, that its pair was frozen meanwhile, it writes its bytes again to the new
+//!   pair. The new pair may be named before it is used: it is empty.
 //! * *Collect garbage*, by itself: dead blocks of the data files are punched, blocks that are partly dead are emptied
 //!   by writing their live sectors again, frozen pairs are moved into the active one piece by piece, the log is
 //!   written again without records that others cover, and runs are merged where there are too many. Each of these is a
@@ -66,10 +68,10 @@
 //! that died for good), the numbers of the generations that are still in use (`Alive`), the lock of the gate, the
 //! data that a data file keeps in memory.
 //!
-//! A reader takes `view` and the numbers only. A writer takes these and `ready`. A writer that finds too many
-//! records pending flushes first, and one that waits at the gate does steps of the collector, with all that these
-//! take. No thread waits for a file or walks all runs while it holds one of `commits`, `view`, `ready`, the numbers
-//! or the gate's lock.
+//! A reader takes only `view` and the numbers; a writer takes these and `ready`. A writer that finds too many pending
+//! records flushes first, and a writer that waits at the gate does steps of the collector, with all locks that these
+//! need. No thread waits for a file or walks all runs while it holds one of `commits`, `view`, `ready`, the numbers or
+//! the gate's lock.
 
 mod alone;
 mod batch;

@@ -1,18 +1,19 @@
 //! Stores in object stores: an OCI layout below a path of a bucket.
 //!
-//! Credentials come from the environment, in the words of each cloud's own tools (`AWS_ACCESS_KEY_ID`,
-//! `AWS_ENDPOINT`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`, ... and the machine's own role).
-//! An endpoint without TLS has to be allowed by name.
+//! Credentials come from the variables of each cloud's own tools (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`,
+//! `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`, ...) and the machine's own role. An endpoint without
+//! TLS is refused, unless [`StoreSettings::plain_http`] names it or the environment allows any (`AWS_ALLOW_HTTP`,
+//! `AZURE_ALLOW_HTTP`).
 //!
-//! A bucket's name identifies it only together with the endpoint, which the environment may name. So the store's
-//! location has both, `s3://bucket@host:port/path`, for callers that keep data from there; messages have the name as
-//! it is typed, and behind it the endpoint.
+//! A bucket's name is unique only together with the endpoint, which the environment may set. So the store's location
+//! includes both, `s3://bucket@host:port/path`: callers that cache the store's data use it as the key. Error messages
+//! have the name as the user typed it, followed by the endpoint.
 //!
 //! # Changing a tag
 //!
-//! An object store has no locks, but conditional puts. A writer reads `index.json` and its version, changes the
-//! entry, and writes it back if the version is still the same. If another writer was faster, it reads again: a
-//! change of another tag is kept beside its own, one of the same tag is a conflict, which a person decides.
+//! An object store has no locks, but conditional puts. A writer reads `index.json` and its version, changes the entry,
+//! and writes it back if the version is still the same. Otherwise it reads again: if another writer changed another
+//! tag, both changes are kept; if it changed the same tag, the result is a conflict, which a person must solve.
 
 mod admin;
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub struct StoreCounters {
 }
 
 impl StoreCounters {
-    /// Returns the sum of each pair of counters.
+    /// Adds each counter to the counter of the same name in `other`, and returns the sums.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {

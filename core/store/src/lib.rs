@@ -5,16 +5,16 @@
 //!
 //! | from the outside in | function | reason for its place |
 //! |---|---|---|
-//! | `stoppable` | ends calls when the user wants to stop | outside of all: it ends every wait |
-//! | [`retry`] | tries metadata calls again, with a deadline | a new try is a whole new call |
-//! | `directory`, `web`, `bucket`, `registry` | know addresses and tokens | a hedged request is addressed again |
-//! | `link` | bounds concurrency, lets a busy store rest | a waiting read must not hold bytes of the rate |
-//! | [`limit`] | the rate that the process may take | a second request pays for itself |
-//! | `hedge` | sends a slow demand read again | sees only the time of the request |
-//! | `http` | time-outs, one request, exactly the bytes asked for | touches the wire |
+//! | `stoppable` | ends calls when the user wants to stop | outermost, so that it ends every wait |
+//! | [`retry`] | tries metadata calls again, with a deadline | each try is a whole new call |
+//! | `directory`, `web`, `bucket`, `registry` | know addresses and tokens | a second request gets its own address |
+//! | `link` | bounds the requests at once, pauses for a busy store | a waiting read must not hold bytes of the rate |
+//! | [`limit`] | the rate that the process may take | a second request takes bytes of the rate, too |
+//! | `hedge` | sends a slow demand read a second time | measures only the time of the request |
+//! | `http` | time-outs, one request, exactly the bytes asked for | the only part that uses the network |
 //!
-//! Reads are tried once, except for a blob that is not there (yet): the pull engine knows other sources and the
-//! reader's deadline, so it retries.
+//! A read is tried once, except for a blob that is not there (yet). Further tries are the task of the pull engine,
+//! which knows other sources and the reader's deadline.
 //!
 //! | module | content |
 //! |---|---|
@@ -26,7 +26,7 @@
 //! | [`layout`] | the OCI image layout, which directories, web servers and object stores share |
 //! | [`referrers`] | artifacts that belong to a manifest |
 //! | [`stop`] | the user's request to end a command |
-//! | `silence` | warnings about stores that say nothing |
+//! | `silence` | warnings about stores that send nothing |
 //! | `upload` | a blob on its way into a store, checked against its digest |
 //! | [`media_type`] | names of documents |
 //! | [`blob_source`] | a blob of a store as a source, for copies |
@@ -35,16 +35,17 @@
 //!
 //! # A new kind of store
 //!
-//! 1. Its name: a scheme and a variant of [`Location`] in [`reference`](mod@reference); [`prefix`] tells its places
-//!    apart. The compiler finds neither the list of schemes in [`StorePrefix`]'s parser nor the texts that list the
-//!    kinds: the remedies in both modules, the options' help (`cli/command-line/src/store_args.rs`,
-//!    `cli/headstart/src/image.rs`).
-//! 2. A module with the implementation of [`Store`], whose documentation says what each kind has to override. What is
-//!    an image layout below a URL shares [`layout`]; what speaks HTTP sends by `http` behind `guard`, reads by
-//!    `link`, and writes through `upload`. An arm in [`open`], and a row in the tables above.
-//! 3. The code that asks for a kind: what other hosts may name (`fleet/peer-net/src/host/remote_commands.rs`), the
-//!    operator's commands `lease` and `image prune`, which know directories and buckets, and `attach --agent`
-//!    (`cli/headstart/src/attach/by_agent.rs`), for buckets' credentials.
+//! 1. Its name: a scheme and a variant of [`Location`] in [`reference`](mod@reference), and in [`prefix`] the
+//!    comparison of two such locations. The compiler does not report a scheme that is missing in the list of
+//!    [`StorePrefix`]'s parser, or in the texts that list the kinds: the remedies in both modules, the options' help
+//!    (`cli/command-line/src/store_args.rs`, `cli/headstart/src/image.rs`).
+//! 2. A module with the implementation of [`Store`]; the documentation of that trait says what a kind has to override.
+//!    A store that is an image layout below a URL uses [`layout`]. A store over HTTP sends its requests by `http`
+//!    behind `guard`, reads by `link`, and writes through `upload`. Then an arm in [`open`], and a row in the tables
+//!    above.
+//! 3. The code that distinguishes kinds: the stores that other hosts may name
+//!    (`fleet/peer-net/src/host/remote_commands.rs`), the operator's commands `lease` and `image prune`, which handle
+//!    directories and buckets, and `attach --agent` (`cli/headstart/src/attach/by_agent.rs`), for buckets' credentials.
 //! 4. A server of it in the test kit (`shared/testkit`), installed by `scripts/setup servers`; its faults in
 //!    `core/store/tests`; a disk on it in `cli/headstart/tests/attach`.
 //! 5. The documents: quick start (names of images), how-to pages, configuration, leases, threat model, swarm trust.

@@ -1,16 +1,19 @@
-//! [`RateLimit`]: the rate that the reads of a process, or of several, may take together.
+//! [`RateLimit`]: the rate that the reads of one process, or of several processes together, may take.
 //!
-//! A token bucket that holds a quarter of a second of the rate. A read takes its bytes before its request is sent:
-//! bytes that a server has sent cannot be held back any more, so pacing received bytes would only cap the average.
+//! A limit is a token bucket, which holds the bytes of a quarter of a second. A read takes its bytes before its request
+//! is sent. Pacing the bytes that were received would limit only the average, because bytes that a server has sent
+//! cannot be held back any more.
 //!
-//! * *Background* takes its bytes as they flow into the bucket, in turn, and never while a demand read waits.
-//! * *Demand* may overdraw the bucket by as much as it holds, so it does not wait for the bytes that background
-//!   reads took: only demand reads themselves, in sum over the rate, make it wait.
+//! * A *background* read waits for its turn among the background reads, then until the bucket has its bytes. It takes
+//!   no bytes while a demand read of the process waits.
+//! * A *demand* read may overdraw the bucket by as much as the bucket holds. So it never waits for bytes that
+//!   background reads took. It waits only if the demand reads alone exceed the rate.
 //!
 //! A cancelled read does not give its bytes back: the server may have sent them.
 //!
-//! The bucket of one process is in its memory, that of several in a file (`shared`): background reads then yield to
-//! demand reads of their own process, and those of others overdraw the bytes that they wait for.
+//! The bucket of one process is in memory, that of several processes in a file (`shared`). Background reads then give
+//! way only to demand reads of their own process; a demand read of another process overdraws the bucket, so that they
+//! wait longer.
 
 pub(crate) mod shared;
 
@@ -110,7 +113,7 @@ impl TokenFlow {
 }
 
 impl RateLimit {
-    /// Makes a limit of `rate` bytes a second for this process. 0 is treated as 1.
+    /// Makes a limit of `rate` bytes a second for reads of this process alone. A rate of 0 is treated as 1.
     #[must_use]
     pub fn new(rate: u64) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "a rate of 53 bits is past all links")]

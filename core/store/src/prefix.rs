@@ -1,7 +1,7 @@
 //! Stores that an operator allows by the beginning of their names.
 //!
 //! A prefix such as `oci://registry.lan/vm` or `https://store.lan:8443/images` allows the store of that name and those
-//! below it. The target of a request is compared: kind of store, host, port, and whole path segments.
+//! below it. Kind of store, host, port and whole path segments are compared, not the text.
 //! `oci://registry.lan/vm` allows `oci://registry.lan/vm/debian`, and neither `oci://registry.lan/vmware` nor
 //! `oci://registry.lan.example/vm`.
 

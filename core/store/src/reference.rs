@@ -7,9 +7,10 @@
 //! oci://host:port/repo:tag     a repository of an OCI registry
 //! ```
 //!
-//! Everywhere `@sha256:...` in place of `:tag` means the one with that manifest. Without either, the tag is
-//! `latest`. The selector is the text from `@sha...` or behind the last `:` of the last path component, so a directory
-//! whose name has a colon needs its tag written out, and one whose name has `@sha` in it cannot be a store.
+//! In all forms, `@sha256:...` in place of `:tag` names the image with that manifest. If a reference has neither, the
+//! tag is `latest`. In the last component of the path, the tag or digest is the text from `@sha` on, otherwise the text
+//! after the last `:`. So a reference to a directory whose name has a colon must state a tag, and a directory whose
+//! name has `@sha` in it cannot be a store.
 //!
 //! A reference never holds credentials: it appears in logs, in lists of processes and in files.
 
@@ -174,12 +175,12 @@ pub enum Location {
         scheme: BucketScheme,
         /// The bucket or container.
         bucket: String,
-        /// The path of the layout in it, without slashes at its ends; may be empty.
+        /// The path of the layout in the bucket, without slashes at its ends; may be empty.
         path: String,
     },
     /// A repository of an OCI registry.
     Registry {
-        /// The registry's name, with its port if that is written.
+        /// The registry's name, with a port if the reference has one.
         host: String,
         /// The repository: path components of lower-case letters, digits and separators.
         repository: String,

@@ -1,12 +1,13 @@
-//! Artifacts that belong to a manifest: plans, hash trees, signatures; each a manifest whose `subject` is that one.
+//! Artifacts that belong to a manifest, such as plans, hash trees and signatures. An artifact is a manifest whose field
+//! `subject` names the manifest that it belongs to.
 //!
-//! A registry may list them itself; in all other stores their list is an index of manifests under a tag made of the
-//! subject's digest ([`referrers_tag`](crate::layout::referrers_tag)): in registries that know no referrers, and in the
-//! layouts of directories, web servers and object stores. A writer that adds an artifact there reads the list,
+//! Some registries list the artifacts of a manifest themselves. In all other stores (other registries, and the layouts
+//! of directories, web servers and object stores), the list is an index of manifests under a tag made of the subject's
+//! digest ([`referrers_tag`](crate::layout::referrers_tag)). A writer that adds an artifact to such an index reads it,
 //! changes it and writes it back, and then checks that no other writer did so meanwhile.
 //!
-//! A list comes from outside: entries that make no sense are passed over, and the list proves nothing but that there
-//! may be such an artifact. Its manifest is checked against its digest when it is read.
+//! A list is not trusted: entries that are not valid are left out, and an entry does not prove that the artifact
+//! exists. An artifact's manifest is checked against its digest when it is read.
 
 use crate::MAX_MANIFEST_SIZE;
 use crate::media_type::INDEX_OCI;

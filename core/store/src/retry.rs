@@ -1,23 +1,24 @@
 //! Trying again: jittered back-off with a deadline.
 //!
-//! `Retrying` is the outermost wrapper of a store: each new try is a whole new call, which takes its turn and its
-//! tokens again. It retries metadata calls; reads pass through once, because the pull engine knows other sources and
-//! its reader's deadline.
+//! `Retrying` wraps a whole store (only `stoppable` is further out), so each new try is a whole new call, which waits
+//! for its turn and takes its tokens again. It retries metadata calls. Reads pass through once, because the pull engine
+//! knows other sources and its reader's deadline.
 //!
-//! * If a server says when to come back (`Retry-After`), no try comes before; if that is past the deadline,
-//!   once more at the deadline. For object stores that is not known: their library does not tell it.
-//! * The deadline is for beginning another try. The time of a single try is bounded by the time-outs of each of its
-//!   steps, never as a whole: a long list of tags over a slow link is no failure.
+//! * If a server asks for a pause (`Retry-After`), the next try comes after that pause; if the pause ends after the
+//!   deadline, there is one more try at the deadline. Object stores are an exception, because their library does not
+//!   report the pause.
+//! * No try begins after the deadline. A single try has no time limit as a whole, only the time-outs of each of its
+//!   steps: a long list of tags over a slow link is no failure.
 //! * A fault in a server's configuration ([`is_lasting`](headstart_block::Error::is_lasting): no ranges, a
 //!   certificate of an unknown authority) is tried again for a moment only (`LASTING`): a balancer may have sent
 //!   one request to the wrong server.
-//! * A manifest that the caller has already is asked for again with little patience (`AGAIN_LIMIT`), and the last
-//!   refusal that the store answered with is remembered: a store that says "too many requests" and then nothing is not
-//!   away.
-//! * A blob that is not there, though a manifest names it, is asked for twice more within a second
-//!   (`ABSENT_PAUSES`): registries and mirrors of several places may show a manifest before its blobs. If it stays
-//!   missing it is [`ErrorKind::NotFound`], which is not tried again. For lengths and manifests, absence is an
-//!   answer like others, at once: a mistyped tag, or a blob that is yet to be pushed.
+//! * A caller that has a manifest already asks again only for a short time (`AGAIN_LIMIT`). Then the last refusal that
+//!   the store sent is returned, if there was one, even if later tries got no answer: a store that says "too many
+//!   requests" and then nothing counts as reached.
+//! * If the store does not have a blob that a manifest names, the read is tried twice more within a second
+//!   (`ABSENT_PAUSES`), because registries and mirrors of several places may show a manifest before its blobs. If the
+//!   blob stays missing, the error is [`ErrorKind::NotFound`], which is not tried again. A missing length or manifest
+//!   is an answer at once: the tag may be mistyped, or the blob yet to be pushed.
 
 use crate::counters::{Meter, StoreCounters};
 use crate::layout::Lease;
@@ -53,8 +54,9 @@ const ABSENT_PAUSES: [u32; 2] = [2, 8];
 impl RetrySettings {
     /// Calls `call` until it succeeds or fails for good. Only failures of the kind [`ErrorKind::Unavailable`]
     /// are retried, after the pauses that these settings give, until the deadline. `failed` is called with
-    /// each error after which the call is retried. If the server asks for a pause, the next try comes after
-    /// that pause, but at the deadline if the pause ends later.
+    /// each error after which the call is retried. If the server asks for a pause, the next try comes after that pause,
+    /// but at the deadline if the pause ends later. For a lasting error ([`Error::is_lasting`]), the deadline is at
+    /// most 2 s.
     ///
     /// # Errors
     /// The error of the last call.

@@ -1,4 +1,5 @@
-//! The settings of access to stores: plain values, apart from the parts that act on them.
+//! The settings of access to stores. They are plain values, except for the rate limits and the request to stop, which
+//! all users of a value share.
 
 use crate::limit::RateLimit;
 use crate::redact::redact;
@@ -106,7 +107,8 @@ impl StoreSettings {
         self.warn_of_silence.then_some(self.first_byte_timeout)
     }
 
-    /// `true` if `host` (or `host:port`) is accessed by HTTP without TLS.
+    /// `true` if `host` (or `host:port`) is in [`plain_http`](StoreSettings::plain_http), whatever the case of its
+    /// letters: it is then accessed by HTTP without TLS.
     #[must_use]
     pub fn is_plain_http(&self, host: &str) -> bool {
         self.plain_http.iter().any(|plain| plain.eq_ignore_ascii_case(host))

@@ -21,15 +21,15 @@ pub type Copied<'a> = &'a (dyn Fn(u64) -> Result<()> + Send + Sync);
 ///
 /// | a store that | also overrides |
 /// |---|---|
-/// | sends bytes as they come | [`Store::read_stream`], which otherwise holds the whole range |
+/// | sends bytes as they come | [`Store::read_stream`], which by default reads the whole range into memory first |
 /// | can cheaply check that a manifest is unchanged | [`Store::manifest_again`] |
-/// | can be written | [`Store::prepare_to_write`], so that it refuses before data is sent |
+/// | can be written | [`Store::prepare_to_write`], so that a store that refuses does so before data is sent |
 /// | holds plans | [`Store::referrers`] and [`Store::put_referrer`], without which no plan is found |
 /// | deletes blobs that no manifest names | [`Store::drops_unnamed_blobs`] |
-/// | keeps leases | [`Store::keeps_leases`], [`Store::put_lease`] and the calls beside it |
+/// | keeps leases | [`Store::keeps_leases`], [`Store::put_lease`], [`Store::remove_lease`] |
 ///
-/// The commands `lease` and `image prune` have to know a kind that keeps leases. A method that is added here is added
-/// to the wrappers, too: `retry` and [`stop`](crate::stop) forward each by hand.
+/// If a kind of store keeps leases, the commands `lease` and `image prune` need code for it. A method that is added to
+/// this trait must also be added to its wrappers, `retry` and `stoppable`, which forward each method by hand.
 ///
 /// # Errors
 /// All calls: [`headstart_block::ErrorKind::Unavailable`] if trying again may help (time-outs, broken

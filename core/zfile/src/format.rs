@@ -20,13 +20,15 @@
 //!  78       use_dict, always 0: no writer makes dictionaries
 //!  79..84   padding, reserved
 //!  84..88   dict_size, always 0; a dictionary would be between header and frames
-//!  88       verify: 1 = a raw CRC-32C from 100007 follows each frame and counts to its length
+//!  88       verify: 1 = a raw CRC-32C from 100007 follows each frame and is counted in its length
 //!  89..512  reserved
 //! ```
 //!
-//! The six low bits of the flags have a meaning; the base layer of most published images has garbage in
-//! all others, and in the digest and the reserved bytes, because its writer did not clear its memory.
-//! So nothing reserved is looked at, and a digest or an index checksum only where bit 4 is set.
+//! A *raw* CRC-32C from `n` begins with the value `n` and is inverted neither before nor after.
+//!
+//! Only the six low bits of the flags have a meaning. In most published images, the base layer has garbage in the other
+//! bits, in the digest and in the reserved bytes, because its writer did not clear its memory. So readers ignore
+//! everything reserved, and check the digest and the index checksum only if bit 4 is set.
 //!
 //! | bit | meaning | header as first written | header overwritten at the end | trailer |
 //! |---|---|---|---|---|
@@ -37,19 +39,18 @@
 //! | 4 | digests are valid | 1 | 1 | 1 |
 //! | 5 | index is compressed: never done, ignored | 0 | 0 | 0 |
 //!
-//! Where bit 3 is set in the header it alone decides, and the trailer, which may be missing, is not looked
-//! at. Otherwise the trailer, the last 512 bytes, decides, and the header must agree on what frames look
-//! like.
+//! If bit 3 is set in the header, only the header counts: the trailer is not read, and may be missing. Otherwise the
+//! trailer, which is the last 512 bytes, counts, and the header must have the same frame size, codec and checksums.
 //!
-//! What is refused beyond the reference's own checks, because it can only be damage or malice: an index
-//! that does not start where the frames end, a number of frames that does not follow from the sizes, a
-//! frame longer than any codec makes it, a trailer whose digest is wrong.
+//! Some files that OverlayBD, the reference implementation, accepts are refused here, because they can only be damaged
+//! or malicious: an index that does not start where the frames end, a number of frames that does not follow from the
+//! sizes, a frame longer than any codec makes it, a trailer whose digest is wrong.
 
 use crate::checksum::raw;
 use crate::codec::Codec;
 use headstart_block::{Error, Result};
 
-/// Length of the header in bytes; the trailer has the same.
+/// Length of the header in bytes, which is also the length of the trailer.
 pub const HEADER_SIZE: usize = 512;
 /// Bytes of an index entry.
 pub(crate) const ENTRY_SIZE: usize = 4;

@@ -1,8 +1,8 @@
 //! Seekable compression: the OverlayBD ZFile format.
 //!
-//! A ZFile cuts its content into frames of equal size (4 to 64 KiB), compresses each on its own and ends
-//! with the list of their compressed lengths, so that any range is read by decompressing only the frames
-//! it touches. It sits between the tar wrapper of a blob and the LSMT layer within; this crate knows
+//! A ZFile cuts its content into frames of equal size (at most 64 KiB; the last may be shorter), compresses each on its
+//! own, and ends with the list of their compressed lengths. So a read decompresses only the frames that its range
+//! touches. A ZFile may itself be in the tar wrapper of a blob, and may contain an LSMT layer; this crate deals with
 //! neither.
 //!
 //! ```text

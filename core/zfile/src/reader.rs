@@ -1,23 +1,22 @@
 //! Random access to the content of a ZFile.
 //!
 //! # The way of one read
-//! The frames of the range are found by division, their places by the index. A source in memory is used
-//! in place; from any other, the compressed bytes of all frames of the range come in one read
-//! (at most [`FETCH_MAX`] at a time) into the thread's scratch. Each frame's checksum is compared, then
-//! it is decompressed: a frame wanted whole directly into the caller's buffer, a frame wanted in part
-//! into the thread's recent frame, from which the part is copied.
+//! The numbers of the frames of a range follow by division, and the index has their places. If the source is in memory,
+//! the compressed bytes are used in place. From any other source, the compressed bytes of all frames of the range are
+//! read together, at most [`FETCH_MAX`] at a time, into a buffer of the thread. Then each frame is decompressed and its
+//! checksum is compared. A frame of which all bytes are wanted is decompressed into the caller's buffer. A frame of
+//! which a part is wanted is decompressed into a second buffer of the thread, and the part is copied from there.
 //!
 //! # Small reads
-//! The thread remembers the frame that was last wanted in part, so that small sequential reads decompress
-//! it once. For lz4 the first small read decompresses only as far as it needs, which
-//! makes random reads of 4 KiB 1.3 times as quick in 16 KiB frames and 1.55 times in 64 KiB frames; if the
-//! thread comes back for more of the same frame, all of it is decompressed. That is at most two
-//! decompressions a frame.
+//! Each thread remembers the last frame of which it wanted a part, so that small sequential reads decompress the frame
+//! once. In lz4 files with checksums, the first small read decompresses only as far as it needs, which makes random
+//! reads of 4 KiB 1.3 times as quick in 16 KiB frames and 1.55 times in 64 KiB frames. If the thread then reads more of
+//! the same frame, all of it is decompressed: at most two decompressions for a frame.
 //!
 //! # What is promised
-//! A read gives the bytes that were packed, or an error that names the frame. Where frames have
-//! checksums, damage to a frame cannot go unseen. Where they have none, a frame must still decompress to
-//! exactly its length. Reads take no lock and, once a thread has met its first frame, allocate nothing.
+//! A read gives the bytes that were packed, or an error that names the frame. If frames have checksums, damage to a
+//! frame is detected. Without checksums, a read only checks that each frame decompresses to exactly its length. Reads
+//! take no lock and, after the first frame that a thread reads, allocate nothing.
 
 use crate::checksum::{self, raw};
 use crate::codec::Codec;

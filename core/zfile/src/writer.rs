@@ -1,18 +1,19 @@
-//! Streaming packer: bytes in, a ZFile out, the same for any number of threads and any cut of the input.
+//! Streaming packer: bytes in, a ZFile out. The ZFile does not depend on the number of threads, nor on how the input is
+//! divided into writes.
 //!
 //! # The way of the bytes
-//! Input gathers in a batch of [`BATCH_SIZE`] bytes, a whole number of frames. A full batch is compressed by
-//! the pool's threads or, while they have enough to do or there are none, by the caller's;
-//! then input that comes in large pieces is compressed in place. A bounded number of batches is under
-//! way, and the pool gives them back in order. Compressed batches go to the inner writer, one write each,
-//! and the lengths of their frames to the index. [`ZFileWriter::finish`] compresses the
-//! rest (only the last frame of all may be short) and appends index and trailer. The header is never
-//! overwritten: the inner writer need not seek, and uploads can begin at once.
+//! Input is collected in a batch of [`BATCH_SIZE`] bytes, a whole number of frames. A full batch is compressed by a
+//! thread of the writer's pool. The caller's thread compresses it instead if there is no pool, or if each thread of
+//! the pool has enough work; input that comes in large pieces is then compressed without being copied first. A bounded
+//! number of batches is under way. Compressed batches go to the inner writer in the order of the input, one write each,
+//! and the lengths of their frames to the index. [`ZFileWriter::finish`] compresses the rest (only the last frame of
+//! all may be short), and appends index and trailer. The header is never overwritten, so the inner writer need not
+//! seek, and uploads can begin at once.
 //!
 //! # Errors
-//! An error of the inner writer or of a codec comes back from the call in which it shows, at most
-//! the batches under way later than its cause; from then on every call fails. What the inner writer has
-//! got until then is no ZFile. Dropping a writer without [`ZFileWriter::finish`] ends its threads.
+//! An error of the inner writer or of a codec is returned by the call that finds it. That may be a later call than the
+//! one that passed the bytes, because some batches are under way meanwhile. From then on every call fails, and the
+//! bytes that the inner writer has are not a ZFile. Dropping a writer without [`ZFileWriter::finish`] ends its threads.
 //!
 //! # Memory
 //! Two buffers of a batch's size for each batch under way, plus codec contexts, plus 4 bytes for each frame
@@ -150,7 +151,8 @@ impl<W: Write> ZFileWriter<W> {
     /// description of the ZFile.
     ///
     /// # Errors
-    /// Errors of `out`; if an earlier call failed, the cause of that failure.
+    /// Errors of `out`; [`ErrorKind::Invalid`] for more than 10^9 frames; if an earlier call failed, the cause of that
+    /// failure.
     pub fn finish(self) -> Result<(W, ZFileInfo)> {
         self.finish_locating(0).map(|(out, info, _)| (out, info))
     }

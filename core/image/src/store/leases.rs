@@ -41,9 +41,9 @@ pub struct HeldImage {
     pub image: Image,
     /// The bytes of the image's manifest.
     pub bytes: Vec<u8>,
-    /// The lease. Dropping it ends it, unless it names a record file that still exists (`record` of
-    /// [`ImageStore::hold`]). `Err` gives the reason that no lease could be written; the image can be read
-    /// anyway, but may be deleted.
+    /// The lease. Dropping this value ends the lease, unless the lease names a record file that still exists (`record`
+    /// of [`ImageStore::hold`]). `Err` gives the reason that no lease could be written; the image can be read anyway,
+    /// but may be deleted.
     pub lease: Result<HeldLease>,
 }
 
@@ -164,8 +164,8 @@ impl ImageStore {
         Ok(found.into_iter().map(judge).collect())
     }
 
-    /// Removes a lease. If the lease is of a writable directory and its image has no tag, prunes keep the image
-    /// as long as if it had lost its last tag now. A lease that is not there any more is not an error.
+    /// Removes a lease. If it is of a writable directory and its image has no tag, the time for which prunes keep an
+    /// untagged image starts now. A lease that is not there any more is not an error.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if another process holds the store's lock for too long; errors of reading the

@@ -19,7 +19,7 @@ const COPY_CHUNK: usize = 1 << 20;
 /// The space that the files of a writable disk take, and how much of it is live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WritableUsage {
-    /// Bytes that all data and index files of the disk take.
+    /// Bytes that all data and index files of the disk take, without the holes that garbage collection made.
     pub file_bytes: u64,
     /// Bytes of stored data that reads can still return.
     pub live_bytes: u64,

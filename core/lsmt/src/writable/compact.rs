@@ -9,9 +9,9 @@ use std::path::Path;
 /// The result of [`WritableDisk::compact`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Compaction {
-    /// Bytes on its file system that the files of the directory took before.
+    /// Bytes of the file system that the files of the directory took before.
     pub before_bytes: u64,
-    /// Bytes on its file system that the files of the directory take now.
+    /// Bytes of the file system that the files of the directory take now.
     pub after_bytes: u64,
     /// Bytes of stored data that reads can still return.
     pub live_bytes: u64,

@@ -30,9 +30,9 @@ impl Load {
         }
     }
 
-    /// Returns the pause before the next step of garbage collection, after one that took `took`; at most 100
-    /// ms. The pause becomes shorter, and then zero, as garbage comes near the amount at which writes wait. It is
-    /// always zero unless the load is [`Load::Busy`].
+    /// Returns the pause before the next step of garbage collection, after a step that took `took`; at most 100 ms. The
+    /// pause becomes shorter, and then zero, as garbage comes near the amount at which writes wait. The result is
+    /// always zero unless `self` is [`Load::Busy`].
     #[must_use]
     pub fn pause(self, space: &SpaceStatus, took: Duration) -> Duration {
         match (self, space.garbage_percent) {

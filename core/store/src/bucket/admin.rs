@@ -54,8 +54,8 @@ impl Bucket {
         self.store.judged_leases(now, look, None).await
     }
 
-    /// Removes a lease. If the image of the lease has no tag, prunes keep the image as long as if it had lost
-    /// its last tag now. A lease that is not there any more is not an error.
+    /// Removes a lease. If its image has no tag, the time for which prunes keep an untagged image starts now. A lease
+    /// that is not there any more is not an error.
     ///
     /// # Errors
     /// Errors of the store.

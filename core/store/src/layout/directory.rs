@@ -42,8 +42,8 @@ const NEW: &str = ".new-";
 /// The time after which a message says that the lock is waited for.
 const LOCK_TOLD: Duration = Duration::from_secs(2);
 
-/// The maximum duration for which an attach of a disk waits for the store's lock: 30 s. The guest waits as
-/// long.
+/// The maximum duration for which an attach of a disk waits for the store's lock: 30 s. The start of the guest is
+/// delayed by that wait.
 pub const ATTACH_LOCK_LIMIT: Duration = Duration::from_secs(30);
 
 /// The longest time that all others wait for the lock, in seconds: a prune of a large store takes minutes.
@@ -257,13 +257,14 @@ impl LayoutDir {
         Ok(bytes)
     }
 
-    /// Adds to `error` that it is about this store.
+    /// Names this store as the thing that `error` is about, unless the error names a thing already.
     #[must_use]
     pub fn about(&self, error: Error) -> Error {
         error.about(format!("image store {}", self.root.display()))
     }
 
-    /// Adds to `error` that it is about the blob `digest` of this store.
+    /// Names the blob `digest` of this store as the thing that `error` is about, unless the error names a thing
+    /// already.
     #[must_use]
     pub fn about_blob(&self, error: Error, digest: &Digest) -> Error {
         error.about(format!("blob {digest} of {}", self.root.display()))

@@ -12,15 +12,15 @@ use std::collections::BTreeSet;
 const LEADING: [&str; 5] =
     [MANIFEST_OCI, MANIFEST_DOCKER, INDEX_OCI, INDEX_DOCKER, "application/vnd.oci.artifact.manifest.v1+json"];
 
-/// `true` if documents of this media type refer to other documents or blobs, as manifests and indexes do.
-/// Also `true` for `None`, because a document of unknown type may.
+/// `true` if documents of this media type refer to other documents or blobs, as manifests and indexes do. Also `true`
+/// for `None`, because a document of unknown type may do so.
 #[must_use]
 pub fn leads_further(media_type: Option<&str>) -> bool {
     media_type.is_none_or(|media_type| LEADING.contains(&media_type))
 }
 
-/// Adds all digests that occur anywhere in the JSON document `value` to `found`. Those that it describes as
-/// manifests or indexes are also added to `leading`.
+/// Adds all digests that occur anywhere in the JSON document `value` to `found`. Digests in objects whose `mediaType`
+/// is that of a manifest or an index are also added to `leading`.
 pub fn collect_digests(value: &Value, found: &mut BTreeSet<Digest>, leading: &mut Vec<Digest>) {
     match value {
         Value::String(text) => found.extend(text.parse::<Digest>().ok()),

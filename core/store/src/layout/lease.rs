@@ -92,7 +92,7 @@ pub enum LeaseHolder {
         dir: PathBuf,
         /// The UUID of the disk in the writable directory.
         uuid: String,
-        /// The id of the file system that the directory is on, as text. Two ids are only ever compared.
+        /// The id of the file system that the directory is on, as text. The id only serves to be compared with another.
         filesystem: String,
     },
 }
@@ -346,9 +346,8 @@ pub struct FoundLease {
 }
 
 impl FoundLease {
-    /// `true` if the lease is damaged because a power failure interrupted its writing. The power failure also
-    /// ended the process that wrote the lease, so the lease is over. Only leases of disks that are not to be
-    /// started again can be torn.
+    /// `true` if the lease is damaged, is not locked, and by its name is of a disk that is not to be started again. A
+    /// power failure then interrupted its writing, and also ended the process that wrote it, so the lease is over.
     #[must_use]
     pub fn is_torn(&self) -> bool {
         let is_none = self.lease.as_ref().is_err_and(|e| e.kind() == ErrorKind::Corrupt);
@@ -380,8 +379,8 @@ pub fn undecided(error: &Error, store: &str, id: &str) -> String {
     )
 }
 
-/// A lease in a directory store that this process holds by a lock. Dropping this value ends the lease, unless
-/// the lease names a record file that still exists, because the disk is then to be started again.
+/// A lease in a directory store, whose file this process has locked. Dropping this value ends the lease, unless the
+/// lease names a record file that still exists, because the disk is then to be started again.
 #[derive(Debug)]
 pub struct HeldLease {
     dir: GuardedDir,
@@ -392,8 +391,8 @@ pub struct HeldLease {
 }
 
 impl HeldLease {
-    /// Ends the lease, even if the disk's record file still exists. For a disk that is not to be started
-    /// again.
+    /// Ends the lease, even if the disk's record file still exists. The caller uses this if the disk is not to be
+    /// started again.
     pub fn release(mut self) {
         self.record = None;
     }

@@ -68,7 +68,7 @@ pub struct PruneInput<'a> {
     pub blobs: Vec<StoredBlob>,
     /// The leases that are valid.
     pub leases: Vec<Lease>,
-    /// The images whose leases have just ended. They are kept as long as if they had lost their last tag now.
+    /// The images whose leases have just ended. If such an image has no tag, the time for which it is kept starts now.
     pub ended: BTreeSet<Digest>,
     /// The images that are recorded to have lost their last tag, with the record of each.
     pub marks: BTreeMap<Digest, Mark>,

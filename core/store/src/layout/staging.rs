@@ -40,7 +40,8 @@ pub enum StalePolicy {
     Count,
 }
 
-/// The result of [`remove_stale`]: the leftovers of dead writers, and a fact about the living ones.
+/// The result of [`remove_stale`]: the leftovers of writers that died, and the effect of the running writers on a
+/// prune.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Living {
     /// The number of staging directories whose writers died.

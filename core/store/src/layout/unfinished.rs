@@ -24,7 +24,7 @@ use tempfile::TempPath;
 /// Length in bytes from which on a blob is worth going on with.
 const WORTH_KEEPING: u64 = 4 << 20;
 
-/// A blob that is being written to a file out of sight, and then published.
+/// A blob that is being written to a file that readers of the store do not see, and is then published.
 #[derive(Debug)]
 pub struct Unfinished {
     file: File,

@@ -87,8 +87,8 @@ fn now_nanos() -> u64 {
 }
 
 /// Sets the rate limit in the file at `path` to `rate` bytes a second, for all processes that share it.
-/// `None` removes the limit; 0 is treated as 1. The file is created if it does not exist. If a process that
-/// is stopped holds the file's lock, the rate is changed anyway after a second.
+/// `None` removes the limit; a rate of 0 is treated as 1. The file is created if it does not exist. If another process,
+/// perhaps a suspended one, holds the file's lock for a second, the rate is changed without the lock.
 ///
 /// # Errors
 /// Errors of creating, locking or writing the file.
