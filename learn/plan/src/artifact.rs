@@ -1,14 +1,14 @@
 //! Plans as one file, from which attaching a disk reads only the parts that it needs.
 //!
-//! The file has a section for each image, for each set of similar images that plans can be taken from
-//! ([`zero_shot`](crate::zero_shot)), and for each layer (`container.rs` gives their places in the file). The head
-//! has the origin of the plans, and an index: the images, the tiers by their keys, the layers, each sorted.
-//! [`PlanFile::open`] reads the head alone, in one piece with the trailer unless it is very large, and copies no
-//! name of it; [`PlanFile::choose`] searches the index and reads and checks one section.
+//! The file has a section for each image, for each set of several similar images that get common plans
+//! ([`zero_shot`](crate::zero_shot)), and for each layer. The head of the file has the settings that the plans were
+//! made with, and a sorted index of the images, the sets and the layers. [`PlanFile::open`] reads the head alone,
+//! mostly by one read of the file's end. [`PlanFile::choose`] searches the index, then reads and checks one section or
+//! two.
 //!
-//! In a section, the blocks of a group's plans come once, with their masks, sorted. A plan is a list of places among
-//! these blocks; a plan that is equal to an earlier one is a reference to it. Beside each block there is the time of
-//! its first read; files of version 1 lack these times, and are read anyway.
+//! In a section, each block of a group's plans is stored once, with its mask of slices and the average time of its
+//! first read; the blocks are sorted. A plan is a list of positions among these blocks, or a reference to an equal
+//! earlier plan. Files of version 1 have no times of first reads, and can still be read.
 
 mod section;
 #[cfg(test)]

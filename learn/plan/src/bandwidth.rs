@@ -57,8 +57,8 @@ impl From<ByteRate> for Bandwidth {
     }
 }
 
-/// A range of bandwidths that share plans, in MB/s of 10^6 bytes: the lower bound is included, the upper
-/// bound is not.
+/// A range of bandwidths, in MB/s of 10^6 bytes. Plans are made for some bandwidths of each range
+/// ([`representatives`](Self::representatives)). The lower bound is included, the upper bound is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Bin {
     /// Below 10.

@@ -1,8 +1,8 @@
 //! The blocks that an image's traces name, numbered densely.
 //!
-//! A disk may have a million blocks, of which its boots read a few hundred. All learning code names those by
-//! small numbers, so that the data of a block is in an array. Numbers are given in the order of arrival and
-//! never change: adding a trace touches nothing that was learned before.
+//! A disk may have a million blocks, of which its boots read a few hundred. Learning gives these few hundred small
+//! numbers ([`BlockId`]), so that data of blocks are stored in arrays by id. Ids are given in the order in which blocks
+//! are added, and never change: adding a trace changes nothing that was learned before.
 
 use headstart_block::{BLOCK_SIZE, Error, Result};
 

@@ -1,15 +1,15 @@
 //! A trace reduced to the data that learning needs.
 //!
 //! Offsets become blocks of a [`BlockTable`] and masks of their slices; writes are dropped, because they are served
-//! locally (paper, section 3.2). Beside the reads, in the order of arrival, there are three tables made once, so
-//! that an evaluation need not walk the reads:
+//! locally (paper, section 3.2). A compact trace has its reads in the order of arrival, and three tables that are made
+//! once, so that an evaluation need not walk all reads:
 //!
-//! * *blocks*, in the order of their first access among the first [`READS_MAX`] reads. Only a first access can miss a
-//!   block that was not requested before, so only first accesses move the model's clock. With each block there are
-//!   the arrival times of the reads that are in this block alone, and running sums of these times. A binary search
-//!   then finds how many of these reads come before the block arrives, and how long they wait;
-//! * *wide* reads, which are in several blocks: few, examined one by one;
-//! * *fresh* reads, the first to access some slice: a guest that waits for its reads can only ever wait for these.
+//! * *Blocks*, in the order of their first access among the first [`READS_MAX`] reads. Only the first access of a block
+//!   can cause a request for it, so an evaluation ([`hits`](crate::evaluate::hits)) visits only first accesses. With
+//!   each block there are the arrival times of the reads that are in this block alone, and running sums of these times.
+//!   A binary search then finds how many of these reads come before the block arrives, and how long they wait.
+//! * *Wide* reads: the reads that are in several blocks. They are few, and are examined one by one.
+//! * *Fresh* reads: each is the first to access some slice. A guest that waits for its reads can wait only for these.
 
 use crate::block_table::{BlockId, BlockTable};
 use headstart_block::{BLOCK_SIZE, ByteRange, SLICE_SIZE, exact, saturating};

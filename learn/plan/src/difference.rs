@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// An image whose plans differ between two files of plans.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ImageDifference {
-    /// The name that the boots have for the image.
+    /// The id of the image, as its traces have it.
     pub image: String,
     /// The size of the image's disk in bytes; 0 if it is unknown.
     pub size: u64,

@@ -3,11 +3,11 @@
 //! | module | clock | result |
 //! |---|---|---|
 //! | [`hits`] | open loop: reads arrive as recorded (the paper's model) | hit rate, accuracy, waits |
-//! | [`online`] | open loop, read by read, for policies that decide as they go | as [`hits`] |
+//! | [`online`] | open loop, read by read, for policies that decide during the boot | as [`hits`] |
 //! | [`boot`] | closed loop: a guest that waits reads later | the delay of the boot |
 //! | [`bound`] | both | bounds that no order can beat |
 //!
-//! All count in whole nanoseconds, so that simulators that follow the same rules agree to the last digit.
+//! All modules count in whole nanoseconds, so that simulators that follow the same rules agree to the last digit.
 
 pub mod boot;
 pub mod bound;

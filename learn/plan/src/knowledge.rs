@@ -1,23 +1,24 @@
-//! The knowledge of a data set, image by image; it can be written to a file, and learn more later.
+//! Everything learned from a data set, image by image. It can be written to a file, and can learn more later.
 //!
 //! # The data that is kept of an image
 //!
-//! An image has its blocks, the metadata of its creations ([`Profile`](crate::zero_shot::Profile)), and
-//! fingerprints of the traces that were read. The first traces of an image, 256 of them, *found* it: until then
-//! they are all kept, packed ([`Packed`](crate::compact_trace::Packed)), and its groups are made again from all of them
-//! whenever they are wanted. Then the groups are final: each has its statistics and a few traces, and a further
-//! trace goes to the nearest group of its category. So:
+//! For an image these are kept: its blocks, the metadata of its creations ([`Profile`](crate::zero_shot::Profile)), and
+//! fingerprints of the traces that were read. The first 256 traces of an image that have enough reads
+//! ([`founding`](KnowledgeSettings::founding)) determine its groups. Until there are so many, all traces are kept,
+//! packed ([`Packed`](crate::compact_trace::Packed)), and the groups are made again from all of them whenever they are
+//! needed. Then the groups are final: each keeps its statistics and a few traces, and a further trace joins the nearest
+//! group of its category. So:
 //!
-//! * The knowledge is a function of the traces in their order: it does not matter if they come at once or day by
-//!   day, nor on how many threads they are read. A further day costs only that day's traces: the others are not
-//!   read again, and need not even be there any more.
-//! * Memory does not grow with the traces of an image: the data of one is bounded.
-//! * An image that had too few traces to make groups of, or none but outliers, makes them as soon as it has enough.
+//! * The result depends only on the traces and their order. It does not matter if they come at once or day by day, nor
+//!   on how many threads they are read. Learning from a further day reads only the traces of that day; the earlier ones
+//!   may be gone.
+//! * The memory for an image is bounded, except for a fingerprint of eight bytes for each of its traces.
+//! * An image that had too few traces to make groups of, or only outliers, gets groups as soon as it has enough traces.
 //!
 //! # Threads
 //!
-//! Images are learned side by side, the largest first. One that has more than its share of all traces is learned by
-//! itself, while all threads read.
+//! Images are learned side by side, the largest first. An image with more traces than the share of one thread is
+//! learned alone, with its traces read by all threads.
 
 mod file;
 mod image;
@@ -52,7 +53,7 @@ pub struct KnowledgeSettings {
 }
 
 impl Default for KnowledgeSettings {
-    /// Settings with 256 founding traces; of these and of later ones, 32 a group are kept.
+    /// Settings with groups that are final after 256 traces, and with up to 32 traces kept in each group.
     fn default() -> Self {
         let model = preprocess::ModelSettings { kept_max: 32, ..preprocess::ModelSettings::default() };
         Self { model, founding: 256, faster: 1 }
@@ -138,7 +139,7 @@ impl Knowledge {
     }
 
     /// Learns from the trace of one more boot. Returns `false`, and changes nothing, if that boot was learned
-    /// before.
+    /// before. Boots are told apart by volume, host and time of creation; a boot without a volume counts as new.
     pub fn learn_one(&mut self, trace: &Trace) -> bool {
         let key = RecordedImage::of(&trace.creation);
         let new = || ImageKnowledge::new(&key, self.settings);

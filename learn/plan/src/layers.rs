@@ -1,15 +1,15 @@
-//! The knowledge of layers: an image that shares layers with a known one starts with the knowledge of those
-//! (`docs/design-learning.md`).
+//! Plans for an image from the plans of other images that share layers with it (`docs/design-learning.md`).
 //!
-//! A layer is in the disk's own address space: the content of an image at a place is that of the topmost layer that has
-//! something there. So a part of a disk that two images take from the same layer has the same bytes at the same
-//! place in both, and what boots of one read of it is evidence for the other, better than equal metadata are, which
-//! are only a guess that two images are alike.
+//! A layer uses the disk's own addresses: at each place, a disk has the content of the topmost layer that has something
+//! there. So a range that two disks take from the same layer has the same bytes at the same place on both. The reads of
+//! one image's boots in that range are therefore evidence for the other image, and better evidence than equal metadata,
+//! by which one can only guess that two images are alike.
 //!
-//! [`LayerMap`] has the layer that each slice of a disk comes from. The plans of an image with a map fall apart into
-//! those of its layers ([`LayerPlans`]): each item with its *position*, the number of slices that its plan pulls before
-//! it, which at a bandwidth is a time. The plan of a new image is the union over its known layers of the slices
-//! that it, too, takes from them, by position: if all come from one image, in that image's order.
+//! [`LayerMap`] has the layer that each slice of a disk comes from. The plans of an image with a map are divided among
+//! its layers ([`LayerPlans`]). Each item keeps its *position*: the number of slices that the plan pulls before the
+//! item, which stands for a time at a given bandwidth. The plan of a new image then has the slices that the image takes
+//! from layers with plans, and that these plans contain, in the order of their positions. If all come from the plan of
+//! one image, this is the order of that plan.
 
 use crate::encoding::{Reader, Writer};
 use crate::plans::{Centroid, FirstRead, GroupPlans, RatedPlan, named};

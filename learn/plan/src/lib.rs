@@ -1,7 +1,8 @@
 //! Learning from traces: the ranges to preload, and their order.
 //!
-//! The crate is pure: no clock, no I/O except through its arguments, and no randomness but from a seed. Sources:
-//! "the paper" is ThinkAhead (FAST'26), whose section a module names.
+//! The crate is pure: no clock, no I/O except through its arguments, and no randomness but from a seed. "The paper" is
+//! ThinkAhead (FAST'26) in all modules; each module names the sections that it follows. The paper's *artifact* is its
+//! published simulator.
 //!
 //! | module | content |
 //! |---|---|
@@ -10,14 +11,14 @@
 //! | [`statistics`] | sums over many traces for each block, so that training is incremental |
 //! | [`evaluate`] | the value of an order of preloading on recorded boots |
 //! | [`similarity`] | the similarity of two boots |
-//! | [`preprocess`] | outliers, categories, groups, centroids |
+//! | [`preprocess`] | the division of an image's traces into groups of similar ones, without outliers |
 //! | [`policy`] | ways to make an order of preloading |
-//! | [`knowledge`] | the knowledge of a data set, image by image |
+//! | [`knowledge`] | everything learned from a data set, image by image |
 //! | [`train`] | from knowledge to plans |
 //! | [`artifact`] | plans as one file |
 //! | [`plans`] | the results of training: plans by group and bandwidth |
 //! | [`difference`] | the differences between two files of plans |
-//! | [`layers`] | the knowledge of layers, for images that share some with a known one |
+//! | [`layers`] | plans for an image from the plans of other images that share layers with it |
 //! | [`overlaybd_trace`] | the trace files of another prefetcher: read as plans, written from plans |
 //! | [`zero_shot`] | the choice of traces to learn from for an image that has none |
 //! | [`bandwidth`] | bandwidths, and the bins that plans are made for |

@@ -7,17 +7,18 @@
 //! 24   ..  records of 24 bytes:  0  1  'R'
 //!                                4  4  layer, 0 = lowest
 //!                                8  8  length in bytes
-//!                                16 8  offset in the layer's file as it is decompressed, out of its tar
+//!                                16 8  offset in the layer's file (decompressed, without its tar archive)
 //! ```
 //!
-//! All little endian; the bytes between are padding, which recorders leave as they found it and we write as zeros. A
-//! file has nothing behind its records. The prefetcher reads each record into a buffer of [`RECORD_MAX`] bytes without
-//! checking its length, so longer ones are never written here, though they are read.
+//! All numbers are little endian. The bytes between the fields are padding: recorders leave arbitrary bytes there, and
+//! [`encode`] writes zeros. Nothing follows the records. The prefetcher reads the data of each record into a buffer of
+//! [`RECORD_MAX`] bytes without checking the record's length, so [`encode`] writes no longer records; [`parse`] accepts
+//! them.
 //!
-//! Such a trace names places in layers' files, a plan places on the disk. The image's [`LayerExtent`]s translate
-//! between the two: its merged index. Data that an upper layer hides is on no disk, nor are the layers' own headers and
-//! tables, which a recorded trace begins with: they are left out. In the other direction a slice becomes all the
-//! parts of layers that it consists of.
+//! Such a trace has ranges of layers' files; a plan has ranges of the disk. The image's [`LayerExtent`]s (its merged
+//! index) translate between the two. Ranges of a layer that are not on the disk are left out: data that an upper layer
+//! hides, and the layer's own header and tables, with which a recorded trace begins. In the other direction, a slice
+//! becomes all the ranges of layers that it consists of.
 
 use crc_fast::{CrcAlgorithm, Digest};
 use headstart_block::{BLOCK_SIZE, ByteRange, Error, PlanItem, Result, SLICE_SIZE};
@@ -124,7 +125,7 @@ fn parse_record(bytes: &[u8]) -> Option<LayerRead> {
 }
 
 /// Returns the content of a trace file with these records, in their order. Records longer than [`RECORD_MAX`] are
-/// cut into several.
+/// cut into several; empty ones are left out.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Unsupported`] if the file would be longer than [`TRACE_MAX`].
@@ -190,8 +191,8 @@ pub fn of_plan(items: &[PlanItem], extents: &[LayerExtent], disk_size: u64) -> V
 }
 
 /// Translates the records of a trace into a plan for a disk of `disk_size` bytes: blocks in the order of
-/// their first read, each with all slices that are read. Bytes of layers that are not on the disk are left
-/// out.
+/// their first read, each with all slices of which a byte is read. Bytes of layers that are not on the disk are left
+/// out. `extents` may be in any order.
 #[must_use]
 pub fn plan(records: &[LayerRead], extents: &[LayerExtent], disk_size: u64) -> Vec<PlanItem> {
     let mut by_layer: Vec<LayerExtent> = extents.iter().copied().filter(|extent| extent.len > 0).collect();

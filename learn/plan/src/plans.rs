@@ -31,8 +31,8 @@ pub struct GroupPlans {
     pub centroid: Centroid,
     /// The plans of the group, one for each bandwidth, in ascending order of bandwidth; at least one.
     pub plans: Vec<RatedPlan>,
-    /// The average first reads of the blocks in the plans, in ascending order of block, each block once.
-    /// Blocks without a known first read are left out.
+    /// The average times at which boots first read the blocks of the plans, in ascending order of block, each block
+    /// once. Blocks for which this time is unknown are left out.
     pub first_reads: Arc<[FirstRead]>,
 }
 

@@ -1,14 +1,17 @@
-//! From an image's traces to groups of like ones (paper, section 5.2).
+//! The division of an image's traces into groups of similar ones (paper, section 5.2). The numbers here are the
+//! defaults of [`ModelSettings`].
 //!
-//! 1. Traces with hardly a read are *outliers*; so are those in the 2.5% that read the fewest blocks and the 2.5%
-//!    that read the most. They are counted by reason.
-//! 2. The density of the numbers of distinct blocks has peaks: *categories*, cut at the lowest point between
-//!    neighbouring peaks ([`density`]). They split boots by the amount that they read.
-//! 3. Within a category, traces that correlate are a *group*: communities ([`louvain`]) of at most 256 of them, the
-//!    rest by the nearest centroid. They split boots by the order of their reads, so the vectors contain the order.
-//! 4. A group's *centroid* is the trace with the highest sum of similarities to the others.
+//! 1. Traces with fewer than ten reads are *outliers*; so are the 2.5% of the traces that read the fewest blocks, and
+//!    the 2.5% that read the most. They are left out, and counted by reason.
+//! 2. The density of the numbers of distinct blocks that traces read has peaks. The traces around one peak are a
+//!    *category*; categories are cut at the lowest density between neighbouring peaks ([`density`]). So categories
+//!    divide boots by the amount that they read.
+//! 3. Within a category, traces that correlate are a *group*. Up to 256 traces are compared pair by pair and divided
+//!    into communities ([`louvain`]); each other trace joins the group with the nearest centroid. Groups divide boots
+//!    by the order of their reads, which the compared vectors ([`Vector`]) therefore contain.
+//! 4. The *centroid* of a group is the trace with the highest sum of similarities to the others.
 //!
-//! [`ImageModel`] keeps the result, and takes further traces without reading the others again.
+//! [`ImageModel`] keeps the result, and takes further traces without the earlier ones.
 
 use crate::best::first_best;
 use crate::block_table::BlockTable;
@@ -175,9 +178,9 @@ impl<K: Kept> ImageModel<K> {
         model
     }
 
-    /// Adds a trace to that group of its category whose centroid is most similar to it. Returns the index of the
-    /// group; `None` if the trace is an outlier, which is then only counted, or there are no groups. The other traces
-    /// are not needed.
+    /// Adds a trace to the group of its category (if the category has none, of all categories) whose centroid is most
+    /// similar to the trace. Returns the index of the group. `None` if the trace is an outlier, which is then only
+    /// counted, or if there are no groups. The traces that were added before are not needed.
     pub fn add(&mut self, trace: &CompactTrace) -> Option<usize> {
         if self.drops(trace) {
             return None;

@@ -1,9 +1,9 @@
 //! The similarity of two boots: the Pearson correlation of vectors over the blocks (paper, section 5.2).
 //!
-//! A vector has a number for each block. With *counts*, boots that read the same blocks equally often are equal,
-//! in any order; with *order*, a block's entry is the earliness of its first read: 1 for the first down to nearly 0
-//! for the last, and 0 if it was not read at all. Reordering moves these, so that order tells boots apart that counts
-//! cannot.
+//! A vector has a number for each block. With [`Feature::Counts`] it is the number of reads, so boots that read the
+//! same blocks equally often are equal, in whatever order they read. With [`Feature::Order`] it is the earliness of the
+//! block's first read: 1 for the first block, down to nearly 0 for the last, and 0 for a block that was not read. So
+//! this feature also distinguishes boots that read the same blocks in another order.
 
 use crate::best::first_best;
 use crate::compact_trace::CompactTrace;

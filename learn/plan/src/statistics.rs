@@ -1,9 +1,9 @@
-//! Statistics of each block over many traces: sums and extremes, so that traces can be added one by one, and those
-//! of two parts of a data set be merged (sufficient statistics of the paper's score, section 5.3).
+//! Statistics of each block over many traces: sums and extremes, so that traces can be added one by one, and the
+//! statistics of two parts of a data set can be merged. The paper's score (section 5.3) needs no more than these.
 //!
-//! Times count from the trace's first read, in microseconds. The numbers for the reads that hit rates count, the
-//! first 3,000, and for all, are kept apart: an order for hits gains nothing from later ones, but a guest waits for
-//! these too.
+//! Times count from the trace's first read, in microseconds. There are separate numbers for all reads and for the first
+//! 3,000 reads of a trace, which hit rates count: an order for hits gains nothing from later reads, but a guest waits
+//! for these too.
 
 use crate::block_table::{BlockId, BlockTable};
 use crate::compact_trace::{CompactTrace, READS_MAX};

@@ -1,9 +1,9 @@
 //! Training: from the knowledge of images to plans.
 //!
-//! Each image has plans for its largest groups, and each group for all wanted bandwidths. An image without a trace to
-//! learn from gets plans that are made from similar images ([`zero_shot`](crate::zero_shot)): the reads of these are
-//! merged by the number of the block (`merged.rs`), once for each set of similar images that can be chosen, so that
-//! choosing is a lookup ([`Plans::choose`]).
+//! Each image gets plans for its largest groups: one plan for each group and each requested bandwidth. An image without
+//! traces gets plans that are made from similar images ([`zero_shot`](crate::zero_shot)), whose reads are merged by the
+//! number of the block. Such plans are made once for each set of similar images that can be chosen, so that choosing
+//! plans for a disk is only a lookup ([`Plans::choose`]).
 //!
 //! The same knowledge and configuration give the same plans, with any number of threads.
 
@@ -36,7 +36,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The maximum number of groups of an image that plans are made for; the largest are chosen.
+/// The maximum number of groups of an image that plans are made for; the largest are chosen. Groups with less than a
+/// fiftieth of the image's traces get no plans either.
 pub const GROUPS_MAX: usize = 8;
 
 /// The least share of the image's traces of a group with plans: one in this number.
@@ -61,8 +62,8 @@ pub struct TrainConfig {
 }
 
 impl Default for TrainConfig {
-    /// Settings with the product's policy, for the delay of a boot that waits 20 ms for a reply, at the
-    /// representatives of all bins.
+    /// Settings with the default policy ([`DEFAULT`]), for the delay of a boot over a link with a round trip of 20 ms,
+    /// and for the bandwidths of all bins ([`Bin::representatives`]).
     fn default() -> Self {
         let rates = Bin::ALL.iter().flat_map(|bin| bin.representatives());
         Self {

@@ -1,20 +1,20 @@
-//! The choice of traces to learn from for an image that has none of its own (paper, section 5.4).
+//! The choice of traces to learn from, for an image that has none of its own (paper, section 5.4).
 //!
-//! Images of the same family, then of the same user, then of the same metadata: the narrowest choice that has five
-//! traces. The paper's three tiers leave two cases open, which are tiers of their own here: the same image on a disk of
-//! another size, where the same blocks are at the same places, comes before all others; and images of the same
-//! family and equal metadata, which the paper's figure 23 finds alike (its Meta3), by any maker, come before those
-//! of the family alone (Meta1), which hardly are.
+//! The paper has three *tiers* of similar images: those of the same family, those of the same family and user, and
+//! those of the same family, user and metadata. The narrowest tier with at least five traces is chosen. Two cases that
+//! the paper leaves open are tiers of their own here. The same image on disks of another size comes before all others,
+//! because the same blocks are at the same places. Images of the same family and metadata, of any user, come before
+//! those of the same family alone: figure 23 of the paper finds the former alike (Meta3), the latter hardly (Meta1).
 //!
-//! Even a few traces of the image itself are not filled up to five with those of others: from one or two of its own
-//! a boot waits a third less at 2 MB/s than from five of its family (46 s and 69 s on the average of 60 real
-//! boots), and pulls little more than half.
+//! An image with traces of its own is learned from these alone, even if they are fewer than five. With plans from one
+//! or two own traces, a boot waits a third less at 2 MB/s than with plans from five traces of the family (46 s instead
+//! of 69 s, on the average of 60 real boots), and little more than half as many bytes are pulled.
 //!
-//! An image belongs to the users that created disks of it. One with very many users is a public one, and says
-//! nothing of any of them.
+//! An image belongs to the users that created disks of it. An image with very many users ([`USERS_MAX`]) is public, and
+//! says nothing about any of them.
 //!
-//! All choices are known when training ends: a tier is found by its key, which is made of the metadata
-//! that it demands.
+//! When training ends, all sets of similar images are known. Each is found by a key, which is made of the metadata that
+//! the images share.
 
 use crate::image_key::RecordedImage;
 use headstart_trace::Creation;

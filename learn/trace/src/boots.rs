@@ -8,15 +8,16 @@
 //! ```
 //!
 //! A disk may be attached long before its guest starts, and stay attached while the guest is started again. So a
-//! recording begins with a read, not with the attach, and a read *starts again* if it covers the boot sector and
+//! recording begins with a read, not with the attach. After the first boot, a read begins a further one (*starts
+//! again*) if it covers the boot sector and one of these conditions holds:
 //!
-//! * nothing was read for [`PAUSE`]: longer than a kernel takes from the last read of its loader to its own look at the
-//!   partitions, also under emulation; or
-//! * it reads the boot sector alone and nothing was read for [`FIRMWARE_PAUSE`]: firmware reads one sector first, after
-//!   the time that it needs for itself, while kernels and tools read pages; or
-//! * it is the first read since a client came to a disk that had none: a hypervisor was started.
+//! * Nothing was read for [`PAUSE`]. A kernel takes less time, also under emulation, from the last read of its loader
+//!   to its own look at the partitions.
+//! * The read is of one sector only, and nothing was read for [`FIRMWARE_PAUSE`]. Firmware reads one sector first,
+//!   after some time in which it reads nothing; kernels and tools read pages.
+//! * The read is the first since a client connected to a disk that had no client: a hypervisor was started.
 //!
-//! Reads in flight count until they end: a guest that waits for a store does not pause.
+//! A read counts until it ends, so a guest that waits for a store does not pause.
 
 use headstart_block::{ByteRange, SECTOR_SIZE};
 use std::time::Duration;
@@ -24,7 +25,7 @@ use std::time::Duration;
 /// The minimum time without reads after which a read of the boot sector begins a new boot.
 pub const PAUSE: Duration = Duration::from_secs(30);
 
-/// The minimum time without reads after which a read of exactly the boot sector, as firmware sends it, begins
+/// The minimum time without reads after which a read of the boot sector alone (512 bytes, as firmware sends it) begins
 /// a new boot.
 pub const FIRMWARE_PAUSE: Duration = Duration::from_secs(1);
 

@@ -1,8 +1,8 @@
 //! The budget of a disk's traces: a pure state machine on given times.
 //!
-//! A guest decides when a boot begins: it reads the boot sector after a pause. So without a budget it could fill the
-//! trace directory, drive out the traces of other disks, and outvote them in learning. Guests that start again
-//! for reasons of their own do so a few times an hour.
+//! A guest decides when a boot begins: it reads the boot sector after a pause. Without a budget, one guest could fill
+//! the trace directory, drive out the traces of other disks, and outvote them in learning. A guest that does not try
+//! this starts again a few times an hour at most.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,9 +25,9 @@ impl TraceBudget {
         Self { most, granted: VecDeque::new() }
     }
 
-    /// Grants a trace to the boot that began at `at`, counted from any fixed moment, and returns `true`.
-    /// Returns `false` if the maximum number was already granted to boots that began in the hour before `at`. The
-    /// caller must make the calls in the order of `at`.
+    /// Grants a trace to the boot that began at `at` (the time since a fixed moment, the same for all calls), and
+    /// returns `true`. Returns `false` if the maximum number was already granted to boots that began in the hour
+    /// before `at`. The caller must make the calls in the order of `at`.
     pub fn grant(&mut self, at: Duration) -> bool {
         self.granted.retain(|before| at.saturating_sub(*before) < SPAN);
         let is_granted = self.granted.len() < self.most;

@@ -7,18 +7,19 @@
 //! | a `.npy` file | that trace; the image, the disk's size and the grace period are not known |
 //! | any other file | that Parquet trace |
 //!
-//! Opening is cheap: of a table it reads the rows, of Parquet files the footers, of requests nothing. The list is
-//! in one order: by image ([`Creation::image_id`]), size of the disk, time of creation, volume, so that the traces of
-//! an image ([`DataSet::groups`]) come one after another, whatever the layout.
+//! Opening is cheap: it reads the rows of a table or the footers of Parquet files, but no requests. In every layout the
+//! list is sorted by image ([`Creation::image_id`]), size of the disk, time of creation, and volume, so that the traces
+//! of an image ([`DataSet::groups`]) come one after another.
 //!
-//! Then [`DataSet::for_each`] and [`DataSet::map_each`] stream the traces. Threads read ahead, each a few
-//! files; their results arrive in the order of the list. So results do not depend on the number of
-//! threads, and no more than [`AHEAD`] + 2 traces a thread are in memory.
+//! Then [`DataSet::for_each`] and [`DataSet::map_each`] stream the traces. Each thread reads a few files ahead; the
+//! results arrive in the order of the list. So results do not depend on the number of threads, and at most
+//! [`AHEAD`] + 2 traces for each thread are in memory.
 //!
 //! Data sets come from other people. A trace that cannot be learned from is skipped and counted with its reason
 //! ([`Skipped`]), and the others are read. A trace that is not in the order of time is sorted, and counted as mended.
-//! What remains has reads of at most 1 GiB, within the disk, within the first PiB, and within a day of the creation.
-//! Nothing that is in a file makes this panic or take more memory than [`DataSetLimits`] say.
+//! In the traces that are passed on, no read is longer than 1 GiB, and each request is within the disk, within the
+//! first PiB, and no later after the creation than [`DataSetLimits::span_us_max`]. Whatever a file contains, reading it
+//! neither panics nor takes more memory than [`DataSetLimits`] allow.
 
 mod read;
 mod skipped;
@@ -53,7 +54,7 @@ pub struct DataSetLimits {
 }
 
 impl Default for DataSetLimits {
-    /// Limits of a day and ten million traces.
+    /// Limits of a day from creation to last request, ten million traces, and the defaults of [`ReadLimits`].
     fn default() -> Self {
         Self { trace: ReadLimits::default(), span_us_max: 86_400_000_000, traces_max: 10_000_000 }
     }
@@ -90,9 +91,9 @@ impl DataSet {
     /// Lists the traces at `path`, a directory or a file.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if `path` does not exist or is a directory without traces;
-    /// [`ErrorKind::Corrupt`] if the table of creations is malformed; [`ErrorKind::Invalid`] if there are
-    /// more traces than `limits` allow; errors of the operating system.
+    /// [`ErrorKind::NotFound`] if `path` does not exist or is a directory without traces; [`ErrorKind::Corrupt`] if
+    /// the table of creations is malformed; [`ErrorKind::Invalid`] if there are more traces than `limits` allow; for
+    /// a single Parquet file those of [`read_file`](crate::file::read_file); errors of the operating system.
     pub fn open(path: &Path, limits: &DataSetLimits) -> Result<Self> {
         let about = |e: Error| e.about(path.display());
         let meta =
@@ -170,7 +171,7 @@ impl DataSet {
     }
 
     /// Returns a data set of only those traces for which `wanted` returns `true`, given their index and
-    /// metadata.
+    /// metadata. [`skipped`](Self::skipped) of the result is empty.
     #[must_use]
     pub fn filter(&self, mut wanted: impl FnMut(usize, &Creation) -> bool) -> Self {
         let all = self.creations.iter().zip(&self.entries).enumerate();
@@ -180,8 +181,8 @@ impl DataSet {
         Self { entries, creations, skipped: Skipped::default(), limits: self.limits }
     }
 
-    /// The data set of only the traces of a range, such as one of [`DataSet::groups`]; indices past the end are
-    /// left out.
+    /// Returns a data set of only the traces in a range of indices, such as one of [`DataSet::groups`]. Indices past
+    /// the end are left out. [`skipped`](Self::skipped) of the result is empty.
     #[must_use]
     pub fn part(&self, range: Range<usize>) -> Self {
         let range = range.start.min(self.len())..range.end.min(self.len());
@@ -194,7 +195,7 @@ impl DataSet {
         }
     }
 
-    /// Returns the total size of the files of all traces, in bytes.
+    /// Returns the total size of the files of all traces, in bytes. A file whose size cannot be read counts as 0.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {
         let bytes = |entry: &Entry| entry.path.metadata().map_or(0, |meta| meta.len());
@@ -205,8 +206,8 @@ impl DataSet {
     /// was sorted.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if there is no trace with this index; the fault of the trace if it cannot be learned
-    /// from, for which [`for_each`](Self::for_each) would skip it.
+    /// [`ErrorKind::Invalid`] if there is no trace with this index; an error that describes the fault if the trace
+    /// cannot be learned from ([`for_each`](Self::for_each) would skip the trace).
     pub fn read(&self, index: usize) -> Result<(Trace, bool)> {
         self.read_entry(index).map_err(|(_, error)| error)
     }

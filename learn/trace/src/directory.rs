@@ -8,8 +8,8 @@
 //! 20261121T185743.000000Z-VOLUME.parquet
 //! ```
 //!
-//! Limits are kept by removing the oldest first. Files with other names are not traces: they are neither counted nor
-//! removed. Two processes that remove the same file at the same time do no harm.
+//! To keep the limits, the oldest traces are removed first. Files whose names do not have this form neither count
+//! towards the limits nor are removed. Two processes that remove the same file at the same time do no harm.
 
 use crate::fast26::escape;
 use crate::file::encode;
@@ -41,7 +41,7 @@ const LAST_US: u64 = 253_402_300_799_999_999;
 pub struct DirectoryLimits {
     /// The maximum total size of the traces, in bytes. `None`: no limit.
     pub bytes_max: Option<u64>,
-    /// The time for which a trace is kept after the creation of its disk. `None`: no limit.
+    /// The time for which a trace is kept, from its time of creation ([`Creation::created_us`]) on. `None`: no limit.
     pub age_max: Option<Duration>,
 }
 
@@ -120,8 +120,8 @@ impl TraceDirectory {
         Ok(())
     }
 
-    /// Returns the paths of the Parquet files in a directory in the order of their names. For traces that
-    /// headstart wrote, the oldest is first.
+    /// Returns the paths of the Parquet files in a directory in the order of their names, whatever the names are,
+    /// except for those that start with a dot. For traces that headstart wrote, the oldest is first.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -139,8 +139,8 @@ impl TraceDirectory {
         Ok(names.into_iter().map(|name| dir.join(name)).collect())
     }
 
-    /// Removes the oldest traces until the limits are kept, and unfinished files older than an hour, which
-    /// killed processes left behind.
+    /// Removes the oldest traces until the limits are kept, and also unfinished files that are older than an hour,
+    /// because processes that were killed have left them behind.
     ///
     /// # Errors
     /// Errors of the operating system.

@@ -13,17 +13,17 @@
 //! |---|---|
 //! | `volume_id`, `image_id`, `device_size` | volume, image, size |
 //! | `user_id`, `cluster_id`, `image_family` | user, cluster, family |
-//! | `image_type` | the label `image_type`; 0 without |
+//! | `image_type` | the label `image_type`; `0` if the creation has no such label |
 //! | `gmt_create`: UTC, whole seconds | the time of creation |
 //! | `extra_info` | options |
-//! | `meta_info` | the label `meta_info`; without, the host and all labels |
+//! | `meta_info` | the label `meta_info`; if the creation has no such label, the host and the other labels |
 //!
-//! An export loses the fields that the layout has no place for: service times, the link, the count of drops, and
-//! the part of the time of creation below a second. A trace that comes from such a data set is exported byte for
-//! byte.
+//! An export loses the fields that the layout has no place for: service times, samples of the link, the count of
+//! dropped requests, and the part of the time of creation below a second. A trace that was imported from such a data
+//! set is exported as the same bytes.
 //!
-//! Names of images and volumes are parts of paths. Characters with a meaning there are written as `%` and two
-//! hexadecimal digits, and read back.
+//! Names of images and volumes are parts of paths. Bytes other than ASCII letters, digits and `-_.@+`, and a dot at the
+//! start, are written as `%` and two hexadecimal digits; reading reverses this.
 
 use crate::file::ReadLimits;
 use crate::file::read_bounded;
@@ -144,8 +144,8 @@ impl CreationRow {
 }
 
 /// Returns the creation that a row of the table of creations describes; `column` returns the value of the
-/// column with a given name. Without values, texts are empty, the size is 0 and the time is the start of
-/// 1970.
+/// column with a given name, or `None` if the row has none. A text without a value is then empty, the size 0, and the
+/// time the start of 1970.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if the size is not a number of bytes or the time is malformed.
@@ -253,7 +253,7 @@ pub struct Imported {
 }
 
 /// Reads the data set in `dir` and passes its traces to `each`, in the order of the table of creations. A
-/// trace that cannot be read is noted in the result, and the others are read.
+/// trace that cannot be read, or that exceeds `limits`, is noted in the result, and the others are read.
 ///
 /// # Errors
 /// Errors of `each`; [`ErrorKind::NotFound`] if there is no table of creations, [`ErrorKind::Corrupt`] if the
@@ -451,7 +451,7 @@ impl Exporter {
         self.finish()
     }
 
-    /// Writes the table of creations, sorted by volume. Without it the directory is not a data set.
+    /// Writes the table of creations, sorted by volume. Until this is called, the directory is not a data set.
     ///
     /// # Errors
     /// Errors of the operating system.

@@ -2,8 +2,9 @@
 //!
 //! # Version 1
 //!
-//! Any Parquet reader opens it. One table, in which a row is an event of the disk; rows of a row group are sorted by
-//! time, and link samples have a row group of their own behind those of the requests.
+//! Any Parquet reader can open such a file. It has one table, in which each row is a request to the disk or a sample of
+//! the link to the store. The rows of a row group are sorted by time; the row groups with the samples come after those
+//! with the requests.
 //!
 //! | column | type | meaning |
 //! |---|---|---|
@@ -11,24 +12,24 @@
 //! | `op` | `int32`, unsigned 8 bits | 0 write (also zeroing and trimming), 1 read, 2 link sample |
 //! | `offset` | `int64`, unsigned | first byte of the disk; 0 in a link sample |
 //! | `length` | `int64`, unsigned | bytes; 0 in a link sample |
-//! | `service_us` | `int32`, unsigned, nullable | time that it took, in microseconds |
+//! | `service_us` | `int32`, unsigned, nullable | of a request: time from arrival to completion, in microseconds |
 //! | `bandwidth` | `int64`, unsigned, nullable | of a link sample: bytes a second |
-//! | `round_trip_us` | `int32`, unsigned, nullable | of a link sample: microseconds |
+//! | `round_trip_us` | `int32`, unsigned, nullable | of a link sample: round-trip time in microseconds |
 //!
 //! The file's key-value metadata has one entry, `headstart.trace`: a JSON object with `version` (1), `creation` (the
 //! fields of [`Creation`](crate::Creation)) and `dropped`. Readers skip fields that they do not know. A change
 //! that older readers would misunderstand takes a new version, and a reader refuses versions newer than its own.
 //!
 //! Pages are of the first kind (data page v1), encoded as `PLAIN`, with `RLE` levels in nullable columns, and
-//! compressed by zstd. Other encodings save a few percent at most, and these are all that reading has to understand.
+//! compressed by zstd. Other encodings would save a few percent at most; without them, the reader stays small.
 //!
 //! # Reading
 //!
-//! Traces come from other hosts and users. The `parquet` crate, which writes them, takes a file at its word when it
-//! reads: it allocates a page of the size that a header claims, and asserts conditions that a hostile footer breaks
-//! (an offset below zero, a block of deltas without values). So reading is our own, for version 1 only: a footer
-//! and page headers of bounded size and depth, pages up to 1 MiB, one at a time, and no more records than the
-//! caller allows.
+//! Traces come from other hosts and users. The `parquet` crate, which writes them, trusts the files that it reads: it
+//! allocates a page of the size that a header claims, and asserts conditions that a hostile footer breaks (an offset
+//! below zero, a block of deltas without values). So this module has a reader of its own, for version 1 only. The
+//! reader bounds the size and depth of the footer and of page headers, holds one page of up to 1 MiB at a time, and
+//! refuses a file with more records than the caller allows.
 
 mod read;
 mod thrift;

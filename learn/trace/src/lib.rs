@@ -1,13 +1,13 @@
 //! Traces of disk I/O: recorder, Parquet files, the FAST'26 layout, statistics.
 //!
-//! A disk's [`Recorder`] notes requests in memory; the process's [`Saver`] writes them, with samples of the link
-//! and the metadata of the disk, as one Parquet file a boot into a [`TraceDirectory`].
+//! The [`Recorder`] of a disk notes requests in memory. The [`Saver`] of the process writes one Parquet file for each
+//! boot into a [`TraceDirectory`]: the requests, samples of the link to the store, and the metadata of the disk.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`record`] | one traced request |
 //! | [`boots`] | the beginning of a boot, and the time for which it is recorded |
-//! | [`budget`] | the number of traces that a disk may leave |
+//! | [`budget`] | the number of traces that the boots of a disk may leave in an hour |
 //! | [`recorder`] | notes requests as they are served |
 //! | [`trace`] | a whole trace: creation, requests, the link |
 //! | [`mod@file`] | a trace as a Parquet file: the format and its versions |
@@ -15,7 +15,7 @@
 //! | [`saver`] | the thread that brings recorded traces into the directory |
 //! | [`npy`] | NumPy files of four columns |
 //! | [`fast26`] | the layout of the FAST'26 data set: import, export |
-//! | [`data_set`] | one way to read all of these: lists, then streams, and skips bad traces |
+//! | [`data_set`] | one way to read all of these layouts: lists traces, then streams them, and skips bad ones |
 //! | [`stats`] | the reads of traces: sums, and the figures of the ThinkAhead paper |
 //! | [`synthesize`] | data sets like the published one, of any size, from a seed |
 

@@ -13,7 +13,7 @@
 //!
 //! The crate npyz is not used, because these files come from anywhere: its version 0.9.1 allocates as many bytes for
 //! the header as the file says, up to 4 GiB, multiplies the shape unchecked, and reads brackets by recursion. The
-//! checks before it would be as long as this module.
+//! checks that would have to precede a call of npyz would be as long as this module.
 
 use headstart_block::{Error, Result, exact};
 
@@ -56,8 +56,9 @@ pub fn encode(rows: &[NpyRow]) -> Vec<u8> {
 /// Parses the content of a `.npy` file and returns its rows.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] if it is not such a file or was cut short,
-/// [`headstart_block::ErrorKind::Unsupported`] if its table does not have four columns of 64-bit integers.
+/// [`headstart_block::ErrorKind::Corrupt`] if `file` is not the content of such a file or was cut short,
+/// [`headstart_block::ErrorKind::Unsupported`] if the table does not have four columns of 64-bit integers or the
+/// file's version is unknown.
 pub fn decode(file: &[u8]) -> Result<Vec<NpyRow>> {
     let malformed = || Error::corrupt("is not a NumPy file");
     let rest = file.strip_prefix(MAGIC).ok_or_else(malformed)?;

@@ -7,8 +7,9 @@ use headstart_block::ByteRange;
 pub enum Op {
     /// Bytes were read.
     Read,
-    /// Bytes were written, or became zeros without being sent. Neither the published layout nor ours tells these
-    /// apart. For the use of traces they are the same, because later reads of such bytes take nothing of the image.
+    /// Bytes were written, or were set to zeros by a request that carries no data (zeroing or trimming). Neither the
+    /// published layout nor headstart's own tells the two apart. For learning they are alike: later reads of such bytes
+    /// take nothing from the image.
     Write,
 }
 

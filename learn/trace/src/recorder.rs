@@ -1,12 +1,12 @@
 //! The recorder: notes each request of a disk's boots without slowing it down.
 //!
-//! The beginning of a boot is decided as its first read arrives ([`RecordingPhase`]); a request belongs to the boot
-//! that went on when it arrived. Records go into a ring that is allocated once and that the [`Saver`](crate::Saver)
-//! empties once a second, so a disk may boot any number of times. A ring that is not emptied keeps the records that
-//! came first; a record that finds it full is counted and dropped.
+//! The recorder decides that a boot begins when the first read of the boot arrives ([`RecordingPhase`]). A request
+//! belongs to the boot that was recorded when the request arrived. Records go into a ring that is allocated once and
+//! that the [`Saver`](crate::Saver) empties once a second, so a disk may boot any number of times. A full ring keeps
+//! the records that came first; further records are counted and dropped.
 //!
-//! Neither the disk ever waits for the saver of the trace, nor the saver for the disk. Threads meet in two modules,
-//! `ring` and `boot_clock`, whose tests run them in every order of their steps.
+//! The disk never waits for the saver of the trace, nor the saver for the disk. Threads meet in two modules, `ring` and
+//! `boot_clock`, whose tests run them in every order of their steps.
 
 mod boot_clock;
 mod ring;
@@ -60,8 +60,8 @@ pub struct Recorder {
 
 impl Recorder {
     /// Makes a recorder for a disk that was attached at `created`. Requests are recorded if they arrive
-    /// within `window` (at most 71 minutes) after the first read of a boot. Up to `records_max` recorded requests wait
-    /// to be [drained](Self::drain); further requests are dropped and counted.
+    /// within `window` (more than 71 minutes count as 71) after the first read of a boot. Up to `records_max` recorded
+    /// requests (0 counts as 1) wait to be [drained](Self::drain); further requests are dropped and counted.
     #[must_use]
     pub fn new(created: Instant, window: Duration, records_max: usize) -> Self {
         let window = window.min(Duration::from_micros(u64::from(u32::MAX)));
@@ -88,7 +88,8 @@ impl Recorder {
         self.window
     }
 
-    /// Returns the boot that began last, whether or not it is still recorded.
+    /// Returns the boot that began last, whether or not it is still recorded. If none has begun, the result
+    /// identifies no boot.
     #[must_use]
     pub fn boot(&self) -> BootId {
         BootId(self.clock.boot())
@@ -112,7 +113,8 @@ impl Recorder {
         self.clock.client_came();
     }
 
-    /// Notes that a client has disconnected from the disk.
+    /// Notes that a client has disconnected from the disk. The caller must have noted by
+    /// [`client_came`](Self::client_came) that it had connected.
     pub fn client_left(&self) {
         self.clock.client_left();
     }
@@ -157,7 +159,8 @@ impl Recorder {
         });
     }
 
-    /// Returns the number of requests that were recorded and kept, or still wait.
+    /// Returns the number of recorded requests that [`drain`](Self::drain) passed on and that were kept, or that still
+    /// wait for it.
     #[must_use]
     pub fn recorded(&self) -> u64 {
         self.ring.taken().saturating_sub(self.discarded.load(Ordering::Relaxed))

@@ -1,20 +1,20 @@
 //! The thread that brings recorded requests into the trace directory.
 //!
-//! There is one thread for all disks of a process, separate from theirs. It looks at the recorders from outside, so
-//! no trouble of the directory (full, gone, as slow as a dead network file system) reaches a disk. A failed write
-//! is reported once and counted, and tried again with the next save.
+//! One thread serves all disks of a process; the threads that serve the disks do not wait for it. So no trouble of the
+//! directory (full, gone, as slow as a dead network file system) reaches a disk. All failed writes are counted, and the
+//! first is reported; a failed write is tried again with the next save.
 //!
-//! Once a second it takes out the records, and samples each link while a boot goes on. It writes a boot's trace
-//! again after 5, 15, 35, ... seconds: `kill -9` then costs at most as much time as was saved before, or a minute,
-//! and all the writing takes no more than a few times the last one. The last save comes when the window has ended,
-//! when the next boot has begun, or at detach, and survives a loss of power, except for a boot that the next one
-//! cut short.
+//! Once a second the thread takes out the records, and samples each link while a boot is recorded. It writes a boot's
+//! trace again 5, 15, 35, ... seconds after the first read, so that `kill -9` loses at most a minute, and all saves of
+//! a boot take only a few times as long as the last one. The last save comes when the window has ended, when the next
+//! boot has begun, or at detach. It survives a loss of power, unless the next boot began within the window.
 //!
-//! A boot that is followed by the next one before it has read much was a look at the disk, by a tool or by firmware
-//! that was reset: it leaves no trace, which is counted and reported.
+//! If the next boot begins within the window and before much was read, the boot was only a look at the disk, by a tool
+//! or by firmware that was reset. It leaves no trace, and is counted and reported as a look.
 //!
-//! Guests decide what a boot is. So each disk has a [`TraceBudget`], and beyond a number of traces its oldest gives
-//! way to its next one: the actions of a guest cost other disks' traces little, and the directory few files.
+//! A guest decides how often it boots. So each disk has a [`TraceBudget`] and a limit on its number of traces, at which
+//! the oldest is removed for the next one. One guest can then neither drive out many traces of other disks nor fill the
+//! directory with files.
 
 use crate::budget::TraceBudget;
 use crate::directory::TraceDirectory;
@@ -30,8 +30,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// A function that samples the link to the store. The argument is the time of the sample, in microseconds
-/// since the boot's first read, which the result carries; the result is `None` if there is no link.
+/// A function that samples the link to the store. The argument is the time since the boot's first read, in
+/// microseconds; the function must return it as [`LinkSample::t_us`] of the sample. `None` if there is no link.
 pub type SampleLink = Box<dyn Fn(u64) -> Option<LinkSample> + Send>;
 
 /// The least number of reads of a boot that another one follows; with fewer, it was no boot.
@@ -56,7 +56,7 @@ pub struct Recording {
 pub struct Pace {
     /// The interval between samples of the link.
     pub sample_every: Duration,
-    /// The time from a boot's first read to the first save of its trace. The interval doubles with each save.
+    /// The time from a boot's first read to the first save of its trace. The interval to each next save doubles.
     pub save_first: Duration,
     /// The maximum interval between saves of a boot's trace.
     pub save_every_max: Duration,
@@ -117,7 +117,8 @@ fn add(counter: &AtomicU64, number: u64) {
     counter.fetch_add(number, Ordering::Relaxed);
 }
 
-/// The thread that collects the records of several disks and writes them as traces, until it is stopped.
+/// The thread that collects the records of several disks and writes them as traces, until it is stopped. If this value
+/// is dropped, the thread writes a last time and ends, but nothing waits for that.
 pub struct Saver {
     /// The thread works until this is dropped.
     stop: Mutex<Option<Sender<()>>>,

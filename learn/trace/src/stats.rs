@@ -8,12 +8,12 @@
 //! | [`figures`] | the numbers that the figures take from all traces: figures 2, 8, 12, 13, 15, 18, 20, 22, 23 |
 //! | [`curves`] | the curves of these figures, for plots |
 //! | `group` | the common properties of the traces of one image |
-//! | [`similarity`] | cosine and Jaccard of sorted blocks |
+//! | [`similarity`] | the similarity of two traces: of the read counts, the sets, and the order of their blocks |
 //! | [`distribution`] | quantiles |
 //!
-//! Everything is made in one pass, in which the traces of an image come one after another. Reducing a trace
-//! takes one sort of its reads; there is no map that an I/O is looked up in. Memory grows with the creations (some
-//! numbers each) and with the distinct blocks of one image.
+//! One pass over the traces is enough; the traces of an image must come one after another. Reducing a trace to its
+//! numbers takes one sort of its reads, and no look-up in a map for each read. Memory grows with the number of
+//! creations (some numbers for each) and with the distinct blocks of one image.
 
 pub mod boot;
 pub mod creations;
@@ -96,8 +96,8 @@ impl<T> ByKind<T> {
 }
 
 /// Returns the value of the property `key` of a creation: the label `key` if there is one, otherwise the value in an
-/// entry `key=value` of the label `meta_info`, otherwise that of the options (entries are separated by `;`). `None` if
-/// none of these has the property.
+/// entry `key=value` of the label `meta_info`, otherwise the value in such an entry of the options. Entries are
+/// separated by `;`. `None` if none of the three has the property.
 #[must_use]
 pub fn property<'a>(creation: &'a Creation, key: &str) -> Option<&'a str> {
     let within = |text: &'a str| {
@@ -107,8 +107,8 @@ pub fn property<'a>(creation: &'a Creation, key: &str) -> Option<&'a str> {
     label(key).or_else(|| label(META_INFO).and_then(within)).or_else(|| within(&creation.options))
 }
 
-/// Returns the size of the image that a disk was made from, in bytes; `None` if the metadata of the creation
-/// do not have it as `image_size`.
+/// Returns the size of the image that a disk was made from, in bytes: the [`property`] `image_size` of the creation.
+/// `None` if there is no such property, or its value is 0 or no number.
 #[must_use]
 pub fn image_size(creation: &Creation) -> Option<u64> {
     property(creation, "image_size").and_then(|text| text.parse().ok()).filter(|size| *size > 0)

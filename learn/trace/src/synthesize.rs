@@ -2,29 +2,30 @@
 //!
 //! Trying a trainer at the scale of a cloud must not need 3 GB of other people's traces. The generated data set agrees
 //! with the numbers that the ThinkAhead paper publishes of its traces (sections 3 to 5; a test measures each with
-//! [`stats`](crate::stats)):
+//! [`stats`](crate::stats)). Of two numbers, the first is for public images and the second for users' images:
 //!
 //! | property | published |
 //! |---|---|
-//! | disks | 80% below 64 GiB, up to 2 TiB; images fill 0.50 (public) and 0.55 (users') of them |
-//! | users | 57.9% use one image, 95.0% of them once |
+//! | disks | 80% below 64 GiB, up to 2 TiB; images fill 0.50 and 0.55 of them |
+//! | users | 57.9% use only one image; 95.0% of these create one disk only |
 //! | clusters | 21 for an image, up to 133; more creations at 17 o'clock than at 3; days have few images in common |
-//! | reads | 84.9% and 62.3% of the requests of three minutes; 200 microseconds apart |
-//! | blocks | 2.67% and 4.55% of the disk in six minutes; 2.5% and 2.1% of the reads are in two |
+//! | reads | 84.9% and 62.3% of the requests of the first three minutes; 200 microseconds apart |
+//! | blocks | 2.67% and 4.55% of the disk's are read in six minutes; 2.5% and 2.1% of reads are in two blocks |
 //! | grace period | median above 4 s |
 //! | likeness | 84.8% and 72.7% of the pairs of an image's traces have a cosine of 0.9 or more |
-//! | images | 0.87 of Jaccard's index with the same metadata, 0.82 with the same user, 0.08 with the same family |
+//! | pairs of images | Jaccard's index 0.87 for the same metadata, 0.82 for the same user, 0.08 for the same family |
 //! | categories | one or two spikes of the number of blocks, outliers of three times as many |
 //!
-//! Properties that are not published (orders of segments, lengths of reads) are chosen so that a policy has
-//! something to find; see the constants of the modules. Reordering, loss and outliers can be raised to test a
-//! policy on them.
+//! Properties that are not published, such as the order and the lengths of reads, are chosen so that a preload policy
+//! has something to find; constants in the source have the values. Reordering, loss and outliers can be raised
+//! ([`SynthesisSettings`]) to test a policy on them.
 //!
 //! # Generation
 //!
-//! Everything is drawn from generators that are seeded with the data set's seed and the name of the drawn thing. So any
-//! trace can be made by itself: threads make and write them, in memory are the images' templates (a few MB) and the
-//! list of creations. The same seed gives the same bytes, with any number of threads.
+//! Each random number comes from a generator that is seeded with the data set's seed and the name of the thing that the
+//! number is for. So any trace can be made by itself. Several threads make and write traces; only the list of creations
+//! and the pattern of each image's boots (a few MB in all) are in memory. The same seed gives the same bytes, with any
+//! number of threads.
 
 mod boot;
 mod population;
@@ -55,11 +56,11 @@ pub struct SynthesisSettings {
     /// The approximate number of traces, at least the number of images.
     pub traces: usize,
     /// For images whose boots read in several orders, the share of boots, 0 to 1, that do not have the most
-    /// frequent order. A third of this value is the share of requests that overtake others.
+    /// frequent order. A third of this value is the share of requests, in all boots, that later ones overtake.
     pub reordering: f64,
     /// The average share of a boot's requests, 0 to 1, that are missing from its trace.
     pub loss: f64,
-    /// The share of the boots, 0 to 1, that are cut short or scan the disk.
+    /// The share of the boots, 0 to 1, that are outliers: cut short, or with a scan of a part of the disk.
     pub outliers: f64,
 }
 
@@ -130,7 +131,7 @@ impl Synthesizer {
         self.population.disks.is_empty()
     }
 
-    /// Makes the trace with this index; `None` if there are fewer traces.
+    /// Makes the trace with this index; `None` if `index` is not below [`len`](Self::len).
     #[must_use]
     pub fn trace(&self, index: usize) -> Option<Trace> {
         let disk = self.population.disks.get(index)?;
@@ -138,8 +139,8 @@ impl Synthesizer {
         Some(boot::boot(&self.settings, image, self.templates.get(disk.image)?, disk))
     }
 
-    /// Writes all traces into `dir`, which must be empty or not exist, on all processors. `each` is called after
-    /// each trace; an error that it returns stops the writing.
+    /// Writes all traces into `dir`, which must be empty or not exist, on all processors. `each` is called on the
+    /// calling thread after each trace; an error that it returns stops the writing. Returns the counts of the data set.
     ///
     /// # Errors
     /// Errors of `each`; [`ErrorKind::Conflict`] if `dir` is not empty; errors of the operating system.

@@ -1,14 +1,14 @@
 //! The counts of trackers, as boots to learn from.
 //!
-//! A tracker counts for each slice the disks that have read it and their mean time, but not which disks read which
-//! slices together. So its counts become a few *boots* that together read as the disks did: a slice that a quarter of
-//! the disks read is in a quarter of the boots, drawn by the slice's number, at its mean time. That is all that
-//! training needs to distinguish slices that most boots read from those of few boots, and to order them; only recorded
-//! boots distinguish groups of unlike boots. Times are those of guests that waited for their reads, however long: a
-//! recorded boot also has the lengths of the waits.
+//! For each slice, a tracker knows the number of disks that have read it, and the mean time of these reads, but not
+//! which slices the same disk has read. So its counts become a few *boots* that together read as the disks did. A slice
+//! that a quarter of the disks read is in a quarter of the boots (chosen by the slice's number), at its mean time. From
+//! such boots, training can distinguish slices that most boots read from those that few boots read, and order them; but
+//! only from recorded boots can it make groups of boots that are unlike. The times include the waits of the guests;
+//! only recorded boots have the lengths of the waits.
 //!
-//! Counts that have not changed make the same boots, which are known then. Counts that have grown make others: they are
-//! learned beside the earlier ones, as the boots of another day would be.
+//! Counts that have not changed make the same boots again, which are then known. Counts that have grown make other
+//! boots. These are learned in addition to the earlier ones, as the boots of another day would be.
 
 use headstart_block::exchange::{Hint, ImageCounts};
 use headstart_block::random::mix;
@@ -36,7 +36,7 @@ pub struct Counted {
 
 impl Counted {
     /// Finds the counts of `image` among those of a tracker, by the key in the image's manifest. `None` if the tracker
-    /// counted no disk of the image.
+    /// counted no disk of the image, or the manifest has no such key.
     ///
     /// # Errors
     /// Errors of the store if the image's manifest cannot be found or read.

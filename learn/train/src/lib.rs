@@ -1,17 +1,17 @@
-//! Training: boots of images become plans, and plans reach the hosts that attach the images.
+//! Training: recorded boots of images become plans, which are written to files or published with the images.
 //!
-//! `headstart-plan` computes; this crate has the files, the stores and the images around it.
+//! `headstart-plan` computes the plans; this crate reads and writes the files, stores and images for it.
 //!
 //! | module | content |
 //! |---|---|
-//! | [`training`] | one run of training: what is known, what is new, where plans go (read this first) |
+//! | [`training`] | one run of training, from the boots to learn from to the written plans (read this first) |
 //! | [`summary`] | the result of training for an image, in numbers |
 //! | [`traces`] | recorded boots, read with progress |
 //! | [`data_sets`] | data sets of the FAST'26 layout, imported and exported |
 //! | [`counted`] | the counts of trackers, as boots to learn from |
 //! | [`published`] | plans that are published with images |
 //! | [`plan_files`] | plans that were written to a file |
-//! | [`layer_map`] | the layer of each part of a disk, by which plans of other images apply |
+//! | [`layer_map`] | the layer of each part of a disk, so that images that share layers can share plans |
 //! | [`order`] | an image that is laid out again in the order of its plans |
 //! | [`export`] | a plan as a trace of OverlayBD's prefetcher |
 //! | [`progress`] | the progress of learning, and the request to stop it |

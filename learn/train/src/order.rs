@@ -1,4 +1,5 @@
-//! An image that is laid out again in the order of its plans, which are published with it.
+//! A new image with the data of another one, laid out in the order of the other's plans. The plans are published with
+//! the new image.
 
 use crate::layer_map;
 use headstart_block::{
@@ -31,7 +32,8 @@ pub struct OrderRequest {
     pub bandwidth: u64,
     /// The number of the group of boots whose plan is used; 0 is the group with the most boots.
     pub group: usize,
-    /// `true` to lay out blocks that only other plans of the image name as well, after the blocks of the plan.
+    /// `true` to lay out, after the blocks of the plan, also the blocks of other plans of the image: those of the same
+    /// group, and of each group that has at least two boots and a tenth of all boots.
     pub with_others: bool,
     /// The form in which the new layer's bytes are stored: compressed or not.
     pub packing: Packing,

@@ -12,8 +12,9 @@ use headstart_plan::knowledge::{Knowledge, RecordedImage};
 use headstart_plan::train::Plans;
 use serde::Serialize;
 
-/// Finds the plan that is published with an image, otherwise the plan of the image that it was optimized from, which
-/// has the same disk. Returns the plan as found, and its content; `None` if neither image has a plan.
+/// Finds the plan that is published with an image. If there is none and the image was optimized from another one, finds
+/// the plan of that other image, because both have the same disk. Returns the plan as found, and its content; `None` if
+/// there is no plan.
 ///
 /// # Errors
 /// Errors of the store; [`ErrorKind::Corrupt`] if the plan is damaged, [`ErrorKind::Unsupported`] if it has not the
@@ -74,8 +75,8 @@ pub struct Publication<'a> {
 }
 
 impl<'a> Publication<'a> {
-    /// Reads the manifest of the image. Called before learning, which may take an hour, so that a wrong reference is
-    /// refused early.
+    /// Reads the manifest of the image. The caller should do this before learning, which may take an hour, so that a
+    /// wrong reference is refused early.
     ///
     /// # Errors
     /// Errors of the store.
@@ -87,7 +88,7 @@ impl<'a> Publication<'a> {
         Ok(Self { image, digest, known_as, name, size: manifest.virtual_size })
     }
 
-    /// Returns `true` if the image was optimized from another one, whose boots it is planned from.
+    /// Returns `true` if the image was optimized from another one. Its plans are then made from the boots of the other.
     #[must_use]
     pub fn is_optimized(&self) -> bool {
         self.known_as != self.digest

@@ -15,8 +15,8 @@ pub struct TrainedImage {
     pub traces: u64,
     /// The numbers of traces that were left out, by reason.
     pub outliers: Outliers,
-    /// The groups of boots that have plans, the largest first. Those of similar images if the image has none of its
-    /// own.
+    /// The groups of boots that have plans, the largest first. If the image has no groups of its own, these are the
+    /// groups of similar images.
     pub groups: Vec<TrainedGroup>,
 }
 

@@ -1,4 +1,5 @@
-//! One run of training: what is known, what is new, and where plans go.
+//! One run of training: earlier knowledge is read, new boots are added to it, plans are made from all of it, and the
+//! plans are written and published.
 //!
 //! The steps are separate, because each may take long and the caller reports the time of each: [`TrainingRun::begin`],
 //! [`TrainingRun::learn`], [`TrainingRun::learn_layers`], [`TrainingRun::plan`], [`TrainingRun::save`].

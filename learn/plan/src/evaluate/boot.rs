@@ -2,19 +2,19 @@
 //!
 //! # The model
 //!
-//! * *The guest.* A read arrives its recorded think time after the reads that it followed completed. Boots mostly
-//!   follow one thread, so all earlier waits delay a read; but reads that were under way together in the recording
-//!   form a *burst*, which waits for its longest. If a trace does not tell the times of completion, only reads at
-//!   the same instant are a burst. A slice that was waited for is there: only the first read of some slice can
-//!   wait.
-//! * *The link.* One wire of constant bandwidth, and a round trip. Background requests are sent ahead, so that the
-//!   wire never rests while there is work; a miss is sent at once, its first byte comes a round trip later, and blocks
-//!   that were asked for before that moment are on the wire before it.
-//! * *What is pulled.* Items of a plan, a block and a mask of slices each, as one transfer; then what misses left
-//!   of their blocks ([`Misses::RangeThenRest`]). A miss brings the whole block, or the slices of the read alone.
+//! * *The guest.* When the reads that a read followed have completed, the read arrives after the same pause as in the
+//!   recording. Boots mostly follow one thread, so all earlier waits delay a read. Reads that were in progress together
+//!   in the recording are an exception: they form a *burst*, which delays later reads only by its longest wait. If a
+//!   trace has no times of completion, only reads at the same instant are a burst. Only a read that is the first to
+//!   access some slice can wait, because a slice that was waited for stays local.
+//! * *The link.* It is one wire of constant bandwidth, with a round trip. Background requests are sent ahead, so that
+//!   the wire is never idle while there is work. A miss is sent at once, and its first byte comes a round trip later at
+//!   the earliest. Background transfers that begin before that moment are carried first.
+//! * *The transfers.* Each item of the plan, a block with a mask of its slices, is one transfer. After the plan come
+//!   the rests of blocks of which misses brought a part ([`Misses::RangeThenRest`]). A miss brings the whole block or
+//!   only the slices of the read ([`Misses`]).
 //!
-//! With whole blocks, a round trip of nothing and a guest that never waits, these are the rules of
-//! [`hits`](super::hits).
+//! With whole blocks, a round trip of 0 and a guest that never waits, these are the rules of [`hits`](super::hits).
 
 use crate::bandwidth::{Bandwidth, RawNanos};
 use crate::block_table::{BlockId, BlockTable};
@@ -142,8 +142,8 @@ impl BootEvaluator {
         }
     }
 
-    /// Replays `trace` while `items` are preloaded in this order, and returns the result for this boot. A block
-    /// should occur once in `items`.
+    /// Replays `trace` while `items` are preloaded in this order, and returns the result for this boot. Each block
+    /// should occur once in `items`: further items of a block that is being preloaded are skipped.
     #[must_use]
     pub fn evaluate(&mut self, items: &[Item], trace: &CompactTrace) -> BootScore {
         self.states.fill(State::default());

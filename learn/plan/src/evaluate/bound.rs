@@ -2,25 +2,27 @@
 //!
 //! # Hits
 //!
-//! In the paper's model ([`hits`](super::hits)) let a block take `c`, and let transfers be numbered from 1, for any
-//! purpose. The `k`-th does not start before `(k - 1)·c`. (The disk's last block may be shorter; all starts are
-//! then taken as earlier by the saved time.)
+//! The model is that of the paper ([`hits`](super::hits)). Let `c` be the time of one block on the wire, and number all
+//! transfers from 1, preloads and misses alike. The `k`-th transfer does not start before `(k - 1)·c`. (The disk's last
+//! block may be shorter; all starts are then assumed to be earlier by the saved time.)
 //!
-//! * *A preload needs an empty queue of misses.* When one starts as the `k`-th transfer, every block that was read
-//!   before has been asked for. So if `k` blocks or more are read before `(k - 1)·c`, the `k`-th transfer is a miss.
-//! * *Misses are served in the order of first access.* When the block that is read as the `i`-th starts as a miss, all
-//!   that are read before it have started: it is the `i`-th transfer at the earliest. And it starts after it is read.
+//! * *A preload starts only if no miss is queued.* When the `k`-th transfer is a preload, every block that was read
+//!   before it has been requested. So if `k` blocks or more are read before `(k - 1)·c`, the `k`-th transfer is a miss.
+//! * *Misses are served in the order of first access.* Consider the `i`-th block in this order. If its transfer is a
+//!   miss, the transfers of the `i - 1` blocks that are read before it have started, so this transfer is the `i`-th at
+//!   the earliest. It also starts after the block is read.
 //!
-//! The most hits of a block's reads then follow from its place among the transfers. The choice of places is
-//! an assignment, whose optimum ([`assignment`]) bounds the hits of every order. There are as many places as blocks;
-//! a later transfer starts later than all of them. A read of several blocks counts for one of them, as if the others
-//! were there.
+//! So the place of a block among the transfers bounds the hits of the block's reads. To give each block a place is an
+//! assignment problem, whose optimum ([`assignment`]) bounds the hits of every order. There are as many places as
+//! blocks; a later transfer starts later than all of them. A read of several blocks counts for only one of them, as if
+//! the others were local.
 //!
 //! # Delay
 //!
-//! In the closed loop ([`boot`](super::boot)) a read is complete when every slice that it or an earlier read accesses
-//! has come over the wire, with any plan: not before a round trip and the time of that number of bytes. The time by
-//! which that is later than the read in the trace is delay.
+//! In the closed loop ([`boot`](super::boot)), whatever the plan, a read completes only when all slices that this read
+//! and the earlier reads access have come over the wire. That takes at least a round trip and the transfer time of
+//! these bytes. If the result is later than the recorded time of the read, the boot is delayed at least by the
+//! difference.
 
 use crate::bandwidth::{Bandwidth, RawNanos};
 use crate::block_table::BlockTable;

@@ -1,25 +1,26 @@
-//! The paper's model of pulling, on compact traces (sections 6 and 7; its artifact).
+//! The ThinkAhead paper's model of pulling, on compact traces (sections 6 and 7, and the published simulator).
 //!
 //! # The rules
 //!
 //! 1. One wire of constant bandwidth carries one block at a time, whole; the last block of a disk may be short, and a
 //!    block past its end is skipped. Nothing is given up once it is on the wire.
-//! 2. The wire starts at the creation, `t = 0`, with the plan's first block, and follows the plan. Blocks that were
-//!    asked for are skipped. At the plan's end it rests (the left queue is off).
-//! 3. Reads arrive as recorded, regardless of waits. Only the first 3,000 count and are seen at all.
-//! 4. A read is a hit if all its blocks are local when it arrives. For each other block that was not asked for, it
-//!    queues a miss; misses go first come, first served (blocks of one read in ascending order), before any preload,
-//!    after the block on the wire.
+//! 2. The wire starts at the creation, `t = 0`, with the plan's first block, and follows the plan. Blocks that a miss
+//!    or an earlier item of the plan has requested are skipped. After the plan's end only misses are carried: the rest
+//!    of the image is not fetched (in the paper's words, the left queue is off).
+//! 3. Reads arrive as recorded, regardless of waits. Only the first 3,000 count; later ones are not replayed.
+//! 4. A read is a hit if all its blocks are local when it arrives. Otherwise it queues a miss for each of its blocks
+//!    that nothing has requested yet. Misses go first come, first served (blocks of one read in ascending order): after
+//!    the block that is on the wire, and before any preload.
 //! 5. At one instant, transfers end first; the wire's next transfer begins; then reads arrive. So a block that ends at
 //!    the instant of a read is local, and the next preload is already on the wire when that read misses.
 //! 6. The evaluation ends when the last counted read arrives.
 //!
 //! # Speed
 //!
-//! A block that was asked for arrives at a time that nothing can change any more: from then on everything is
-//! arithmetic on the wire's next free moment. Only first accesses of blocks can ask, so the walk is over distinct
-//! blocks, not over reads; the rest is one binary search per block in the times of its reads, and only where some
-//! came before it.
+//! Once the transfer of a block begins, or its miss is queued, the time of its arrival is fixed, so the state is only
+//! the time at which the wire becomes free. Only the first access of a block can request it, so the walk is over
+//! distinct blocks, not over reads. The reads that came before a block arrived are then counted by one binary search in
+//! the times of the block's reads; no search is needed if the block was local at its first access.
 
 use crate::bandwidth::{Bandwidth, RawNanos};
 use crate::block_table::{BlockId, BlockTable};

@@ -1,5 +1,6 @@
-//! The paper's model, read by read: slower than [`Evaluator`](super::Evaluator), but a policy may decide at each
-//! read, and waits come one by one. The rules are the same; a property test compares the two.
+//! The model of [`hits`](super::hits), evaluated read by read. It is slower than [`Evaluator`](super::Evaluator), but
+//! lets a policy decide at each read, and returns the wait of each read. The rules are the same; a property test
+//! compares the two.
 
 use crate::bandwidth::{Bandwidth, RawNanos};
 use crate::block_table::BlockTable;
@@ -21,7 +22,7 @@ pub trait Online {
     fn on_read(&mut self, blocks: &[u64]) -> Option<Vec<u64>>;
 }
 
-/// A policy with an order that is known beforehand.
+/// A policy that preloads these blocks in their order, and decides nothing during the boot.
 impl Online for &[u64] {
     fn at_creation(&mut self) -> Vec<u64> {
         self.to_vec()

@@ -1,5 +1,6 @@
-//! `iocnt`, `iocnt-t`, `iocnt-2t`: the most read blocks first; by count alone, by count and average time, by count,
-//! average and earliest time (paper, section 7). The paper does not give the weights; here all count equally.
+//! `iocnt`, `iocnt-t`, `iocnt-2t`: the blocks with the most reads first (paper, section 7). `iocnt` orders by the
+//! number of reads alone, `iocnt-t` also by their average time, `iocnt-2t` also by the earliest. The paper does not
+//! give the weights of these terms; here they are equal.
 
 use crate::block_table::BlockId;
 use crate::policy::score::{Scorer, Weights};

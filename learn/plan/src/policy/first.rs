@@ -1,26 +1,26 @@
-//! The blocks that most boots read, by first access: the result of [`search`](super::search) for the delay of a
-//! boot (ours).
+//! The blocks that most boots read, in the order of first access. The policy [`search`](super::search) makes this plan
+//! if the objective is the delay of a boot. The paper has no such policy.
 //!
-//! A guest that waits gets every block in the end, so that giving up late ones, as the score does for hits, gains
-//! nothing: order by first access wins (`docs/design-learning.md`). The remaining gain at low bandwidth is bytes. Some
-//! training boots did things that others do not (a scan, an update, a backup); the slices that only they read keep
-//! the link from those that are needed. So:
+//! A guest that waits needs every block in the end. So it gains nothing if late blocks are given up, as the score does
+//! for hits; the order of first access is the best (`docs/design-learning.md`). At low bandwidth, bytes can still be
+//! saved. Some training boots did things that others do not (a scan, an update, a backup), and the slices that only
+//! these boots read delay the slices that a normal boot needs. So the plan has two parts:
 //!
-//! 1. Slices that are likely to be read, by their blocks' average first access.
-//! 2. Then blocks with none of these, with the slices that at least half as many boots read. Rarer slices are
-//!    left to misses: at 5 MB/s that saves 3.4% of whole blocks' bytes, and the waits of normal boots do not get longer
-//!    (0.048 of whole blocks' instead of 0.053; of all boots, odd ones too, 0.577 instead of 0.573).
+//! 1. The slices that a boot is likely to read, by the average first access of their blocks.
+//! 2. Then the blocks without likely slices, with the slices that at least half as many boots read. Rarer slices are
+//!    left to misses. At 5 MB/s this saves 3.4% of the bytes of whole blocks, and normal boots do not wait longer:
+//!    their wait is 0.048 of the wait with whole blocks, instead of 0.053. (For all boots, odd ones included, it is
+//!    0.577 instead of 0.573.)
 //!
-//! A slice is *likely* if at least a quarter of the boots read it even if this is one of the luckier samples: the
-//! share in the training traces less two standard errors. That takes three of three boots, four of five, five of
-//! seven, twelve of 25, 35 of a hundred. (At 10 MB/s and 20 ms it costs a quarter of a miss to bring a slice in
-//! vain.) From 30 MB/s on, where a miss costs more than many slices, it is one standard error: two of three boots,
-//! three of five.
+//! A slice is *likely* if the share of the training boots that read it, less two standard errors, is at least a
+//! quarter. That takes three of three boots, four of five, five of seven, twelve of 25, or 35 of a hundred. (A quarter,
+//! because at 10 MB/s and 20 ms a slice that is brought in vain costs a quarter of a miss.) From 30 MB/s on, where a
+//! miss costs more than many slices, one standard error is subtracted: two of three boots are enough, or three of five.
 //!
 //! # Figures
 //!
-//! Total wait of 54 boots that no plan was trained on, in seconds on the average, by the pull engine in the real model
-//! with 20 ms (groups of two to five boots, some of them no normal ones):
+//! The average total wait, in seconds, of 54 boots that no plan was trained on, with the pull engine and a round trip
+//! of 20 ms (closed loop; groups of two to five boots, some of them not normal):
 //!
 //! | | 2 MB/s | 4 | 6 | 8 | 10 | 30 | five times faster: 2 | 4 | 6 | 8 | 10 | 30 |
 //! |---|---|---|---|---|---|---|---|---|---|---|---|---|
@@ -30,14 +30,15 @@
 //! | likely slices | 16.76 | 1.70 | 0.25 | 0.01 | 0.01 | 0.01 | 56.91 | 20.90 | 7.88 | 2.76 | 1.05 | 0.01 |
 //! | the boot's own | 16.59 | 1.68 | 0.23 | 0.00 | 0.00 | 0.00 | 56.21 | 20.45 | 7.63 | 2.74 | 1.03 | 0.00 |
 //!
-//! On synthetic traces of 25 boots an image, which vary more: all 99.0, 42.2, 7.8, 3.6, 0.23 and 0.17 s at 2, 4, 8, 10,
-//! 30 and 90 MB/s; half 90.7, 37.7, 6.7, 3.1, 0.45 and 0.31 s; likely slices 90.6, 37.5, 6.4, 3.0, 0.22 and 0.17 s.
+//! Synthetic traces, with 25 boots for each image, vary more. At 2, 4, 8, 10, 30 and 90 MB/s the waits are: with all
+//! slices 99.0, 42.2, 7.8, 3.6, 0.23 and 0.17 s; with those that half read 90.7, 37.7, 6.7, 3.1, 0.45 and 0.31 s; with
+//! likely slices 90.6, 37.5, 6.4, 3.0, 0.22 and 0.17 s.
 //!
-//! The order hardly matters: by the earliest time or by rank instead of the average time, or by the first access of
-//! the slices that are hot, each figure is within 2%. A plan that names a block several times, its early slices and
-//! later its late ones, waits 14.18, 1.15, 0.15 s at 2, 4, 6 MB/s, and with a faster guest 56.83, 20.65, 7.65, 2.47 and
-//! 0.90 s at 2 to 10 MB/s: 17% less at recorded speed, 2% less with the faster guest. Blocks are named once
-//! anyway, for other readers of plans.
+//! Other orders hardly matter: with the earliest time or the rank instead of the average time, or with the first access
+//! of the hot slices, each figure is within 2%. With a plan that names a block several times (its early slices first,
+//! the late ones later) boots wait 14.18, 1.15 and 0.15 s at 2, 4 and 6 MB/s, and with the faster guest 56.83, 20.65,
+//! 7.65, 2.47 and 0.90 s at 2 to 10 MB/s: 17% less at recorded speed, 2% less with the faster guest. The plan names
+//! blocks once anyway, because other readers of plans expect that.
 
 use crate::bandwidth::Bandwidth;
 use crate::block_table::BlockId;

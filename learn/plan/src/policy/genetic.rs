@@ -1,13 +1,13 @@
 //! The genetic search for the score's weights (paper, section 5.3; the artifact's operators and numbers).
 //!
-//! An individual is a point of the triangle of non-negative weights with the sum 1. Selection by roulette over
-//! fitness, crossover by exchanging the parts after a cut, mutation by up to a fifth of the range, the best always
-//! kept.
+//! An individual is a point of the triangle of non-negative weights with the sum 1. Parents are selected by roulette
+//! over fitness. Crossover exchanges the parts of two parents after a cut, mutation changes a weight by up to a fifth
+//! of the range, and the best individual is always kept.
 //!
-//! This one differs in three points. The artifact holds α between 0.1 and 0.2; here it is free, so that the simpler
-//! policies are points of the same triangle. Its first generation is drawn, here it begins with the triangle's
-//! corners and middle. And it draws new traces for each generation; here they stay the same, so that a gain is a
-//! gain.
+//! This search differs from the artifact (the paper's published simulator) in three points. The artifact keeps α
+//! between 0.1 and 0.2; here α is free, so that the simpler policies are points of the same triangle. The artifact
+//! draws the whole first generation; here it includes the triangle's corners and middle. The artifact draws new traces
+//! for each generation; here the traces stay the same, so that the fitness of generations can be compared.
 
 use crate::best::first_best;
 use crate::policy::score::Weights;
@@ -24,7 +24,8 @@ pub struct Genetic {
     pub crossover: f64,
     /// The maximum number of generations; 0 counts as 1.
     pub generations: usize,
-    /// The number of consecutive generations without a better individual after which the search ends.
+    /// The number of consecutive generations without a better individual after which the search ends. 0: the search
+    /// ends after the first generation.
     pub patience: usize,
 }
 

@@ -1,11 +1,11 @@
 //! The quality of an order of blocks, measured on the training traces. Policies that search try to raise it.
 //!
-//! The next boot has another grace period, on a host of another speed: an order that fits the times of a handful of
-//! traces to the millisecond is worse on the next than a plain one. So for hits each trace is judged as several
-//! boots, with grace periods around those of its group and paces around its own: `BOOTS` in all, or as many as
-//! there are traces. A guest that waits moves the times itself, so that for the delay of a boot each trace counts
-//! once. (Grace periods as they were recorded are too few to learn from: three boots that began late make orders
-//! that come too late for one that begins early, hit rate 0.57 instead of 0.77.)
+//! The next boot will have another grace period (the time before its first read) and another speed. An order that fits
+//! the times of a handful of traces to the millisecond is worse for the next boot than a plain order. So if the
+//! objective is hits, each trace is replayed as up to twelve boots, about 60 in all, with grace periods around those of
+//! the group and speeds around its own. (The recorded grace periods alone are too few to learn from. Three boots that
+//! began late make orders that come too late for one that begins early: the hit rate is 0.57 instead of 0.77.) If the
+//! objective is the delay of a boot, each trace is replayed once, because a guest that waits moves the times itself.
 
 use crate::block_table::BlockId;
 use crate::compact_trace::CompactTrace;

@@ -1,9 +1,10 @@
 //! `leap`: follows the trend of the last accesses (Leap, USENIX ATC'20, sections 3.2 and 3.3; the paper's section 7).
 //!
-//! Leap watches the differences of consecutive addresses, here of blocks, and looks for one that the majority of the
-//! last few share: first among the last four, then twice as many, up to 32 (Boyer and Moore's vote, checked). Along
-//! that trend it preloads a window of blocks, which grows with the preloaded blocks that were read since the last
-//! time, up to eight, and shrinks by half at most. Without a trend it goes on along the last one.
+//! Leap watches the differences between the addresses of consecutive accesses; here, between the numbers of blocks. A
+//! difference that the majority of the last few accesses share is the *trend*. Leap looks for it among the last four
+//! differences, then among twice as many, and so on up to 32 (by Boyer and Moore's majority vote, with a check).
+//! Along the trend it preloads a window of blocks. The window grows, up to eight blocks, with the number of preloaded
+//! blocks that were read since the last window, and shrinks by half at most. Without a trend, the last trend is used.
 
 use crate::block_table::BlockId;
 use crate::evaluate::Online;

@@ -1,9 +1,10 @@
-//! `oracle`: the best order that a long search finds for the test trace itself (`docs/design-learning.md`). For
-//! evaluation only: it shows the possible gain. [`crate::evaluate::bound`] has bounds that no order can beat.
+//! `oracle`: the best order that a long search finds for the test trace itself (`docs/design-learning.md`). It is for
+//! evaluation only, and shows the possible gain. [`crate::evaluate::bound`] has bounds that no order can beat.
 //!
-//! It begins with the best of the trace's own orders, by first access and by score, and moves blocks as
-//! [`search`](super::search) does. For hits, moves that lose nothing are made as well, so that it wanders over
-//! plains; for the delay of a boot it stays near orders that are right for other models of the link, too.
+//! The search begins with the best of the trace's own orders, by first access and by score, and moves blocks as
+//! [`search`](super::search) does. If the objective is hits, a move that changes nothing is kept too, so that the
+//! search can cross orders of equal value. If the objective is the delay of a boot, only gains are kept, so that the
+//! order stays near ones that are good for other models of the link, too.
 
 use crate::best::first_best;
 use crate::block_table::{BlockId, BlockTable};

@@ -2,8 +2,9 @@
 //!
 //! `S(b) = α·ac + β·(tmax − tavg)/tmax + (1 − α − β)·(tmax − tmin)/tmax`
 //!
-//! with `ac` the accesses over those of the most read block, times from each trace's first read, `tmax` the group's
-//! latest. The higher, the sooner.
+//! Here `ac` is the number of reads of the block divided by that of the most read block. `tavg` and `tmin` are the
+//! average and the earliest time of its reads, counted from each trace's first read, and `tmax` is the latest time of a
+//! read in the group. Blocks with higher scores are preloaded sooner.
 
 use crate::block_table::BlockId;
 use crate::policy::Training;

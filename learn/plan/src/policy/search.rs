@@ -1,13 +1,16 @@
-//! `search`, our own: an order found by search, instead of one of a family (`docs/design-learning.md`).
+//! `search`, the default policy: an order found by search among all orders, instead of the best order of one family
+//! (`docs/design-learning.md`). The paper has no such policy.
 //!
-//! For the delay of a boot that is [`first`]: no found order is better on boots that the search has not seen.
+//! If the objective is the delay of a boot, `search` makes the plan of [`first`], because no order that a search found
+//! was better on boots that the search had not seen.
 //!
-//! For hits it begins with the order that [`thinkahead`](super::thinkahead) finds. Then blocks are moved one by
-//! one, as long as the evaluator says that the training gains: it knows that a miss pulls blocks too, and that no
-//! read waits for a block that was given up. A move that gains next to nothing is not made: on the next boot it is
-//! as likely a loss.
+//! If the objective is hits, the search begins with the order that [`thinkahead`](super::thinkahead) finds. Then blocks
+//! are moved one by one, and a move is kept if the score of a [`Judge`] rises. Unlike the score of a block, a judge
+//! takes into account that misses pull blocks too, and that no read waits for a block that was given up. A move that
+//! gains next to nothing is not kept, because it may as well be a loss for the next boot.
 //!
-//! Hit rates of 54 boots that no plan was trained on, by MiB/s; on the right with guests five times faster:
+//! Hit rates of 54 boots that no plan was trained on, by bandwidth in MiB/s; the five columns on the right are with
+//! guests five times as fast:
 //!
 //! | | 2 | 4 | 6 | 8 | 10 | 2 | 4 | 6 | 8 | 10 |
 //! |---|---|---|---|---|---|---|---|---|---|---|
@@ -16,8 +19,9 @@
 //! | `oracle` | 0.4365 | 0.7713 | 0.9351 | 0.9883 | 0.9984 | 0.2714 | 0.4768 | 0.6405 | 0.7726 | 0.8499 |
 //! | no order beats | 0.4589 | 0.8185 | 0.9561 | 0.9924 | 0.9990 | 0.2809 | 0.5002 | 0.6789 | 0.8074 | 0.8750 |
 //!
-//! Moves are drawn: a block goes to some other place before the *horizon*, the number of blocks that the link
-//! brings before the longest training trace ends (behind it, order is worth nothing); half of the moves are short.
+//! Moves are drawn at random: a block moves to another place, and one of the two places is before the *horizon*, the
+//! number of blocks that the link brings before the longest training trace ends. (The order behind the horizon does not
+//! matter.) Half of the moves are by a few places only.
 
 use crate::block_table::BlockId;
 use crate::policy::thinkahead::ThinkAhead;

@@ -1,5 +1,5 @@
 //! `thinkahead`: blocks by score, with the weights that a genetic search finds for the group and the bandwidth
-//! (paper, section 5.3). [`Judge`] gives their fitness.
+//! (paper, section 5.3). The fitness of weights is the score that a [`Judge`] gives the order by these weights.
 
 use crate::block_table::BlockId;
 use crate::policy::genetic::Genetic;

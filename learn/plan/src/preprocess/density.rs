@@ -1,11 +1,14 @@
 //! The density of some numbers, its peaks, and the cuts between them (paper, section 5.2).
 //!
-//! The paper does not say how it estimates the density. Here each number is a hump of the shape `(1 - u²)²` (a
-//! polynomial, so that every machine finds the same), whose width follows Silverman's rule with the interquartile
-//! range, and is at least a fiftieth of the middle number: boots that differ by so little do not differ in kind.
+//! The paper does not say how it estimates the density. Here the density is the sum of a hump of the shape `(1 - u²)²`
+//! for each number (a polynomial, so that every machine finds the same). The width of the humps follows Silverman's
+//! rule with the interquartile range, and is at least a fiftieth of the middle number, because boots whose numbers of
+//! blocks differ by less do not differ in kind.
 
-/// Cuts `numbers`, which are in ascending order, at the lowest density between two neighbouring peaks. Returns
-/// the first number of each part but the first; empty if there is only one part.
+/// Returns the cuts that divide `numbers` between the peaks of their density: one at the lowest density between each
+/// two neighbouring peaks, in ascending order. A number below a cut belongs to a part before it; a number that is the
+/// cut or above it, to a part after it. A cut need not be one of `numbers`. Empty if there is only one peak, or no
+/// number. `numbers` must be in ascending order.
 #[must_use]
 #[expect(
     clippy::cast_possible_truncation,

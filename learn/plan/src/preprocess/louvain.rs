@@ -1,14 +1,15 @@
 //! Communities of a weighted graph: Louvain's method (Blondel and others, 2008; the paper's section 5.2 clusters by
 //! it).
 //!
-//! Nodes move, in the order of their numbers, to the neighbouring community that raises modularity most, until none
-//! does; then each community becomes a node, and it begins again. Dense tables: it is for at most a few hundred
-//! nodes.
+//! Each node moves, in the order of the nodes' numbers, to the neighbouring community that raises modularity most,
+//! until no move raises it. Then each community becomes a node, and the method begins again. The graph is a dense
+//! table, so the method is for a few hundred nodes at most.
 
 use crate::similarity::Similarities;
 
 /// Returns the groups of similar traces, each as the ascending indices of its traces; groups are in the order
-/// of their first index. Two traces whose similarity is below `alike` (-1 to 1) have no edge in the graph.
+/// of their first index. Two traces whose similarity is below `alike` (-1 to 1), or not above 0, have no edge in the
+/// graph.
 #[must_use]
 pub fn communities(similarities: &Similarities, alike: f64) -> Vec<Vec<usize>> {
     let size = similarities.len();

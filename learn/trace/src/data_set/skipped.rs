@@ -18,7 +18,7 @@ pub enum SkipReason {
     /// The file is not a trace that can be read: its numbers have another type or shape, or its version is
     /// newer.
     WrongType,
-    /// The file has more bytes or requests than the limits allow; it was not read.
+    /// The file has more bytes or requests than the limits allow.
     TooLarge,
     /// There is no file for a creation that the table names.
     Missing,
@@ -32,9 +32,9 @@ pub enum SkipReason {
     Unreadable,
     /// The trace has no requests.
     Empty,
-    /// A time is before 1970, or long after the creation.
+    /// A time is before 1970, or longer after the creation than the limits allow.
     Time,
-    /// A request is neither a read nor a write, or its range is impossible.
+    /// A request is neither a read nor a write, its range is impossible, or it is a read of more than 1 GiB.
     NoRequest,
     /// A request is past the end of the disk.
     PastDisk,

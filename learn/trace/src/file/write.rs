@@ -20,7 +20,8 @@ pub(super) const GROUP_ROWS: usize = 1 << 18;
 /// Rows whose values may be in memory before the writer checks for a full page.
 const BATCH_ROWS: usize = 1024;
 
-/// Returns the trace as the content of a Parquet file.
+/// Returns the content of a Parquet file with the trace. Requests and samples are written in the order that they
+/// have in `trace`; [`read`](fn@super::read) accepts them only in the order of time.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] if the metadata of the creation take more than 64 KiB.

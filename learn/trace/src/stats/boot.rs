@@ -1,4 +1,4 @@
-//! The numbers that the paper's figures take from one trace.
+//! The numbers that the figures of the ThinkAhead paper take from one trace.
 
 use super::BLOCK;
 use crate::record::{Op, Record};
@@ -54,7 +54,8 @@ pub struct BootCounts {
 }
 
 impl BootCounts {
-    /// Counts the first six minutes of a trace whose records are in the order of time.
+    /// Counts the requests of the first six minutes after the trace's first request. The records must be in the order
+    /// of time. All numbers are 0 or empty for a trace without records.
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
         let Some(first) = trace.records.first().map(|record| record.t_us) else { return Self::default() };
@@ -139,7 +140,7 @@ pub fn first_blocks(trace: &Trace, max: usize) -> Vec<u64> {
 
 /// Returns the points of figure 9 of the ThinkAhead paper, at most 2^20: the reads of the first two minutes. A point is
 /// the time in microseconds since the first request, and the number of the block (2 MiB) that is read. A read of
-/// several blocks has a point for each block.
+/// several blocks has a point for each block. The records must be in the order of time.
 #[must_use]
 pub fn pattern(trace: &Trace) -> Vec<(u64, u64)> {
     let Some(first) = trace.records.first().map(|record| record.t_us) else { return Vec::new() };

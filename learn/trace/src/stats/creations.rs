@@ -1,4 +1,5 @@
-//! The numbers that the paper's figures take from the table of creations alone: users, images, clusters and times.
+//! The numbers that the figures of the ThinkAhead paper take from the table of creations alone: users, images, clusters
+//! and times.
 
 use super::curves::{CreationCurves, curve};
 use super::distribution::{Distribution, percent};

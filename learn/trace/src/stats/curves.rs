@@ -1,4 +1,5 @@
-//! The curves of the paper's figures: for plots; [`Figures`](super::Figures) has quantiles instead.
+//! The curves of the figures of the ThinkAhead paper, for plots. [`Figures`](super::Figures) has percentiles of the
+//! same numbers instead.
 
 use super::ByKind;
 use super::distribution::{LogHistogram, cumulative};
@@ -28,8 +29,9 @@ pub struct Curves {
     pub grace_s: ByKind<Curve>,
     /// The time from a read to the next, in microseconds (figure 18 of the ThinkAhead paper).
     pub interval_us: ByKind<Curve>,
-    /// Standard deviations between the traces of an image, in this order: the number of reads of a block,
-    /// their mean time, the time of the first read (figure 22 of the ThinkAhead paper).
+    /// Standard deviations between the traces of an image (figure 22 of the ThinkAhead paper), in this order: of the
+    /// number of reads of a block, of the mean time of these reads, and of the time of the first read. Each is divided
+    /// by the greatest value in the image, as in [`Deviations`](super::figures::Deviations).
     pub deviation: [Curve; 3],
     /// Jaccard's index (common blocks divided by all, 0 to 1) of the blocks of two images (figure 23 of the
     /// ThinkAhead paper), in this order: images with the same family but not the same user, with the same

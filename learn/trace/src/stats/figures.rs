@@ -1,4 +1,4 @@
-//! The numbers that the paper's figures take from all traces of a data set.
+//! The numbers that the figures of the ThinkAhead paper take from all traces of a data set.
 
 use super::boot::{BootCounts, CROSS};
 use super::curves::{Curves, curve, curve_of};
@@ -53,7 +53,7 @@ pub struct Figures {
     pub grace_s: ByKind<Distribution>,
     /// The time from a read to the next, in microseconds (figure 18 of the ThinkAhead paper).
     pub interval_us: ByKind<Intervals>,
-    /// The number of distinct blocks that a trace reads, over all images (figure 20 of the ThinkAhead paper).
+    /// The number of distinct blocks (2 MiB) that a trace reads, over all images (figure 20 of the ThinkAhead paper).
     pub unique_blocks: Distribution,
     /// The numbers of distinct blocks that the traces of an image read, for the two images with the most
     /// traces (figure 20 of the ThinkAhead paper).

@@ -1,8 +1,8 @@
 //! The reads of a trace, in sums.
 //!
-//! One pass over the records and one sort of the reads: no map. A distinct unit is counted once however often it is
-//! read; sorted by offset, the reads are so for every size of unit, and a unit was counted before if and only if
-//! it is before the end of the unit that was counted last.
+//! Counting takes one pass over the records and one sort of the reads by offset, and needs no map. A distinct unit is
+//! counted once, however often it is read. Reads in the order of their offsets are also in the order of their units,
+//! for every size of unit. So a unit was counted before if and only if it is not behind the unit that was counted last.
 
 use crate::record::{Op, Record};
 use serde::Serialize;

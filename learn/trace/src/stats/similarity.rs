@@ -3,7 +3,7 @@
 use super::boot::BlockUse;
 
 /// Returns the cosine, 0 to 1, of two traces' read counts by block: 1 if the counts are proportional, 0 if no
-/// block is in both. Blocks are in ascending order.
+/// block is in both. The caller must pass each list in ascending order of the blocks.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a similarity")]
 pub fn cosine(a: &[BlockUse], b: &[BlockUse]) -> f64 {
@@ -25,8 +25,8 @@ pub fn jaccard(a: &[u64], b: &[u64]) -> f64 {
     common as f64 / all.max(1) as f64
 }
 
-/// Returns the rank of each block's first read in a trace, 0 for the earliest, in ascending order of block,
-/// as [`order`] needs them.
+/// Returns pairs of a block and the rank of its first read in a trace (0 for the earliest), in ascending order of the
+/// blocks, as [`order`] needs them.
 #[must_use]
 pub fn ranks(uses: &[BlockUse]) -> Vec<(u64, u32)> {
     let mut by_time: Vec<_> = uses.iter().map(|use_| (use_.first_us, use_.block)).collect();
