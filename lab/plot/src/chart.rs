@@ -1,4 +1,4 @@
-//! The content of a chart, as plain values. `layout` decides on its look.
+//! The content of a chart, as plain values. Its look is decided when the picture is drawn.
 
 use crate::color::Color;
 
@@ -11,11 +11,12 @@ pub struct Picture {
     pub note: String,
     /// The panels, row by row from the top left.
     pub charts: Vec<Chart>,
-    /// The number of panels in a row, at least one.
+    /// The number of panels in a row; 0 counts as 1.
     pub columns: usize,
-    /// Width of a panel in pixels at scale 1, including its axes and without a legend at its right.
+    /// Width of a panel in pixels at scale 1, including its axes and without a legend at its right; drawn as at least
+    /// 160 and at most 4,000.
     pub width: f64,
-    /// Height of a panel in pixels at scale 1, including its axes.
+    /// Height of a panel in pixels at scale 1, including its axes; drawn as at least 120 and at most 4,000.
     pub height: f64,
 }
 
@@ -119,7 +120,7 @@ impl Chart {
     }
 }
 
-/// An axis: its label, scale and ends.
+/// An axis: its label, scale and ends. If the given start is not below the given end, both are ignored.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axis {
     /// The label, with the unit in brackets: `waiting time [s]`.
@@ -215,8 +216,8 @@ impl Series {
         Self { name: name.into(), data, style: None, color: None, small: false, on_second: false }
     }
 
-    /// Creates a series of points, `(x, y)`, joined by straight lines; the points have markers if they are
-    /// few.
+    /// Creates a series of points, `(x, y)`, joined by straight lines; the points have markers if there are at most
+    /// 40.
     #[must_use]
     pub fn line(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self::new(name, Data::Line(points))
@@ -329,7 +330,7 @@ pub struct Quantiles {
     pub high: f64,
 }
 
-/// A straight line across the chart that marks a value of one axis.
+/// A straight line across the chart that marks a value of one axis. Not drawn if the axis does not reach the value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     /// The axis that the value belongs to.
@@ -366,9 +367,9 @@ impl Rule {
 /// The position of the legend, which lists the names of the series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Legend {
-    /// Chosen from the data: no legend for one series; in an empty corner of the chart, if there is one;
-    /// otherwise above, or at the right if there are many series. Panels with the same series share one
-    /// legend.
+    /// Chosen from the data. For one series there is no legend, for more than six series the legend is at the right.
+    /// Otherwise it is at an empty place of the chart or, without such a place, above the axes. Panels with the same
+    /// series share one legend above all panels.
     #[default]
     Auto,
     /// Above the axes, in rows.

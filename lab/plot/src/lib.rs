@@ -10,8 +10,9 @@
 //! ```
 //!
 //! A [`Picture`] of [`Chart`]s is the content; one layout turns it into lines, areas and text; two writers turn those
-//! into bytes. The same picture gives the same bytes, on any machine: it reads no font and no clock. Numbers that
-//! are not finite are left out, and a chart without data says so: no data makes this panic.
+//! into bytes. The same picture gives the same bytes on any machine, because drawing reads no font and no clock.
+//! Numbers that are not finite are left out, and a chart without data says `no data`. Drawing never panics, whatever
+//! the data.
 //!
 //! Libraries were tried: plotters has whole pixels for coordinates, draws beyond the axes, turns text by quarters
 //! only and marks powers of ten alone on a logarithmic axis; kuva 0.6 panics where a range is extreme, and its
@@ -55,7 +56,7 @@ impl Picture {
     /// [`Picture::width`]; a scale of 2 is sharp on most screens and in print.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] if the picture would have too many pixels, or no pixels.
+    /// [`headstart_block::ErrorKind::Invalid`] if the picture would have more than 10^8 pixels, or no pixels.
     pub fn png(&self, scale: f64) -> Result<Vec<u8>> {
         png::write(&layout::lay_out(self), scale)
     }

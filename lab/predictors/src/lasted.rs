@@ -1,12 +1,14 @@
 //! The quality of predictors of durations: the real duration against the forecast.
 //!
-//! The rule is that of levels: a forecast for *supply* covers if the storage lasted at least as long as forecast, and
-//! the time that it lasted longer is waste, because it was not promised; for *demand* it covers if the need ended by
-//! then, and the forecast time beyond is waste. Waste is a mean in seconds, and relative to the real durations.
+//! As for levels ([`score`](super::score)), a forecast covers or not, and has waste. A forecast for *supply* covers if
+//! the storage lasted at least as long as forecast; waste is the time by which it lasted longer, because that time
+//! could have been promised. A forecast for *demand* covers if the need lasted no longer than forecast; waste is the
+//! time by which it was shorter. Waste is given as a mean in seconds, and as a share of the real durations.
 //!
-//! [`Ends::Other`] scores the lines of a trace: at the start of each, the time until another level comes. The paper's
-//! sub-predictors are trained on that. [`Ends::More`] scores the quantity that a lease depends on: every 15 minutes,
-//! the time for which no more will be needed than now. Durations that had not ended when the series did are left out.
+//! With [`Ends::Other`], the forecast at the start of each run of a trace is scored: the time until the level changes.
+//! The paper's sub-predictors are trained on that. With [`Ends::More`], a forecast every 15 minutes is scored: the time
+//! for which no more will be needed than now, on which a lease depends. Durations that have not ended by the end of the
+//! series are left out.
 
 use super::duration::{LengthLstm, NETWORKS};
 use super::score::{PredictorScore, Sums};
@@ -63,9 +65,9 @@ fn candidates(quantity: Quantity) -> Vec<Candidate> {
     ]
 }
 
-/// Scores each predictor of durations with each of its settings, on a series of runs (levels with their durations)
-/// of `quantity`. `ends` says which event ends a duration, `side` if forecasts are for supply or for demand.
-/// Durations that have not ended by the end of the series do not count.
+/// Scores each predictor of durations with each of its settings, on a series of runs (levels with their durations) of
+/// `quantity`. `ends` says which event ends a duration, `side` if forecasts are for supply or for demand. Returns one
+/// score for each predictor and setting. Durations that have not ended by the end of the series do not count.
 #[must_use]
 pub fn frontier(runs: &[LevelRun], quantity: Quantity, ends: Ends, side: Side) -> Vec<PredictorScore> {
     let runs: Vec<(Level, Duration)> =

@@ -1,14 +1,16 @@
 //! BlockFlex's predictors of a level: LSTMs that learn as they go (section 4.4.2).
 //!
 //! At every step (three minutes), the network is trained by one iteration: its input is the [`LOOK`] steps that ended
-//! one horizon ago, its target the need that came after them. Then it gives, from the last [`LOOK`] steps, the
-//! probability of each level one horizon ahead. For bandwidth
-//! its input is the maximum, the minimum and the mean of bandwidth and of operations a second, for capacity the same of
-//! use and the change of use. The input is scaled to about 0 to 1. The rest is the paper's: 16
-//! nodes and a rate of 0.005 for bandwidth, 4 nodes and 0.04 for capacity.
+//! one horizon ago, and its target is the need that came after these steps. Then the network predicts, from the last
+//! [`LOOK`] steps, the probability of each level one horizon ahead. For bandwidth, the input of a step is the maximum,
+//! the minimum and the mean of the bandwidth and of the operations a second. For capacity, it is the maximum, the
+//! minimum and the mean of the used capacity, and the change of the mean since the step before. The input is scaled to
+//! about 0 to 1. The sizes are the paper's: 16 nodes and a learning rate of 0.005 for bandwidth, 4 nodes and a rate of
+//! 0.04 for capacity.
 //!
-//! It may also learn again from steps of the last day, chosen by a seeded generator ([`LevelLstm::replaying`]): the
-//! paper does not do that, and a network needs it to learn much from a few hundred changes of level.
+//! The network may also learn again from steps of the last day, chosen by a seeded generator
+//! ([`LevelLstm::replaying`]). The paper does not do that, but a network that sees a few hundred changes of level only
+//! once learns little from them.
 
 use super::network::{Head, Network, NetworkShape};
 use headstart_block::random::Random;

@@ -1,10 +1,11 @@
-//! A small LSTM network, by hand: one hidden layer, fully connected to its input and its output.
+//! A small LSTM network, written by hand: one hidden layer, fully connected to the input and to the output.
 //!
 //! BlockFlex (section 4.6) predicts with such networks of 4 to 50 hidden nodes, trained with Adam on the squared error.
 //! A tensor library would be a thousand times the code of this module, and slower at this size.
 //!
-//! With `x` a step's inputs and `h`, `c` the layer's output and state after the step before (zeros at first), and `W` a
-//! row of weights for each node and gate over `[x, h, 1]`:
+//! Let `x` be the inputs of a step, and `h` and `c` the layer's output and state after the step before (zeros at
+//! first). `W` has a row of weights over `[x, h, 1]` for each node and gate, and `V` a row over `[h, 1]` for each
+//! output. Then:
 //!
 //! ```text
 //! i, f, o = sigmoid(W [x, h, 1])    g = tanh(W [x, h, 1])
@@ -100,14 +101,14 @@ impl Network {
     }
 
     /// Returns the output after a sequence of steps. `steps` holds the inputs of the first step, then the inputs
-    /// of the next step, and so on.
+    /// of the next step, and so on. An incomplete last step is ignored.
     #[must_use]
     pub fn infer(&self, steps: &[f32]) -> Vec<f32> {
         self.run(steps).1
     }
 
     /// Trains the network by one iteration towards the output `target` for the inputs `steps`, laid out as in
-    /// [`Network::infer`]. Returns the mean squared error before the iteration.
+    /// [`Network::infer`]. Missing numbers of `target` count as 0. Returns the mean squared error before the iteration.
     pub fn train(&mut self, steps: &[f32], target: &[f32]) -> f32 {
         let (gradient, loss) = self.gradient(steps, target);
         self.decayed[0] *= DECAY_MEAN;

@@ -1,4 +1,4 @@
-//! The paper's predictors in the product's forecaster: LSTMs, with 5% of margin (BlockFlex, section 4.4).
+//! The product's forecaster with the predictors of BlockFlex: LSTMs, with a margin of 5% (section 4.4 of the paper).
 
 use super::duration::{LengthLstm, NETWORKS};
 use super::lstm::{LevelLstm, LevelRule};

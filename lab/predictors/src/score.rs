@@ -1,20 +1,24 @@
 //! The quality of predictors: coverage against waste.
 //!
-//! At each step of a series a predictor, which has seen all up to it and learnt from that, forecasts a level. It
-//! *covers* if that is at least the need one horizon later; the excess above the need is *waste*, counted if it covers
-//! and if not, as the mean of `(said - needed)+` over all steps. The need of a step is its highest level, rounded up.
-//! [`Need::At`] asks for the step at the horizon's end: with it the last level times 1.05, rounded up, covers
-//! 96.5-98.0% (bandwidth) and 100% (capacity) of the public series 3 minutes ahead and 86.1-92.0% and 99.9-100% 15
-//! minutes ahead, which are the reference figures that come with them. [`Need::Within`] asks for the highest until the
-//! horizon's end; 3 minutes ahead both are one. No forecast exceeds the amount that there is.
+//! At each step of a series, a predictor that has observed all steps so far forecasts a level. The forecast *covers* if
+//! it is at least the need one horizon later. Its excess above the need is *waste*; the waste of a predictor is the
+//! mean over all forecasts, in which a forecast below the need counts as 0. Forecasts are limited to the available
+//! amount.
 //!
-//! Supply is the mirror: a forecast that all but `k` is spare is right if `k` covers the owner's need, and wastes as
-//! much. So one frontier serves both sides; only the base that waste is compared to differs
-//! ([`PredictorScore::of_demand`], [`PredictorScore::of_supply`]).
+//! The need of a step is its highest level, rounded up. With [`Need::At`], a forecast is for the step at the horizon's
+//! end. With [`Need::Within`], it is for the highest need from the next step to the horizon's end; 3 minutes (one step)
+//! ahead, this is the same. A check with [`Need::At`]: the last level times 1.05, rounded up, covers 96.5-98.0%
+//! (bandwidth) and 100% (capacity) of the public series 3 minutes ahead, and 86.1-92.0% and 99.9-100% of them 15
+//! minutes ahead. These are the reference figures that come with the series.
 //!
-//! A predictor has a setting that trades coverage for waste, so it is not a point but a *frontier*. Between two
-//! settings is every mixture of them (one now, the other then), so two predictors are compared at equal coverage on the
-//! lower hull of their points ([`waste_at`]). [`choose`] selects the predictor that ships.
+//! The forecast of supply mirrors that of demand. To forecast that all but `k` is spare is right if `k` covers the
+//! owner's need, and wastes the excess of `k` above the need. So one frontier serves both sides; only the base to which
+//! waste is compared differs ([`PredictorScore::of_demand`], [`PredictorScore::of_supply`]).
+//!
+//! A predictor has a setting that trades coverage for waste, so its quality is not one point but a *frontier* of
+//! points. By using one setting at some times and another at others, each point on the line between two settings can be
+//! reached. So predictors are compared at equal coverage on the lower hull of their points ([`waste_at`]). [`choose`]
+//! selects the predictor that should be the product's default.
 
 use super::lstm::{LevelLstm, LevelRule};
 use super::series::SeriesStep;
@@ -135,9 +139,9 @@ impl Sums {
 
 /// Scores each predictor with each of its settings, on a series of steps, `horizon` steps ahead (at least 1).
 ///
-/// `highest` is the available amount, such as 16 channels or 6 units of capacity; the highest level of the
-/// series replaces it if that is more. Predictors start untrained and learn as they go. Returns no scores if
-/// the series is not longer than the horizon.
+/// `highest` is the available amount, such as 16 channels or 6 units of capacity. If the highest level of the series is
+/// greater, that level counts as the available amount. Predictors start untrained and learn as they go. Returns no
+/// scores if the series is not longer than the horizon.
 #[must_use]
 pub fn frontier(
     steps: &[SeriesStep],
@@ -209,8 +213,8 @@ pub fn hull(points: &[PredictorScore], predictor: &str) -> Vec<(f64, f64)> {
     hull
 }
 
-/// Returns the least waste with which a predictor reaches the coverage `coverage` (0 to 1) by mixing two
-/// settings. `None` if it does not reach that coverage.
+/// Returns the least waste, in the unit of [`PredictorScore::waste`], with which a predictor reaches the coverage
+/// `coverage` (0 to 1) by mixing two settings. `None` if the predictor does not reach that coverage.
 #[must_use]
 pub fn waste_at(points: &[PredictorScore], predictor: &str, coverage: f64) -> Option<f64> {
     let hull = hull(points, predictor);

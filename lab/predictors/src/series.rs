@@ -1,13 +1,13 @@
 //! Demand over time, as traces give it: levels and the time for which each was held.
 //!
-//! A file is text. Its first line is a summary, which is skipped; every other line is `duration_s level`: the level
-//! (flash channels' worth of bandwidth, or units of capacity) was held for that long. Either may have a fraction; a
-//! comma, a semicolon or any white space parts them; empty lines and lines that begin with `#` do not count. A first
-//! line of two numbers is no summary and counts.
+//! A file of a series is text. The first line is a summary, which is skipped. Every other line is `duration_s level`:
+//! the level (in flash channels' worth of bandwidth, or in units of capacity) was held for that number of seconds. Both
+//! numbers may have a fraction. They are separated by commas, semicolons, spaces or tabs. Empty lines and lines that
+//! begin with `#` are skipped. If the first line consists of two such numbers, it is no summary and counts.
 //!
-//! Predictors work on steps of one length ([`STEP`](headstart_forecast::STEP)): [`DemandSeries::steps`] cuts a series
-//! in such, each with the highest, the lowest, the mean (over time) and the last level in it. The rest at the end,
-//! shorter than a step, is left out.
+//! Predictors work on steps of one length ([`STEP`](headstart_forecast::STEP)). [`DemandSeries::steps`] divides a
+//! series into steps, each with the highest, the lowest, the mean (over time) and the last level in it. A rest at the
+//! end that is shorter than a step is left out.
 
 use headstart_block::{Error, Result};
 use headstart_forecast::{Reading, Stat};
@@ -31,7 +31,7 @@ pub struct LevelRun {
     pub level: f32,
 }
 
-/// Statistics of the level during one step.
+/// Statistics of the level during one step, in the unit of the series (channels or units of capacity).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeriesStep {
     /// The highest level during the step.

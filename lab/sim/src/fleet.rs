@@ -1,9 +1,9 @@
 //! Many hosts that boot at once: the event loop.
 //!
-//! Each host runs the product's own code: a node of the swarm (`headstart_swarm::Node`), and disks with a pull engine
-//! (`headstart_pull::Engine`) each. The disks share the local bytes of the host, as they share its cache directory.
-//! Guests read as recorded boots did, in the closed loop ([`headstart_replay::boot::Guest`]). The model covers the
-//! rest: links, the store, and their faults.
+//! Each host runs the product's own code: a node of the swarm (`headstart_swarm::Node`), and disks, each with a pull
+//! engine (`headstart_pull::Engine`). All disks of a host share its local bytes, as they share its cache directory.
+//! Guests read as in recorded boots, in the closed loop ([`headstart_replay::boot::Guest`]): a late read delays the
+//! reads that follow it. The model covers the rest: links, the store, and their faults.
 //!
 //! # The way of a chunk
 //!
@@ -14,18 +14,18 @@
 //!                                               └───────────────► claim ──► store ──► local on the host
 //! ```
 //!
-//! A *delivery* is a range that is awaited: a disk's fetch, or a range that its node asked the agent for. It is over
-//! when all its units are local, from whatever source. A unit that is fetched from the store is *claimed*: no other
-//! request of the host fetches it meanwhile, as in the product's cache. Units are chunks with a swarm; without one,
-//! they are the units that the cache verifies.
+//! A *delivery* is a range that is awaited: the fetch of a disk, or a range that a node asked its agent for. A delivery
+//! ends when all units of the range are local, from whatever source. A unit that is fetched from the store is
+//! *claimed*: no other request of the host fetches it meanwhile, as in the product's cache. Units are chunks with a
+//! swarm; without one, they are the units that the cache verifies.
 //!
-//! Everything of one moment happens in the order in which it was entered; all random draws come from the seed. The same
-//! model and workload give the same outcome to the last bit.
+//! Events of one moment happen in the order in which they were scheduled; all random draws come from the seed. So the
+//! same model and workload give the same outcome to the last bit.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`model`] | the input of a simulation |
-//! | `net` | links as ports that parcels queue at |
+//! | `net` | links, as ports at which parcels (messages and data) queue |
 //! | `deliveries` | the awaited ranges of a host; claims; the store |
 //! | `disks` | guests and engines |
 //! | `hints` | a tracker, and plans made of its answers |

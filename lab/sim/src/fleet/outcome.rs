@@ -9,8 +9,8 @@ use serde::Serialize;
 pub struct DiskOutcome {
     /// The number of the host that the disk was attached to.
     pub host: u32,
-    /// Virtual time for which the end of the attachment was planned, from which on the disk can be read. The
-    /// attachment ends later than planned if the disk has to wait for a broadcast.
+    /// Virtual time at which the disk can be read according to plan: the planned end of its attachment. The attachment
+    /// ends later if the disk has to wait for a broadcast.
     pub attached: Nanos,
     /// Virtual time at which the last read ended; [`Nanos::NEVER`] if not all reads did.
     pub completed: Nanos,

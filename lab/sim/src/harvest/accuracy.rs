@@ -1,8 +1,8 @@
 //! The share of forecasts that cover the need, by provisioning ratio (BlockFlex, section 4.4.3, figure 14).
 //!
-//! A forecast of a level covers the need if it is at least the level that was needed; a forecast of a duration, if
-//! the level lasted at least as long. The ratio, a share, is added to forecast levels and taken off forecast
-//! durations. Levels are a VM's own channels, and units of 16 GB.
+//! A forecast of a level covers the need if the level that was needed is not higher. A forecast of a duration covers it
+//! if the level lasted for at least that duration. The provisioning ratio is a share: it is added to forecast levels
+//! and subtracted from forecast durations. Levels count a VM's own channels (bandwidth) or units of 16 GB (capacity).
 
 use super::course::{Course, STEP, Seconds};
 use super::fleet::Fleet;
@@ -66,7 +66,8 @@ impl Sums {
 }
 
 /// Measures the product's simplest predictor (the last value) and BlockFlex's predictors (LSTM networks) on the first
-/// `vms` regular VMs of a fleet.
+/// `vms` regular VMs of a fleet. Returns a line for each predictor, for each of bandwidth and capacity at each of
+/// [`HORIZONS`], and for the duration of each.
 #[must_use]
 pub fn accuracy(fleet: &Fleet, vms: usize) -> Vec<PredictorAccuracy> {
     let span = fleet.settings.span();

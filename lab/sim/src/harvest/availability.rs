@@ -1,8 +1,8 @@
 //! Storage that could be harvested, and for how long (section 2.2, figures 4 to 6).
 //!
-//! The paper asks at each moment of a trace if a hypothetical harvest VM that came now could have its request without a
-//! break for a given time, and reports the mean over the trace. Here a moment counts only if the given time, begun at
-//! that moment, ends within the simulated span.
+//! For each moment of a trace the paper takes a hypothetical harvest VM that comes at that moment, and asks if its
+//! request could be met for a given time without a break. The result is the mean over all moments of the trace. Here a
+//! moment counts only if the given time, begun at that moment, ends within the simulated span.
 
 use super::course::{Course, Seconds, share_of_starts};
 use super::fleet::Fleet;

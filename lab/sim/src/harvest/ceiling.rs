@@ -1,11 +1,11 @@
-//! The oracle's ceiling: what no allocator can exceed, whatever it knows of the future.
+//! The ceiling: an upper bound of the gain of any allocator, whatever it knows of the future.
 //!
-//! The rules are the product's: the capacity of a gSSD (the unit that is lent) is a multiple of the broker's grain of
-//! capacity, and a gSSD lasts at least the grain of time; a home (lender) lends one gSSD at a time, to one harvest VM;
-//! unsold storage lends as many as it has channels; a harvest VM uses no more than it really needs, and only while it
-//! exists. The oracle has everything else for free: it knows the future use
-//! of every VM; it cuts gSSDs again at every step, moves data between them in no time, and serves any part of any
-//! request. So at each step it gains at most the lesser of
+//! The rules are the product's. The capacity of a gSSD (the unit that is lent) is a multiple of the broker's grain of
+//! capacity, and a gSSD lasts at least the grain of time. A home (lender) lends one gSSD at a time, to one harvest VM;
+//! unsold storage lends as many as it has channels. A harvest VM uses no more than it really needs, and only while it
+//! exists. The ceiling is the gain of an *oracle*, which has everything else for free: it knows the future use of every
+//! VM; it cuts gSSDs again at every step, moves data between them in no time, and serves any part of any request. So at
+//! each step it gains at most the lesser of
 //!
 //! * the storage that homes can lend: each the largest multiple of the grain that stays free through *some* while of
 //!   the least length around that step, and
@@ -101,7 +101,7 @@ impl Ceiling {
         lesser.sum::<f64>() * f64::from(STEP)
     }
 
-    /// Returns the storage that harvest VMs would use if they got everything, in GB times seconds.
+    /// Returns the storage that harvest VMs would use if they got everything that they request, in GB times seconds.
     #[must_use]
     pub fn needed(&self) -> f64 {
         self.demand.iter().sum::<f64>() * f64::from(STEP)

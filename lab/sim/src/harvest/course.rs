@@ -55,7 +55,7 @@ impl Course {
         self
     }
 
-    /// Returns the level at a second; 0 before the first step.
+    /// Returns the level at second `moment`; 0 before the first step.
     #[must_use]
     pub fn at(&self, moment: Seconds) -> f32 {
         let after = self.steps.partition_point(|(at, _)| *at <= moment);

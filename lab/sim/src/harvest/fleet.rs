@@ -1,8 +1,8 @@
 //! The parts of a fleet: regular VMs on their servers, servers with unsold storage, requests of harvest VMs.
 //!
-//! Storage is counted in GB as the paper does (a channel has 64, a flash block 4 MB: powers of 1024), bandwidth in
-//! channels, and use in shares of owned storage. The two halves of a fleet are not the same servers, as in the paper:
-//! its traces of sold and of unsold storage come from different clouds.
+//! As in the paper, storage is counted in GB (powers of 1024: a channel has 64 GB, a flash block 4 MB), bandwidth in
+//! channels, and use in shares of owned storage. Also as in the paper, the servers with regular VMs and the servers
+//! with unsold storage are not the same: its traces of sold and of unsold storage come from different clouds.
 
 use super::course::{Course, Seconds};
 

@@ -1,9 +1,9 @@
 //! The sources of forecasts for a simulated fleet: the product's predictors, or a clairvoyant that knows the future.
 //!
-//! The *clairvoyant* forecasts for a home (a lender), by its future use, the gSSD (loan of storage) with the highest
-//! value: of all spans that begin now and are no longer than nine days, the span for which free capacity, in whole
-//! grains, times length is largest. It drives
-//! the same broker under the same rules, so its gain can be reached; [`super::ceiling`] gives the bound that cannot.
+//! The *clairvoyant* knows the future use of a home (a lender), and forecasts the gSSD (loan of storage) with the
+//! highest value. For each span that begins now and is no longer than nine days, the value is the capacity that stays
+//! free throughout, in whole grains, times the length of the span. The clairvoyant drives the same broker under the
+//! same rules, so its gain can be reached; the bound in [`super::ceiling`] cannot be reached.
 
 use super::course::{Course, STEP, Seconds, Window};
 use super::fleet::{DAY, HarvestVm};

@@ -1,7 +1,8 @@
 //! The gain of harvest VMs and the loss of regular ones (sections 5.3 to 5.5), in virtual time.
 //!
-//! The product's vSSDs and schedulers on emulated flash: see `machine`. Flash is BlockFlex's but smaller: fewer blocks,
-//! so that disks fill quickly; channels, dies, pages and times are the same. [`measure`] runs everything.
+//! The product's vSSDs and schedulers run on emulated flash: see `machine`. The flash is that of BlockFlex, but with
+//! fewer blocks, so that disks fill quickly; channels, dies, pages and durations are the same. [`measure`] runs all
+//! measurements.
 //!
 //! | module | content |
 //! |---|---|
@@ -41,8 +42,8 @@ use std::time::Duration;
 /// The results of all measurements of harvesting on emulated flash.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PerformanceReport {
-    /// Bandwidth of request patterns as of the benchmark fio, on a disk with eight channels and four more, by the owner
-    /// of the four.
+    /// Bandwidth of request patterns as of the benchmark fio, on a disk with eight channels of its own, alone and with
+    /// four more channels, by the owner of the four.
     pub fio: Vec<fio::Row>,
     /// Read bandwidth over time, before and after a disk harvests more channels.
     pub spread: Vec<spread::Course>,
@@ -56,7 +57,8 @@ pub struct PerformanceReport {
     pub beside: Vec<beside::Pair>,
 }
 
-/// Runs all measurements. `step` is called before each run; an error that it returns ends the measurements.
+/// Runs all measurements. `step` is called before each run; an error that it returns ends the measurements. `seed`
+/// draws all random numbers: the same seed gives the same report.
 ///
 /// # Errors
 /// The errors of `step`; an error if a vSSD (virtual SSD) has no room, which would be a bug of the simulation.

@@ -73,8 +73,8 @@ impl OrderedNumbers {
         self.0.get(place(from)..place(to)).unwrap_or_default().iter().copied().collect::<Self>().mean()
     }
 
-    /// Returns the cumulative distribution for a chart: for each percentile the number, and the share of
-    /// numbers below it (0 to 1).
+    /// Returns the cumulative distribution for a chart: a pair for each percentile from 0 to 100 (101 pairs), of the
+    /// number at that percentile and the share of numbers below it (0 to 1).
     #[must_use]
     pub fn curve(&self) -> Vec<(f64, f64)> {
         let shares = (0..=100).map(|percent| f64::from(percent) / 100.0);

@@ -1,10 +1,11 @@
 //! The event loop: the product's broker and predictors, a fleet that uses and frees storage, harvest VMs that come and
 //! go, all in steps of three minutes.
 //!
-//! Operations that take time on real flash take their time here: erasing a gSSD 4.2 ms a block on each of its channels
-//! at once, moving data 70 MB/s a channel. In each step, in this order: unsold storage appears and is sold, harvest VMs
-//! leave and come; every home is sampled and forecast; homes that will need more than their free storage press;
-//! finished work is reported to the broker; the use is counted.
+//! Operations that take time on real flash take virtual time here: to erase a gSSD takes 4.2 ms for each block, on all
+//! its channels at the same time; data is moved at 70 MB/s for each channel. In each step, in this order: unsold
+//! storage appears and is sold; harvest VMs leave and come; every home (lender) is sampled and forecast; homes that
+//! will need more than their free storage take lent storage back; finished work is reported to the broker; the use is
+//! counted.
 
 use super::ceiling::{Ceiling, Rules};
 use super::course::{STEP, Seconds};

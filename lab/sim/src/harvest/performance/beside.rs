@@ -16,7 +16,7 @@ use std::time::Duration;
 pub struct Pair {
     /// The store without harvesting: YCSB's workload A in ten threads on four channels.
     pub store: VmFigures,
-    /// The store with harvesting: the sort uses half of the blocks of its four channels.
+    /// The store with harvesting: the sort uses half of the blocks of the store's four channels.
     pub store_with: VmFigures,
     /// The sort without harvesting, on four channels of its own.
     pub sort: VmFigures,
@@ -27,8 +27,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Returns the share of the store's throughput that harvesting costs, up to 1; negative if the store is
-    /// faster.
+    /// Returns the share of the store's throughput that harvesting costs, up to 1; negative if the store is faster with
+    /// harvesting.
     #[must_use]
     pub fn loss(&self) -> f64 {
         1.0 - self.store_with.rate / self.store.rate.max(1e-9)
@@ -41,8 +41,9 @@ impl Pair {
     }
 }
 
-/// Runs store and sort, with and without harvesting, for two virtual minutes (two seconds if `length` is
-/// short). `think` is the mean pause of a thread of the store before each request.
+/// Runs store and sort, with and without harvesting, for two virtual minutes (two seconds if `length` is short) after a
+/// warm-up. `think` is the mean pause of a thread of the store before each request. `seed` draws the requests of the
+/// store.
 ///
 /// # Errors
 /// An error if a vSSD (virtual SSD) has no room, which would be a bug of the simulation.

@@ -57,8 +57,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Returns the share of its bandwidth that the regular VM lost during the reclaim, up to 1; negative if it was
-    /// faster, 0 if it had no load.
+    /// Returns the share of its bandwidth that the regular VM lost during the reclaim, up to 1; negative if the VM was
+    /// faster than without a reclaim, 0 if it had no load.
     #[must_use]
     pub fn loss(&self) -> f64 {
         if self.without.requests == 0 { 0.0 } else { 1.0 - self.with.bandwidth() / self.without.bandwidth() }
@@ -72,7 +72,9 @@ const CHANNELS: u16 = 4;
 /// Blocks of each channel beside those that are reclaimed.
 const OWN: u32 = 128;
 
-/// Reclaims `blocks` written flash blocks of one channel from a harvest VM, under the load `meanwhile`.
+/// Reclaims `blocks` written flash blocks (up to [`CHANNEL`]) of one channel from a harvest VM, under the load
+/// `meanwhile`, until they are erased, but for at most 120 virtual seconds (20 if `length` is short). `seed` draws the
+/// requests of the load.
 ///
 /// # Errors
 /// An error if a vSSD (virtual SSD) has no room, which would be a bug of the simulation.

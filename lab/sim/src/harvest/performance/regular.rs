@@ -75,7 +75,8 @@ pub fn cases(length: Length) -> Vec<Case> {
     list
 }
 
-/// Measures one regular VM with and without harvesting.
+/// Measures one regular VM with and without harvesting, each for 10 virtual seconds (one if `length` is short) after a
+/// warm-up. `settings` are those of the channels' schedulers. `seed` draws the requests of the VM.
 ///
 /// # Errors
 /// An error if a vSSD (virtual SSD) has no room, which would be a bug of the simulation.

@@ -1,5 +1,6 @@
-//! Read bandwidth over time after a harvest (figure 19): data is stored on home's channels at first; later writes are
-//! spread, and so are the reads of those pages.
+//! Read bandwidth of a disk over time, before and after it harvests channels (figure 19). At first all data is on the
+//! disk's own channels. Pages that are written after the harvest are spread over all channels, and so are later reads
+//! of them.
 
 use super::fio::{self, Owner};
 use super::load::Job;
@@ -17,7 +18,8 @@ pub struct Course {
     pub writes: u64,
     /// The owner of the harvested channels.
     pub owner: Owner,
-    /// Read bandwidth by second: the middle of the second since the job began, and MB/s (10^6 bytes).
+    /// Read bandwidth in each second: pairs of the middle of the second, counted from the start of the job in seconds,
+    /// and the bandwidth in MB/s (10^6 bytes).
     pub read: Vec<(f64, f64)>,
     /// Seconds from the start of the job to the harvest of half as many channels more; with [`Owner::None`]
     /// no channels are added.
@@ -36,8 +38,11 @@ impl Course {
     }
 }
 
-/// Runs a job on a disk with `home` channels, which harvests half as many more after a while, unless `owner`
-/// is [`Owner::None`].
+/// Measures the read bandwidth, second by second, of a job on a disk with `home` channels of its own. The job reads its
+/// data over and over, and writes `writes` blocks for each hundred that it reads. After some seconds the disk harvests
+/// `home / 2` more channels from `owner`; with [`Owner::None`] it gets none. The disk is measured for 2 virtual seconds
+/// before the harvest and 4 after it ([`Length::Short`]), or for 10 and 120. `seed` draws the requests of the regular
+/// VM that owns the harvested channels; without such a VM it has no effect.
 ///
 /// # Errors
 /// An error if a vSSD (virtual SSD) has no room, which would be a bug of the simulation.
