@@ -173,9 +173,9 @@ impl CachedBlob {
         self.missing_units(range, &mut |run| each(self.bytes_of(&run)));
     }
 
-    /// Calls `each` with the ranges of the outboard that verifying `range` needs and that are not local. The
-    /// caller inserts them into [`tree`](Self::tree). A small outboard is named as a whole. Does nothing for
-    /// a blob without a hash tree.
+    /// Calls `each` with the ranges of the outboard that are needed to verify `range` and are not local. The
+    /// caller fetches them and inserts them into [`tree`](Self::tree). If the outboard is small, all of its missing
+    /// ranges are named. Does nothing for a blob without a hash tree.
     pub fn tree_missing(&self, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
         let Some(tree) = &self.tree else { return };
         if tree.layout.len <= SMALL_TREE {
@@ -192,15 +192,16 @@ impl CachedBlob {
         self.files.get().map_or(0, Files::all_local_bytes)
     }
 
-    /// Returns `true` if the disk accepts no bytes at present. Inserted bytes are then kept in memory, and
-    /// for a short time only, so fetch only ranges that a read waits for.
+    /// Returns `true` if the cache's disk accepts no bytes at present. Inserted bytes are then kept in memory, and only
+    /// for a short time, so the caller should fetch only ranges that a read waits for.
     #[must_use]
     pub fn is_bypassed(&self) -> bool {
         self.storage.is_bypassing()
     }
 
-    /// Keeps inserted bytes in memory for about a second, as if the disk accepted none. This helps reads whose bytes
-    /// are evicted repeatedly before they are read, because more is read at once than the cache has room for.
+    /// Makes the cache keep the bytes that are inserted during about the next second in memory, as if its disk accepted
+    /// none. A caller does this if the bytes of a read were evicted several times before the read could use them,
+    /// because more is read at once than the cache has room for.
     pub fn bypass_for_now(&self) {
         let cause = "bytes are evicted before they are read: more is read at once than it has room for";
         self.storage
@@ -211,8 +212,8 @@ impl CachedBlob {
     /// the blob's end is ignored.
     ///
     /// # Errors
-    /// The error of writing the sidecar (the file that records the local units); after a loss of power, the
-    /// units may be local again.
+    /// The error of writing the sidecar (the file that records the local units). The units may then be local again
+    /// after a loss of power.
     pub fn discard(&self, range: ByteRange) -> Result<()> {
         let range = range.intersect(ByteRange::between(0, self.layout.len));
         let units = self.layout.units_of(range.offset(), range.end());
@@ -262,8 +263,8 @@ impl CachedBlob {
         watchers.push(watcher);
     }
 
-    /// Opens the blob's files if another process has created them since this process opened the blob.
-    /// [`claim`](Self::claim) does the same.
+    /// Opens the blob's files if another process has created them since this process opened the blob, so that the bytes
+    /// in them count as local. [`claim`](Self::claim) does the same.
     pub fn look_again(&self) {
         if self.files.get().is_none() {
             self.find_files();

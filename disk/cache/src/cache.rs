@@ -98,12 +98,12 @@ impl Cache {
     }
 
     /// Opens a cache directory as [`open`](Self::open) does. If the disk of the directory fails or accepts
-    /// nothing, the cache works without a directory: fetched bytes are kept in memory. The second value is
+    /// nothing, the returned cache works without a directory: fetched bytes are kept in memory. The second value is
     /// then the error of the disk, otherwise `None`.
     ///
     /// # Errors
-    /// Errors for which the choice of the directory is to blame: it cannot be created, is not a directory,
-    /// belongs to neither root nor this user, or holds other files.
+    /// An error if the directory is the wrong one: it cannot be created, is not a directory, belongs to neither root
+    /// nor this user, or holds other files.
     pub fn open_or_bypass(dir: &Path, settings: CacheSettings) -> Result<(Arc<Self>, Option<Error>)> {
         match Self::open(dir, settings.clone()) {
             Ok(cache) => Ok((cache, None)),
@@ -157,10 +157,10 @@ impl Cache {
         user.unwrap_or_else(|| PathBuf::from("/var/cache")).join("headstart")
     }
 
-    /// Opens a blob together with its hash tree's outboard (the file of the tree). Callers share one object
-    /// for each identity as long as it is in use; the identity is the digest, the length and the tree's root,
-    /// or the origin for a blob without a tree. Creates no files yet. Existing files that cannot be used are
-    /// no error: the blob is then kept in memory. May wait for a process that changes the cache directory.
+    /// Opens a blob together with its hash tree's outboard (the file of the tree). All callers in this process share
+    /// one object for each identity as long as it is in use. The identity is the digest, the length and the tree's
+    /// root, or the origin for a blob without a tree. Creates no files yet. Existing files that cannot be used are no
+    /// error: the blob's bytes are then kept in memory. May wait for a process that changes the cache directory.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] for a blob of more than 1 TiB, [`ErrorKind::Corrupt`] if the tree's size
@@ -239,9 +239,9 @@ impl Cache {
         self.blobs.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Makes the bytes durable that this process inserted, advances the clock that ages accesses for
-    /// eviction, and evicts if the cache is nearly full. A process that has the cache open must call this every few
-    /// seconds, from a background thread, and once at its end: bytes that are not synced survive the end of every
+    /// Makes the bytes that this process inserted durable, advances the clock by which eviction judges the age of
+    /// accesses, and evicts if the cache is nearly full. A process that has the cache open must call this every few
+    /// seconds, from a background thread, and once before it ends: bytes that are not synced survive the end of every
     /// process, but not a loss of power.
     ///
     /// # Errors
@@ -284,8 +284,9 @@ impl Cache {
         self.storage.counts.read()
     }
 
-    /// The total capacity of the cache in bytes, used bytes included: its size limit, or less if its disk has
-    /// not enough free space. 0 if its disk cannot be used.
+    /// The total capacity of the cache in bytes: the bytes that it uses plus the free bytes of its disk, but at most
+    /// its size limit ([`CacheSettings::size_limit`]). 0 if the cache works without a directory
+    /// ([`open_or_bypass`](Self::open_or_bypass)).
     #[must_use]
     pub fn room(&self) -> u64 {
         self.storage.room()

@@ -22,7 +22,7 @@ use std::time::Duration;
 /// less.
 const POLL: Duration = Duration::from_millis(2);
 
-/// The way for a claim's owner to wait for the units of its range that other claims cover.
+/// The way in which the owner of a claim waits for those units of the claimed range that other claims cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitHint {
     /// No other claim covers any part of the range: there is nothing to wait for.
@@ -106,9 +106,9 @@ impl CacheClaim {
 }
 
 impl CachedBlob {
-    /// Claims the missing units of `range` that no other claim covers. May wait for the disk, and for seconds
-    /// if another process keeps the cache directory locked, unless [`claims_at_once`](Self::claims_at_once)
-    /// is `true`.
+    /// Claims the missing units of `range` that no other claim covers; the claim may be empty. If
+    /// [`claims_at_once`](Self::claims_at_once) is `false`, this may wait for the disk, and for seconds if another
+    /// process keeps the cache directory locked.
     ///
     /// # Errors
     /// Errors of the operating system's locks; [`ErrorKind::Corrupt`](headstart_block::ErrorKind::Corrupt) if

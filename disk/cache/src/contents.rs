@@ -16,10 +16,10 @@ use std::path::Path;
 pub enum EntryKind {
     /// A layer's blob with a hash tree: all its local bytes were verified.
     Verified,
-    /// A layer's blob without a hash tree; it is complete and matches its digest.
+    /// A layer's blob without a hash tree that is complete and matches its digest.
     Whole,
-    /// A layer's blob without a hash tree; it was not compared with its digest yet, and its bytes are trusted as the
-    /// store sent them.
+    /// A layer's blob without a hash tree that was not compared with its digest yet. Its bytes are trusted as the store
+    /// sent them.
     Unverified,
     /// The outboard of a blob: the file of its hash tree.
     HashTree,
@@ -149,7 +149,8 @@ impl Cache {
         Ok(Usage { free_bytes: free_bytes(there)?, ..Usage::default() })
     }
 
-    /// Removes a blob and its hash tree; the tree stays if a process has it open. Returns the number of removed bytes.
+    /// Removes a blob, in all its descriptions, and its hash tree; the tree stays if a process has it open. Returns the
+    /// number of removed bytes.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if the blob is not in the cache, [`ErrorKind::Conflict`] if a process has it
@@ -204,9 +205,9 @@ impl Cache {
         Ok(bytes)
     }
 
-    /// Evicts chunks (64 KiB each) that are not pinned, the least useful first, until blobs and their
-    /// sidecars use at most `target` bytes, or nothing more can be evicted. Blobs that have no byte left and that no
-    /// process uses are removed entirely.
+    /// Evicts chunks (64 KiB each) that are not pinned, the least useful first, until blobs and their sidecars use at
+    /// most `target` bytes, or nothing more can be evicted. The files of blobs that have no byte left and that no
+    /// process uses are removed too.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if another process evicts and does not finish; errors of reading the

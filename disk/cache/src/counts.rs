@@ -12,8 +12,8 @@ pub struct CacheCounters {
     pub bypassed_bytes: u64,
     /// Bytes that this process evicted.
     pub evicted_bytes: u64,
-    /// Ranges that were found wrong: by the hash tree when they were inserted or, without a tree, by a
-    /// reader.
+    /// The number of ranges that were found wrong: by the hash tree when they were inserted or, for a blob without a
+    /// tree, by a reader.
     pub corrupt_inserts: u64,
     /// The number of reads of the cache's files that failed, because of the disk for example.
     pub failed_reads: u64,

@@ -1,8 +1,8 @@
 //! The local blob cache on disk: presence, verification before visibility, eviction, crash consistency.
 //!
-//! Ranges of blobs, as stored (compressed), in a directory that all disks and all processes of a host share. There is
-//! no daemon: processes share mapped sidecar files and the kernel's file locks, so that killing any of them harms no
-//! other.
+//! The cache keeps ranges of blobs, as stored (compressed), in a directory that all disks and all processes of a host
+//! share. There is no daemon: processes share mapped sidecar files and the kernel's file locks, so killing one of the
+//! processes harms no other.
 //!
 //! ```text
 //! DIR/lock                 locked by a process that makes or removes files
@@ -20,20 +20,20 @@
 //!
 //! # Promises
 //!
-//! * Nothing becomes visible before it was checked against the hash tree, if there is one. Bytes without a
-//!   tree are kept apart by the store they come from, and checked by their digest as soon as the blob is whole;
-//!   from then on nothing wrong of it is served, and after that it is fetched again, a bounded number of times.
+//! * Bytes of a blob that has a hash tree become visible only after they were checked against it. Bytes of a blob
+//!   without a tree are kept apart by the store that they come from. Such a blob is checked by its digest as soon as it
+//!   is complete. If it does not match, all of it is removed and fetched again, a bounded number of times.
 //! * A read of local bytes looks at a bitmap and makes one system call. It takes no lock and allocates nothing. It does
 //!   not check the bytes again: a caller that finds them wrong by other means reports them, see `recheck`.
 //! * After `kill -9` all inserted bytes are there. After a loss of power all synced bytes are there, and nothing else
 //!   is trusted.
-//! * A full or failing disk harms no reader: bytes inserted then are kept in memory, within bounds, and given to the
-//!   reads that wait for them. This holds for one blob's files and for the whole directory.
+//! * A full or failing disk harms no reader: bytes that are inserted meanwhile are kept in memory, within bounds, and
+//!   given to the reads that wait for them. This holds if one blob's files fail, and if the whole directory does.
 //! * The size limit holds for blobs' bytes and their sidecars together: a manifest that names blobs of any length
 //!   cannot take more through their sidecars. One process keeps to the limit at every moment, also while another thread
 //!   or process evicts: no insert waits for that, and bytes that find no room are kept in memory, as on a full disk.
 //!   Several processes together may pass the limit by the bytes that each of them is writing at the same moment.
-//! * A pin of an attached disk keeps its chunks from eviction, in whatever process it is. A scan does not drive out
+//! * Chunks that an attached disk has pinned are not evicted, whichever process has the disk. A scan does not drive out
 //!   chunks that are used again and again.
 //!
 //! # How to use it

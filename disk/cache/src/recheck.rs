@@ -104,8 +104,9 @@ enum Verdict {
 
 impl CachedBlob {
     /// Removes the wrong local bytes of `range`, for a caller that found them wrong by other means, such as a
-    /// frame's checksum. Returns `true` if there were any, so that fetching again may help. Bytes that no
-    /// hash tree can verify are removed too, unless the blob has at most 16 MiB and matches its digest.
+    /// frame's checksum. Bytes that cannot be verified by a hash tree are removed too. Exception: of a blob without a
+    /// tree that has at most 16 MiB and is found to match its digest, nothing is removed. Returns `true` if any bytes
+    /// were removed, so that fetching them again may help.
     ///
     /// # Errors
     /// Those of [`discard`](Self::discard), and errors of reading the disk.
@@ -144,9 +145,10 @@ impl CachedBlob {
         self.compare(range, Remedy::Forget).inspect(|found| self.log_damaged(found))
     }
 
-    /// Returns `true` if `bytes`, whole units read from this blob at `offset`, match the hash tree, or the blob has no
-    /// tree; `false` also if they cannot be verified. A caller that is about to send them to other hosts calls this.
-    /// Wrong bytes are removed from the cache.
+    /// Checks `bytes` before the caller sends them to other hosts. `bytes` must be whole units, read from this blob at
+    /// `offset`. Returns `true` if they match the hash tree, or if the blob has no tree. Returns `false` if
+    /// they do not match, and removes them from the cache, or if pages of the tree that are needed to verify them are
+    /// missing.
     #[must_use]
     pub fn is_right(&self, offset: u64, bytes: &[u8]) -> bool {
         let Err(error) = self.check_bytes(offset, bytes) else { return true };
@@ -289,9 +291,9 @@ impl CachedBlob {
 
 impl Cache {
     /// Verifies all bytes on the disk against hash trees and digests, and calls `each` with the result of
-    /// each blob. If `repair` is `true`, wrong bytes are removed; disks may use the cache meanwhile. `read`
-    /// is called now and then with the number of bytes that were read since the last call; its error ends the
-    /// verification.
+    /// each blob. If `repair` is `true`, wrong bytes are removed. Disks may use the cache meanwhile. `read`
+    /// is called now and then with the number of bytes that were read since its last call. An error that `read` returns
+    /// ends the verification.
     ///
     /// # Errors
     /// The error of `read`; errors of the directory.

@@ -1,15 +1,15 @@
 //! The first reads of a disk: a log that reads write and the driver of preloading reads.
 //!
-//! A plan is followed, left or stopped by the guest's reads, hits and misses alike. So each read notes the slices of
-//! the blocks that it touches, and the log keeps the first time of each, in order. That is on the path of every read:
-//! it takes no lock, allocates nothing, and for slices that were read before (nearly all reads, after a while) does
-//! nothing except one load.
+//! The guest's reads, hits and misses alike, decide whether a plan is followed, changed or stopped. So each read notes
+//! the slices that it touches, and the log records each slice once, in the order of the first reads. Noting is on the
+//! path of every read: it takes no lock, allocates nothing, and for slices that were read before (nearly all reads,
+//! after a while) does nothing except one load.
 //!
-//! A block has a word with a bit for each slice. The thread that sets a bit first takes the next place of the log by
-//! adding one to a counter, and writes the bits that it set there, one word for block and slices. A reader that comes
-//! to a place that is taken and not yet written stops there and goes on the next time. The log is bounded, and so is
-//! the part of a disk that it covers; reads beyond are not followed, which costs a plan's guard some of its sight and
-//! nothing else.
+//! A block has a word with a bit for each slice. The thread that is the first to set bits of a block takes the next
+//! entry of the log by adding one to a counter, and writes the block and those bits into the entry, as one word. A
+//! reader of the log that comes to an entry that is taken and not yet written stops, and continues from that entry the
+//! next time. The log is bounded, and so is the part of a disk that it covers. Reads beyond these bounds are not
+//! recorded; the only cost is that a plan is judged by fewer reads.
 
 use headstart_block::{BLOCK_SIZE, ByteRange, SLICE_SIZE};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -52,7 +52,7 @@ impl Accesses {
         }
     }
 
-    /// Records a read of `range` of the disk.
+    /// Records a read of `range` (in bytes) of the disk. Slices that were recorded before are ignored.
     #[inline]
     pub fn note(&self, range: ByteRange) {
         let Some(last) = range.end().checked_sub(1).filter(|_| !range.is_empty()) else { return };
@@ -94,8 +94,8 @@ impl Accesses {
         }
     }
 
-    /// Calls `each` with the entries of the log from index `from` on, and sets `from` to the index of the
-    /// next entry.
+    /// Calls `each` with the entries of the log from index `from` on, and sets `from` to the index at which the next
+    /// call has to continue. A caller starts with 0.
     pub fn since(&self, from: &mut usize, each: &mut dyn FnMut(FirstAccess)) {
         while let Some(place) = self.log.get(*from) {
             let word = place.load(Ordering::Acquire);

@@ -1,11 +1,12 @@
 //! Attaching: an image becomes a disk.
 //!
-//! An image in a local directory is read in its place. Any other goes through the cache: its manifest is requested, its
-//! layers are opened, and from then on the pull engine fetches the bytes that are read. If the store does not answer,
-//! the manifest seen last is taken, provided that every byte is in the cache: a host that boots again while its
-//! registry cannot be reached can start the images that it has. A store that refuses the credentials, has no such image
-//! or gives another answer does not count as unreachable: a user that may no longer read the image does not get it out
-//! of a cache that others filled.
+//! An image in a local directory is read in its place. Any other image is read through the cache: its manifest is
+//! requested from the store, its layers are opened, and from then on the pull engine fetches the bytes that are read.
+//! If the store does not answer, the last known manifest of the image is used, provided that every byte of the image is
+//! in the cache. So a host that boots again while its registry cannot be reached can start the images that it has. A
+//! store that refuses the credentials or has no such image does not count as unreachable: a user that may no longer
+//! read the image does not get it from a cache that other users filled, unless [`DiskOptions::cached_although_denied`]
+//! is set.
 
 use crate::base::{Base, Health};
 use crate::blobs::Blobs;
@@ -87,11 +88,11 @@ pub struct DiskOptions {
     pub require_tree: bool,
     /// `true` to attach an image that is completely in the cache even if its store denies access.
     pub cached_although_denied: bool,
-    /// The image that the reference meant when the disk was first attached, so that a tag that has moved
-    /// since makes no difference; `None`: the store is asked which image the reference means.
+    /// The image that the reference meant when the disk was first attached; it is attached again, even if the tag means
+    /// another image by now. `None`: the store is asked which image the reference means.
     pub known: Option<KnownImage>,
-    /// A file that exists while the disk is to be attached again after its process dies. As long as it
-    /// exists, the image stays protected from deletion. `None`: the protection ends with the process.
+    /// The path of a file that exists as long as the disk is to be attached again after its process dies. While the
+    /// file exists, the image stays protected from deletion. `None`: the protection ends with the process.
     pub record: Option<PathBuf>,
 }
 
@@ -109,7 +110,8 @@ pub struct KnownImage {
 pub struct WritableOptions {
     /// The directory; it is created if it is missing and `expected` allows that.
     pub dir: PathBuf,
-    /// The size of the disk in bytes; at least the image's size. `None`: the present size.
+    /// The size of the disk in bytes; at least the image's size. `None`: the size that the disk in the directory has
+    /// or, for a new disk, the image's size.
     pub size: Option<u64>,
     /// The maximum size of the directory, in bytes. `None`: 128 MiB plus twice the bytes that the disk holds
     /// in addition to its image.
@@ -178,7 +180,7 @@ impl MadeDirectory {
         let _ = self.missing.iter().try_for_each(std::fs::remove_dir);
     }
 
-    /// Records the directories that have to be created for `dir` to exist. Must be called before `dir` is
+    /// Returns a record of the directories that have to be created for `dir` to exist. Must be called before `dir` is
     /// created.
     #[must_use]
     pub fn before(dir: &Path) -> Self {
@@ -203,7 +205,8 @@ impl Drop for Unheld {
     }
 }
 
-/// Attaches an image that is in a directory of this host, and protects it there from deletion.
+/// Attaches an image that is in a directory of this host, and protects it there from deletion. If the protection cannot
+/// be recorded, the disk is attached with a warning.
 ///
 /// # Errors
 /// Errors of opening the image or the writable directory.

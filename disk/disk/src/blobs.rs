@@ -88,7 +88,8 @@ impl Blobs {
         self.blobs.get(blob.0 as usize)
     }
 
-    /// The blobs of the image's layers, without hash trees. A blob of several layers is there once.
+    /// The blobs of the image's layers; the blobs of their hash trees are not included. A blob that several layers
+    /// share is there once.
     #[must_use]
     pub fn data(&self) -> &[Arc<CachedBlob>] {
         &self.blobs[..self.data]

@@ -6,16 +6,17 @@
 //! server -> Disk::read_local_at -> (WritableDisk ->) Base -> Stack: lookup -> ZFileReader -> CachedBlob: pread
 //! ```
 //!
-//! On this path nothing is allocated, and no lock is taken whose holder may wait. Only if the blob's bytes are not on
-//! this host does the read return with `Absent`; the server then hands it to a thread that may wait, which calls
-//! [`BlockDevice::read_at`]: that notes all absent parts, asks the pull engine for them, waits, and reads again.
+//! On this path nothing is allocated, and no lock is taken whose holder may wait. If bytes of the blob are not on this
+//! host, the read fails with `Absent`. The server then hands the read to a thread that may wait. That thread calls
+//! [`BlockDevice::read_at`], which notes all absent parts, asks the pull engine for them, waits, and reads again.
 //!
 //! # Wrong bytes
 //!
-//! Bytes that a hash tree covers are right when they come. A read may find out that bytes are wrong, by the checksum of
-//! a frame: they were changed in the cache, or belong to an image without a tree and came so. They are then compared
-//! with the tree, dropped if they are wrong, and fetched again, a few times. Errors that only the blob's digest finds,
-//! once all of the blob is local, are handled by the cache, see [`headstart_cache::CachedBlob::watch`].
+//! Bytes that a hash tree covers are right when they arrive. A read may find later, by the checksum of a frame, that
+//! bytes are wrong: they were changed in the cache, or they were wrong when they arrived and their blob has no tree.
+//! The bytes are then compared with the tree, dropped if they are wrong or cannot be verified, and fetched again, a few
+//! times. Errors that only the blob's digest shows, once all of the blob is local, are handled by the cache; see
+//! [`headstart_cache::CachedBlob::watch`].
 //!
 //! # Failure domains
 //!
@@ -119,11 +120,11 @@ impl Disk {
         self.preloader.as_ref()
     }
 
-    /// Makes all writes durable and records their extent in the writable layer, so that an attach that finds
-    /// fewer writes fails.
+    /// Makes all writes durable, and records the extent of the written data in the writable layer, so that a later
+    /// attach fails if some of that data is missing.
     ///
     /// # Errors
-    /// The error of making writes durable. If the record cannot be written, a warning is logged.
+    /// The error of making writes durable. If the record cannot be written, only a warning is logged.
     pub fn flush_with_note(&self) -> Result<()> {
         self.flush()?;
         if let Some(Err(error)) = self.writable().map(|writable| writable.note_logs()) {

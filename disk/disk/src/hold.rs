@@ -46,8 +46,9 @@ const LANDS: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(500);
 const LONGEST_LOOK: Duration = Duration::from_secs(15);
 
-/// A guard that protects an image from deletion, by a lease in its store. Dropping it removes the lease,
-/// unless the disk is to be started again. The default protects nothing.
+/// A guard that protects an image from deletion, by a lease in its store. Dropping the guard removes the lease, unless
+/// the disk is to be started again (its [`DiskOptions::record`](crate::DiskOptions::record) exists). The default
+/// protects nothing.
 #[derive(Default)]
 pub struct Hold {
     in_directory: Mutex<Option<HeldLease>>,
@@ -128,7 +129,8 @@ impl Hold {
         Self { in_directory: Mutex::new(Some(lease)), in_store: Mutex::default() }
     }
 
-    /// Removes the lease because the disk is detached. The lease of a writable directory stays.
+    /// Removes the lease, even if the disk's record exists; to be called when the disk is detached. The lease of a
+    /// writable directory stays. Must not be called in async code, where it panics if the lease is in an object store.
     pub fn release(&self) {
         let in_directory = self.in_directory.lock().take();
         if let Some(held) = in_directory {
@@ -139,8 +141,9 @@ impl Hold {
         }
     }
 
-    /// Removes the lease, if it is in an object store, of a disk that could not be served. If the disk is to
-    /// be started again, the lease stays. In either case nothing is written to the store after this returns.
+    /// Removes the lease, if it is in an object store; to be called for a disk that could not be served. If the disk is
+    /// to be started again, the lease stays. In either case this waits, for a limited time, for writes to the store
+    /// that are under way. A lease in a directory stays until the guard is dropped.
     pub fn give_up(&self) {
         let Some(held) = self.take() else { return };
         if is_recorded(held.record.as_deref()) {

@@ -5,21 +5,21 @@
 //! | [`attach`] | makes a disk of a reference: the manifest, the layers, the writable directory |
 //! | [`disk`] | the device that a server reads and writes; the path of one read (start here) |
 //! | `base` | the image's layers, which may lack bytes |
-//! | [`puller`] | drives the pull engine |
+//! | [`puller`] | runs the pull engine with real I/O |
 //! | `fetch` | fetches one range from the store into the cache |
 //! | `stream` | fetches a long range, whose bytes can be read as they come |
 //! | `together` | fetches ranges, short or long, of a blob that other hosts share |
-//! | `need`, `claims`, `streaming` | the words of fetching: urgency, missing bytes, inputs and reports of a stream |
+//! | `need`, `claims`, `streaming` | types of fetching: urgency, missing bytes, inputs and reports of a stream |
 //! | [`blobs`] | the places of the disk's bytes in blobs, and the bytes that are missing |
 //! | `expected` | the disk that a writable directory has to hold |
 //! | `open` | opening the layers of an image whose blobs are in a store |
 //! | `opening` | the bytes by which a layer was opened, if no hash tree proves them |
 //! | `known_images` | manifests seen before, for attaching while the store cannot be reached |
 //! | [`pinned`] | manifests of images that the hosts of a swarm keep jointly, for the same purpose |
-//! | [`accesses`] | the first reads: a log that reads write |
-//! | [`preloading`] | takes plans that are found, and follows them by that log |
+//! | [`accesses`] | the log of first reads, which each read updates |
+//! | [`preloading`] | preloads by the plans that are found, and compares them with that log |
 //! | `hold` | keeps the image from being deleted while a disk needs it |
-//! | [`release`] | gives up the leases of a disk whose process is down |
+//! | [`release`] | removes the leases of a disk whose process is down |
 //! | `known_links` | bandwidths seen before, for the first plan of a disk |
 //! | `known_files` | the small files in which manifests and bandwidths are kept |
 //! | [`range_fetcher`] | fetches for a caller that is not a disk |

@@ -2,20 +2,22 @@
 //!
 //! # Sources of plans
 //!
-//! The caller of an attach gives a [`PlanSource`], which looks for plans beside the attach. The first plan that is
-//! found is followed at once; a later one that is better ([`Origin`]) takes its place, and its pilot is given the reads
-//! so far. If nothing is found, the disk stays lazy. A place that fails is logged once and counted; no failure of a
-//! place, and nothing that is found there, can fail an attach or a read.
+//! The caller of an attach gives a [`PlanSource`], which searches for plans, in several places, while the disk is being
+//! attached. The first plan that is found is followed at once. A better plan ([`Origin`]) that is found later replaces
+//! it; the new plan's [`Pilot`] is then given the reads so far. If no plan is found, bytes are fetched only when they
+//! are read. The failure of a place is logged once and counted. Neither such a failure nor a bad plan can fail an
+//! attach or a read.
 //!
 //! # Following
 //!
-//! Reads write the slices that they touch into [`Accesses`]. Every [`TICK`], a task passes these, and the engine's
-//! state of the link and of its cursor, to the [`Pilot`], which decides; other plans go to the engine. So a read has
-//! nothing to do with any of this except one load and, the first time that it touches a slice, three writes of a word.
+//! Reads write the slices that they touch into [`Accesses`]. Every [`TICK`], a task gives the pilot the new slices, the
+//! pull engine's estimate of the link, and its position in the plan. If the pilot chooses another plan, the task gives
+//! that plan to the engine. So preloading costs a read one load and, if the read is the first to touch a slice, three
+//! writes of a word.
 //!
 //! # The link
 //!
-//! The best plan depends on the bandwidth, of which a disk knows nothing before it has fetched. So a host remembers the
+//! The best plan depends on the bandwidth, which a disk does not know before its first fetches. So a host keeps the
 //! last estimate for each store (`known_links`).
 
 use crate::accesses::Accesses;
@@ -73,13 +75,14 @@ pub struct OpenedDisk {
 }
 
 impl PlanQuery {
-    /// The digest under which boots of the disk are recorded; see [`Manifest::known_as`].
+    /// The digest under which boots of the image are recorded; see [`Manifest::known_as`].
     #[must_use]
     pub fn image(&self) -> Digest {
         self.manifest.known_as(self.digest)
     }
 
-    /// Waits until the disk is open. Returns `None` if opening it was abandoned.
+    /// Waits until the disk is open, and returns its layers and size. Returns `None` if opening the disk failed or was
+    /// abandoned.
     pub async fn opened(&self) -> Option<OpenedDisk> {
         let mut opened = self.opened.clone();
         opened.wait_for(Option::is_some).await.ok()?.clone()
@@ -99,8 +102,8 @@ pub struct PlanFinding {
 
 /// A search for preload plans, in one or several locations.
 pub trait PlanSource: Send + Sync {
-    /// Starts a search for plans of a disk on `runtime`. Each location's result is sent when it is known;
-    /// dropping the receiver ends the search.
+    /// Starts a search for plans of a disk on `runtime`, and returns the receiver of the results. Each location's
+    /// result is sent when it is known. Dropping the receiver ends the search.
     fn look(&self, query: Arc<PlanQuery>, runtime: &Handle) -> Receiver<PlanFinding>;
 }
 

@@ -1,8 +1,8 @@
-//! Drives a disk's pull engine with real I/O: events in, actions carried out.
+//! Runs a disk's pull engine with real I/O: reports events to the engine and carries out its actions.
 //!
 //! The engine decides everything. The puller only keeps state that the engine must not know: the waiter of each read,
-//! the task of each fetch, the clock. Its lock is held while the engine thinks (microseconds), never across a wait.
-//! Reads of local bytes do not touch it.
+//! the task of each fetch, the clock. The puller's lock is held while the engine handles an event (microseconds), never
+//! while a thread waits. Reads of local bytes do not take the lock.
 
 use crate::base::Health;
 use crate::blobs::Blobs;
@@ -174,7 +174,7 @@ impl Puller {
         self.step(&mut state, EngineEvent::Read { read, ranges: &[range] });
     }
 
-    /// Preloads `plan` from now on, instead of the plan before.
+    /// Makes the engine preload `plan` from now on, instead of the plan that it followed.
     pub fn set_plan(self: &Arc<Self>, plan: Plan) {
         let mut state = self.state();
         self.step(&mut state, EngineEvent::PlanChanged(plan));
@@ -199,7 +199,7 @@ impl Puller {
         self.state().engine.preloading()
     }
 
-    /// The number of bytes that other hosts have brought while this disk waited for them; 0 without a swarm.
+    /// The number of bytes that other hosts have sent while this disk waited for them; 0 without a swarm.
     #[must_use]
     pub fn brought_by_swarm(&self) -> u64 {
         self.fetcher.sharing().map_or(0, Sharing::brought)

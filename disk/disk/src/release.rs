@@ -56,10 +56,10 @@ impl std::fmt::Debug for NewLease {
     }
 }
 
-/// Removes the lease that protects the image of an agent's disk from deletion, after the disk was detached or
-/// failed to start and its process is gone. `record` is the file that names the disk's images. `store` is the
-/// image's store; it is not used if the image is in a directory of this host. The lease of a writable
-/// directory stays.
+/// Removes the lease that protects the image of an agent's disk from deletion. To be called after the disk was detached
+/// or failed to start, and its process is gone. `image` is the digest of the image's manifest, `record` the file that
+/// names the disk's images. `store` is the image's store; it is not used if the image is in a directory of this host.
+/// The lease of a writable directory stays.
 ///
 /// # Errors
 /// The error that kept the lease from being removed; it names the command that removes the lease.

@@ -1,6 +1,8 @@
-//! The counters of a disk while it serves: cheap enough for every read, and with whole distributions, not averages.
+//! The counters of a disk while it serves. Updating them is cheap enough for every read. Latencies are counted as whole
+//! distributions, not as averages.
 //!
-//! All counters are relaxed atomics of their own; a scrape sees each one right, not all at one instant.
+//! Each counter is a relaxed atomic of its own: each value that is read is right, but several values need not belong to
+//! the same instant.
 
 use headstart_telemetry::histogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,9 @@
 //! A disk's bytes from other hosts that have the same image: these hosts are asked first, and relied on for nothing.
 //!
-//! A [`SwarmClient`] brings verified chunks of blobs into the cache that this disk reads from. So its answer is only
-//! the end of a wait: the disk then fetches the bytes that the cache still lacks from its store, as it would without a
-//! swarm. A host that answers late, or not at all, or wrongly, costs that wait, which is bounded, and nothing else.
+//! A [`SwarmClient`] brings verified chunks of blobs into the cache that this disk reads from. A request to it returns
+//! no bytes; it only ends when no more chunks can be expected. The disk then fetches the bytes that the cache still
+//! lacks from its store, as it would without a swarm. Another host that answers late, wrongly or not at all costs only
+//! that wait, which is bounded.
 
 use futures::future::BoxFuture;
 use headstart_block::exchange::{ImageKey, SliceAccess};
@@ -26,8 +27,8 @@ pub(crate) const BUSY: Duration = Duration::from_secs(10);
 ///
 /// No call fails, and none but [`bring`](Self::bring) waits: a swarm that cannot be reached brings nothing.
 pub trait SwarmClient: Send + Sync {
-    /// Records that a disk uses `blob`, which has a hash tree, and shares both with other hosts. `origin` is
-    /// the location of the blob's store, as a reference names it. Called once for each disk.
+    /// Records that a disk uses `blob`, which has a hash tree, and shares the blob and its tree with other hosts.
+    /// `origin` is the location of the blob's store, as a reference names it. Called once for each disk and blob.
     fn join(&self, blob: &Arc<CachedBlob>, origin: &str);
 
     /// Records that a disk that joined no longer uses the blob.
@@ -38,8 +39,8 @@ pub trait SwarmClient: Send + Sync {
     /// [`became_local`](Self::became_local). Dropping the future says that no read waits any more.
     fn bring<'a>(&'a self, blob: &'a Digest, range: ByteRange, urgency: Urgency) -> BoxFuture<'a, ()>;
 
-    /// The maximum duration of a call of [`bring`](Self::bring): after it the disk drops the future. The swarm normally
-    /// ends the call sooner, because it knows how long the store takes at present.
+    /// The maximum duration of a call of [`bring`](Self::bring), after which the disk drops the future. Normally the
+    /// call ends sooner: the swarm knows how long the store takes at present, and waits for other hosts accordingly.
     fn longest(&self) -> Duration;
 
     /// Records that the disk has fetched `range` of a blob itself, so that other hosts can have it.
@@ -54,8 +55,8 @@ pub trait SwarmClient: Send + Sync {
         None
     }
 
-    /// Records whether the disk follows a plan for `blob` at present. While `running` is `true`, the swarm brings only
-    /// chunks that were requested, and none ahead of requests.
+    /// Records that the disk begins (`running` is `true`) or ends to follow a plan for `blob`. While it follows one,
+    /// the swarm brings only chunks that were requested, and none ahead of requests.
     fn planned(&self, blob: &Digest, running: bool);
 
     /// Records that a disk of an image was created and is going to boot. Returns the report that the disk fills with
@@ -86,8 +87,8 @@ pub trait BootTracker: Send {
     /// Reports slices that the disk has read for the first time.
     fn read(&mut self, accesses: &[SliceAccess]);
 
-    /// Returns the order made from the reads of this image's boots on other hosts; `None` if it has not
-    /// changed since the last call.
+    /// Returns the preload order that the tracker made from the reads of this image's boots on other hosts; `None` if
+    /// there is none yet or it has not changed since the last call.
     fn hinted(&mut self) -> Option<Hinted>;
 }
 

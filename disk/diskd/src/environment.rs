@@ -1,4 +1,4 @@
-//! The surroundings of a session: the resources that the program that opens the session provides.
+//! The resources that a program provides to the session that it opens.
 
 use crate::copies::Copies;
 use headstart_block::Result;
@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 /// A connector to the swarm of this host, the other hosts that have the same images. A session calls it after it has
 /// opened the cache.
 pub trait SwarmConnector: Sync {
-    /// Connects the cache to the swarm.
+    /// Connects the cache to the swarm, with tasks on `runtime`, and returns the swarm's client for the disks.
     ///
     /// # Errors
     /// An error if this swarm cannot serve the cache.

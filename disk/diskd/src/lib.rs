@@ -1,16 +1,16 @@
 //! The disks of one process: opened from their images, served, recorded, closed.
 //!
 //! A program that serves disks builds a [`SessionSettings`] and opens a [`DiskSession`], starts [`Servers`] for it, and
-//! closes both in the end. It brings what a library does not decide: the settings of stores, the connection to a swarm,
-//! the signal to stop, and the words to its user ([`Environment`]).
+//! closes both in the end. The program provides what a library does not decide ([`Environment`]): the settings of
+//! stores, the connection to a swarm, the signal to stop, and the output to its user.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`session`] | opening all disks, step by step, and closing them (read this first) |
 //! | [`disk`] | one disk, from the request for it to its release |
-//! | [`settings`] | plain values: the disks, their images before, and what they share |
+//! | [`settings`] | plain values: the disks, the images that earlier processes of them served, shared settings |
 //! | [`policy`] | the policy of preloading |
-//! | [`environment`] | the surroundings of a session, which its program brings |
+//! | [`environment`] | the resources that the program provides to a session |
 //! | `keep_base`, [`copies`] | copies of images in writable directories |
 //! | [`plans`] | the lookup of plans, in all places |
 //! | [`record_settings`], [`recording`] | the recordings of boots, and their place |

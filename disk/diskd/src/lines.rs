@@ -1,5 +1,5 @@
-//! Command lines of QEMU: a guest that is started with them outlives the process that serves its disk, if that process
-//! is started again.
+//! Command lines of QEMU with a disk. A guest that is started with them reconnects to its disk, so it survives the end
+//! of the process that serves the disk, if that process is started again.
 
 use std::io;
 use std::path::Path;
@@ -26,7 +26,7 @@ impl Default for QemuVersion {
 }
 
 impl QemuVersion {
-    /// Starts to query the version of the installed QEMU, in the background.
+    /// Starts a query for the version of the installed QEMU (`qemu-system-x86_64`), and returns at once.
     #[must_use]
     pub fn ask() -> VersionQuery {
         let (said, heard) = mpsc::channel();

@@ -1,4 +1,5 @@
-//! The lookup of plans for a disk: all the places where plans can be, and the search of them beside the attach.
+//! The lookup of plans for a disk: all the places where plans can be, and their search while the disk is being
+//! attached.
 //!
 //! | place | origin |
 //! |---|---|
@@ -41,7 +42,7 @@ use tokio::time::timeout;
 /// The most files of plans in a directory that are read; the first by name.
 const FILES_MAX: usize = 64;
 
-/// The maximum duration of the search for a disk's preload plans.
+/// The maximum duration of the search for a disk's preload plans in one location.
 pub const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Findings that wait for the disk, which takes them every few milliseconds.
@@ -60,7 +61,7 @@ pub enum PlanLocations {
     All {
         /// A file of plans, or a directory of such files.
         files: PathBuf,
-        /// `true` if it is an error that `files` does not exist.
+        /// `true` if a missing `files` is reported as a failure; `false` if it only means that no plans are there.
         named: bool,
     },
     /// A single file of plans.

@@ -1,4 +1,5 @@
-//! The policy of preloading: a word of the user, or a file of plans, a trace, a list of blocks.
+//! The policy of preloading, as the user names it: a word such as `auto`, or a file that holds plans, a trace or a list
+//! of blocks.
 
 use crate::plans::read_trace;
 use headstart_block::{Error, FileSource, Result};

@@ -1,6 +1,7 @@
-//! The recordings of boots of attached disks, and their place.
+//! The recordings of boots of attached disks, and the directory that holds them.
 //!
-//! A problem here never keeps a disk from being attached: a directory that cannot be used is a warning.
+//! A problem with recording never keeps a disk from being attached: a directory that cannot be used only causes a
+//! warning.
 
 use crate::disk::NamedDisk;
 use crate::settings::SessionSettings;

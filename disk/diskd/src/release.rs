@@ -1,6 +1,6 @@
 //! The release of the images of a disk that has no process any more: the disk was detached while its process was down,
-//! or its first process failed. The caller must have the arguments and the environment of the disk's process, because
-//! they hold the options of the stores and the credentials.
+//! or its first process failed. The calling process must have been started with the arguments and the environment of
+//! the disk's process, because they hold the options of the stores and the credentials.
 
 use crate::keep_base;
 use crate::settings::{DiskRequest, PriorImage, SessionSettings};

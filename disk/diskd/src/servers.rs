@@ -245,7 +245,8 @@ impl Servers {
         self.running.iter().map(|server| server.clients()).sum()
     }
 
-    /// Returns the error of the first server that ended before it was stopped; `None` if all are running.
+    /// Returns the error of a server that ended before it was stopped; each error is returned once. `None` if all are
+    /// running.
     #[must_use]
     pub fn failed(&self) -> Option<Error> {
         self.running.iter().find_map(|server| server.failed())

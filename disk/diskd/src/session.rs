@@ -1,8 +1,8 @@
 //! The attached disks of one process: opened together, served together, detached together.
 //!
-//! [`DiskSession::open`] names the steps of opening in their order. Each is a function of its own, here or in the
-//! module of its subject, and none calls back: the directories are checked, then cache, stores and swarm are opened,
-//! then all disks at the same time (module [`disk`](crate::disk)), then their recordings begin.
+//! [`DiskSession::open`] performs the steps of opening one after the other, each in a function of its own: the
+//! directories are checked; the cache, the stores and the swarm are opened; all disks are opened at the same time
+//! (module [`disk`](crate::disk)); their recordings begin.
 
 use crate::disk::{CreatedParent, NamedDisk, open_disk};
 use crate::environment::Environment;
@@ -65,13 +65,14 @@ impl DiskSession {
         Ok(Self { disks, cache, stores: stores.into_values().collect(), swarm, traces, warnings })
     }
 
-    /// Records that the disks are being served. Directories that were created for them are then kept.
+    /// Records that the disks are being served. From then on, writable directories that were created for them are kept
+    /// when the session is given up or dropped.
     pub fn is_served(&self) {
         self.disks.iter().for_each(NamedDisk::is_served);
     }
 
-    /// Ends the protection of the images of disks that could not be served, and removes directories that were
-    /// created for them.
+    /// Ends the protection of the images from deletion, and removes writable directories that were created for the
+    /// disks. To be called if the disks could not be served.
     pub fn give_up(&self) {
         self.at_once(NamedDisk::give_up);
     }

@@ -121,7 +121,7 @@ pub struct SessionSettings {
     /// The file in which an agent's disk records its images. While it exists, the images stay protected from
     /// deletion. `None`: the protection ends with the process.
     pub images_record: Option<PathBuf>,
-    /// `true` to log a warning, once for each store, if a store does not answer.
+    /// `true` to log a warning when a store does not answer, once for each store.
     pub warn_of_silence: bool,
 }
 

@@ -21,7 +21,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds up the totals of `session` as of now.
+    /// Returns the totals of `session` up to now.
     #[must_use]
     pub fn of(session: &DiskSession) -> Self {
         let mut totals =

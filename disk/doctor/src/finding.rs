@@ -19,7 +19,7 @@ pub enum Availability {
 pub struct HostFinding {
     /// The name of the feature.
     pub feature: &'static str,
-    /// `yes`, `limited` or `no`.
+    /// The availability of the feature; `yes`, `limited` or `no` in JSON.
     pub state: Availability,
     /// The details of the feature, or of the obstacle.
     pub detail: String,
@@ -29,7 +29,7 @@ pub struct HostFinding {
 }
 
 impl HostFinding {
-    /// A finding without a remedy.
+    /// Creates a finding without a remedy.
     #[must_use]
     pub fn new(feature: &'static str, state: Availability, detail: impl Into<String>) -> Self {
         Self { feature, state, detail: detail.into(), remedy: None }

@@ -5,8 +5,8 @@
 //! On a mount point that is a directory, the mounted file system is a directory with one file, which has the disk's
 //! exact size in bytes. On a regular file, the mounted file system is that one file alone (its root is a file). The
 //! file belongs to the user of this process, with mode 0600, or 0400 if the disk is read-only, unless
-//! [`FuseSettings::access`] says otherwise; the mount point's owner and permissions do not matter. On the way there, a
-//! symbolic link is followed only if it belongs to root or to this user (`place`).
+//! [`FuseSettings::access`] says otherwise; the mount point's owner and permissions do not matter. A symbolic link in
+//! the path of the mount point is followed only if it belongs to root or to this user (`place`).
 //!
 //! # The path of a request
 //!
@@ -20,11 +20,13 @@
 //!
 //! # Caching in the kernel
 //!
-//! * Pages that were read: yes, so that memory maps, `exec` and loop devices work; a program that wants none of it
-//!   opens the file with `O_DIRECT`. A read-only disk's pages stay when the file is closed and opened again; those of a
-//!   writable one are dropped at each open, because another server may have written to the disk.
-//! * Writes: never, except for writable memory maps. A `write` that has returned has reached the disk; an `fsync` has
-//!   made it durable. So a killed program loses nothing, and a killed server only loses bytes that were not flushed.
+//! * The kernel caches pages that were read, so that memory maps, `exec` and loop devices work. A program that wants no
+//!   caching opens the file with `O_DIRECT`. The cached pages of a read-only disk stay when the file is closed and
+//!   opened again; those of a writable disk are dropped at each open, because another server may have written to the
+//!   disk.
+//! * The kernel caches no writes, except through writable memory maps. When a `write` has returned, its bytes have
+//!   reached the disk; when an `fsync` has returned, they are durable. So a program that is killed loses nothing, and a
+//!   server that is killed loses only bytes that were not flushed.
 //!
 //! # The end
 //!

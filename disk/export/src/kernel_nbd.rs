@@ -14,8 +14,8 @@
 //! * Detaching a device that is mounted fails the I/O of the file system on it. Unmount first.
 //! * Pages of the disk that a device had before may still be in the host's cache; the pages of a device are dropped
 //!   when a disk is attached to it and when the disk is detached.
-//! * Not tried on a real kernel yet: the machines of the tests have no nbd module. The refusals are tested, and the
-//!   life of a device with a stand-in for `nbd-client`.
+//! * This module was not tried on a real kernel yet, because the machines of the tests have no nbd module. Tests cover
+//!   the refusals and, with a stand-in for `nbd-client`, attaching and detaching a device.
 
 use crate::{Export, STOP_PATIENCE, Server, host_cache, tool};
 use headstart_block::{Error, ErrorKind, Result, SECTOR_SIZE};

@@ -19,25 +19,27 @@
 //! # Structure
 //!
 //! [`proto`] (bytes and numbers), [`handshake`] and [`transmission`] (their meaning) are pure; the fuzzer drives them.
-//! `accept` does the handshake's I/O, `receiver` and `connection` are the data path, `worker_pool` has its threads that
-//! may wait, `disk` the operations that block there; `spin_policy` decides whether a receiver polls before it sleeps;
-//! `budget` bounds their memory, `standing` chooses the client that makes room; `connection_registry` counts
-//! connections, `address` listens, `tls` encrypts. `private` serves one disk without an address, to a process that has
-//! it as a [`RemoteDisk`].
+//! `accept` does the handshake's I/O. `receiver` and `connection` are the data path; `worker_pool` has the threads for
+//! requests that may wait, and `disk` the operations that block these threads. `spin_policy` decides whether a receiver
+//! polls before it sleeps. `budget` bounds the memory of requests, `standing` chooses the client that has to make room,
+//! `connection_registry` counts connections, `address` listens, `tls` encrypts. `private` serves one disk without an
+//! address, to a process that uses the disk as a [`RemoteDisk`].
 //!
 //! # Limits and dangers
 //!
 //! * A Unix socket is for the user of this process, unless [`NbdSettings::access`] says otherwise. A TCP port without
 //!   TLS is open to every program that can reach it.
-//! * A client beyond [`NbdSettings::connections_max`] gets the place of a client that does not use its own
-//!   (`standing`); if there is no such client, the new client is closed at once.
-//! * If a server has several exports, each has the same share of the places, and may also use places that the others
-//!   leave free. A new client of an export that holds less than its share gets the place of the most idle client of the
-//!   export that holds most (`standing`).
-//! * The memory that the requests of all clients hold is bounded (`budget`): a server of 64 clients that take no
-//!   replies stays below 256 MiB. A client that takes none for [`NbdSettings::send_timeout`] is disconnected.
-//! * A client learns the kind of an error; paths and addresses are for the log.
-//! * A handshake, TLS included, has [`NbdSettings::handshake_timeout`] in all.
+//! * If [`NbdSettings::connections_max`] clients are connected, a new client replaces one that has not finished its
+//!   handshake, has sent no request, or takes no replies (`standing`). If there is no such client, the new client is
+//!   disconnected at once.
+//! * If a server has several exports, each may have the same share of the connections, and may also use those that the
+//!   others leave free. A new client of an export that has less than its share replaces a client of the export that has
+//!   most, preferably the one that has been idle for longest (`standing`).
+//! * The memory that the requests of all clients hold is bounded (`budget`): a server of 64 clients that receive none
+//!   of their replies stays below 256 MiB. A client that receives nothing of them for [`NbdSettings::send_timeout`] is
+//!   disconnected.
+//! * A client is told only the kind of an error. The log has the error itself, with paths and addresses.
+//! * A handshake, TLS included, may take [`NbdSettings::handshake_timeout`] in all.
 
 mod accept;
 mod address;

@@ -1,4 +1,4 @@
-//! Unix sockets that clients connect to: one place where all servers make theirs.
+//! Unix sockets that clients connect to. All servers of this crate create their sockets with this module.
 //!
 //! # Access
 //!
@@ -13,17 +13,18 @@
 //!
 //! * the path names a socket: a regular file or a directory is never touched;
 //! * no server answers there;
-//! * this program made it. A mark beside each socket says so: `.NAME.headstart` beside `NAME`, a file of this user's
-//!   that names the socket's device, inode and time of making. Another socket in its place has another inode or another
-//!   time. A mark outlives a kill, and goes with its socket when the server ends in order.
+//! * this program made it, as a mark beside the socket proves: the file `.NAME.headstart` beside `NAME`, which belongs
+//!   to this user and names the socket's device, inode and time of creation. Another socket at the same path has
+//!   another inode or another time. The mark stays if the server is killed, and is removed with the socket if the
+//!   server ends in order.
 //!
-//! Sockets of version 0.1 have no mark. If the caller knows by other means that a socket left at the path can only be
-//! this program's ([`Leftover::IsOurs`]: a directory that it has the lock of, a disk that its agent starts again), they
-//! are replaced as well.
+//! Sockets of version 0.1 have no mark. Sockets without a mark are replaced as well if the caller knows by other means
+//! that only this program makes sockets at the path ([`Leftover::IsOurs`]): the caller holds the lock of the directory,
+//! for example, or an agent starts the disk again.
 //!
-//! A process that makes or removes a socket holds a lock on its mark meanwhile, so that two servers that start at once
-//! do not remove each other's. That takes moments. If another user may open the mark, that user may also lock it for
-//! any time: after five seconds the server refuses, and names the mark.
+//! A process that makes or removes a socket holds a lock on the mark meanwhile, for moments, so that two servers that
+//! start at the same time do not remove each other's socket. A user that may open the mark could also lock it for any
+//! time, so a server that does not get the lock within five seconds refuses, with an error that names the mark.
 
 use crate::account_names;
 use headstart_block::guarded::shell_word;
@@ -93,8 +94,8 @@ impl SocketAccess {
     }
 
     /// Lets the users that may open the sockets in `path`, a directory of this process, traverse that
-    /// directory: its group becomes the sockets' group. They can neither list nor change it. Does nothing for
-    /// the default access.
+    /// directory. If the owner names a group, it becomes the directory's group. These users can neither list nor change
+    /// the directory. Does nothing for the default access.
     ///
     /// # Errors
     /// The error of the operating system if this user may not change the directory.

@@ -5,16 +5,16 @@
 //!
 //! # Safety precautions
 //!
-//! Some kernels crash when a ublk device is made ([`probe`] knows these kernels), and the process that asked for it can
-//! then not even be killed. So the kernel's release is checked first, the device is made by a thread of its own, and no
-//! thread waits for that one longer than [`CREATION_PATIENCE`].
+//! Some kernels ([`probe`] knows them) crash when a ublk device is made; the process that made it can then not even be
+//! killed. So the kernel's release is checked first, the device is made by a separate thread, and no other thread waits
+//! for that thread longer than [`CREATION_PATIENCE`].
 //!
 //! # Dangers
 //!
 //! * The mount namespace in which the device is mounted must not end together with this process: otherwise the last
-//!   write-back waits for a server that is gone. Unmount before you detach.
-//! * A device number that is used again may still have pages of its last disk in the host's cache: they are dropped
-//!   when a disk is attached and when it is detached.
+//!   write-back waits for a server that is gone. The device must be unmounted before it is detached.
+//! * The host's cache may still have pages of the disk that a device number was used for before. So these pages are
+//!   dropped when a disk is attached and when it is detached.
 //! * A disk must have a whole number of sectors, and cannot grow while it is attached.
 
 #[cfg(feature = "ublk")]

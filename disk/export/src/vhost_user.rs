@@ -16,22 +16,22 @@
 //!
 //! # Waiting
 //!
-//! A queue's thread does local work: reads of local bytes, writes, zeroing. Small reads of a disk that another process
-//! has are sent together, as many as the ring holds. Reads of remote bytes and flushes go to pools of threads started
-//! on demand, and are answered when they are done, in any order. A flush covers all writes that were answered before it
-//! was submitted: they have returned from the disk.
+//! A queue's thread does local work: reads of local bytes, writes, zeroing. If another process serves the disk's data,
+//! small reads are sent to that process together, as many as the ring holds. Reads of remote bytes and flushes go to
+//! pools of threads started on demand, and are answered when they are done, in any order. A flush covers all writes
+//! that were answered before the flush was submitted, because a write is answered only after the disk has taken it.
 //!
 //! # Failures
 //!
-//! * The front end: its rings are abandoned, and the next front end finds the disk free. A writable disk serves one
-//!   front end at a time; a read-only disk serves several at once.
-//! * The guest's driver (nonsense in a ring): that queue is given up, and the front end is notified by the error
-//!   descriptor.
-//! * This server: a front end that reconnects (QEMU: `reconnect=1` on the socket) goes on with the next server process.
-//!   That process finds the requests in flight in a record, which the front end keeps for the server, and takes them
-//!   up.
+//! * If the front end ends, its rings are abandoned, and the next front end can use the disk. A writable disk serves
+//!   one front end at a time; a read-only disk serves several at once.
+//! * If the guest's driver writes nonsense into a ring, that queue is given up, and the front end is notified by the
+//!   error descriptor.
+//! * If this server ends, a front end that reconnects (QEMU: `reconnect=1` on the socket) continues with the next
+//!   server process. The front end keeps a record of the requests in flight for the server, from which the next process
+//!   takes them up.
 //!
-//! Not offered: packed rings, live migration's dirty log, postcopy, the write cache's switch.
+//! Not supported: packed rings, live migration's dirty log, postcopy, switching the write cache.
 
 mod blk;
 mod chain;
@@ -144,7 +144,7 @@ impl VhostUserServer {
     }
 
     /// Serves `export` to front ends that connect to `listener`, a socket at `path` that another process made and
-    /// keeps. Its file stays when this server stops, and clients that connect meanwhile wait for the next one.
+    /// keeps. When this server stops, the socket's file stays, and clients that connect then wait for the next server.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] for a number of queues out of range, otherwise the error of the

@@ -64,8 +64,7 @@ pub struct Preloaded {
     /// The origin of the plans that are followed; `None` if the disk follows no plan and fetches only on
     /// reads.
     pub origin: Option<Origin>,
-    /// A phrase for people that names the data from which these plans were made; empty if no plan is
-    /// followed.
+    /// A phrase for people that names the data from which the followed plans were made; empty if no plan is followed.
     pub why: String,
     /// The figures of the plans that are followed. Of plans that the disk followed before, only the switches
     /// are included.

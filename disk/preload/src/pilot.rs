@@ -1,14 +1,16 @@
-//! The pilot: the preloading of a boot, from its creation to its end. A disk drives it, and so does the simulator.
+//! The pilot: the control of one boot's preloading, from the disk's creation to the boot's end. The code of a disk
+//! calls it, and so does the simulator.
 //!
-//! It goes from plan to plan as the [switcher](crate::switcher) says, keeps account of preloaded slices and of those
-//! that were read, and stops preloading if it does harm.
+//! The pilot changes plans as the [switcher](crate::switcher) says, counts the slices that were preloaded and those
+//! that were read, and stops preloading that does harm.
 //!
 //! # Harm
 //!
-//! Preloading costs the misses something: a miss may have to wait for bytes on the wire, at worst as long
-//! again as it would have taken. That is worth it if the boot reads the preloaded slices. So the boot has to read a
-//! share of the preloaded items, the *accuracy*. Only items that the boot should have read by now count: a plan is
-//! preloaded as fast as the link allows, while the guest takes its time, and reads nothing at all in the grace period.
+//! Preloading slows down misses: a miss may have to wait for preloaded bytes on the link, and so take twice as long at
+//! worst. That is worth it only if the boot reads the preloaded slices. So a minimum share of the preloaded items must
+//! be read; this share is the *accuracy*. Only items that the boot should have read by now count, because a plan is
+//! preloaded as fast as the link allows, while the guest reads at its own pace, and nothing in the grace period (the
+//! time before its first read).
 //!
 //! An item of the plan is *due* when all of this is true:
 //!
@@ -21,20 +23,21 @@
 //!   is taken to be at most [`FASTER`] times as fast as those that were recorded, unless what it has read says that
 //!   it is faster still.
 //!
-//! On 20 boots of ten images that no plan was made from, all due items are read, from the first item to the last;
-//! of a plan a third of whose blocks a boot leaves out, 60 to 70%; of images of another system, 10 to 50% (all
-//! boots read low block numbers); of blocks that no boot reads, nothing.
+//! Measured on 20 boots of ten images (boots from which no plan was made), a boot reads all due items of its image's
+//! plan, from the first item to the last. Of a plan with a third of blocks that the boot leaves out, it reads 60 to 70%
+//! of the due items; of the plan of an image with another system, 10 to 50% (all boots read low block numbers); of a
+//! plan of blocks that no boot reads, none.
 //!
 //! Preloading is stopped, once and for ever, in each of these cases:
 //!
 //! * At least [`DUE_MIN`] items are due, and none of them was read.
 //! * At least one and a half times as many items are due, and a smaller share of them than [`FLOOR`] was read.
-//! * The plan hardly names the slices that the boot reads: less than a sixteenth of them once [`READ_MIN`] slices were
-//!   read, less than a tenth once twice as many were, less than a quarter once eight times as many were.
+//! * The plan names too few of the slices that the boot reads: less than a sixteenth of them once [`READ_MIN`] slices
+//!   were read, less than a tenth once `2 * READ_MIN` were, less than a quarter once `8 * READ_MIN` were.
 //!
-//! The pilot follows the plan of another group instead, to which the switcher would have changed later, if that plan
-//! passes these tests and at least half of its due items were read. If the plan was preloaded to its end there is
-//! nothing to stop.
+//! Before it stops, the pilot looks for another group whose plan passes these tests and of whose due items at least
+//! half were read. If there is one, the pilot follows that group's plan instead. A plan that was preloaded to its end
+//! is not judged, because there is nothing to stop.
 
 use crate::{Switcher, Switches};
 use account::Account;
@@ -65,14 +68,14 @@ pub struct Stopped {
 pub enum StopReason {
     /// The boot does not read the blocks that are preloaded for it.
     Useless {
-        /// The number of preloaded blocks that should have been read by then.
+        /// The number of preloaded items that should have been read when preloading was stopped.
         due: u64,
-        /// The number of those blocks that were read.
+        /// The number of those items in whose block the boot had read.
         read: u64,
     },
     /// The plan does not name the slices (64 KiB) that the boot reads.
     Strange {
-        /// The number of slices that the boot has read.
+        /// The number of slices that the boot had read when preloading was stopped.
         read: u64,
         /// The number of those slices that the plan names.
         named: u64,
@@ -139,9 +142,9 @@ impl Pilot {
         if self.stopped.is_some() { Plan::Lazy } else { self.switcher.plan() }
     }
 
-    /// Records a read at `now` that touched `slices` of `block`: bit `i` stands for slice `i`, 64 KiB each.
-    /// All reads are reported, local or not. Returns the plan to preload from now on if it changes, otherwise
-    /// `None`.
+    /// Records a read at `now` that touched `slices` of the block (2 MiB) with number `block`: bit `i` stands for slice
+    /// `i`, 64 KiB each. All reads must be reported, local or not. Returns the plan to preload from now on if it
+    /// changes, otherwise `None`.
     pub fn on_access(&mut self, now: Time, block: u64, slices: u32) -> Option<Plan> {
         let new = self.account.read(now, block, slices);
         if new != 0 {
@@ -151,8 +154,9 @@ impl Pilot {
         self.changed(plan)
     }
 
-    /// Judges the plan by the engine's report. Must be called from time to time, and whenever fetches have ended.
-    /// Returns the plan to preload from now on if it changes, otherwise `None`.
+    /// Judges the plan by the pull engine's report `preloading`. Must be called from time to time, and whenever fetches
+    /// have ended. Returns the plan to preload from now on if it changes, otherwise `None`; [`Plan::Lazy`] stops
+    /// preloading.
     pub fn on_tick(&mut self, now: Time, preloading: &Preloading) -> Option<Plan> {
         self.guard.preloaded(preloading, &mut self.account);
         let estimate = preloading.estimate.bandwidth;

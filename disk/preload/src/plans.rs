@@ -1,5 +1,5 @@
-//! Plans as a disk follows them: made of a list, put in the order in which an image stores their slices, in whole
-//! blocks.
+//! Conversions of plans before a disk follows them: a plan made of a list, the order in which an image stores the
+//! slices, whole blocks.
 
 use headstart_block::PlanItem;
 use headstart_plan::{Centroid, GroupPlans, ImagePlans, RatedPlan};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// The divisor of the bytes in one place that gives the number that may be fetched though the plan does not name them.
 const HOLES_PART: u64 = 8;
 
-/// Makes plans of a single list of items, which is followed at every bandwidth.
+/// Returns plans that consist of one list of items, which is followed for every boot and at every bandwidth.
 #[must_use]
 pub fn of_items(items: &[PlanItem]) -> ImagePlans {
     let plan =
@@ -24,9 +24,9 @@ pub fn of_items(items: &[PlanItem]) -> ImagePlans {
     ImagePlans::of_own(vec![group])
 }
 
-/// Returns the plans for an image whose boot layer stores slices contiguously in the order `order`. Each plan
-/// then first names its slices of that layer in the layer's order, so that one sequential read fetches them, then its
-/// other slices. If a plan names at least seven eighths of the layer's slices, it names all of them afterwards.
+/// Returns the plans reordered for an image whose boot layer stores slices contiguously in the order `order`. Each
+/// returned plan names first its slices of that layer, in the layer's order, so that one sequential read fetches them,
+/// and then its other slices. If a plan has at least seven eighths of the layer's slices, the missing ones are added.
 #[must_use]
 pub fn laid_out(mut plans: ImagePlans, order: &[PlanItem]) -> ImagePlans {
     for plan in plans.groups.iter_mut().flat_map(|group| &mut group.plans) {

@@ -1,27 +1,31 @@
 //! The plan switcher, which chooses the plan of an image that a running boot follows (paper, section 5.3).
 //!
-//! An image has groups of boots, each with plans for some bandwidths. A boot begins with the largest group's plan for
-//! the bandwidth that is expected. Two things switch the boot to another plan; the engine skips the items of that plan
-//! that are local by then.
+//! An image has groups of recorded boots that are alike, each with plans for some bandwidths. A boot begins with the
+//! plan of the largest group for the expected bandwidth. Later the boot may be switched to the plan of another group,
+//! or to the same group's plan for another bandwidth. The engine skips those items of the new plan that are local
+//! already.
 //!
 //! *Group*. The blocks that the boot has read so far, in the order of first access, are compared with as many of the
-//! first blocks of each group's centroid: with `k` blocks read, the `i`-th counts `k - i` on either side, and a block
-//! that one of the two has not read counts 0 there. So blocks that should have been read by now and were not tell
-//! against a group, and later blocks do not. Another group's plan is taken, and kept for [`SETTLED`] new blocks at
-//! least, when the correlation (PCC) with its centroid is above [`ALIKE`] and the best of all, and one of these
-//! holds:
+//! first blocks of each group's centroid (its most typical boot). With `k` blocks read, the `i`-th block of either
+//! order has the weight `k - i`, and a block that is missing in one of the orders has the weight 0 there. So blocks of
+//! a centroid that the boot should have read by now and has not read count against that group; later blocks do not. The
+//! boot is switched to another group, and stays there for at least [`SETTLED`] new blocks, when the correlation (PCC)
+//! with that group's centroid is above [`ALIKE`] and the highest of all, and one of these conditions holds:
 //!
-//! * Its distance to 1 is at most half of the own group's, for [`STREAK`] new blocks in a row.
-//! * Of the last 16 new blocks its centroid had [`EXPECTED`] read by now or soon (an eighth later), and the own one at
-//!   most half as many. After a long common beginning a correlation hardly moves when boots go apart; this does.
+//! * For [`STREAK`] new blocks in a row, the correlation is clearly higher than that with the present group's centroid,
+//!   and its distance to 1 is at most half as large.
+//! * At least [`EXPECTED`] of the boot's last 16 new blocks are among those that the other group's centroid has read by
+//!   now or reads soon (within an eighth more blocks), and at most half as many are among those of the present
+//!   group's centroid. When boots diverge after a long common beginning, the correlations hardly change, but
+//!   these numbers do.
 //!
-//! *Bin*. When the estimated bandwidth has been in the range of another plan, and clear of the edge by an eighth,
-//! for [`DWELL`], that plan is taken. Around an edge nothing happens, from either side.
+//! *Bandwidth*. A group's plan for another bandwidth is taken when the estimated bandwidth has been in that plan's
+//! range for [`DWELL`], at least an eighth beyond the edge of the range. Closer to an edge nothing is switched.
 //!
-//! The sums of the correlations are kept as blocks come: a first access costs a search among the centroids' blocks and
-//! a few additions for each group, another access the search. Memory is bounded by the centroids, of which only the
-//! first [`SEEN_MAX`] blocks count, and as many blocks that none of them names; a boot that has read more is not
-//! compared any more.
+//! The sums of the correlations are updated with each new block: the first access of a block costs a search among the
+//! centroids' blocks and a few additions for each group, a later access only the search. Memory is bounded: only the
+//! first [`SEEN_MAX`] blocks of each centroid are kept, and at most as many blocks that no centroid names. After
+//! [`SEEN_MAX`] blocks a boot is not compared any more.
 
 use headstart_block::{Plan, Time, exact};
 use headstart_plan::{GroupPlans, ImagePlans, RatedPlan};
@@ -158,8 +162,8 @@ impl Switcher {
         self.boot.correlation(group)
     }
 
-    /// Records a read in `block`, whether it is the first one or not. Returns the plan to preload from now on
-    /// if it changes, otherwise `None`.
+    /// Records a read in the block (2 MiB) with number `block`. Every read may be reported; only the first one in a
+    /// block counts. Returns the plan to preload from now on if it changes, otherwise `None`.
     pub fn on_access(&mut self, block: u64) -> Option<Plan> {
         if self.plans.groups.len() < 2 || !self.boot.access(block) || self.boot.seen < SEEN_MIN {
             return None;

@@ -1,4 +1,4 @@
-//! The engine's questions about the disk: the blobs that hold its bytes, and the local parts of them.
+//! The engine's view of the disk: the blobs that hold the disk's bytes, and the parts of these blobs that are local.
 
 use headstart_block::ByteRange;
 use std::fmt;
@@ -44,10 +44,10 @@ impl fmt::Display for BlobRange {
 }
 
 /// The engine's view of the disk: the blobs that store its bytes, and the bytes that are local (on this
-/// host). In the product these are the merged index and the cache, in a simulator bitmaps.
+/// host). The product implements it by the image's merged index and the cache, a simulator by bitmaps.
 ///
-/// Answers must not change while one event is handled. Between events they may, because other processes fill
-/// the same cache.
+/// The answers must not change while the engine handles one event. Between events they may change, because other
+/// processes fill the same cache.
 pub trait BlobView {
     /// The size of the disk in bytes.
     fn disk_size(&self) -> u64;

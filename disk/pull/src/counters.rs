@@ -91,7 +91,7 @@ pub struct EngineCounters {
     pub corrupt: u64,
     /// Fetches that failed. Not counted: corrupt answers, and failures because this host has no space.
     pub failed_fetches: u64,
-    /// Fetches that were cancelled because another fetch or another process had brought their bytes.
+    /// Fetches that were cancelled because their bytes had become local by another fetch or another process.
     pub cancelled: u64,
     /// Background fetches that were abandoned after failures.
     pub given_up: u64,

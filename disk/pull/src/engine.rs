@@ -1,7 +1,7 @@
-//! The engine: one owner of all state, moved by events.
+//! The engine, which owns all state of one disk's fetching and changes it only when it is given an event.
 //!
-//! This module takes an event and passes it on: `reads` decides what a read that missed needs, `fetches` when a request
-//! goes out and what follows from its end, the others what is fetched without a read.
+//! This module passes each event on. `reads` decides which bytes a read that missed needs. `fetches` decides when a
+//! request is sent, and handles its end. The other modules decide what is fetched without a read.
 //!
 //! # The life of a request
 //!
@@ -17,8 +17,8 @@
 //!   back-off over ◄── Waiting ◄──────── Failed ◄────────────────────────┘
 //! ```
 //!
-//! * `Queued`: it will be sent as soon as the rules allow. Misses queue only when more are in flight than
-//!   [`EngineSettings::miss_requests`]. First tries of the background do not queue: they are made when there is room.
+//! * `Queued`: it will be sent as soon as the rules allow. A miss queues only if [`EngineSettings::miss_requests`] are
+//!   in flight already. The first try of a background request does not queue: the request is made when there is room.
 //! * `Sent`: it is on the link. It counts against the number of requests that may be in flight, and the estimator
 //!   watches it.
 //! * `Arrived`: it is off the link, but not yet verified (its pages of the hash tree may still be on their way). It
@@ -30,17 +30,17 @@
 //! # Readers and requests
 //!
 //! A read holds the number of requests that it waits for. A request holds the reads that wait for it, each with the
-//! bytes that it needs. A request with waiters is a miss, whatever it was made for: *promotion* is only the first
-//! waiter. A request that is sent by then is promoted on the link as well ([`EngineAction::Promote`]), because it was
-//! sent as work without waiters, and may stand behind everything else wherever it is. Three special cases:
+//! bytes that the read needs. A request with waiters is a miss, whatever it was made for: a background request becomes
+//! a miss (*promotion*) when it gets its first waiter. If it was sent before, it is promoted on the link as well
+//! ([`EngineAction::Promote`]), because it may be queued behind more urgent requests there. Three special cases:
 //!
-//! * A miss in a background request that is not sent, or is late, does not wait for it. It *bypasses* it: its own
-//!   range becomes a request of its own, which takes over the holding of those bytes in `active`. When the large one
-//!   comes first anyway, it finishes those inside it, and they are cancelled.
-//! * The failure of a background request does not fail its readers: they bypass it, as misses, and the error
-//!   counts only if that fails too.
-//! * A reader that goes away leaves its requests behind as background work, because their bytes are probably wanted
-//!   again. If very many requests were left behind before, its own are dropped instead.
+//! * A read whose bytes are in a background request that is not sent, or is late, does not wait for that request but
+//!   *bypasses* it: the read's own range becomes a new request, which takes over the holding of those bytes in
+//!   `active`. If the background request is answered first anyway, the new request is complete and is cancelled.
+//! * The failure of a background request does not fail the reads that wait for it: they bypass it, as misses. The reads
+//!   fail only if the new requests fail too.
+//! * If a read is abandoned by its client, its requests stay as background work, because their bytes are probably
+//!   wanted again. If there are very many such requests already, those of this read are dropped instead.
 //!
 //! # Priority
 //!
@@ -48,20 +48,20 @@
 //! starts a request only if all of this is true:
 //!
 //! * No miss is queued.
-//! * The bytes of the misses on the link must have left the store by now. (A request that is sent at the same moment
-//!   as a miss shares the link with it, and halves its speed.)
+//! * The bytes of the misses on the link must have left the store by now. (A background request that is sent at the
+//!   same moment as a miss shares the link with the miss, and halves the miss's speed.)
 //! * At most the bandwidth-delay product is on the link, misses included.
 //!
-//! A background request takes about a round trip: so a miss never waits for more than the few transfers that were on
-//! the wire before it. With [`BackgroundSharing::Strict`] the background starts nothing while any miss is outstanding.
-//! Filling starts a request only when nothing is to be preloaded.
+//! The transfer of a background request takes about a round trip, so a miss waits only for the few transfers that were
+//! on the link before it. With [`BackgroundSharing::Strict`] the background starts nothing while any miss is
+//! outstanding. Filling starts a request only when nothing is to be preloaded.
 //!
 //! # Invariants
 //!
-//! 1. Every read that the engine is told of is answered once: completed, failed, or forgotten by its client.
-//! 2. Every byte has at most one holder in `active`; a request releases its bytes when it goes.
-//! 3. No byte is asked for while a request that holds it is under way, except by a bypass, and for gaps that are
-//!    local already and smaller than [`EngineSettings::gap`].
+//! 1. Every read that is reported to the engine ends once: completed, failed, or forgotten because its client left.
+//! 2. Every byte has at most one holder (a request) in `active`. A request that ends releases its bytes.
+//! 3. No byte is requested while a request that holds it is under way. There are two exceptions: a bypass, and local
+//!    gaps, not larger than [`EngineSettings::gap`], between two missing ranges.
 //! 4. A read waits for a request if and only if the request has it among its waiters.
 //! 5. Everything is bounded: reads by a setting, requests of misses by the reads, requests of the background by
 //!    the depth and `UNVERIFIED_MAX`, items passed in one event by `BUDGET` (the rest follows in a tick

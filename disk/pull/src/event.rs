@@ -1,4 +1,4 @@
-//! The inputs and the outputs of the engine.
+//! The inputs (events) and the outputs (actions) of the engine.
 
 use crate::{BlobRange, Plan};
 pub use headstart_block::Time;
@@ -79,7 +79,7 @@ pub enum EngineEvent<'a> {
         /// The read that was abandoned; ignored if the engine does not know it.
         read: ReadId,
     },
-    /// The time that [`EngineAction::WakeAt`] asked for has come. Harmless at any other time.
+    /// The time that [`EngineAction::WakeAt`] asked for has come. A tick at any other time is harmless.
     Tick,
 }
 

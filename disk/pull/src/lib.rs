@@ -1,8 +1,8 @@
 //! The pull engine, a pure state machine that chooses ranges to fetch and their times.
 //!
 //! It reads no clock, does no I/O, starts no thread and draws randomness only from the seed that it is given: an
-//! [`EngineEvent`] and the time go in, [`EngineAction`]s come out. A disk drives it with sockets and a real clock, a
-//! simulator drives the same code with a virtual one. It asks about the disk through [`BlobView`].
+//! [`EngineEvent`] and the time go in, [`EngineAction`]s come out. A disk runs it with sockets and a real clock, a
+//! simulator runs the same code with a virtual clock. The engine asks about the disk through [`BlobView`].
 //!
 //! A *driver* is the code that runs an engine. For every event it calls
 //! `engine.on_event(now, event, &view, &mut actions)` and then carries out the actions; see [`EngineAction`] for the

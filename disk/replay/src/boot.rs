@@ -1,17 +1,19 @@
 //! The reads of a trace, ready to be replayed.
 //!
-//! Two clocks. *Open*: each read arrives at its time in the trace. *Closed*: a read arrives its think time after the
-//! last of the reads that it *followed* had completed: those whose answers had come when it was recorded. If a guest
-//! waits longer than the recorded one, its later reads arrive later by as much; if it waits less, they arrive earlier.
+//! There are two rules for the times of reads. *Open loop*: each read arrives at its time in the trace. *Closed loop*:
+//! a read *follows* the reads that had been answered before it arrived in the recording. In the replay it arrives when
+//! all of these are answered and its think time (the recorded time since the last of those answers) has passed. So if a
+//! guest waits longer for a read than the recorded guest did, its later reads arrive later by as much; if it waits
+//! less, they arrive earlier.
 //!
-//! If a data set has no service times, every read counts as answered at once: each follows all that arrived before it,
-//! and only those that arrived in the same microsecond are side by side.
+//! If a trace has no service times, every read counts as answered at once: it follows all reads that arrived in an
+//! earlier microsecond.
 //!
-//! Writes are served locally (paper, section 3.2): no read waits for them, and written bytes need not be pulled to be
-//! read. In the closed loop they arrive, like reads, their think time after the reads that they followed.
+//! Writes are served locally (ThinkAhead paper, section 3.2): no read waits for them, and written bytes need not be
+//! fetched to be read. In the closed loop writes arrive by the same rule as reads.
 //!
-//! [`Guest`] is this rule as a state machine: it is given the time and the answers, and has no clock of its own. The
-//! simulator drives it on virtual time, `headstart-lab replay` with a real clock and a server behind a socket.
+//! [`Guest`] implements these rules as a state machine without a clock: its caller reports the time and the answers.
+//! The simulator uses it with virtual time, `headstart-lab replay` with a real clock and a server behind a socket.
 
 use crate::model::ReplayClock;
 use crate::time::Nanos;
@@ -35,15 +37,15 @@ const LATEST_US: u64 = 365 * 86_400_000_000;
 /// One recorded read or write of a boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BootAccess {
-    /// The time at which it arrived in the recording, since the disk's creation.
+    /// The time at which the access arrived in the recording, since the disk's creation.
     pub at: Nanos,
     /// The accessed range of the disk, in bytes.
     pub range: ByteRange,
-    /// The number of reads that were answered before it arrived. They are the first ones in the order of
-    /// answers.
+    /// The number of reads that were answered in the recording before the access arrived. In the order of answers,
+    /// these are the first reads of the boot.
     pub followed: u32,
-    /// The think time: the duration from the last of those answers to its arrival. Counted from the creation
-    /// if `followed` is 0.
+    /// The think time: the duration from the last of those answers to the arrival of the access; from the disk's
+    /// creation if `followed` is 0.
     pub think: Nanos,
 }
 
@@ -84,9 +86,9 @@ impl Boot {
         Self::of_records(size, &trace.records, faster)
     }
 
-    /// Returns the boot of `records` on a disk of `disk_size` bytes, by a guest that is `faster` times as
-    /// fast: the times since its first read, and the service times, are divided by `faster`. The time of the
-    /// first read stays. 0 counts as 1.
+    /// Returns the boot of `records` on a disk of `disk_size` bytes, by a guest that is `faster` times as fast: the
+    /// times since the first read, and the service times, are divided by `faster` (0 counts as 1). The time of the
+    /// first read stays. Parts of accesses past the end of the disk are left out.
     #[must_use]
     pub fn of_records(disk_size: u64, records: &[Record], faster: u32) -> Self {
         let disk_size = disk_size.min(DISK_MAX);
@@ -151,7 +153,7 @@ impl Boot {
     }
 
     /// Returns the same boot on a disk of `disk_size` bytes, with `start` (in bytes) added to the offset of
-    /// each access. Accesses are cut at the end of the disk.
+    /// each access. Accesses are cut at the end of that disk; those past its end stay, with an empty range.
     #[must_use]
     pub fn moved(mut self, start: u64, disk_size: u64) -> Self {
         self.disk_size = disk_size.min(DISK_MAX);
@@ -270,8 +272,8 @@ impl Guest {
         }
     }
 
-    /// Issues the next read if it comes before `due`, and returns its time and its number (its index in
-    /// [`Boot::reads`]). Otherwise `None`.
+    /// Issues the next read if its time is before `due`, and returns this time and the read's number (its index in
+    /// [`Boot::reads`]). Otherwise returns `None`.
     pub fn read_before(&mut self, boot: &Boot, due: Nanos) -> Option<(Nanos, u32)> {
         let at = self.next_read_at(boot).filter(|at| *at < due)?;
         let read = match self.clock {
@@ -284,7 +286,7 @@ impl Guest {
         Some((at, read))
     }
 
-    /// Issues the next write if it comes before `due`, and returns its range. Otherwise `None`.
+    /// Issues the next write if its time is before `due`, and returns its range. Otherwise returns `None`.
     pub fn write_before(&mut self, boot: &Boot, due: Nanos) -> Option<ByteRange> {
         match self.clock {
             ReplayClock::Open => {

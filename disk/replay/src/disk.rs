@@ -1,16 +1,17 @@
 //! One boot on one disk: the event loop.
 //!
-//! Three kinds of things happen, each at its moment: an answer of the store has come; the engine asked to be woken; a
-//! read arrives. At one moment answers come first, then ticks, then reads: if the last byte of a block comes together
-//! with a read, the read finds the block local. The loop takes the earliest, tells the engine, and does what the engine
-//! asks for.
+//! There are three kinds of events: an answer of the store arrives; the time comes at which the engine asked to be
+//! woken (a tick); a read arrives. Of events at the same time, answers come first, then ticks, then reads: if the last
+//! byte of a block arrives together with a read, the read finds the block local. The loop takes the earliest event,
+//! reports it to the engine, and carries out the engine's actions.
 //!
-//! A read all of whose bytes are local is a hit, and the engine is not told of it, as in the product: only a bitmap is
-//! asked. A hit takes no time. Nor does a write, after which its bytes need not be pulled.
+//! A read all of whose bytes are local is a hit. As in the product, hits are not reported to the engine; only a bitmap
+//! is looked at. A hit takes no time. A write takes no time either, and its bytes need not be fetched afterwards.
 //!
-//! Where a block is one unit (the paper's model), a read of a block for which another read waits already need not be
-//! told to the engine either ([`Model::tell_all`]): it follows the other, its *leader*, and is complete with it. The
-//! engine could only let it wait for the same request. A leader is within that one block, so it waits for nothing else.
+//! If a block becomes local only as a whole (the paper's model), a read of a block that another read, its *leader*,
+//! waits for already is not reported to the engine either, unless [`Model::tell_all`] is set. The read completes
+//! together with its leader. The result is the same, because the engine would let both wait for the same request: the
+//! leader is a read within that one block, so it waits for nothing else.
 
 use crate::boot::{Boot, BootAccess, Guest};
 use crate::image::ImageMap;
@@ -51,12 +52,12 @@ pub trait Guide {
         Plan::Lazy
     }
 
-    /// Records that a read of `range` arrived at `now`. If it missed, `engine` knows of it already; its
-    /// estimate of the link may be used. Returns the plan to preload from now on, or `None` to keep the
-    /// current one.
+    /// Records that a read of `range` (of the disk, in bytes) arrived at `now`. If the read missed, it was reported to
+    /// `engine` before; the guide may use the engine's estimate of the link. Returns the plan to preload from now on,
+    /// or `None` to keep the current one.
     fn on_read(&mut self, now: Nanos, range: ByteRange, engine: &Engine) -> Option<Plan>;
 
-    /// Records that an answer of the store arrived at `now`; `engine` knows of it already. Returns the plan
+    /// Records that an answer of the store arrived at `now`; it was reported to `engine` before. Returns the plan
     /// to preload from now on, or `None` to keep the current one.
     fn on_answer(&mut self, _now: Nanos, _engine: &Engine) -> Option<Plan> {
         None

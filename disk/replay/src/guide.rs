@@ -1,4 +1,4 @@
-//! Guides of the product and of policies: they decide what to preload while a boot runs.
+//! Guides, which decide what is preloaded while a simulated boot runs: the product's pilot, and online policies.
 
 use crate::disk::Guide;
 use crate::time::Nanos;

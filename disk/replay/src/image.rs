@@ -1,9 +1,9 @@
-//! A real image as the world of a simulation: the places of the disk's bytes in its blobs, and the pages of their hash
-//! trees that prove them, by the product's own index.
+//! A real image as the disk of a simulation: the places of the disk's bytes in the image's blobs, and the pages of the
+//! blobs' hash trees that verify these bytes. Both are found by the product's own index.
 //!
-//! The pull engine is told the same as in the product (`disk/disk/src/blobs.rs`), with the same numbers for the same
-//! blobs: the layers' blobs, each once, and behind them the hash trees of those that have one. Only the bytes
-//! themselves are never read.
+//! The pull engine gets the same answers as in the product (`disk/disk/src/blobs.rs`), with the same numbers of blobs:
+//! first the layers' blobs, each once, then the hash trees of those blobs that have one. The bytes of the disk are
+//! never read.
 
 use headstart_block::{BlockDevice, ByteRange};
 use headstart_hash_tree::{GROUP_SIZE, TREE_PAGE, outboard_len, pages};

@@ -1,16 +1,16 @@
 //! The way to the store: one link of a given bandwidth and round trip.
 //!
-//! An answer is *ready* to flow a round trip and the store's latency after its request. The ready answers have the link
-//! in one of two ways ([`Sharing`]):
+//! The transfer of an answer can begin when the answer is *ready*: a round trip plus the store's latency after its
+//! request. Answers that are ready at the same time use the link in one of two ways ([`Sharing`]):
 //!
-//! * *In turn*: one after the other, in the order in which they became ready, each at the full rate. With no round trip
-//!   and no latency this is the paper's model: one stream, one block after the other.
-//! * *Evenly*: as the product's requests do, each of which has a TCP connection of its own while it is answered: all
-//!   that are ready flow at once, each at its share of the rate (`shared`).
+//! * *In turn*: they are transferred one after the other, in the order in which they became ready, each at the full
+//!   rate. With no round trip and no latency this is the model of the ThinkAhead paper.
+//! * *Evenly*: all of them are transferred at once, each at an equal share of the rate (`shared`). The product's
+//!   requests behave like this, because each of them has a TCP connection of its own while it is answered.
 //!
-//! All times are exact: `bytes` take `ceil(bytes * 10^9 / rate)` nanoseconds.
+//! All times are exact: the transfer of `bytes` at `rate` takes `ceil(bytes * 10^9 / rate)` nanoseconds.
 //!
-//! A store can fail ([`Failures`]): a failed request brings no bytes, and takes the link no time.
+//! A store can fail ([`Failures`]): the answer to a failed request has no bytes, and takes no time on the link.
 
 pub(crate) mod shared;
 
@@ -122,8 +122,8 @@ pub struct Failures {
     pub per_million: u32,
     /// The outages of the store: it answers nothing from the first time of each pair to before the second.
     pub away: Vec<(Nanos, Nanos)>,
-    /// The maximum wait of a request during an outage: it is answered if the store is back by then, otherwise
-    /// it fails. 15 seconds by default.
+    /// The maximum wait of a request during an outage: the request is answered if the outage ends within this duration;
+    /// otherwise it fails. 15 seconds by default.
     pub time_out: Duration,
 }
 

@@ -6,16 +6,17 @@
 //! | reads | the first [`PAPER_READS`] | all |
 //! | link | one stream: no round trip, constant bandwidth | round trip, latency, depth, a series if measured |
 //! | answers | one after the other | at once, on connections that share the link |
-//! | writes | change nothing (its artifact drops them) | written bytes are local |
+//! | writes | change nothing (the paper's published simulator, its *artifact*, drops them) | written bytes are local |
 //! | local together | a block | [`UNIT`], the unit that the product's cache verifies |
 //! | a miss brings | its blocks | its own bytes, and the rest of its blocks behind the preloads |
 //! | a preload brings | the block | the slices of its mask |
 //! | beside a miss | nothing starts | as much as the bandwidth-delay product leaves room for |
-//! | order of preloads | the plan's, to the letter | the plan's, neighbours in one request |
+//! | order of preloads | exactly the plan's | the plan's, neighbours in one request |
 //!
-//! In the paper's model a request is a block; a miss goes next after the block on the wire, misses among themselves
-//! in the order of their arrival; a read that finds its block on the wire waits for it; preloading begins with the
-//! creation. That all follows from the engine's rules under these settings, and is not a rule of the simulator.
+//! In the paper's model each request is for one block. A miss is sent next after the block that is on the link; several
+//! misses are sent in the order of their arrival. A read whose block is on the link waits for that block. Preloading
+//! begins with the disk's creation. All of this follows from the pull engine's rules under these settings; the
+//! simulator has no such rules of its own.
 
 use crate::link::{Connections, Failures, Latency, LinkBandwidth, LinkModel, Sharing};
 use crate::world::Layout;

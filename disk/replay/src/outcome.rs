@@ -1,13 +1,15 @@
 //! The results of a simulated boot.
 //!
-//! * *Hit rate*: reads all of whose bytes were local when they arrived, of all.
-//! * *Accuracy*, in two ways. Ours: preloaded blocks that were read, of preloaded blocks; a block that a miss brought
-//!   is no preload. The artifact's: blocks that some read found local, of all blocks pulled, by whatever; it says
-//!   something about `lazy` too. If nothing was preloaded or pulled they are 0. Both count the blocks that had come
-//!   when the last read arrived. A block counts as read, or found, if any byte of it was.
-//! * *Wait*: from a read's arrival until its bytes are local. A read is *slow* if it waits longer than [`SLOW`], and
-//!   its cause is that of most of the wait: its own transfer (`miss`), earlier transfers on the link (`queue`), or the
-//!   round trip and the store's latency (`store`), with the failed tries and the pauses between them.
+//! * *Hit rate*: the share of reads that found all their bytes local when they arrived.
+//! * *Accuracy* has two definitions. The product's ([`Accuracy::ours`]): the share of preloaded blocks that were read;
+//!   a block that a miss fetched is not preloaded. The one of the ThinkAhead paper's published simulator
+//!   ([`Accuracy::artifact`]): the share of all fetched blocks that some read found local; it is of use without
+//!   preloading too (policy `lazy`). Both are 0 if there are no such blocks, and count the blocks that had arrived when
+//!   the last read arrived. A block counts as read, or found, if any byte of it was.
+//! * *Wait*: the time from a read's arrival until its bytes are local. A read is *slow* if it waits longer than
+//!   [`SLOW`]. The cause of a slow read is the one that took most of the wait: the transfer of its own bytes (`miss`),
+//!   earlier transfers on the link (`queue`), or the round trip and the store's latency, failed tries and the pauses
+//!   between them included (`store`).
 
 use crate::time::Nanos;
 use crate::waits::ReadWaits;

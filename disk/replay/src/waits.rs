@@ -1,7 +1,7 @@
 //! The waits of any number of reads in little memory, for percentiles.
 //!
-//! Waits are counted in buckets, 128 for each doubling: a percentile is at most 0.8% too long, and never too short.
-//! Zero and the longest wait are exact. Most reads do not wait, so only used buckets are kept.
+//! Waits are counted in buckets, 128 for each doubling of the wait, so a percentile is at most 0.8% too long, and never
+//! too short. A wait of zero and the longest wait are exact. Only buckets that have reads take memory.
 
 use crate::time::Nanos;
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ impl ReadWaits {
     }
 
     /// Returns the cumulative distribution: pairs of a wait in seconds, ascending, and the share of reads (0
-    /// to 1) that wait at most that long.
+    /// to 1) that wait at most that long. The first pair is that of the wait 0.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a picture")]
     pub fn curve(&self) -> Vec<(f64, f64)> {

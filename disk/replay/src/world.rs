@@ -1,5 +1,5 @@
-//! The engine's view of the disk: blobs, and a bit for each of their units. One blob by a rule (`Layout`), or those
-//! of a real image ([`ImageMap`]).
+//! The simulated disk as the pull engine sees it: its blobs, with a bit for each unit of a blob that says whether the
+//! unit is local. The blobs are made by a rule (`Layout`), or are those of a real image ([`ImageMap`]).
 
 use crate::image::ImageMap;
 use headstart_block::{ByteRange, exact, to_usize};
@@ -174,7 +174,7 @@ impl Local {
         self.blobs.iter().map(|blob| (blob.len, blob.unit))
     }
 
-    /// Returns the numbers of the units that `range` touches, within its blob.
+    /// Returns the numbers of the units that `range` touches; the first unit of the range's blob has the number 0.
     #[must_use]
     pub fn touched(&self, range: BlobRange) -> std::ops::Range<u64> {
         let first = self.blobs.get(range.blob.0 as usize).map_or(0, |blob| blob.first);
@@ -255,8 +255,8 @@ impl Local {
         self.written.unwritten(part, each);
     }
 
-    /// Calls `each` with the number of each block (2 MiB) of the disk that has bytes in `range`, possibly
-    /// several times.
+    /// Calls `each` with the number of each block (2 MiB) of the disk that has bytes in `range` of a blob. A block may
+    /// be reported several times.
     pub fn blocks_of(&self, range: BlobRange, each: &mut dyn FnMut(u64)) {
         match &self.place {
             Place::Layout(layout) => layout.blocks_of(range.range).for_each(each),

@@ -51,7 +51,7 @@ impl FromStr for Address {
 
 impl Address {
     /// Returns `true` if only this host can reach the address: a Unix socket, or a host name that resolves to
-    /// loopback addresses only. A name that cannot be resolved counts as not local.
+    /// loopback addresses only. `false` for a name that cannot be resolved.
     #[must_use]
     pub fn is_local(&self) -> bool {
         match self {

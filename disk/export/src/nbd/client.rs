@@ -1,13 +1,13 @@
-//! A client: it asks a server for ranges of an export, many at a time, and waits for the answers as long as it likes.
+//! An NBD client that reads ranges of an export, many at a time, and discards the bytes.
 //!
-//! It is made for replaying recorded reads, so it keeps none of the bytes that come. Its caller owns the only thread:
-//! [`Client::read`] sends, [`Client::wait`] waits for answers or for a given moment, whichever is first, by the
-//! operating system's timer. A server may be hostile: an answer that the protocol does not allow is an error, never a
-//! panic or an allocation without bound.
+//! The client is made for replaying recorded reads, so it discards the bytes that it receives. It has no thread of its
+//! own: [`Client::read`] sends a request, and [`Client::wait`] waits in the caller's thread for answers or until a
+//! given time, whichever comes first. A hostile server can cause an error, but neither a panic nor an allocation
+//! without bound.
 //!
-//! `libnbd` would do most of that, but its crate binds the C library of that name, which every host would have to have,
-//! and has a buffer of the caller's filled by each read. The client of the Rust crate `nbd` is a `Read` with
-//! `Seek`: it has one request in flight.
+//! `libnbd` would do most of that, but its crate needs the C library of that name on every host, and copies the bytes
+//! of each read into a buffer of the caller. The client of the Rust crate `nbd` implements `Read` and `Seek`, so it has
+//! only one request in flight.
 
 mod handshake;
 mod remote;
@@ -171,8 +171,8 @@ impl Client {
         self.send()
     }
 
-    /// Waits until at least one read is answered, appends the outcomes to `answers` and returns. Returns
-    /// without an answer at the moment `until`, or, with `None`, at once if no read is in flight.
+    /// Waits until at least one read is answered, and appends the outcomes to `answers`. Returns without an outcome at
+    /// the time `until`. If `until` is `None` and no read is in flight, returns at once.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the server closes the connection or sends nothing for

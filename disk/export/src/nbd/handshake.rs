@@ -1,6 +1,7 @@
-//! The handshake as a pure state machine: a client's bytes in, replies and a decision out.
+//! The server's side of the handshake as a pure state machine: it is given a client's bytes, and returns replies and a
+//! decision.
 //!
-//! It speaks the fixed newstyle only. The states follow one another:
+//! Only the fixed newstyle of the protocol is supported. The states follow one another:
 //!
 //! ```text
 //! Flags ----> Options -----> transmission (EXPORT_NAME or GO)
@@ -12,13 +13,13 @@
 //! # Invariants
 //!
 //! * If TLS is demanded, an unencrypted client gets only refusals: it learns no export's name or size.
-//! * An export that belongs to names of certificates exists only for clients with one of these: others get the answers
-//!   that they would get without it.
-//! * Bytes that a client sent behind STARTTLS before it was answered are not part of the encrypted stream. An attacker
-//!   in between could have put them there, so the connection ends.
-//! * Metadata contexts hold for the export that they were asked for; choosing another drops them.
-//! * No option is longer than [`OPTION_LEN_MAX`]; of an option that was answered, only two flags and the number of an
-//!   export are kept.
+//! * An export that is restricted to certificate names ([`ExportView::certificates`]) is visible only to clients whose
+//!   certificate has one of the names. Other clients get the answers that they would get if there were no such export.
+//! * Bytes that arrive after STARTTLS and before its reply are not part of the encrypted stream. An attacker between
+//!   client and server could have inserted them, so the connection is closed.
+//! * Metadata contexts hold for the export that they were requested for. A client that chooses another export has none.
+//! * No option is longer than [`OPTION_LEN_MAX`]. Of the options that were answered, the handshake keeps only two flags
+//!   and the number of an export.
 
 use super::proto::{
     self, BASE_ALLOCATION, BASE_ALLOCATION_ID, Fields, OPTION_HEADER, OptionHeader, PAYLOAD_MAX, STRING_MAX,

@@ -1,7 +1,7 @@
 //! A server of one disk without an address: a connection is a pair of sockets, and one end of it is given away.
 //!
-//! Only the process that is handed an end can use the disk, and it sees nothing else of the server's process. Limits
-//! and behaviour are those of any connection: see [the module](super).
+//! Only a process that has been given such an end can use the disk, and it has access to nothing else of the server's
+//! process. Limits and behaviour are those of any connection: see [the module](super).
 
 use super::accept;
 use super::budget::OWN_BYTES;
@@ -62,8 +62,8 @@ impl PrivateServer {
     }
 
     /// Accepts no more requests, gives those in flight `timeout` to finish, and disconnects the clients.
-    /// Returns `true` if no thread works for a client any more: no client's request changes the disk from then on.
-    /// Returns `false` if a thread still does; the call may be repeated.
+    /// Returns `true` if no thread works for a client any more, so that no client's request can change the disk after
+    /// that. Returns `false` if a thread still works for one; the call may then be repeated.
     #[must_use]
     pub fn end(&self, timeout: Duration) -> bool {
         self.registry.drain(timeout)

@@ -1,13 +1,13 @@
-//! The words of the NBD protocol: numbers, and the bytes of each message.
+//! The NBD protocol's constants, and the encoding of its messages.
 //!
-//! Nothing here decides anything. All numbers travel big-endian. Messages from a client, all of fixed layout:
+//! This module decides nothing. All numbers are sent big-endian. A client's messages, all of fixed layout:
 //!
 //! ```text
 //! option   u64 IHAVEOPT, u32 option, u32 length, then `length` bytes
 //! request  u32 magic, u16 flags, u16 command, u64 cookie, u64 offset, u32 length, then a write's bytes
 //! ```
 //!
-//! and from the server:
+//! The server's messages:
 //!
 //! ```text
 //! option reply      u64 magic, u32 option, u32 kind, u32 length, then `length` bytes
@@ -82,7 +82,7 @@ pub mod option_reply {
     pub const ACK: u32 = 1;
     /// One export in the answer to a list request.
     pub const SERVER: u32 = 2;
-    /// One fact about an export; its type is one of the module `info`.
+    /// One fact about an export; the module `info` has the types of facts.
     pub const INFO: u32 = 3;
     /// One metadata context: its name and the number that replies use for it.
     pub const META_CONTEXT: u32 = 4;
@@ -357,15 +357,16 @@ pub fn data_chunk_header(cookie: u64, done: bool, offset: u64, len: u32) -> [u8;
     out
 }
 
-/// Appends a chunk that reports the `len` bytes from `offset` on as zeros. `done` marks the reply's last
-/// chunk.
+/// Appends to `out` a chunk that reports the `len` bytes from `offset` on as zeros. `cookie` is the identifier of the
+/// request; `done` marks the reply's last chunk.
 pub fn put_hole_chunk(out: &mut Vec<u8>, cookie: u64, done: bool, offset: u64, len: u32) {
     out.extend_from_slice(&chunk_header(cookie, chunk::OFFSET_HOLE, done, 12));
     out.extend_from_slice(&offset.to_be_bytes());
     out.extend_from_slice(&len.to_be_bytes());
 }
 
-/// Appends the last chunk of a failed reply: the error code, and a message for people.
+/// Appends to `out` the last chunk of a failed reply: the error code, and a message for people, which is cut at the
+/// protocol's limit ([`STRING_MAX`]). `cookie` is the identifier of the request.
 pub fn put_error_chunk(out: &mut Vec<u8>, cookie: u64, error: Errno, message: &str) {
     // Sixteen bits hold the message's length, and the protocol allows less.
     let message = clip(message, STRING_MAX);
@@ -376,7 +377,8 @@ pub fn put_error_chunk(out: &mut Vec<u8>, cookie: u64, error: Errno, message: &s
     out.extend_from_slice(&message.as_bytes()[..usize::from(len)]);
 }
 
-/// Appends a reply to the option number `option`; `kind` is the type of the reply.
+/// Appends to `out` a reply to the option number `option`, with `data` as its data. `kind` is a type of the module
+/// [`option_reply`].
 pub fn put_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
     out.extend_from_slice(&option.to_be_bytes());

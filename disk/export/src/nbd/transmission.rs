@@ -1,8 +1,9 @@
 //! The meaning of a request: the pure part of the transmission phase.
 //!
-//! [`judge`] turns a received request into a [`NbdCommand`] that makes sense for this disk, or into a [`NbdRefusal`].
-//! Only this module checks a client's numbers; the code that executes a command may rely on a range
-//! inside the disk, of at most [`PAYLOAD_MAX`] bytes if bytes move, and on a writable disk if the command writes.
+//! [`judge`] turns a received request into a [`NbdCommand`] that is valid for this disk, or into a [`NbdRefusal`].
+//! A client's numbers are checked here and nowhere else, except that the receiver bounds the length of a write's data.
+//! The code that executes a command may rely on this: the range is inside the disk, a read has at most
+//! [`PAYLOAD_MAX`] bytes, and the disk is writable if the command writes.
 
 use super::proto::{Errno, NbdRequest, PAYLOAD_MAX, command, command_flag};
 use super::proto::{SIMPLE_REPLY_HEADER, put_error_chunk, simple_reply};
@@ -153,7 +154,8 @@ pub fn judge(request: &NbdRequest, session: NbdSession, size: u64) -> Result<Nbd
     }
 }
 
-/// Returns the NBD error code for an error of the disk.
+/// Returns the NBD error code for an error of the disk: [`Errno::Io`], unless the disk is read-only, has no space left
+/// or refuses the request as invalid.
 #[must_use]
 pub fn errno_of(error: &Error) -> Errno {
     match error.kind() {
@@ -178,8 +180,8 @@ pub fn message_of(error: &Error) -> &'static str {
     }
 }
 
-/// Appends the reply to a failed request. `message` is sent only if `structured` is set, because simple
-/// replies have no message.
+/// Appends to `out` the reply to the failed request with identifier `cookie`. `message` is sent only if `structured` is
+/// `true`, because simple replies have no message.
 pub fn put_error(out: &mut Vec<u8>, cookie: u64, structured: bool, errno: Errno, message: &str) {
     if structured {
         put_error_chunk(out, cookie, errno, message);

@@ -118,9 +118,9 @@ struct Reply {
 
 impl RemoteDisk {
     /// Performs the handshake for the export `name` on each of `connections`. The last `flushing` of them
-    /// carry flushes only, the others all other requests. `on_loss` is called when a connection is lost, before
-    /// a request fails because of that: a process that serves a guest can end itself there, so that the guest sends its
-    /// requests again to the next process.
+    /// carry only flushes, the others all other requests. `on_loss` is called when a connection is lost, before
+    /// any request fails because of the loss. A process that serves a guest can end itself in `on_loss`: the guest then
+    /// sends its requests again, to the next process.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if `flushing` is 0 or leaves no connection for other requests; errors of the
