@@ -1,4 +1,4 @@
-//! The client of an agent of this host.
+//! The client of an agent on this host, by which other programs, such as the command line, send the agent requests.
 
 mod events;
 mod trust;
@@ -28,15 +28,15 @@ const AWAY: Away = Away {
                       --socket-mode) for users who may attach and detach disks with its rights",
 };
 
-/// The client of an agent on this host. The asynchronous methods send a request to the agent and wait for the answer, a
-/// JSON value in the form of the agent's REST interface where the result is a `Value`. Each returns the agent's errors,
-/// and [`ErrorKind::Unavailable`] if no agent answers.
+/// The client of an agent on this host. The asynchronous methods send a request to the agent and wait for the answer.
+/// A result of type `Value` is the answer's JSON as the agent's REST interface defines it. Each method returns the
+/// agent's errors, and [`ErrorKind::Unavailable`] if no agent answers.
 #[derive(Clone, Debug)]
 pub struct AgentClient(LocalClient);
 
 impl AgentClient {
-    /// Returns the client of the agent at `socket`; `None` stands for the default socket. No connection is made yet, so
-    /// the agent need not run.
+    /// Returns the client of the agent at `socket`. `None` stands for the default socket: `agent.sock` in the default
+    /// directory ([`run_dir`]). No connection is made yet, so the agent need not run.
     ///
     /// # Errors
     /// The system lacks the resources for a client.
@@ -85,7 +85,7 @@ impl AgentClient {
         self.0.stream("/v1/events").await.map(DiskEvents::of)
     }
 
-    /// Returns the state of the agent's host in the swarm.
+    /// Returns the state of the agent's host in the swarm: its connections, blobs and counters.
     ///
     /// # Errors
     /// Those of all requests (see [`AgentClient`]); [`ErrorKind::NotFound`] if the agent takes part in no swarm.
@@ -117,7 +117,7 @@ impl AgentClient {
         self.post("/v1/pin", pin).await
     }
 
-    /// Ends all pins of images with the reference or digest `image`.
+    /// Ends all pins of images with the reference or digest `image`. Returns the digests of their manifests.
     ///
     /// # Errors
     /// Those of all requests: see [`AgentClient`].

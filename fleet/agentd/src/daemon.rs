@@ -1,19 +1,19 @@
-//! The assembled daemon: its own directories, the swarm, and the sockets at which programs find it.
+//! The agent as a whole: its directories, its membership in the swarm, and the sockets at which programs find it.
 //!
 //! ```text
 //! DIR/lock            held while an agent runs there
 //! DIR/agent.sock      the socket at which programs find the agent: HTTP
 //! DIR/swarm.sock      the socket at which disks' processes find the swarm
 //! DIR/disks/          its disks
-//! DIR/rate            the rate at which it and its disks together may fetch from stores
+//! DIR/rate            the rate at which the agent and its disks together may fetch from stores
 //! STATE/pins          the images that hosts are to keep together
-//! STATE/recent        the recent requests to it, if it is a root
-//! STATE/tracker       its counts, if it is a tracker
+//! STATE/recent        the recent requests to this host, if it is a root
+//! STATE/tracker       this host's counts, if it is a tracker
 //! STATE/trust         the revoked hosts, and the gossip key
 //! ```
 //!
-//! The files in DIR are valid while the host runs, as its disks' processes are; those in STATE outlive that. Both may
-//! be the same directory.
+//! The files in DIR are valid until the host restarts, which also ends the processes of the disks; the files in STATE
+//! are still valid after a restart. DIR and STATE may be the same directory.
 //!
 //! The agent takes no part in reads of local bytes, and no disk needs it: it can be killed, started again and replaced
 //! by another release at any time.

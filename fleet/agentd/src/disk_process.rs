@@ -4,8 +4,8 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `prior` | the images that the disks had before |
-//! | `connector` | the agent's swarm, which is asked for missing bytes |
+//! | `prior` | the images that the disks had in an earlier process |
+//! | `connector` | the connection to the agent's swarm, from which missing bytes are requested |
 
 mod connector;
 mod prior;

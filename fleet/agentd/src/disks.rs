@@ -1,34 +1,33 @@
-//! The disks of a host: one process each, which lives without the agent.
+//! The disks of a host. Each is served by a process of its own, which does not depend on the agent.
 //!
-//! A disk is served by `headstart attach` in a process of its own, in a session of its own. The agent starts it, starts
-//! it again if it dies, and asks it to end when its disk is to be detached; no request passes through the agent. So
-//! disks are served whatever happens to the agent, and the next agent finds them:
+//! A disk's process runs `headstart attach`, in a session of its own. The agent starts the process, starts another one
+//! if the process dies, and asks the process to end when the disk is to be detached. Reads and writes of clients do not
+//! pass through the agent. So disks are served whatever happens to the agent, and the next agent finds them:
 //!
 //! ```text
-//! DIR/disks/NAME.json    its specification, and the number of restarts
-//! DIR/disks/NAME.pid     the number of the process, which holds a lock on it as long as it lives
-//! DIR/disks/NAME.images  its images, with their manifests: written by the first process, read by the next; NAME.json
-//!                        records that there is one, and without it the disk is not served again
-//! DIR/disks/NAME.out     its output: one line when it was ready, one when it had ended in good order
-//! DIR/disks/NAME.log     its warnings; NAME.log.1 has earlier ones, and neither grows beyond 1 MiB
+//! DIR/disks/NAME.json    the disk's specification, and the number of restarts of its process
+//! DIR/disks/NAME.pid     the number of the process, which holds a lock on this file as long as it lives
+//! DIR/disks/NAME.images  the disk's images, with their manifests: written by the first process, read by the next.
+//!                        NAME.json records that this file exists; if it is missing then, the disk is not served again
+//! DIR/disks/NAME.out     the process's output: one line when the disk was ready, one when it had ended in good order
+//! DIR/disks/NAME.log     the process's warnings; a log of more than 1 MiB becomes NAME.log.1 when a process starts
 //! ```
 //!
-//! Only the lock shows that the process lives, because process numbers are used again. A process that does not get it
-//! ends, so two never serve one disk, whenever the agent was killed.
+//! Only the lock shows that the process lives, because process numbers are used again. A process that does not get the
+//! lock ends, so two processes never serve one disk, at whatever moment the agent was killed.
 //!
-//! A disk is detached only by its agent. A process that the agent did not ask to end is started again, whatever ended
-//! it (even a signal that ends it in good order), after pauses that grow; the first process has to become ready,
-//! otherwise attaching fails.
+//! A disk is detached only by its agent. If a process ends without being asked to by the agent, another one is started,
+//! after a pause that grows each time, even if the cause was a signal that ends a process in good order. Only the first
+//! process of a disk is not started again: if it ends before it is ready, attaching fails.
 //!
-//! A process goes on with the program that it was started from. After an upgrade, disks that are attached, or started
-//! again, are served by the new program; so an upgrade interrupts no I/O, and an older process may talk to a newer
-//! agent.
+//! An upgrade of the program interrupts no I/O: running processes go on with the version that they were started from,
+//! and only processes that start later have the new version. So an older process may talk to a newer agent.
 //!
 //! | module | content |
 //! |---|---|
 //! | `record` | the files |
 //! | `images` | the images that a disk has, whatever happens to their tags |
-//! | `space` | the space that its writable layers take |
+//! | `space` | the space that a disk's writable layers take |
 //! | `process` | one process, started here or found |
 //! | `ended` | the end of a process, and its cause |
 //! | `supervisor` | the life of one disk |
@@ -261,7 +260,7 @@ impl Disks {
         supervisor.ok_or_else(|| not_found(name))?.detach().await
     }
 
-    /// The status of a disk.
+    /// The present status of the disk `name`.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no disk of that name.

@@ -2,12 +2,12 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`client`] | the client of other programs |
-//! | [`daemon`] | the assembled agent |
-//! | [`disk_process`] | the side of a disk's process |
-//! | [`disks`] | the disks' processes |
+//! | [`client`] | the client by which other programs send the agent requests |
+//! | [`daemon`] | the agent as a whole |
+//! | [`disk_process`] | the code that runs in a disk's process, beside the agent |
+//! | [`disks`] | the disks of this host, and the processes that serve them |
 //! | [`local`] | the socket between the disks' processes and the agent |
-//! | [`pin_manager`] | the content that is here by an order or a pin |
+//! | [`pin_manager`] | the content that this host fetches because of an order or a pin |
 //! | [`pins`] | the images that hosts are to keep together |
 //! | [`warm_orders`] | the orders by which hosts fetch an image ahead of need |
 //! | [`stores`] | the stores that the agent fetches from |

@@ -1,13 +1,13 @@
 //! The connection between a disk's process and the agent of its host: a Unix socket that carries no byte of a blob.
 //!
-//! A disk sends the blobs that it has, the ranges that it wants, those that it fetched from the store itself, and those
-//! that it read; the agent answers when a want is over, and sends the blocks that disks of the same image read on other
-//! hosts. Bytes that the swarm fetched are stored in the cache that both have open, so the answer to a want carries no
-//! data: the disk looks into the cache.
+//! A disk's process tells the agent which blobs its disks read, which ranges it wants, which ranges it fetched from the
+//! store itself, and which ranges were read. The agent answers when a want is over, and names the blocks that disks of
+//! the same image read on other hosts. Bytes that the swarm fetched are stored in the cache, which the agent and the
+//! process both have open, so the answer to a want carries no data: the process looks into the cache.
 //!
-//! The disk never depends on it. If there is no agent, or the agent goes away or does not answer, all wants are over at
-//! once and everything comes from the store; the disk tries to reach the agent again meanwhile, and then sends its
-//! state again. So an agent that restarts finds its disks again by itself.
+//! A disk never depends on this connection. If there is no agent, or if the agent ends or does not answer, all wants
+//! are over at once and everything comes from the store. Meanwhile the disk's process tries to reach the agent again,
+//! and sends its state once it does. So an agent that restarts has its disks again by itself.
 //!
 //! | module | content |
 //! |---|---|

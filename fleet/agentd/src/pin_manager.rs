@@ -1,16 +1,16 @@
-//! The content that is on this host by an order, and not because a disk read it: images that are to be warm, and parts
-//! of images that hosts keep together (`pinned`).
+//! The content that this host fetches because of an order, and not because a disk read it. There are two kinds: *warm*
+//! images, which are fetched before a disk needs them, and *pinned* images, of which several hosts keep a part each.
 //!
-//! The blobs of an order are fetched in parts, in order and at low priority, each part from other hosts if they have it
-//! (so that the store serves one request for all hosts with the same order) and otherwise from its store. From then on
-//! this host takes part in the blob as if a disk had it: others find it here. Warm content is as evictable as anything
-//! else in the cache; pinned content is not.
+//! The blobs of an order are fetched in parts, one part after another and at low priority. A part comes from other
+//! hosts if they have it, otherwise from the blob's store; so all hosts with the same order together ask the store
+//! once. From then on this host exchanges the blob with other hosts as if one of its disks read it. Warm content can
+//! be evicted like anything else in the cache; pinned content is not evicted.
 //!
 //! # Orders of other hosts
 //!
-//! Only operators give orders, and no order makes this host fetch from a store that was not named here
-//! ([`crate::stores`]). The resources that orders may use are bounded before they are used (`budget`), and their parts
-//! take turns: an order of a terabyte does not hold up one of a megabyte.
+//! Only operators give orders, and an order makes this host fetch only from stores that are permitted here
+//! ([`crate::stores`]). The resources that orders may use are bounded before they are used, and the parts of several
+//! orders take turns: an order of a terabyte does not hold up one of a megabyte.
 
 use crate::stores::Stores;
 use futures::stream::{self, StreamExt};

@@ -1,16 +1,16 @@
-//! Stores that the agent fetches from, for other hosts and ahead of need. Each is opened once.
+//! The stores that the agent fetches from, for other hosts and ahead of need. Each store is opened at its first use.
 //!
 //! # Stores that other hosts name
 //!
-//! A store is opened with this host's credentials and from this host's place in the network. So another host does not
-//! choose it freely: a store that it names is opened only if it is one that
+//! A store is opened with this host's credentials and from this host's place in the network. So another host cannot
+//! make this one fetch from any store. A store that another host names is opened only in one of these cases:
 //!
-//! * a disk that is attached here was attached from;
-//! * has an image that was pinned at this host (`Stores::set_pinned`);
-//! * the operator allows (`headstart agent --allow-store PREFIX`).
+//! * a disk that is attached to this host has an image from that store;
+//! * an image from that store was pinned at this host;
+//! * the administrator of this host allows the store (`headstart agent --allow-store PREFIX`).
 //!
-//! Such a store is opened separately from the same one for this host's own use, and follows no redirect of a web server
-//! to another origin.
+//! Even if this host has the store open for its own use, it is opened a second time for other hosts: there, a redirect
+//! of a web server to another origin is not followed.
 
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_store::{Location, Store, StorePrefix, StoreSettings};
@@ -22,7 +22,8 @@ use std::sync::Arc;
 /// hosts name. If there are more, unused ones are closed.
 const STORES_MAX: usize = 1024;
 
-/// The stores from which the agent fetches: opened on first use, and closed again if there are too many.
+/// The stores from which the agent fetches. Each is opened at its first use. At most 1024 are open for this host's own
+/// use, and as many for other hosts; those that nothing uses are closed to make room.
 pub struct Stores {
     settings: StoreSettings,
     /// The stores by name; the flag is `true` if other hosts named it.

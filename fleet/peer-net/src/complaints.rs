@@ -1,7 +1,8 @@
-//! The limit for hosts whose orders are refused: few lines in the log, and then the end of the connection.
+//! Limits for hosts whose orders are refused: on the log lines about such a host, and on the refusals after which its
+//! connection is closed.
 //!
-//! A host can send thousands of refused orders a second, in words of its own choosing. For each cause and host, one
-//! line a minute is logged as a warning (see [`headstart_block::complaints`]).
+//! A host can send thousands of orders a second that are refused, and choose the text that a log line would quote. So
+//! at most one line a minute is logged as a warning for each cause and host (see [`headstart_block::complaints`]).
 
 /// Limit of refused orders on one connection: if a host gets more than this many of its orders refused within
 /// a minute, and none accepted in between, the connection is closed. The limit is high because an agent sends

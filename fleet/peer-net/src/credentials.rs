@@ -1,22 +1,22 @@
 //! The members of a cluster: its certificate authority, hosts' certificates, the gossip key.
 //!
 //! ```text
-//! DIR/ca.pem, DIR/ca.key      the authority; its key stays with the operator that adds hosts
+//! DIR/ca.pem, DIR/ca.key      the authority's certificate and key; the key stays with the operator that adds hosts
 //! DIR/gossip.key              64 hexadecimal digits, the same on all hosts
-//! DIR/trust                   the revoked hosts, signed; not there before the first revocation (`trust_list`)
+//! DIR/trust                   the revoked hosts, signed; missing before the first revocation (`trust_list`)
 //! DIR/records.json            the revoked keys (`records`)
-//! DIR/hosts/NAME/             the files of one host, to be copied there:
+//! DIR/hosts/NAME/             the files of the host NAME, to be copied to that host:
 //!     ca.pem, gossip.key, trust   as above
-//!     host.pem, host.key      its certificate, which contains its name, and its key; not the key if the host has made
-//!                             it itself (`request`)
+//!     host.pem, host.key      the host's certificate, which contains its name, and the host's key; without the key if
+//!                             the host has made its key itself (`request`)
 //! ```
 //!
-//! A host's own directory has the same files, and `request.pem` where it has asked for its certificate. Its agent puts
-//! each renewed certificate in the place of `host.pem` (`identity`, `schedule`); the agent of a host that has the
-//! authority's key signs it (`signer`).
+//! A host's own directory has the same files, and `request.pem` if the host has made a request for its certificate. The
+//! host's agent replaces `host.pem` by each renewed certificate (`identity`, `schedule`). Renewed certificates are
+//! signed by the agent of a host that has the authority's key (`signer`).
 //!
-//! A host's rights are in its certificate: its name, and the roles that it may have (`certificate`). Every host with a
-//! certificate may connect; for anything beyond that, it has to prove its right blob by blob.
+//! A host's certificate contains the host's name and the roles that the host may have (`certificate`). Every host with
+//! a certificate may connect to the others; to exchange a blob, a host has to prove that it may read that blob.
 
 mod adding;
 mod authority;
@@ -91,9 +91,9 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Reads the credentials of the host `name` from its directory `dir`, which [`init`] has made, or
-    /// [`request()`] together with the files of [`add`]. A certificate that has expired is accepted here: the
-    /// host's disks also work without the swarm.
+    /// Reads the credentials of the host `name` from its directory `dir`. That is a copy of the host's directory that
+    /// [`init`] has made, or the directory that [`request()`] has made and to which the files that [`add`] has made
+    /// were copied. A certificate that has expired is accepted here: the host's disks also work without the swarm.
     ///
     /// # Errors
     /// Errors of the operating system; [`ErrorKind::Corrupt`] if a file has invalid content, the certificate

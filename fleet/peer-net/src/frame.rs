@@ -15,23 +15,24 @@
 //! 3 chunk      request    chunk   the bytes of a requested chunk
 //! 4 push       blob       chunk   the bytes of an unrequested chunk
 //! 5 proof      blob               32 bytes: the sender may read the blob that it gives this number
-//! 6 withdrawn  blob               the sender does not share it any more
+//! 6 withdrawn  blob               nothing: the sender does not exchange the blob any more
 //! 7 ping                          nothing
-//! 8 bye                           nothing: the sender goes
+//! 8 bye                           nothing: the sender leaves the swarm
 //! 9 order      number             an `Order`, postcard: to be fetched ahead of need
-//! 10 done      number             of an order: bytes of it, and bytes that could not be had, 8 bytes each
+//! 10 done      number             bytes that the order asked for, and those that could not be fetched: 8 bytes each
 //! 11 report                       the reads of an image's disks, a tracker's `HintReport`, postcard
 //! 12 hints                        the tracker's answer, a `HintAnswer`, postcard
 //! 13 refused   number     what    why the sender refuses something, UTF-8; what: 0 the connection, 1 the order of that
 //!                                 number, 2 the request for a certificate of that number
-//! 14 trust                        a list of the authority's: hosts that are revoked, the gossip key
+//! 14 trust                        the trust list, signed by the authority: revoked hosts, and the gossip key
 //! 15 request      number          a signing request for the sender's certificate, PKCS #10 in DER
 //! 16 certificate  number          the answer to the request of that number: a certificate in DER
-//! 17 renewed                      the sender's new certificate in DER: same name and key, in place of the handshake's
+//! 17 renewed                      the sender's new certificate in DER, in place of the one in the handshake: same name
+//!                                 and key
 //! ```
 //!
 //! The version of the format is agreed upon in the TLS handshake, by the name of the application protocol. Version 1
-//! ends with kind 12; a host that speaks version 2 sends kinds from 13 on only to hosts that speak it, too.
+//! ends with kind 12; kinds from 13 on are sent only if both hosts speak version 2.
 //!
 //! Blobs are named by the sender's numbers, except in answers, which carry the number of the request. All input is
 //! untrusted: lengths are checked before memory is allocated for them, and a body that is too long, too short or
@@ -325,7 +326,8 @@ pub fn decode_refusal(body: &[u8]) -> Result<String> {
     Ok(why.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
 }
 
-/// Appends a frame, header and body, to `out`. `a` and `b` are the fields of the header.
+/// Appends a frame, header and body, to `out`. `a` and `b` are the fields of the header. The length of `body` is not
+/// checked: the caller must keep to the range of the kind.
 pub fn push_frame(out: &mut Vec<u8>, kind: FrameKind, a: u32, b: u32, body: &[u8]) {
     out.extend_from_slice(&Header { kind, len: body.len(), a, b }.encode());
     out.extend_from_slice(body);

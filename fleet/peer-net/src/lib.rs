@@ -1,4 +1,4 @@
-//! The swarm: connections to other hosts, and the state machine that decides on the messages.
+//! The swarm: the connections of a host to other hosts, and the state machine that decides which messages are sent.
 //!
 //! | module | content |
 //! |---|---|
@@ -6,29 +6,30 @@
 //! | [`credentials`] | the members of a cluster: its certificate authority, hosts' certificates, the gossip key |
 //! | `outbox` | the queue of frames to be sent, in their order |
 //! | [`frame`] | the format of connections, byte by byte |
-//! | `channel` | the identity of the other end |
+//! | `channel` | the handshake of a connection, which identifies the host at the other end |
 //! | `proof` | the proof of a host that it may read a blob |
 //! | `blob` | the verification and storage of received bytes |
-//! | `lookup` | blobs for programs without one of their own |
-//! | `members` | connections made, accepted, made again |
-//! | `strangers` | connections at the door, whose other end is not known yet |
-//! | `gossip` | the members of the swarm |
+//! | `lookup` | blobs found by their digest, for programs that have no manifest |
+//! | `members` | connections to other hosts: made, accepted, and made again if they break |
+//! | `strangers` | incoming connections whose handshake is not done: any program may be at the other end |
+//! | `gossip` | the search for the hosts of the swarm, by datagrams |
 //! | [`remote_commands`] | the orders between hosts to fetch ahead of need |
-//! | `renewing` | this host's certificate renewed when it is due |
-//! | `joining` | the search for the first host of the swarm, and the errors of other listeners there |
+//! | `renewing` | the renewal of this host's certificate before it expires |
+//! | `joining` | connections to the hosts of [`SwarmSettings::join`], if gossip alone does not find a host |
 //! | `recent_log` | the recent requests to a root, kept over a restart |
 //! | `peer_key` | the name of a host as a number |
 //! | [`order`] | a blob to be fetched |
 //! | [`pin`] | an image that hosts keep together |
-//! | `root_announce` | agents name their blobs to roots, so that those can fetch them |
+//! | `root_announce` | the messages by which agents name their blobs to roots, so that the roots can fetch them |
 //!
 //! # Trust
 //!
 //! No host connects without a certificate of the cluster, and a host is a root or a tracker only if its certificate has
-//! that role. A host with a certificate is asked and answered only about blobs that it proves it may read: it knows the
-//! root of their hash trees. (In the topology `roots`, agents send it their roots.) The bytes that it sends are checked
-//! against that root before they are in the cache. A host that sends wrong bytes is dropped, and left alone for a
-//! while. Memory that waits for or from any host is bounded.
+//! that role. Two hosts exchange chunks of a blob only after each has proved to the other that it knows the root hash
+//! of the blob's hash tree, and so may read the blob. (In the topology `roots`, an agent sends this hash to hosts with
+//! the role of a root.) Received bytes are checked against the root hash before they are in the cache. A host that
+//! sends wrong bytes is disconnected, and no connection to it is made for a while. The memory for bytes to and from
+//! any host is bounded.
 
 #![forbid(unsafe_code)]
 
@@ -94,10 +95,10 @@ use tokio::task::JoinSet;
 
 /// The protection of the connections between hosts.
 pub enum Security {
-    /// Mutual TLS under the cluster's certificate authority; gossip sealed with its key. The host's name is that of
-    /// its certificate.
+    /// Mutual TLS under the cluster's certificate authority; gossip datagrams are sealed with the cluster's gossip key.
+    /// The host's name is the one in its certificate.
     Tls(Credentials),
-    /// Nothing is encrypted and every host is trusted: only on loopback, for trying out.
+    /// Nothing is encrypted and every host is trusted. This is only for trying out: all addresses must be on loopback.
     PlainOnLoopback {
         /// The host's name.
         name: String,

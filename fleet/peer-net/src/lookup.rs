@@ -27,7 +27,7 @@ impl SharedBlob {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if the swarm does not deliver a chunk and this host has no store for the blob;
-    /// otherwise the errors of fetching from the store, which is not repeated.
+    /// otherwise the errors of fetching from the store: a fetch that fails is not repeated.
     pub async fn bring(&self, range: ByteRange) -> Result<()> {
         // Disks are other processes, and one of them may have made the files.
         self.cached.look_again();

@@ -98,7 +98,8 @@ impl Pin {
     }
 
     /// The sort key of a pin among the pins of the same image: the pin with the greatest key is in force. A
-    /// later pin has a greater key. Of a pin and an unpinning of the same time, the unpinning has.
+    /// later pin has a greater key. Of two pins of the same time, one without hosts (which ends the pin) has the
+    /// greater key.
     pub fn rank(&self) -> (u64, bool, &[String], u32) {
         (self.since, !self.is_kept(), &self.hosts, self.copies)
     }

@@ -1,6 +1,7 @@
-//! Clusters, hosts and blobs for the tests of this crate and of those that use it (feature `testing`).
+//! Clusters, hosts and blobs for the tests of this crate and of crates that use this one (feature `testing`).
 //!
-//! Each host has a cache directory of its own; certificates are made for the test. Waits are bounded.
+//! Each host has a cache directory of its own; certificates are made for the test. A wait that takes longer than
+//! [`LONG`] panics.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::missing_panics_doc, reason = "a part of tests")]
 
@@ -174,7 +175,7 @@ impl TestHost {
     }
 }
 
-/// A client that speaks the connection format by hand, to send frames that a real host would not send.
+/// A client that writes and reads single frames, and so can send frames that a real host would not send.
 pub struct Rogue {
     pub(crate) stream: channel::Stream,
     pub(crate) binding: proof::Binding,
@@ -182,11 +183,17 @@ pub struct Rogue {
 
 impl Rogue {
     /// Connects to the host with the name and address `to`, with `credentials`.
+    ///
+    /// # Errors
+    /// An error if the connection is refused, or the handshake fails.
     pub fn connect(cluster: &Cluster, credentials: &Credentials, to: (&str, SocketAddr)) -> Result<Self> {
         Self::connect_as(cluster, credentials, to, false)
     }
 
-    /// Does the same as [`connect`](Self::connect), and claims to be a root if `is_root`.
+    /// Does the same as [`connect`](Self::connect), and claims to be a root if `is_root` is `true`.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
     pub fn connect_as(
         cluster: &Cluster,
         credentials: &Credentials,
@@ -241,7 +248,7 @@ impl Rogue {
     }
 
     /// Waits for the next frame that is not a ping, and returns its header and body. `None` if the connection
-    /// is closed.
+    /// is closed, or if the frame is a [`FrameKind::Bye`]. Panics after [`LONG`], or if the header is malformed.
     pub fn next(&mut self, cluster: &Cluster) -> Option<(Header, Vec<u8>)> {
         cluster.runtime.block_on(async {
             tokio::time::timeout(LONG, async {
@@ -263,8 +270,8 @@ impl Rogue {
         })
     }
 
-    /// Waits for the next message, and skips other frames. `None` if the connection is closed. Panics if
-    /// bytes of a chunk come first.
+    /// Waits for the next message, and skips other frames. `None` as in [`next`](Self::next). Panics as `next` does,
+    /// and if bytes of a requested chunk come before a message.
     pub fn next_message(&mut self, cluster: &Cluster) -> Option<Message> {
         loop {
             let (header, body) = self.next(cluster)?;

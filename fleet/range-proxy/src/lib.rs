@@ -1,29 +1,31 @@
 //! An HTTP proxy on loopback in the form of OverlayBD's `p2pConfig`, for clients that are other programs.
 //!
-//! Such a client puts the proxy's address before the URL that it wants and requests that, as it would have asked the
-//! server: `GET /dadip2p/https://registry/v2/app/blobs/sha256:...` with a `Range` and its own authorization. Registries
-//! that keep blobs in an object store have given it a signed URL before, which it then puts in that place. A blob that
-//! this host takes part in comes from its cache and the swarm; all other requests are passed through unchanged.
+//! Such a client puts the proxy's address before the URL of a blob, and otherwise sends the request that it would have
+//! sent to the blob's server: `GET /dadip2p/https://registry/v2/app/blobs/sha256:...` with a `Range` and the client's
+//! own authorization. If a registry redirects to an object store, the client puts the signed URL of the object store
+//! there instead. If this host exchanges the blob in the swarm, the answer comes from the cache and the swarm; all
+//! other requests are passed to the server unchanged.
 //!
 //! | module | content |
 //! |---|---|
 //! | `request` | the request of a client |
-//! | `upstream` | the server that the client would have asked |
+//! | `upstream` | the server in the client's URL, which the client would have asked without the proxy |
 //! | `authorization` | the right of a client to a blob |
 //!
 //! # The right to a blob
 //!
-//! This host may read its blobs, which does not mean that every client on it may. A client gets bytes of a blob from
-//! here only after the server of its URL gave some of them in answer to the client's own request: parts that are drawn
-//! at random and that are the same as here. So neither the name of the server nor the form of the URL has to be
-//! trusted: a server of the client's own that accepts every request does not know the bytes. A server's decision holds
-//! for a minute, and while the server cannot be reached, for an hour. The client gets a server's refusal unchanged.
+//! This host may read its blobs, but not every client on this host may. So the proxy first requests a few parts of the
+//! blob, drawn at random, from the server in the client's URL, with the client's credentials. The client gets bytes of
+//! the blob only if the server sends these parts and they are the same as this host's. So neither the name of the
+//! server nor the form of the URL has to be trusted: a server that the client runs itself, and that accepts every
+//! request, does not know the bytes. A server's decision holds for a minute, or for an hour while the server cannot be
+//! reached. A server's refusal is passed to the client unchanged.
 //!
 //! # Bounds
 //!
-//! Connections, the time in which a request's head has to arrive on one, open requests, and the bytes that each has in
-//! memory are bounded. Only programs on this host reach the proxy, and it answers only to names of this host, so that
-//! no web page reaches it by a name of its own.
+//! The number of connections, the time in which a request's head has to arrive, the number of open requests, and the
+//! bytes that each request has in memory are bounded. Only programs on this host reach the proxy. A request must name
+//! this host in its `Host` header, so that no web page in a browser can use the proxy (DNS rebinding).
 
 #![forbid(unsafe_code)]
 

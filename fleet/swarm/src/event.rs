@@ -1,4 +1,5 @@
-//! The inputs and outputs of a node's state machine.
+//! The inputs and outputs of a node's state machine. The *driver* is the code around the machine that reports the
+//! events and carries out the actions: the agent or the simulator.
 
 use crate::Time;
 pub use crate::ids::{BlobId, BlobKey, Chunks, PeerId, PeerKey, ReaderId, StoreFetchId, Urgency, WantId};
@@ -75,7 +76,7 @@ pub enum Event<'a> {
         /// The chunks.
         chunks: Chunks,
     },
-    /// These chunks are not on this host any more.
+    /// These chunks are not on this host any more, because the cache evicted them.
     Lost {
         /// The blob.
         blob: BlobId,
@@ -171,7 +172,7 @@ pub enum Event<'a> {
         /// The result.
         outcome: Served,
     },
-    /// An [`Action::Fetch`] ended; if it succeeded, its chunks are verified and local.
+    /// An [`Action::Fetch`] ended. If the fetch succeeded, its chunks are verified and local.
     Fetched {
         /// The fetch.
         fetch: StoreFetchId,

@@ -1,14 +1,14 @@
 //! An agent's side of hints: the reads of its disks of an image, to be reported, and a tracker's answers, as a plan.
 //!
-//! The first reads of all disks of the host are gathered and reported at intervals. While a disk boots and reads
-//! nothing, in the idle periods in which it has most use for hints, a report goes out as well, only less often. Reports
-//! and answers may be lost: the counts are statistics, and a lost answer is repeated, because the next report says
-//! which version the agent knows.
+//! The first reads of all disks of the host are gathered and reported at intervals. Reports are also sent, less often,
+//! while a booting disk reads nothing: in such idle periods it has most use for hints. Reports and answers may be lost:
+//! the counts are statistics, and the tracker repeats the hints of a lost answer, because each report says which
+//! version the agent knows.
 //!
-//! The plan begins with the slices that most disks read, and among these with those that are read first. The copy of
-//! the counts lags by up to a factor of two, so counts between two powers of two are taken as equal; otherwise chance
-//! would decide the order of a boot in which all disks read the same slices. A disk that has a plan of its own does not
-//! need this one. A disk without a plan follows it, and its engine makes sure that demand reads go first, at once.
+//! The plan begins with the slices that most disks read; among slices with equal counts, those that are read earliest
+//! come first. The agent's copy of the counts lags by up to a factor of two, so counts between two powers of two are
+//! taken as equal; otherwise chance would decide the order of a boot in which all disks read the same slices. Only
+//! disks without a plan of their own follow this plan. Reads of the guest go before it.
 
 use crate::Time;
 use crate::tracker::{

@@ -1,14 +1,15 @@
-//! Mutual help of hosts that boot the same image: a pure state machine.
+//! The state machine by which hosts that boot the same image exchange its chunks.
 //!
 //! The machine reads no clock, opens no socket, starts no thread and draws no randomness except from its seed: an
-//! [`Event`] and the time go in, [`Action`]s come out. An agent drives it with real connections; a simulator drives the
-//! same code with modelled ones. The machine sees no bytes, only which chunks are where.
+//! [`Event`] and the time go in, [`Action`]s come out. The code that passes events in and carries out the actions is
+//! the machine's *driver*: the agent, with real connections, or a simulator, with modelled ones. The machine sees no
+//! bytes, only which chunks are where.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`event`] | the machine's inputs and outputs |
 //! | [`message`] | the messages between hosts |
-//! | [`settings`] | knobs |
+//! | [`settings`] | the settings of a node |
 //! | [`placement`] | the host to ask for a chunk, the neighbours of a host |
 //! | [`similarity`] | the hosts that read the same chunks |
 //! | [`recent`] | the recent requests to a root, and a prediction of the next ones |

@@ -1,4 +1,5 @@
-//! The messages between hosts. Bytes of chunks travel beside them, with the number of the request that they answer.
+//! The messages between hosts. The bytes of chunks are no part of messages: they are sent separately, with the number
+//! of the request that they answer.
 
 use crate::ids::{BlobId, Chunks, PeerKey, Urgency};
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RequestId(pub u32);
 
-/// A message from one host to another. Blobs go by the sender's numbers on the wire; the driver translates.
+/// A message from one host to another. On the wire, blobs have the sender's numbers; the receiver's driver (the agent
+/// or the simulator) translates these into the receiver's numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
     /// An advert: these chunks have become local on the sender. Losing an advert does no harm.

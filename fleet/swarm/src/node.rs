@@ -35,14 +35,14 @@
 //! | `Timers` | an alarm: idle, set | `timers` |
 //! | `RetransmitTimer` | the times to wait for peers and the store, as they are learned | `retransmit_timer` |
 //!
-//! No machine knows another, except that those of a blob are parts of it: each is tested alone. What is done with an
-//! event is in the files of the node's methods, which see the machines only through theirs:
+//! No machine knows another, except that a blob consists of the machines of its row, so each is tested alone. These
+//! files have the node's methods, which process the events and see the machines only through the machines' methods:
 //!
 //! | file | events |
 //! |---|---|
 //! | `sources` | a disk wants chunks; the choice of a chunk's source |
 //! | `arrivals` | bytes, promises and rejections come; the store answers; wants and disks are late |
-//! | `timeouts`, `fallback` | requests are late; the store is not relied on |
+//! | `timeouts`, `fallback` | requests are late; chunks are fetched without the store while it does not answer |
 //! | `answers` | other hosts request chunks; the driver has sent them |
 //! | `adverts` | chunks are advertised, prefetched, read and lost |
 //! | `predictions` | a root sends its agents what they will request |
@@ -52,72 +52,74 @@
 //!
 //! The sources are tried in this order, each only if it was not tried before for this chunk (`sources`, `pending`):
 //!
-//! 1. a host that was named by the host asked before;
-//! 2. of the hosts that advertised it, the one with the fewest requests outstanding;
-//! 3. the *upstream* (`sharing`): the *designated fetcher*, one host that fetches this stripe from the store for all;
-//!    an agent's root, or, while it sees none, a designated fetcher; a tree's parent; of a pinned blob, the hosts that
-//!    keep the stripe. A chunk that is prefetched because it was advertised goes no further than 2;
-//! 4. the store: fetched by the disk itself if only disks wait for the chunk, and for nothing beside it; otherwise by
-//!    the agent ([`Action::Fetch`]), because a disk that waited for an answer first would begin too late.
+//! 1. a host that the previously asked host has named;
+//! 2. of the hosts that advertised the chunk, the one with the fewest requests outstanding;
+//! 3. the *upstream* (`sharing`), which depends on the topology: the *designated fetcher*, one host that fetches this
+//!    stripe from the store for all; for an agent its root, or a designated fetcher while it sees no root; in a tree
+//!    the parent; for a pinned blob the hosts that keep the stripe. A chunk that is prefetched because it was
+//!    advertised is requested only from the hosts of 1 and 2;
+//! 4. the store. The disk fetches the chunk itself if only disks wait for it, and their wants for no other chunk;
+//!    otherwise the agent does ([`Action::Fetch`]), because the disk would begin too late after waiting for an answer.
 //!
 //! A host that is its own upstream goes to the store, and other hosts' requests for the chunk wait until it is local.
-//! So the store is asked once, and not because hosts agree about anything, but because they ask the same one.
+//! So the store is asked once. No agreement between hosts is needed for that: they all ask the same host.
 //!
 //! # Waiting
 //!
-//! A want waits for chunks. A chunk on its way knows the wants and the requests of other hosts that wait for it, and
-//! the request (to a peer, or to the store) that will bring it. *Promotion* happens when the first read begins to wait
-//! for it: the request is repeated with urgency under its number, all the way up (`promote`). Chunks that other hosts
-//! wait for are *promised* to them ([`Message::Pending`]): from then on these wait as long as a slow store takes, not
-//! only as long as a peer may be silent. While the chunk is fetched, the promise is repeated, and passed on by hosts
-//! that wait and have others waiting. If no host fetches the chunk, the promise is not repeated, so hosts that wait for
-//! each other do not keep each other waiting.
+//! A want waits for chunks. For a chunk on its way, the node records the wants and the other hosts' requests that wait
+//! for the chunk, and the request (to a peer, or to the store) that will bring it. When the first read begins to wait
+//! for the chunk, that request is *promoted*: it is repeated as urgent, under its number, and so are the requests of
+//! the hosts above (`promote`). Chunks that other hosts wait for are *promised* to them ([`Message::Pending`]): those
+//! hosts wait as long as a slow store takes, not only as long as a peer may be silent. While the chunk is fetched, the
+//! promise is repeated, and a waiting host passes it on to the hosts that wait for itself. If no host fetches the
+//! chunk, the promise is not repeated, so hosts that wait for each other do not keep each other waiting.
 //!
 //! *Redirects.* A host that is asked for one chunk by more peers than its link can serve in two milliseconds names to
 //! each later asker an earlier one, which has the chunk or will have it before (`redirect_tree`): a tree grows in the
-//! order of asking, and a copy to each of a thousand hosts costs none of them more than a few. A host that is
-//! redirected waits longer than the one before it does, so that not all of a branch give up at the same moment, and
-//! does not blame that one at once. A host to which all named hosts are strangers asks the same host again, and accepts
-//! no redirect.
+//! order of asking, and to give each of a thousand hosts a copy, none of them sends more than a few copies. A host that
+//! is redirected waits longer than the host above it in the tree, so that not all hosts of a branch give up at the same
+//! moment, and does not count the silence of that host against it at once. A host that is connected to none of the
+//! named hosts asks the same host again, and accepts no redirect.
 //!
-//! *No circles.* Hosts that wait for each other would wait until their timeouts end. Five rules prevent it: (1)
-//! upstreams ascend in an order that is the same for all (weights of designated fetchers, places in the tree, roots
-//! above agents), so they never lead back, whatever hosts each knows of. (2) Only a host that is asked as the upstream
-//! names others. (3) It names no host to an asker that is part of the tree already: such an asker accepts no redirect
-//! if its attempt was in vain, and is served, or waits, where it is. (4) A host that loses its source releases those
-//! that another host sent to it. (5) Of two hosts that ask each other, one is refused.
+//! *No circles.* Hosts that wait for each other would wait until their timeouts end. Five rules prevent that: (1)
+//! Upstreams ascend in an order that is the same for all hosts (weights of designated fetchers, places in the tree,
+//! roots above agents), so they never lead back, whatever hosts each host knows of. (2) Only a host that is asked as
+//! the upstream names others. (3) An upstream names no host to an asker that is part of the redirect tree already: an
+//! asker that was redirected in vain comes back, accepts no redirect, and is served or waits at the upstream. (4) A
+//! host that loses its source rejects the requests of hosts that were redirected to it. (5) Of two hosts that ask each
+//! other, one is refused.
 //!
 //! # Failures
 //!
-//! A peer that is silent is given up after the time that peers took lately (`retransmit_timer`); one that promised,
-//! after the time that the store takes, but not on its bare word (`timeouts`). It is avoided for twelve times as long
-//! as it was waited for, twice as long each time; so is a peer that delivers later than the store would. The chunk is
-//! requested from the next source, at most `TRIES` times, then from the store; if that does not answer, from any host
-//! that has it (`fallback`). Any want is answered after a time that is the same for all, unless this host's own fetches
-//! show that the store takes longer: chunks that are not local by then are left to the disk, and no other host is
-//! asked. A message that is lost, or heard twice or late, a peer that lies, promises everything, sends rubbish or dies:
-//! all of it ends in one of these cases. Wrong bytes never become a chunk (the driver verifies), and their sender is
-//! dropped at once; a peer that does not have what it advertised, or is silent all the time, is dropped after several
-//! such failures.
+//! A silent peer is waited for as long as peers took lately (`retransmit_timer`); a peer that has promised the chunk,
+//! as long as the store takes, if there are signs beside the promise that it comes (`timeouts`). After that the peer is
+//! avoided for twelve times as long as it was waited for, and twice as long each further time; so is a peer that
+//! delivers later than the store would. The chunk is then requested from the next source, at most `TRIES` times, then
+//! from the store; if the store does not answer, from any host that has the chunk (`fallback`). Any want is answered
+//! after a time that is the same for all, unless this host's own fetches show that the store takes longer: chunks that
+//! are not local by then are left to the disk, and no other host is asked. All faults end in one of these cases: a
+//! message that is lost, late or received twice, and a peer that lies, promises everything, sends rubbish or dies.
+//! Wrong bytes never become a chunk (the driver verifies), and their sender is dropped at once. A peer that does not
+//! have what it advertised, or is silent all the time, is dropped after several such failures.
 //!
 //! # Prefetching
 //!
-//! Chunks that other hosts advertise are requested while few enough bytes are unread (`throttle`), in the order of the
-//! adverts. Withheld chunks are remembered in that order and requested when there is room: so a host that reads the
-//! same as a neighbour, only later, is a threshold ahead of its reads all the time. While a disk follows a plan,
-//! adverts are only noted. The limit is on the unread bytes of all that a disk reads ([`Event::ReadBy`]), whatever
-//! layers its image has; a blob that no disk reads, such as a hash tree, is not prefetched. The order in which chunks
-//! came to this host is kept, and told in bulk to a host that becomes a neighbour later: it prefetches first the chunks
-//! that were read first.
+//! Chunks that other hosts advertise are requested in the order of the adverts, while the prefetched bytes that are
+//! unread are fewer than a threshold (`throttle`). Chunks beyond it are remembered in that order and requested when
+//! there is room: so a host that reads the same as a neighbour, only later, has a threshold's worth of chunks ahead of
+//! its reads all the time. While a disk follows a plan, adverts are only recorded. The threshold is for all blobs that
+//! a disk reads together ([`Event::ReadBy`]), whatever layers its image has; a blob that no disk reads, such as a hash
+//! tree, is not prefetched. The order in which chunks came to this host is kept, and sent in bulk to a host that
+//! becomes a neighbour later, so that the neighbour prefetches first the chunks that were read first.
 //!
 //! # Invariants
 //!
-//! 1. Every want is answered once, unless it is forgotten or its blob is closed; a want that waits for nothing is
-//!    answered.
+//! 1. Every want is answered once, unless it is forgotten or its blob is closed. A want that waits for no chunk is
+//!    answered at once.
 //! 2. A local chunk is not on its way. A chunk on its way is requested from one peer, or fetched, or left to a disk:
 //!    never two of these, except for a request that was given up and whose bytes come anyway.
-//! 3. A request is remembered as long as one of its chunks waits for it, and is cancelled when that ends before it is
-//!    answered.
+//! 3. A request is remembered as long as one of its chunks waits for it. If no chunk waits for it any more before it
+//!    is answered, it is cancelled.
 //! 4. A chunk is pending with the aim `Prefetch` if and only if it is on its way for no other reason. Unmatched bytes
 //!    and those on their way never exceed the threshold when a chunk is prefetched.
 //! 5. Everything is bounded: the chunks that peers wait for on this host, for each peer (`WAITING`), and for all, if

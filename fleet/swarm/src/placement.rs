@@ -1,15 +1,15 @@
 //! The host that is asked for a chunk, and the neighbours of each host: functions of the hosts' keys alone, so that all
 //! hosts that know the same hosts decide alike without a message.
 //!
-//! *Designated fetchers* are drawn by rendezvous hashing: each host has a weight for each stripe, and the heaviest is
-//! the stripe's. When one of n hosts comes or goes, the nth part of the stripes moves, and no other. Weighing all hosts
-//! takes a few nanoseconds for each, so [`BlobFetchers`] remembers, stripe by stripe, the results of
-//! [`DesignatedFetchers`], until a host comes or goes.
+//! *Designated fetchers* are drawn by rendezvous hashing: each host has a weight for each stripe, and the host with the
+//! greatest weight is the stripe's fetcher. When one of n hosts comes or goes, one stripe in n gets another fetcher,
+//! and the others keep theirs. Computing the weight of a host takes a few nanoseconds, so [`BlobFetchers`] keeps the
+//! results of [`DesignatedFetchers`] for each stripe until a host comes or goes.
 //!
-//! *Drawn neighbours* are those beside a host in several rings, each in an order of its own: every host has as many, is
-//! heard by as many, and can be reached from everywhere. Independent draws do not give that: of hosts that draw four
-//! each, one in fifty is drawn by no other and would hear no advert. A host that comes or goes changes the places
-//! beside its own, and no other.
+//! *Drawn neighbours* are the hosts beside a host in several rings, each ring in an order of its own. So every host has
+//! equally many neighbours, is a neighbour of equally many hosts, and can be reached from every other host. Independent
+//! draws do not achieve that: of hosts that draw four neighbours each, one in fifty is drawn by no other, and would get
+//! no advert. A host that comes or goes changes the neighbours only of the hosts beside it.
 
 use crate::event::{BlobKey, Chunks, PeerKey};
 use headstart_block::{exact, random};

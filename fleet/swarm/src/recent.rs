@@ -1,42 +1,43 @@
 //! The recent requests of agents to a root, in their order, and a prediction of an agent's next requests.
 //!
-//! The root sends an agent that follows a known path the next chunks of it without a request (DADI, section 3.6). The
-//! list of requests is in two orders at once. In the order of *use* it is a segmented LRU: chunks that only one agent
-//! ever requested make room first, so that an agent that scans a whole disk cannot wash out the chunks that boots need.
-//! In the order of *asking* it falls into chains: a new chunk was put behind the one that the same agent had requested
-//! before.
+//! If an agent requests chunks in an order that the root knows from other agents, the root sends the next chunks of
+//! that order without a request (DADI, section 3.6). The list of requests has two orders at once. By last *use* it is a
+//! segmented LRU: chunks that only one agent has ever requested are removed first, so that an agent that scans a whole
+//! disk does not displace the chunks that boots need. By the order of *requests* it consists of *chains*: a new chunk
+//! is put behind the chunk that the same agent requested before.
 //!
-//! An agent is on up to four *tracks*, places in chains: it has several disks, and a boot reads several layers. The
-//! next request is one of these:
+//! The root keeps up to four *tracks* for each agent, which are positions in chains: an agent has several disks, and a
+//! boot reads several layers. The next request of an agent is one of these:
 //!
-//! * In reach of a track, ahead or behind (requests overtake each other): a step on a known path. The track moves on,
-//!   never back.
-//! * Not in the list: the chunk is put behind the agent's main track, if nothing is there yet. Otherwise it begins a
-//!   *side chain*.
-//! * In the list, but in another place: a jump. It begins a new track, which is the first to be dropped.
+//! * For a chunk near a track, before or behind it (requests overtake each other): a step on a known path. The track
+//!   moves forward, never back.
+//! * For a chunk that is not in the list: the chunk is put behind the agent's main track, if no chunk is there yet.
+//!   Otherwise the chunk begins a *side chain*.
+//! * For a chunk elsewhere in the list: a jump. It begins a new track, which is the first to be dropped.
 //!
-//! The latter two leave a *claim* with the chunk: the place that the agent came from. If the next agent comes from
-//! there as well, and goes back to that place instead of on from the chunk, the chunk is moved there, and the one that
-//! followed it inherits a claim to follow it. If the agent goes on, the paths fork there, and nothing has to be moved.
-//! So a single agent never puts a chunk between two that are known to follow each other, and never moves one from its
-//! place: strays, however many, do no harm. And since a track leads nowhere before its first step, the root does not
-//! send the chunks behind a stray.
+//! In the latter two cases a *claim* is noted at the chunk: the place that the agent came from. If the next agent comes
+//! from the same place, and afterwards goes back to that place instead of on from the chunk, the chunk is moved to that
+//! place, and the chunk that followed it inherits a claim to follow it. If the agent goes on from the chunk, the paths
+//! fork there, and no chunk is moved. So a single agent never puts a chunk between two that are known to follow each
+//! other, and never moves a chunk: stray requests, however many, do no harm. And because the root sends nothing for a
+//! track before the track's first step, it does not send the chunks behind a stray one.
 //!
-//! An agent that has the chunks that it reads requests nothing: it tells its root the reads of its disks anyway
+//! An agent that has the chunks that it reads requests nothing. But it also reports the reads of its disks to its root
 //! ([`Message::Read`](crate::Message::Read)), which count here as if they were requests. So the root knows which chunks
-//! came together with others, and how far the agent is. A chunk's worth is a comparison of two counts: the requests for
-//! it, and the times that agents *passed* it by, that is, went on to a later chunk and had not read this one. Some
-//! chunks are passed by because they are read, or reported, a little later; but then they are requested once more than
-//! they are passed. A chunk that is passed as often as it is requested is not sent, and in the end forgotten.
+//! are read together, and how far the agent is. Two counts of a chunk decide whether it is sent: the requests for it,
+//! and the times that agents *passed* it, that is, went on to a later chunk without having read this one. Some chunks
+//! are passed only because they are read, or reported, a little later; they are then requested once more than passed. A
+//! chunk that is passed as often as it is requested is not sent, and in the end removed.
 //!
 //! Reports may be lost, or never sent. For an agent that has reported nothing yet, only the chunks that it lacks count
-//! as passed by. Since a chunk that is sent to all would never be passed then, chunks of which little is known are
-//! withheld from one such agent in sixteen, which finds out.
+//! as passed. A chunk that the root sends to all such agents would then never be passed. So chunks of which little is
+//! known are withheld from one such agent in sixteen, whose requests show whether the chunk is needed.
 //!
-//! Chunks that more than one agent has requested go first: a chunk that only one requested may be a stray.
+//! Chunks that more than one agent has requested are sent first, because a chunk that only one requested may be a
+//! stray.
 //!
-//! The distance that the root sends ahead grows with an agent's steps in order, so that an agent that only looks in
-//! gets little.
+//! The more steps in order an agent makes, the further ahead the root sends, so that an agent that reads only a few
+//! chunks gets few.
 
 use crate::event::{BlobKey, Chunks, PeerKey};
 use headstart_block::random;

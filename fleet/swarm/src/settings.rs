@@ -1,4 +1,4 @@
-//! A node's knobs.
+//! The settings of a node (the state machine of one host), and the topologies by which hosts choose their neighbours.
 
 use std::time::Duration;
 

@@ -1,15 +1,15 @@
 //! The hosts that read the same chunks: sketches of the recent reads of a blob, and a ranking of hosts by them.
 //!
-//! A sketch is a minhash by one permutation (Li, Owen, Zhang 2012): a chunk's hash gives the one of [`PARTS`] parts to
-//! which the chunk belongs, and each part keeps its least hash. The share of parts in which two sketches agree is the
-//! share that the sets of chunks have in common (Jaccard), give or take a sixteenth. A read costs one hash; a sketch is
-//! 256 bytes.
+//! A sketch is a minhash by one permutation (Li, Owen, Zhang 2012): a chunk's hash decides to which of [`PARTS`]
+//! classes the chunk belongs, and for each class the sketch has the least hash of the chunks that were read. The share
+//! of classes in which two sketches agree is an estimate of the Jaccard index of the two sets of chunks, with an error
+//! of about a sixteenth. A read costs one hash; a sketch is 256 bytes.
 //!
-//! A least hash cannot be taken back when a read grows old. Therefore reads are kept in two halves: the younger is
-//! filled, and when it has its share, the older is thrown away and the younger takes its place.
+//! A least hash cannot be taken back when a read grows old. Therefore reads are kept in two halves. When the younger
+//! half has half of the window's reads, the older half is discarded, and an empty half becomes the younger one.
 //!
-//! The ranking keeps one number for each host and blob instead of its sketch, for a bounded number of hosts, the best
-//! ones.
+//! The ranking keeps one number for each host and blob instead of the sketch, and only for a bounded number of hosts:
+//! those with the highest scores.
 
 use crate::event::{BlobId, PeerKey};
 use headstart_block::exact;
@@ -59,8 +59,8 @@ impl RecentReads {
         self.filled == 0 && self.older == [EMPTY; PARTS]
     }
 
-    /// The sketch of the recorded reads, to be sent to other hosts: [`PARTS`] values, each the least hash of
-    /// its class of chunks or [`EMPTY`].
+    /// The sketch of the recorded reads, to be sent to other hosts: [`PARTS`] values, one for each class of chunks. A
+    /// value is the least hash of the chunks of its class that were read, or [`EMPTY`] if none was.
     #[must_use]
     pub fn sketch(&self) -> Vec<u32> {
         self.younger.iter().zip(&self.older).map(|(younger, older)| *younger.min(older)).collect()

@@ -1,29 +1,31 @@
-//! The reads of an image's disks, counted while they boot, so that the slower learn from the faster (Euro-Par paper,
-//! section 2).
+//! The reads of an image's disks, counted while the disks boot, so that slower disks profit from the reads of faster
+//! ones (Euro-Par paper, section 2).
 //!
 //! A tracker counts, for each image, the disks that have read each slice, and their mean time after creation. Agents
 //! report their disks' first accesses in batches, and every answer carries hints: the slices that at least a tenth of
 //! the image's disks have read. The tracker knows nothing in advance: the first deployment of an image teaches itself.
 //!
-//! The counts are a segment tree over the disk (`tree`), whose inner nodes know the greatest count below and the latest
-//! version in which a slice below was worth telling: subtrees below the threshold are skipped as a whole, and so are
-//! those that the asker knows.
+//! The counts are a segment tree over the disk (`tree`). Each inner node has the greatest count below it, and the
+//! latest version in which a slice below it became a hint. So an answer skips whole subtrees: those below the
+//! threshold, and those that the asking agent already knows.
 //!
-//! A slice is told when its count reaches the threshold, also a threshold that has risen, and again whenever the count
-//! has doubled. Thus an agent's copy of the counts lags, by less than a factor of two, and an image's hints cost each
-//! agent a few messages in all. Copies say by a version what they know; a version means something only to the tracker
-//! that gave it, which is why each has an *epoch*.
+//! A slice becomes a hint when its count reaches the threshold (which rises with the number of disks), and again
+//! whenever the count has doubled. So an agent's copy of the counts lags by less than a factor of two, and the hints of
+//! an image cost each agent only a few messages. An agent's report says by a *version* which hints the agent has. A
+//! version means something only to the tracker that gave it, so each run of a tracker has an *epoch* of its own.
 //!
-//! Disks come and go, and their reads change slowly: when an image has had 2^14 disks, old and new count half.
+//! Disks come and go, and their reads change slowly: whenever 2^14 disks of an image are counted, all counts are
+//! halved.
 //!
 //! # Memory
 //!
-//! A member may report any image, and any slices of it: no tracker can tell whether they exist. So each member answers
-//! for what it reported first: an image, a slice, and the nodes of the tree that the slice took (`members`). There is a
-//! limit for each member and one for all. A member over its own limit gives up what it owns of the image of which it
-//! has said nothing for longest: entries that others have reported as well pass to the *commons*, the rest is
-//! forgotten. If the tracker is full, the member that holds most gives up, or the commons. No member's reports make
-//! another lose entries that only that other has reported, as long as the other holds less than the first.
+//! A *member*, a host that reports reads, may report any image and any slices of it: no tracker can tell whether they
+//! exist. So each member owns the entries that it was the first to report: images, slices, and the nodes of the tree
+//! that a slice takes (`members`). There is a limit for the entries of each member, and one for all entries. A member
+//! over its own limit loses its entries of the image that it has not reported for the longest time: entries that others
+//! have reported as well pass to the *commons*, which no member owns, and the others are removed. If the tracker is
+//! full, the owner with the most entries (a member, or the commons) loses some. So the reports of one member never
+//! remove entries that only another member has reported, as long as that one owns less than the first.
 
 use crate::PeerKey;
 pub use headstart_block::exchange::{Hint, ImageCounts, ImageKey, SliceAccess};

@@ -1,4 +1,4 @@
-//! The events of an agent: server-sent ones, of its disks.
+//! The events that an agent sends about its disks (server-sent events over HTTP).
 
 use headstart_daemon::client::AnswerStream;
 use serde_json::Value;
@@ -27,7 +27,8 @@ impl DiskEvents {
         Self { stream, buffer: Vec::new() }
     }
 
-    /// Waits for the next event, and returns it. `None` if the stream has ended, or an event is larger than 16 MiB.
+    /// Waits for the next event, and returns it. `None` if the stream has ended or broken off, or if an event is larger
+    /// than 16 MiB.
     pub async fn next(&mut self) -> Option<DiskEvent> {
         loop {
             if let Some(event) = next_event(&mut self.buffer) {

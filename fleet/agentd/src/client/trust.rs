@@ -1,4 +1,4 @@
-//! Lists that the authority signs for all hosts, sent to them by an agent.
+//! Trust lists, which the authority signs for all hosts of the swarm: an agent receives one and passes it on.
 
 use super::AgentClient;
 use headstart_block::{ErrorKind, Result};
@@ -18,10 +18,10 @@ pub struct TrustReceivers {
 }
 
 impl AgentClient {
-    /// Sends the swarm, by way of this agent, the trust list `published`, or the latest one in the cluster's directory
-    /// `dir` if that is later; `published` then becomes that list. Each list includes all before it, and an agent
-    /// refuses a list that is older than its own. Another command on the same directory may sign and send a list at any
-    /// time.
+    /// Sends the trust list `published` to the swarm, by way of this agent, and returns the hosts that have received
+    /// the list. If the cluster's directory `dir` has a later list, `published` is first replaced by that one. Each
+    /// list includes all before it, and an agent refuses a list that is older than its own. If the agent refuses the
+    /// list and `dir` has a later one by then, that one is sent. So another command may sign and send a list meanwhile.
     ///
     /// # Errors
     /// Those of all requests (see [`AgentClient`]); errors of reading the directory's files.

@@ -34,13 +34,15 @@ impl PriorDisks {
         matches!(self, Self::Nothing)
     }
 
-    /// Returns `true` if `images` are the images that the disks had, so that they need not be recorded again.
+    /// Returns `true` if exactly `images` were recorded by an earlier process, so that they need not be recorded again;
+    /// `false` if nothing was recorded.
     #[must_use]
     pub fn is_noted(&self, images: &[KeptImage]) -> bool {
         matches!(self, Self::Had(noted) if noted == images)
     }
 
-    /// Returns the request to open a disk of `image`, with the image that the disk had before.
+    /// Returns the request to open a disk of `image`. If an earlier process recorded its images, the request has the
+    /// digest and the manifest that `image` had then.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Conflict`] if images were recorded and `image` is not among them.

@@ -54,7 +54,7 @@ impl LocalServer {
     /// directory. `stores` opens the stores from which the agent fetches the blobs of disks for other hosts.
     ///
     /// # Errors
-    /// An error if it cannot listen, or if the cache's directory does not exist.
+    /// An error if the socket cannot be listened at, or if the cache's directory does not exist.
     pub fn start(socket: &Path, swarm: Arc<Swarm>, dir: &Path, stores: Arc<Stores>) -> Result<Self> {
         let cache = DirectoryId::of(dir)?;
         let (listener, file) = bind(socket, &SocketAccess::default())?;

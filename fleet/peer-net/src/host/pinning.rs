@@ -1,6 +1,7 @@
-//! Blobs that some hosts keep, stripe by stripe in turn: the machine gets the holders of each open blob.
+//! Pinned blobs, whose stripes (groups of consecutive chunks) a list of hosts keeps in turn. The state machine is told
+//! which hosts keep each blob that this host exchanges.
 //!
-//! The outboard of a blob's hash tree is kept by the same hosts, as a blob of its own.
+//! The same hosts keep the outboard of a blob's hash tree, as a blob of its own.
 
 use crate::blob::Identity;
 use crate::host::Host;
@@ -20,7 +21,8 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// A list of hosts, by name, that keep `copies` copies of each byte (0 counts as 1).
+    /// A list of hosts, by name, that keep `copies` copies of each byte. 0 counts as 1, and a number above that of the
+    /// hosts as that number.
     pub fn new(hosts: &[String], copies: u32) -> Self {
         Self { hosts: hosts.iter().map(|host| key_of(host)).collect(), copies }
     }

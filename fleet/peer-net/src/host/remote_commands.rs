@@ -1,16 +1,16 @@
 //! The orders from one host to another to fetch ahead of need, and their outcomes.
 //!
-//! An order is between two hosts of the cluster, and beside the state machine: it does not change the routing of
-//! requests. The sender of an order includes the root of the blob's hash tree, so that the other host may read the blob
-//! from then on; without it, that host could not check the fetched bytes. An agent without a pin manager follows no
-//! orders.
+//! An order concerns two hosts of the cluster. The state machine does not see it, so it does not change the sources of
+//! chunks. An order contains the root of the blob's hash tree, by which its receiver checks the fetched bytes; whoever
+//! knows that root may read the blob. An agent without a pin manager carries out no orders.
 //!
-//! # Obedience
+//! # Permitted orders
 //!
-//! Operators give the orders to fetch, to pin and to unpin: hosts whose certificate has that role. Any other host gets
-//! a refusal. A root also takes part in the blobs that any agent names (`RemoteCommand::Open`), if they are in a store
-//! that this host was told to use. For every sender, bytes come from other hosts, or from such a store (the agent's
-//! stores). An order that is not obeyed, or not in full, is answered with the reason.
+//! Only operators, hosts whose certificate has that role, may order a host to fetch, to pin and to unpin. An order of
+//! another host is refused. Any agent may name its blobs to a root ([`RemoteCommand::Open`]), which then exchanges them
+//! as well if their store is one that the root may fetch from for other hosts. Whichever host sent an order, the bytes
+//! come from other hosts or from such a store. The answer to an order that is not carried out, or not in full, contains
+//! the reason.
 
 use crate::Swarm;
 use crate::complain;
@@ -41,7 +41,7 @@ pub enum RemoteCommand {
     Bring(Order),
     /// An order to keep a part of an image, or to stop that. It is done when the receiver has its part.
     Pin(Box<Pin>),
-    /// The pins that the sender knows. The receiver sends it those that are missing.
+    /// The pins that the sender knows. The receiver then sends the sender the pins that are missing in this list.
     Known(Vec<KnownPin>),
     /// A blob that a disk of the sender reads. The receiver, which is a root, then exchanges that blob as well. The
     /// order must not name parts: a receiver refuses it otherwise.
@@ -313,7 +313,8 @@ impl Swarm {
         commands
     }
 
-    /// Sends the outcome of a received command to the host that sent it.
+    /// Sends the outcome of a received command to the host that sent the command. Does nothing if that host is no
+    /// longer connected.
     pub fn report_outcome(&self, received: &ReceivedCommand, done: &CommandOutcome) {
         self.host.done(received, done);
     }
@@ -338,7 +339,7 @@ impl Swarm {
     }
 
     /// The names of the connected hosts that may learn of these blobs: those that have proved that they may
-    /// read all of them, and operators.
+    /// read all of them, and operators. The order means nothing.
     pub fn entitled_hosts(&self, blobs: &[BlobSpec]) -> Vec<String> {
         let links = self.host.links().into_iter().map(|(link, _)| link);
         let entitled = links.filter(|link| link.roles.operator || self.host.has_shown(link.peer, blobs));
