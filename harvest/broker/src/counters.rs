@@ -1,4 +1,4 @@
-//! Counts of a broker's work, which only grow.
+//! Counts of a broker's work. A count never decreases.
 
 use serde::{Deserialize, Serialize};
 #[cfg(feature = "schema")]

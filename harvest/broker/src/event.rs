@@ -48,7 +48,7 @@ pub enum BrokerEvent {
         /// The duration, from now on, for which the forecast holds.
         lasts: Duration,
     },
-    /// The time has come that [`super::Broker::next`] returned.
+    /// The time that [`super::Broker::next`] returned has come.
     Tick,
     /// A harvest VM requests flash. Answered at once by [`BrokerAction::Answer`].
     Request(BrokerRequest),

@@ -2,8 +2,8 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`record`] | a gSSD's metadata (figure 10), the grain it is cut in, and the wants of a request |
-//! | [`pool`] | lists by capacity and bandwidth, each by expiry; best fit by binary search, from any thread |
+//! | [`record`] | a gSSD's metadata (figure 10), the units in which flash is lent, and the needs of a request |
+//! | [`pool`] | the gSSDs that can be leased, in sorted lists; a binary search finds the one that fits a request best |
 
 pub mod pool;
 pub mod record;

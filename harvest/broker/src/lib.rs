@@ -3,8 +3,9 @@
 //!
 //! A *lender* is a vSSD with flash to spare: a regular VM's, or an unsold one. A *borrower* is a harvest VM's vSSD.
 //!
-//! A pure state machine: [`Broker::on_event`] takes an event and gives out actions. The host's driver does them with
-//! real flash, a simulator counts them. Costs are small: a forecast that changes nothing is a look-up.
+//! The broker is a pure state machine: [`Broker::on_event`] takes an event and gives out actions. The *driver* is the
+//! code that calls it and carries the actions out: a host does so with real flash, a simulator in a model. Costs are
+//! small: a forecast that changes nothing is a look-up.
 //!
 //! # A gSSD's life
 //!
@@ -27,35 +28,37 @@
 //!
 //! # Decisions
 //!
-//! * *Creation*: with every forecast of the storage that a lender can spare (margins are the predictor's), in whole
-//!   grains, one gSSD a lender. The newest forecast dates it. The paper allows no more so that a harvest VM has the
-//!   regular VM's channels to itself; an unsold lender has no VM, and lends one gSSD a channel, so that small requests
-//!   take little.
-//! * *Re-dating*: every 15 minutes by the newest forecast; unused ones that expired, or could be larger by a quarter,
-//!   go back to the lender then.
+//! * *Creation*: every forecast of the storage that a lender can spare (the predictor has subtracted a margin) may lead
+//!   to a new gSSD, in whole grains, which expires when the forecast does. A regular VM's vSSD lends one gSSD at a
+//!   time, as in the paper, so that one harvest VM has its channels to itself. An unsold vSSD has no VM, and lends one
+//!   gSSD for each channel, so that small requests take little.
+//! * *Re-dating*: every 15 minutes each gSSD gets the expiry of its lender's newest forecast. Unused gSSDs that have
+//!   expired, or that could be larger by a quarter, go back to the lender then.
 //! * *Waste* (a harvest VM has more than it needs) is counted: it is the price of margins.
 //! * *Early reclamation* (a lender needs blocks back): unused gSSDs go back to the lender at once. For a leased gSSD
-//!   the broker asks the pool for as much for as long, otherwise for at least a grain of time; the result, if any, is
-//!   attached to the same borrower, and the old gSSD is evacuated, block by block, to the borrower's other slots. If
-//!   its data does not fit there, the harvest VM is evicted: its disk is striped over all its gSSDs, so all of them go.
-//!   Its user gets a [`BrokerReport`].
+//!   the broker looks in the pool for a replacement of the same size: for as long as requested; or else for at least a
+//!   grain of time; or else, for that time, as much as the pool has. A replacement is attached to the same borrower,
+//!   and the data of the old gSSD is moved, block by block, to the borrower's other slots. If the data does not fit
+//!   there, the harvest VM is evicted: its disk is striped over all its gSSDs, so it loses all of them. Its user gets a
+//!   [`BrokerReport`].
 //! * *Expiry*: a leased gSSD that expires is taken back the same way, unless its lender's newest forecast dates it
 //!   later.
-//! * *Under-harvest* (a harvest VM needs more than it has): gSSDs are added where the request allowed it; if there are
-//!   none, one report each time that it begins to lack.
+//! * *Under-harvest* (a harvest VM needs more than it has): gSSDs are added if the request allowed that. If the pool
+//!   has none, the user gets one report each time that such a shortage begins.
 //!
 //! # Time
 //!
-//! After a recovery from a journal, time must count from the same zero as before: the Unix epoch does.
+//! The caller passes the time, a [`Time`] since a zero of its choice. The journalled steps contain times, so the zero
+//! must be the same after a recovery as before: for example, the Unix epoch.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`gssd`] | ghost vSSDs, and the pool of unused ones |
-//! | [`settings`] | the knobs |
+//! | [`settings`] | the settings |
 //! | [`event`] | events, actions, requests and answers |
 //! | [`step`](headstart_flash::step) | the journalled steps |
 //! | [`report`] | messages to a harvest VM's user |
-//! | [`counters`] | counts of its work |
+//! | [`counters`] | counts of the broker's work |
 //! | `state` | the effects of steps, recovery, snapshots |
 //! | `supply` | lenders: forecasts, creation, re-dating, withdrawal |
 //! | `deletion` | vSSDs that go |
@@ -316,8 +319,8 @@ impl Broker {
         self.stage(id) == Some(Stage::Pooled)
     }
 
-    /// Returns `true` if a gSSD is being made or erased, and can be leased afterwards. `false` if it goes back to
-    /// its lender then, or if there is no such gSSD.
+    /// Returns `true` if a gSSD is being made or erased, and can be leased after that. `false` if the gSSD goes back to
+    /// its lender after that, or if there is no such gSSD.
     #[must_use]
     pub fn is_coming(&self, id: GssdId) -> bool {
         let coming =

@@ -1,4 +1,4 @@
-//! Messages to a VM's user: the event, its time, its cause, and the remedy.
+//! Messages to the user of a VM: the event, its time and cause, and the remedy.
 
 use crate::{GssdId, Time, VssdId, counted};
 use headstart_flash::device::FlashBlock;

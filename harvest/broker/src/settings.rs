@@ -1,4 +1,4 @@
-//! A broker's knobs.
+//! The settings of a broker.
 
 use crate::gssd::Grain;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 /// The settings of a broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerSettings {
-    /// The units in which gSSDs are made and requested. A gSSD that is given back does not go to the pool if
-    /// its lender is expected to need it within `grain.lasts`.
+    /// The units in which gSSDs are made and requested. A gSSD that was erased goes to the pool only if the lender is
+    /// expected to spare it for at least `grain.lasts`; otherwise the gSSD goes back to the lender.
     pub grain: Grain,
     /// Number of gSSDs that a regular VM's vSSD lends at once, at least 1; 1 in the BlockFlex paper. An
     /// unsold vSSD lends as many as it has channels.
     pub per_home: usize,
-    /// The interval at which the expiry of gSSDs is set by the newest forecasts, and expired ones leave the
-    /// pool.
+    /// The interval at which each gSSD gets the expiry of its lender's newest forecast, and expired gSSDs leave the
+    /// pool. At least a second.
     pub redate_every: Duration,
     /// Number of consecutive forecasts, at least 1, that must say that a lender needs its flash back before a
     /// leased gSSD is taken back. A gSSD in the pool goes back at the first such forecast.
@@ -22,9 +22,11 @@ pub struct BrokerSettings {
     /// `false` by default: the lender's I/O has priority on its channels anyway, and only the harvest VM
     /// becomes slower.
     pub reclaim_for_bandwidth: bool,
-    /// The surplus from which on a gSSD in the pool is replaced by a larger one: the flash that its lender can
-    /// spare beyond it, in percent of its size. Checked at each re-dating. A replacement costs an erasure of each
-    /// block. `None`: gSSDs are not replaced by larger ones.
+    /// The growth, in percent, at which a gSSD in the pool is replaced by a larger one. The flash that the lender can
+    /// spare by now must exceed the gSSD by at least this share in bandwidth or in capacity, and must not be less than
+    /// the gSSD in the other. Only the gSSD of a lender that lends no other is replaced. Checked every
+    /// [`redate_every`](Self::redate_every). A replacement costs an erasure of each block. `None`: gSSDs are not
+    /// replaced by larger ones.
     pub regrow_percent: Option<u32>,
     /// The duration for which a harvest VM may keep a gSSD beyond the requested time, as long as the lender does
     /// not need the flash. `None`: no limit.
@@ -50,8 +52,9 @@ impl Default for BrokerSettings {
 }
 
 impl BrokerSettings {
-    /// Returns the settings that hosts use: the defaults, with `patience` at `u32::MAX`. So no number of forecasts
-    /// takes a leased gSSD back; the lender has the margin of its forecasts until it needs the flash at once.
+    /// Returns the settings that hosts use: the defaults, with `patience` at `u32::MAX`. So forecasts never take a
+    /// leased gSSD back: until the lender needs the flash at once, it uses the margin that was kept back from its
+    /// forecasts.
     #[must_use]
     pub fn of_hosts() -> Self {
         Self { patience: u32::MAX, ..Self::default() }

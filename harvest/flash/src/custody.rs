@@ -1,4 +1,4 @@
-//! Access to flash blocks: the one place that guarantees that none changes hands unerased.
+//! Custody: the record of the vSSD that may use each flash block. It guarantees that no block changes hands unerased.
 //!
 //! A block has a *lender*, the vSSD that owns its channel and may lend it, and a holder: its lender, an unused gSSD, or
 //! the borrower that the gSSD is leased to. Custody follows the broker's steps ([`Custody::apply`], live and after a
@@ -11,17 +11,19 @@
 //!   `----------------- Returned --------------'
 //! ```
 //!
-//! The only way from dirty to clean is an erasure; the only way to a borrower and to the lender is from clean. A step
-//! that would go another way is refused, and no part of it is done: then the journal or the broker is wrong. While a
-//! gSSD is unused, no vSSD may touch its blocks. A block whose erasure failed has no holder for ever: its data is still
-//! there.
+//! Only an erasure makes a dirty gSSD clean, and only from a clean gSSD do blocks go to a borrower or back to the
+//! lender. Any other step is refused, with nothing changed: then the journal or the broker is wrong. While a gSSD is
+//! unused, no vSSD may touch its blocks. A block whose erasure failed never has a holder again, because its data is
+//! still there.
 //!
-//! [`Custody::may_touch`] is on the way of every read and write: one atomic load. It is a second check: FTLs touch only
-//! their own blocks anyway, and the driver waits for I/O that runs while a gSSD is detached.
+//! [`Custody::may_touch`] is called for every read and write, and costs one atomic load. It is a second check: FTLs
+//! touch only their own blocks anyway, and the driver (the code that carries out the broker's actions) waits for the
+//! I/O under way before a gSSD counts as detached.
 //!
-//! Channels change owners in pairs (`Swapped`) if all blocks of both are with their owners and were erased: the driver
-//! has to do that before the step. A channel of a deleted vSSD is given to another only after it was wiped. Flash that
-//! is new to the host has to be erased before the first step: custody takes blocks that were never owned as clean.
+//! Channels change owners in pairs (`Swapped`), and only if all blocks of both are with their owners and were erased;
+//! the driver must erase them before the step. A channel of a deleted vSSD is given to another only after it was wiped.
+//! Custody takes blocks that were never owned as clean, so the driver must erase flash that is new to the host before
+//! the first step.
 
 use crate::device::{FlashBlock, Geometry};
 use crate::step::{BlockRun, BrokerStep};

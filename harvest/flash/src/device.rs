@@ -2,12 +2,12 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`geometry`] | the build of flash, and the number of a block |
+//! | [`geometry`] | the layout of flash, and the numbers of blocks |
 //! | [`timing`] | the duration of operations on a channel |
-//! | [`emulator`] | flash in memory, which breaks when told to |
+//! | [`emulator`] | flash in memory, which fails on request |
 //! | [`mod@file`] | flash in a file, a partition, an NVMe namespace |
 //! | [`blank`] | a check for data on a device that is to be made flash |
-//! | [`claim`] | the mark of flash that is being made, so that it can be begun again |
+//! | [`claim`] | the mark of flash that is being made, so that an interrupted start can be repeated |
 //! | [`table`] | the file that keeps the wear and the bad blocks of flash |
 
 pub mod blank;
@@ -96,8 +96,8 @@ pub trait Flash: Send + Sync {
         self.erase(block).map(|()| true)
     }
 
-    /// Erases several blocks as [`Self::erase`] does, and returns one result for each, in the same order. For flash
-    /// in a file this costs one sync instead of one for each block.
+    /// Erases several blocks as [`Self::erase`] does, and returns one result for each, in the same order. Flash in a
+    /// file is synced once, not once for each block.
     fn erase_many(&self, blocks: &[FlashBlock]) -> Vec<Result<(), FlashError>> {
         blocks.iter().map(|block| self.erase(*block)).collect()
     }
@@ -108,15 +108,15 @@ pub trait Flash: Send + Sync {
     /// [`FlashError::Failed`]: nothing that was programmed since the last flush may be relied on.
     fn flush(&self) -> Result<(), FlashError>;
 
-    /// Returns `true` if a few pages of blocks other than `apart` are tried and at least one of them can be read
-    /// now, from the flash itself and not from a cache. Takes as long as a flush and a few reads. `false` means
-    /// that the whole flash cannot be reached at present.
+    /// Tries to read a few pages of blocks other than `apart`, from the flash itself and not from a cache. Returns
+    /// `true` if at least one can be read; `false` if the whole flash cannot be reached at present. Takes as long as a
+    /// flush and a few reads. The default implementation reads nothing and returns `true`.
     fn answers(&self, apart: FlashBlock) -> bool {
         let _ = apart;
         true
     }
 
-    /// Returns `true` if the block is bad: from the start, or since an operation on it failed.
+    /// Returns `true` if the block is bad: from the start, or since an operation on the block failed.
     fn is_bad(&self, block: FlashBlock) -> bool;
 
     /// Returns the number of times that the block was erased; 0 if the flash has no such block.

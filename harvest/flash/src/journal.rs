@@ -1,4 +1,4 @@
-//! The host's journal: the state that survives a crash. Each step is in it before it is acted on.
+//! The host's journal: the state that survives a crash. Each step is in the journal before it is carried out.
 //!
 //! # The file
 //!
@@ -12,7 +12,7 @@
 //! | 16..24 | the generation: the number of journals that this one has replaced |
 //! | 24..32 | CRC-64/NVME of the bytes before |
 //! | 2048..2080 | the same 32 bytes again |
-//! | 4096.. | two slots of 32 KiB, each with a mark (or nothing that is right) |
+//! | 4096.. | two slots of 32 KiB, each with a mark, or with bytes that are no valid mark |
 //!
 //! A group is a set of records that were written together:
 //!
@@ -21,7 +21,7 @@
 //! | 0..4 | length of its records in bytes |
 //! | 4..8 | zero |
 //! | 8..16 | its number; the first is 1 |
-//! | 16..24 | the checksum of the group before; of the first: that of the generation |
+//! | 16..24 | the checksum of the group before; in the first group, a checksum of the generation |
 //! | 24..32 | CRC-64/NVME of the bytes before and of the records |
 //! | 32.. | records, each a length of four bytes and a [`JournalRecord`] in postcard |
 //!
@@ -39,38 +39,39 @@
 //!
 //! # Torn tails and damage
 //!
-//! Each group is chained to the one before by that one's checksum, so none can be missing or older than it should be. A
-//! crash while a group is written leaves it whole, in part or not at all, and that is a torn tail ([`Torn`]): it is cut
-//! off, because nothing was done yet that follows from it. Any other difference from the written bytes is damage.
+//! Each group has the checksum of the one before, so a missing group, or one from an older state of the file, is
+//! noticed. A crash while a group is written leaves it whole, in part or not at all. Such an incomplete end is a torn
+//! tail ([`Torn`]). It is cut off, because nothing that follows from it was carried out yet. Any other difference from
+//! the written bytes is damage.
 //!
-//! The marks tell one from the other. With each group that fits a slot, a mark with a copy of the group is written to
-//! the slot whose mark is older, and both are made durable by the same sync. So after the sync two copies exist, far
-//! from each other: if one is damaged, the other is used ([`End::restored`]). A crash that tears both leaves the mark
-//! before, and with it the knowledge that everything up to there was durable. A group that does not fit a slot is made
-//! durable first, and then a mark without a copy; a caller is told of success only after both. A journal that is closed
-//! in good order gets a mark in the other slot as well, which is replaced when it is opened.
+//! The marks tell torn tails from damage. With each group that fits a slot, a mark with a copy of the group is written
+//! to the slot whose mark is older, and one sync makes both durable. So after the sync two copies exist, far from each
+//! other: if one is damaged, the other is used ([`End::restored`]). A crash that tears both leaves the previous mark,
+//! which shows that everything up to its group was durable. A group that does not fit a slot is made durable first, and
+//! then a mark without a copy; a caller is told of success only after both. A journal that is closed in good order gets
+//! a mark in the other slot as well, which is replaced when the journal is opened.
 //!
 //! So everything up to the newest mark must be there. If it is not, opening fails, and `repair` finds the possible
 //! repairs.
 //!
 //! # Snapshots
 //!
-//! A vSSD's whole map may be long: it is stored in as many records as it takes, [`PART`] bytes each, numbered from 0,
-//! and the last has a flag ([`parts`]). Other records may be between them. It counts when the last is there, and not at
-//! all before ([`Snapshots`]); a part that does not follow the one before is damage.
+//! The snapshot of a vSSD's whole map may be long. It is stored in as many records as it takes, of [`PART`] bytes each;
+//! they are numbered from 0, and the last has a flag ([`parts`]). Other records may be between them. A snapshot counts
+//! only when its last part is there ([`Snapshots`]); a part that does not follow the one before is damage.
 //!
 //! # A full disk
 //!
-//! The file system has given room for more than is in the file, which ends where its last group does (`room`). Groups
-//! that are refused for want of room are not torn: they stay in memory, and are written again from the place where they
-//! began.
+//! Space on the file system is allocated ahead, beyond the last group, without making the file longer (`room`). Groups
+//! that the file system refuses for lack of space are not torn: they stay in memory, and are written again from the
+//! place at which they began.
 //!
 //! # Rewriting
 //!
 //! [`Journal::rewriting`] begins a second file with records that lead to the present state (snapshots), while the first
-//! is used as before; records that are appended meanwhile follow them, and a rename puts it in the place of the first.
-//! So at any time one of the two is whole, and no caller waits for longer than a few syncs. A snapshot may be newer
-//! than the beginning of the rewriting: a reader skips changes that it already contains.
+//! is used as before. Records that are appended meanwhile are added after these, and a rename puts the second file in
+//! the place of the first. So at any time one of the two is complete, and no caller waits for longer than a few syncs.
+//! A snapshot may be newer than the beginning of the rewriting: a reader skips changes that it already contains.
 //!
 //! # Earlier versions
 //!
@@ -174,7 +175,7 @@ pub struct End {
     pub version: u32,
     /// The number of journals that this one has replaced, one after the other; 0 for the first.
     pub generation: u64,
-    /// The sequence number and checksum that the next group has to continue from.
+    /// The sequence number of the next group, and the checksum that it has to contain.
     pub chain: Chain,
     /// The offset of the last group, in bytes from the start of the file.
     pub last: u64,

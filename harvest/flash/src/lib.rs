@@ -10,10 +10,10 @@
 //! | [`device`] | the one trait for flash, its geometry, an emulator and a file behind it |
 //! | [`scheduler`] | the scheduler of a channel: regular VMs first |
 //! | [`queue`] | the place at which threads wait for their turn on channels |
-//! | [`vssd`] | the flash translation layer: the flash page of each page of a disk; pure |
+//! | [`vssd`] | the flash translation layer, which knows the flash page of each page of a disk |
 //! | [`step`] | the steps by which flash blocks are lent and given back |
-//! | [`custody`] | access to flash blocks: none changes hands unerased |
-//! | [`journal`] | the state that survives a crash: each step before it is acted on |
+//! | [`custody`] | the vSSD that may use each flash block: no block changes hands unerased |
+//! | [`journal`] | the state that survives a crash: each step is in it before it is carried out |
 //! | [`replace`] | files that are replaced whole |
 //!
 //! The feature `testing` is for tests of crates that use this one: file systems that get full, programs that are

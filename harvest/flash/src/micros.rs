@@ -1,9 +1,10 @@
-//! [`Time`] as a number of microseconds since its zero, which is its form in records: for serde's `with`.
+//! The form of a [`Time`] in records: the number of microseconds since the zero of the clock. For the attribute
+//! `#[serde(with = "...")]` on fields of type [`Time`].
 
 use crate::Time;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Serializes a point in time as a number of microseconds.
+/// Serializes a point in time as the number of microseconds since the zero of the clock, a `u64`.
 ///
 /// # Errors
 /// Those of the serializer.
@@ -11,7 +12,7 @@ pub fn serialize<S: Serializer>(time: &Time, serializer: S) -> Result<S::Ok, S::
     time.0.serialize(serializer)
 }
 
-/// Deserializes a point in time from a number of microseconds.
+/// Deserializes a point in time from the number of microseconds since the zero of the clock, a `u64`.
 ///
 /// # Errors
 /// Those of the deserializer.

@@ -1,9 +1,9 @@
 //! The place at which operations wait for their channel: [`ChannelSchedulers`] that threads share, in real time.
 //!
-//! The queue has no thread of its own. A thread that enters waits until its operations are done; one of the waiting
-//! threads, the *driver*, sleeps no longer than until the next event and moves time on for all. When the driver's own
-//! operations are done it wakes another thread, which drives from then on. So there is always a driver while any thread
-//! waits.
+//! The queue has no thread of its own. A thread that enters waits until its operations are done. One of the waiting
+//! threads is the *driver*: it sleeps until the next event at the latest, and advances the schedulers for all threads.
+//! When the driver's own operations are done it wakes another thread, which drives from then on. So there is always a
+//! driver while any thread waits.
 //!
 //! ```
 //! # use headstart_flash::device::{Geometry, FlashBlock};
@@ -20,8 +20,8 @@
 //! ```
 //!
 //! On emulated flash an operation is done when [`ChannelQueue::enter`] returns. On a file or a real device, which take
-//! time of their own, the operation may then start, and has ended when the [`Permit`] is dropped. A regular operation
-//! on such flash whose channels have no rate set does not wait: it is only counted.
+//! time of their own, the operation may then start, and has ended when the [`Permit`] is dropped. If the channels of a
+//! file or a device have no limit of speed, regular operations do not wait at all: they are only counted.
 
 use crate::device::timing::{FlashOp, Work};
 use crate::device::{FlashBlock, Geometry};
@@ -48,14 +48,16 @@ impl<F: Fn() -> Duration + Send + Sync> Clock for F {
 /// An operation on a flash block, as a thread requests it: a read or program may cover several pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlashAccess {
-    /// A read of a range of bytes. Each page that the range touches is one operation.
+    /// A read of a range of bytes. On emulated flash each page that the range touches is one operation; on other flash
+    /// the whole read is one.
     Read {
         /// The offset of the first byte in the block.
         offset: u32,
         /// The number of bytes.
         len: u32,
     },
-    /// A program of consecutive pages. Each page is one operation.
+    /// A program of consecutive pages. On emulated flash each page is one operation; on other flash the whole program
+    /// is one.
     Program {
         /// The number of pages.
         pages: u32,
@@ -143,8 +145,8 @@ impl ChannelQueue {
         self.state.lock().schedulers.program_times(now)
     }
 
-    /// Waits for a bundle of operations of one class: on emulated flash until all are done, on other flash
-    /// until all may begin. Blocks that the flash does not have are skipped: the flash itself refuses them.
+    /// Waits for a bundle of operations of one class: on emulated flash until all are done, on other flash until all
+    /// may begin. Blocks that the flash does not have are skipped here: the flash refuses the operations on them later.
     pub fn enter<'a>(&'a self, class: Class, bundle: &'a [(FlashBlock, FlashAccess)]) -> Permit<'a> {
         let permit = Permit { queue: self, class, bundle };
         let now = self.clock.now();

@@ -1,30 +1,34 @@
-//! The scheduler of a channel: regular VMs come first, whatever it costs harvest VMs, which never starve.
+//! The scheduler of a channel: operations of regular VMs come first, whatever that costs harvest VMs. No operation
+//! starves.
 //!
-//! A [`ChannelScheduler`] is a channel with its queues. Four [classes](Class) wait in it, each in order of arrival on
-//! each die. An operation that has started runs to its end (flash cannot be interrupted), so strict priority alone does
-//! not protect a regular VM: each of its reads would find the dies full of programs of 0.9 ms that started just before.
-//! Two things do:
+//! A [`ChannelScheduler`] is a channel with its queues: one for each of four [classes](Class) and each die, in order of
+//! arrival. An operation that has started runs to its end (flash cannot be interrupted), so strict priority alone does
+//! not protect a regular VM: its reads would find the dies full of programs of 0.9 ms that started just before. Two
+//! mechanisms protect it:
 //!
-//! * the *guard*: a harvest VM's operation starts if no higher class waits and no regular operation came for 2 ms;
-//! * the *budget* ([`Budget`]), which all channels of a regular VM share: the time for which harvest operations made
-//!   regular ones wait, measured, is at most a share of the time that the regular VM's threads have had: 3% for reads
-//!   and programs, 1% for erasures. In debt, no harvest operation starts. With more than half of the most that can be
-//!   saved, the guard is not asked. The loss of a VM's throughput is that share of time, whether its threads think or
-//!   wait.
+//! * the *guard*: an operation of a harvest VM normally starts only if no operation of a higher class waits and no
+//!   regular operation came for 2 ms;
+//! * the *budget* ([`Budget`]), which all channels of a regular VM share. The time for which harvest operations make
+//!   regular ones wait is measured. It may be at most a share of the time of the regular VM's threads: 3% for reads and
+//!   programs, 1% for erasures. If more was used (the VM is *in debt*), harvest operations wait. If more than half of
+//!   the most that can be saved up is left, the guard does not apply. So a VM loses at most that share of its
+//!   throughput, whether its threads think or wait.
 //!
-//! *Guarantees.* (1) While an operation of a higher class waits, a lower one starts only after it waited for `bound`,
-//! one at a time, and a harvest VM's only out of debt. (2) An operation that is the oldest of its class for `limit` (an
-//! erasure for four times that) starts as soon as its die is free, before all others: nothing starves. (3) Operations
-//! of a class on the same die start in the order in which they came. (4) The scheduler never rests while an operation
-//! waits that may start.
+//! *Guarantees.* (1) While an operation of a higher class waits, an operation of a lower class starts only after it has
+//! waited for `bound`. Such operations of a class start one at a time, and those of harvest VMs only if the regular VM
+//! is not in debt. (2) A harvest VM's operation that is first in its queue and has waited for `limit` (an erasure for
+//! four times that) starts as soon as its die is free, before all others: nothing starves. (3) Operations of a class on
+//! the same die start in the order in which they came. (4) The scheduler never rests while an operation waits that may
+//! start.
 //!
-//! If flash has no emulated speed ([`Speed::Bucket`]: a file, a real device) a token bucket gives the channel one,
-//! being done means having leave to begin, and the driver tells when the operation has
-//! [ended](ChannelScheduler::ended). The cost of waiting cannot be measured there, so the guard and the bound are the
-//! only protection, and at most [`SchedulerSettings::depth`] harvest operations are on their way at once.
+//! A file or a real device has no emulated speed ([`Speed::Bucket`]); a token bucket may limit its channels. There an
+//! operation is reported as done when it may begin, and the driver reports when it has
+//! [ended](ChannelScheduler::ended). The cost of waiting cannot be measured there, so there is no budget: the guard and
+//! `bound` are the only protection, and at most [`SchedulerSettings::depth`] harvest operations of a channel are under
+//! way at once.
 //!
-//! Time is the driver's, `Duration` since a zero of its own. A scheduler that is driven late loses nothing: it starts
-//! each operation as of the moment when it could have started.
+//! Times are `Duration`s since a zero that the *driver* (the code that calls the scheduler) chooses. A scheduler that
+//! is called late loses nothing: it starts each operation as of the moment at which the operation could have started.
 
 mod budget;
 mod channels;
@@ -73,9 +77,8 @@ impl Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// The report that the scheduler lets an operation through. On emulated flash the operation is then done. On a file or
-/// a real device, which take time of their own, it may then start, and the driver reports its end by
-/// [`ChannelScheduler::ended`].
+/// The report that an operation is done (on emulated flash) or may start (on a file or a real device, which take time
+/// of their own). In the second case the driver reports the end of the operation by [`ChannelScheduler::ended`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// The operation's number.
@@ -91,8 +94,8 @@ pub struct SchedulerSettings {
     pub guard: Duration,
     /// The duration for which an operation waits before it may start ahead of a higher class.
     pub bound: Duration,
-    /// The longest wait of an operation once its die is free; four times that for an erasure. After it, the
-    /// operation starts before all others.
+    /// The time for which a harvest VM's operation waits before it starts ahead of all others, as soon as its die is
+    /// free; four times that for an erasure.
     pub limit: Duration,
     /// The share of the time of a regular VM's threads that waiting for harvest reads and programs may take,
     /// 0 to 1.
@@ -202,8 +205,8 @@ impl ChannelScheduler {
         }
     }
 
-    /// Adds an operation to the queue of its class. `budget` is the allowance of the regular VM that owns the
-    /// channel.
+    /// Adds an operation that came at `now` to the queue of its class. `budget` is the allowance of the regular VM that
+    /// owns the channel. A later [`Self::advance`] reports the operation.
     pub fn submit(&mut self, now: Duration, ticket: Ticket, class: Class, op: FlashOp, budget: &mut Budget) {
         self.run(now, budget);
         if !class.is_harvest() {
@@ -221,8 +224,8 @@ impl ChannelScheduler {
         self.start_all(budget);
     }
 
-    /// Advances the channel to `now`, and appends a report to `done` for each operation that was let through by then
-    /// ([`Done`]), in order of time.
+    /// Advances the channel to `now`, and appends a [`Done`] to `done`, in order of time, for each operation that is
+    /// done by then (on emulated flash) or may start by then (on a file or a real device).
     pub fn advance(&mut self, now: Duration, budget: &mut Budget, done: &mut Vec<Done>) {
         self.run(now, budget);
         done.append(&mut self.done);
@@ -234,8 +237,8 @@ impl ChannelScheduler {
         if self.done.is_empty() { self.next_event(budget) } else { Some(self.now) }
     }
 
-    /// Notes that an operation of `class` has ended that the scheduler had let start, on a file or a real device. Not
-    /// to be called for emulated flash, whose operations the scheduler ends itself.
+    /// Notes that an operation of `class` has ended, which the scheduler had reported as [`Done`], on a file or a real
+    /// device. Not to be called for emulated flash, whose operations the scheduler ends itself.
     pub fn ended(&mut self, now: Duration, class: Class, budget: &mut Budget) {
         self.run(now, budget);
         if class != Class::RegularCollect {
@@ -264,8 +267,8 @@ impl ChannelScheduler {
         self.waiting[class as usize]
     }
 
-    /// Returns the time that a page program of a harvest VM takes on this channel at present, with its waits for
-    /// operations of regular VMs and without those for harvest VMs. It serves to compare channels.
+    /// Returns the time that a page program of a harvest VM takes on this channel at present, for comparing channels.
+    /// Waits for operations of regular VMs are included, waits for operations of harvest VMs are not.
     #[must_use]
     pub fn program_time(&self, now: Duration) -> Duration {
         let of = |front: &Waiting| self.held.with(now, now.saturating_sub(self.waits_since(front)));

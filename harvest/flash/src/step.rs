@@ -1,4 +1,4 @@
-//! The steps that a broker journals, each before it is acted on: flash blocks go from holder to holder by these.
+//! The steps by which flash blocks go from holder to holder. The broker journals each step before it is carried out.
 
 use crate::device::FlashBlock;
 use crate::micros;
@@ -161,8 +161,8 @@ pub enum BrokerStep {
     Leaving {
         /// The gSSDs.
         gssds: Vec<GssdId>,
-        /// The reason for which the first of them is taken back. With an eviction the others go because of it
-        /// ([`Why::Evicted`]).
+        /// The reason for which the first of them is taken back. In an eviction the reason of the others is
+        /// [`Why::Evicted`].
         why: Why,
         /// `true` if the gSSDs still hold data, which is lost.
         lost: bool,

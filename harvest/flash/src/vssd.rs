@@ -1,77 +1,83 @@
-//! A vSSD's flash translation layer: the flash page of each page of the disk, and the next reads, programs and
-//! erasures. Pure: no bytes, no flash, no clock.
+//! A vSSD's flash translation layer (FTL): it knows the flash page of each page of the disk, and decides on the next
+//! reads, programs and erasures. It handles no bytes, accesses no flash and has no clock: its *driver* (the code that
+//! calls it) does the I/O.
 //!
 //! # Mapping
 //!
 //! BlockFlex maps vSSDs by flash block (sections 4.3.1 and 4.3.2), which costs 9 bytes for 4 MiB but would rewrite 4
-//! MiB for 4 KiB. Here every page may be anywhere, and the map writes down the usual case, a logical block that is
-//! stored in one flash block in order, in 8 bytes (`map`: 4 for [slot, number], 4 for the slot's number -> flash
-//! block). A page that is elsewhere takes a *patch* of 8 bytes. So there are two kinds of flash blocks: *data blocks*,
-//! which belong to a logical block and hold its pages at their own numbers, and *log blocks*, which hold any pages in
-//! the order of writing and remember the logical page of each. Writes that follow each other (`sequence`) fill data
-//! blocks in place, all others go to the log. To the collector both are blocks with a number of valid pages.
+//! MiB for 4 KiB. Here every page may be anywhere. The usual case, a logical block whose pages are stored in one flash
+//! block in order, takes 8 bytes (`map`: 4 for [slot, number], 4 for the slot's number -> flash block). A page that is
+//! stored elsewhere takes a *patch* of 8 bytes. So there are two kinds of flash blocks: *data blocks*, which belong to
+//! a logical block and hold its pages at their own numbers, and *log blocks*, which hold any pages in the order of
+//! writing and record the logical page of each. Writes that follow each other (`sequence`) fill data blocks in place;
+//! all others go to the log. The collector treats both kinds alike, as blocks with a number of valid pages.
 //!
-//! A patch is 8 bytes, its logical block's table 32 more, and the page of a log block that it points to 4: some 34
-//! bytes a page where few of a logical block are in the log, 12 to 20 where many are. A page of data blocks costs
-//! none.
+//! A page in a log block costs 8 bytes for its patch, 4 for its entry in the log block, and a part of the 32 bytes of
+//! its logical block's table: some 34 bytes a page where few pages of a logical block are in the log, 12 to 20 where
+//! many are. A page in a data block costs none.
 //!
 //! # A page's way
 //!
-//! 1. [`Vssd::place`] reserves a page of an open block. Nothing changes for readers.
-//! 2. The driver programs it, without any lock. Placements in one block are programmed in the order in which they were
-//!    made; [`Vssd::turn`] is `true` once those before are through.
-//! 3. [`Vssd::commit`] maps it, and gives the [`Change`] to write to the journal; or [`Vssd::failed`], and the driver
-//!    places again.
+//! 1. [`Vssd::place`] reserves a page of an open block. Readers see no change yet.
+//! 2. The driver programs that page, without any lock. The placements in one block must be programmed in the order in
+//!    which they were made: [`Vssd::turn`] is `true` when all earlier ones have been answered.
+//! 3. [`Vssd::commit`] maps the page, and returns the [`Change`] to write to the journal. If the program failed, the
+//!    driver calls [`Vssd::failed`] instead, and places the page again.
 //!
 //! Any number of placements may be under way, for any pages, and be committed in any order. *The order of commits is
-//! the order of writes*: with two for one page the later commit wins. (A driver that writes part of a page reads the
+//! the order of writes*: of two commits for one page the later wins. (A driver that writes part of a page reads the
 //! rest first; it must let no other write of that page come between its read and its commit.) A copy by the collector
-//! names its source, and its commit is void if the page has moved since: it loses against every write.
+//! names its source, and its commit has no effect if the page has moved since: it loses against every write.
 //!
 //! # Duties of a driver
 //!
-//! * Changes go to the journal in the order of their numbers: append under the lock under which they were made.
-//! * A change may be *written* only once the page that it maps is durable, not only synced: it could survive a crash
-//!   that the page does not, and with a copy that would be data long since safe. So keep changes in memory; take the
-//!   changes that there are, flush the flash, write and sync the journal, then call [`Vssd::durable`].
-//! * Reads: look up and [pin](Pins::pin) under one (shared) lock, read without it, unpin. No block is erased while
-//!   pinned.
-//! * Every placement and every step is answered, once. A thread that has several programs them in the order in which
-//!   they were made, or all at once: then there is no circle of waits for a turn.
-//! * [`Place::Collect`] and [`Place::Recall`] are not errors: do steps of [`Vssd::collect_next`], or have lent blocks
-//!   given back, and place again. With neither a step nor a lent block, operations under way (programs, erasures, reads
-//!   that pin) will bring room.
+//! * Changes must go to the journal in the order of their numbers: the driver appends a change under the lock under
+//!   which the change was made.
+//! * A change may be *written* only once the page that it maps is durable. Otherwise the change could survive a crash
+//!   that the page does not survive, and if the page was a copy, data that had long been safe would be lost. So the
+//!   driver keeps changes in memory; to write them, it takes the present changes, flushes the flash, writes and syncs
+//!   the journal, and calls [`Vssd::durable`].
+//! * A read looks up and [pins](Pins::pin) its blocks under one (shared) lock, reads without the lock, and unpins. No
+//!   block is erased while it is pinned.
+//! * The driver answers every placement and every step, once. A thread that has several placements programs them in the
+//!   order in which they were made, or all at once: then no threads wait for each other in a circle.
+//! * [`Place::Collect`] and [`Place::Recall`] are not errors: the driver does steps of [`Vssd::collect_next`], or has
+//!   lent blocks given back, and places again. If there is neither a step nor a lent block, operations under way
+//!   (programs, erasures, reads that pin) will free room.
 //!
 //! # A flash block's life
 //!
 //! ```text
-//! free -> open -> sealed -> dead -> dirty -> erasing -> free        lent: away, from free or dirty
+//! free -> open -> sealed -> dead -> dirty -> erasing -> free        lent: to others, from free or dirty
 //!            `----> failing (a program failed) -> bad <-' (the erase failed)
 //! ```
 //!
-//! *Dead*: no page of it is valid, but the change that took the last one is not durable: after a crash it may be valid
-//! again. *Dirty*: it may be erased. After recovery nothing is known of pages that were programmed but not recorded:
-//! open blocks are sealed, and all that hold nothing are dirty, whatever they were.
+//! *Dead*: no page of the block is valid, but the change that made the last one invalid is not durable: after a crash
+//! that page may be valid again. *Dirty*: the block may be erased. After recovery nothing is known of pages that were
+//! programmed but not recorded. So open blocks are sealed, and all blocks without valid pages are dirty, whatever they
+//! were before.
 //!
 //! # Space
 //!
 //! With B blocks in use and P pages each, at most (B - 6) P pages are stored. Two blocks are kept free for the
-//! collector, at least one is open for it and one for the user; so more blocks are sealed than the stored pages would
-//! fill, and the one with the fewest valid pages has fewer than P: collecting it gains at least a page. Therefore a
-//! write that is within the bound always finds a place in the end. More blocks are open only as far as there are spare
-//! ones (`widths` in `place`). Blocks of slots that are drained and blocks that fail do not count in B, though their
-//! pages count as stored: [`Vssd::drain_slot`] checks that before it begins. Pages that leave a drained or failing
-//! block may not use up the collector's two, because that gives no room here. If failures did, or all free blocks are
-//! being drained, the collector takes pages of the user's log or of a drained slot for once.
+//! collector, and at least one is open for it and one for the user. So more blocks are sealed than the stored pages
+//! would fill, and the one with the fewest valid pages has fewer than P: to collect it gains at least a page. Therefore
+//! a write that is within the bound always finds a place in the end. More blocks are open only as far as there are
+//! spare ones (`widths` in `place`). Blocks of slots that are drained and blocks that fail do not count in B, though
+//! their pages count as stored: [`Vssd::drain_slot`] checks that before it begins. Pages that leave a drained or
+//! failing block may not use up the collector's two blocks, because that gives no room here. If failures did use them
+//! up, or if all free blocks are being drained, the collector may write to the user's log or to a drained slot as an
+//! exception.
 //!
 //! # Slow channels
 //!
 //! Another VM may use a channel, too: the owner of harvested flash. A long transfer is as slow as the slowest channel
 //! that it is spread over, so pages are placed by their expected wait: [`Vssd::set_program_times`] gives the duration
-//! of a program on each channel, and the number under way is known here. Data blocks are opened in inverse proportion
-//! to that time. A page of a data block whose channel has fallen behind goes to the log elsewhere, and a few pages of
-//! others go to the log of a slow channel that has time for them. Free blocks on slow channels do not count as room
-//! when collecting pays: otherwise all free blocks would be there in the end, and all writes wait for it.
+//! of a program on each channel, and the number of programs under way is known here. The slower a channel is, the fewer
+//! data blocks are opened on it. A page of a data block whose channel has fallen behind goes to the log on another
+//! channel, and a few pages of other blocks go to the log on a slow channel that has time for them. Free blocks on slow
+//! channels do not count as room when the collector decides if collecting pays: otherwise in the end all free blocks
+//! would be there, and all writes would wait for these channels.
 //!
 //! | module | content |
 //! |---|---|
@@ -83,7 +89,7 @@
 //! | `place` | open blocks; place, commit, failed, trim |
 //! | `collect` | garbage collection, evacuation, folding, erasing |
 //! | `slots` | blocks that come and go: harvested, drained, lent, taken back; resizing |
-//! | `lost` | pages that had to go with a slot, or cannot be read any more |
+//! | `lost` | pages that were lost with a slot, or cannot be read any more |
 //! | `change` | journal records, recovery |
 //! | `snapshot` | the whole state at once |
 //! | `read` | the pieces of a range of the disk |
@@ -127,7 +133,7 @@ use space::Space;
 use std::sync::Arc;
 use stripe::Stripe;
 
-/// The flash translation layer of one vSSD: the flash page of each page of its disk, on its own and on
+/// The flash translation layer (FTL) of one vSSD: it knows the flash page of each page of the disk, on its own and on
 /// borrowed flash. Its flash blocks are in *slots*: slot 0 has its own, each other slot those that it has borrowed by
 /// one lease.
 #[derive(Debug)]
@@ -246,8 +252,8 @@ impl Vssd {
         self.pages
     }
 
-    /// Returns the pins, which keep blocks from being erased while they are read. They are used without the
-    /// lock that protects this vSSD.
+    /// Returns the pins, which keep blocks from being erased while they are read. The pins can be used without the lock
+    /// that protects this vSSD.
     #[must_use]
     pub fn pins(&self) -> Arc<Pins> {
         Arc::clone(&self.pins)

@@ -1,15 +1,17 @@
 //! A learned predictor of few parameters: it counts the needs that followed earlier states like the present one.
 //!
-//! A VM's level stays for a while, then moves; where to, and how soon, depends on its state. The state is described
-//! three times, each time more closely: the level; the level and the highest of the last [`RECENT`] steps; both, and
-//! the time for which the level has held (in octaves of steps). For each such *context* it counts the levels that were
-//! needed one horizon later. Counts of a closer context are blended over those of the wider one, which count as
-//! [`BLEND`] observations (as in Witten and Bell's estimate), so a context that was never seen gives the same as the
-//! wider one. The widest is the distance that the level moved, wherever it was, over a guess: that it stays.
+//! A VM's level stays for a while, then moves; the state of the VM decides where to and how soon. Three *contexts*
+//! describe the state, each more closely than the one before: the level; the level and the highest of the last
+//! [`RECENT`] steps; both, and the time for which the level has held (in octaves of steps). For each context the
+//! predictor counts the levels that were needed one horizon later. To the counts of a context, the probabilities from
+//! the next wider context are added as if they were [`BLEND`] observations (as in Witten and Bell's estimate). So a
+//! context that was never seen gives the same probabilities as the wider one. Wider than all three contexts are the
+//! counts of the distances by which the level moved, at whatever level, and wider than those a guess: the level stays,
+//! most likely.
 //!
-//! That gives the probability of each level. The forecast is the level `k` that costs least, where a level that is not
-//! needed costs 1 and a need that is not covered costs `setting`: the sum
-//! `sum(p(need) * (k - need)+) + setting * p(need > k)` is least. Of all rules that use those probabilities this one
+//! That gives the probability of each level. A forecast level that is not needed costs 1, and a need above the forecast
+//! costs `setting`. The forecast is the level `k` with the least expected cost, `sum(p(need) * (k - need)+) + setting *
+//! p(need > k)`, where `(x)+` is `x`, but 0 if `x` is negative. Of all rules that use those probabilities this one
 //! wastes least at its coverage: it covers rises where they are likely or cheap, instead of everywhere alike.
 
 use super::level::{HIGHEST, Level, Predictor, Reading, level_above};
@@ -46,9 +48,9 @@ pub enum Need {
     Within,
 }
 
-/// A learned predictor: it counts the levels that were needed after states like the present one, and
-/// forecasts the level with the lowest expected cost. The setting of [`Predictor::forecast`] is the cost of a need
-/// that is not covered; each level too many costs 1.
+/// A learned predictor: it counts the levels that were needed after states like the present one, and forecasts the
+/// level with the lowest expected cost. Each forecast level that is not needed costs 1. A need above the forecast costs
+/// the setting of [`Predictor::forecast`].
 #[derive(Clone, Debug)]
 pub struct DemandCounts {
     horizon: usize,
@@ -171,9 +173,9 @@ fn level_sum(chance: &mut [f32]) {
     chance.iter_mut().for_each(|chance| *chance /= sum.max(f32::MIN_POSITIVE));
 }
 
-/// Returns the level with the lowest expected cost; the lowest of equally cheap ones. `chance` has the
-/// probability of each level, from 0 on, to be the one that is needed. Each level too many costs 1, and a
-/// need that is not covered costs `miss`.
+/// Returns the level with the lowest expected cost; the lowest of equally cheap ones. `chance` has the probability of
+/// each level, from 0 on, to be the one that is needed. Each returned level that is not needed costs 1; a need above
+/// the returned level costs `miss`, however far above. 0 if `chance` is empty.
 #[must_use]
 pub fn cheapest(chance: &[f32], miss: f32) -> Level {
     let (mut covered, mut wasted) = (0.0_f32, 0.0_f32);

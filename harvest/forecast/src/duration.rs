@@ -1,10 +1,11 @@
 //! The duration of a level: one sub-predictor for each level (BlockFlex, section 4.4.2).
 //!
-//! A level lasts until it ends; each time one does, its sub-predictor is told its length. The caller defines the end:
-//! that another level came (a line of a trace), or that more was needed ([`Stretches`]: the end that a lease depends
-//! on). A forecast is for a level and the time that it has lasted already, and gives the remaining time.
+//! When a level ends, the sub-predictor of that level is given the time for which the level lasted. The caller decides
+//! when a level ends: when another level begins (a line of a trace), or when more is needed (the end that matters for a
+//! lease: see [`Stretches`]). A forecast is made for a level and the time that it has lasted already, and gives the
+//! remaining time.
 //!
-//! A setting, 0 to 1, is the care of a forecast: a higher one never gives a longer time.
+//! Each forecast takes a setting, 0 to 1, its care: a higher one never gives a longer time.
 
 use super::level::{Level, level_above};
 use std::collections::{BTreeMap, VecDeque};
@@ -108,10 +109,10 @@ impl Lasting for LastLength {
 /// time for which the level has lasted already. It forecasts the duration that the share `setting` (0 to 1) of these
 /// reached, less the time already passed.
 ///
-/// Of `n` durations, the next is shorter than the `k`th shortest with probability `k / (n + 1)`. Between
-/// these the quantile is interpolated, beginning with 0. Beyond the longest, and if none was longer than the
-/// time that has passed, only the past gives a scale: a level that has lasted `t` lasts until `t / p` with
-/// probability `p`.
+/// The next duration is shorter than the `k`th shortest of `n` such durations with probability `k / (n + 1)`. Between
+/// these points the forecast is interpolated, beginning with the time already passed. Longer times than any recorded
+/// one are extrapolated: a level that has lasted `t` lasts until `t / p` with probability `p`, and at most 100 times
+/// the longest.
 #[derive(Clone, Debug)]
 pub struct LengthQuantile {
     lengths: Lengths,
@@ -173,8 +174,8 @@ impl Stretches {
         Self { ages: vec![Duration::ZERO; usize::from(highest) + 1] }
     }
 
-    /// Records that `level` was needed for the duration `length`. Calls `ended` for each lower level whose
-    /// stretch ends because it is not enough, with the level and the duration of the stretch.
+    /// Records that `level` was needed for the duration `length`. Calls `ended` for each lower level that had been
+    /// enough until then, with that level and the duration for which it had been enough.
     pub fn needed(&mut self, level: Level, length: Duration, mut ended: impl FnMut(Level, Duration)) {
         for (enough, age) in (0..).zip(&mut self.ages) {
             if enough >= level {

@@ -21,22 +21,25 @@
 //! | capacity | 15 minutes | [`DemandCounts`], a miss worth 24 | at 99% it wastes 18-37% less than every plain one |
 //! | durations | | a quantile of the last 100 lengths | at 93% the LSTM wastes 5-13% more (supply) |
 //!
-//! Bandwidth is to be covered 95 times of 100: if it is not, the regular VM's I/O still goes first. Capacity is to be
-//! covered 99 times: if it is not, blocks have to be migrated. Further than one step ahead the highest need until then
-//! is forecast, because a lease has to bear that. The paper's LSTMs (`lab/predictors`) are far behind the plain ones on
-//! these series: they learn from one sample each three minutes, and a level changes every half hour. So they are not in
-//! this crate; [`Forecaster::with_predictors`] runs them, or any others, in the place of the product's.
+//! A forecast of bandwidth must cover the need 95 times of 100: if it does not, the regular VM's I/O still goes first.
+//! A forecast of capacity must cover it 99 times: if it does not, blocks have to be migrated. For a horizon of more
+//! than one step, the forecast is of the highest need until the horizon, because a lease has to meet that. The paper's
+//! LSTMs (`lab/predictors`) are far behind the plain predictors on these series: they learn from one sample each three
+//! minutes, and a level changes every half hour. So they are not in this crate; [`Forecaster::with_predictors`] runs
+//! them, or any others, in place of the product's.
 //!
-//! One of eight scores of durations is in favour of an LSTM: the duration for which capacity is enough, for demand, at
-//! 80% coverage (12-29% less waste); at 93% and 95% it is not, so the quantile ships there too.
+//! In one of eight comparisons of durations an LSTM is better than the quantile: the time for which capacity is enough,
+//! on the side of demand, at 80% coverage (12-29% less waste). At 93% and 95% coverage it is not better, so the
+//! quantile ships there too.
 //!
-//! The duration of spare storage is as certain as requested: of forecasts for a vSSD with the load of one public series
-//! of each kind, with `certainty` 0.5, 0.8, 0.9, 0.95 there lasted 47-56%, 79-82%, 89-91%, 94-96% as long as forecast.
-//! It is dear: 97-98%, 68-81%, 50-62%, 31-44% of those forecasts were of 30 minutes or more. Of those that were, 93-97%
-//! did last 30 minutes, whatever the certainty: the limit is in the levels, not in the durations.
+//! The duration of spare storage is about as certain as requested. For a vSSD with the load of one public series of
+//! each kind, of the forecasts with `certainty` 0.5, 0.8, 0.9 and 0.95, storage stayed spare for as long as forecast in
+//! 47-56%, 79-82%, 89-91% and 94-96%. The price is in the length: 97-98%, 68-81%, 50-62% and 31-44% of these forecasts
+//! were of 30 minutes or more. Of those, 93-97% did last 30 minutes, whatever the certainty: the limit is in the
+//! forecasts of levels, not of durations.
 //!
-//! Therefore [`PredictorKind::Default`] does not lend by these forecasts, but by the storage that was spare for weeks
-//! ([`spare`](super::spare)).
+//! Therefore [`PredictorKind::Default`] does not lend by these forecasts, but lends the storage that was spare for
+//! weeks ([`spare`](super::spare)).
 
 use super::counts::{DemandCounts, Need, RECENT};
 use super::duration::{Lasting, LengthQuantile, Stretches};
@@ -72,7 +75,7 @@ pub struct Forecast {
     pub lasts: Duration,
 }
 
-/// The choice of predictors for a [`Forecaster`].
+/// The choice of the predictors that a [`Forecaster`] uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PredictorKind {
     /// For spare flash, the flash that was not used in any of the latest [`ForecastSettings::window`] steps (weeks by
@@ -100,14 +103,15 @@ pub struct ForecastSettings {
     pub horizon: usize,
     /// The choice of predictors.
     pub kind: PredictorKind,
-    /// The share of past durations that a forecast's duration must suit, 0 to 1. At 0.95, spare flash lasted
-    /// at least that long in 95% of the past cases, and a need had ended by then in 95%.
+    /// The share of past durations that a forecast's duration must suit, 0 to 1. At 0.95, spare flash lasted at least
+    /// as long as the forecast's duration in 95% of the past cases, and a need lasted no longer than that in 95%.
+    /// Without effect on the spare flash that [`PredictorKind::Default`] forecasts.
     pub certainty: f32,
-    /// Number of latest steps in which [`PredictorKind::Default`] looks for flash that was never used, and so
-    /// is spare.
+    /// Number of latest steps in which [`PredictorKind::Default`] looks for flash that was never used. Such flash
+    /// counts as spare.
     pub window: usize,
-    /// The share of spare capacity that is kept back as a margin, 0 to 1. The 5% of the BlockFlex paper
-    /// (section 4.4.3) are for forecasts of minutes, so the default is higher.
+    /// The share of spare capacity that [`PredictorKind::Default`] keeps back as a margin, 0 to 1. The 5% of the
+    /// BlockFlex paper (section 4.4.3) are for forecasts of minutes, so the default is higher.
     pub kept_back: f32,
 }
 
@@ -236,8 +240,8 @@ impl Forecaster {
     /// Returns a forecaster with predictors of the caller's choice, before any measurement; `settings.kind`
     /// is ignored.
     ///
-    /// `predictors` is called once for each quantity, with its highest level, and returns the predictors for
-    /// it.
+    /// `predictors` is called once for each quantity, with the quantity and its highest level, and returns the
+    /// predictors of that quantity.
     pub fn with_predictors(
         mut settings: ForecastSettings,
         mut predictors: impl FnMut(Quantity, Level) -> Predictors,
@@ -269,13 +273,15 @@ impl Forecaster {
     /// Forecasts this vSSD's need ([`Side::Demand`]) or spare flash ([`Side::Supply`]) over the horizon of
     /// the settings.
     ///
-    /// Before the first measurement the duration of the forecast is zero.
+    /// Before the first measurement the duration of the forecast is zero. [`PredictorKind::Default`] forecasts spare
+    /// flash for [`LASTS`](super::spare::LASTS), whatever the horizon.
     #[must_use]
     pub fn forecast(&self, side: Side) -> Forecast {
         self.forecast_with(side, self.settings.certainty)
     }
 
-    /// Does the same as [`Self::forecast`], with `certainty` (0 to 1) in place of the settings'.
+    /// Does the same as [`Self::forecast`], with `certainty` (0 to 1) in place of that of the settings. For the spare
+    /// flash of [`PredictorKind::Default`] it makes no difference.
     #[must_use]
     pub fn forecast_with(&self, side: Side, certainty: f32) -> Forecast {
         if self.supplies_spare && side == Side::Supply {

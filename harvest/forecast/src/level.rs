@@ -1,9 +1,10 @@
 //! The input and output of predictors of a level.
 //!
-//! A level is a whole number: channels' worth of bandwidth, or units of capacity. A reading may be between two; the
-//! need is the next whole one. The same predictors serve both sides. For *demand* (a harvest VM) they give the amount
-//! that will be needed; *supply* (a regular VM's spare storage) is its mirror: all its storage, less the need of its
-//! owner. So a forecast of supply is kept exactly when the owner's need was covered.
+//! A level is a whole number of channels (bandwidth) or of units of capacity. A reading may be between two levels; the
+//! need is then the higher one. The same predictors serve both sides. For *demand* (a harvest VM) they forecast the
+//! amount that will be needed. For *supply* (a regular VM's spare storage) they forecast the owner's need, and all the
+//! rest of the owner's storage is spare. So the forecast spare storage is there exactly if the owner's need was
+//! covered.
 
 /// A level: a need rounded up to a whole number, of channels (bandwidth) or of units of capacity.
 pub type Level = u16;

@@ -1,13 +1,12 @@
-//! Forecasts of a vSSD's need, and of its duration: the predictors that the product uses.
+//! Forecasts of the storage that a vSSD needs or can spare, and for how long: the predictors that the product uses.
 //!
 //! # The predictor that ships
 //!
-//! A harvesting host forecasts with [`PredictorKind::Default`], and offers no choice: the settings of a host start
-//! with it, and no option of the program changes that. It promises the storage that was free for four weeks, less a
-//! fifth ([`spare`]), because leases by forecasts of minutes ended early in two of three cases
-//! (`docs/harvest-fleets.md`). Needs are predicted by [`DemandCounts`] (capacity) and by the last levels (bandwidth):
-//! [`forecaster`] has the figures by which they were chosen. [`PredictorKind::Steps`] and [`PredictorKind::Plain`] are
-//! there to be compared with it.
+//! A harvesting host always forecasts with [`PredictorKind::Default`]: no option of the program changes that. This kind
+//! offers the storage that was free for four weeks, less a fifth ([`spare`]), because leases by forecasts of minutes
+//! ended early in two of three cases (`docs/harvest-fleets.md`). Needs are predicted by [`DemandCounts`] (capacity) and
+//! by the last levels (bandwidth): [`forecaster`] has the figures by which they were chosen. [`PredictorKind::Steps`]
+//! and [`PredictorKind::Plain`] are there for comparison.
 //!
 //! The paper's LSTMs waste more on every public series. They are in `lab/predictors`, with the scores of all
 //! predictors, and run in the simulator against the product's broker.
@@ -18,7 +17,7 @@
 //! |---|---|
 //! | [`level`] | the input and output of predictors of a level |
 //! | [`plain`] | the predictors that any engineer would try first |
-//! | [`counts`] | one that learns by counting the needs that followed |
+//! | [`counts`] | a predictor that counts the needs that followed earlier states |
 //! | [`duration`] | the duration of a level |
 //! | [`forecaster`] | all predictors of a vSSD together |
 //! | [`spare`] | storage that can be lent for days |

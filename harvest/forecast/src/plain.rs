@@ -1,24 +1,27 @@
 //! The predictors that any engineer would try first: they learn nothing.
 //!
-//! Each has one *setting*, given with the question, which trades coverage for waste. So a predictor that has seen a
-//! series once answers for every setting, and a frontier costs one pass.
+//! Each takes one *setting*, the argument of [`Predictor::forecast`], which trades coverage for waste. So a predictor
+//! that has seen a series once can forecast for every setting, and one pass over the series gives its whole curve of
+//! coverage and waste.
 
 use super::level::{Level, Predictor, Reading, level_above};
 use std::collections::VecDeque;
 
-/// A predictor of the last step's highest level times `1 + setting`, rounded up. In BlockFlex the setting is 0.05.
+/// A predictor that forecasts the last step's highest level times `1 + setting`, rounded up. In BlockFlex the setting
+/// is 0.05.
 #[derive(Clone, Debug, Default)]
 pub struct Margin(f32);
 
-/// A predictor of the last step's highest level, rounded up, plus `setting` levels.
+/// A predictor that forecasts the last step's highest level, rounded up, plus `setting` levels.
 #[derive(Clone, Debug, Default)]
 pub struct Added(f32);
 
-/// A predictor of the highest level of the last `setting` steps (at least 1).
+/// A predictor that forecasts the highest level of the last `setting` steps (at least 1).
 #[derive(Clone, Debug)]
 pub struct Highest(Window);
 
-/// A predictor of the quantile `setting` (0 to 1) of the highest levels of the steps in a window.
+/// A predictor that forecasts a quantile: the share `setting` (0 to 1) of the steps in a window had a highest level no
+/// greater than the forecast.
 #[derive(Clone, Debug)]
 pub struct Quantile {
     window: Window,
@@ -26,7 +29,7 @@ pub struct Quantile {
     sorted: Vec<f32>,
 }
 
-/// A predictor of the exponentially weighted mean of the level plus `setting` times its standard deviation,
+/// A predictor that forecasts the exponentially weighted mean of the level plus `setting` times its standard deviation,
 /// rounded up.
 #[derive(Clone, Debug)]
 pub struct Smooth {

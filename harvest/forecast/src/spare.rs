@@ -1,11 +1,11 @@
-//! The storage that a vSSD can spare for hours and days: a lease is no good that ends with the next three minutes.
+//! The storage that a vSSD can spare for hours and days. Leases that end after a few minutes are of no use.
 //!
-//! Predictors of levels look minutes ahead, and a level lasts only shortly if it moves often: in a simulated fleet two
-//! thirds of the leases made by such forecasts ended early (`docs/harvest-fleets.md`). Storage that was never used in
-//! weeks is mostly not used tomorrow either: so the spare capacity is the part that was free all that time, less a
-//! share that is kept back. It is promised for a while, and promised again while it lasts; a home that has less loses
-//! the lease, which is meant to be rare. Bandwidth is looked at for minutes only: the owner's I/O goes first in any
-//! case.
+//! Predictors of levels look minutes ahead, and a level that moves often lasts only for a short time: in a simulated
+//! fleet two thirds of the leases made by such forecasts ended early (`docs/harvest-fleets.md`). Storage that was never
+//! used in weeks will mostly not be used tomorrow either. So the spare capacity is the part that was free all that
+//! time, less a share that is kept back. It is offered for a while ([`LASTS`]), and the offer is renewed as long as the
+//! capacity is spare. If the owner uses more than expected, the lease is ended, which should be rare. For bandwidth
+//! only the last minutes count, because the owner's I/O goes first in any case.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use std::time::Duration;
 /// (section 4.3.2). The offer is renewed every three minutes.
 pub const LASTS: Duration = Duration::from_secs(3600);
 
-/// The maximum over the last numbers, as many as the window has. Only those numbers are stored that can still
-/// become the maximum: usually few, and never more than the window's length.
+/// The maximum of the latest numbers in a window of fixed length. Only those numbers are stored that can still become
+/// the maximum: usually few, and never more than the length of the window.
 #[derive(Clone, Debug)]
 pub struct Peak {
     window: usize,

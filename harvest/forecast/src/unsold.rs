@@ -1,11 +1,12 @@
 //! The time for which unsold storage stays unsold: histograms of past times (BlockFlex, section 4.4.1).
 //!
 //! An unsold VM has no load to learn from. But the time for which VMs of one size stay unsold is stable, so a histogram
-//! of that for each size predicts it for the next. The paper tags gSSDs of unsold VMs with 12, 6 and 1 hours, in the
-//! numbers that lasted this long. Here each is asked for by itself: [`Unsold::lasts`] gives the further time that one
-//! stays with a given certainty, from the time that it has been unsold.
+//! of the past times for each size predicts the next one. The paper tags gSSDs of unsold VMs with 12, 6 and 1 hours, in
+//! proportion to the VMs that stayed unsold for so long. Here each VM is asked about on its own: [`Unsold::lasts`]
+//! takes the time for which the VM has been unsold, and returns the further time for which it stays unsold with a given
+//! certainty.
 //!
-//! Until [`ENOUGH`] of a size have ended, the histogram of all sizes answers.
+//! As long as fewer than [`ENOUGH`] times of a size are recorded, the histogram of all sizes is used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

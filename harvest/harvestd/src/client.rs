@@ -53,7 +53,7 @@ impl HarvestClient {
         self.ask(Method::GET, "/v1/vssds", None::<()>).await
     }
 
-    /// Makes a vSSD, and returns its state when it is served.
+    /// Makes a vSSD, waits until it is served, and returns its state.
     ///
     /// # Errors
     /// Those of all requests: see [`HarvestClient`].

@@ -1,15 +1,16 @@
 //! A vSSD as a block device.
 //!
 //! A read looks up and pins its flash blocks under a shared lock, then waits for its turn and reads straight into the
-//! caller's buffer; up to 64 pieces at a time, and nothing is allocated. A write of part of a page reads the rest
-//! first. It is durable with the next flush: flash first, then the journal, with one wait for all flushes of the same
-//! time.
+//! caller's buffer. It handles up to 64 pieces at a time, without allocating memory. A write of part of a page reads
+//! the rest of the page first. A write is durable with the next flush, which flushes the flash first and the journal
+//! after that. All flushes of the same time share one wait.
 //!
-//! Nothing is kept back in memory: a page is programmed before its write returns. So a write of 4 KiB costs a page of
-//! 16 KiB, 5.4 bytes programmed for each one written in order on a full disk (collection included), 25 at random;
-//! writes of whole pages cost 1.0 to 1.1 in order and 5.6 at random, with 7% to spare (`host::tests::cost`). A buffer
-//! that gathers neighbouring small writes would help only a guest that writes in pieces smaller than a page, in order,
-//! without a cache of its own and without a flush after each; it would make every read look in two places.
+//! No written data is kept back in memory: a page is programmed before its write returns. So a write of 4 KiB costs a
+//! page of 16 KiB. For each byte written by such writes, 5.4 bytes are programmed if they are in order on a full disk
+//! (collection included), and 25 if they are at random. For writes of whole pages it is 1.0 to 1.1 bytes in order and
+//! 5.6 at random, with 7% to spare (`host::tests::cost`). A buffer that gathers neighbouring small writes would help
+//! only a guest that writes in pieces smaller than a page, in order, without a cache of its own and without a flush
+//! after each; and every read would have to look in two places.
 //!
 //! Pages that were lost, with a lease or because flash cannot be read any more, give an I/O error until they are
 //! written whole or trimmed.

@@ -1,4 +1,4 @@
-//! The servers of a vSSD that trust its clients most, in a process of their own: vhost-user-blk, which maps a
+//! A process of its own for those servers of a vSSD that trust its clients most: vhost-user-blk, which maps a
 //! hypervisor's memory, and FUSE, whose mount can hang.
 //!
 //! ```text
@@ -6,27 +6,29 @@
 //! DIR/exports/NAME.log    its warnings; NAME.log.1 has earlier ones
 //! ```
 //!
-//! The daemon keeps the listening socket, with its owner and mode, and gives the process a copy: when the process dies,
-//! clients wait in the socket's queue until the next one takes them, and no socket is replaced. The process reaches the
-//! flash by connections of its own to an NBD server without an address ([`PrivateServer`]) that serves only this vSSD.
-//! NBD's own sockets stay with the daemon: nothing is mapped there, memory and time are bounded, and one more process
-//! on the way would cost their clients a good part of their speed.
+//! The daemon keeps the listening socket, with its owner and mode, and gives the process a copy. When the process dies,
+//! the socket stays, and clients wait in its queue until the next process accepts them. The process reaches the flash
+//! by connections of its own to an NBD server without an address ([`PrivateServer`]) that serves only this vSSD. The
+//! daemon itself serves NBD's own sockets: it maps no client's memory, and memory and time are bounded; one more
+//! process on the way would make their clients a good deal slower.
 //!
 //! # Invariants
 //!
-//! * A vSSD has one export process at most: it holds the lock, and a process that holds it when the daemon starts is
-//!   killed first.
-//! * The next process is started only when no request of the one before it is in flight any more. A front end sends
+//! * A vSSD has one export process at most, which holds the lock. If a process still holds the lock when the daemon
+//!   starts, the daemon kills that process first.
+//! * The next process is started only when no request of the previous one is in flight any more. A front end sends
 //!   unanswered requests again, so a late write of the dead process would otherwise undo a newer one.
-//! * A flush that the process answers was answered by the daemon: neither delays writes past a flush.
+//! * A flush that the process answers was answered by the daemon before: neither the process nor the daemon delays
+//!   writes past a flush.
 //! * The daemon waits for the process only while the vSSD is made, changed or deleted, and never for long.
 //!
-//! # When something dies
+//! # Failures
 //!
-//! * The process: it is started again, after a pause that grows while it dies soon after each start. If it never
-//!   served, making or changing the vSSD fails; if the vSSD was served before, the process is tried again as well.
-//! * The daemon: the process finds its connections closed and ends at once, without an answer to any client.
-//! * A process that does not end when it is told to: it is killed.
+//! * The process dies: the daemon starts it again, after a pause that grows if it dies soon after each start. If a new
+//!   process has never served, making or changing the vSSD fails; if the vSSD was served before, the process is still
+//!   tried again.
+//! * The daemon dies: the process finds its connections closed and ends at once, without an answer to any client.
+//! * The process does not end when it is told to: the daemon kills it.
 
 mod channel;
 mod process;

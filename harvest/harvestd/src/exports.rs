@@ -6,15 +6,16 @@
 //! A vSSD's own socket serves only that vSSD, to the users that its owner and mode admit. If the daemon serves NBD at
 //! an address of the operator's as well (`Shared`), all vSSDs are exports of that one server:
 //!
-//! * With TLS and client certificates, a vSSD is served to the names that it was given; without names, to no client.
-//! * Otherwise clients cannot be told apart: a client that reaches the address has all vSSDs, except those that were
-//!   given names, which are not served there.
+//! * With TLS and client certificates, a vSSD is served to the clients whose certificates have the names that are set
+//!   for it; without names, to no client.
+//! * Otherwise clients cannot be told apart. A client that reaches the address may open all vSSDs, except those with
+//!   names of certificates, which are not served there.
 //!
 //! # Sizes
 //!
-//! They change by themselves, as leases come and go: code that may have changed one calls [`Exports::refresh`], and
-//! clients are notified as far as their protocol can do that. NBD cannot: a client sees the new size when it connects
-//! again.
+//! The sizes of vSSDs change without a request, as leases come and go. Code that may have changed a size calls
+//! [`Exports::refresh`], which notifies clients as far as their protocol allows that. NBD does not: a client sees the
+//! new size when it connects again.
 
 use super::export_process::{self, ExportProcess, ExportProcessStatus};
 use super::ways::{self, Ways};
@@ -193,20 +194,20 @@ impl Exports {
         started.and(kept)
     }
 
-    /// Returns the ways in which a vSSD is served; the defaults if it is not served.
+    /// Returns the ways in which a vSSD is served; the defaults if the vSSD is not served.
     pub fn ways(&self, name: &str) -> Ways {
         self.lock().get(name).map(|served| served.ways.clone()).unwrap_or_default()
     }
 
-    /// Returns the number of clients that are connected to a vSSD by NBD; 0 if it is not served.
+    /// Returns the number of clients that are connected to a vSSD by NBD; 0 if the vSSD is not served.
     pub fn clients(&self, name: &str) -> usize {
         let shared = self.with_shared(|shared| shared.server.clients(name)).unwrap_or(0);
         let own = self.lock().get(name).and_then(|served| Some(served.nbd.as_ref()?.clients(name)));
         shared + own.unwrap_or(0)
     }
 
-    /// Returns the URIs at which clients reach a vSSD, NBD first, and the cause if it is not served in one of the
-    /// requested ways. Without URIs and cause if the vSSD is not served.
+    /// Returns the URIs at which clients reach a vSSD, NBD first, and the cause if one of the requested ways of serving
+    /// it does not work. If the vSSD is not served, there are no URIs and the cause is `None`.
     pub fn places(&self, name: &str) -> (Vec<String>, Option<String>) {
         let served = self.lock();
         let Some(served) = served.get(name) else { return (Vec::new(), None) };

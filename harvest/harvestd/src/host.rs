@@ -1,29 +1,29 @@
-//! A host: everything of it put together. The parts below decide; this part reads, programs, erases, writes the
-//! journal, and waits.
+//! A host: flash, vSSDs, journal and broker put together. The parts below decide; this module reads, programs and
+//! erases, writes the journal, and waits.
 //!
 //! * *Bytes*: [`disk`](crate::disk) and `program`: the reads and writes of VMs, the copies of collectors.
-//! * *Control*: `actions`: the broker's decisions, each durable before it is acted on; `jobs`: work that takes time.
+//! * *Control*: `actions`: the broker's decisions, each durable before it is carried out; `jobs`: work that takes time.
 //! * *Time*: [`Host::tick`], called once a second by the server: samples, forecasts, timers, work for idle times.
 //! * *After a crash*: `recover`: the journal is read, unfinished work is finished, all blocks of unknown state are
 //!   erased.
 //!
 //! # Durability
 //!
-//! A page is programmed before its write returns, and mapped in memory. With a flush the flash is flushed first, then
-//! the journal, where the map's changes wait until then: so no map ever names pages that may be torn. A block with data
-//! that a change replaced is erased only when that change is durable. So a crash, or a loss of power, takes back
-//! unflushed writes, whole pages of them, and nothing else.
+//! A page is programmed before its write returns, and mapped in memory. The changes of the map wait for a flush, which
+//! flushes the flash first, and then writes the changes to the journal: so no durable map ever names pages that may be
+//! torn. A block with replaced data is erased only when the change that replaced the data is durable. So a crash, or a
+//! loss of power, takes back unflushed writes, whole pages of them, and nothing else.
 //!
 //! # Separation of holders
 //!
-//! Three things keep a holder's bytes from the next: custody lets a block change hands only by way of an erasure in the
-//! journal; every read, program and erasure of a VM asks custody first; and `media` skips an erasure only if this
-//! process erased the block itself and it was not programmed since.
+//! Three mechanisms keep a holder's bytes from the next holder. Custody lets a block change hands only if its erasure
+//! is in the journal. Every read, program and erasure of a VM asks custody first. And `media` skips an erasure only if
+//! this process erased the block itself and has not programmed it since.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`status`] | the requests to a host and its answers |
-//! | [`options`] | the knobs; flash is opened and made |
+//! | [`options`] | the settings; opening and making flash |
 //! | `media` | the flash with its queue and counts |
 //! | `log` | the journal, after the flash |
 //! | `meta` | the state that the host itself keeps |

@@ -15,8 +15,8 @@
 //! DIR/exports.json                  the vSSDs that are served in other ways, or to other users
 //! ```
 //!
-//! A vSSD is served from the moment when it is made, or the daemon starts, until it is deleted, or the daemon ends. The
-//! host's timers count seconds: a thread of its own calls them, so that no request waits for them. Another thread makes
+//! A vSSD is served from the moment when it is made, or the daemon starts, until it is deleted, or the daemon ends. A
+//! thread of its own calls the host's timers every second, so that no request waits for them. Another thread makes
 //! writes durable that clients do not flush themselves.
 //!
 //! | module | content |

@@ -1,7 +1,7 @@
 //! The ways in which each vSSD is served and the users that may open it, and the file that keeps them through restarts.
 //!
-//! A vSSD that is served only by the default socket, to the daemon's user, is not in the file. Version 0.1 wrote only
-//! the paths of vhost-user and FUSE there.
+//! The file leaves out vSSDs that are served only at the default socket, to the daemon's user. Version 0.1 wrote only
+//! the paths of vhost-user and FUSE to it.
 
 use headstart_block::{Error, Result};
 use headstart_daemon::file::{self, Readers};

@@ -1,13 +1,15 @@
-//! The unused gSSDs: a request finds the best fit by binary search.
+//! The unused gSSDs. A binary search finds the one that fits a request best.
 //!
-//! As in section 4.3.2 of BlockFlex, gSSDs stand in lists sorted by `<capacity, bandwidth>` (capacity in whole grains),
-//! and within a list from the farthest expiry to the nearest: a gSSD's expiry changes with the forecasts of its lender,
-//! its size does not. The best fit is the list of the least capacity that is enough, of those the least bandwidth that
-//! is enough, and within that the expiry that is just far enough, so that gSSDs that are larger or last longer are left
-//! for requests that need them.
+//! As in section 4.3.2 of BlockFlex, the gSSDs are in lists, one for each pair `<capacity, bandwidth>` (capacity in
+//! whole grains). The lists are sorted by that pair, and each list from the farthest expiry to the nearest. A gSSD's
+//! size never changes, but its expiry does, with the forecasts of its lender.
 //!
-//! The paper's lists are lock-free. Here one lock is held for the fraction of a microsecond that a search takes: a
-//! request often takes several gSSDs, all of them or none, and that is one step under a lock and many without.
+//! The best fit is in the list with the least capacity that is enough; of these lists, in the one with the least
+//! bandwidth that is enough. In that list it is the gSSD that expires first of those that last long enough. So gSSDs
+//! that are larger or last longer are left for requests that need them.
+//!
+//! The paper's lists are lock-free. Here a search holds one lock, for a fraction of a microsecond. A request often
+//! takes several gSSDs, all of them or none: under a lock that is a single step, and without one it is many.
 
 use super::record::{Grain, Gssd, Want};
 use crate::{GssdId, Time};
@@ -22,7 +24,7 @@ pub struct Offer {
     pub bandwidth: u16,
     /// Number of flash blocks.
     pub capacity: u32,
-    /// The time until which its lender can spare it.
+    /// The time until which the lender can spare the gSSD.
     pub expire: Time,
 }
 
@@ -90,10 +92,11 @@ impl Pool {
         Some(lists.take_at(list, at).0)
     }
 
-    /// Removes and returns up to `most` gSSDs that together meet `want`. If one gSSD suffices, the one that fits
-    /// best is taken. Otherwise the gSSD that covers most of the remaining want is taken, again and again, until
-    /// one gSSD suffices for the remainder. If `most` gSSDs of the pool do not meet the want, the result is those
-    /// that were found with `partial`, and empty without: the pool is unchanged then.
+    /// Removes and returns up to `most` gSSDs that together meet `want`. If one gSSD suffices, the one that fits best
+    /// is taken. Otherwise the gSSD that covers most of the remaining want is taken, again and again, until one gSSD
+    /// suffices for the remainder. If `most` gSSDs do not meet `want`, the result depends on `partial`: with `true`,
+    /// those that were found are taken; with `false`, the result is empty and the pool is unchanged. Also empty if
+    /// `want` asks for nothing.
     pub fn take_many(&self, want: &Want, most: usize, partial: bool) -> Vec<(GssdId, Offer)> {
         let mut units = want.capacity.div_ceil(self.grain.capacity);
         let mut bandwidth = want.bandwidth;
@@ -118,8 +121,8 @@ impl Pool {
         taken.into_iter().map(|(id, place)| (id, place.offer)).collect()
     }
 
-    /// Returns the gSSDs that expire at `now` or earlier, and leaves them in the pool. Of equal size, the one
-    /// that expires first comes first.
+    /// Returns the gSSDs that expire at `now` or earlier, and leaves them in the pool. They are sorted by size, and
+    /// those of equal size by expiry, earliest first.
     #[must_use]
     pub fn expired(&self, now: Time) -> Vec<GssdId> {
         let lists = self.lock();

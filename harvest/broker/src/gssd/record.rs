@@ -1,4 +1,4 @@
-//! The record of a gSSD, and the wants of a request.
+//! The record of a gSSD, the units in which flash is lent, and the needs of a request.
 
 use crate::{Time, VssdId};
 use headstart_block::saturating;
@@ -10,20 +10,20 @@ use std::time::Duration;
 /// paper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gssd {
-    /// Number of channels that its blocks are on: the limit of its bandwidth.
+    /// Number of channels that the gSSD's blocks are on: the limit of its bandwidth.
     pub bandwidth: u16,
-    /// Number of flash blocks, without those found bad since it was made.
+    /// Number of flash blocks, without those that were found to be bad since the gSSD was made.
     pub capacity: u32,
     /// The time until which the lender is expected to spare the gSSD.
     #[serde(with = "micros")]
     pub expire: Time,
-    /// `true` while a harvest VM has it on lease.
+    /// `true` while a harvest VM has the gSSD on lease.
     pub in_use: bool,
-    /// The name of the harvest VM that has it on lease; `None` if none does.
+    /// The name of the harvest VM that has the gSSD on lease; `None` if none does.
     pub vm_id: Option<String>,
-    /// The vSSD that owns its blocks.
+    /// The vSSD that owns the gSSD's blocks.
     pub lender: VssdId,
-    /// The harvest VM's vSSD that it is attached to; `None` if it is not on lease.
+    /// The harvest VM's vSSD that the gSSD is attached to; `None` if the gSSD is not on lease.
     pub borrower: Option<VssdId>,
 }
 
@@ -59,8 +59,9 @@ impl Grain {
         blocks / self.capacity.max(1)
     }
 
-    /// Rounds channels, flash blocks and a duration down to whole units, each by itself. A unit of 0 channels or
-    /// blocks counts as 1, one of zero duration as a microsecond.
+    /// Rounds a number of channels, a number of flash blocks and a duration down to whole units, each on its own. A
+    /// unit of 0 channels counts as 1 channel, a unit of 0 blocks as 1 block, and a unit of zero duration as a
+    /// microsecond.
     #[must_use]
     pub fn down(&self, bandwidth: u16, capacity: u32, lasts: Duration) -> (u16, u32, Duration) {
         let grain = self.sane();

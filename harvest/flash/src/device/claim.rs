@@ -1,12 +1,12 @@
 //! The claim of a host's directory to flash that is being made, until there is a journal of it.
 //!
-//! Flash comes before its journal, and a host may be killed between the two. Flash without a journal is refused,
-//! because it may be the flash of another directory, or one whose journal is lost. The claim, a file beside the table,
-//! tells these from flash that the same directory began to make and never used: the next start makes that again.
+//! Flash is made before its journal, and a host may be killed between the two. Flash without a journal is refused,
+//! because it may belong to another directory, or its journal may be lost. The claim, a file beside the table, marks
+//! the flash that this directory began to make and never used: the next start makes such flash again.
 //!
-//! The claim is durable before any change of the flash, and removed as soon as there is a journal. It names the
-//! directory and, for a file, the file's inode, so that it applies to no other file that came in its place. Flash that
-//! holds data is still not erased: the caller that takes over flash by a claim checks that as well.
+//! The claim is durable before any change of the flash, and is removed as soon as there is a journal. It names the
+//! directory and, for a file, the file's inode, so that it does not apply to another file of the same name. A claim
+//! alone is no reason to erase data: the caller that takes over flash by a claim must check that the flash holds none.
 
 use super::table::replace;
 use headstart_block::{Error, Result};
@@ -22,8 +22,8 @@ const HEAD: &[u8] = b"headstart: flash that is being made, 1\n";
 /// Most bytes of a claim: a path and a line.
 const MOST: u64 = 8192;
 
-/// A claim: a file that records that a directory's host has begun to make flash. The file is kept until the host
-/// has a journal. The module's documentation has the reason.
+/// A claim: a file which records that a directory's host has begun to make flash. The file is kept until the host has a
+/// journal. Without it, a start after a crash could not tell such flash from that of another directory.
 #[derive(Clone, Debug)]
 pub struct Claim {
     path: PathBuf,

@@ -1,14 +1,14 @@
-//! Flash in memory, or in a sparse file of the caller's: it keeps the rules of NAND, and breaks when told to.
+//! Emulated flash in memory, or in a sparse file of the caller's. It keeps the rules of NAND, and fails on request.
 //!
-//! The emulator holds no time: the duration of operations is the [scheduler's](crate::scheduler) business. Its state:
+//! The emulator takes no time: the [scheduler](crate::scheduler) models the duration of operations. Its state:
 //! * *rules*: pages of a block are programmed in ascending order, each once between two erasures;
-//! * *bad blocks*: as made (a share of all, from a seed), and where a program or an erasure failed. A failed program
-//!   leaves the first half of its pages, a failed erasure leaves the data;
-//! * *unreadable pages*: a page, until its block is erased; or all of them ([`Emulator::unplug`]). An erasure may also
-//!   fail for a passing reason;
+//! * *bad blocks*: a share of all blocks, drawn from a seed, and each block on which a program or an erasure failed. A
+//!   failed program leaves the first half of its pages, a failed erasure leaves the data;
+//! * *unreadable pages*: single ones, until their block is erased; or all pages ([`Emulator::unplug`]). An erasure may
+//!   also fail for a passing reason;
 //! * *power*: pages programmed since the last flush are volatile. After a [loss](Emulator::lose_power) each such page
 //!   is there, is gone, or is torn at a sector; flushed pages are there. Power can be cut in the middle of the n-th
-//!   operation that changes something ([`Emulator::cut_power_after`]): then that one is done in part.
+//!   operation that changes something ([`Emulator::cut_power_after`]): that operation is then done in part.
 //!
 //! A page that was lost or torn still counts as programmed: after a loss a block has to be erased before it is
 //! programmed.

@@ -1,28 +1,29 @@
-//! Flash in a file, a partition or an NVMe namespace: a channel is an extent of it, *erase* gives zeros for certain.
+//! Flash in a file, a partition or an NVMe namespace. A channel is an extent of it, and erased blocks always read as
+//! zeros.
 //!
-//! **Erasure.** `fallocate` with `PUNCH_HOLE` frees a file's extent and reads as zeros ever after; on a block device
-//! the kernel turns the same call into a write of zeros that the device does by itself (never into a discard, which may
-//! leave the data readable). If that is not possible the call is repeated with `ZERO_RANGE`, and otherwise zeros are
-//! written. Then the file is synced: only so does an erasure outlast a loss of power, and only then does
-//! [`Flash::erase`] return. [`Flash::erase_many`] syncs once for all its blocks. [`Flash::erase_soon`] does not: a sync
-//! writes out all programs since the last one, and a vSSD that erases its own blocks as it goes would write no faster
-//! than the disk.
+//! **Erasure.** `fallocate` with `PUNCH_HOLE` frees an extent of a file, which reads as zeros from then on. On a block
+//! device the kernel turns the same call into a write of zeros that the device does by itself (never into a discard,
+//! which may leave the data readable). If that is not possible the call is made with `ZERO_RANGE`; if that is not
+//! possible either, zeros are written. [`Flash::erase`] then syncs the file before it returns, because only a synced
+//! erasure outlasts a loss of power. [`Flash::erase_many`] syncs once for all its blocks. [`Flash::erase_soon`] does
+//! not sync: a sync writes out all programs since the last one, and a vSSD that erases its own blocks as it goes would
+//! write no faster than the disk.
 //!
-//! **Rules.** The file below does not keep the rules of NAND. A page that this process programmed and did not erase is
-//! refused; of blocks not erased since they were opened nothing is known, and after flash is opened again a block has
-//! to be erased before it is programmed.
+//! **Rules.** A file does not enforce the rules of NAND. A program of a page that this process programmed and did not
+//! erase is refused. Nothing is known of blocks that were not erased since the flash was opened: the caller must erase
+//! such a block before it programs the block.
 //!
-//! **Bad blocks.** A block whose program or erasure fails as a broken medium fails is bad from then on, and that is on
-//! disk before any caller is told. A full file system, a device that is gone, and the like are no fault of the block:
-//! they are [`FlashError::Failed`]. A sync does not name the data that it could not write: a block is to blame if its
-//! erasure by itself cannot be synced twice, and a sync without it can.
+//! **Bad blocks.** A block is bad from the moment when a program or an erasure of it fails in the way of a broken
+//! medium, and that is on disk before any caller is told. A full file system, a device that is gone, and the like are
+//! no fault of the block: these are [`FlashError::Failed`]. The error of a sync does not name the data that could not
+//! be written. So a block counts as bad if two syncs after its own erasure fail, and a sync without it succeeds.
 //!
-//! **Unreadable pages.** The system reports EIO for a sector that is gone and for a device that is. A read that fails
-//! so is tried again, page by page; the first page that fails again is [`FlashError::Unreadable`].
+//! **Unreadable pages.** The system reports the same error, EIO, for a lost sector and for a device that is gone. After
+//! such an error the read is tried again, page by page; the first page that fails again is [`FlashError::Unreadable`].
 //!
 //! **The table** beside the file holds the state that has to outlast the process. It is replaced whole, by a new file
-//! and a rename: when a block turns bad, after every 1,024 erasures, and at the end. A crash loses at most those
-//! counts. Its form is in `table`.
+//! and a rename: when a block turns bad, after every 1,024 erasures, and at the end. A crash loses at most the counts
+//! of erasures since the last replacement. Its format is in `table`.
 
 use super::table::{self, BAD};
 use super::{Flash, FlashBlock, FlashError, Geometry, outside, whole_pages, within};

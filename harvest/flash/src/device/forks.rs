@@ -1,4 +1,4 @@
-//! Programs that tests start while others of the same process have flash open.
+//! Starts programs for tests, while other tests of the same process have flash open.
 
 use parking_lot::RwLock;
 use std::ffi::OsStr;

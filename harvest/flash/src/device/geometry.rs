@@ -1,4 +1,4 @@
-//! The build of flash: channels of dies of planes of blocks of pages.
+//! The layout of flash: channels consist of dies, dies of planes, planes of blocks, and blocks of pages.
 
 use headstart_block::{Error, SECTOR_SIZE, exact, saturating};
 use serde::{Deserialize, Serialize};
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FlashBlock(pub u32);
 
-/// The layout of flash: channels of dies, of planes, of blocks, of pages. The default is the SSD of the
-/// BlockFlex paper (section 4.6): 1 TiB in 16 channels of 64 GiB.
+/// The layout of flash: channels consist of dies, dies of planes, planes of blocks, and blocks of pages. The default is
+/// the SSD of the BlockFlex paper (section 4.6): 1 TiB in 16 channels of 64 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Geometry {
     /// Number of channels, which work independently of each other: 1 to 65,535.

@@ -1,4 +1,4 @@
-//! The table of flash: its build, each block's wear, and its bad blocks.
+//! The table of flash: the layout of the flash, the number of erasures of each block, and the bad blocks.
 //!
 //! | bytes | content (little-endian) |
 //! |---|---|
@@ -46,8 +46,8 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace().inspect_err(|_| drop(std::fs::remove_file(&name)))
 }
 
-/// Returns the table with its only wrong bit corrected; `None` if more than one bit is wrong. The checksum
-/// tells which bit it is.
+/// Returns the table with its only wrong bit corrected; the checksum tells which bit that is. `None` if no bit or more
+/// than one bit is wrong.
 pub fn mended(bytes: &[u8]) -> Option<Vec<u8>> {
     let (body, there) = bytes.split_last_chunk::<8>()?;
     let difference = checksum(CrcAlgorithm::Crc64Nvme, body) ^ u64::from_le_bytes(*there);

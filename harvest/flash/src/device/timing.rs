@@ -8,9 +8,9 @@
 //!   16,384 blocks of 64 GiB, and 17 and 34 s for a quarter and half of them (section 5.6);
 //! * the *bus* carries one transfer at a time, at 70 MB/s: 234 us for a page of 16 KiB.
 //!
-//! If erasures may be suspended (off by default, as in the paper), an operation for the die that erases starts at once,
-//! and the erasure ends that much later ("Reducing SSD Read Latency via NAND Flash Program and Erase Suspension", FAST
-//! 2012).
+//! Erasures may be suspended if that is switched on (off by default, as in the paper). An operation for the die that
+//! erases then starts at once, and the erasure ends that much later ("Reducing SSD Read Latency via NAND Flash Program
+//! and Erase Suspension", FAST 2012).
 
 use super::Geometry;
 use std::ops::Range;
@@ -19,9 +19,10 @@ use std::time::Duration;
 /// The kind of an operation on flash, with the number of bytes that it transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// A read of this number of bytes from one page.
+    /// A read of this number of bytes: from one page on emulated flash, from any number on a file or a real device.
     Read(u32),
-    /// A program of one page, with this number of bytes transferred.
+    /// A program that transfers this number of bytes: one page on emulated flash, any number on a file or a real
+    /// device.
     Program(u32),
     /// An erasure of one block.
     Erase,
@@ -30,7 +31,7 @@ pub enum Work {
 /// An operation on a channel, with all that its duration depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashOp {
-    /// The die that it uses, by its number within the channel: [`Geometry::die`].
+    /// The die that the operation uses, by its number within the channel: [`Geometry::die`].
     pub die: u16,
     /// The kind of the operation, with the number of bytes that it transfers.
     pub work: Work,

@@ -26,8 +26,8 @@ const READ: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lsn(pub u64);
 
-/// A journal in a file. All methods may be called from any thread; threads that sync at the same time share
-/// one sync.
+/// A journal in a file. All methods may be called from any thread. Threads that call [`Self::sync`] at the same time
+/// share one sync.
 #[derive(Debug)]
 pub struct Journal {
     pub(super) path: PathBuf,
@@ -325,9 +325,9 @@ impl Journal {
         self.lock().end()
     }
 
-    /// Checks that the file system has room for `bytes` bytes to append, with `others` bytes left for other
-    /// callers. Allocates room ahead if there is less. Once the file system has refused to, it is not asked
-    /// again until [`Journal::look_for_room`] is called.
+    /// Checks that the file system has room for `bytes` bytes to append, with `others` bytes left for other callers,
+    /// and allocates room ahead if there is less. After the file system has refused room once, this asks for no more
+    /// until [`Journal::look_for_room`] has been called.
     ///
     /// # Errors
     /// NoSpace if the file system is full; an earlier write to the journal failed.

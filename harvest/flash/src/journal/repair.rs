@@ -1,9 +1,9 @@
 //! Finds the damage of a journal, and puts right all that can be put right for certain.
 //!
-//! A damaged group is taken from a mark's copy, or, if exactly one bit of it is wrong, from its checksum: the
-//! difference between the checksum that is there and the one of the bytes is different for each bit, so it names the
-//! bit. A wrong bit is named by chance with a probability of one in 2^64 for each bit of the group. Nothing else is
-//! guessed: of a group that is damaged further, and of all that follow it, nothing is used.
+//! A damaged group is restored from the copy in a mark. Without a copy, a single wrong bit is corrected by the
+//! checksum: the stored checksum and the computed one differ in another way for each bit, so the difference tells which
+//! bit it is. The probability that a wrong bit is found by chance is one in 2^64 for each bit of the group. Nothing
+//! else is guessed: a group with more damage is not used, nor is any group after it.
 
 use super::group::{self, Chain, FRONT, Front, Group, HEAD, Marks, sum};
 use super::{JournalRecord, each_record, old};

@@ -1,12 +1,13 @@
 //! Room for the journal on its file system, taken before it is needed.
 //!
-//! A deleted vSSD is erased, and so makes room, only when the journal says that it is deleted. So some room is always
-//! taken ahead: `fallocate` beyond the end of the file, which does not become longer by it, and is read as before. A
-//! caller that is about to take flash asks first and is refused while there is less than [`RESERVE`] ahead and no more
-//! can be had; tidying may have half of that; the rest is for giving back, which does not ask.
+//! To delete a vSSD frees space, but first the journal must record the deletion. So some room is always taken ahead:
+//! `fallocate` beyond the end of the file, which makes the file no longer, and changes nothing for readers. A caller
+//! that is about to take flash must check first ([`Journal::check_room`](super::Journal::check_room)). It is refused
+//! while less than [`RESERVE`] is left and the file system gives no more. Work that moves or trims data may use up
+//! half of the reserve. The rest is for records that give flash back, which need no check.
 //!
-//! A write that the file system refuses anyway (it gives no room ahead, as NFS 3 does, or the reserve is used up) harms
-//! nothing: its bytes stay in memory, and overwrite the part of them that came through.
+//! A write can be refused all the same, because the file system gives no room ahead (as NFS 3) or the reserve is used
+//! up. That does no harm: its bytes stay in memory, and are written again from the same offset.
 
 #[cfg(any(test, feature = "testing"))]
 use headstart_block::to_usize;
@@ -170,8 +171,7 @@ impl Medium {
     }
 }
 
-/// File systems that get full, for tests: all journals that a thread makes or opens are on one simulated file
-/// system.
+/// A simulated file system that gets full, for tests: all journals that a thread makes or opens are on one.
 #[cfg(any(test, feature = "testing"))]
 pub mod limit {
     use super::*;

@@ -16,10 +16,10 @@ const BURST: usize = 2;
 /// The allowance of a regular VM: the waiting time that harvest operations may still cause it, shared by all
 /// its channels.
 ///
-/// The allowance grows with time, by a share of the time of the VM's threads. The number of threads is
-/// unknown; at least as many exist as operations wait at once. Each tenth of a second gives the greatest
-/// number seen in it. The third greatest of the last nine counts, so that a burst of writes by one thread
-/// does not count as many threads.
+/// The allowance grows with time, by a share of the time of the VM's threads. The number of threads is unknown; it is
+/// estimated by the number of operations that wait at once. The greatest number in each tenth of a second is recorded.
+/// Of the last nine records the third greatest counts, so that a burst of writes by one thread does not count as many
+/// threads.
 #[derive(Clone, Debug)]
 pub struct Budget {
     now: Duration,

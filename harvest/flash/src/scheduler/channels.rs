@@ -50,7 +50,7 @@ impl ChannelSchedulers {
         }
     }
 
-    /// Returns the allowance of an owner; `None` if it has no channel.
+    /// Returns the allowance of an owner; `None` if the owner has no channel.
     #[must_use]
     pub fn budget(&self, owner: u32) -> Option<&Budget> {
         self.budgets.get(&owner)
@@ -75,8 +75,8 @@ impl ChannelSchedulers {
         self.with(usize::from(channel), |scheduler, budget| scheduler.submit(now, ticket, class, op, budget));
     }
 
-    /// Notes that an operation of `class` has ended that the scheduler of `channel` had let start, on a file or a real
-    /// device: [`ChannelScheduler::ended`]. Does nothing if there is no such channel.
+    /// Notes that an operation of `class` on `channel` has ended, which the scheduler had reported as [`Done`], on a
+    /// file or a real device: [`ChannelScheduler::ended`]. Does nothing if there is no such channel.
     pub fn ended(&mut self, now: Duration, channel: u16, class: Class) {
         self.with(usize::from(channel), |scheduler, budget| scheduler.ended(now, class, budget));
     }
@@ -87,8 +87,8 @@ impl ChannelSchedulers {
         self.with(usize::from(channel), |scheduler, _| scheduler.passed(last, in_flight));
     }
 
-    /// Advances all channels to `now`, and appends a report to `done` for each operation that was let through by then
-    /// ([`Done`]), in order of time.
+    /// Advances all channels to `now`, and appends a [`Done`] to `done`, in order of time, for each operation that is
+    /// done by then (on emulated flash) or may start by then (on a file or a real device).
     pub fn advance(&mut self, now: Duration, done: &mut Vec<Done>) {
         // In order of time, because channels share budgets.
         while let Some((at, index)) = self.first().filter(|(at, _)| *at <= now) {

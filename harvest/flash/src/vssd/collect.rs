@@ -134,9 +134,9 @@ impl Tasks {
 }
 
 impl Vssd {
-    /// Returns the next step of garbage collection, evacuation or erasing; `None` if there is none now.
-    /// Several steps may be under way at once. A call that chooses a block to collect takes time in proportion to
-    /// the number of blocks: some ten microseconds for 128 GB.
+    /// Returns the next step of garbage collection, evacuation or erasing; `None` if there is none now. Several steps
+    /// may be under way at once. A call that chooses a block to collect takes time in proportion to the number of
+    /// blocks of the vSSD: some ten microseconds for 128 GB.
     pub fn collect_next(&mut self, effort: Effort) -> Option<CollectStep> {
         if let Some(step) = self.erase_next(effort) {
             return Some(step);
@@ -210,8 +210,8 @@ impl Vssd {
         Ok(self.next_change(ChangeKind::Failing { block }))
     }
 
-    /// Answers [`CollectStep::Erase`]: the erasure failed for a reason other than the block. A later step has it tried
-    /// again before the block is used.
+    /// Answers [`CollectStep::Erase`]: the erasure failed for a reason other than the block. A later step tries again;
+    /// until then the block is not used.
     ///
     /// # Errors
     /// Invalid if the block was not to be erased.

@@ -37,10 +37,10 @@ pub struct Placement {
 pub enum Place {
     /// The page of flash that is reserved.
     At(Placement),
-    /// No page is free at present: do some steps of [`Vssd::collect_next`], then try again.
+    /// No page is free at present. The driver does some steps of [`Vssd::collect_next`], then tries again.
     Collect,
-    /// No page is free because too many of the vSSD's own blocks are lent: have some of them given back
-    /// ([`Vssd::take_back`]), then try again.
+    /// No page is free because too many of the vSSD's own blocks are lent. The driver has some of them given back
+    /// ([`Vssd::take_back`]), then tries again.
     Recall,
 }
 
@@ -77,8 +77,8 @@ impl Vssd {
         Ok(Place::At(self.placement(page, spot, None)))
     }
 
-    /// Returns `true` if all earlier placements in the same flash block have been answered. The driver must not
-    /// program the page of this placement before.
+    /// Returns `true` if all earlier placements in the same flash block have been answered. Before that, the driver
+    /// must not program the page of this placement.
     #[must_use]
     pub fn turn(&self, placement: &Placement) -> bool {
         let first = Spot { page: 0, ..placement.spot };

@@ -50,8 +50,8 @@ impl Vssd {
         Ok(self.next_change(ChangeKind::Added { slot, blocks }))
     }
 
-    /// Checks whether the stored pages would fit without a slot, or without its blocks on one `channel`.
-    /// The call takes time in proportion to the number of these blocks. A slot that does not exist has none.
+    /// Checks whether the stored pages would fit without a slot, or without its blocks on one `channel`. The call takes
+    /// time in proportion to the number of these blocks. A slot that does not exist counts as one without blocks.
     #[must_use]
     pub fn fit_without(&self, slot: u8, channel: Option<u16>) -> Fit {
         let mut usable = self.space.usable();
@@ -65,8 +65,8 @@ impl Vssd {
     }
 
     /// Begins to drain a slot, or its blocks on one `channel`: writes of the disk no longer go there, and
-    /// [`Vssd::collect_next`] has the pages copied elsewhere one by one while I/O goes on. [`Vssd::drained`]
-    /// returns `true` when that is done.
+    /// [`Vssd::collect_next`] has the pages copied elsewhere one by one while I/O goes on. [`Vssd::drained`] returns
+    /// `true` when that is done. Returns the check of the space ([`Vssd::fit_without`]), which was passed.
     ///
     /// # Errors
     /// NotFound if there is no such slot; NoSpace if the stored pages do not fit elsewhere. Nothing was
@@ -93,10 +93,11 @@ impl Vssd {
         Ok(fit)
     }
 
-    /// Sets the present duration of a program on each channel, by which channels are compared. A channel on which a
-    /// program takes a quarter longer than on the fastest one is *slow*, because other VMs use it. A long transfer
-    /// takes as long as on the slowest channel that it is spread over, so slow channels get only the pages for
-    /// which there is no room elsewhere. A driver whose channels are shared should call this often.
+    /// Sets the present duration of a program on each channel, by which channels are compared: `time` returns it for
+    /// the number of a channel. A channel on which a program takes a quarter longer than on the fastest one is *slow*,
+    /// because other VMs use it. A long transfer takes as long as on the slowest channel that it is spread over, so
+    /// slow channels get only the pages for which there is no room elsewhere. A driver whose channels are shared should
+    /// call this often.
     pub fn set_program_times(&mut self, time: impl Fn(u16) -> Duration) {
         self.space.set_program_times(time);
     }

@@ -1,4 +1,4 @@
-//! The knobs of a host, and its flash.
+//! The settings of a host, and the place of its flash.
 
 use headstart_block::{ByteSize, Error, ErrorKind, Result, saturating};
 use headstart_broker::BrokerSettings;

@@ -1,8 +1,9 @@
 //! A directory whose host cannot be opened: its damage, and the data that can be saved.
 //!
-//! Nothing is guessed, because a map that is not the newest may name flash that another VM has by now. So a journal is
-//! put right where that is certain (`journal::repair`), and the table of flash is made again from the journal, which
-//! costs the counts of erasures. All other damaged parts can only be given up, all together and by name.
+//! Nothing is guessed, because a map that is not the newest may name flash that another VM has by now. A journal is
+//! repaired only where the right bytes are certain (`journal::repair`). A damaged table of flash is made again from the
+//! journal, without the counts of erasures. With any other damage, all vSSDs can only be given up together
+//! ([`discard_all`]).
 
 use super::recover::{Known, lock_dir};
 use headstart_block::{Error, ErrorKind, Result};

@@ -1,7 +1,7 @@
 //! The requests to a host and its answers: plain data, the same in memory, in JSON and over REST.
 //!
-//! Sizes are bytes, bandwidths channels, times whole seconds from now (`left_s`, `ago_s`), so that a client does not
-//! need the host's clock. All of it describes itself to OpenAPI.
+//! Sizes are in bytes, bandwidths in channels, and times in whole seconds from now (`left_s`, `ago_s`), so that a
+//! client does not need the host's clock. All types have OpenAPI schemas.
 
 use headstart_broker::Counters;
 use headstart_flash::{GssdId, VssdId, VssdKind};
