@@ -1,8 +1,8 @@
-//! Times of the calendar as reports have them: RFC 3339, to the second.
+//! Dates and times in reports, in the format of RFC 3339, to the second.
 //!
-//! Files have the times that other programs and damaged clocks gave them, even before 1970, and spans from users reach
-//! beyond the year 9999. RFC 3339 has no such years and `humantime` panics at them: the nearest time that can be
-//! written replaces them.
+//! Other programs and damaged clocks give files times before 1970, and durations from users may lead beyond the year
+//! 9999. RFC 3339 cannot express such years, and `humantime` panics at them, so they are replaced by the nearest time
+//! that can be written.
 
 use std::time::{Duration, SystemTime};
 

@@ -6,7 +6,7 @@
 //! | [`report`] | the report of a command, for people or as JSON |
 //! | [`terminal`] | requests of the user to stop, and progress |
 //! | `bar` | the progress bar, and lines above it |
-//! | [`log`] | warnings while a command works |
+//! | [`log`] | the messages of all crates while a command works |
 //! | [`name`] | the name of the program in its messages |
 //! | [`runtime`] | threads for requests to stores |
 //! | [`store_args`] | options of every command that reaches a store over a network |

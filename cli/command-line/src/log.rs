@@ -1,19 +1,18 @@
-//! The messages of the other crates while they work: warnings, as lines on standard error.
+//! The log: the messages that all crates write while a command works, printed as lines on standard error.
 //!
-//! `HEADSTART_LOG` selects more or fewer: a level (`error`, `warn`, `info`, `debug`, `trace`, `off`), or levels by
-//! crate (`warn,headstart_store=debug`). Without it this project's warnings are printed, and nothing of the libraries
-//! below.
+//! The environment variable `HEADSTART_LOG` selects the messages: a level (`error`, `warn`, `info`, `debug`, `trace`,
+//! `off`), or levels by crate (`warn,headstart_store=debug`). If it is not set, the warnings and errors of this
+//! project's crates are printed, and no messages of other libraries.
 //!
-//! A client or a failing disk can cause a thousand messages a second. So a command that serves prints of each place in
-//! the code a hundred warnings, then one more every three seconds, with the number of those that were left out since
-//! ([`limit`]).
+//! A client or a failing disk can cause a thousand messages a second. So a command that serves limits its warnings
+//! ([`limit`]): each statement in the code that warns may print a hundred, then one more every three seconds, with the
+//! number of warnings that were left out since.
 //!
-//! The standard error of a process that serves a disk of an agent is a file, as long as the disk is attached, and its
-//! clients can cause any number of warnings. So the file is bounded: see [`bound`].
+//! The standard error of a process that serves an agent's disk is a file, which would grow as long as the disk is
+//! attached. So the length of that file is bounded; see [`bound`].
 //!
-//! Messages are filtered by tracing-subscriber. Its own formatter is not used: lines go above a progress bar, are limited
-//! by place, and are written to a file with a bound, which the formatter does not know. Adapted to that, it took more
-//! code than the lines here.
+//! Messages are filtered by tracing-subscriber. Its own formatter is not used, because it supports neither lines above
+//! a progress bar, nor limits by statement, nor a bounded file.
 
 use crate::bar::print_above;
 use crate::name;
@@ -70,9 +69,9 @@ pub fn start() -> Result<()> {
 /// The file that standard error goes to, if it is bounded. The lock is held to print a line or to begin the file again.
 static BOUNDED: OnceLock<Mutex<Bounded>> = OnceLock::new();
 
-/// Bounds the log file `file` from now on: once it is longer than `max` bytes, it is copied to the file of the same
-/// name with `.1` appended, which is replaced, and then emptied. Standard error must be appended to `file`; otherwise
-/// nothing happens. Only the first call counts.
+/// Bounds the length of the log file `file` from now on. Whenever `file` is longer than `max` bytes after a message,
+/// its content is copied to a file of the same name with `.1` appended, which replaces the earlier copy, and `file` is
+/// emptied. Standard error must be `file`, opened for appending; otherwise nothing happens. Only the first call counts.
 pub fn bound(file: PathBuf, max: u64) {
     let _ = BOUNDED.set(Mutex::new(Bounded { file, max }));
 }
@@ -115,8 +114,8 @@ impl Bounded {
 /// The budgets of each place in the code, if warnings are limited.
 static LIMITED: OnceLock<Mutex<HashMap<Identifier, Budget>>> = OnceLock::new();
 
-/// Limits warnings from now on, for commands that serve: each place in the code may print 100 at once and one
-/// more every 3 seconds; the others are counted and left out.
+/// Limits warnings from now on, for commands that serve: each statement in the code that warns may print 100 at once
+/// and one more every 3 seconds. The others are left out; the next one that is printed has their number.
 pub fn limit() {
     LIMITED.get_or_init(Mutex::default);
 }

@@ -1,4 +1,4 @@
-//! Bandwidths as the command line and reports have them: numbers of MB/s.
+//! Bandwidths in MB/s, as arguments of the command line and in reports.
 
 use serde::{Serialize, Serializer};
 use std::str::FromStr;

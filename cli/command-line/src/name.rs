@@ -1,4 +1,4 @@
-//! The name of the program that runs, as its messages begin with it.
+//! The name of the running program, with which its messages begin.
 
 use std::sync::OnceLock;
 

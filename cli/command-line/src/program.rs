@@ -28,8 +28,8 @@ pub struct Global {
     pub quiet: bool,
 }
 
-/// Runs a command of the program `name`: starts the log and the terminal, calls `work`, prints the report or
-/// the error, and returns the exit status.
+/// Runs a command of the program `name`: starts the log and the terminal, calls `work`, prints the report that it
+/// returns or its error, and returns the exit status.
 pub fn run(
     name: &'static str,
     global: Global,

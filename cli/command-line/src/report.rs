@@ -23,8 +23,8 @@ pub trait Outcome: Serialize + fmt::Display {
 
 /// A result of any type that can be printed: implemented for every [`Outcome`].
 pub trait Report {
-    /// Prints the result on standard output, as JSON if `json`, and returns the exit status: a failure if the
-    /// command found a problem or the result cannot be written.
+    /// Prints the result on standard output, as JSON if `json` is `true`, and returns the exit status: a failure if the
+    /// command found a problem or the result cannot be written. A reader that closed the pipe is no failure.
     fn print(&self, json: bool) -> ExitCode;
 }
 

@@ -1,4 +1,4 @@
-//! The runtime of a command's requests.
+//! The asynchronous runtime on which a command sends its requests to stores.
 
 use headstart_block::{Error, Result};
 use tokio::runtime::{Builder, Runtime};

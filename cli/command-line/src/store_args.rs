@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 
-/// The ways to stores.
+/// The options for reaching stores over a network.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Reaching stores")]
 pub struct StoreArgs {

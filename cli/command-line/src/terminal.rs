@@ -1,4 +1,4 @@
-//! Progress bars with rate and remaining time, and requests of the user to stop.
+//! The user's terminal: progress bars with rate and remaining time, and requests to stop (Ctrl-C and signals).
 
 pub use crate::bar::{bar, print_above};
 use crate::name;
@@ -38,7 +38,8 @@ static WAITS: OnceLock<StopRequests> = OnceLock::new();
 /// `true` if the user wants to see no progress.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Turns off progress output for the rest of the process, including messages that a command waits.
+/// Turns off progress output for the rest of the process. Messages that say that a command is waiting count as progress
+/// output.
 pub fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
@@ -49,7 +50,7 @@ pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Returns the signal that the user asks the command to stop, for code that waits; `None` if no [`Terminal`]
+/// Returns the receiver of the user's request to stop the command, for code that waits; `None` if no [`Terminal`]
 /// was created.
 pub fn stop() -> Option<StopRequests> {
     WAITS.get().cloned()
@@ -146,8 +147,10 @@ impl Drop for HeldInterrupts {
 }
 
 impl Terminal {
-    /// Catches Ctrl-C, SIGTERM and SIGHUP from now on: the first asks the command to stop and clean up, a
-    /// second ends the process at once. Progress is hidden if `quiet` or if standard error is not a terminal.
+    /// Catches Ctrl-C, SIGTERM and SIGHUP from now on. The first of these signals asks the command to stop and clean
+    /// up; a second one ends the process at once. A command that has not stopped after 5 seconds is ended by force,
+    /// unless [`serves`](Self::serves) was called. Progress is hidden if `quiet` or if standard error is not a
+    /// terminal.
     ///
     /// # Errors
     /// If the signals cannot be caught or the thread that waits for them cannot be started.
@@ -189,7 +192,7 @@ impl Terminal {
         HeldInterrupts(Arc::clone(&self.stop))
     }
 
-    /// Asks the command to stop, as a first signal does; returns at once.
+    /// Asks the command to stop, as the first signal of a user does. Returns at once, without waiting for its end.
     pub fn stop(&self) {
         self.stop.ask();
     }

@@ -1,4 +1,4 @@
-//! Learning on the command line: the objective of plans.
+//! An argument of commands that train plans: the measure by which plans are compared.
 
 use clap::ValueEnum;
 use headstart_block::saturating;
