@@ -1,4 +1,4 @@
-//! The client of a daemon of this host: HTTP over its socket.
+//! The client of a daemon on this host, which sends HTTP requests over the daemon's Unix socket.
 
 use headstart_block::{Error, ErrorKind, Result};
 use reqwest::{Client, Response, StatusCode};

@@ -1,8 +1,8 @@
-//! The parts that daemons of every wing are built from.
+//! The parts that all daemons of the project are built from.
 //!
 //! | module | content |
 //! |---|---|
-//! | [`client`] | the client of a daemon of this host |
+//! | [`client`] | the client of a daemon on this host |
 //! | [`mod@file`] | small files that are replaced atomically and durably |
 //! | [`http`] | the interface for programs over HTTP: its servers, and the form of its errors |
 //! | [`names`] | names of disks |

@@ -1,4 +1,4 @@
-//! Names that become parts of the names of files and sockets.
+//! Names of disks, which become parts of the names of files and sockets.
 
 use headstart_block::{Error, Result};
 

@@ -1,4 +1,5 @@
-//! The commands: pages of the site, man pages and completions, all of the definition of the command line.
+//! The documentation of the commands, generated from the definition of the command line: pages of the site, man pages,
+//! and shell completions.
 
 use crate::markdown::{block, escaped, table};
 use crate::{Result, SitePage};
@@ -10,7 +11,7 @@ use std::path::Path;
 
 /// A program of the project, as its command line defines it.
 pub struct Program {
-    /// Returns the definition of the command line with all its commands.
+    /// A function that returns the definition of the command line with all its commands.
     pub command: fn() -> Command,
 }
 

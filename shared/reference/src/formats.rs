@@ -1,5 +1,6 @@
-//! Formats on disk and on the wire: the heads of the modules that read and write them. The messages between hosts are
-//! the variants of their enum, the timers are constants.
+//! The pages of formats. A page of a format on disk consists of the comments at the head of the modules that read and
+//! write the format. The page of messages between hosts is generated from the comments of the enums of messages, and
+//! from the constants that decide on timeouts.
 
 use crate::markdown::{escaped, table};
 use crate::source::{comment, files, head, parsed, read, unlinked};

@@ -1,6 +1,8 @@
-//! The JSON that commands print with `--json`: a schema of each report, made of the type that is printed.
+//! The JSON that commands print with `--json`: a schema of each report, generated from the type that is printed.
 //!
-//! Every type that implements `Outcome` is in `REPORTS`, and every command of a report is one of the command line.
+//! The reports are listed by hand, each with the commands that print it. Generating fails if a type that commands print
+//! (one that implements `Outcome`, of `headstart-command-line`) is missing in the list. A test fails if the list names
+//! a command that does not exist.
 
 mod schema;
 mod types;
@@ -133,8 +135,8 @@ pub struct Described {
 ///
 /// # Errors
 ///
-/// A type is not where the list of reports says; the type of a field is found in several places; a type that
-/// implements `Outcome` is not in the list; a source file cannot be read.
+/// A type is not in the file that the list of reports names; the type of a field is found in several places; a type
+/// that commands print is not in the list; a source file cannot be read.
 pub fn reports(root: &Path) -> Result<Vec<Described>> {
     let types = Types::of(root, &WINGS)?;
     let judged = judged(root)?;

@@ -1,19 +1,19 @@
-//! The generated part of the documentation: what a reader looks up is made of the place that has it.
+//! The generated part of the documentation: reference pages, each generated from the code that defines its subject.
 //!
-//! | module | content | made of |
+//! | module | content | generated from |
 //! |---|---|---|
 //! | [`commands`] | a page for each command; man pages, completions | the definition of the command line |
 //! | [`metrics`] | the tables of metrics | pages of metrics that the program served |
 //! | [`rest`] | the HTTP interfaces | their OpenAPI documents |
-//! | [`formats`] | formats on disk, messages between hosts | the heads of modules, the comments of an enum |
+//! | [`formats`] | formats on disk, messages between hosts | the comments of modules and enums |
 //! | [`json`] | the JSON that commands print, as schemas | the types that are printed |
-//! | [`site`] | the source of the site: these pages beside the written ones | `docs/` |
-//! | [`links`] | dead links in all of it | |
-//! | `kind` | types of schemas in words | |
-//! | [`source`] | items of Rust files with their comments | |
-//! | [`markdown`] | text that has to survive as it is | |
+//! | [`site`] | the source of the site: the written pages and the generated ones | `docs/`, and the modules above |
+//! | [`links`] | the check for dead links in the pages | |
+//! | `kind` | the types of JSON schemas as words | |
+//! | [`source`] | the comments in Rust files | |
+//! | [`markdown`] | escaped text, tables and blocks of code in Markdown | |
 //!
-//! Documents and metrics are recorded by `scripts/make-fixtures`, which runs every daemon.
+//! The OpenAPI documents and the pages of metrics are recorded by `scripts/make-fixtures`, which runs every daemon.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! Dead links in Markdown: to files that are not there, and to headings that a file does not have.
 //!
-//! The project's rules use this file too, for the documents as they are in the repository.
+//! The checks of the project's rules use this file too, for the documents in the repository.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,15 +65,15 @@ pub fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// `true` if the target is a URL (`http:`, `https:` or `mailto:`), and not a file of the repository; such
-/// links are not checked.
+/// `true` if the target is a URL (`http:`, `https:` or `mailto:`), and not a file of the repository. [`dead`] does
+/// not check such links.
 #[must_use]
 pub fn is_elsewhere(target: &str) -> bool {
     ["http://", "https://", "mailto:"].iter().any(|scheme| target.starts_with(scheme))
 }
 
-/// Returns the path that the relative link `target` means in the document at `path`; both paths are relative
-/// to the root of the repository. `None` if it leads out of the repository.
+/// Returns the path of the file that the relative link `target` in the document at `path` names. The returned path and
+/// `path` are relative to the root of the repository. `None` if the link leads out of the repository.
 #[must_use]
 pub fn resolved(path: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = path.split('/').collect();

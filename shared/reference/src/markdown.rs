@@ -1,4 +1,4 @@
-//! Text that has to survive as it is in Markdown.
+//! Text as Markdown: escaped so that it appears unchanged, in tables, and in blocks of code.
 
 /// Returns `text` with a backslash before each character that is special in Markdown, except between
 /// backticks.

@@ -1,4 +1,4 @@
-//! The tables of metrics, made of pages that the program served.
+//! The tables of metrics, generated from pages of metrics that the daemons served and that were recorded.
 
 use crate::markdown::{escaped, table};
 use crate::source::read;

@@ -1,4 +1,4 @@
-//! The HTTP interfaces, made of their OpenAPI documents.
+//! The pages of the HTTP interfaces, generated from their OpenAPI documents.
 
 use crate::kind::kind;
 use crate::markdown::{escaped, table};

@@ -1,8 +1,9 @@
 //! The source of the site: the written pages of `docs/`, documents of other folders, and the generated pages.
 //!
-//! `docs/SUMMARY.md` is the table of contents. A line `<!-- PREFIX -->` in it stands for the generated pages whose
-//! paths begin so, without those of a longer prefix. Links of a document are rewritten for its place in the site; links
-//! to files that are not in the site, such as source code, become plain text.
+//! `docs/SUMMARY.md` is the table of contents. A line `<!-- PREFIX -->` in it is replaced by the generated pages whose
+//! paths begin with PREFIX, except those that belong to another such line with a longer prefix. Links of a document are
+//! rewritten for its place in the site; links to files that are not in the site, such as source code, become plain
+//! text.
 
 use crate::links::{self, is_elsewhere, resolved};
 use crate::source::read;

@@ -1,4 +1,4 @@
-//! Items of Rust files, with the comments that document them.
+//! Rust files as sources of documentation: their paths, and the comments at their head and at their items.
 
 use crate::Result;
 use std::fs;

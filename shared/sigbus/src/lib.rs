@@ -1,24 +1,24 @@
-//! Mapped files that others may shorten: what is lost ends its user, not the process.
+//! Protection from `SIGBUS` for memory maps of files that other programs may shorten.
 //!
-//! Touching a mapped page whose file has become shorter raises `SIGBUS`, which ends the process. A front end that
-//! shortens its guest's memory, or a user that empties a file of the cache, would so end the disks of all others. A
-//! [`Guard`] contains it: where the fault lies in a region that is guarded, the whole region becomes anonymous
-//! memory of zeros, its [`Lost`] flag is set, and the instruction goes on. The region's user looks at the flag
-//! after it has read from the region, and gives the region up. All other faults are what they were: the signal goes
-//! to the handler that was there before, or ends the process.
+//! Touching a mapped page beyond the new end of a shortened file raises `SIGBUS`, which ends the process. So a front
+//! end that shortens its guest's memory, or a user that empties a file of the cache, would end the process, and with it
+//! the disks of all others. A [`Guard`] prevents that. If the fault is in a guarded region, the whole region becomes
+//! anonymous memory of zeros, its [`Lost`] flag is set, and the instruction is executed again. After each read from the
+//! region, its user must check the flag, and give the region up if the flag is set. All other faults are handled as
+//! before: the signal goes to the handler that was installed earlier, or ends the process.
 //!
 //! # The handler
 //!
-//! rustix lacks signal handlers beside a C library (its `kernel_sigaction` is for programs without one): the C
-//! library's `sigaction` is called, with its types, and in the handler its `mmap`.
+//! rustix has no signal handlers for programs with a C library (its `kernel_sigaction` is for programs without one).
+//! So the C library's `sigaction` is called, with its types, and the handler calls the C library's `mmap`.
 //!
-//! It runs between any two instructions of a thread, so it takes no lock, allocates nothing, and calls nothing but
-//! `mmap`. What it looks at is a list of slots that only grows. A slot has a version, odd while it is changed:
-//! slots that are just changed are passed over, because the region that a thread touches is not among them (that
-//! thread keeps its guard meanwhile).
+//! The handler runs between any two instructions of a thread, so it takes no lock, allocates nothing, and calls nothing
+//! but `mmap`. It looks the address up in a list of slots, one for each region; the list only grows. A slot has a
+//! version, which is odd while the slot is changed. The handler skips such slots: the region that the thread touches is
+//! not in one of them, because that thread keeps its guard meanwhile.
 //!
-//! The whole region is replaced, and not the one page, because it is lost to its user anyway, and because memory in
-//! huge pages cannot be replaced in part.
+//! The whole region is replaced, and not the one page, because the region is lost to its user anyway, and because
+//! memory in huge pages cannot be replaced in part.
 
 use parking_lot::Mutex;
 use std::io;

@@ -1,12 +1,13 @@
 //! Pages of metrics, written by `prometheus-client` in the format that a scraper asks for.
 //!
-//! No number is kept here: a program counts where things happen, and a function encodes its numbers when it is scraped.
-//! The crate knows both formats, with their escapes and their names: a counter `reads` is the family `reads_total` of
-//! Prometheus' text format, and in OpenMetrics the family `reads` with a sample `reads_total`.
+//! This module keeps no numbers: a program keeps its own counts, and passes a function that encodes them at each
+//! scrape. `prometheus-client` implements both formats, with their escapes and their names: a counter `reads` is the
+//! family `reads_total` in Prometheus' text format, and in OpenMetrics the family `reads` with a sample `reads_total`.
 //!
-//! One thing is done after the crate. It writes the bounds of a histogram below 0.0001 with an exponent: `1e-06`, and
-//! `1e-6` in OpenMetrics. Every version of headstart wrote `0.000001`, and another text is another series to Prometheus
-//! 2, so that a rate over an update would lack these buckets. `plain_bounds` writes them as they were.
+//! Only the bounds of histograms are changed afterwards. `prometheus-client` writes bounds below 0.0001 with an
+//! exponent: `1e-06`, and `1e-6` in OpenMetrics. Earlier versions of headstart wrote `0.000001`. Prometheus 2 takes
+//! another text for another series, so that after an update of headstart a rate would lack these buckets. Therefore the
+//! bounds are written without an exponent here.
 
 use crate::histogram::{BUCKETS, LatencyDistribution};
 use prometheus_client::collector::Collector;

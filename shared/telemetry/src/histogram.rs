@@ -1,6 +1,7 @@
 //! Latency distributions, cheap enough for every read.
 //!
-//! All counts are relaxed atomics of their own; a snapshot sees each one right, not all at one instant.
+//! Each count is an atomic number. A snapshot reads them one after the other: each is right, but while durations are
+//! recorded they need not fit each other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub struct Histogram {
     sum: AtomicU64,
 }
 
-/// The counts of a [`Histogram`] as they were at one moment.
+/// A copy of the counts of a [`Histogram`], taken by [`Histogram::snapshot`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyDistribution {
     /// Number of durations in each bucket: `counts[0]` of at most 1 µs, `counts[i]` of more than `2^(i-1)`

@@ -1,4 +1,4 @@
-//! The metrics of every program of the project: how they are counted, and the page that Prometheus scrapes.
+//! The metrics of all programs of the project: latency distributions, and the page of metrics that Prometheus scrapes.
 //!
 //! | module | content |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! A running `headstart attach`: its output when the disks were ready, and its end.
+//! A running `headstart attach`: a test reads its output, sends it signals, and ends it.
 
 use crate::process::Process;
 use crate::scene::Scene;

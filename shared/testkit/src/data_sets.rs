@@ -1,4 +1,4 @@
-//! Small data sets of recorded boots, in the FAST'26 layout.
+//! Small data sets of recorded boots, in the layout of the traces that were published for FAST'26.
 
 use crate::scene::Scene;
 use std::fs;
@@ -10,7 +10,7 @@ const CREATIONS: [&str; 3] = [
     "8,1,p-a,4294967296,u,c,2026-11-21 18:58:43,mem=2,base=,debian-12",
 ];
 
-/// The bytes of a NumPy file (`.npy`): an array of little-endian 64-bit integers with four columns.
+/// Returns the bytes of a NumPy file (`.npy`) with `rows`: an array of little-endian 64-bit integers with four columns.
 pub fn npy(rows: &[[i64; 4]]) -> Vec<u8> {
     let header = format!("{{'descr': '<i8', 'fortran_order': False, 'shape': ({}, 4), }}", rows.len());
     let numbers = rows.iter().flatten().flat_map(|number| number.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Disks for tests: bytes that any run makes again, in files with holes.
+//! Disks for tests: sparse files with pseudo-random content, the same in each run.
 
 use crate::scene::Scene;
 use std::fs::File;

@@ -12,12 +12,12 @@
 //! assert!(log.in_sequence() <= 3, "{log}");
 //! ```
 //!
-//! Every request meets at most one fault, of the first [`FaultRule`] that applies; [`FaultProxy::set_outage`] takes
-//! the whole server away and brings it back. To be slow as well, put a [shaper](crate::shaper) in front: client,
-//! shaper, faults, server, so that refusals go over the slow link too.
+//! Every request meets at most one fault: that of the first [`FaultRule`] that applies. [`FaultProxy::set_outage`]
+//! makes the whole server unreachable, and reachable again. For a slow link as well, put a [shaper](crate::shaper)
+//! between the client and this proxy, so that the proxy's own answers go over the slow link too.
 //!
-//! A client's connection has one connection to the server, and requests on it are passed on one after the other,
-//! headers unchanged (so signatures, and the Host that redirects are built from, stay the same).
+//! For each connection of a client the proxy has one connection to the server. Requests on it are passed on one after
+//! the other, with unchanged headers: signatures, and the Host from which redirects are built, stay the same.
 
 mod connection;
 mod http;

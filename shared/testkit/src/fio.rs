@@ -1,9 +1,11 @@
-//! fio's nbd engine against several NBD servers in turn: rates, CPU for an I/O, and a comparison with the targets.
+//! A comparison of NBD servers by the nbd engine of fio: the rate of each server and its CPU time for one I/O
+//! operation, compared with the product's targets.
 //!
-//! Machines are noisy, and a noise lasts for seconds. So every contestant does every job in short runs, one after the
-//! other, round by round, each round beginning with another; figures are medians of the rounds, and contestants are
-//! compared by the median of the rounds' ratios, of runs that were neighbours. CPU is what the server's process uses,
-//! user and system.
+//! Measurements are noisy, and a disturbance lasts for seconds. So each job is run in rounds: in a round every
+//! contestant (a server that is compared) does the job once, for a short time, and each round begins with another
+//! contestant. The figures of a contestant are the medians over the rounds. Two contestants are compared by the ratio
+//! of their figures in each round, because these runs were close in time, and by the median of these ratios. CPU time
+//! is that of the server's process, in user and in system mode.
 
 use crate::process::{Process, find, kill, skipped};
 use std::fmt::Write as _;
@@ -97,8 +99,8 @@ impl Drop for Contestant {
 }
 
 impl Contestant {
-    /// Runs `command`, which must serve a disk at the socket path `socket`. If nothing answers there within
-    /// five seconds, prints that and returns `None`.
+    /// Runs `command`, which must serve a disk at the socket path `socket`. If the command cannot be started, or
+    /// nothing answers at that socket within five seconds, prints a message and returns `None`.
     pub fn start(name: &'static str, role: RacerRole, command: &mut Command, socket: &Path) -> Option<Self> {
         let _ = fs::remove_file(socket);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,4 +1,4 @@
-//! The help texts of the programs, and the examples in them.
+//! Checks of the programs' help texts, and of the examples in these texts.
 
 use crate::scene::{CommandRun, Scene};
 

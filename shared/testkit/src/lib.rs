@@ -1,17 +1,17 @@
-//! The surroundings of the product in tests, demos and comparisons: a slow link, a faulty one, and real servers.
+//! Helpers for tests, demos and comparisons: slow and faulty links, servers of other projects, and running programs.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`shaper`] | a link of a given rate and round trip, over which any TCP client reaches any server |
 //! | [`faults`] | an HTTP proxy that breaks messages, as a test orders, and records the requests |
-//! | [`nginx`], [`s3`] | servers of other projects, on ports of their own, gone with the test |
+//! | [`nginx`], [`s3`] | servers of other projects, on free ports, stopped at the end of the test |
 //! | [`registry`], [`memory_registry`] | an OCI registry of another project, and one that can misbehave |
-//! | [`token_server`], [`redirect`] | servers beside registries: tokens, and signed addresses of a storage |
+//! | [`token_server`], [`redirect`] | servers beside a registry: one for tokens, one that redirects to signed URLs |
 //! | [`process`] | programs that a test starts, watches and ends |
 //! | [`scene`] | a directory of a test's own, the programs of the workspace run in it, and their output |
 //! | [`attached`] | a running `headstart attach` |
-//! | [`metrics`] | pages of metrics, read strictly |
-//! | [`disk`] | disks that any run makes again |
+//! | [`metrics`] | a strict parser of pages of metrics |
+//! | [`disk`] | disks with pseudo-random content, the same in each run |
 //! | [`data_sets`] | small data sets of recorded boots |
 //! | [`help`] | the help texts of the programs, and the examples in them |
 //! | [`files`] | the contents of directories |
@@ -20,7 +20,7 @@
 //! | [`soak`] | the switch for tests that do more if there is time |
 //! | [`fio`] | NBD servers measured side by side |
 //!
-//! Nothing in here is part of the product.
+//! This crate is not part of the product.
 
 #![forbid(unsafe_code)]
 #![allow(

@@ -1,7 +1,8 @@
-//! An OCI registry in memory that lists artifacts by their subjects, in pages, as the installed registry does not; or
-//! that does not list them, and loses writes.
+//! An OCI registry in memory, whose behaviour a test chooses ([`Manners`]). It can list a manifest's referrers (the
+//! artifacts whose subject is the manifest) in pages, which the registry of [`registry`](crate::registry) cannot. It
+//! can also misbehave: lose writes of tags, or answer with nonsense.
 //!
-//! Manifests, small blobs in one piece, tags; no client has to authenticate.
+//! The registry has manifests, tags, and blobs that are uploaded in one request. Clients need not authenticate.
 
 use crate::served::{Served, serve};
 use axum::body::{Body, Bytes, to_bytes};

@@ -1,6 +1,7 @@
-//! Pages of metrics, read strictly: in Prometheus' text format 0.0.4, or in OpenMetrics, which ends with `# EOF`.
+//! A strict parser of pages of metrics, in Prometheus' text format 0.0.4 or in OpenMetrics, which ends with `# EOF`.
 //!
-//! Both are read into the same: names, kinds and samples as the text format 0.0.4 has them.
+//! A page in OpenMetrics gives the same result as one in Prometheus' format: the names, kinds and samples are those of
+//! the text format 0.0.4.
 
 use std::collections::BTreeSet;
 

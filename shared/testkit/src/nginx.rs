@@ -1,4 +1,4 @@
-//! Debian's nginx over a directory, for images behind any web server.
+//! An nginx web server (Debian's) that serves a directory, for tests with images on a web server.
 
 use crate::process::{Process, find, start_on_free_port};
 use std::fmt::Write as _;

@@ -1,9 +1,11 @@
-//! A front end of a registry, as clouds have it: it sends reads of blobs to a storage on another port, by
-//! addresses that are signed and run out.
+//! A front end of a registry, as registries of cloud providers have it: it redirects reads of blobs to a storage on
+//! another port, by signed URLs that expire.
 //!
-//! The front end asks the registry whether the client may have the blob, and answers `307`. The storage serves ranges
-//! to requests with an address that is still valid, answers `403` to those without, and, like S3, `400` to those that
-//! show it a token: credentials for the registry are not for the storage. Everything else is passed to the registry.
+//! The front end asks the registry whether the client may have the blob, and answers `307` with the URL. The storage
+//! serves byte ranges to requests with a URL that is still valid. A request with another URL gets the status
+//! [`Behaviour::expired_status`]. A request with an Authorization header gets `400`, as with S3: a client must not send
+//! the registry's credentials to the storage. Requests to the front end that are not for blobs are passed to the
+//! registry.
 
 use crate::registry::Registry;
 use crate::served::{Served, serve};

@@ -1,4 +1,4 @@
-//! Debian's `docker-registry`, started for real: open, with passwords, or with a token server in front.
+//! A registry for tests: Debian's `docker-registry`, open to all clients, or with passwords, or with a token server.
 
 use crate::process::{self, Process};
 use crate::token_server::{ISSUER, SERVICE, TokenServer};

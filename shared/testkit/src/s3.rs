@@ -1,4 +1,4 @@
-//! A real S3 server, `versitygw`, over a directory: for images in an object store.
+//! An S3 server, `versitygw`, that serves a directory, for tests with images in an object store.
 
 use crate::process::{Process, find, start_on_free_port};
 use std::fs;

@@ -1,4 +1,5 @@
-//! The place of a test: a directory of its own, the programs run in it, and their output.
+//! The place of a test: a temporary directory, in which the test runs the programs of the workspace and reads their
+//! output. The time limit of commands is 120 seconds.
 
 use crate::files::names;
 use serde_json::Value;
@@ -97,8 +98,8 @@ impl Scene {
         command
     }
 
-    /// Runs a command and waits for its end. The exit status may be any; a command that hangs or panics fails
-    /// the test.
+    /// Runs a command and waits for its end. Any exit status is accepted. Panics if the command panicked, or exceeds
+    /// the time limit of commands (120 seconds).
     pub fn run(&self, words: &str) -> CommandRun {
         CommandRun::of(words, &mut self.command(words))
     }
@@ -157,9 +158,9 @@ impl Scene {
         found
     }
 
-    /// Waits until no process holds a lock on a file of this directory of the scene, at most until the time
-    /// limit of commands. A lock that this test has released may last a moment longer, in a child process
-    /// that another test is just starting.
+    /// Waits until no process holds a lock on a file of this directory of the scene, at most 120 seconds. A lock
+    /// that this test has released may last a moment longer, in a child process that another test is just
+    /// starting.
     pub fn wait_until_unlocked(&self, dir: &str) {
         let until = Instant::now() + TIME_LIMIT;
         let files =
@@ -210,8 +211,8 @@ pub struct CommandRun {
 }
 
 impl CommandRun {
-    /// Runs a command and waits for its end. `words` name the command in messages. A command that hangs or
-    /// panics fails the test.
+    /// Runs a command and waits for its end. `words` name the command in messages. Panics if the command panicked, or
+    /// exceeds the time limit of commands (120 seconds).
     pub fn of(words: &str, command: &mut Command) -> Self {
         Started::new(words, command).finish()
     }
@@ -253,7 +254,8 @@ impl std::fmt::Display for CommandRun {
     }
 }
 
-/// A command that was started and may still run. It is killed when this value is dropped.
+/// A command that was started and may still run. It is killed when this value is dropped. The time limit of a command
+/// is 120 seconds from its start.
 pub struct Started {
     words: String,
     child: Child,
@@ -278,8 +280,8 @@ impl Started {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Waits until `happened` returns `true`. Panics with `what` if the command ends before, and if it
-    /// exceeds the time limit of commands.
+    /// Waits until `happened` returns `true`. Panics with `what` if the command ends before that, and panics if the
+    /// command exceeds the time limit of 120 seconds.
     #[track_caller]
     pub fn wait_until(&mut self, what: &str, mut happened: impl FnMut() -> bool) {
         while !happened() {
@@ -288,8 +290,8 @@ impl Started {
         }
     }
 
-    /// Returns `true` if the command has not ended yet. Kills it and panics if it exceeds the time limit of
-    /// commands.
+    /// Returns `true` if the command has not ended yet. Kills the command and panics if it exceeds the time limit of
+    /// 120 seconds.
     pub fn is_running(&mut self) -> bool {
         let running = self.child.try_wait().unwrap().is_none();
         if running && self.since.elapsed() > TIME_LIMIT {
@@ -299,8 +301,8 @@ impl Started {
         running
     }
 
-    /// Waits until the command ends, and returns its outcome. Panics if the command panicked or exceeds the
-    /// time limit.
+    /// Waits until the command ends, and returns its outcome. Panics if the command panicked, or exceeds the
+    /// time limit of 120 seconds.
     pub fn finish(mut self) -> CommandRun {
         let outputs = Outputs::of(&mut self.child);
         let mut pause = Duration::from_micros(200);
@@ -357,8 +359,9 @@ impl Outputs {
     }
 }
 
-/// Runs a command and waits for its end. Kills it and panics if it exceeds the time limit of commands. Returns
-/// an error if the command cannot be started.
+/// Runs a command and waits for its end. Kills the command and panics if it exceeds the time limit of 120 seconds.
+/// An output that the caller has not set to a pipe is empty in the result. Returns an error if the command cannot be
+/// started.
 #[track_caller]
 pub fn output_of(command: &mut Command) -> io::Result<Output> {
     let name = command.get_program().display().to_string();
@@ -379,7 +382,8 @@ pub fn output_of(command: &mut Command) -> io::Result<Output> {
     Ok(Output { status, stdout, stderr })
 }
 
-/// Runs a program with the working directory `dir`, and returns its output. Panics unless it succeeds.
+/// Runs a program with the working directory `dir`, and returns its output. Panics unless the program succeeds within
+/// 120 seconds.
 #[track_caller]
 pub fn run_tool(program: &str, args: &[&str], dir: &Path) -> Output {
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();

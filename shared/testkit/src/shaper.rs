@@ -1,8 +1,8 @@
-//! A link of a given rate and round trip: a TCP proxy that any client and server can be put on both ends of.
+//! A simulated network link of a given rate and round-trip time: a TCP proxy between any client and any server.
 //!
-//! The kernels that tests run on have no netem, and a comparison is fair only if every contestant goes through the same
-//! bottleneck. So the bottleneck is this proxy, in user space, and calibrated: [`measure`] returns the real rate and
-//! round trip of a link on this machine at this moment.
+//! The kernels that tests run on have no netem (the kernel's own simulated link), and a comparison is fair only if the
+//! traffic of all contestants goes through the same bottleneck. So the bottleneck is this proxy, in user space.
+//! [`measure`] returns the real rate and round-trip time of a link on this machine at this moment.
 //!
 //! # The model
 //!
@@ -15,9 +15,9 @@
 //! 2. arrives half a round trip later. As many parcels of a connection are on their way at once as TCP's window would
 //!    have: twice the bandwidth-delay product, and 1 MiB at least.
 //!
-//! A connection offers its next parcel when the last one has left, so connections take turns, parcel by parcel, and a
-//! small answer never queues behind all of a large one on another connection. Behind that is the flow control of the
-//! sockets: a receiver that does not read stops its sender.
+//! A connection offers its next parcel when the last one has left. So connections take turns, parcel by parcel, and a
+//! small answer never queues behind all of a large one on another connection. The sockets' own flow control works as
+//! usual: a receiver that does not read stops its sender.
 //!
 //! A new connection costs as much as TCP's handshake does: the client's first byte leaves one round trip after it
 //! connected (the kernel of course reports at once that it is connected), and bytes that a server sends unasked arrive

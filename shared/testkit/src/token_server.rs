@@ -2,8 +2,8 @@
 //! checks.
 //!
 //! The tokens have the form that the registry expects: ES256, the certificate in `x5c`, the granted access as claims.
-//! Their life can be set to seconds, to see renewals. `docker-registry` grants a minute of grace beyond a token's end,
-//! so a token is signed with an end one minute earlier: it is refused when its life is over, not a minute later.
+//! Their validity can be set to a few seconds, for tests of renewals. `docker-registry` accepts a token for a minute
+//! beyond its end, so tokens are signed with an end one minute earlier: a token is refused when its validity is over.
 
 use crate::served::{Served, basic_credentials, serve};
 use axum::body::{Body, to_bytes};

@@ -1,4 +1,5 @@
-//! The refusal of requests: a text, with a status for the kind.
+//! The form of requests' bodies, and of the answers that refuse a request: a text, with an HTTP status that stands for
+//! the kind of the error.
 
 use axum::Json;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};

@@ -1,4 +1,4 @@
-//! The requests to a server, and their times.
+//! The log of a proxy: the requests that it received, their times, and their outcomes.
 
 use std::fmt;
 use std::ops::{Deref, Range};
