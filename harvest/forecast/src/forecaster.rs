@@ -274,7 +274,7 @@ impl Forecaster {
     /// the settings.
     ///
     /// Before the first measurement the duration of the forecast is zero. [`PredictorKind::Default`] forecasts spare
-    /// flash for [`LASTS`](super::spare::LASTS), whatever the horizon.
+    /// flash for [`LASTS`], whatever the horizon.
     #[must_use]
     pub fn forecast(&self, side: Side) -> Forecast {
         self.forecast_with(side, self.settings.certainty)
