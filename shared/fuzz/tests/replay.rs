@@ -3,8 +3,8 @@
 //! Goal: what the fuzzer found once stays found, and no byte of a header, an index or a trailer can make
 //! a parser panic, hang or take memory out of proportion. Method: each input of the corpus as it is, then
 //! with each of its bytes (of a long one, those near its ends, where the formats keep their structure, and
-//! every hundredth between) changed in turn; every third of these bytes, and all of them in `make soak`. Memory is counted
-//! by an allocator of this program's own.
+//! every hundredth between) changed in turn; every third of these bytes, and all of them in `make soak`.
+//! Memory is counted by an allocator of this program's own.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a corpus that cannot be read is a failure")]
 
