@@ -1,5 +1,5 @@
-//! The check whether a device that is to be made flash has data. Making it flash erases it, and a user may still need the
-//! data. Only samples of the device are read.
+//! The check whether a device that is to be made flash has data. Making it flash erases it, and a user may still need
+//! the data. Only samples of the device are read.
 
 use super::file::busy;
 use crate::{Error, Result};

@@ -9,9 +9,9 @@
 //! 3. The read raises the time of the last read (`Release`). A read that sees that time (`Acquire`) also sees the boot,
 //!    at which it looks later.
 //!
-//! A read that sees the boot and not yet the end of the pause begins no second one: a boot's word tells the arrival of
-//! its first read, since when there was no pause. And a client that came is noted by the boot that went on then: as soon
-//! as another boot has begun, no read takes itself for that client's first.
+//! A read that sees the boot and not yet the end of the pause begins no second boot: the boot's word has the arrival of
+//! its first read, and since then there was no pause. A new client is noted together with the boot that went on when it
+//! came. As soon as another boot has begun, no read counts as that client's first.
 //!
 //! A read of another place ends a pause, too, and begins no boot. If such a read comes together with reads of the boot
 //! sector, those that see its time belong to the old boot, although another may begin one that did not see it.
