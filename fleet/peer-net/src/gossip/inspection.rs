@@ -13,6 +13,7 @@
 //! ```
 
 use super::blocks::{self, Block};
+use crate::credentials::NAME_MAX;
 use std::net::{IpAddr, SocketAddr};
 
 pub(super) const MAGIC: u16 = 45_139;
@@ -149,8 +150,9 @@ impl<'a> Rest<'a> {
 
     /// The name, the number of the run, and the address of an entry.
     fn id(&mut self) -> Option<(&'a str, u64, SocketAddr)> {
-        let len = self.u16()?;
-        let name = std::str::from_utf8(self.take(len.into())?).ok()?;
+        // The library panics when it writes a name of 65 KB. No host has a longer name than this.
+        let len = usize::from(self.u16()?);
+        let name = std::str::from_utf8(self.take(len)?).ok().filter(|_| len <= NAME_MAX)?;
         let generation = self.u64()?;
         let ip = match self.u8()? {
             4 => IpAddr::from(self.array::<4>()?),
@@ -226,6 +228,11 @@ pub(super) mod tests {
         let mut wrong = naming(0..1);
         wrong[8] = 0xff;
         assert_eq!(Inspection::of(&wrong, &host(0)), None, "the name is no text");
+        let named = |len: usize| {
+            let rest = &entries[4..];
+            [&(len as u16).to_le_bytes()[..], &vec![b'h'; len], rest].concat()
+        };
+        assert_eq!((count(&named(NAME_MAX)), count(&named(NAME_MAX + 1))), (Some(500), None));
         let many = entries.repeat(132);
         assert_eq!(count(&many), None, "{} entries", 500 * 132);
     }

@@ -9,9 +9,11 @@
 //!
 //! * A datagram here always is a message that asks, in version 1 of the library's messages, in which entries take the
 //!   least room: those of two datagrams in version 0, which hosts exchange, have room in one.
-//! * Each message has two sockets of its own, for the moment that it takes. So none is late or taken for another, an
-//!   empty socket of any size has room for it, and another process would have to find a port that is gone by then. What
-//!   comes from any address but that of the other socket does not count.
+//! * Each message has two sockets of its own, for the moment that it takes. So none is late or taken for another, and an
+//!   empty socket of any size has room for it.
+//! * The library unpacks a datagram before its sender can be compared. So that no other process of this host can have it
+//!   unpack one, each socket has an address of its own in 127.0.0.0/8, drawn from 16 million: a stranger would have to
+//!   guess address and port within the moment. What comes from any address but that of the other socket does not count.
 //! * Changes need none of this, because the library shows their coding.
 
 use super::blocks;
@@ -26,8 +28,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// A port of the loopback interface that the kernel chooses.
-const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// An address of the loopback interface that no other process can guess, with a port that the kernel chooses.
+fn drawn_address() -> Result<SocketAddr> {
+    let mut drawn = [0; 3];
+    aws_lc_rs::rand::fill(&mut drawn).context("cannot draw an address")?;
+    // The first and the last address of a network are not for hosts.
+    let [a, b, c] = drawn.map(|byte| byte.clamp(1, 254));
+    Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, a, b, c)), 0))
+}
 
 /// Bytes of a datagram before its entries, and those after them: no name of a cluster.
 const HEAD: usize = 4;
@@ -53,8 +61,8 @@ const NOT_CARRIED: &str =
     "the gossip library's messages go over this host's loopback interface, which does not carry them";
 
 /// An operator's remedy for that.
-pub(super) const REMEDY: &str =
-    "see that `lo` is up and has 127.0.0.1, and that no firewall rule drops UDP there";
+pub(super) const REMEDY: &str = "see that `lo` is up and has 127.0.0.0/8, that no firewall rule drops UDP there, and that no process holds all UDP \
+     ports (ss -ulnp)";
 
 /// A message of this host, in its parts.
 #[derive(Debug, PartialEq, Eq)]
@@ -115,8 +123,8 @@ pub(super) async fn write(message: ChitchatMessage) -> Result<Option<Outgoing>> 
 
 /// The datagram in which the library sends a message; `None` if a datagram has no room for it.
 async fn written(message: ChitchatMessage) -> Result<Option<Vec<u8>>> {
-    let mut library = UdpSocket::open(ANY_PORT).await?;
-    let own = tokio::net::UdpSocket::bind(ANY_PORT).await?;
+    let mut library = UdpSocket::open(drawn_address()?).await?;
+    let own = tokio::net::UdpSocket::bind(drawn_address()?).await?;
     let envelope = ChitchatEnvelope { version: ProtocolVersion::V1, message };
     match library.send(own.local_addr()?, envelope).await {
         Err(error) if is_too_long(&error) => return Ok(None),
@@ -213,8 +221,8 @@ impl Passing {
 
 impl Pair {
     async fn open() -> Result<Self> {
-        let library = UdpSocket::open(ANY_PORT).await?;
-        let own = std::net::UdpSocket::bind(ANY_PORT)?;
+        let library = UdpSocket::open(drawn_address()?).await?;
+        let own = std::net::UdpSocket::bind(drawn_address()?)?;
         // An empty socket has room at once.
         own.set_nonblocking(true)?;
         Ok(Self { library, own, lost_at: Instant::now() + LOST_AFTER })
@@ -245,7 +253,7 @@ pub(super) async fn check() -> Result<()> {
         ensure!(written == Some(same), "a message changes on its way");
         Ok::<(), anyhow::Error>(())
     };
-    checked.await.with_context(|| format!("{NOT_CARRIED}: {REMEDY}"))
+    checked.await.map_err(|e| anyhow::anyhow!("{NOT_CARRIED}: {e:#}: {REMEDY}"))
 }
 
 #[cfg(test)]
@@ -322,7 +330,7 @@ pub(super) mod tests {
         let message = naming(0..9);
         let datagram = passing(&message).datagram.unwrap();
         let mut pair = Pair::open().await.unwrap();
-        let stranger = std::net::UdpSocket::bind(ANY_PORT).unwrap();
+        let stranger = std::net::UdpSocket::bind(drawn_address().unwrap()).unwrap();
         let at = pair.library.local_addr().unwrap();
         stranger.send_to(&passing(&naming(0..3)).datagram.unwrap(), at).unwrap();
         stranger.send_to(b"no message", at).unwrap();
