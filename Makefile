@@ -78,7 +78,7 @@ fuzz: ## every parser on hostile input, FUZZ_SECONDS (30) each
 	@scripts/setup build fuzz
 	@scripts/fuzz $(FUZZ_SECONDS)
 
-soak: ## the property and crash tests at length, SOAK_CASES (100000) each
+soak: ## all tests at length: every crash point and byte, longer simulations, SOAK_CASES (100000) per property
 	@scripts/setup build disks servers clients demo
 	HEADSTART_SOAK=1 PROPTEST_CASES=$(SOAK_CASES) $(TIMEOUT) 12h $(CARGO) test --workspace --locked
 
