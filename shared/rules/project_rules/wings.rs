@@ -110,6 +110,39 @@ fn every_wing_has_a_page_that_names_its_crates() {
     assert_none("a wing has a README of one page", &offences);
 }
 
+/// The crates that README.md lists for a wing: the last cell of the row that begins with the link to the wing's page.
+fn listed<'a>(page: &'a str, wing: &str) -> BTreeSet<&'a str> {
+    let start = format!("| [{wing}]({wing}/README.md) |");
+    let row = page.lines().find(|line| line.starts_with(&start)).unwrap_or_default();
+    let cell = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap_or_default();
+    cell.split(',').map(str::trim).filter(|name| !name.is_empty()).collect()
+}
+
+#[test]
+fn the_front_page_lists_the_crates_of_each_wing() {
+    let metadata = metadata();
+    let page = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let manifests = packages(&metadata, true).filter_map(|package| package["manifest_path"].as_str());
+    let folders: Vec<_> = manifests.map(|manifest| folder_of(&metadata, manifest)).collect();
+    let mut offences = Vec::new();
+    for wing in &WINGS {
+        let in_wing = folders.iter().filter_map(|folder| folder.split_once('/'));
+        let there: BTreeSet<_> = in_wing.filter(|(of, _)| *of == wing.folder).map(|(_, name)| name).collect();
+        let named = listed(&page, wing.folder);
+        if named != there {
+            offences.push(format!("{}: README.md lists {named:?}, there are {there:?}", wing.folder));
+        }
+    }
+    assert_none("list in README.md the crates that are there", &offences);
+}
+
+#[test]
+fn a_row_of_the_front_page_is_read() {
+    let page = "| wing | crates |\n| [core](core/README.md) | formats, and more | block, hash-tree |\n";
+    assert_eq!(listed(page, "core"), BTreeSet::from(["block", "hash-tree"]));
+    assert_eq!(listed(page, "disk"), BTreeSet::new());
+}
+
 #[test]
 fn a_crate_uses_only_the_wings_that_its_own_may_use() {
     let uses = uses(&metadata());
