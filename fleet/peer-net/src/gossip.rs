@@ -55,7 +55,7 @@ use tokio::time::Instant;
 /// The interval at which each host gossips with a few others.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// The most hosts that are considered.
+/// The most hosts that are considered: more than the library holds (`run`).
 const MEMBERS_MAX: usize = 65_536;
 
 /// Of these, the most hosts without a signed claim, such as those of version 0.1.0: any holder of the gossip key can
