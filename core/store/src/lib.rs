@@ -44,11 +44,18 @@
 //!    behind `guard`, reads by `link`, and writes through `upload`. Then an arm in [`open`], and a row in the tables
 //!    above.
 //! 3. The code that distinguishes kinds: the stores that other hosts may name
-//!    (`fleet/peer-net/src/host/remote_commands.rs`), the operator's commands `lease` and `image prune`, which handle
-//!    directories and buckets, and `attach --agent` (`cli/headstart/src/attach/by_agent.rs`), for buckets' credentials.
-//! 4. A server of it in the test kit (`shared/testkit`), installed by `scripts/setup servers`; its faults in
+//!    (`fleet/peer-net/src/host/remote_commands.rs`), `image list` (`cli/headstart/src/image/list.rs`), and
+//!    `attach --agent` (`cli/headstart/src/attach/by_agent.rs`), for buckets' credentials.
+//! 4. For a kind that keeps leases: [`Store::keeps_leases`] and the calls beside it, and a variant of the private enum
+//!    `Place` in `core/image/src/managed_store.rs`, through which `lease`, `image remove` and `image prune` work. Its
+//!    prune decides by [`PrunePlan`](layout::PrunePlan), as those of directories (`core/image/src/store/prune.rs`) and
+//!    buckets (`bucket/prune.rs`) do. The rest is not shared: the rules of the leases that count, their lifetimes, and
+//!    the mark of a prune are each kind's own (`layout/lease.rs`; `standing` and [`LEASE_LASTS`](bucket::LEASE_LASTS)
+//!    in `bucket/leases.rs`, `bucket/prune_mark.rs`), and the buckets' are private. The help of `lease` and of
+//!    `image prune` names the kinds (`cli/headstart/src/lease.rs`, `image/prune.rs` there).
+//! 5. A server of it in the test kit (`shared/testkit`), installed by `scripts/setup servers`; its faults in
 //!    `core/store/tests`; a disk on it in `cli/headstart/tests/attach`.
-//! 5. The documents: quick start (names of images), how-to pages, configuration, leases, threat model, swarm trust.
+//! 6. The documents: quick start (names of images), how-to pages, configuration, leases, threat model, swarm trust.
 
 #![forbid(unsafe_code)]
 
