@@ -3,7 +3,7 @@
     make bench-boot [BENCH="OPTION..."]
 
 Makes the disks (once, as root), records boots, learns from five of each and measures with three others: their reads
-are replayed over a link of several rates and round trips by everybody who competes, and for one link real guests boot.
+are replayed over a link of several rates and round trips by every contestant, and for one link real guests boot.
 Everything that was measured is kept in DIR/results.jsonl, and not measured again: it can be stopped at any time and
 goes on where it was. Writes docs/benchmarks.md, its plots, and the same figures as target/bench/boot.json.
 """

@@ -8,7 +8,7 @@ from figures import reads_take, reads_wait
 from rig import Failed, build_of, headstart, lab
 
 # Each contestant to the simulator: which plans, which image, which policy, what misses and preloads are. `foreseen`
-# preloads what this very boot reads: nobody does better with slices and one link.
+# preloads what this very boot reads: no policy does better with slices and one link.
 CONTENDERS = {
     "whole-lazy": ("own", "{name}", "lazy", ["--misses", "blocks", "--preloads", "blocks"]),
     "whole-score": ("score", "{name}", "thinkahead", ["--misses", "blocks", "--preloads", "blocks"]),
@@ -19,7 +19,7 @@ CONTENDERS = {
 }
 
 
-# Beside whom the simulator is put.
+# The contestants that the simulator is compared with.
 MEASURED = [name for name in CONTENDERS if name != "foreseen"]
 
 

@@ -129,20 +129,20 @@ def _faults(table):
 def _overhead(table):
     if table.get("idle", OURS):
         median = lambda figure: table.median("idle", OURS, figure)
-        yield Check("nobody reads: busiest host's agent and disk, share of a processor", median(figures.most_worked),
+        yield Check("no host reads: busiest host's agent and disk, share of a processor", median(figures.most_worked),
                     0.02)
-        yield Check("nobody reads: busiest host's link, share of what it carries", median(figures.most_moved), 0.01)
+        yield Check("no host reads: busiest host's link, share of what it carries", median(figures.most_moved), 0.01)
     ours, other = table.get("alone", OURS), table.get("alone", "independent")
     if ours and other:
         # Seconds of a processor more than without a swarm, in the time that it takes.
         spent = lambda rows: statistics.median(figures.worked(row, 0) for row in rows)
         done = statistics.median(map(figures.completion, ours))
-        yield Check("one host reads what nobody shares: processor time beyond independent, as a share of a processor",
+        yield Check("one host reads alone: processor time beyond independent, as a share of a processor",
                     (spent(ours) - spent(other)) / done, 0.02, note=_seconds(spent(ours), spent(other)))
-        yield Check("one host reads what nobody shares: its exchange with others, share of its link",
+        yield Check("one host reads alone: its exchange with others, share of its link",
                     table.median("alone", OURS, figures.beside_store)
                     - table.median("alone", "independent", figures.beside_store), 0.01)
-        yield Check("one host reads what nobody shares: completion / independent",
+        yield Check("one host reads alone: completion / independent",
                     done / statistics.median(map(figures.completion, other)), 1.03)
 
 

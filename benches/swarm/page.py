@@ -114,15 +114,15 @@ def processors(found):
     return (f"All hosts here share the processors of one machine, which hold back a swarm that nothing else does: so "
             f"what hosts exchange goes through a *fabric* (`--fabric`) of {costs.together:.0f} MB/s, which is what "
             f"{os.cpu_count()} processors carry at {costs.exchanged:.2f} seconds for a GB that agents exchange and "
-            f"{costs.read:.2f} for a GB that disks bring and somebody reads. The first is the difference between "
+            f"{costs.read:.2f} for a GB that disks bring and that is read. The first is the difference between "
             "everything and little prefetched in Sync-Disjoint, the second what all but the agents took in Sync-Same, "
-            "where processors hold back nobody: what is compared here is a prediction.")
+            "where processors hold back no host: what is compared here is a prediction.")
 
 
 def overhead(found):
     """Of agents and disks, where there is nothing to share."""
     rows = []
-    for pattern, name in (("idle", f"all have the disk, nobody reads, for {IDLE} s"),
+    for pattern, name in (("idle", f"all have the disk, no host reads, for {IDLE} s"),
                           ("alone", "one host reads the region, no other has the disk")):
         for contestant in ("independent", OURS):
             measured = found.get(pattern, contestant)

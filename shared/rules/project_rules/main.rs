@@ -12,7 +12,7 @@
 //! | [`circles`] | no circle of imports between the modules of a crate |
 //! | [`conversions`] | no integer becomes another one unnoticed |
 //! | [`house`] | which crate may use which, what every crate says of itself, what ARCHITECTURE.md names |
-//! | [`prose`] | how comments open, and that they call no machine a person |
+//! | [`prose`] | how comments open, and that neither they nor documents call a machine a person |
 //! | [`licences`] | what our dependencies allow us, and where they come from |
 //! | [`type_names`] | no type name is defined publicly in two crates |
 //! | [`units`] | what the systemd units may do, at most |

@@ -1,8 +1,9 @@
-//! The language of comments: what a machine can see of plain English.
+//! The language of comments and documents: what a machine can see of plain English.
 //!
 //! * A doc comment opens with a noun phrase or with a verb in the third person: never with a question word, never with
 //!   a pronoun.
-//! * A host, a program or a caller is "it", or is named again. Words for persons are for people.
+//! * A host, a program or a caller is "it", or is named again. Words for persons are for people. That holds for the
+//!   documents, too, except for what stands between their fences.
 
 use crate::assert_none;
 use crate::tree::sources;
@@ -29,14 +30,15 @@ const OPENERS: [&str; 18] = [
     "we",
 ];
 
-/// Words for persons, which a comment uses of people only.
+/// Words for persons, which comments and documents use of people only.
 const PERSONS: [&str; 11] =
     ["he", "him", "his", "himself", "who", "whom", "whoever", "somebody", "someone", "nobody", "everybody"];
 
 /// People: "who" may follow these.
-const PEOPLE: [&str; 8] = ["anyone", "author", "authors", "operators", "people", "person", "reader", "users"];
+const PEOPLE: [&str; 10] =
+    ["anyone", "author", "authors", "operator", "operators", "people", "person", "reader", "user", "users"];
 
-/// The offences of the comments.
+/// The offences of the comments and documents.
 #[derive(Default)]
 struct Offences {
     openers: Vec<String>,
@@ -97,6 +99,20 @@ fn look(path: &str, lines: &[&str], offences: &mut Offences) {
     }
 }
 
+/// The words for persons in a document.
+fn look_in_document(path: &str, lines: &[&str], offences: &mut Offences) {
+    let (mut is_fenced, mut before) = (false, String::new());
+    for (number, line) in (1..).zip(lines) {
+        if line.trim_start().starts_with("```") {
+            is_fenced = !is_fenced;
+            before.clear();
+        } else if !is_fenced {
+            let found = persons(&mut before, line);
+            offences.persons.extend(found.iter().map(|word| format!("{path}:{number}: `{word}`")));
+        }
+    }
+}
+
 #[test]
 fn comments_open_with_what_a_thing_is_and_call_no_machine_a_person() {
     let mut offences = Offences::default();
@@ -106,6 +122,25 @@ fn comments_open_with_what_a_thing_is_and_call_no_machine_a_person() {
     }
     assert_none("open with a noun phrase or a verb", &offences.openers);
     assert_none("a host is \"it\"", &offences.persons);
+}
+
+#[test]
+fn documents_call_no_machine_a_person() {
+    let mut offences = Offences::default();
+    for source in sources().iter().filter(|source| source.path.ends_with(".md")) {
+        let lines: Vec<_> = source.text.lines().collect();
+        look_in_document(&source.path, &lines, &mut offences);
+    }
+    assert_none("a host is \"it\"", &offences.persons);
+}
+
+#[test]
+fn a_document_is_read_without_its_code() {
+    let text = "A user\nwho asks\n\n```\nsomebody\n```\n`him`, and who waits\n";
+    let lines: Vec<_> = text.lines().collect();
+    let mut found = Offences::default();
+    look_in_document("f", &lines, &mut found);
+    assert_eq!(found.persons, ["f:7: `who`"]);
 }
 
 #[test]
