@@ -77,7 +77,7 @@ pub enum Form {
 
 /// Describes the image that [`optimize`] is to make.
 #[derive(Clone, Copy)]
-pub struct Request<'a> {
+pub struct OptimizeRequest<'a> {
     /// The store and the tag under which the new image is published.
     pub target: &'a Reference,
     /// The preload plans, each of which lists the blocks that boots read. The new layer stores the data of
@@ -138,7 +138,7 @@ pub struct OptimizeReport {
 /// published then, but a store that is not a directory may keep some unused blobs.
 pub fn optimize(
     source: &Source,
-    request: &Request<'_>,
+    request: &OptimizeRequest<'_>,
     stores: StoreAccess<'_>,
     progress: &dyn Progress,
 ) -> Result<OptimizeReport> {
@@ -215,7 +215,7 @@ impl NewDisk {
         below: Below,
         layout: &Layout,
         data: DataBytes,
-        request: &Request<'_>,
+        request: &OptimizeRequest<'_>,
         progress: &dyn Progress,
     ) -> Result<Self> {
         let (parent_uuid, mut layers, mut open) = match request.form {

@@ -13,7 +13,7 @@ use headstart_image::diff::diff;
 use headstart_image::manifest::{BLOB_DIGEST, Manifest, NewImage};
 use headstart_image::new_layer::Packing;
 use headstart_image::open_image::OpenImage;
-use headstart_image::optimize::{Form, Request, Source, boot_order, optimize};
+use headstart_image::optimize::{Form, OptimizeRequest, Source, boot_order, optimize};
 use headstart_image::progress::Silent;
 use headstart_image::reference::{Reference, Selector, Tag};
 use headstart_image::store::{ImageStore, PruneOptions};
@@ -126,7 +126,8 @@ fn an_image_of_the_reference_gets_a_boot_layer() {
     let stores = StoreAccess { settings: &settings, runtime: runtime.handle() };
     let plan: Vec<_> = [300, 0, 1, 64, 2].map(|block| PlanItem { block, mask: 0x0f0f_ffff }).into();
     let (target, packing) = (image("fast"), Packing::default());
-    let request = Request { target: &target, plans: &[&plan], packing: &packing, form: Form::BootLayer };
+    let request =
+        OptimizeRequest { target: &target, plans: &[&plan], packing: &packing, form: Form::BootLayer };
     let source = Source::open(&image("latest"), stores).unwrap();
     let made = optimize(&source, &request, stores, &Silent).unwrap();
     assert_eq!((made.layers, made.cost[1].requests), (4, 1));

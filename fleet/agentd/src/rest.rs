@@ -18,7 +18,7 @@ use axum::{Json, Router};
 use futures::stream::{self, Stream};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_cache::Cache;
-use headstart_daemon::http::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
+use headstart_daemon::http::answers::{ApiAnswer, Body, Failure, Refusal, UrlPath, not_here, nothing};
 use headstart_daemon::http::{HttpPort, Rest};
 use headstart_export::socket::listen;
 use headstart_export::{Leftover, SocketAccess};
@@ -129,7 +129,7 @@ async fn list(State(served): Shared) -> Json<Vec<DiskStatus>> {
 /// One disk.
 #[utoipa::path(get, path = "/v1/disks/{name}", params(("name" = String, Path, description = "The disk")),
     responses((status = 200, body = DiskStatus), (status = 404, body = Failure)))]
-async fn show(State(served): Shared, UrlPath(name): UrlPath<String>) -> Answer<Json<DiskStatus>> {
+async fn show(State(served): Shared, UrlPath(name): UrlPath<String>) -> ApiAnswer<Json<DiskStatus>> {
     served.disks.get(&name).map(Json).map_err(Refusal)
 }
 
@@ -138,7 +138,10 @@ async fn show(State(served): Shared, UrlPath(name): UrlPath<String>) -> Answer<J
     responses((status = 201, description = "It can be used", body = DiskStatus),
         (status = 409, description = "There is a disk of that name", body = Failure),
         (status = 422, description = "It cannot be attached", body = Failure)))]
-async fn attach(State(served): Shared, Body(spec): Body<DiskSpec>) -> Answer<(StatusCode, Json<DiskStatus>)> {
+async fn attach(
+    State(served): Shared,
+    Body(spec): Body<DiskSpec>,
+) -> ApiAnswer<(StatusCode, Json<DiskStatus>)> {
     // The disk is attached even if the client hangs up meanwhile.
     let disks = Arc::clone(&served.disks);
     let attached = tokio::spawn(async move { disks.attach(spec).await }).await;
@@ -150,7 +153,7 @@ async fn attach(State(served): Shared, Body(spec): Body<DiskSpec>) -> Answer<(St
 #[utoipa::path(delete, path = "/v1/disks/{name}", params(("name" = String, Path, description = "The disk")),
     responses((status = 200, description = "It is detached", body = DiskStatus), (status = 404, body = Failure),
         (status = 503, description = "It takes long; ask again", body = Failure)))]
-async fn detach(State(served): Shared, UrlPath(name): UrlPath<String>) -> Answer<Json<DiskStatus>> {
+async fn detach(State(served): Shared, UrlPath(name): UrlPath<String>) -> ApiAnswer<Json<DiskStatus>> {
     served.disks.detach(&name).await.map(Json).map_err(Refusal)
 }
 
@@ -214,7 +217,7 @@ async fn pins(served: &Served) -> Vec<PinStatus> {
         (status = 404, description = "A host is not connected", body = Failure),
         (status = 422, description = "A blob is none", body = Failure),
         (status = 503, description = "The agent is in no swarm", body = Failure)))]
-async fn warm(State(served): Shared, Body(spec): Body<WarmSpec>) -> Answer<Json<Vec<Warmed>>> {
+async fn warm(State(served): Shared, Body(spec): Body<WarmSpec>) -> ApiAnswer<Json<Vec<Warmed>>> {
     let pin_manager = served.pin_manager.clone().ok_or_else(|| Refusal(no_swarm()))?;
     // The blobs are fetched even if the client hangs up meanwhile.
     let warmed = tokio::spawn(async move { pin_manager.warm(&spec).await }).await;
@@ -229,7 +232,7 @@ async fn warm(State(served): Shared, Body(spec): Body<WarmSpec>) -> Answer<Json<
         (status = 404, description = "A host is not connected", body = Failure),
         (status = 422, description = "It is not an image, or there are fewer hosts than copies", body = Failure),
         (status = 503, description = "The agent is in no swarm", body = Failure)))]
-async fn pin(State(served): Shared, Body(pin): Body<Pin>) -> Answer<Json<Vec<Warmed>>> {
+async fn pin(State(served): Shared, Body(pin): Body<Pin>) -> ApiAnswer<Json<Vec<Warmed>>> {
     let pin_manager = served.pin_manager.clone().ok_or_else(|| Refusal(no_swarm()))?;
     // The image is kept even if the client hangs up meanwhile.
     let pinned = tokio::spawn(async move { pin_manager.pin(&pin).await }).await;
@@ -249,7 +252,7 @@ struct Unpin {
     responses((status = 200, description = "Their digests", body = Vec<String>),
         (status = 404, description = "None of that name is pinned", body = Failure),
         (status = 503, description = "The agent is in no swarm", body = Failure)))]
-async fn unpin(State(served): Shared, Body(unpin): Body<Unpin>) -> Answer<Json<Vec<String>>> {
+async fn unpin(State(served): Shared, Body(unpin): Body<Unpin>) -> ApiAnswer<Json<Vec<String>>> {
     let pin_manager = served.pin_manager.clone().ok_or_else(|| Refusal(no_swarm()))?;
     let unpinned = tokio::spawn(async move { pin_manager.unpin(&unpin.image).await }).await;
     let unpinned = unpinned.map_err(|e| Refusal(Error::invalid("unpinning it broke off").caused_by(e)))?;
@@ -278,7 +281,7 @@ struct Told {
     responses((status = 200, description = "Where it went", body = Told),
         (status = 409, description = "A later list is known", body = Failure),
         (status = 503, description = "The agent is in no swarm", body = Failure)))]
-async fn trust(State(served): Shared, Body(spec): Body<TrustSpec>) -> Answer<Json<Told>> {
+async fn trust(State(served): Shared, Body(spec): Body<TrustSpec>) -> ApiAnswer<Json<Told>> {
     let swarm = served.swarm.clone().ok_or_else(|| Refusal(no_swarm()))?;
     let host = swarm.status().name;
     // The swarm has a runtime of its own, and the list is written to a file.
@@ -290,7 +293,7 @@ async fn trust(State(served): Shared, Body(spec): Body<TrustSpec>) -> Answer<Jso
 #[utoipa::path(get, path = "/v1/counts",
     responses((status = 200, description = "All images of which disks were counted", body = Vec<CountedImage>),
         (status = 404, description = "The agent is no tracker", body = Failure)))]
-async fn counts(State(served): Shared) -> Answer<Json<Vec<CountedImage>>> {
+async fn counts(State(served): Shared) -> ApiAnswer<Json<Vec<CountedImage>>> {
     let counts = served.swarm.as_ref().and_then(|swarm| swarm.counts());
     counts.map(Json).ok_or_else(|| {
         let error = Error::new(ErrorKind::NotFound, "the agent is no tracker");

@@ -21,7 +21,7 @@ use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use headstart_broker::Counters;
-use headstart_daemon::http::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
+use headstart_daemon::http::answers::{ApiAnswer, Body, Failure, Refusal, UrlPath, not_here, nothing};
 use headstart_daemon::http::{HttpPort, Rest};
 use headstart_daemon::names::check_disk_name;
 use headstart_export::socket::listen;
@@ -361,21 +361,21 @@ impl Served {
 async fn blocking<T: Send + 'static>(
     State(served): Shared,
     work: impl FnOnce(&Served) -> Result<T> + Send + 'static,
-) -> Answer<T> {
+) -> ApiAnswer<T> {
     let done = tokio::task::spawn_blocking(move || work(&served)).await;
     done.map_err(|e| Refusal(broke_off(e)))?.map_err(Refusal)
 }
 
 /// All vSSDs.
 #[utoipa::path(get, path = "/v1/vssds", responses((status = 200, body = Vec<ServedVssd>)))]
-async fn list(served: Shared) -> Answer<Json<Vec<ServedVssd>>> {
+async fn list(served: Shared) -> ApiAnswer<Json<Vec<ServedVssd>>> {
     blocking(served, |served| Ok(served.vssds())).await.map(Json)
 }
 
 /// One vSSD.
 #[utoipa::path(get, path = "/v1/vssds/{name}", params(("name" = String, Path, description = "The vSSD")),
     responses((status = 200, body = ServedVssd), (status = 404, body = Failure)))]
-async fn show(served: Shared, UrlPath(name): UrlPath<String>) -> Answer<Json<ServedVssd>> {
+async fn show(served: Shared, UrlPath(name): UrlPath<String>) -> ApiAnswer<Json<ServedVssd>> {
     blocking(served, move |served| served.get(&name)).await.map(Json)
 }
 
@@ -385,7 +385,7 @@ async fn show(served: Shared, UrlPath(name): UrlPath<String>) -> Answer<Json<Ser
         (status = 409, description = "There is a vSSD of that name", body = Failure),
         (status = 422, description = "It cannot be so", body = Failure),
         (status = 507, description = "There are not so many channels free", body = Failure)))]
-async fn create(served: Shared, Body(new): Body<NewVssd>) -> Answer<(StatusCode, Json<ServedVssd>)> {
+async fn create(served: Shared, Body(new): Body<NewVssd>) -> ApiAnswer<(StatusCode, Json<ServedVssd>)> {
     blocking(served, move |served| served.create(new)).await.map(|vssd| (StatusCode::CREATED, Json(vssd)))
 }
 
@@ -403,7 +403,7 @@ async fn resize(
     UrlPath(name): UrlPath<String>,
     uri: Uri,
     Body(NewSize { size }): Body<NewSize>,
-) -> Answer<Json<ServedVssd>> {
+) -> ApiAnswer<Json<ServedVssd>> {
     let force = is_forced(&uri);
     blocking(served, move |served| served.resize(&name, size, force)).await.map(Json)
 }
@@ -422,7 +422,7 @@ async fn access(
     UrlPath(name): UrlPath<String>,
     uri: Uri,
     Body(access): Body<NewAccess>,
-) -> Answer<Json<ServedVssd>> {
+) -> ApiAnswer<Json<ServedVssd>> {
     let force = is_forced(&uri);
     blocking(served, move |served| served.set_access(&name, access, force)).await.map(Json)
 }
@@ -438,7 +438,7 @@ fn is_forced(uri: &Uri) -> bool {
         ("force" = Option<bool>, Query, description = "Cut off clients that have it open")),
     responses((status = 200, description = "It was so, and is gone", body = ServedVssd), (status = 404, body = Failure),
         (status = 409, description = "Clients have it open", body = Failure)))]
-async fn remove(served: Shared, UrlPath(name): UrlPath<String>, uri: Uri) -> Answer<Json<ServedVssd>> {
+async fn remove(served: Shared, UrlPath(name): UrlPath<String>, uri: Uri) -> ApiAnswer<Json<ServedVssd>> {
     let force = is_forced(&uri);
     blocking(served, move |served| served.remove(&name, force)).await.map(Json)
 }
@@ -453,7 +453,7 @@ async fn offer(
     served: Shared,
     UrlPath(name): UrlPath<String>,
     Body(offer): Body<NewOffer>,
-) -> Answer<Json<ServedVssd>> {
+) -> ApiAnswer<Json<ServedVssd>> {
     blocking(served, move |served| served.offer(&name, offer)).await.map(Json)
 }
 
@@ -469,7 +469,7 @@ async fn request(
     served: Shared,
     UrlPath(name): UrlPath<String>,
     Body(wish): Body<Wish>,
-) -> Answer<(StatusCode, Json<Vec<LeaseStatus>>)> {
+) -> ApiAnswer<(StatusCode, Json<Vec<LeaseStatus>>)> {
     let leases = blocking(served, move |served| served.request(&name, wish)).await;
     leases.map(|leases| (StatusCode::CREATED, Json(leases)))
 }
@@ -480,7 +480,7 @@ async fn request(
     params(("name" = String, Path, description = "The harvest vSSD"),
         ("id" = u64, Path, description = "The lease")),
     responses((status = 200, description = "It goes back", body = ServedVssd), (status = 404, body = Failure)))]
-async fn release(served: Shared, UrlPath((name, id)): UrlPath<(String, u64)>) -> Answer<Json<ServedVssd>> {
+async fn release(served: Shared, UrlPath((name, id)): UrlPath<(String, u64)>) -> ApiAnswer<Json<ServedVssd>> {
     blocking(served, move |served| served.release(&name, Some(GssdId(id)))).await.map(Json)
 }
 
@@ -488,26 +488,26 @@ async fn release(served: Shared, UrlPath((name, id)): UrlPath<(String, u64)>) ->
 #[utoipa::path(delete, path = "/v1/vssds/{name}/leases",
     params(("name" = String, Path, description = "The harvest vSSD")),
     responses((status = 200, description = "They go back", body = ServedVssd), (status = 404, body = Failure)))]
-async fn release_all(served: Shared, UrlPath(name): UrlPath<String>) -> Answer<Json<ServedVssd>> {
+async fn release_all(served: Shared, UrlPath(name): UrlPath<String>) -> ApiAnswer<Json<ServedVssd>> {
     blocking(served, move |served| served.release(&name, None)).await.map(Json)
 }
 
 /// The host as a whole: flash, pool, leases, counts.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = HostStatus)))]
-async fn status(served: Shared) -> Answer<Json<HostStatus>> {
+async fn status(served: Shared) -> ApiAnswer<Json<HostStatus>> {
     blocking(served, |served| Ok(served.host.status())).await.map(Json)
 }
 
 /// The reports to users of harvest VMs, newest last: evictions, and leases that ended.
 #[utoipa::path(get, path = "/v1/reports", responses((status = 200, body = Vec<UserReport>)))]
-async fn reports(served: Shared) -> Answer<Json<Vec<UserReport>>> {
+async fn reports(served: Shared) -> ApiAnswer<Json<Vec<UserReport>>> {
     blocking(served, |served| Ok(served.host.reports())).await.map(Json)
 }
 
 /// Metrics, for Prometheus.
 #[utoipa::path(get, path = "/metrics",
     responses((status = 200, content((String = "text/plain"), (String = "application/openmetrics-text")))))]
-async fn page(served: Shared, headers: HeaderMap) -> Answer<impl IntoResponse> {
+async fn page(served: Shared, headers: HeaderMap) -> ApiAnswer<impl IntoResponse> {
     let format = PageFormat::accepted(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
     let render = move |served: &Served| Ok(metrics::page(served.vssds(), served.host.status(), format));
     Ok(([(CONTENT_TYPE, format.media_type())], blocking(served, render).await?))

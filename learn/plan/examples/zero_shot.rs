@@ -15,7 +15,7 @@
     reason = "an example"
 )]
 
-use headstart_plan::evaluate::{BootEvaluator, Evaluator, Link, Misses};
+use headstart_plan::evaluate::{BootEvaluator, BootLink, Evaluator, Misses};
 use headstart_plan::knowledge::KnowledgeSettings;
 use headstart_plan::policy::Objective;
 use headstart_plan::zero_shot::Metadata;
@@ -53,7 +53,7 @@ fn score(
                 Evaluator::new(&block_table, Bandwidth::new(rate)).evaluate(&order, boot).hit_rate()
             }
             Objective::Boot { round_trip, misses, .. } => {
-                let link = Link { bandwidth: Bandwidth::new(rate), round_trip, misses };
+                let link = BootLink { bandwidth: Bandwidth::new(rate), round_trip, misses };
                 BootEvaluator::new(&block_table, link).evaluate(&items, boot).delay_s()
             }
         }

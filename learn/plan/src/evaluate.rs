@@ -14,6 +14,6 @@ pub mod bound;
 pub mod hits;
 pub mod online;
 
-pub use boot::{BootEvaluator, BootScore, Item, Link, Misses};
+pub use boot::{BootEvaluator, BootLink, BootScore, Item, Misses};
 pub use hits::{Evaluator, Score};
 pub use online::{Online, replay};

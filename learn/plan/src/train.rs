@@ -19,7 +19,7 @@ pub(crate) use plans::{Shelf, Whose, choose};
 
 use crate::bandwidth::{Bandwidth, Bin};
 use crate::block_table::BlockTable;
-use crate::evaluate::{BootEvaluator, Evaluator, Link, Misses};
+use crate::evaluate::{BootEvaluator, BootLink, Evaluator, Misses};
 use crate::knowledge::{ImageKnowledge, Knowledge, OnProgress, RecordedImage, TaskProgress};
 use crate::layers;
 use crate::plans::{Centroid, FirstRead, GroupPlans, ImagePlans, RatedPlan, named};
@@ -258,7 +258,7 @@ fn score(proposal: &Proposal, training: &Training<'_>, aim: &Aim) -> f64 {
             judged.map(|trace| evaluator.evaluate(&order, trace).hit_rate()).sum::<f64>() / count
         }
         Objective::Boot { round_trip, misses, .. } => {
-            let link = Link { bandwidth: aim.bandwidth, round_trip, misses };
+            let link = BootLink { bandwidth: aim.bandwidth, round_trip, misses };
             -BootEvaluator::new(training.block_table, link).evaluate_all(&proposal.items, judged).delay_s()
         }
     }

@@ -6,7 +6,7 @@ use headstart_block::{
     BlockDevice, ByteSize, Digest, Error, ErrorKind, FileSource, PlanItem, ReadAt, Result,
 };
 use headstart_image::new_layer::Packing;
-use headstart_image::optimize::{Form, OptimizeReport, Request, Source, optimize};
+use headstart_image::optimize::{Form, OptimizeReport, OptimizeRequest, Source, optimize};
 use headstart_image::plan_artifact::{self, About, FoundPlan};
 use headstart_image::progress::Progress;
 use headstart_image::reference::Reference;
@@ -66,7 +66,7 @@ impl OrderRequest {
         let chosen = self.chosen(&source, stores)?;
         let lists = self.lists(&chosen.plans)?;
         let request =
-            Request { target: &self.target, plans: &lists, packing: &self.packing, form: self.form };
+            OptimizeRequest { target: &self.target, plans: &lists, packing: &self.packing, form: self.form };
         let made = optimize(&source, &request, stores, progress)?;
         let plan = match self.publish(&made, chosen, stores) {
             Ok(digest) => Some(digest),

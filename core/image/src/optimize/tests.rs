@@ -70,7 +70,7 @@ impl Place {
     ) -> Result<OptimizeReport> {
         let plans: Vec<&[PlanItem]> = plans.iter().map(Vec::as_slice).collect();
         let (target, packing) = (self.image(to), Packing::default());
-        let request = Request { target: &target, plans: &plans, packing: &packing, form };
+        let request = OptimizeRequest { target: &target, plans: &plans, packing: &packing, form };
         optimize(&Source::open(from, self.stores())?, &request, self.stores(), &Silent)
     }
 }
@@ -223,7 +223,7 @@ fn stopped_anywhere_it_leaves_the_stores_as_they_were() {
         ["store:b", "other:b"].into_iter().flat_map(|to| [(to, Form::BootLayer), (to, Form::OneLayer)])
     {
         let target = place.image(target);
-        let request = Request { target: &target, plans: &plans, packing: &packing, form };
+        let request = OptimizeRequest { target: &target, plans: &plans, packing: &packing, form };
         let before = names(place.dir.path());
         let mut stopped = 0;
         for steps in 0.. {

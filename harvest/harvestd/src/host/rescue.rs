@@ -37,7 +37,7 @@ pub enum PartState {
 
 /// One of a host's files, with its damage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct RescuedPart {
     /// The role of the file: `journal`, `table` (wear and bad blocks) or `flash`.
     pub name: String,
     /// The path of the file.
@@ -67,7 +67,7 @@ pub struct Examination {
     /// The version of the journal's format; 0 if the journal could not be read.
     pub journal_version: u32,
     /// The host's files, with their damage.
-    pub parts: Vec<Part>,
+    pub parts: Vec<RescuedPart>,
     /// The vSSDs in the part of the journal that could be read.
     pub vssds: Vec<KnownVssd>,
 }
@@ -138,8 +138,12 @@ pub fn discard_all(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
         Ok(found) => found.examination,
         Err(error) => {
             let faults = vec![error.to_string()];
-            let part =
-                Part { name: "journal".to_owned(), path: journal.clone(), state: PartState::Lost, faults };
+            let part = RescuedPart {
+                name: "journal".to_owned(),
+                path: journal.clone(),
+                state: PartState::Lost,
+                faults,
+            };
             Examination { dir: dir.to_owned(), journal_version: 0, parts: vec![part], vssds: Vec::new() }
         }
     };
@@ -233,7 +237,7 @@ fn known_of(examined: &Examined) -> (Known, Option<Error>) {
     (known, used.err())
 }
 
-fn journal_part(path: PathBuf, examined: &Examined) -> Part {
+fn journal_part(path: PathBuf, examined: &Examined) -> RescuedPart {
     let mut state = PartState::Whole;
     let faults = examined.faults.iter().map(|fault| {
         let (is, text) = match fault {
@@ -262,14 +266,14 @@ fn journal_part(path: PathBuf, examined: &Examined) -> Part {
         text
     });
     let faults = faults.collect();
-    Part { name: "journal".to_owned(), path, state, faults }
+    RescuedPart { name: "journal".to_owned(), path, state, faults }
 }
 
 /// The table of flash, and its replacement.
-fn table_part(path: &Path, geometry: &Geometry, known: &Known) -> (Part, Option<Vec<u8>>) {
+fn table_part(path: &Path, geometry: &Geometry, known: &Known) -> (RescuedPart, Option<Vec<u8>>) {
     let part = |state, fault: Option<String>| {
         let faults = fault.into_iter().collect();
-        Part { name: "table".to_owned(), path: path.to_owned(), state, faults }
+        RescuedPart { name: "table".to_owned(), path: path.to_owned(), state, faults }
     };
     let bad = || {
         let custody = Custody::recover(*geometry, &known.steps).map(|custody| custody.bad());
@@ -296,7 +300,7 @@ fn table_part(path: &Path, geometry: &Geometry, known: &Known) -> (Part, Option<
     }
 }
 
-fn flash_part(path: PathBuf, geometry: &Geometry) -> Part {
+fn flash_part(path: PathBuf, geometry: &Geometry) -> RescuedPart {
     use std::io::{Seek, SeekFrom};
     let len = File::open(&path).and_then(|mut file| file.seek(SeekFrom::End(0)));
     let fault = match len {
@@ -310,7 +314,7 @@ fn flash_part(path: PathBuf, geometry: &Geometry) -> Part {
         Ok(_) => None,
     };
     let state = if fault.is_some() { PartState::Lost } else { PartState::Whole };
-    Part { name: "flash".to_owned(), path, state, faults: fault.into_iter().collect() }
+    RescuedPart { name: "flash".to_owned(), path, state, faults: fault.into_iter().collect() }
 }
 
 fn aside(path: &Path) -> PathBuf {

@@ -40,7 +40,7 @@ pub enum Misses {
 
 /// The modelled link from the store to the host, and the bytes that misses fetch over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct BootLink {
     /// The bandwidth of the link; it is constant.
     pub bandwidth: Bandwidth,
     /// The time from sending a request to the arrival of its first byte, in nanoseconds.
@@ -104,7 +104,7 @@ impl State {
 /// One instance serves one block table and reuses its memory.
 #[derive(Clone, Debug)]
 pub struct BootEvaluator {
-    link: Link,
+    link: BootLink,
     /// The time that a number of slices takes, by that number.
     costs: [RawNanos; 33],
     lens: Vec<u64>,
@@ -125,7 +125,7 @@ impl BootEvaluator {
     /// Makes an evaluator for traces and plans of `block_table`. Blocks that are added to the table later are
     /// ignored.
     #[must_use]
-    pub fn new(block_table: &BlockTable, link: Link) -> Self {
+    pub fn new(block_table: &BlockTable, link: BootLink) -> Self {
         let lens: Vec<_> = (0..).take(block_table.len()).map(|id| block_table.len_of(id)).collect();
         let mut slices = 0;
         let costs = [(); 33].map(|()| {

@@ -27,7 +27,7 @@
 use crate::bandwidth::{Bandwidth, RawNanos};
 use crate::block_table::BlockTable;
 use crate::compact_trace::CompactTrace;
-use crate::evaluate::Link;
+use crate::evaluate::BootLink;
 use crate::slices;
 use headstart_block::{exact, saturating};
 
@@ -163,7 +163,7 @@ pub fn assignment(gains: &[Vec<i64>]) -> i64 {
 /// Returns a lower bound, in nanoseconds, on the delay of any plan on `trace` over `link`. The head of the
 /// module derives it.
 #[must_use]
-pub fn delay_at_least(trace: &CompactTrace, block_table: &BlockTable, link: &Link) -> RawNanos {
+pub fn delay_at_least(trace: &CompactTrace, block_table: &BlockTable, link: &BootLink) -> RawNanos {
     let (mut touched, mut bytes, mut delay) = (vec![0_u32; block_table.len()], 0_u64, 0);
     for fresh in &trace.fresh {
         let read = trace.reads()[fresh.read as usize];

@@ -9,7 +9,7 @@
 
 use crate::block_table::BlockId;
 use crate::compact_trace::CompactTrace;
-use crate::evaluate::{BootEvaluator, Evaluator, Item, Link};
+use crate::evaluate::{BootEvaluator, BootLink, Evaluator, Item};
 use crate::policy::{Aim, Objective, Training};
 use headstart_block::random::Random;
 use headstart_block::{exact, saturating, to_usize};
@@ -62,7 +62,7 @@ impl<'a> Judge<'a> {
         let evaluator = match aim.objective {
             Objective::Hits => Either::Hits(Evaluator::new(training.block_table, aim.bandwidth)),
             Objective::Boot { round_trip, misses, hot } => {
-                let link = Link { bandwidth: aim.bandwidth, round_trip, misses };
+                let link = BootLink { bandwidth: aim.bandwidth, round_trip, misses };
                 let mask = |id| if hot { training.statistics.mask(id, 0.0) } else { u32::MAX };
                 let masks = (0..).take(training.block_table.len()).map(mask).collect();
                 Either::Boot(Box::new(BootEvaluator::new(training.block_table, link)), masks)

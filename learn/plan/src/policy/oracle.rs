@@ -9,7 +9,7 @@
 use crate::best::first_best;
 use crate::block_table::{BlockId, BlockTable};
 use crate::compact_trace::CompactTrace;
-use crate::evaluate::{Link, bound};
+use crate::evaluate::{BootLink, bound};
 use crate::policy::score::{Scorer, Weights};
 use crate::policy::search::{a_move, move_within};
 use crate::policy::{Aim, Judge, Objective, Policy, Proposal, Training};
@@ -53,7 +53,7 @@ impl<'a> Oracle<'a> {
                 Bound::HitRate(bound::hits_at_most(self.test, block_table, aim.bandwidth) as f64 / reads)
             }
             Objective::Boot { round_trip, misses, .. } => {
-                let link = Link { bandwidth: aim.bandwidth, round_trip, misses };
+                let link = BootLink { bandwidth: aim.bandwidth, round_trip, misses };
                 Bound::Delay(bound::delay_at_least(self.test, block_table, &link) as f64 / 1e9)
             }
         }

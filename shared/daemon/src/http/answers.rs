@@ -86,4 +86,4 @@ pub async fn not_here(method: Method, uri: Uri) -> Response {
 }
 
 /// The result of a request handler: the answer, or a [`Refusal`].
-pub type Answer<T> = Result<T, Refusal>;
+pub type ApiAnswer<T> = Result<T, Refusal>;

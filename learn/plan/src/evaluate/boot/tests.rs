@@ -16,7 +16,8 @@ fn score(items: &[(u64, u32)], reads: &[Read], misses: Misses, round_trip: RawNa
     block_table.add(&(0..64).collect::<Vec<_>>());
     let trace = trace(reads, &mut block_table);
     let items: Vec<_> = items.iter().map(|(block, mask)| (block_table.id(*block).unwrap(), *mask)).collect();
-    BootEvaluator::new(&block_table, Link { bandwidth: SLOW, round_trip, misses }).evaluate(&items, &trace)
+    BootEvaluator::new(&block_table, BootLink { bandwidth: SLOW, round_trip, misses })
+        .evaluate(&items, &trace)
 }
 
 #[test]
@@ -92,7 +93,7 @@ proptest! {
             delay += (waits[waits.len() - 1] / 1000) as u32;
         }
         let items: Vec<_> = order.iter().map(|block| (block_table.id(*block).unwrap(), u32::MAX)).collect();
-        let link = Link { bandwidth, round_trip: 0, misses: Misses::Block };
+        let link = BootLink { bandwidth, round_trip: 0, misses: Misses::Block };
         let score = BootEvaluator::new(&block_table, link).evaluate(&items, &recorded);
         prop_assert_eq!(score.delay_ns, u128::from(delay) * 1000);
         prop_assert_eq!(score.bytes % BLOCK_SIZE, 0);

@@ -73,7 +73,7 @@ proptest! {
         block_table.add(&[0, 1, 2, 3, 4]);
         let boot = trace(&reads, &mut block_table);
         for misses in [Misses::Block, Misses::RangeThenRest, Misses::Range] {
-            let link = Link { bandwidth: Bandwidth::mib(rate), round_trip, misses };
+            let link = BootLink { bandwidth: Bandwidth::mib(rate), round_trip, misses };
             let bound = delay_at_least(&boot, &block_table, &link);
             let masks = crate::Statistics::of([&boot]);
             let mut evaluator = BootEvaluator::new(&block_table, link);
