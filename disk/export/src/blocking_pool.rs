@@ -59,7 +59,7 @@ impl BlockingPool {
         queue.threads += 1;
         drop(queue);
         let shared = Arc::clone(&self.0);
-        let spawned = thread::Builder::new().name("slow-lane".to_owned()).spawn(move || shared.work());
+        let spawned = thread::Builder::new().name("blocking-pool".to_owned()).spawn(move || shared.work());
         if let Err(error) = spawned {
             tracing::warn!("no thread for a slow request, others wait for it: {error}");
             let mut queue = self.0.lock();

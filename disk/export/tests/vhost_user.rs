@@ -591,7 +591,7 @@ fn count_panics() -> &'static AtomicUsize {
         let default = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             let thread = std::thread::current();
-            if thread.name().is_some_and(|name| name.starts_with("vhost-") || name == "slow-lane") {
+            if thread.name().is_some_and(|name| name.starts_with("vhost-") || name == "blocking-pool") {
                 PANICS.fetch_add(1, Ordering::SeqCst);
             }
             default(info);

@@ -302,13 +302,13 @@ impl PinManager {
         let _share = by.map(take).transpose()?;
         by.map_or(Ok(()), |by| self.admit(by, order, spec.len))?;
         let store = open_store();
-        let carrier = store.clone().map(RangeFetcher::new);
+        let range_fetcher = store.clone().map(RangeFetcher::new);
         // Opening reads the cache's directory.
         let shared = tokio::task::block_in_place(|| self.swarm.open(&spec, store))?;
         let shared = Arc::new(shared);
         self.keep(order, &shared, by);
         let turns = by.map(|_| &*self.turns);
-        Ok(bring_all(&shared, carrier.as_ref(), &ranges, turns).await)
+        Ok(bring_all(&shared, range_fetcher.as_ref(), &ranges, turns).await)
     }
 
     fn keep(&self, order: &Order, shared: &Arc<SharedBlob>, by: Option<&str>) {
@@ -384,7 +384,7 @@ impl PinManager {
 /// Fetches ranges of whole chunks, in order, and tries missing ones again. Their parts take `turns` with others.
 async fn bring_all(
     shared: &SharedBlob,
-    carrier: Option<&RangeFetcher>,
+    range_fetcher: Option<&RangeFetcher>,
     ranges: &[ByteRange],
     turns: Option<&Semaphore>,
 ) -> CommandOutcome {
@@ -394,13 +394,13 @@ async fn bring_all(
     for attempt in 1..=TRIES {
         let in_vain = AtomicU32::new(0);
         let parts = ranges.iter().copied().flat_map(|range| range.parts(PART));
-        let bringing = parts.take_while(|_| in_vain.load(Ordering::Relaxed) < IN_VAIN).map(async |part| {
+        let fetches = parts.take_while(|_| in_vain.load(Ordering::Relaxed) < IN_VAIN).map(async |part| {
             let turn = match turns {
                 // The semaphore is never closed.
                 Some(turns) => turns.acquire().await.ok(),
                 None => None,
             };
-            if let Err(error) = bring_part(shared, carrier, part).await {
+            if let Err(error) = bring_part(shared, range_fetcher, part).await {
                 let _ = first.set(error.to_string());
             }
             drop(turn);
@@ -409,10 +409,10 @@ async fn bring_all(
                 Some(if came { 0 } else { before.saturating_add(1) })
             });
         });
-        stream::iter(bringing).buffer_unordered(AT_ONCE).for_each(|()| async {}).await;
+        stream::iter(fetches).buffer_unordered(AT_ONCE).for_each(|()| async {}).await;
         done.lacking = missing(shared, ranges);
         // Another host may be about to open it, but that does not take long.
-        let is_hopeless = carrier.is_none() && attempt > 1 && !shared.has_company();
+        let is_hopeless = range_fetcher.is_none() && attempt > 1 && !shared.has_company();
         if done.lacking == 0 || attempt == TRIES || is_hopeless {
             break;
         }
@@ -433,25 +433,29 @@ fn missing(shared: &SharedBlob, ranges: &[ByteRange]) -> u64 {
 
 /// Fetches a part, and the pages of the hash tree that prove it, as far as possible; returns the first error of the
 /// store.
-async fn bring_part(shared: &SharedBlob, carrier: Option<&RangeFetcher>, part: ByteRange) -> Result<()> {
+async fn bring_part(
+    shared: &SharedBlob,
+    range_fetcher: Option<&RangeFetcher>,
+    part: ByteRange,
+) -> Result<()> {
     let mut done = Ok(());
     if let Some(tree) = shared.tree() {
         let mut pages = Vec::new();
         shared.blob().tree_missing(part, &mut |run| pages.push(run));
         for run in pages {
-            let brought = bring_run(tree, carrier, run).await;
+            let brought = bring_run(tree, range_fetcher, run).await;
             done = done.and(brought);
         }
     }
-    let brought = bring_run(shared, carrier, part).await;
+    let brought = bring_run(shared, range_fetcher, part).await;
     done.and(brought)
 }
 
-async fn bring_run(shared: &SharedBlob, carrier: Option<&RangeFetcher>, run: ByteRange) -> Result<()> {
+async fn bring_run(shared: &SharedBlob, range_fetcher: Option<&RangeFetcher>, run: ByteRange) -> Result<()> {
     let mut done = Ok(());
     for range in shared.want(run, Urgency::Background).await {
-        let Some(carrier) = carrier else { continue };
-        match carrier.bring(shared.blob(), range, Urgency::Background).await {
+        let Some(range_fetcher) = range_fetcher else { continue };
+        match range_fetcher.bring(shared.blob(), range, Urgency::Background).await {
             Ok(()) => shared.became_local(range),
             Err(error) => {
                 tracing::debug!(%error, blob = %shared.blob().spec().digest, "cannot be brought ahead of need");

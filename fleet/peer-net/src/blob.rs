@@ -29,7 +29,7 @@ pub(super) struct Blob {
     outboard_of: Option<(u64, Tree)>,
     /// The outboard of its tree; an outboard has none.
     pub(super) tree: Option<Arc<Blob>>,
-    carrier: Mutex<Option<Arc<RangeFetcher>>>,
+    range_fetcher: Mutex<Option<Arc<RangeFetcher>>>,
     /// For an outboard: chunks that could not be checked completely when they came, and their senders. They are here,
     /// but not for others: a host that passes on wrong bytes would be taken for a liar itself.
     unchecked: Mutex<HashMap<u32, PeerId>>,
@@ -85,7 +85,7 @@ impl Blob {
             cached,
             outboard_of: None,
             tree,
-            carrier: Mutex::default(),
+            range_fetcher: Mutex::default(),
             unchecked: Mutex::default(),
             edges: Mutex::default(),
         }
@@ -100,7 +100,7 @@ impl Blob {
             cached,
             outboard_of: Some((data_len, tree)),
             tree: None,
-            carrier: Mutex::default(),
+            range_fetcher: Mutex::default(),
             unchecked: Mutex::default(),
             edges: Mutex::default(),
         }
@@ -151,14 +151,14 @@ impl Blob {
         runs
     }
 
-    pub(super) fn carrier(&self) -> Option<Arc<RangeFetcher>> {
-        self.carrier.lock().clone()
+    pub(super) fn range_fetcher(&self) -> Option<Arc<RangeFetcher>> {
+        self.range_fetcher.lock().clone()
     }
 
-    pub(super) fn set_carrier(&self, carrier: &Arc<RangeFetcher>) {
-        *self.carrier.lock() = Some(Arc::clone(carrier));
+    pub(super) fn set_range_fetcher(&self, range_fetcher: &Arc<RangeFetcher>) {
+        *self.range_fetcher.lock() = Some(Arc::clone(range_fetcher));
         if let Some(tree) = &self.tree {
-            tree.set_carrier(carrier);
+            tree.set_range_fetcher(range_fetcher);
         }
     }
 

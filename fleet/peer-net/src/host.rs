@@ -184,7 +184,7 @@ impl Host {
         self: &Arc<Self>,
         cached: &Arc<CachedBlob>,
         tree: Tree,
-        carrier: Option<&Arc<headstart_disk::RangeFetcher>>,
+        range_fetcher: Option<&Arc<headstart_disk::RangeFetcher>>,
         is_disks: bool,
     ) -> Arc<Blob> {
         let identity =
@@ -194,17 +194,18 @@ impl Host {
             entry.users += 1;
             let blob = Arc::clone(&entry.blob);
             // The store of an order does not replace the one that a disk was attached from.
-            if let Some(carrier) = carrier.filter(|_| is_disks || blob.carrier().is_none()) {
-                blob.set_carrier(carrier);
+            if let Some(range_fetcher) = range_fetcher.filter(|_| is_disks || blob.range_fetcher().is_none())
+            {
+                blob.set_range_fetcher(range_fetcher);
             }
             return blob;
         }
         let outboard = cached.tree().map(|outboard| {
             let blob = Blob::outboard(core.next_blob(), Arc::clone(outboard), identity.len, tree);
-            core.add(self, Arc::new(blob), carrier)
+            core.add(self, Arc::new(blob), range_fetcher)
         });
         let blob = Blob::data(core.next_blob(), Arc::clone(cached), identity.root, outboard);
-        core.add(self, Arc::new(blob), carrier)
+        core.add(self, Arc::new(blob), range_fetcher)
     }
 
     /// An id for a disk that reads.
@@ -305,7 +306,7 @@ impl Host {
         if let Some(before) = core.by_key.get(&key).copied() {
             // The host has restarted: its old connection is dead, although that was not noticed yet.
             core.disconnect(self, before);
-            core.settle(self);
+            core.drain_deferred(self);
         }
         core.last_peer += 1;
         let peer = PeerId(core.last_peer);
@@ -348,14 +349,14 @@ impl Host {
     pub(crate) fn disconnected(self: &Arc<Self>, peer: PeerId) {
         let mut core = self.core();
         core.disconnect(self, peer);
-        core.settle(self);
+        core.drain_deferred(self);
     }
 
     /// Drops a host that has broken the rules, and leaves it alone for a while.
     pub(crate) fn shun(self: &Arc<Self>, peer: PeerId, offence: Offence, what: &str) {
         let mut core = self.core();
         core.shun(self, peer, offence, what);
-        core.settle(self);
+        core.drain_deferred(self);
     }
 
     /// `true` if this host is connected to `key`, or leaves it alone.
@@ -421,7 +422,7 @@ impl Host {
                     let sorry =
                         Message::Reject { request, chunks, why: RejectReason::Missing, others: Vec::new() };
                     core.send(self, link.peer, sorry);
-                    core.settle(self);
+                    core.drain_deferred(self);
                 }
                 return Ok(());
             };

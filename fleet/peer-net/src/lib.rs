@@ -381,8 +381,8 @@ impl Swarm {
         let cached = self.host.cache.blob(blob)?;
         let tree = cached.spec().tree;
         let Some(tree) = tree else { return Ok(SharedBlob { cached, shared: None, tree: None }) };
-        let carrier = store.map(|store| Arc::new(RangeFetcher::new(store)));
-        let blob = self.host.open(&cached, tree, carrier.as_ref(), reader.is_some());
+        let range_fetcher = store.map(|store| Arc::new(RangeFetcher::new(store)));
+        let blob = self.host.open(&cached, tree, range_fetcher.as_ref(), reader.is_some());
         if let Some(reader) = reader {
             self.host.event(Event::ReadBy { blob: blob.id, reader });
         }

@@ -35,10 +35,11 @@ impl SharedBlob {
         if from_store.is_empty() {
             return Ok(());
         }
-        let carrier = self.shared.as_ref().and_then(|shared| shared.blob.carrier());
-        let carrier = carrier.ok_or_else(|| Error::new(ErrorKind::NotFound, "it has no store here"))?;
+        let range_fetcher = self.shared.as_ref().and_then(|shared| shared.blob.range_fetcher());
+        let range_fetcher =
+            range_fetcher.ok_or_else(|| Error::new(ErrorKind::NotFound, "it has no store here"))?;
         for run in from_store {
-            let brought = carrier.bring(&self.cached, run, Urgency::Demand).await;
+            let brought = range_fetcher.bring(&self.cached, run, Urgency::Demand).await;
             self.became_local(run);
             brought?;
         }

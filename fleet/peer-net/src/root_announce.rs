@@ -77,7 +77,7 @@ impl Host {
 impl super::blob::Blob {
     /// The order that names the blob to a root; `None` if it does not come from a store that others reach.
     fn order(&self) -> Option<Order> {
-        let store = self.carrier()?.location().to_owned();
+        let store = self.range_fetcher()?.location().to_owned();
         store.parse::<Location>().ok().filter(Location::is_remote)?;
         let spec = self.cached.spec();
         Some(Order::of(spec.digest, spec.len, spec.tree.as_ref()?, store))

@@ -169,12 +169,12 @@ impl Host {
     pub fn create(&self, name: &str, spec: VssdSpec) -> Result<VssdStatus> {
         self.check()?;
         check_name(name)?;
-        let (id, settled) = {
+        let (id, processed) = {
             let control = &mut *self.control.lock();
             let id = self.create_locked(control, name, &spec)?;
-            (id, self.settle_with(control))
+            (id, self.process_events_locked(control))
         };
-        if let Err(error) = settled.and_then(|()| self.settle()) {
+        if let Err(error) = processed.and_then(|()| self.process_events()) {
             // A caller that is told that there is no room does not find the vSSD there later.
             if let Some(volume) = self.volume(id) {
                 volume.gone.store(true, Ordering::SeqCst);
@@ -477,7 +477,7 @@ impl Host {
             self.save_wear(media::UNSAVED_WEAR);
         }
         self.inbox.lock().extend(events);
-        match self.settle() {
+        match self.process_events() {
             Ok(()) => swap.into_iter().for_each(|job| self.begin(job)),
             // That was reported already.
             Err(error) if error.kind() == ErrorKind::NoSpace => {
@@ -512,7 +512,7 @@ impl Host {
         self.changed.notify_all();
         let volumes = self.volumes.read().clone();
         volumes.values().try_for_each(|volume| volume.flush(&self.log, &self.media))?;
-        self.settle()?;
+        self.process_events()?;
         if self.log.may_take(0).is_ok() {
             self.save_wear(1);
             self.save_clean();

@@ -307,7 +307,7 @@ impl<'a> Fleet<'a> {
             }
             Way::Independent | Way::Local | Way::Swarm(_) => self.attach_all(),
         }
-        self.settle();
+        self.complete_deliveries();
     }
 
     /// Attaches disks from now on; those whose time has passed at once.
@@ -327,7 +327,7 @@ impl<'a> Fleet<'a> {
         {
             self.now = at;
             self.happen(happening);
-            self.settle();
+            self.complete_deliveries();
         }
     }
 
@@ -353,8 +353,8 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Tells each owner the outcome of its delivery.
-    fn settle(&mut self) {
+    /// Notifies each owner of the outcome of its delivery.
+    fn complete_deliveries(&mut self) {
         loop {
             if let Some(serving) = self.net.left() {
                 self.served(serving);

@@ -23,7 +23,7 @@ use crate::layers::{LayerMap, LayerPlans, read_digest};
 use crate::plans::{GroupPlans, ImagePlans};
 use crate::policy::Objective;
 use crate::preprocess::Dropped;
-use crate::train::{Plans, Provenance, Shelf, Whose, choose};
+use crate::train::{PlanCatalog, Plans, Provenance, Whose, choose};
 use crate::zero_shot::Metadata;
 use headstart_block::{Digest, Error, ReadAt, Result};
 use std::collections::BTreeMap;
@@ -175,7 +175,7 @@ fn text_range(reader: &mut Reader<'_>, head: &[u8]) -> Result<Range<usize>> {
     Ok(end - text.len()..end)
 }
 
-impl<S: ReadAt> Shelf for PlanFile<S> {
+impl<S: ReadAt> PlanCatalog for PlanFile<S> {
     type Error = Error;
 
     fn own(&self, key: &RecordedImage) -> Result<Option<Arc<ImagePlans>>> {

@@ -62,7 +62,7 @@ impl LayerMap {
             while !left.is_empty() {
                 let slice = left.offset() / SLICE_SIZE;
                 if shared.as_ref().is_some_and(|(at, _)| *at != slice) {
-                    map.settle(shared.take());
+                    map.assign(shared.take());
                 }
                 let inner_end = left.end() / SLICE_SIZE;
                 if left.offset() % SLICE_SIZE == 0 && inner_end > slice {
@@ -76,12 +76,12 @@ impl LayerMap {
                 left = ByteRange::between(cut, left.end());
             }
         }
-        map.settle(shared);
+        map.assign(shared);
         Ok(map)
     }
 
-    /// Gives a slice to the layer that has most of it.
-    fn settle(&mut self, shared: Option<Shared>) {
+    /// Assigns a slice to the layer that has most of it.
+    fn assign(&mut self, shared: Option<Shared>) {
         let Some((slice, owners)) = shared else { return };
         if let Some((layer, _)) = owners.into_iter().max_by_key(|(layer, bytes)| (*bytes, *layer)) {
             self.push(Run { start: slice, end: slice + 1, layer });

@@ -14,8 +14,8 @@ mod single;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use plans::{PlanCatalog, Whose, choose};
 pub use plans::{Plans, Provenance};
-pub(crate) use plans::{Shelf, Whose, choose};
 
 use crate::bandwidth::{Bandwidth, Bin};
 use crate::block_table::BlockTable;

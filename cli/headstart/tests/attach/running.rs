@@ -314,7 +314,7 @@ fn the_cache_keeps_to_its_size() {
     for _ in 0..2 {
         check_bytes(&scene, "disk.raw", &attached.uri());
     }
-    // The keeper runs every five seconds.
+    // The sync thread runs every five seconds.
     attached.wait_for("eviction", |metrics| {
         metrics.sum("headstart_cache_evicted_bytes_total", &[]) > 0.0
             && metrics.sum("headstart_image_local_bytes", &[]) <= f64::from(6 << 20)

@@ -75,7 +75,7 @@ struct Held {
     gone: HashSet<PeerKey>,
     /// The blob's open state; while these live, this host takes part in it, and its part cannot be evicted.
     shared: Arc<SharedBlob>,
-    carrier: Option<RangeFetcher>,
+    range_fetcher: Option<RangeFetcher>,
     /// The cause, if it is not fetched from its store.
     refused: Option<String>,
     own: Vec<ByteRange>,
@@ -404,7 +404,7 @@ impl PinManager {
 
     fn hold(&self, order: Order, holding: Arc<Holding>, gone: HashSet<PeerKey>) -> Result<Held> {
         let (store, refused) = self.store_of_others(&order);
-        let carrier = store.clone().map(RangeFetcher::new);
+        let range_fetcher = store.clone().map(RangeFetcher::new);
         let shared = Arc::new(self.swarm.open(&order.spec()?, store)?);
         let part = |blob: &SharedBlob| blob.kept(&holding, &gone);
         let (own, of_tree) = (part(&shared), shared.tree().map(part).unwrap_or_default());
@@ -412,7 +412,7 @@ impl PinManager {
         if let Some(tree) = shared.tree() {
             locks.extend(lock(tree.blob(), &of_tree)?);
         }
-        Ok(Held { order, holding, gone, shared, carrier, refused, own, of_tree, _locks: locks })
+        Ok(Held { order, holding, gone, shared, range_fetcher, refused, own, of_tree, _locks: locks })
     }
 
     /// Fetches the missing bytes of these; returns the sum of their lengths and of the bytes that are still missing.
@@ -423,9 +423,9 @@ impl PinManager {
                 lacking.push(bring(Arc::clone(held)));
             }
         }
-        let mut bringing = stream::iter(lacking).buffer_unordered(AT_ONCE);
+        let mut fetches = stream::iter(lacking).buffer_unordered(AT_ONCE);
         let mut why = None;
-        while let Some(failed) = bringing.next().await {
+        while let Some(failed) = fetches.next().await {
             why = why.or(failed);
         }
         let done = parts.iter().map(|held| held.done()).fold(CommandOutcome::default(), CommandOutcome::and);
@@ -511,12 +511,12 @@ impl PinManager {
 
 /// Fetches the missing bytes of a part; returns the cause if some cannot be had.
 async fn bring(held: Arc<Held>) -> Option<String> {
-    let carrier = held.carrier.as_ref();
+    let range_fetcher = held.range_fetcher.as_ref();
     let tree = match held.shared.tree() {
-        Some(tree) => bring_all(tree, carrier, &held.of_tree, None).await,
+        Some(tree) => bring_all(tree, range_fetcher, &held.of_tree, None).await,
         None => CommandOutcome::default(),
     };
-    tree.and(bring_all(&held.shared, carrier, &held.own, None).await).why
+    tree.and(bring_all(&held.shared, range_fetcher, &held.own, None).await).why
 }
 
 /// The blobs of a pinned image.

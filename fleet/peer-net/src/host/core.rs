@@ -114,10 +114,10 @@ impl Core {
         &mut self,
         host: &Arc<Host>,
         blob: Arc<Blob>,
-        carrier: Option<&Arc<headstart_disk::RangeFetcher>>,
+        range_fetcher: Option<&Arc<headstart_disk::RangeFetcher>>,
     ) -> Arc<Blob> {
-        if let Some(carrier) = carrier {
-            blob.set_carrier(carrier);
+        if let Some(range_fetcher) = range_fetcher {
+            blob.set_range_fetcher(range_fetcher);
         }
         let id = blob.id;
         let users = usize::from(!blob.is_outboard());
@@ -126,7 +126,10 @@ impl Core {
         self.blobs.insert(id, entry);
         let local = blob.local_chunks(ByteRange::between(0, blob.len()));
         let (key, len) = (blob.key(), blob.len());
-        self.drive(host, Event::Opened { blob: id, key, len, local: &local, fetchable: carrier.is_some() });
+        self.drive(
+            host,
+            Event::Opened { blob: id, key, len, local: &local, fetchable: range_fetcher.is_some() },
+        );
         self.tell_holding_of_new(host, &blob);
         let mut sharing = Vec::new();
         let mut full = Vec::new();
@@ -147,7 +150,7 @@ impl Core {
             self.drive(host, Event::PeerShares { peer, blob: id });
         }
         full.into_iter().for_each(|peer| self.disconnect(host, peer));
-        self.settle(host);
+        self.drain_deferred(host);
         host.opened.notify_one();
         blob
     }
@@ -179,16 +182,16 @@ impl Core {
         }
         self.drive(host, Event::Closed { blob: blob.id });
         full.into_iter().for_each(|peer| self.disconnect(host, peer));
-        self.settle(host);
+        self.drain_deferred(host);
     }
 
     /// Moves the machine, executes its actions, and feeds it the events that those led to.
     pub(crate) fn drive(&mut self, host: &Arc<Host>, event: Event<'_>) {
         self.step(host, event);
-        self.settle(host);
+        self.drain_deferred(host);
     }
 
-    pub(crate) fn settle(&mut self, host: &Arc<Host>) {
+    pub(crate) fn drain_deferred(&mut self, host: &Arc<Host>) {
         while let Some(deferred) = self.deferred.pop_front() {
             match deferred {
                 Deferred::PeerDown(peer) => self.step(host, Event::PeerDown { peer }),

@@ -74,13 +74,13 @@ impl Host {
     }
 
     async fn fetch_now(&self, blob: &Blob, chunks: Chunks, urgency: Urgency) -> Result<()> {
-        let carrier =
-            blob.carrier().ok_or_else(|| Error::new(ErrorKind::NotFound, "it has no store here"))?;
+        let range_fetcher =
+            blob.range_fetcher().ok_or_else(|| Error::new(ErrorKind::NotFound, "it has no store here"))?;
         let range = chunks.bytes(blob.len());
         let mut missing = 0;
         blob.cached.missing(range, &mut |run| missing += run.len());
         for part in blob.with_proof(range) {
-            carrier.bring(&blob.cached, part, urgency).await?;
+            range_fetcher.bring(&blob.cached, part, urgency).await?;
         }
         self.counts.fetched_bytes.fetch_add(missing, Ordering::Relaxed);
         Ok(())
@@ -88,12 +88,12 @@ impl Host {
 
     /// Fetches parts of a tree that the agent needs and the swarm does not send.
     pub(crate) fn fetch_own(self: &Arc<Self>, tree: &Arc<Blob>, from_store: Vec<Chunks>) {
-        let Some(carrier) = tree.carrier().filter(|_| !from_store.is_empty()) else { return };
+        let Some(range_fetcher) = tree.range_fetcher().filter(|_| !from_store.is_empty()) else { return };
         let (host, tree) = (Arc::clone(self), Arc::clone(tree));
         self.runtime.spawn(async move {
             for chunks in from_store {
                 let range = chunks.bytes(tree.len());
-                match carrier.bring(&tree.cached, range, Urgency::Demand).await {
+                match range_fetcher.bring(&tree.cached, range, Urgency::Demand).await {
                     Ok(()) => host.became_local(&tree, range),
                     Err(error) => {
                         tracing::debug!(%error, blob = %tree.identity.digest, "cannot fetch a hash tree");
@@ -107,7 +107,7 @@ impl Host {
     /// that connect them to the root are fetched first if there is a store: without those no other host gets the
     /// chunks.
     pub(crate) fn became_local(self: &Arc<Self>, blob: &Arc<Blob>, range: ByteRange) {
-        let Some(carrier) = blob.carrier().filter(|_| blob.is_outboard()) else {
+        let Some(range_fetcher) = blob.range_fetcher().filter(|_| blob.is_outboard()) else {
             return self.tell_local(blob, range);
         };
         let whole = blob.local_chunks(range);
@@ -119,7 +119,7 @@ impl Host {
         let (host, blob) = (Arc::clone(self), Arc::clone(blob));
         self.runtime.spawn(async move {
             for part in lacking {
-                if let Err(error) = carrier.bring(&blob.cached, part, Urgency::Background).await {
+                if let Err(error) = range_fetcher.bring(&blob.cached, part, Urgency::Background).await {
                     tracing::debug!(%error, blob = %blob.identity.digest, "cannot fetch what proves a hash tree");
                     break;
                 }

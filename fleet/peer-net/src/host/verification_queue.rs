@@ -85,8 +85,8 @@ impl Host {
         let (_, answer) = self.want(blob, chunks, Urgency::Demand);
         let from_store = answer.await.unwrap_or_else(|_| vec![chunks]);
         for chunks in from_store {
-            let carrier = blob.carrier().ok_or_else(tree_away)?;
-            carrier.bring(&blob.cached, chunks.bytes(blob.len()), Urgency::Demand).await?;
+            let range_fetcher = blob.range_fetcher().ok_or_else(tree_away)?;
+            range_fetcher.bring(&blob.cached, chunks.bytes(blob.len()), Urgency::Demand).await?;
             self.became_local(blob, chunks.bytes(blob.len()));
         }
         Ok(())

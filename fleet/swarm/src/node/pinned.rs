@@ -6,8 +6,8 @@
 //! to the store; and then those after it, which may have it when the store has gone. If some are away, those that come
 //! next may have taken their place.
 //!
-//! If a thousand hosts read the same chunks at once, each chunk is requested from its few keepers five hundred times.
-//! The keepers name hosts that have it from them to those that ask later, as designated fetchers do (`redirect_tree`):
+//! If a thousand hosts read the same chunks at once, each chunk is requested from its few holders five hundred times.
+//! The holders name hosts that have it from them to those that ask later, as designated fetchers do (`redirect_tree`):
 //! otherwise they would have to refuse most, which would ask the store, which may be away.
 //!
 //! A holder's having the chunks that it keeps is no news, and says nothing about reads: the holder is a source, and no
@@ -18,7 +18,7 @@
 
 use crate::event::{PeerId, PeerKey};
 
-/// The keepers of a blob.
+/// The holders of a blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pinned {
     /// The hosts, in order.
@@ -30,7 +30,7 @@ pub(super) struct Pinned {
 }
 
 impl Pinned {
-    /// The keepers as seen by `me`; `None` if there are none.
+    /// The holders as seen by `me`; `None` if there are none.
     pub(super) fn new(me: PeerKey, hosts: &[PeerKey], copies: u32) -> Option<Self> {
         let copies = (copies.max(1) as usize).min(hosts.len());
         let pinned = Self { hosts: hosts.to_vec(), copies, place: None };

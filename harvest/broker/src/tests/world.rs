@@ -419,7 +419,7 @@ impl World {
         assert_eq!(again.snapshot(custody.bad(), |gssd| custody.blocks(gssd)), steps);
     }
 
-    fn settle(&mut self) -> Result<(), Crash> {
+    fn finish_tasks(&mut self) -> Result<(), Crash> {
         while !self.tasks.is_empty() {
             let task = self.random.below(self.tasks.len());
             self.finish(task)?;
@@ -446,12 +446,12 @@ impl World {
 
     /// Deletes all vSSDs: nothing may be left.
     fn end(&mut self) -> Result<(), Crash> {
-        self.settle()?;
+        self.finish_tasks()?;
         let all: Vec<VssdId> = self.broker.vssds.keys().copied().collect();
         for vssd in all {
             self.event(BrokerEvent::Deleted { vssd })?;
         }
-        self.settle()?;
+        self.finish_tasks()?;
         assert!(self.broker.vssds.is_empty() && self.broker.gssds.is_empty() && self.live.is_empty());
         for (block, content) in self.content.iter().enumerate() {
             let block = FlashBlock(u32::try_from(block).unwrap());

@@ -45,7 +45,7 @@ impl Host {
     /// Tells the broker of an event.
     pub(crate) fn notify(&self, event: BrokerEvent) -> Result<()> {
         self.inbox.lock().push(event);
-        self.settle()
+        self.process_events()
     }
 
     /// Does the same as [`Host::notify`] for a fact that holds in any case: on a full disk the broker is told, and the
@@ -71,20 +71,20 @@ impl Host {
     }
 
     /// Has the broker take all events, and does its actions.
-    pub(crate) fn settle(&self) -> Result<()> {
+    pub(crate) fn process_events(&self) -> Result<()> {
         let mut control = self.control.lock();
-        let settled = self.settle_with(&mut control);
+        let processed = self.process_events_locked(&mut control);
         drop(control);
         self.changed.notify_all();
-        if self.inline && settled.is_ok() {
+        if self.inline && processed.is_ok() {
             self.run_jobs();
         }
-        settled
+        processed
     }
 
-    /// Does the same as [`Host::settle`], for a caller that has the control lock; jobs that this causes begin by
-    /// themselves, or are done with the next settling.
-    pub(crate) fn settle_with(&self, control: &mut Control) -> Result<()> {
+    /// Does the same as [`Host::process_events`], for a caller that has the control lock; jobs that this causes begin
+    /// by themselves, or are done with the next call.
+    pub(crate) fn process_events_locked(&self, control: &mut Control) -> Result<()> {
         loop {
             // The broker may be ahead of the journal then.
             self.check()?;

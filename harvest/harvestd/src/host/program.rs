@@ -270,7 +270,7 @@ impl Host {
             };
             match read {
                 Ok(()) => {
-                    volume.suspect_pages.lock().settled((from, page));
+                    volume.suspect_pages.lock().forget((from, page));
                     readable.push((index, to));
                 }
                 Err(error) => self.not_read(volume, (from, page), to, error, &mut unread),
@@ -330,7 +330,7 @@ impl Host {
         let mut bytes = vec![0; size as usize];
         let lost = matches!(media.read(block, page * size, &mut bytes), Err(FlashError::Unreadable(..)));
         if lost {
-            volume.suspect_pages.lock().settled(at);
+            volume.suspect_pages.lock().forget(at);
         }
         lost
     }

@@ -162,11 +162,11 @@ impl Host {
             _lock: held,
         });
         host.recover(known)?;
-        match host.settle() {
+        match host.process_events() {
             Err(error) if error.kind() == ErrorKind::NoSpace && host.check().is_ok() => {
                 tracing::warn!(%error, "steps that were begun before the start are finished later");
             }
-            settled => settled?,
+            processed => processed?,
         }
         Ok(host)
     }

@@ -46,7 +46,7 @@ impl SuspectPages {
     }
 
     /// Forgets a page that was read, or is lost.
-    pub(crate) fn settled(&mut self, at: (FlashBlock, u32)) {
+    pub(crate) fn forget(&mut self, at: (FlashBlock, u32)) {
         self.pages.remove(&at);
     }
 
@@ -91,7 +91,7 @@ mod tests {
                 && !suspect_pages.failed(other, at(9000))
                 && suspect_pages.failed(other, at(9001))
         );
-        suspect_pages.settled(page);
+        suspect_pages.forget(page);
         assert!(!suspect_pages.failed(page, at(9002)));
         // A page that is not tried any more is forgotten.
         assert!(suspect_pages.long(at(30_000)).is_none() && suspect_pages.are_due(at(20_000)));

@@ -165,7 +165,7 @@ fn a_pinned_image_needs_no_store() {
     assert_eq!((same.incomplete, same.store_bytes), (0, 0), "{same:?}");
 }
 
-/// Many hosts want the same chunk of its two keepers at once: none is sent to the store, which is away.
+/// Many hosts want the same chunk of its two holders at once: none is sent to the store, which is away.
 #[test]
 fn holders_of_a_pinned_image_redirect_a_large_fleet_to_each_other() {
     let swarm = SwarmModel { pinned: 2, ..SwarmModel::default() };

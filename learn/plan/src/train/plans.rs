@@ -92,7 +92,7 @@ impl Plans {
 }
 
 /// The place of plans: in memory, or in a file.
-pub(crate) trait Shelf {
+pub(crate) trait PlanCatalog {
     type Error;
 
     /// The plans of an image of which there were traces.
@@ -110,33 +110,33 @@ pub(crate) trait Shelf {
 }
 
 /// The choice of [`Plans::choose_layered`].
-pub(crate) fn choose<S: Shelf>(
-    shelf: &S,
+pub(crate) fn choose<S: PlanCatalog>(
+    catalog: &S,
     key: &RecordedImage,
     metadata: &Metadata,
     map: Option<&LayerMap>,
 ) -> Result<Arc<ImagePlans>, S::Error> {
-    if let Some(own) = shelf.own(key)?.filter(|own| own.reason == ChoiceReason::Trained) {
+    if let Some(own) = catalog.own(key)?.filter(|own| own.reason == ChoiceReason::Trained) {
         return Ok(own);
     }
-    let known = map.map_or(0.0, |map| map.share(|layer| shelf.knows(layer)));
+    let known = map.map_or(0.0, |map| map.share(|layer| catalog.knows(layer)));
     if let Some(map) = map.filter(|_| known >= LAYERS_MIN)
-        && let Some(plans) = of_layers(shelf, map)?
+        && let Some(plans) = of_layers(catalog, map)?
     {
         return Ok(Arc::new(plans));
     }
-    if let Some((reason, whose)) = select(&key.image, metadata, |key| shelf.tier(key)) {
-        return Ok(Arc::new(ImagePlans { reason, groups: shelf.groups(whose)? }));
+    if let Some((reason, whose)) = select(&key.image, metadata, |key| catalog.tier(key)) {
+        return Ok(Arc::new(ImagePlans { reason, groups: catalog.groups(whose)? }));
     }
-    let layers = map.filter(|_| known > 0.0).map(|map| of_layers(shelf, map)).transpose()?.flatten();
+    let layers = map.filter(|_| known > 0.0).map(|map| of_layers(catalog, map)).transpose()?.flatten();
     Ok(Arc::new(layers.unwrap_or_else(ImagePlans::none)))
 }
 
 /// The plans from the knowledge of the layers of a disk.
-fn of_layers<S: Shelf>(shelf: &S, map: &LayerMap) -> Result<Option<ImagePlans>, S::Error> {
+fn of_layers<S: PlanCatalog>(catalog: &S, map: &LayerMap) -> Result<Option<ImagePlans>, S::Error> {
     let mut known = Vec::new();
     for digest in map.layers() {
-        if let Some(layer) = shelf.layer(digest)? {
+        if let Some(layer) = catalog.layer(digest)? {
             known.push((*digest, layer));
         }
     }
@@ -146,7 +146,7 @@ fn of_layers<S: Shelf>(shelf: &S, map: &LayerMap) -> Result<Option<ImagePlans>, 
     Ok(group.map(|group| ImagePlans { reason, groups: vec![group] }))
 }
 
-impl Shelf for Plans {
+impl PlanCatalog for Plans {
     type Error = Infallible;
 
     fn own(&self, key: &RecordedImage) -> Result<Option<Arc<ImagePlans>>, Infallible> {

@@ -154,7 +154,7 @@ impl Vm {
 #[derive(Debug, Default)]
 struct Reclaim {
     blocks: VecDeque<FlashBlock>,
-    afoot: usize,
+    in_flight: usize,
     ended: Duration,
 }
 
@@ -240,13 +240,13 @@ impl Machine {
 
     /// The time at which the last reclaimed block was erased; `None` while some are left.
     pub(super) fn reclaimed(&self) -> Option<Duration> {
-        let done = self.reclaims.values().all(|it| it.blocks.is_empty() && it.afoot == 0);
+        let done = self.reclaims.values().all(|it| it.blocks.is_empty() && it.in_flight == 0);
         done.then(|| self.reclaims.values().map(|it| it.ended).max().unwrap_or_default())
     }
 
     /// Reclaimed blocks that were not erased yet.
     pub(super) fn left(&self) -> u64 {
-        self.reclaims.values().map(|it| (it.blocks.len() + it.afoot) as u64).sum()
+        self.reclaims.values().map(|it| (it.blocks.len() + it.in_flight) as u64).sum()
     }
 
     /// The number of erasures of a block.
@@ -339,7 +339,7 @@ impl Machine {
                 self.worn(block);
                 let channel = self.geometry.channel(block);
                 let reclaim = self.reclaims.entry(channel).or_default();
-                reclaim.afoot -= 1;
+                reclaim.in_flight -= 1;
                 reclaim.ended = self.now;
                 self.reclaim_more(channel);
             }
@@ -367,11 +367,11 @@ impl Machine {
     fn reclaim_more(&mut self, channel: u16) {
         loop {
             let reclaim = self.reclaims.entry(channel).or_default();
-            if reclaim.afoot >= ERASURES {
+            if reclaim.in_flight >= ERASURES {
                 return;
             }
             let Some(block) = reclaim.blocks.pop_front() else { return };
-            reclaim.afoot += 1;
+            reclaim.in_flight += 1;
             self.submit(Class::HarvestCollect, block, Work::Erase, Use::Reclaim { block });
         }
     }
