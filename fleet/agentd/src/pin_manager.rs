@@ -412,7 +412,7 @@ async fn bring_all(
         stream::iter(fetches).buffer_unordered(AT_ONCE).for_each(|()| async {}).await;
         done.lacking = missing(shared, ranges);
         // Another host may be about to open it, but that does not take long.
-        let is_hopeless = range_fetcher.is_none() && attempt > 1 && !shared.has_company();
+        let is_hopeless = range_fetcher.is_none() && attempt > 1 && !shared.has_peers();
         if done.lacking == 0 || attempt == TRIES || is_hopeless {
             break;
         }

@@ -95,7 +95,7 @@ pub(crate) struct Host {
     pub(crate) trust: Trust,
     pub(crate) renewals: Renewals,
     /// Changes when another host begins to share a blob, or stops.
-    pub(crate) company: watch::Sender<()>,
+    pub(crate) peers_changed: watch::Sender<()>,
     core: Mutex<Core>,
     started: Instant,
 }
@@ -131,7 +131,7 @@ impl Host {
             remote_commands: RemoteCommands::default(),
             trust,
             renewals,
-            company: watch::channel(()).0,
+            peers_changed: watch::channel(()).0,
             core: Mutex::new(Core::new(node)),
             started: Instant::now(),
         })
@@ -382,7 +382,7 @@ impl Host {
             peer.shared.insert(number, blob);
             peer.shared_blobs.insert(blob);
             core.drive(self, Event::PeerShares { peer: link.peer, blob });
-            core.look_for_company(self, blob);
+            core.notify_of_peers(self, blob);
         }
         Ok(())
     }
@@ -396,7 +396,7 @@ impl Host {
         }
         if let Some(blob) = peer.shared.remove(&number) {
             peer.shared_blobs.remove(&blob);
-            core.look_for_company(self, blob);
+            core.notify_of_peers(self, blob);
             // Otherwise the host would be asked for it, and taken for a liar.
             let runs = vec![Chunks { first: 0, count: u32::MAX }];
             core.drive(self, Event::Received { peer: link.peer, message: Message::Lost { blob, runs } });
@@ -651,7 +651,7 @@ impl Host {
     }
 
     /// `true` if another host shares a blob.
-    pub(crate) fn has_company(&self, id: BlobId) -> bool {
+    pub(crate) fn has_peers(&self, id: BlobId) -> bool {
         self.core().peers.values().any(|peer| peer.shared_blobs.contains(&id))
     }
 

@@ -628,14 +628,14 @@ impl SharedBlob {
 
     /// Returns `true` if at least one other host exchanges this blob with this host. If `false`, no other host
     /// sends chunks of this blob, and none waits for chunks of it that are fetched here.
-    pub fn has_company(&self) -> bool {
-        self.shared.as_ref().is_some_and(|shared| shared.swarm.host.has_company(shared.blob.id))
+    pub fn has_peers(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.swarm.host.has_peers(shared.blob.id))
     }
 
-    /// A receiver that is notified when the result of [`has_company`](Self::has_company) may have changed.
+    /// A receiver that is notified when the result of [`has_peers`](Self::has_peers) may have changed.
     /// `None` if the blob is never exchanged, because it has no hash tree.
-    pub fn company(&self) -> Option<watch::Receiver<()>> {
-        self.shared.as_ref().map(|shared| shared.swarm.host.company.subscribe())
+    pub fn peers_changed(&self) -> Option<watch::Receiver<()>> {
+        self.shared.as_ref().map(|shared| shared.swarm.host.peers_changed.subscribe())
     }
 
     /// Reports that the disk starts (`true`) or stops (`false`) to preload by a plan. While the disk preloads by a

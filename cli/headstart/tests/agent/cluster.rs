@@ -5,7 +5,7 @@ use crate::attached::PATIENCE;
 use crate::http::ask;
 use crate::images::{Web, can_check_bytes, check_bytes, noisy};
 use crate::scene::Scene;
-use crate::swarm::wait_for_company;
+use crate::swarm::wait_for_peers;
 use headstart_testkit::wait::wait_for_value;
 use serde_json::Value;
 use std::net::TcpStream;
@@ -44,7 +44,7 @@ fn hosts_of_a_cluster_help_each_other_and_nobody_else() {
     let first = a.attach(&format!("vm={} --nbd unix:~/a.sock", web.image()));
     check_bytes(&scene, "disk.raw", first["ready"]["ways"][0]["uri"].as_str().unwrap());
     let second = b.attach(&format!("vm={} --nbd unix:~/b.sock", web.image()));
-    wait_for_company(&b);
+    wait_for_peers(&b);
     check_bytes(&scene, "disk.raw", second["ready"]["ways"][0]["uri"].as_str().unwrap());
     assert!(part(&b)["counters"]["received_bytes"].as_u64() > Some(1 << 20), "{}", part(&b));
     // A host that is added later is equal to the others.

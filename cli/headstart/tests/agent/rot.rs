@@ -5,7 +5,7 @@ use crate::cluster::{knows, wait_for};
 use crate::flipped::flip;
 use crate::images::{Web, can_check_bytes, check_bytes};
 use crate::scene::Scene;
-use crate::swarm::wait_for_company;
+use crate::swarm::wait_for_peers;
 use headstart_testkit::wait::wait_until;
 use serde_json::Value;
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn a_bit_that_flips_in_one_cache_never_reaches_another_host() {
     let b = Agent::start(&scene, "b", &format!("--plain b --listen 127.0.0.1:0 {join}"));
     wait_for("connected", &b, knows("a"));
     let second = b.attach(&format!("vm={} --nbd unix:~/b.sock", web.image()));
-    wait_for_company(&b);
+    wait_for_peers(&b);
     check_bytes(&scene, "disk.raw", uri(&second));
     assert!(metric(&b, "headstart_agent_swarm_received_bytes_total") > 1 << 20);
     assert_eq!(metric(&b, "headstart_agent_swarm_corrupt_chunks_total"), 0);

@@ -25,7 +25,7 @@ fn chunks_of_one_host_are_not_requested_from_the_store_by_the_next() {
         web.image()
     );
     let attached = Attached::start(&scene, &words);
-    wait_for_company(&second);
+    wait_for_peers(&second);
     let before = attached.metrics().sum("headstart_store_bytes_total", &[]);
     check_bytes(&scene, "disk.raw", &attached.uri());
     let metrics = attached.metrics();
@@ -152,7 +152,7 @@ fn shares(agent: &Agent<'_>) -> bool {
 /// Waits until other hosts share all blobs of a host, and its disks know that: a disk without such a host for a second
 /// does not ask, and fetches to the end the ranges that it begins then.
 #[track_caller]
-pub(crate) fn wait_for_company(agent: &Agent<'_>) {
+pub(crate) fn wait_for_peers(agent: &Agent<'_>) {
     wait_for("other hosts share its blobs", PATIENCE, || {
         if shares(agent) { Ok(()) } else { Err(Shown(agent.http("GET /v1/swarm").1)) }
     });
@@ -248,7 +248,7 @@ fn a_root_brings_what_its_agents_have() {
         };
         wait_until(&format!("{name} knows a root"), PATIENCE, knows_root);
         let disk = agent.attach(&format!("vm={} --nbd unix:~/{name}.sock", web.image()));
-        wait_for_company(agent);
+        wait_for_peers(agent);
         check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
     };
     let sent = || web.reads(&scene).sent();
@@ -295,7 +295,7 @@ fn a_root_pushes_chunks_before_they_are_requested() {
     for (name, reads) in [("b", &reads[..]), ("c", &reads[..4])] {
         let agent = Agent::start(&scene, name, &format!("--plain {name} {common} {join}"));
         let disk = agent.attach(&format!("vm={} --policy none --nbd unix:~/{name}.sock", web.image()));
-        wait_for_company(&agent);
+        wait_for_peers(&agent);
         let uri = disk["ready"]["ways"][0]["uri"].as_str().unwrap();
         for at in reads {
             tool(&scene, "qemu-io", &["-r", "-f", "raw", uri, "-c", &format!("read {at} 64k")]);
@@ -324,7 +324,7 @@ fn every_topology_brings_an_image() {
             agent.attach(&format!("vm={} --nbd unix:~/{name}.sock", web.image()))
         };
         let disks = [attach(&agents[0], "a"), attach(&agents[1], "b"), attach(&agents[2], "c")];
-        agents.iter().for_each(wait_for_company);
+        agents.iter().for_each(wait_for_peers);
         let before = web.reads(&scene).sent();
         for disk in &disks {
             check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
@@ -350,7 +350,7 @@ fn a_root_knows_after_a_restart_what_was_asked_of_it() {
         return;
     }
     let disk = agent.attach(&format!("vm={} --nbd unix:~/b.sock", web.image()));
-    wait_for_company(&agent);
+    wait_for_peers(&agent);
     check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
     root.stop();
     let recent = std::fs::read(&path).unwrap();

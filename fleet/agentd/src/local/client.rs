@@ -27,7 +27,7 @@ const OUTGOING_MAX: usize = 4096;
 const WORDS_AT_ONCE: usize = 64;
 
 /// Parts of blobs that no other host has and that were not reported to the agent yet.
-const UNTOLD_MAX: usize = 256;
+const UNREPORTED_MAX: usize = 256;
 
 /// First reads in one message.
 const ACCESSES_AT_ONCE: usize = 1024;
@@ -79,7 +79,7 @@ struct State {
     outgoing: Option<mpsc::Sender<FromDisk>>,
     waiting: HashMap<u64, oneshot::Sender<()>>,
     /// The reports of blobs that no other host has, which are not urgent.
-    untold: Untold,
+    unreported: Unreported,
     /// The disks that boot, by their numbers.
     booting: HashMap<u32, Booting>,
     next_disk: u32,
@@ -105,13 +105,13 @@ struct Joined {
     disks: usize,
     /// The number of them that follow a plan.
     planned: usize,
-    /// `true` if no other host has it, according to the agent.
-    alone: bool,
+    /// `false` if no other host has it, according to the agent.
+    has_peers: bool,
 }
 
 /// The parts that disks fetched and read.
 #[derive(Default)]
-struct Untold {
+struct Unreported {
     local: Vec<Part>,
     read: Vec<Part>,
 }
@@ -142,24 +142,24 @@ impl State {
         blob: &Digest,
         range: ByteRange,
         what: fn(Part) -> FromDisk,
-        later: fn(&mut Untold) -> &mut Vec<Part>,
+        later: fn(&mut Unreported) -> &mut Vec<Part>,
     ) {
         let Some(joined) = self.joined.get(blob) else { return };
         let part = Part::new(joined.number, joined.of_tree, range);
-        if !joined.alone {
+        if joined.has_peers {
             self.say(what(part));
         } else {
-            let parts = later(&mut self.untold);
+            let parts = later(&mut self.unreported);
             note(parts, part);
-            if parts.len() > UNTOLD_MAX {
-                self.send_untold();
+            if parts.len() > UNREPORTED_MAX {
+                self.send_unreported();
             }
         }
     }
 
     /// Sends the delayed reports, first those of local parts.
-    fn send_untold(&mut self) {
-        let Untold { local, read } = std::mem::take(&mut self.untold);
+    fn send_unreported(&mut self) {
+        let Unreported { local, read } = std::mem::take(&mut self.unreported);
         local.into_iter().for_each(|part| _ = self.say(FromDisk::BecameLocal { part }));
         read.into_iter().for_each(|part| _ = self.say(FromDisk::Read { part }));
     }
@@ -327,7 +327,7 @@ impl SwarmClient for AgentSwarm {
             tree: tree.digest,
             disks: 1,
             planned: 0,
-            alone: false,
+            has_peers: true,
         };
         state.say(joined.word());
         state.joined.insert(tree.digest, Joined { of_tree: true, ..joined.clone() });
@@ -342,14 +342,14 @@ impl SwarmClient for AgentSwarm {
             return;
         }
         let (number, tree) = (joined.number, joined.tree);
-        state.send_untold();
+        state.send_unreported();
         state.joined.remove(blob);
         state.joined.remove(&tree);
         state.say(FromDisk::Leave { blob: number });
     }
 
     fn bring<'a>(&'a self, blob: &'a Digest, range: ByteRange, urgency: Urgency) -> BoxFuture<'a, ()> {
-        if self.shared.state().joined.get(blob).is_some_and(|joined| joined.alone) {
+        if self.shared.state().joined.get(blob).is_some_and(|joined| !joined.has_peers) {
             return std::future::ready(()).boxed();
         }
         self.ask(blob, range, urgency).boxed()
@@ -361,12 +361,12 @@ impl SwarmClient for AgentSwarm {
 
     fn became_local(&self, blob: &Digest, range: ByteRange) {
         let word = |part| FromDisk::BecameLocal { part };
-        self.shared.state().say_of(blob, range, word, |untold| &mut untold.local);
+        self.shared.state().say_of(blob, range, word, |unreported| &mut unreported.local);
     }
 
     fn read(&self, blob: &Digest, range: ByteRange) {
         let word = |part| FromDisk::Read { part };
-        self.shared.state().say_of(blob, range, word, |untold| &mut untold.read);
+        self.shared.state().say_of(blob, range, word, |unreported| &mut unreported.read);
     }
 
     fn planned(&self, blob: &Digest, running: bool) {
@@ -413,8 +413,8 @@ impl Shared {
         let mut state = self.state();
         state.outgoing = Some(outgoing);
         // The agent sees in the cache which parts are here.
-        state.untold = Untold::default();
-        state.joined.values_mut().for_each(|joined| joined.alone = false);
+        state.unreported = Unreported::default();
+        state.joined.values_mut().for_each(|joined| joined.has_peers = true);
         for joined in state.joined.values().filter(|joined| !joined.of_tree) {
             state.say(joined.word());
             if joined.planned > 0 {
@@ -432,7 +432,7 @@ impl Shared {
         let waiting = {
             let mut state = self.state();
             state.outgoing = None;
-            state.joined.values_mut().for_each(|joined| joined.alone = false);
+            state.joined.values_mut().for_each(|joined| joined.has_peers = true);
             std::mem::take(&mut state.waiting)
         };
         self.lost.fetch_add(1, Ordering::Relaxed);
@@ -455,13 +455,13 @@ impl Shared {
                     booting.hinted = Some(Hinted { items, disks });
                 }
             }
-            FromAgent::Company { blob, any } => {
+            FromAgent::Peers { blob, any } => {
                 let mut state = self.state();
                 if any {
-                    state.send_untold();
+                    state.send_unreported();
                 }
                 let of_it = state.joined.values_mut().filter(|joined| joined.number == blob);
-                of_it.for_each(|joined| joined.alone = !any);
+                of_it.for_each(|joined| joined.has_peers = any);
             }
             FromAgent::Welcome | FromAgent::Refused { .. } | FromAgent::Pong => {}
         }
@@ -526,7 +526,7 @@ async fn converse(
                 },
                 _ = ticks.tick() => {
                     let Some(shared) = shared.upgrade() else { return Ok(()) };
-                    shared.state().send_untold();
+                    shared.state().send_unreported();
                     let heard = *last.borrow_and_update();
                     asked = asked.filter(|asked| *asked > heard);
                     if shared.state().waiting.is_empty() {

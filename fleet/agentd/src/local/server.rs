@@ -1,7 +1,7 @@
 //! The agent's end.
 
 use super::wire::{
-    DirectoryId, FromAgent, FromDisk, Part, TELLS_OF_COMPANY, UNDERSTOOD, VERSION, receive, send, send_all,
+    DirectoryId, FromAgent, FromDisk, Part, REPORTS_PEERS, UNDERSTOOD, VERSION, receive, send, send_all,
 };
 use crate::stores::{Attached, Stores};
 use headstart_block::{ByteRange, Error, Result};
@@ -37,7 +37,7 @@ const CONNECTIONS_MAX: usize = 16 << 10;
 const WORDS_AT_ONCE: usize = 64;
 
 /// The time without another host that has a blob after which its disks are notified.
-const ALONE: Duration = Duration::from_secs(1);
+const ABSENCE_MIN: Duration = Duration::from_secs(1);
 
 /// The most answers that wait for their disk to take them.
 const ANSWERS_MAX: usize = 1024;
@@ -111,7 +111,7 @@ async fn accept(listener: UnixListener, host: Arc<HostSide>) {
 /// The agent's state of a disk's process.
 struct DiskSide {
     reader: ReaderId,
-    hears_of_company: bool,
+    gets_peer_reports: bool,
     blobs: HashMap<u32, Joined>,
     wants: HashMap<u64, AbortHandle>,
     tasks: JoinSet<u64>,
@@ -153,7 +153,7 @@ async fn serve(mut stream: UnixStream, host: &HostSide) -> Result<()> {
     let hearing = async {
         let mut disk = DiskSide {
             reader: host.swarm.new_reader(),
-            hears_of_company: spoken >= TELLS_OF_COMPANY,
+            gets_peer_reports: spoken >= REPORTS_PEERS,
             blobs: HashMap::new(),
             wants: HashMap::new(),
             tasks: JoinSet::new(),
@@ -175,14 +175,14 @@ async fn serve(mut stream: UnixStream, host: &HostSide) -> Result<()> {
 struct Joined {
     blob: Arc<SharedBlob>,
     /// The task that reports whether other hosts have it.
-    company: Option<AbortHandle>,
+    peer_reports: Option<AbortHandle>,
     /// The attachment, because of which other hosts may name its store meanwhile.
     _attached: Attached,
 }
 
 impl Drop for Joined {
     fn drop(&mut self) {
-        self.company.take().inspect(AbortHandle::abort);
+        self.peer_reports.take().inspect(AbortHandle::abort);
     }
 }
 
@@ -195,39 +195,39 @@ impl Joined {
         answers: &mpsc::Sender<FromAgent>,
     ) -> Self {
         let blob = Arc::new(blob);
-        let telling = blob.company().filter(|_| tells).map(|changes| {
-            tokio::spawn(tell_of_company(number, Arc::clone(&blob), changes, answers.clone())).abort_handle()
+        let peer_reports = blob.peers_changed().filter(|_| tells).map(|changes| {
+            tokio::spawn(report_peers(number, Arc::clone(&blob), changes, answers.clone())).abort_handle()
         });
-        Self { blob, company: telling, _attached: attached }
+        Self { blob, peer_reports, _attached: attached }
     }
 }
 
 /// Reports that no other host has a blob, so that its disk sends no wants and delays its reports; and reports at once
 /// when another host has it.
-async fn tell_of_company(
+async fn report_peers(
     number: u32,
     blob: Arc<SharedBlob>,
     mut changes: watch::Receiver<()>,
     answers: mpsc::Sender<FromAgent>,
 ) -> Option<()> {
     loop {
-        until_company(&blob, &mut changes, false).await?;
+        until_peers(&blob, &mut changes, false).await?;
         // A short absence is not reported, for example when one host goes as another comes, or hosts begin together.
-        if let Ok(there) = timeout(ALONE, until_company(&blob, &mut changes, true)).await {
+        if let Ok(there) = timeout(ABSENCE_MIN, until_peers(&blob, &mut changes, true)).await {
             there?;
             continue;
         }
-        answers.send(FromAgent::Company { blob: number, any: false }).await.ok()?;
-        until_company(&blob, &mut changes, true).await?;
-        answers.send(FromAgent::Company { blob: number, any: true }).await.ok()?;
+        answers.send(FromAgent::Peers { blob: number, any: false }).await.ok()?;
+        until_peers(&blob, &mut changes, true).await?;
+        answers.send(FromAgent::Peers { blob: number, any: true }).await.ok()?;
     }
 }
 
 /// Returns when any other host has the blob (`any`), or none has; `None` if that will not be known any more.
-async fn until_company(blob: &SharedBlob, changes: &mut watch::Receiver<()>, any: bool) -> Option<()> {
+async fn until_peers(blob: &SharedBlob, changes: &mut watch::Receiver<()>, any: bool) -> Option<()> {
     while {
         changes.borrow_and_update();
-        blob.has_company() != any
+        blob.has_peers() != any
     } {
         changes.changed().await.ok()?;
     }
@@ -282,7 +282,7 @@ impl DiskSide {
                 match shared {
                     Ok(shared) => {
                         let attached = host.stores.attach(&origin);
-                        let tells = self.hears_of_company;
+                        let tells = self.gets_peer_reports;
                         let joined = Joined::new(blob, shared, attached, tells, &self.answers);
                         self.blobs.insert(blob, joined);
                     }

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 pub(super) const VERSION: u16 = 3;
 
 /// The least version of disks that the agent notifies whether other hosts have their blobs.
-pub(super) const TELLS_OF_COMPANY: u16 = 3;
+pub(super) const REPORTS_PEERS: u16 = 3;
 
 /// The oldest version that the agent still understands: disks live longer than agents.
 pub(super) const UNDERSTOOD: u16 = 2;
@@ -146,7 +146,7 @@ pub(super) enum FromAgent {
     /// The answer to a ping.
     Pong,
     /// `any` is `true` if any other host has this blob. Until this message, one may have it.
-    Company { blob: u32, any: bool },
+    Peers { blob: u32, any: bool },
 }
 
 pub(super) fn frame(word: &impl Serialize) -> Result<Vec<u8>> {

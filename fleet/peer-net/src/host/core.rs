@@ -344,10 +344,10 @@ impl Core {
     }
 
     /// Notifies waiting tasks after a change of the hosts that share a blob, if at most one shares it now.
-    pub(crate) fn look_for_company(&self, host: &Host, blob: BlobId) {
+    pub(crate) fn notify_of_peers(&self, host: &Host, blob: BlobId) {
         let sharers = self.peers.values().filter(|peer| peer.shared_blobs.contains(&blob));
         if sharers.take(2).count() < 2 {
-            host.company.send_replace(());
+            host.peers_changed.send_replace(());
         }
     }
 
@@ -360,7 +360,7 @@ impl Core {
         peer.link.close();
         host.remote_commands.gone(name);
         host.renewals.gone(name);
-        peer.shared_blobs.iter().for_each(|blob| self.look_for_company(host, *blob));
+        peer.shared_blobs.iter().for_each(|blob| self.notify_of_peers(host, *blob));
         // Not at once: the caller may be executing the actions of the machine.
         self.deferred.push_back(Deferred::PeerDown(name));
     }
