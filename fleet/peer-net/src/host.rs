@@ -46,7 +46,7 @@ use self::whereabouts::Whereabouts;
 use crate::blob::{Blob, Identity, Kept, Late};
 use crate::frame::{self, FrameKind, PROOF};
 use crate::gossip::{Member, Members};
-use crate::outbox::{Lanes, Sending};
+use crate::outbox::{SendGate, Sending};
 use crate::peer_key::key_of;
 use crate::proof;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result, saturating};
@@ -74,7 +74,7 @@ pub(crate) struct Host {
     pub(crate) cache: Arc<Cache>,
     pub(crate) runtime: Handle,
     pub(crate) counts: Counts,
-    pub(crate) lanes: Lanes,
+    pub(crate) send_gate: SendGate,
     pub(crate) verification_queue: VerificationQueue,
     pub(crate) fetches: Fetches,
     pub(crate) hints: HintsSide,
@@ -117,7 +117,7 @@ impl Host {
             cache,
             runtime,
             counts: Counts::default(),
-            lanes: Lanes::default(),
+            send_gate: SendGate::default(),
             verification_queue: VerificationQueue::default(),
             fetches: Fetches::new(node.settings().longest()),
             hints,
@@ -432,7 +432,7 @@ impl Host {
         match &message {
             Message::Reject { request, chunks, .. } => link.refused(*request, *chunks),
             Message::Cancel { request } => {
-                for serve in link.outbox.cancel(*request, &self.lanes) {
+                for serve in link.outbox.cancel(*request, &self.send_gate) {
                     let (peer, request, blob) = (link.peer, serve.request, serve.blob.id);
                     let (chunks, outcome) = (serve.chunks, Served::Well);
                     core.drive(self, Event::Served { peer, request, blob, chunks, outcome });

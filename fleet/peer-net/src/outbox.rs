@@ -2,7 +2,7 @@
 //!
 //! The order is that of [`SendClass`]: urgent bytes first, bytes of prefetches last. Small items are not held back for
 //! long, though: they go between two chunks. Bytes of prefetches wait while urgent bytes are being sent to any host
-//! ([`Lanes`]), because all go out by the same interface; but not for a receiver that takes nothing.
+//! ([`SendGate`]), because all go out by the same interface; but not for a receiver that takes nothing.
 //!
 //! Everything is bounded. The oldest adverts are dropped if there are too many: they are lossy by design. For all other
 //! items, a host that does not read is cut off.
@@ -42,28 +42,28 @@ const SENT_MAX: usize = 8192;
 /// The time, in milliseconds, that bytes of prefetches wait for urgent ones that do not move.
 pub(super) const STALLED_MS: u64 = 50;
 
-/// The urgent chunks on their way to any host.
+/// The gate that holds bytes of prefetches back while urgent chunks are on their way to any host.
 #[derive(Default)]
-pub(super) struct Lanes {
+pub(super) struct SendGate {
     chunks: AtomicUsize,
-    moved_at: AtomicU64,
-    pub(super) free: Notify,
+    last_progress_ms: AtomicU64,
+    pub(super) opened: Notify,
 }
 
-impl Lanes {
+impl SendGate {
     fn enter(&self, chunks: usize, now_ms: u64) {
         if self.chunks.fetch_add(chunks, Ordering::Relaxed) == 0 {
-            self.moved_at.store(now_ms, Ordering::Relaxed);
+            self.last_progress_ms.store(now_ms, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn moved(&self, now_ms: u64) {
-        self.moved_at.store(now_ms, Ordering::Relaxed);
+    pub(super) fn progressed(&self, now_ms: u64) {
+        self.last_progress_ms.store(now_ms, Ordering::Relaxed);
     }
 
     fn leave(&self, chunks: usize) {
         if chunks > 0 && self.chunks.fetch_sub(chunks, Ordering::Relaxed) == chunks {
-            self.free.notify_waiters();
+            self.opened.notify_waiters();
         }
     }
 
@@ -73,14 +73,14 @@ impl Lanes {
     }
 
     /// `true` if bytes of prefetches may go.
-    fn is_free(&self, now_ms: u64) -> bool {
+    fn is_open(&self, now_ms: u64) -> bool {
         self.chunks.load(Ordering::Relaxed) == 0
-            || now_ms.saturating_sub(self.moved_at.load(Ordering::Relaxed)) > STALLED_MS
+            || now_ms.saturating_sub(self.last_progress_ms.load(Ordering::Relaxed)) > STALLED_MS
     }
 }
 
 /// An urgent chunk that is being sent.
-pub(super) struct Moving<'a>(&'a Lanes);
+pub(super) struct Moving<'a>(&'a SendGate);
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
@@ -216,17 +216,17 @@ impl Outbox {
         })
     }
 
-    pub(super) fn serve(&self, serve: Serve, lanes: &Lanes, now_ms: u64) -> Result<(), Overflow> {
+    pub(super) fn serve(&self, serve: Serve, gate: &SendGate, now_ms: u64) -> Result<(), Overflow> {
         self.change(|queues| {
             if serve.request.is_none() && serve.urgency == Urgency::Demand {
-                queues.hurry(&serve, lanes, now_ms);
+                queues.promote(&serve, gate, now_ms);
                 return Ok(());
             }
             let count = serve.chunks.count;
             queues.chunks += u64::from(count);
             match serve.urgency {
                 Urgency::Demand => {
-                    lanes.enter(count as usize, now_ms);
+                    gate.enter(count as usize, now_ms);
                     queues.demand.push_back((serve, 0));
                 }
                 Urgency::Background => queues.background.push_back((serve, 0)),
@@ -236,7 +236,7 @@ impl Outbox {
     }
 
     /// Cancels the rest of a request; returns the chunks that are not sent because of that.
-    pub(super) fn cancel(&self, request: RequestId, lanes: &Lanes) -> Vec<Serve> {
+    pub(super) fn cancel(&self, request: RequestId, gate: &SendGate) -> Vec<Serve> {
         let mut queues = self.lock();
         let (mut cancelled, mut demand, mut all) = (Vec::new(), 0, 0);
         let mut keep = |(serve, done): &(Serve, u32), is_demand: bool| {
@@ -254,12 +254,12 @@ impl Outbox {
         queues.background.retain(|entry| keep(entry, false));
         queues.chunks -= all;
         drop(queues);
-        lanes.leave(demand);
+        gate.leave(demand);
         cancelled
     }
 
     /// Puts the next small items into `buf`, and returns what follows them.
-    pub(super) fn next(&self, buf: &mut Vec<u8>, lanes: &Lanes, now_ms: u64) -> Next {
+    pub(super) fn next(&self, buf: &mut Vec<u8>, gate: &SendGate, now_ms: u64) -> Next {
         let mut queues = self.lock();
         if queues.closed {
             return Next::Closed;
@@ -283,19 +283,19 @@ impl Outbox {
         if !buf.is_empty() {
             return Next::Small;
         }
-        if queues.background.is_empty() || lanes.is_free(now_ms) {
+        if queues.background.is_empty() || gate.is_open(now_ms) {
             return queues.chunk(false);
         }
         Next::Nothing { held_back: true }
     }
 
     /// Closes the queues: they accept and give out nothing any more.
-    pub(super) fn close(&self, lanes: &Lanes) {
+    pub(super) fn close(&self, gate: &SendGate) {
         let mut queues = self.lock();
         let left = queues.demand.iter().map(|(serve, done)| (serve.chunks.count - done) as usize).sum();
         *queues = Queues { closed: true, ..Queues::default() };
         drop(queues);
-        lanes.leave(left);
+        gate.leave(left);
         self.ready.notify_one();
     }
 
@@ -335,13 +335,13 @@ impl Queues {
     }
 
     /// Moves up a push that has become urgent, if it has not gone.
-    fn hurry(&mut self, serve: &Serve, lanes: &Lanes, now_ms: u64) {
+    fn promote(&mut self, serve: &Serve, gate: &SendGate, now_ms: u64) {
         let is_it = |(known, _): &(Serve, u32)| {
             (known.request, known.blob.id, known.chunks) == (None, serve.blob.id, serve.chunks)
         };
         let Some(at) = self.background.iter().position(is_it) else { return };
         let Some((known, done)) = self.background.remove(at) else { return };
-        lanes.enter(known.chunks.count.saturating_sub(done) as usize, now_ms);
+        gate.enter(known.chunks.count.saturating_sub(done) as usize, now_ms);
         self.demand.push_back((Serve { urgency: Urgency::Demand, ..known }, done));
     }
 

@@ -320,7 +320,7 @@ impl Core {
             return;
         };
         let serve = Serve { request, blob: Arc::clone(&entry.blob), chunks, urgency };
-        if let Err(Overflow) = peer.link.outbox.serve(serve, &host.lanes, host.now_ms()) {
+        if let Err(Overflow) = peer.link.outbox.serve(serve, &host.send_gate, host.now_ms()) {
             self.cut_off(host, name);
         }
     }
@@ -356,7 +356,7 @@ impl Core {
         if self.by_key.get(&peer.link.key) == Some(&name) {
             self.by_key.remove(&peer.link.key);
         }
-        peer.link.outbox.close(&host.lanes);
+        peer.link.outbox.close(&host.send_gate);
         peer.link.close();
         host.remote_commands.gone(name);
         host.renewals.gone(name);

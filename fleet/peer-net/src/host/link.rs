@@ -255,7 +255,7 @@ impl Link {
             written = &mut writer => (written.unwrap_or(Ok(())), true),
             () = self.closed() => (Ok(()), false),
         };
-        self.outbox.close(&host.lanes);
+        self.outbox.close(&host.send_gate);
         // The last frames are sent, but not for long.
         if !has_written && tokio::time::timeout(Duration::from_millis(200), &mut writer).await.is_err() {
             writer.abort();
@@ -358,10 +358,10 @@ impl Link {
         let mut buf = Vec::new();
         loop {
             buf.clear();
-            match self.outbox.next(&mut buf, &host.lanes, host.now_ms()) {
+            match self.outbox.next(&mut buf, &host.send_gate, host.now_ms()) {
                 Next::Chunk(sending) => {
                     let put = if sending.was_sent { Ok(0) } else { put_chunk(&mut buf, &sending) };
-                    let moving = host.lanes.sending(&sending);
+                    let moving = host.send_gate.sending(&sending);
                     send(host, &mut stream, &buf, Some(sending.serve.urgency)).await.map_err(lost)?;
                     drop(moving);
                     if let Ok(bytes) = put {
@@ -378,7 +378,7 @@ impl Link {
                     let waited = tokio::time::timeout(pause, async {
                         tokio::select! {
                             () = ready => {}
-                            () = host.lanes.free.notified(), if held_back => {}
+                            () = host.send_gate.opened.notified(), if held_back => {}
                         }
                     });
                     if waited.await.is_err() && !held_back {
@@ -438,7 +438,7 @@ async fn send(
         }
         bytes = &bytes[sent..];
         if urgency == Some(Urgency::Demand) {
-            host.lanes.moved(host.now_ms());
+            host.send_gate.progressed(host.now_ms());
         }
     }
     Ok(())

@@ -100,12 +100,12 @@ fn is_cancelled(actions: &[Action]) -> bool {
 /// A read waits for one chunk of a request without urgency. When that chunk has come, the others may take their time:
 /// their sender is not silent.
 #[test]
-fn the_rest_of_what_was_hurried_comes_when_it_is_its_turn() {
+fn the_rest_of_what_was_promoted_comes_when_it_is_its_turn() {
     let mut one = agent();
     let sent = asked(&one.want(1, Chunks { first: 8, count: 4 }, Urgency::Background));
     let [(request, ..)] = sent[..] else { panic!("{sent:?}") };
-    let hurried = asked(&one.want(2, Chunks::one(10), Urgency::Demand));
-    assert_eq!(hurried, [(request, Chunks::one(10), Urgency::Demand)]);
+    let promoted = asked(&one.want(2, Chunks::one(10), Urgency::Demand));
+    assert_eq!(promoted, [(request, Chunks::one(10), Urgency::Demand)]);
     one.wait(50);
     let (chunks, outcome) = (Chunks::one(10), Came::Kept);
     let came = one.tell(Event::Came { peer: OTHER, request, chunks, outcome });
@@ -118,7 +118,7 @@ fn the_rest_of_what_was_hurried_comes_when_it_is_its_turn() {
 
 /// The same if the chunk that a read waits for comes without a request.
 #[test]
-fn the_rest_of_what_was_hurried_and_came_unasked_comes_when_it_is_its_turn() {
+fn the_rest_of_what_was_promoted_and_came_unasked_comes_when_it_is_its_turn() {
     let mut one = agent();
     one.want(1, Chunks { first: 8, count: 4 }, Urgency::Background);
     one.want(2, Chunks::one(10), Urgency::Demand);
