@@ -110,7 +110,7 @@ impl Stop {
     }
 
     /// Ends the process, unless it serves.
-    fn lose_patience(&self) {
+    fn end_by_force(&self) {
         if self.computes.load(Ordering::Relaxed) {
             cut_off("interrupted", 1);
         } else if !self.serves.load(Ordering::Relaxed) {
@@ -176,7 +176,7 @@ impl Terminal {
                 let is_asked = flags.asked.load(Ordering::Relaxed);
                 tokio::select! {
                     is_interrupt = next => flags.signalled(is_interrupt),
-                    () = tokio::time::sleep(flags.grace()), if is_asked => flags.lose_patience(),
+                    () = tokio::time::sleep(flags.grace()), if is_asked => flags.end_by_force(),
                 }
             }
         };

@@ -25,7 +25,7 @@ mod images;
 mod tools;
 
 use crate::agent::Agent;
-use crate::attached::{Attached, PATIENCE};
+use crate::attached::{Attached, TIMEOUT};
 use crate::images::{Web, noisy};
 use crate::tools::installed;
 use headstart_testkit::wait::{wait_for_value, wait_until};
@@ -73,14 +73,14 @@ fn measure() {
     };
     let mut disks = [attach("a"), attach("b")];
     let hosts = [&first, &second];
-    wait_until("the hosts share their blobs", PATIENCE, || hosts.iter().all(|host| shares(host)));
+    wait_until("the hosts share their blobs", TIMEOUT, || hosts.iter().all(|host| shares(host)));
     // They exchange their first messages.
     let in_two_seconds = || {
         let before = moved();
         std::thread::sleep(Duration::from_secs(2));
         moved() - before
     };
-    wait_for_value("rest", PATIENCE, in_two_seconds, |moved| *moved <= 2 * BYTES_MAX);
+    wait_for_value("rest", TIMEOUT, in_two_seconds, |moved| *moved <= 2 * BYTES_MAX);
     let mut worked = || -> Vec<u128> {
         let pairs = hosts.iter().zip(&mut disks);
         pairs.map(|(host, disk)| worked_ms(host.id()) + worked_ms(disk.process().id())).collect()

@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
 /// The longest wait at the end for threads that wait for others.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs `work` on `threads` threads of this name, until it ends, however long that takes after a request to stop. Then
 /// reports the time that it ran, and prints `farewell` for people.
@@ -36,7 +36,7 @@ pub(crate) fn run(
         .build()
         .map_err(|e| Error::io("cannot start threads", e))?;
     let ended = work(&runtime);
-    runtime.shutdown_timeout(PATIENCE);
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     ended?;
     Ok(Box::new(Ended { ran_s: started.elapsed().as_secs(), farewell }))
 }

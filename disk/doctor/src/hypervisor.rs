@@ -14,7 +14,7 @@ use std::time::Duration;
 const FEATURE: &str = "kvm";
 
 /// The time for the guest; one that works takes less than a second.
-const PATIENCE: Duration = Duration::from_secs(5);
+const GUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The program of the boot sector: `mov al, 0x10; out 0xf4, al; hlt; jmp -3`.
 const CODE: [u8; 7] = [0xb0, 0x10, 0xe6, 0xf4, 0xf4, 0xeb, 0xfd];
@@ -54,7 +54,7 @@ pub(crate) fn kvm() -> HostFinding {
         }
         Ok(Trial::TookTooLong) => {
             let detail =
-                format!("/dev/kvm is there, but a guest did not run within {} s", PATIENCE.as_secs());
+                format!("/dev/kvm is there, but a guest did not run within {} s", GUEST_TIMEOUT.as_secs());
             HostFinding::new(FEATURE, Availability::No, detail).remedy("use QEMU's own emulation: -accel tcg")
         }
         Ok(Trial::Ended(status)) => HostFinding::new(
@@ -90,5 +90,5 @@ fn run_guest(qemu: &Path) -> std::io::Result<Trial> {
     ]);
     command.args(["-display", "none", "-serial", "none", "-monitor", "none"]);
     command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1", "-drive", &disk]);
-    Ok(run(&mut command, PATIENCE))
+    Ok(run(&mut command, GUEST_TIMEOUT))
 }

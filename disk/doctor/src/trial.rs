@@ -12,11 +12,11 @@ pub(crate) enum Trial {
     NotStarted,
 }
 
-/// Runs `command` with all its streams closed, and kills it when it takes longer than `patience`.
-pub(crate) fn run(command: &mut Command, patience: Duration) -> Trial {
+/// Runs `command` with all its streams closed, and kills it when it takes longer than `timeout`.
+pub(crate) fn run(command: &mut Command, timeout: Duration) -> Trial {
     let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut child) = command.spawn() else { return Trial::NotStarted };
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Trial::Ended(status),

@@ -30,7 +30,7 @@
 //!
 //! # The end
 //!
-//! A server that stops fails requests that wait for remote bytes, lets the rest finish for [`STOP_PATIENCE`],
+//! A server that stops fails requests that wait for remote bytes, lets the rest finish for [`STOP_TIMEOUT`],
 //! and unmounts. If a program still has the file open, changes through memory maps are written, the connection is cut
 //! (the program gets errors) and the mount point freed. A server that is killed leaves a mount point that says
 //! "Transport endpoint is not connected"; the next start at the same place clears it away (`mount`). Only root can cut
@@ -48,7 +48,7 @@ mod tree;
 use self::image::Image;
 use self::mount::{Mount, Unmounted};
 use self::tree::Tree;
-use crate::{Export, STOP_PATIENCE, Server, SocketAccess};
+use crate::{Export, STOP_TIMEOUT, Server, SocketAccess};
 use fuser::{INodeNo, Notifier, Session, SessionACL};
 use headstart_block::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
@@ -164,7 +164,7 @@ impl FuseServer {
     fn shut_down(&self) -> Result<()> {
         let Some(mut mount) = self.mount.lock().take() else { return Ok(()) };
         self.image.give_up_waiting();
-        let idle = self.image.wait_idle(STOP_PATIENCE);
+        let idle = self.image.wait_idle(STOP_TIMEOUT);
         // With a request that does not end, an unmount could wait for ever.
         let unmounted = if idle { mount.unmount() } else { Ok(Unmounted::Busy) };
         let unmounted = match unmounted {
@@ -192,7 +192,7 @@ impl FuseServer {
             let _ = done.send(mount::sync_file(&path));
         };
         let started = thread::Builder::new().name("fuse-sync".to_owned()).spawn(sync).is_ok();
-        if started && !matches!(synced.recv_timeout(STOP_PATIENCE), Ok(Ok(()))) {
+        if started && !matches!(synced.recv_timeout(STOP_TIMEOUT), Ok(Ok(()))) {
             let path = self.path.display();
             tracing::warn!("{path}: changes that its users made through memory maps may be lost");
         }

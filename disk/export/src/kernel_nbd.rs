@@ -17,7 +17,7 @@
 //! * This module was not tried on a real kernel yet, because the machines of the tests have no nbd module. Tests cover
 //!   the refusals and, with a stand-in for `nbd-client`, attaching and detaching a device.
 
-use crate::{Export, STOP_PATIENCE, Server, host_cache, tool};
+use crate::{Export, STOP_TIMEOUT, Server, host_cache, tool};
 use headstart_block::{Error, ErrorKind, Result, SECTOR_SIZE};
 use parking_lot::Mutex;
 use std::fs;
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The longest time that `nbd-client` may take to connect or to disconnect.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(15);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The settings for attaching a disk to the kernel's NBD driver as `/dev/nbdN`.
 #[derive(Clone, Debug)]
@@ -210,7 +210,7 @@ impl KernelNbd {
         let mut refused = None;
         for number in host.candidates(settings.device.as_deref())? {
             let device = host.dev.join(format!("nbd{number}"));
-            match tool::run(&client, &connect_line(socket, &device, export, settings), CLIENT_PATIENCE) {
+            match tool::run(&client, &connect_line(socket, &device, export, settings), CLIENT_TIMEOUT) {
                 Ok(()) => {
                     let read_only = export.device.is_read_only();
                     let server = Mutex::new(Some(server));
@@ -235,7 +235,7 @@ impl KernelNbd {
     /// Checks that the kernel has the disk, and no pages of another.
     fn check_attached(&self, size: u64) -> Result<()> {
         let device = self.device();
-        if let Err(error) = host_cache::drop_pages(&device, STOP_PATIENCE) {
+        if let Err(error) = host_cache::drop_pages(&device, STOP_TIMEOUT) {
             return Err(Error::io("cannot drop what the host still has of another disk", error)
                 .about(device.display()));
         }
@@ -252,11 +252,11 @@ impl KernelNbd {
         let server = self.server.lock().take();
         let Some(server) = server else { return Ok(()) };
         let device = self.device();
-        let dropped = host_cache::drop_pages(&device, STOP_PATIENCE).map_err(|error| {
+        let dropped = host_cache::drop_pages(&device, STOP_TIMEOUT).map_err(|error| {
             Error::io("cannot write back what the host holds of it", error).about(device.display())
         });
         let args = ["-d".to_owned(), device.display().to_string()];
-        let detached = tool::run(&self.client, &args, CLIENT_PATIENCE);
+        let detached = tool::run(&self.client, &args, CLIENT_TIMEOUT);
         let stopped = server.stop();
         // Nothing of a read-only disk can be lost.
         let dropped = if self.read_only { Ok(()) } else { dropped };

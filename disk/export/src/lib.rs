@@ -18,7 +18,7 @@
 //! * A write is durable before the flush after it is answered: a server calls [`BlockDevice::flush`] and holds no
 //!   writes back itself.
 //! * A client that breaks its protocol, vanishes or stalls harms only itself.
-//! * Stopping is bounded: no new work is taken, requests in flight get [`STOP_PATIENCE`] to finish, the device is
+//! * Stopping is bounded: no new work is taken, requests in flight get [`STOP_TIMEOUT`] to finish, the device is
 //!   flushed, and the sockets, files and devices that the server made are gone.
 
 mod account_names;
@@ -43,7 +43,7 @@ use std::time::Duration;
 
 /// The maximum duration for which a server that stops waits for requests in flight. It is long enough for a
 /// local disk to finish all requests of a client. A read that waits for an unreachable store is abandoned.
-pub const STOP_PATIENCE: Duration = Duration::from_secs(5);
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A disk that a server offers to clients, with its name and the clients that may use it.
 #[derive(Clone)]
@@ -101,7 +101,7 @@ pub trait Server: Send + Sync {
     /// server serves. Errors of single clients and requests do not count: they are answered and logged.
     fn failed(&self) -> Option<Error>;
 
-    /// Stops the server: accepts no new requests, gives those in flight at most [`STOP_PATIENCE`] to finish,
+    /// Stops the server: accepts no new requests, gives those in flight at most [`STOP_TIMEOUT`] to finish,
     /// flushes the devices, and removes the sockets, mounts or devices that it created.
     ///
     /// # Errors

@@ -66,7 +66,7 @@ pub use private::PrivateServer;
 pub use tls::TlsSettings;
 
 use crate::complaints::complain;
-use crate::{Export, Leftover, STOP_PATIENCE, Server, SocketAccess};
+use crate::{Export, Leftover, STOP_TIMEOUT, Server, SocketAccess};
 use address::Listener;
 use connection_registry::{ConnectionRegistry, Limits};
 use disk::ExportState;
@@ -202,7 +202,7 @@ impl NbdServer {
     }
 
     /// Stops serving the export `name`: no client can choose it any more, requests in flight have
-    /// [`STOP_PATIENCE`] to finish, then its clients are disconnected and the disk is flushed. Returns
+    /// [`STOP_TIMEOUT`] to finish, then its clients are disconnected and the disk is flushed. Returns
     /// `false` if there is no such export.
     ///
     /// # Errors
@@ -213,7 +213,7 @@ impl NbdServer {
             Some(exports.remove(at))
         });
         let Some(state) = taken else { return Ok(false) };
-        if !self.registry.disconnect(&state, STOP_PATIENCE) {
+        if !self.registry.disconnect(&state, STOP_TIMEOUT) {
             tracing::warn!(export = name, "requests in flight were given up");
         }
         flush(&state)?;
@@ -239,7 +239,7 @@ impl NbdServer {
             return Ok(());
         };
         self.listener.close();
-        let finished = self.registry.drain(STOP_PATIENCE);
+        let finished = self.registry.drain(STOP_TIMEOUT);
         if !finished {
             tracing::warn!(uri = self.uri(), "requests in flight were given up");
         }

@@ -53,7 +53,7 @@ const BACKLOG: i32 = 128;
 const MARK: &str = "headstart-socket-1";
 
 /// The time for which a lock on a mark that another process holds is waited for.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest file that is taken for a mark, in bytes.
 const MARK_MAX: u64 = 256;
@@ -342,7 +342,7 @@ impl Mark {
     /// Opens the mark for the socket at `path`, and makes it if it does not exist, once no other process holds it.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if another process holds it for longer than [`LOCK_PATIENCE`], otherwise the error of
+    /// [`ErrorKind::Conflict`] if another process holds it for longer than [`LOCK_TIMEOUT`], otherwise the error of
     /// the operating system.
     fn lock(path: &Path) -> Result<Self> {
         let name = path.file_name().ok_or_else(|| Error::invalid("cannot be a socket's path"))?;
@@ -350,7 +350,7 @@ impl Mark {
         hidden.push(name);
         hidden.push(".headstart");
         let mark = path.with_file_name(hidden);
-        let locked = try_within(LOCK_PATIENCE, || Self::try_lock(&mark));
+        let locked = try_within(LOCK_TIMEOUT, || Self::try_lock(&mark));
         let locked = locked.map_err(|e| Error::io("cannot make a socket there", e))?;
         locked.ok_or_else(|| is_held(&mark))
     }
@@ -427,7 +427,7 @@ fn is_held(mark: &Path) -> Error {
     let cause = format!(
         "another process holds the lock of {}, the mark of that socket, for more than {} s",
         mark.display(),
-        LOCK_PATIENCE.as_secs()
+        LOCK_TIMEOUT.as_secs()
     );
     let word = shell_word(&mark.to_string_lossy());
     Error::new(ErrorKind::Conflict, cause).remedy(format!(

@@ -7,7 +7,7 @@
 //!
 //! Some kernels ([`probe`] knows them) crash when a ublk device is made; the process that made it can then not even be
 //! killed. So the kernel's release is checked first, the device is made by a separate thread, and no other thread waits
-//! for that thread longer than [`CREATION_PATIENCE`].
+//! for that thread longer than [`CREATION_TIMEOUT`].
 //!
 //! # Dangers
 //!
@@ -30,7 +30,7 @@ use headstart_block::exact;
 use std::time::Duration;
 
 /// The maximum duration for which a server waits until the kernel has created a device; after it, starting fails.
-pub const CREATION_PATIENCE: Duration = Duration::from_secs(15);
+pub const CREATION_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The settings for serving a disk as a block device of the kernel's ublk driver.
 #[derive(Clone, Debug)]

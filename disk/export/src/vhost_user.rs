@@ -45,7 +45,7 @@ mod tests;
 
 use crate::complaints::complain;
 use crate::socket::{self, Leftover, SocketAccess, SocketFile};
-use crate::{Export, STOP_PATIENCE, Server};
+use crate::{Export, STOP_TIMEOUT, Server};
 use blk::Target;
 use headstart_block::{Error, Result, exact};
 use owner::Owner;
@@ -320,7 +320,7 @@ impl Shared {
         }
     }
 
-    /// Ends all sessions, within [`STOP_PATIENCE`] for requests in flight and as long again for stuck ones.
+    /// Ends all sessions, within [`STOP_TIMEOUT`] for requests in flight and as long again for stuck ones.
     fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         // This would fail only at the end of the count, which is far.
@@ -330,11 +330,11 @@ impl Shared {
         #[expect(clippy::disallowed_methods, reason = "a real wait for real threads")]
         let since = Instant::now();
         for link in &links {
-            link.wait_closed(&|| link.is_gone() || since.elapsed() >= STOP_PATIENCE);
+            link.wait_closed(&|| link.is_gone() || since.elapsed() >= STOP_TIMEOUT);
         }
         links.iter().for_each(|link| link.hang_up());
         let busy = |sessions: &mut Sessions| !sessions.links.is_empty();
-        if self.ended.wait_while_for(&mut self.lock(), busy, STOP_PATIENCE).timed_out() {
+        if self.ended.wait_while_for(&mut self.lock(), busy, STOP_TIMEOUT).timed_out() {
             tracing::warn!("{}: a request is stuck in the disk; it is left behind", self.target.name);
         }
     }

@@ -19,7 +19,7 @@ const DISKS: usize = 200;
 const KIB_MAX: usize = 512;
 
 /// The longest wait until threads without work have ended, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A disk of ones that takes no memory.
 struct Ones;
@@ -78,7 +78,7 @@ fn idle_disks_cost_little() {
     let seen = || (status("Threads").saturating_sub(threads), status("VmRSS").saturating_sub(memory) / DISKS);
     // The threads of their work end after a while, and give their memory back.
     let (_, each) =
-        wait_for_value("two threads a disk, and little memory in KiB", PATIENCE, seen, |(threads, each)| {
+        wait_for_value("two threads a disk, and little memory in KiB", TIMEOUT, seen, |(threads, each)| {
             *threads == 2 * DISKS && *each < KIB_MAX
         });
     let _ = writeln!(std::io::stderr(), "an idle disk takes {each} KiB");
@@ -86,5 +86,5 @@ fn idle_disks_cost_little() {
         drop(client);
         server.stop().unwrap();
     }
-    wait_for_value("no thread is left", PATIENCE, || status("Threads"), |now| *now == threads);
+    wait_for_value("no thread is left", TIMEOUT, || status("Threads"), |now| *now == threads);
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const SIZE: usize = 3 << 20;
 const CONNECTIONS: usize = 4;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A disk, its server, the disk as another process sees it, and the number of losses that were noticed.
 struct Scene {
@@ -189,7 +189,7 @@ fn a_flush_waits_for_the_disk_and_for_nobody_else() {
         let remote = Arc::clone(&remote);
         move || remote.flush()
     });
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while disk.deeds().last() != Some(&Deed::FlushBegins) {
         assert!(Instant::now() < until, "the flush does not begin");
         std::thread::yield_now();
@@ -212,7 +212,7 @@ fn a_closed_connection_ends_all_requests() {
         let remote = Arc::clone(&remote);
         move || remote.flush()
     });
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while disk.deeds().last() != Some(&Deed::FlushBegins) {
         assert!(Instant::now() < until, "the flush does not begin");
         std::thread::yield_now();
@@ -223,7 +223,7 @@ fn a_closed_connection_ends_all_requests() {
     assert!(remote.write_at(&[1; 512], 0).is_err(), "it is cut off");
     assert!(server.connect().is_err());
     disk.hold_flush(false);
-    assert!(server.end(PATIENCE), "nothing is under way any more");
+    assert!(server.end(TIMEOUT), "nothing is under way any more");
     assert_ne!(disk.content()[0], 1);
 }
 

@@ -22,7 +22,7 @@ use vhost_frontend::{FLUSH, Guest, IN, IOERR, OK, OUT, Shape};
 use vm_memory::{Bytes, GuestAddress};
 
 const SIZE: usize = 4 << 20;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Bytes that depend on their place.
 fn pattern() -> Vec<u8> {
@@ -81,7 +81,7 @@ fn many_requests_at_a_time_are_answered_each_for_itself() {
         }
         queue.kick();
         for _ in 0..slots {
-            queue.wait(PATIENCE).expect("an answer in time");
+            queue.wait(TIMEOUT).expect("an answer in time");
         }
         for (slot, (kind, at, len, place, is_bad, number)) in (0..slots).zip(expected) {
             assert_eq!(queue.status(slot), if is_bad { IOERR } else { OK }, "{kind} {at} {len}");

@@ -25,7 +25,7 @@ use vhost_frontend::{
 };
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server over a disk in memory.
 struct Served {
@@ -203,7 +203,7 @@ fn a_flush_covers_answered_writes_and_holds_up_nobody() {
     assert_eq!(guest.queues[0].request(IN, 0, &[(data, 512)]), OK);
     assert!(!served.disk.deeds().contains(&Deed::Flushed));
     served.disk.hold_flush(false);
-    assert_eq!(guest.queues[0].wait(PATIENCE), Some((7, 1)));
+    assert_eq!(guest.queues[0].wait(TIMEOUT), Some((7, 1)));
     assert_eq!(guest.queues[0].status(7), OK);
     let deeds = served.disk.deeds();
     let write = deeds.iter().position(|deed| *deed == Deed::Write(bytes(0, 4096))).unwrap();
@@ -241,7 +241,7 @@ fn queues_work_side_by_side() {
                     }
                     queue.kick();
                     for _ in 0..32 {
-                        let (slot, len) = queue.wait(PATIENCE).expect("an answer");
+                        let (slot, len) = queue.wait(TIMEOUT).expect("an answer");
                         assert_eq!((queue.status(slot), len), (OK, 4097));
                         let got = get(memory, buffers + u64::from(slot) * 4096, 4096);
                         let from = usize::try_from(sectors[usize::from(slot)]).unwrap() * 512;
@@ -273,7 +273,7 @@ fn a_read_that_waits_holds_up_no_other() {
     }
     served.disk.bring();
     for _ in 40..48 {
-        let (slot, _) = guest.queues[0].wait(PATIENCE).unwrap();
+        let (slot, _) = guest.queues[0].wait(TIMEOUT).unwrap();
         assert_eq!(guest.queues[0].status(slot), OK);
     }
     assert!(get(&guest.memory, data, 3 << 20) == content[..3 << 20]);
@@ -296,7 +296,7 @@ fn large_reads_may_be_answered_in_any_order() {
         served.disk.until_waiting(usize::from(round % 8 != 3));
         served.disk.bring();
         for _ in 0..8 {
-            let (slot, _) = guest.queues[0].wait(PATIENCE).unwrap();
+            let (slot, _) = guest.queues[0].wait(TIMEOUT).unwrap();
             let status = guest.queues[0].status(slot);
             assert_eq!(status, if slot == 3 { IOERR } else { OK }, "slot {slot}");
         }
@@ -348,7 +348,7 @@ fn requests_in_flight_survive_the_server() {
     served.start();
     served.disk.bring();
     guest.reconnect(&served.path);
-    let mut slots = [0, 0].map(|_| guest.queues[0].wait(PATIENCE).expect("an answer").0);
+    let mut slots = [0, 0].map(|_| guest.queues[0].wait(TIMEOUT).expect("an answer").0);
     slots.sort_unstable();
     assert_eq!(slots, [3, 9]);
     assert_eq!([3, 9].map(|slot| guest.queues[0].status(slot)), [OK, OK]);
@@ -380,14 +380,14 @@ fn a_ring_that_is_stopped_answers_first_and_goes_on_later() {
     guest.queues[0].kick();
     assert_eq!(guest.queues[0].wait(Duration::from_millis(50)), None);
     guest.start_queue(0);
-    assert_eq!(guest.queues[0].wait(PATIENCE), Some((2, 513)));
+    assert_eq!(guest.queues[0].wait(TIMEOUT), Some((2, 513)));
     // Disabled and enabled again, without a stop.
     guest.frontend.set_vring_enable(0, false).unwrap();
     guest.queues[0].submit(3, IN, 0, &[(data, 512)]);
     guest.queues[0].kick();
     assert_eq!(guest.queues[0].wait(Duration::from_millis(50)), None);
     guest.frontend.set_vring_enable(0, true).unwrap();
-    assert_eq!(guest.queues[0].wait(PATIENCE), Some((3, 513)));
+    assert_eq!(guest.queues[0].wait(TIMEOUT), Some((3, 513)));
 }
 
 struct Changes(Arc<AtomicUsize>);
@@ -563,7 +563,7 @@ fn a_broken_queue_is_given_up_and_told() {
         spoil(&mut guest.queues[0]);
         guest.queues[0].offer(0);
         guest.queues[0].kick();
-        assert!(sleep_on(&guest.queues[0].error, PATIENCE), "case {number}");
+        assert!(sleep_on(&guest.queues[0].error, TIMEOUT), "case {number}");
         assert_eq!(guest.queues[1].request(IN, 0, &[(data, 512)]), OK, "case {number}");
         // After a reset of the device it works again.
         vhost::VhostBackend::get_vring_base(&guest.frontend, 0).unwrap();
@@ -579,7 +579,7 @@ fn a_broken_queue_is_given_up_and_told() {
         guest.queues[0].avail_idx += skip;
         guest.queues[0].offer(head);
         guest.queues[0].kick.write(1).unwrap();
-        assert!(sleep_on(&guest.queues[0].error, PATIENCE), "head {head}");
+        assert!(sleep_on(&guest.queues[0].error, TIMEOUT), "head {head}");
     }
 }
 
@@ -655,7 +655,7 @@ fn memory_that_is_shortened_ends_its_rings_alone() {
         let data = guest.data;
         guest.queues[0].submit(0, kind, 0, &[(data, 4096)]);
         guest.queues[0].kick();
-        assert!(sleep_on(&guest.queues[0].error, PATIENCE), "kind {kind}: the front end is not told");
+        assert!(sleep_on(&guest.queues[0].error, TIMEOUT), "kind {kind}: the front end is not told");
         assert_eq!(others.read(4096, 512).unwrap(), content[4096..4608]);
     }
     assert_eq!(served.guest().read(0, 8192).unwrap(), content[..8192]);

@@ -23,7 +23,7 @@ const WRITTEN_TO: u16 = 2000;
 const MESSAGE: &[u8] = b"the disk was read through shared memory\r\n\0";
 
 /// The longest wait for the firmware, 4 MiB of memory and 60 instructions, emulated, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A boot sector: load sector `READ_FROM` to 0x7e00, store it as sector `WRITTEN_TO`, print it up to its first 0,
 /// power off. If the disk fails, it powers off at once.
@@ -108,7 +108,7 @@ fn qemu_boots_from_it_twice() {
             let _ = out.read_to_end(&mut text);
             let _ = sender.send(text);
         });
-        let text = printed.recv_timeout(PATIENCE);
+        let text = printed.recv_timeout(TIMEOUT);
         let _ = child.kill();
         child.wait().unwrap();
         let text = text.expect("QEMU ends in time");

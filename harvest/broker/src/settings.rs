@@ -17,7 +17,7 @@ pub struct BrokerSettings {
     pub redate_every: Duration,
     /// Number of consecutive forecasts, at least 1, that must say that a lender needs its flash back before a
     /// leased gSSD is taken back. A gSSD in the pool goes back at the first such forecast.
-    pub patience: u32,
+    pub forecasts_to_reclaim: u32,
     /// `true` to take a leased gSSD back also if its lender is forecast to need bandwidth but no capacity.
     /// `false` by default: the lender's I/O has priority on its channels anyway, and only the harvest VM
     /// becomes slower.
@@ -42,7 +42,7 @@ impl Default for BrokerSettings {
             grain: Grain::default(),
             per_home: 1,
             redate_every: Duration::from_secs(15 * 60),
-            patience: 1,
+            forecasts_to_reclaim: 1,
             reclaim_for_bandwidth: false,
             regrow_percent: Some(25),
             overstay: None,
@@ -52,19 +52,19 @@ impl Default for BrokerSettings {
 }
 
 impl BrokerSettings {
-    /// Returns the settings that hosts use: the defaults, with `patience` at `u32::MAX`. So forecasts never take a
+    /// Returns the settings that hosts use: the defaults, with `forecasts_to_reclaim` at `u32::MAX`. So forecasts never take a
     /// leased gSSD back: until the lender needs the flash at once, it uses the margin that was kept back from its
     /// forecasts.
     #[must_use]
     pub fn of_hosts() -> Self {
-        Self { patience: u32::MAX, ..Self::default() }
+        Self { forecasts_to_reclaim: u32::MAX, ..Self::default() }
     }
 
     /// The settings with senseless values replaced by the nearest sensible ones.
     pub(crate) fn sane(mut self) -> Self {
         self.grain = self.grain.sane();
         self.per_home = self.per_home.max(1);
-        self.patience = self.patience.max(1);
+        self.forecasts_to_reclaim = self.forecasts_to_reclaim.max(1);
         self.redate_every = self.redate_every.max(Duration::from_secs(1));
         self
     }

@@ -48,10 +48,10 @@ impl Broker {
         // It is a bound on what is taken back: no more than that is lent.
         let short: (u16, u32) = (saturating(short.0), saturating(short.1));
         let low = short.1 > 0 || (short.0 > 0 && self.settings.reclaim_for_bandwidth);
-        let patience = self.settings.patience;
+        let forecasts_to_reclaim = self.settings.forecasts_to_reclaim;
         let Some(vssd) = self.vssds.get_mut(&lender) else { return };
         vssd.low = if low { vssd.low + 1 } else { 0 };
-        let leased = vssd.low >= patience;
+        let leased = vssd.low >= forecasts_to_reclaim;
         if short != (0, 0) {
             let of_leased = if self.settings.reclaim_for_bandwidth { short } else { (0, short.1) };
             self.withdraw_some(now, lender, short, leased.then_some(of_leased), Why::Forecast, out);

@@ -154,12 +154,12 @@ impl Saver {
         Ok(Self { stop: Mutex::new(Some(stop)), ended: Mutex::new(ended), directory, counts })
     }
 
-    /// Makes the thread write all traces a last time and end, and waits for its end, at most for `patience`. Returns
+    /// Makes the thread write all traces a last time and end, and waits for its end, at most for `timeout`. Returns
     /// `true` if the thread has ended, `false` if it is still writing.
-    pub fn stop(&self, patience: Duration) -> bool {
+    pub fn stop(&self, timeout: Duration) -> bool {
         *self.stop.lock() = None;
         let ended = self.ended.lock();
-        let ended = matches!(ended.recv_timeout(patience), Err(RecvTimeoutError::Disconnected));
+        let ended = matches!(ended.recv_timeout(timeout), Err(RecvTimeoutError::Disconnected));
         if !ended {
             tracing::warn!(
                 "{}: takes no traces in time: the last were not waited for",

@@ -14,7 +14,7 @@ pub use crate::metrics::Metrics;
 
 /// The time limit for disks to become ready, and for the process to end. It is much longer than either takes,
 /// even on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process of `headstart attach` that serves one or more disks. It is killed when this value is dropped.
 pub struct Attached {
@@ -36,7 +36,7 @@ impl Attached {
     #[track_caller]
     pub fn of(command: &mut Command) -> Self {
         let mut process = Process::start(command);
-        let line = process.line("that it is ready", PATIENCE, |line| line.starts_with("{\"disks\""));
+        let line = process.line("that it is ready", TIMEOUT, |line| line.starts_with("{\"disks\""));
         Self { process, ready: serde_json::from_str(&line).unwrap() }
     }
 
@@ -61,19 +61,19 @@ impl Attached {
         self.process.said()
     }
 
-    /// Waits until the process has printed a warning, and returns the first one. Panics after [`PATIENCE`] or
+    /// Waits until the process has printed a warning, and returns the first one. Panics after [`TIMEOUT`] or
     /// if the process ends.
     #[track_caller]
     pub fn warning(&mut self) -> String {
-        self.process.line("a warning", PATIENCE, |line| line.starts_with("headstart: warning: "))
+        self.process.line("a warning", TIMEOUT, |line| line.starts_with("headstart: warning: "))
     }
 
     /// Waits until the process has printed a warning that contains `part`, and returns the first one. Panics
-    /// after [`PATIENCE`] or if the process ends.
+    /// after [`TIMEOUT`] or if the process ends.
     #[track_caller]
     pub fn warning_with(&mut self, part: &str) -> String {
         let is_it = |line: &str| line.starts_with("headstart: warning: ") && line.contains(part);
-        self.process.line(part, PATIENCE, is_it)
+        self.process.line(part, TIMEOUT, is_it)
     }
 
     /// Sends SIGTERM, waits for the end of the process, and returns the report that it printed. Panics if the
@@ -87,7 +87,7 @@ impl Attached {
     #[track_caller]
     pub fn detach_by(mut self, signal: Signal) -> Value {
         self.process.signal(signal);
-        let status = self.process.end(PATIENCE);
+        let status = self.process.end(TIMEOUT);
         assert_eq!(status.code(), Some(0), "{}", self.process);
         let said = self.process.said();
         assert!(!said.contains("panicked"), "{said}");
@@ -104,10 +104,10 @@ impl Attached {
     }
 
     /// Requests the metrics repeatedly until `wanted` returns `true` for them, and returns them. After
-    /// [`PATIENCE`], panics with the text `what`, which names the condition, and the last page.
+    /// [`TIMEOUT`], panics with the text `what`, which names the condition, and the last page.
     #[track_caller]
     pub fn wait_for(&self, what: &str, wanted: impl Fn(&Metrics) -> bool) -> Metrics {
-        wait_for(what, PATIENCE, || {
+        wait_for(what, TIMEOUT, || {
             let metrics = self.metrics();
             if wanted(&metrics) { Ok(metrics) } else { Err(Shown(metrics.text)) }
         })
@@ -133,7 +133,7 @@ pub fn image_options(line: &Value) -> String {
 fn get(url: &str) -> String {
     let (host, path) = url.strip_prefix("http://").and_then(|rest| rest.split_once('/')).unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     write!(stream, "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

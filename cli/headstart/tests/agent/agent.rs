@@ -1,6 +1,6 @@
 //! A running agent, and its disks.
 
-use crate::attached::PATIENCE;
+use crate::attached::TIMEOUT;
 use crate::http::ask;
 use crate::scene::{Scene, run_tool};
 use headstart_testkit::process::Process;
@@ -33,7 +33,7 @@ impl<'s> Agent<'s> {
     #[track_caller]
     fn run(command: &mut Command) -> (Process, Value) {
         let mut process = Process::start(command);
-        let line = process.line("that it is ready", PATIENCE, |line| line.starts_with("{\"name\""));
+        let line = process.line("that it is ready", TIMEOUT, |line| line.starts_with("{\"name\""));
         (process, serde_json::from_str(&line).unwrap())
     }
 
@@ -67,7 +67,7 @@ impl<'s> Agent<'s> {
     /// Waits for a line of its output.
     #[track_caller]
     pub(crate) fn line(&mut self, part: &str) -> String {
-        self.process.line(part, PATIENCE, |line| line.contains(part))
+        self.process.line(part, TIMEOUT, |line| line.contains(part))
     }
 
     /// All its output so far.
@@ -81,13 +81,13 @@ impl<'s> Agent<'s> {
 
     #[track_caller]
     pub(crate) fn stop(&mut self) {
-        assert_eq!(self.process.stop(PATIENCE).code(), Some(0), "{}", self.process);
+        assert_eq!(self.process.stop(TIMEOUT).code(), Some(0), "{}", self.process);
     }
 
     /// Waits until it has ended by the signal that it got. A second signal would end it at once.
     #[track_caller]
     pub(crate) fn ends(&mut self) {
-        assert_eq!(self.process.end(PATIENCE).code(), Some(0), "{}", self.process);
+        assert_eq!(self.process.end(TIMEOUT).code(), Some(0), "{}", self.process);
     }
 
     /// `--agent` with its socket.
@@ -115,7 +115,7 @@ impl<'s> Agent<'s> {
     /// The only disk, once it is as `wanted`.
     #[track_caller]
     pub(crate) fn disk_that(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        wait_for(what, PATIENCE, || match self.disks().as_slice() {
+        wait_for(what, TIMEOUT, || match self.disks().as_slice() {
             [disk] if wanted(disk) => Ok(disk.clone()),
             disks => Err(disks.to_vec()),
         })
@@ -130,7 +130,7 @@ impl<'s> Agent<'s> {
     #[track_caller]
     pub(crate) fn http(&self, request: &str) -> (u16, String) {
         let stream = UnixStream::connect(self.scene.path(&format!("{}/agent.sock", self.name))).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         ask(stream, request)
     }
 }

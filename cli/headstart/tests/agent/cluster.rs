@@ -1,7 +1,7 @@
 //! Hosts with certificates, as `headstart swarm init` sets them up; errors of a set-up are reported.
 
 use crate::agent::Agent;
-use crate::attached::PATIENCE;
+use crate::attached::TIMEOUT;
 use crate::http::ask;
 use crate::images::{Web, can_check_bytes, check_bytes, noisy};
 use crate::scene::Scene;
@@ -21,7 +21,7 @@ pub(crate) fn part(agent: &Agent<'_>) -> Value {
 
 #[track_caller]
 pub(crate) fn wait_for(what: &str, agent: &Agent<'_>, is_so: impl Fn(&Value) -> bool) {
-    wait_for_value(what, PATIENCE, || part(agent), is_so);
+    wait_for_value(what, TIMEOUT, || part(agent), is_so);
 }
 
 pub(crate) fn knows(name: &'static str) -> impl Fn(&Value) -> bool {

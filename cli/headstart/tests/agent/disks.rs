@@ -1,7 +1,7 @@
 //! Attaching, detaching, listing, watching; requests that cannot work; processes that die.
 
 use crate::agent::{Agent, copy_of_program};
-use crate::attached::PATIENCE;
+use crate::attached::TIMEOUT;
 use crate::http::ask;
 use crate::images::{Web, can_check_bytes, check_bytes, noisy, tool};
 use crate::scene::{CommandRun, Scene};
@@ -105,9 +105,9 @@ fn disks_are_watched() {
         |words: &str| Process::start(&mut scene.command(&format!("disk watch {words} {}", agent.option())));
     let (mut all, mut two) = (watch(""), watch("two --json"));
     // It may be attached later.
-    two.line("that it is not there", PATIENCE, |line| line.contains("no disk that is called `two`"));
+    two.line("that it is not there", TIMEOUT, |line| line.contains("no disk that is called `two`"));
     let line = |watching: &mut Process, start: &str| {
-        watching.line(start, PATIENCE, |line| line.starts_with(start));
+        watching.line(start, TIMEOUT, |line| line.starts_with(start));
     };
     line(&mut all, "one: serving, process ");
     agent.attach("file://~/store:v1 --as two --nbd unix:~/2.sock");
@@ -123,16 +123,16 @@ fn disks_are_watched() {
         assert_eq!(disk["name"], "two");
         disk["state"] == "serving"
     };
-    two.line("that it is served", PATIENCE, is_two);
+    two.line("that it is served", TIMEOUT, is_two);
     agent.kill();
     agent.again();
     agent.detach("one");
     line(&mut all, "one: detached");
     agent.detach("two");
     line(&mut all, "two: detached");
-    two.line("that it is detached", PATIENCE, |line| line.contains("\"state\":\"detached\""));
+    two.line("that it is detached", TIMEOUT, |line| line.contains("\"state\":\"detached\""));
     for mut watching in [all, two] {
-        assert_eq!(watching.stop(PATIENCE).code(), Some(0), "{watching}");
+        assert_eq!(watching.stop(TIMEOUT).code(), Some(0), "{watching}");
     }
 }
 
@@ -155,7 +155,7 @@ fn goes_on_after_its_process_died(way: &str) {
     }
     let mut agent = Agent::start(&scene, "a", "");
     let mut events = UnixStream::connect(scene.path("a/agent.sock")).unwrap();
-    events.set_read_timeout(Some(PATIENCE)).unwrap();
+    events.set_read_timeout(Some(TIMEOUT)).unwrap();
     write!(events, "GET /v1/events HTTP/1.1\r\nHost: agent\r\n\r\n").unwrap();
     let mut events = BufReader::new(events).lines();
     assert!(events.next().unwrap().unwrap().contains("200"));
@@ -208,7 +208,7 @@ fn clients_of_a_detached_disk_are_counted() {
     let agent = Agent::start(&scene, "a", "");
     let client = || {
         let mut client = UnixStream::connect(scene.path("d.sock")).unwrap();
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.set_read_timeout(Some(TIMEOUT)).unwrap();
         // The server's greeting; the client's flags and the choice of the only export; the server's answer about it.
         client.read_exact(&mut [0; 18]).unwrap();
         client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
@@ -239,13 +239,13 @@ fn an_agent_without_credentials_in_its_environment_says_so() {
     command.env("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1");
     secrets.iter().for_each(|name| _ = command.env_remove(name));
     let mut agent = Process::start(&mut command);
-    agent.line("that it is ready", PATIENCE, |line| line.starts_with("{\"name\""));
+    agent.line("that it is ready", TIMEOUT, |line| line.starts_with("{\"name\""));
     let words = "attach s3://images/vm:v1 --nbd unix:~/d.sock --agent ~/a/agent.sock";
     let mut command = scene.command(words);
     secrets.iter().for_each(|name| _ = command.env(name, "here"));
     let parts = ["no credentials", "set AWS_ACCESS_KEY_ID", "that of the agent, not that of this command"];
     CommandRun::of(words, &mut command).fails(&parts);
-    assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
+    assert_eq!(agent.stop(TIMEOUT).code(), Some(0), "{agent}");
 }
 
 /// The cause of an end, and of a start that is not possible, is in the log and in the list.
@@ -295,7 +295,7 @@ fn an_agent_that_ends_starts_no_process_again() {
     let own = Value::from(agent.id());
     signal(&own, Signal::STOP);
     signal(&disk["pid"], Signal::TERM);
-    wait_until("the disk's process has ended", PATIENCE, || !agent.is_served("vm"));
+    wait_until("the disk's process has ended", TIMEOUT, || !agent.is_served("vm"));
     signal(&own, Signal::TERM);
     signal(&own, Signal::CONT);
     agent.ends();
@@ -318,7 +318,7 @@ fn a_detach_that_an_agent_died_in_is_finished_by_the_next() {
     vm["detaching"] = true.into();
     fs::write(&record, vm.to_string()).unwrap();
     agent.again();
-    wait_for_value("the disk is detached", PATIENCE, || agent.disks(), Vec::is_empty);
+    wait_for_value("the disk is detached", TIMEOUT, || agent.disks(), Vec::is_empty);
     assert!(!scene.path("d.sock").exists());
 }
 

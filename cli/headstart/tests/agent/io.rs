@@ -2,7 +2,7 @@
 //! are still on their way from a slow store.
 
 use crate::agent::{Agent, copy_of_program};
-use crate::attached::PATIENCE;
+use crate::attached::TIMEOUT;
 use crate::images::{Web, noisy};
 use crate::scene::Scene;
 use crate::tools::{find, installed, skipped};
@@ -106,7 +106,7 @@ fn nobody_notices(way: &str, engine: &[String]) {
     ]);
     let mut fio = Process::start(&mut command);
     let pause_max = comes_and_goes(&scene, &mut agent, &disk, || fio.is_running());
-    assert_eq!(fio.end(PATIENCE).code(), Some(0), "{fio}");
+    assert_eq!(fio.end(TIMEOUT).code(), Some(0), "{fio}");
     let report: Value = serde_json::from_slice(&scene.bytes("fio.json")).unwrap();
     let job = &report["jobs"][0];
     assert_eq!(job["error"], 0);

@@ -2,7 +2,7 @@
 //! missing host, a certificate that ends.
 
 use crate::agent::Agent;
-use crate::attached::PATIENCE;
+use crate::attached::TIMEOUT;
 use crate::cluster::{knows, part, start, wait_for};
 use crate::images::noisy;
 use crate::scene::Scene;
@@ -28,9 +28,9 @@ fn an_agent_reports_that_its_host_has_joined_the_swarm() {
         address(&a)
     );
     let mut b = Process::start(&mut scene.command(&words));
-    let first = b.line("where it listens", PATIENCE, |line| line.starts_with("b "));
+    let first = b.line("where it listens", TIMEOUT, |line| line.starts_with("b "));
     assert!(first.starts_with("b listens for other hosts at 127.0.0.1:"), "{first}");
-    b.line("that it is in the swarm", PATIENCE, |line| line == "b is in the swarm: connected to a");
+    b.line("that it is in the swarm", TIMEOUT, |line| line == "b is in the swarm: connected to a");
     let status = scene.ok(&format!("swarm status {}", a.option())).stdout;
     assert!(status.contains("\nits certificate is valid until 2"), "{status}");
     // Neither has a disk, and nothing is pinned.
@@ -110,7 +110,7 @@ fn of_two_hosts_of_one_name_others_know_which_is_connected() {
         address(&a)
     );
     let mut twin = Process::start(&mut scene.command(&words));
-    let first = twin.line("where it listens", PATIENCE, |line| line.starts_with("b "));
+    let first = twin.line("where it listens", TIMEOUT, |line| line.starts_with("b "));
     let elsewhere = first.split_once(" at ").unwrap().1.split(';').next().unwrap().to_owned();
     let is_told = |part: &Value| {
         let others = part["unconnected"].as_array().unwrap().iter();
@@ -131,7 +131,7 @@ fn of_two_hosts_of_one_name_others_know_which_is_connected() {
         assert_eq!(b_is_at, [&serde_json::json!(address(&b))], "{part}");
         std::thread::sleep(Duration::from_millis(100));
     }
-    twin.line("that it is refused", PATIENCE, |line| line.contains("two hosts are called `b`"));
+    twin.line("that it is refused", TIMEOUT, |line| line.contains("two hosts are called `b`"));
     assert!(!twin.said().contains("is in the swarm"), "{}", twin.said());
     twin.kill();
     wait_for("alone again", &a, |part| !is_told(part));

@@ -1,7 +1,7 @@
 //! A disk of an agent keeps its image while its process is dead.
 
 use crate::agent::Agent;
-use crate::attached::PATIENCE;
+use crate::attached::TIMEOUT;
 use crate::disk::noise;
 use crate::images::tool;
 use crate::scene::Scene;
@@ -32,7 +32,7 @@ fn a_detached_disk_leaves_no_file_in_its_store_and_a_stopped_one_keeps_it() {
     let pid = fs::read_to_string(scene.path("a/disks/vm.pid")).unwrap();
     kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), Signal::TERM).unwrap();
     let has_said = || fs::read_to_string(scene.path("a/disks/vm.out")).unwrap().contains("{\"reads\"");
-    wait_until("the disk's process has ended", PATIENCE, || has_said() && !agent.is_served("vm"));
+    wait_until("the disk's process has ended", TIMEOUT, || has_said() && !agent.is_served("vm"));
     assert_eq!(leases(&scene), 1);
     agent.again();
     let disk = agent.disk_that("serving", |disk| disk["state"] == "serving");
@@ -64,7 +64,7 @@ fn a_disk_that_is_started_again_finds_its_image() {
     for _ in 0..4 {
         let before = agent.disk_that("serving", |disk| disk["state"] == "serving")["pid"].clone();
         kill_process(Pid::from_raw(before.as_i64().unwrap() as i32).unwrap(), Signal::KILL).unwrap();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let pruned = scene.json(PRUNE);
             assert_eq!(pruned["untagged"][0]["digest"], made["digest"], "{pruned}");

@@ -1,7 +1,7 @@
 //! Programs that only read, over TCP: their answers, and the things that they cannot do to the owner of the daemon.
 
 use crate::agent::Agent;
-use crate::attached::{Attached, PATIENCE};
+use crate::attached::{Attached, TIMEOUT};
 use crate::cluster::wait_for;
 use crate::http::ask;
 use crate::images::{Web, noisy};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 fn get_as(url: &str, path: &str, host: &str) -> (u16, String) {
     let address = url.strip_prefix("http://").unwrap().split('/').next().unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -47,7 +47,7 @@ fn a_page_that_points_its_name_at_this_host_reads_nothing() {
     }
     let words = "harvest serve --json ~/h --size 512M --http 127.0.0.1:0 --http-name metrics.lan";
     let mut harvest = Process::start(&mut scene.command(words));
-    let ready = harvest.line("ready", PATIENCE, |line| line.starts_with("{\"harvest\""));
+    let ready = harvest.line("ready", TIMEOUT, |line| line.starts_with("{\"harvest\""));
     let ready: Value = serde_json::from_str(&ready).unwrap();
     answers_only_by_names_of_this_host(ready["http"].as_str().unwrap(), "/v1/status", "metrics.lan");
     let words = "file://~/store:v1 --cache ~/c --no-record --nbd unix:~/n.sock --metrics localhost:0";
@@ -65,7 +65,7 @@ fn half_requests_over_tcp_do_not_keep_out_the_owner_or_others() {
     command.args(["-c", "ulimit -n 200; exec \"$0\" \"$@\""]).arg(program.get_program());
     command.args(program.get_args()).current_dir(scene.path(""));
     let mut agent = Process::start(&mut command);
-    let ready = agent.line("ready", PATIENCE, |line| line.starts_with("{\"name\""));
+    let ready = agent.line("ready", TIMEOUT, |line| line.starts_with("{\"name\""));
     let ready: Value = serde_json::from_str(&ready).unwrap();
     let address = ready["http"].as_str().unwrap().strip_prefix("http://").unwrap().to_owned();
     let half = |_| {
@@ -77,12 +77,12 @@ fn half_requests_over_tcp_do_not_keep_out_the_owner_or_others() {
     let since = Instant::now();
     scene.ok("disk list --agent ~/a/agent.sock");
     let stream = TcpStream::connect(&address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     assert_eq!(ask(stream, "GET /v1/disks"), (200, "[]".to_owned()));
     assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
     // Connections that were not displaced are closed when their time is over.
     let mut last = open.pop().unwrap();
-    last.set_read_timeout(Some(PATIENCE)).unwrap();
+    last.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut answer = Vec::new();
     let _ = last.read_to_end(&mut answer);
     assert!(since.elapsed() < Duration::from_secs(50), "{:?}", since.elapsed());
@@ -142,7 +142,7 @@ fn disks_do_not_inherit_the_protection_from_the_out_of_memory_killer() {
     command.args(["-c", &format!("{protect} && exec \"$0\" \"$@\"")]).arg(program.get_program());
     command.args(program.get_args()).current_dir(scene.path(""));
     let mut agent = Process::start(&mut command);
-    agent.line("ready", PATIENCE, |line| line.starts_with("{\"name\""));
+    agent.line("ready", TIMEOUT, |line| line.starts_with("{\"name\""));
     let score = |pid: u64| std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
     assert_eq!(score(agent.id().into()).trim(), "-500");
     let disk = scene.json("attach vm=file://~/store:v1 --nbd unix:~/n.sock --agent ~/a/agent.sock");

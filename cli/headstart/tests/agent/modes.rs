@@ -1,7 +1,7 @@
 //! The users that can read the files of an agent and its disks: only their owner, whatever the umask is.
 
 use crate::agent::Agent;
-use crate::attached::{Attached, PATIENCE};
+use crate::attached::{Attached, TIMEOUT};
 use crate::images::noisy;
 use crate::scene::Scene;
 use headstart_testkit::process::Process;
@@ -49,7 +49,7 @@ fn made_by_an_agent(scene: &Scene) -> Process {
     let words =
         "agent --json --dir ~/new/a --state ~/new/state --cache ~/new/cache --plain a --listen 127.0.0.1:0";
     let mut agent = Process::start(&mut without_umask(scene, words));
-    agent.line("that it is ready", PATIENCE, |line| line.starts_with("{\"name\""));
+    agent.line("that it is ready", TIMEOUT, |line| line.starts_with("{\"name\""));
     agent
 }
 
@@ -62,7 +62,7 @@ fn files_of_agents_and_disks_are_their_owners_under_any_umask() {
     assert_eq!(open_to_others(&scene.path("new")), Vec::<String>::new());
     scene.ok("disk detach vm --json --agent ~/new/a/agent.sock");
     assert_eq!(open_to_others(&scene.path("new")), Vec::<String>::new());
-    agent.stop(PATIENCE);
+    agent.stop(TIMEOUT);
 }
 
 /// The files are as version 0.1.0 made them.
@@ -91,7 +91,7 @@ fn files_that_were_open_to_others_are_closed_with_one_warning() {
         // Standard error may come later than the line that all is ready.
         wait_for_value(
             &format!("{expected:?} lines about modes, of the disk and of the agent"),
-            PATIENCE,
+            TIMEOUT,
             || (attached.said(), agent.said()),
             |said| (about(&said.0), about(&said.1)) == expected,
         );
@@ -115,12 +115,12 @@ fn a_disks_log_gives_way_to_a_new_one() {
     let scene = noisy(1);
     let mut command = scene.command("agent --json --dir ~/a --cache ~/a-cache");
     let mut agent = Process::start(command.env("HEADSTART_LOG", "headstart_export=debug"));
-    agent.line("that it is ready", PATIENCE, |line| line.starts_with("{\"name\""));
+    agent.line("that it is ready", TIMEOUT, |line| line.starts_with("{\"name\""));
     scene.ok("attach --json vm=file://~/store:v1 --nbd unix:~/n.sock --agent ~/a/agent.sock");
     // The log is nearly full, and the process warns of each client that sends malformed bytes.
     let log = scene.path("a/disks/vm.log");
     fs::write(&log, vec![b'\n'; 1 << 20]).unwrap();
-    wait_for("the log is copied and then begun again", PATIENCE, || {
+    wait_for("the log is copied and then begun again", TIMEOUT, || {
         let len = fs::metadata(&log).unwrap().len();
         if scene.path("a/disks/vm.log.1").exists() && len < 1 << 16 {
             return Ok(());
@@ -132,5 +132,5 @@ fn a_disks_log_gives_way_to_a_new_one() {
     assert_eq!(open_to_others(&scene.path("a/disks")), Vec::<String>::new());
     scene.ok("disk detach vm --json --agent ~/a/agent.sock");
     assert_eq!(scene.names("a/disks"), Vec::<String>::new());
-    agent.stop(PATIENCE);
+    agent.stop(TIMEOUT);
 }

@@ -1,7 +1,7 @@
 //! The orders of a host, and their refusals by others, as a user sees them: real certificates, no disk attached.
 
 use crate::agent::Agent;
-use crate::attached::PATIENCE;
+use crate::attached::TIMEOUT;
 use crate::cluster::{knows, start, wait_for};
 use crate::images::{Web, noisy};
 use crate::scene::Scene;
@@ -151,7 +151,7 @@ fn warnings_that_requests_cause_are_limited() {
         assert_eq!(agent.http(&request).0, 200);
     }
     let mut warned = 0;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while warned < 100 && Instant::now() < until {
         let said = agent.said();
         warned = said.lines().filter(|line| line.contains("cannot fetch for others")).count() as u64;

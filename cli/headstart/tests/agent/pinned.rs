@@ -1,7 +1,7 @@
 //! Images that hosts keep together, and images that are brought to the roots when they are pushed.
 
 use crate::agent::Agent;
-use crate::attached::PATIENCE;
+use crate::attached::TIMEOUT;
 use crate::images::{Web, can_check_bytes, check_bytes, noisy};
 use crate::scene::{CommandRun, Scene};
 use crate::swarm::hosts_with;
@@ -76,14 +76,14 @@ fn pinned_images_need_no_store() {
     agents[1].stop();
     std::fs::remove_dir_all(scene.path("b-cache")).unwrap();
     agents[1].again();
-    wait_until("a part that came again", PATIENCE, || {
+    wait_until("a part that came again", TIMEOUT, || {
         pin(&agents[1]).is_some_and(|pin| pin["lacking_bytes"] == 0 && pin["bytes"].as_u64() > Some(0))
     });
     // A host that comes later learns of it, and reads all of it, although one of those that keep it dies.
     let join = format!("--join {}", agents[0].ready["address"].as_str().unwrap());
     let late = Agent::start(&scene, "d", &format!("--plain d --listen 127.0.0.1:0 {join}"));
-    wait_until("known to a host that came later", PATIENCE, || pin(&late).is_some());
-    wait_until("connected to all", PATIENCE, || part(&late)["peers"].as_array().unwrap().len() == 3);
+    wait_until("known to a host that came later", TIMEOUT, || pin(&late).is_some());
+    wait_until("connected to all", TIMEOUT, || part(&late)["peers"].as_array().unwrap().len() == 3);
     scene.fails(&format!("attach {image} --cache ~/d-cache --nbd unix:~/x.sock"), &["refused"]);
     agents[2].kill();
     let by_digest = image.replace(":v1", &format!("@{digest}"));
@@ -97,16 +97,16 @@ fn pinned_images_need_no_store() {
     let disk = agents[1].attach(&format!("vm={image} --nbd unix:~/d.sock"));
     assert!(disk["ready"].is_object(), "{disk}");
     agents[1].detach("vm");
-    wait_until("seen that one is away", PATIENCE, || pin(&late).unwrap()["away"] == serde_json::json!(["c"]));
+    wait_until("seen that one is away", TIMEOUT, || pin(&late).unwrap()["away"] == serde_json::json!(["c"]));
 
     // The pin ends, and a host that was away learns of it.
     let gone = scene.json(&format!("swarm unpin {image} {}", late.option()));
     assert_eq!(gone["digests"], serde_json::json!([digest]));
-    wait_until("let go", PATIENCE, || {
+    wait_until("let go", TIMEOUT, || {
         agents[..2].iter().all(|agent| pin(agent).is_none()) && pin(&late).is_none()
     });
     agents[2].again();
-    wait_until("known to who was away", PATIENCE, || pin(&agents[2]).is_none());
+    wait_until("known to who was away", TIMEOUT, || pin(&agents[2]).is_none());
     scene.ok("cache prune --dir ~/b-cache");
     scene.fails(&format!("attach vm={by_digest} --nbd unix:~/e.sock {}", agents[1].option()), &["refused"]);
 }
@@ -121,7 +121,7 @@ fn a_pushed_image_is_warm_on_the_roots() {
     let root = Agent::start(&scene, "a", &format!("--plain a --root {common} {allowed}"));
     let join = root.ready["address"].as_str().unwrap().to_owned();
     let agent = Agent::start(&scene, "b", &format!("--plain b {common} --join {join}"));
-    wait_until("connected", PATIENCE, || part(&agent)["peers"].as_array().unwrap().len() == 1);
+    wait_until("connected", TIMEOUT, || part(&agent)["peers"].as_array().unwrap().len() == 1);
     let push = |tag: &str| format!("image push file://~/store:v1 oci://{host}/vm:{tag} --plain-http {host}");
     scene.fails(&format!("{} --warm --agent ~/x.sock", push("v1")), &["no agent answers", "x.sock"]);
     let words = format!("image push file://~/store:v1 file://~/other --warm {}", agent.option());

@@ -2,7 +2,7 @@
 //! commands trust nothing there.
 
 use crate::agent::Agent;
-use crate::attached::PATIENCE;
+use crate::attached::TIMEOUT;
 use crate::cluster::start;
 use crate::images::noisy;
 use crate::refused::{OTHER, give, refused};
@@ -289,8 +289,8 @@ fn credentials_of_roots_are_a_services() {
     fs::create_dir(scene.path("own")).unwrap();
     give(&scene.path("own"), OTHER);
     let mut agent = Process::start(&mut as_other(&scene, &with_credentials("cluster/hosts/a")));
-    agent.line("that it is ready", PATIENCE, |line| line.starts_with("{\"name\""));
-    assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
+    agent.line("that it is ready", TIMEOUT, |line| line.starts_with("{\"name\""));
+    assert_eq!(agent.stop(TIMEOUT).code(), Some(0), "{agent}");
 }
 
 /// A command as another user, in the directory `own` of the scene.
@@ -340,7 +340,7 @@ fn keys_that_others_can_read_are_closed_and_those_of_others_refused() {
     fs::create_dir(scene.path("own")).unwrap();
     give(&scene.path("own"), OTHER);
     let mut process = Process::start(&mut as_other(&scene, &words.replace("~/a", "~/own/a")));
-    let status = process.end(PATIENCE);
+    let status = process.end(TIMEOUT);
     let said = process.said();
     assert_eq!(status.code(), Some(1), "{said}");
     assert!(said.contains("host.key: other users can read it") && said.contains("chmod 600"), "{said}");

@@ -1,7 +1,7 @@
 //! Blobs for other programs, over HTTP.
 
 use crate::agent::Agent;
-use crate::attached::PATIENCE;
+use crate::attached::TIMEOUT;
 use crate::images::{Web, noisy};
 use crate::scene::Scene;
 use headstart_testkit::wait::wait_until;
@@ -13,7 +13,7 @@ use std::net::TcpStream;
 fn get(url: &str, from: usize, to: usize) -> Vec<u8> {
     let (host, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let request = format!(
         "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nRange: bytes={from}-{to}\r\n\r\n"
     );
@@ -46,7 +46,7 @@ fn another_program_gets_blobs_of_attached_images_from_here() {
         line.unwrap().parse::<u64>().unwrap()
     };
     // The disk may not have reported its chunks to the agent yet.
-    wait_until("bytes of the agent are served", PATIENCE, || {
+    wait_until("bytes of the agent are served", TIMEOUT, || {
         assert!(get(&url, 0, 99_999) == blob[..100_000]);
         served() > 0
     });

@@ -2,7 +2,7 @@
 //! does nothing to disks.
 
 use crate::agent::Agent;
-use crate::attached::PATIENCE;
+use crate::attached::TIMEOUT;
 use crate::cluster::{knows, part, start, wait_for};
 use crate::images::noisy;
 use crate::scene::Scene;
@@ -82,7 +82,7 @@ fn a_host_renews_its_certificate_by_itself_and_stays_connected_and_its_disks_go_
     assert!(part(&b)["certificate_until"].as_u64() <= Some(ends));
     wait_for("renewed", &b, |part| part["certificate_until"].as_u64() > Some(ends));
     assert!(now() < ends, "it was renewed too late");
-    wait_until("both are counted", PATIENCE, || {
+    wait_until("both are counted", TIMEOUT, || {
         (counted(&b, "renewed_certificates_total"), counted(&a, "signed_certificates_total")) == (1, 1)
     });
     // It is stored for this user only, beside the key, which is the same.
@@ -140,7 +140,7 @@ fn the_authoritys_own_certificate_is_renewed_with_nobody_else_there() {
     let a = start(&scene, "a", "cluster/hosts/a", "--authority ~/cluster");
     wait_for("renewed", &a, |part| part["certificate_until"].as_u64() > Some(ends));
     // It is counted once the files are written.
-    wait_until("it is counted", PATIENCE, || counted(&a, "renewed_certificates_total") == 1);
+    wait_until("it is counted", TIMEOUT, || counted(&a, "renewed_certificates_total") == 1);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Sockets of an agent and of its disks: the users that reach them, even after a process was started again.
 
 use crate::agent::{Agent, copy_of_program};
-use crate::attached::{PATIENCE, image_options};
+use crate::attached::{TIMEOUT, image_options};
 use crate::images::noisy;
 use crate::scene::{CommandRun, Scene};
 use crate::tools::{installed, is_root, skipped};
@@ -197,7 +197,7 @@ fn outlives_the_end_by(signal: Signal) {
     let mut command = Command::new("qemu-img");
     command.args(["bench", "--image-opts", "-w", "-c", "40000", "-d", "4", "-s", "4096", &options]);
     let mut bench = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_until("1 MiB is written", PATIENCE, || {
+    wait_until("1 MiB is written", TIMEOUT, || {
         assert!(bench.try_wait().unwrap().is_none(), "the client has ended");
         fs::metadata(scene.path("vm/data")).is_ok_and(|meta| meta.len() >= 1 << 20)
     });

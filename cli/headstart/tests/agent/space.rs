@@ -1,7 +1,7 @@
 //! The space that the writable layer of an agent's disk takes is bounded and listed.
 
 use crate::agent::Agent;
-use crate::attached::PATIENCE;
+use crate::attached::TIMEOUT;
 use crate::images::{noisy, tool};
 use crate::tools::installed;
 use headstart_testkit::wait::wait_for_value;
@@ -27,7 +27,7 @@ fn the_space_of_a_disk_is_listed() {
     };
     let (space, _) = wait_for_value(
         "garbage is collected",
-        PATIENCE,
+        TIMEOUT,
         || (agent.disks()[0]["space"][0].clone(), taken()),
         |(space, taken)| {
             let collected = space["collected_bytes"].as_u64() >= Some(140 << 20);

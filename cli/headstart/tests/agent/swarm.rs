@@ -1,7 +1,7 @@
 //! Hosts that give each other their chunks.
 
 use crate::agent::Agent;
-use crate::attached::{Attached, Metrics, PATIENCE};
+use crate::attached::{Attached, Metrics, TIMEOUT};
 use crate::images::{Web, can_check_bytes, check_bytes, noisy, tool};
 use crate::scene::Scene;
 use headstart_testkit::wait::{Shown, wait_for, wait_until};
@@ -153,7 +153,7 @@ fn shares(agent: &Agent<'_>) -> bool {
 /// does not ask, and fetches to the end the ranges that it begins then.
 #[track_caller]
 pub(crate) fn wait_for_peers(agent: &Agent<'_>) {
-    wait_for("other hosts share its blobs", PATIENCE, || {
+    wait_for("other hosts share its blobs", TIMEOUT, || {
         if shares(agent) { Ok(()) } else { Err(Shown(agent.http("GET /v1/swarm").1)) }
     });
     std::thread::sleep(std::time::Duration::from_secs(1));
@@ -193,7 +193,7 @@ pub(crate) fn hosts_with<'s>(scene: &'s Scene, names: &[&'static str], more: &st
         let status: Value = serde_json::from_str(&body).unwrap();
         status["peers"].as_array().unwrap().len() + 1 < names.len()
     };
-    wait_until("the hosts have found each other", PATIENCE, || !all.iter().any(is_alone));
+    wait_until("the hosts have found each other", TIMEOUT, || !all.iter().any(is_alone));
     all
 }
 
@@ -246,7 +246,7 @@ fn a_root_brings_what_its_agents_have() {
             let status: Value = serde_json::from_str(&agent.http("GET /v1/swarm").1).unwrap();
             status["peers"].as_array().unwrap().iter().any(|peer| peer["role"] == "root")
         };
-        wait_until(&format!("{name} knows a root"), PATIENCE, knows_root);
+        wait_until(&format!("{name} knows a root"), TIMEOUT, knows_root);
         let disk = agent.attach(&format!("vm={} --nbd unix:~/{name}.sock", web.image()));
         wait_for_peers(agent);
         check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
@@ -301,7 +301,7 @@ fn a_root_pushes_chunks_before_they_are_requested() {
             tool(&scene, "qemu-io", &["-r", "-f", "raw", uri, "-c", &format!("read {at} 64k")]);
         }
         if name == "c" {
-            wait_for("chunks are sent ahead", PATIENCE, || {
+            wait_for("chunks are sent ahead", TIMEOUT, || {
                 let is_sent = counted(&agent, "prefetched_chunks_total") >= 4.0;
                 if is_sent { Ok(()) } else { Err(Shown(agent.http("GET /v1/swarm").1)) }
             });

@@ -2,7 +2,7 @@
 //! images beside an agent, its disks' processes, and stores that change.
 
 use crate::agent::{Agent, copy_of_program};
-use crate::attached::PATIENCE;
+use crate::attached::TIMEOUT;
 use crate::disk::noise;
 use crate::images::{Web, layered, tool};
 use crate::scene::Scene;
@@ -37,7 +37,7 @@ fn await_end(pid: &Value) {
     let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     // The first of its threads may have ended before the others.
     let state = || fs::read_to_string(format!("/proc/{pid}/stat"));
-    wait_until(&format!("process {pid} has ended"), PATIENCE, || {
+    wait_until(&format!("process {pid} has ended"), TIMEOUT, || {
         state().map_or(true, |state| is_zombie(state) && threads() <= 1)
     });
 }
@@ -163,7 +163,7 @@ impl<'s> World<'s> {
 
     /// The agent's status of a disk, once it is served by a process that lives.
     fn disk(&self, name: &str) -> Value {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let disks = self.agent.disks();
             let disk = disks.iter().find(|disk| disk["name"] == name);

@@ -1,6 +1,6 @@
 //! The agent under the restrictions of its systemd unit.
 
-use crate::attached::PATIENCE;
+use crate::attached::TIMEOUT;
 use crate::images::{can_check_bytes, check_bytes, noisy};
 use crate::modes::open_to_others;
 use crate::scene::Scene;
@@ -17,7 +17,7 @@ fn restricted(scene: &Scene) -> Option<Process> {
     let program = scene.command("agent --json --dir ~/a --state ~/state --cache ~/cache");
     let mut command = crate::restricted::restricted("headstart-agent.service", &program)?;
     let mut agent = Process::start(command.current_dir(scene.path("")));
-    agent.line("ready", PATIENCE, |line| line.starts_with("{\"name\""));
+    agent.line("ready", TIMEOUT, |line| line.starts_with("{\"name\""));
     Some(agent)
 }
 
@@ -39,11 +39,11 @@ fn an_agent_with_the_restrictions_of_its_unit_does_its_work() {
     check_bytes(&scene, "disk.raw", first["ready"]["ways"][0]["uri"].as_str().unwrap());
     scene.ok(&format!("attach write={image} --writable ~/w --vhost-user ~/theirs/v.sock --json"));
     // The unit ends only the agent's process.
-    assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
+    assert_eq!(agent.stop(TIMEOUT).code(), Some(0), "{agent}");
     check_bytes(&scene, "disk.raw", first["ready"]["ways"][0]["uri"].as_str().unwrap());
     let Some(_next) = restricted(&scene) else { return };
     let listed = || scene.json("disk list --agent ~/a/agent.sock");
-    wait_for_value("both disks are adopted", PATIENCE, listed, |listed| {
+    wait_for_value("both disks are adopted", TIMEOUT, listed, |listed| {
         let disks = listed["disks"].as_array().unwrap();
         disks.len() == 2 && disks.iter().all(|disk| disk["adopted"] == Value::Bool(true))
     });

@@ -1,6 +1,6 @@
 //! Stores that are gone when an image is attached: with everything in the cache, and without.
 
-use crate::attached::{Attached, Metrics, PATIENCE};
+use crate::attached::{Attached, Metrics, TIMEOUT};
 use crate::images::{Web, can_check_bytes, check_bytes, layered};
 use crate::scene::Scene;
 use headstart_testkit::faults::{Fault, FaultProxy, FaultRule, Outage};
@@ -360,15 +360,15 @@ fn a_layer_that_does_not_come_is_reported_on_standard_error() {
         let is_it =
             |line: &str| line.starts_with("headstart: warning: ") && line.contains("nothing comes from");
         for told in &mut told {
-            let line = told.line("that a layer does not come", PATIENCE, is_it);
+            let line = told.line("that a layer does not come", TIMEOUT, is_it);
             assert!(line.contains(&proxy.url()) && line.contains("15 s for each answer"), "{line}");
         }
         // The quiet process was first, and has waited for as long.
-        proxy.wait("reads of layers", PATIENCE, |log| {
+        proxy.wait("reads of layers", TIMEOUT, |log| {
             log.iter().filter(|request| is_layer(&request.asked.path)).count() >= 3
         });
         for process in told.iter_mut().chain([&mut quiet]) {
-            process.stop(PATIENCE);
+            process.stop(TIMEOUT);
         }
         assert!(!quiet.said().lines().any(is_it), "{quiet}");
         for told in &told {

@@ -1,6 +1,6 @@
 //! Images that disks need stay in object stores: leases, prunes and copies that must not meet, and the week of grace.
 
-use crate::attached::{Attached, Metrics, PATIENCE};
+use crate::attached::{Attached, Metrics, TIMEOUT};
 use crate::disk::{copy_of, noise};
 use crate::images::{can_check_bytes, check_bytes, layered, tool};
 use crate::scene::{CommandRun, Scene};
@@ -76,7 +76,7 @@ impl World {
         let mut command = self.scene.command(words);
         command.envs(S3::environment(endpoint));
         let mut process = Process::start(&mut command);
-        process.line("that it is ready", PATIENCE, |line| line.starts_with("{\"name\""));
+        process.line("that it is ready", TIMEOUT, |line| line.starts_with("{\"name\""));
         process
     }
 
@@ -96,7 +96,7 @@ impl World {
     #[track_caller]
     fn leases(&self, count: usize) -> Vec<String> {
         let names = || self.names(".headstart/leases");
-        wait_for_value(&format!("{count} leases"), PATIENCE, names, |names| names.len() == count)
+        wait_for_value(&format!("{count} leases"), TIMEOUT, names, |names| names.len() == count)
     }
 
     /// Makes all objects below a name this old.
@@ -287,7 +287,7 @@ fn end_disk(scene: &Scene, name: &str) {
     let file = |ending: &str| fs::read_to_string(scene.path(&format!("a/disks/{name}.{ending}")));
     let pid = Pid::from_raw(file("pid").unwrap().trim().parse().unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
-    wait_for("the disk's process has ended", PATIENCE, || {
+    wait_for("the disk's process has ended", TIMEOUT, || {
         let has_ended = file("out").is_ok_and(|out| out.contains("{\"reads\""));
         if has_ended { Ok(()) } else { Err(file("log")) }
     });
@@ -306,11 +306,11 @@ fn a_disk_that_an_agent_starts_again_stays_held_until_it_is_detached() {
     assert_eq!(world.names(".headstart/leases"), leases);
     let mut second = world.agent();
     let state = || world.json("disk list --agent ~/a/agent.sock")["disks"][0]["state"].clone();
-    wait_for_value("it is started again", PATIENCE, state, |state| state == "serving");
+    wait_for_value("it is started again", TIMEOUT, state, |state| state == "serving");
     assert_eq!(world.names(".headstart/leases"), leases);
     world.run("disk detach vm --agent ~/a/agent.sock").succeeds();
     world.leases(0);
-    assert_eq!(second.stop(PATIENCE).code(), Some(0), "{second}");
+    assert_eq!(second.stop(TIMEOUT).code(), Some(0), "{second}");
 }
 
 /// Ctrl-C while a prune waits for the store: other writers are not kept out.
@@ -323,9 +323,9 @@ fn a_prune_that_is_interrupted_leaves_no_mark() {
     let mut command = world.scene.command("image prune s3://images/vm");
     command.envs(S3::environment(&proxy.url()));
     let mut process = Process::start(&mut command);
-    wait_until("the prune has begun", PATIENCE, || world.path(".headstart/pruning").exists());
+    wait_until("the prune has begun", TIMEOUT, || world.path(".headstart/pruning").exists());
     process.signal(Signal::INT);
-    assert_eq!(process.end(PATIENCE).code(), Some(1), "{process}");
+    assert_eq!(process.end(TIMEOUT).code(), Some(1), "{process}");
     assert!(process.said().contains("stopped on request"), "{process}");
     assert!(!world.path(".headstart/pruning").exists());
     world.run("image push file://~/store:base s3://images/vm").succeeds();
@@ -382,7 +382,7 @@ fn an_attach_whose_other_disk_fails_late_leaves_no_lease() {
         let names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
         ["attach-", "writable-"].iter().all(|kind| names.iter().any(|name| name.starts_with(kind)))
     };
-    let limit = Instant::now() + PATIENCE;
+    let limit = Instant::now() + TIMEOUT;
     proxy.add(FaultRule::new(Fault::status(403)).on(move |_| {
         while !are_written() && Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(20));
@@ -409,7 +409,7 @@ fn a_first_attach_through_an_agent_that_fails_leaves_no_lease() {
         world.leases(0);
         assert_eq!(world.scene.names("a/disks"), [""; 0]);
     }
-    assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
+    assert_eq!(agent.stop(TIMEOUT).code(), Some(0), "{agent}");
 }
 
 /// The process that would release the image is down, and cannot be started: its state cannot be found.
@@ -426,7 +426,7 @@ fn a_disk_that_is_detached_while_its_process_is_down_gives_up_what_it_held() {
     let pid = fs::read_to_string(world.scene.path("a/disks/vm.pid")).unwrap();
     kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
     let disk = || world.json(&format!("disk list --agent {AGENT}"))["disks"][0].clone();
-    wait_for_value("the disk's process is missed", PATIENCE, disk, |disk| {
+    wait_for_value("the disk's process is missed", TIMEOUT, disk, |disk| {
         disk["error"].as_str().is_some_and(|error| error.contains("is not there"))
     });
     world.leases(2);
@@ -438,7 +438,7 @@ fn a_disk_that_is_detached_while_its_process_is_down_gives_up_what_it_held() {
     let listed = world.json("lease list s3://images/vm");
     assert_eq!(listed["leases"][0]["state"], "held", "{listed}");
     assert_eq!(world.scene.names("a/disks"), [""; 0]);
-    assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
+    assert_eq!(agent.stop(TIMEOUT).code(), Some(0), "{agent}");
 }
 
 /// Its own host knows that a process has ended, before the week is over.
@@ -450,7 +450,7 @@ fn the_lease_of_a_dead_process_is_over_on_its_host() {
     let state = || world.json("lease list s3://images/vm")["leases"][0]["state"].as_str().unwrap().to_owned();
     assert_eq!(state(), "held");
     attached.process().signal(Signal::KILL);
-    attached.process().end(PATIENCE);
+    attached.process().end(TIMEOUT);
     assert_eq!(state(), "over");
     let path = world.path(".headstart/leases").join(&world.names(".headstart/leases")[0]);
     let lease: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -495,11 +495,11 @@ fn a_lease_that_cannot_be_given_back_is_warned_of() {
     world.run("attach s3://images/vm:v1 --nbd unix:~/n.sock --as vm --agent ~/a/agent.sock").succeeds();
     let id = world.leases(1).remove(0);
     world.run("disk detach vm --agent ~/a/agent.sock").succeeds();
-    let warning = agent.line("that the lease stays", PATIENCE, |line| line.contains("stays in"));
+    let warning = agent.line("that the lease stays", TIMEOUT, |line| line.contains("stays in"));
     for part in [&*id, "vm", "headstart lease release"] {
         assert!(warning.contains(part), "{warning}");
     }
-    assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
+    assert_eq!(agent.stop(TIMEOUT).code(), Some(0), "{agent}");
 }
 
 /// A store that has not written the lease of an attach when that fails may do so later: a warning says that.
@@ -512,14 +512,13 @@ fn an_attach_that_is_stopped_while_its_lease_is_written_warns_of_it() {
     let mut command = world.scene.command("attach s3://images/vm:v1 --cache ~/cache --nbd unix:~/d.sock");
     command.envs(S3::environment(&proxy.url()));
     let mut attach = Process::start(&mut command);
-    proxy
-        .wait("the write of a lease", PATIENCE, |log| !log.only(|request| writes(&request.asked)).is_empty());
+    proxy.wait("the write of a lease", TIMEOUT, |log| !log.only(|request| writes(&request.asked)).is_empty());
     // Other messages come only if it was stopped before it was ready: it is served after three seconds.
     attach.signal(Signal::INT);
     let warning =
-        attach.line("that the lease stays", PATIENCE, |line| line.contains("stays in s3://images/vm"));
+        attach.line("that the lease stays", TIMEOUT, |line| line.contains("stays in s3://images/vm"));
     assert!(warning.contains("`headstart lease release s3://images/vm --id attach-"), "{warning}");
-    attach.end(PATIENCE);
+    attach.end(TIMEOUT);
 }
 
 /// A store that takes longer to write a lease than an attach waits for it: the removal does not overtake the write.
@@ -531,7 +530,7 @@ fn a_lease_that_is_being_written_at_the_end_does_not_stay() {
     proxy.add(FaultRule::new(Fault::Late(Duration::from_secs(5))).on(writes));
     world.attach_at(&proxy.url(), "s3://images/vm:v1").detach();
     // A write without a waiting process comes to the store, too.
-    proxy.wait("end of all writes", PATIENCE, |log| {
+    proxy.wait("end of all writes", TIMEOUT, |log| {
         let leases = log.only(|request| writes(&request.asked));
         !leases.is_empty() && leases.iter().all(|request| request.finished.is_some())
     });

@@ -1,6 +1,6 @@
 //! Clients that are connected when their disk is to be detached, or when its process dies.
 
-use crate::attached::{Attached, PATIENCE, image_options};
+use crate::attached::{Attached, TIMEOUT, image_options};
 use crate::images::noisy;
 use crate::scene::Scene;
 use crate::tools::installed;
@@ -56,7 +56,7 @@ fn the_first_interrupt_takes_no_disk_away_that_is_used() {
     let mut client = Client::connect(&attached.uri());
     attached.process().signal(Signal::INT);
     let told =
-        attached.process().line("that a client is connected", PATIENCE, |line| line.contains("connected"));
+        attached.process().line("that a client is connected", TIMEOUT, |line| line.contains("connected"));
     assert_eq!(told, "headstart: 1 client is connected; Ctrl-C again detaches it");
     client.reads();
     attached.detach_by(Signal::INT);
@@ -65,7 +65,7 @@ fn the_first_interrupt_takes_no_disk_away_that_is_used() {
     let mut attached = Attached::start(&scene, "file://~/store:v1 --nbd unix:~/d.sock");
     drop(Client::connect(&attached.uri()));
     // The server may not have noticed yet that the client is gone.
-    wait_until("it has ended", PATIENCE, || {
+    wait_until("it has ended", TIMEOUT, || {
         let is_running = attached.process().is_running();
         if is_running {
             attached.process().signal(Signal::INT);
@@ -115,9 +115,9 @@ fn a_termination_detaches_at_once_and_says_who_was_connected() {
     let _client = Client::connect(&attached.uri());
     attached.process().signal(Signal::TERM);
     let told =
-        attached.process().line("that a client is connected", PATIENCE, |line| line.contains("connected"));
+        attached.process().line("that a client is connected", TIMEOUT, |line| line.contains("connected"));
     assert_eq!(told, "headstart: asked by a signal to detach at once, though 1 client is connected");
-    assert_eq!(attached.process().end(PATIENCE).code(), Some(0), "{}", attached.said());
+    assert_eq!(attached.process().end(TIMEOUT).code(), Some(0), "{}", attached.said());
 }
 
 /// With the printed line, a client goes on after its disk's process was killed and the image attached again.
@@ -149,7 +149,7 @@ fn bench(scene: &Scene, options: &str) -> Child {
 /// Waits until some data has been written, but not all.
 #[track_caller]
 fn wait_for_writes(scene: &Scene, bench: &mut Child) {
-    wait_until("1 MiB is written", PATIENCE, || {
+    wait_until("1 MiB is written", TIMEOUT, || {
         assert!(bench.try_wait().unwrap().is_none(), "the client has ended");
         std::fs::metadata(scene.path("vm/data")).is_ok_and(|meta| meta.len() >= 1 << 20)
     });

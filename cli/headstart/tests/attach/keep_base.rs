@@ -1,6 +1,6 @@
 //! A writable directory with a copy of its base needs no store.
 
-use crate::attached::{Attached, PATIENCE};
+use crate::attached::{Attached, TIMEOUT};
 use crate::disk::{assert_same, noise};
 use crate::images::{Web, can_check_bytes, check_bytes, layered, tool};
 use crate::scene::Scene;
@@ -99,10 +99,10 @@ fn a_stopped_copy_of_a_base_ends_at_once_and_goes_on_with_the_next_attach() {
         web.proxy.clear_log();
         let mut process = Process::start(&mut scene.command(&format!("{words} --limit-rate 100kB/s")));
         // The manifest, and a part of the copied blobs, have come.
-        web.proxy.wait("copy", PATIENCE, |log| log.to("/blobs/").len() > 1);
+        web.proxy.wait("copy", TIMEOUT, |log| log.to("/blobs/").len() > 1);
         sleep(Duration::from_millis(300));
         process.signal(signal);
-        assert_eq!(process.end(PATIENCE).code(), Some(1), "{process}");
+        assert_eq!(process.end(TIMEOUT).code(), Some(1), "{process}");
         let said = process.said();
         assert!(said.contains("stopped") && !said.contains("panicked"), "{said}");
     }
@@ -141,11 +141,11 @@ fn a_kept_base_says_what_is_served() {
     // The output for people.
     let words = "attach file://~/store:v1 --writable ~/vm --nbd unix:~/d.sock --no-record";
     let mut process = Process::start(&mut scene.command(words));
-    let line = process.line("that it is ready", PATIENCE, |line| line.contains(" is a disk of "));
+    let line = process.line("that it is ready", TIMEOUT, |line| line.contains(" is a disk of "));
     for part in ["store:v1 (", v1.as_str().unwrap(), "kept in", kept.to_str().unwrap()] {
         assert!(line.contains(part), "{line}");
     }
-    assert_eq!(process.stop(PATIENCE).code(), Some(0), "{process}");
+    assert_eq!(process.stop(TIMEOUT).code(), Some(0), "{process}");
     // A tag of another store may be any image; a digest is unambiguous.
     scene.ok("image pull file://~/store:v1 file://~/other:v1");
     let by_digest = format!("other@{}", v1.as_str().unwrap());

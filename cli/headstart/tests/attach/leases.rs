@@ -1,6 +1,6 @@
 //! Images that attached disks and writable directories need stay in the store, whatever happens to its tags.
 
-use crate::attached::{Attached, PATIENCE};
+use crate::attached::{Attached, TIMEOUT};
 use crate::disk::{assert_same, copy_of, noise};
 use crate::images::{Web, can_check_bytes, check_bytes, layered, tool};
 use crate::scene::Scene;
@@ -113,7 +113,7 @@ fn an_attached_image_keeps_its_name_and_a_killed_disk_holds_nothing() {
     );
     scene.fails("lease release file://~/store --all", &["in use by", &holder]);
     attached.process().signal(Signal::KILL);
-    attached.process().end(PATIENCE);
+    attached.process().end(TIMEOUT);
     let pruned = scene.json(PRUNE_NOW);
     assert_eq!(
         (&pruned["images"][0]["digest"], &pruned["ended_leases"]),

@@ -1,6 +1,6 @@
 //! An index that lost its end, cut off or damaged by another program: flushed writes are never lost in silence.
 
-use crate::attached::{Attached, PATIENCE};
+use crate::attached::{Attached, TIMEOUT};
 use crate::images::{can_check_bytes, check_bytes, layered, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
@@ -145,7 +145,7 @@ fn wait_for_note(scene: &Scene) {
         state["logs"][0]["bytes"].as_u64()
     };
     let all = Some((HEADER + 40 * 32) as u64);
-    wait_for_value("the end of the index is noted", PATIENCE, noted, |noted| *noted == all);
+    wait_for_value("the end of the index is noted", TIMEOUT, noted, |noted| *noted == all);
 }
 
 /// A second after the last write, a kill does not make damage look like a torn tail.
@@ -154,7 +154,7 @@ fn a_killed_disk_that_was_quiet_loses_nothing_in_silence() {
     let Some((scene, mut attached)) = written() else { return };
     wait_for_note(&scene);
     attached.process().signal(Signal::KILL);
-    attached.process().end(PATIENCE);
+    attached.process().end(TIMEOUT);
     drop(attached);
     let index = scene.bytes("vm/index");
     for (_, damaged, _) in damages(&index) {
@@ -203,7 +203,7 @@ fn an_agent_lists_a_disk_whose_index_is_damaged() {
     let scene = layered();
     let words = "agent --json --dir ~/a --cache ~/a-cache --plain a --listen 127.0.0.1:0";
     let mut agent = Process::start(&mut scene.command(words));
-    agent.line("that it is ready", PATIENCE, |line| line.starts_with("{\"name\""));
+    agent.line("that it is ready", TIMEOUT, |line| line.starts_with("{\"name\""));
     let disk = scene.json(&format!("attach {ATTACH} --as vm --agent ~/a/agent.sock"));
     let uri = disk["ready"]["ways"][0]["uri"].as_str().unwrap();
     tool(&scene, "nbdsh", &["-u", uri, "-c", WRITES]);
@@ -214,7 +214,7 @@ fn an_agent_lists_a_disk_whose_index_is_damaged() {
     kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
     let wait_for = |what: &str, wanted: &dyn Fn(&Value) -> bool| {
         let listed = || scene.json("disk list --agent ~/a/agent.sock");
-        wait_for_value(what, PATIENCE, listed, |listed| wanted(&listed["disks"][0]));
+        wait_for_value(what, TIMEOUT, listed, |listed| wanted(&listed["disks"][0]));
     };
     wait_for("refused", &|disk| {
         let error = disk["error"].as_str().unwrap_or_default();

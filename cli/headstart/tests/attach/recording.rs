@@ -150,10 +150,10 @@ fn the_last_line_says_what_was_recorded() {
     let said = |script: &str| {
         let mut command = scene.command("attach file://~/store:v1 --nbd unix:~/d.sock --record ~/traces");
         let mut process = headstart_testkit::process::Process::start(&mut command);
-        process.line("ready", crate::attached::PATIENCE, |line| line.contains("Ctrl-C detaches"));
+        process.line("ready", crate::attached::TIMEOUT, |line| line.contains("Ctrl-C detaches"));
         let uri = format!("nbd+unix:///?socket={}", scene.path("d.sock").display());
         tool(&scene, "nbdsh", &["-u", &uri, "-c", script]);
-        assert_eq!(process.stop(crate::attached::PATIENCE).code(), Some(0), "{process}");
+        assert_eq!(process.stop(crate::attached::TIMEOUT).code(), Some(0), "{process}");
         process.said()
     };
     let nothing = said("h.get_size()");

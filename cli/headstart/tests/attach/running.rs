@@ -1,6 +1,6 @@
 //! While it runs: metrics, reports, signals, preloading, filling, limits.
 
-use crate::attached::{Attached, Metrics, PATIENCE};
+use crate::attached::{Attached, Metrics, TIMEOUT};
 use crate::disk::noise;
 use crate::images::{Web, can_check_bytes, check_bytes, layered, noisy, tool};
 use crate::scene::{CommandRun, Scene};
@@ -155,7 +155,7 @@ fn a_signal_while_attaching_ends_it() {
     for signal in [Signal::TERM, Signal::INT] {
         web.proxy.clear_log();
         let mut started = scene.start(&format!("attach {} {METRICS} --nbd unix:~/d.sock", web.image()));
-        web.proxy.wait("request", PATIENCE, |log| !log.is_empty());
+        web.proxy.wait("request", TIMEOUT, |log| !log.is_empty());
         assert!(started.is_running());
         let began = Instant::now();
         started.signal(signal);

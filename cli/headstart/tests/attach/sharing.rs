@@ -105,7 +105,7 @@ fn a_killed_process_leaves_its_part_to_the_other() {
     let mut killed = Attached::start(&scene, &format!("{} --policy sequential", words(0)));
     let other = Attached::start(&scene, &words(1));
     let before = web.reads(&scene).sent();
-    web.proxy.wait("reads under way", crate::attached::PATIENCE, |log| log.sent() > before + 500_000);
+    web.proxy.wait("reads under way", crate::attached::TIMEOUT, |log| log.sent() > before + 500_000);
     killed.process().kill();
     web.proxy.clear_rules();
     read_all(&scene, &[other.uri()]);

@@ -223,7 +223,7 @@ fn a_user_cannot_give_sockets_away() {
     command.args(["--clear-groups", "--reuid", "51001", "--regid", "51001"]);
     command.arg(plain.get_program()).args(plain.get_args()).current_dir(scene.path("mine"));
     let mut process = Process::start(&mut command);
-    let status = process.end(crate::attached::PATIENCE);
+    let status = process.end(crate::attached::TIMEOUT);
     assert_eq!(status.code(), Some(1), "{process}");
     let said = process.said();
     assert!(said.contains("cannot be given to 51003") && said.contains("run it as root"), "{said}");

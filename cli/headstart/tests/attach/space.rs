@@ -1,7 +1,7 @@
 //! A guest cannot fill the host: the space of a writable directory is bounded, at any moment, by the data that the
 //! guest keeps.
 
-use crate::attached::{Attached, PATIENCE};
+use crate::attached::{Attached, TIMEOUT};
 use crate::disk::mixed_disk;
 use crate::images::{can_check_bytes, check_bytes, tool};
 use crate::scene::Scene;
@@ -60,7 +60,7 @@ fn watched(scene: &Scene, uri: &str, script: &str) -> u64 {
 #[track_caller]
 fn settles(dir: &Path, most: u64) {
     let what = format!("it takes at most {most} bytes");
-    wait_for_value(&what, PATIENCE, || taken(dir), |taken| *taken <= most);
+    wait_for_value(&what, TIMEOUT, || taken(dir), |taken| *taken <= most);
 }
 
 const WRITABLE: &str =
@@ -92,7 +92,7 @@ fn rewriting_takes_what_is_kept_and_survives_a_kill() {
     assert!(value("headstart_writable_collected_bytes_total") >= 700.0 * MIB as f64);
     assert!(value("headstart_writable_garbage_bytes") <= 4.0 * MIB as f64);
     attached.process().signal(Signal::KILL);
-    attached.process().end(PATIENCE);
+    attached.process().end(TIMEOUT);
     drop(attached);
     let mut expected = scene.bytes("disk.raw");
     expected.resize(64 << 20, 0);
@@ -278,7 +278,7 @@ fn a_directory_that_is_not_attached_is_compacted() {
     tool(&scene, "nbdsh", &["-u", &attached.uri(), "-c", script]);
     scene.fails("disk compact ~/vm", &["vm", "in use by another process"]);
     attached.process().signal(Signal::KILL);
-    attached.process().end(PATIENCE);
+    attached.process().end(TIMEOUT);
     drop(attached);
     // Compacting needs no image.
     fs::rename(scene.path("store"), scene.path("away")).unwrap();

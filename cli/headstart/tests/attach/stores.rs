@@ -1,6 +1,6 @@
 //! Images in every kind of store become disks with the right bytes, and can be copied there and back.
 
-use crate::attached::{Attached, Metrics, PATIENCE};
+use crate::attached::{Attached, Metrics, TIMEOUT};
 use crate::images::{Web, can_check_bytes, check_bytes, layered};
 use crate::scene::{CommandRun, Scene};
 use headstart_testkit::redirect::{Behaviour, Front, RedirectStyle};
@@ -123,7 +123,7 @@ fn a_registry_with_passwords() {
         let words = format!("attach {shared} --docker-config ~/{other} --nbd unix:~/d.sock");
         scene.fails(&words, &[&host, "refuses it", "--cached-although-denied"]);
     }
-    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    assert!(began.elapsed() < TIMEOUT, "{:?}", began.elapsed());
     assert!(!scene.path("d.sock").exists());
 }
 
@@ -233,6 +233,6 @@ fn an_object_store() {
     let mut command = scene.command(words);
     with_keys(&mut command, &server).env("AWS_ENDPOINT_URL", "http://127.0.0.1:9");
     CommandRun::of(words, &mut command).fails(&["s3://images/vm", "(at 127.0.0.1:9)"]);
-    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    assert!(began.elapsed() < TIMEOUT, "{:?}", began.elapsed());
     assert!(!scene.path("d.sock").exists());
 }

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The longest time for any answer, unless the server hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_data_set_comes_back_as_it_was() {
@@ -55,7 +55,7 @@ fn a_damaged_trace_is_named_and_the_others_count() {
 
 /// Connects; a socket is there a moment before its listener.
 fn connect(socket: &Path) -> UnixStream {
-    wait_for(&format!("{} has a listener", socket.display()), PATIENCE, || {
+    wait_for(&format!("{} has a listener", socket.display()), TIMEOUT, || {
         let connected = UnixStream::connect(socket);
         if let Err(e) = &connected {
             assert_eq!(e.kind(), ErrorKind::ConnectionRefused, "{}: {e}", socket.display());
@@ -67,8 +67,8 @@ fn connect(socket: &Path) -> UnixStream {
 /// Reads 4 KiB at each of `offsets` of the only disk that is served at `socket`.
 fn read_over_nbd(socket: &Path, offsets: &[u64]) -> UnixStream {
     let mut stream = connect(socket);
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     stream.read_exact(&mut [0; 18]).unwrap();
     // The flag for no zeroes; then the option to take the export without a name.
     stream.write_all(&[0, 0, 0, 3]).unwrap();

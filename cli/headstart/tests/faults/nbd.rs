@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(crate) const EIO: u32 = Errno::Io as u32;
 
 /// Longer than any test waits for a single answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One connection.
 pub(crate) struct Client {
@@ -31,8 +31,8 @@ impl Client {
     /// Connects and takes the export without a name.
     pub(crate) fn connect(socket: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         let mut client = Self { stream, next: 0, asked: HashMap::new() };
         client.bytes(18)?;
         client.stream.write_all(&3u32.to_be_bytes())?;
@@ -105,7 +105,7 @@ impl Client {
         self.stream.set_read_timeout(Some(time)).unwrap();
         // An answer has at least its head, a byte of which is lost then: a caller must end if this returns `false`.
         let silent = self.stream.read(&mut [0; 1]).is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock);
-        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        self.stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         silent
     }
 

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// The longest time until it is ready, and until it has ended: much longer than either takes, even on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A daemon in the directory `h` of a scene. Killed when dropped.
 pub(crate) struct Daemon<'s> {
@@ -52,7 +52,7 @@ impl<'s> Daemon<'s> {
     #[track_caller]
     fn run_command(command: &mut Command) -> (Process, Value) {
         let mut process = Process::start(command);
-        let line = process.line("that it is ready", PATIENCE, |line| line.starts_with("{\"harvest\""));
+        let line = process.line("that it is ready", TIMEOUT, |line| line.starts_with("{\"harvest\""));
         (process, serde_json::from_str(&line).unwrap())
     }
 
@@ -83,13 +83,13 @@ impl<'s> Daemon<'s> {
 
     #[track_caller]
     pub(crate) fn stop(&mut self) {
-        assert_eq!(self.process.stop(PATIENCE).code(), Some(0), "{}", self.process);
+        assert_eq!(self.process.stop(TIMEOUT).code(), Some(0), "{}", self.process);
     }
 
     /// The first line of its output with `part` in it. Standard error may come later than the line that it is ready.
     #[track_caller]
     pub(crate) fn says(&mut self, part: &str) -> String {
-        self.process.line(part, PATIENCE, |line| line.contains(part))
+        self.process.line(part, TIMEOUT, |line| line.contains(part))
     }
 
     /// Runs a command against it; returns the JSON report.
@@ -128,7 +128,7 @@ impl<'s> Daemon<'s> {
     /// Waits until `there` returns a value.
     #[track_caller]
     pub(crate) fn wait_for<T>(&self, what: &str, mut there: impl FnMut() -> Option<T>) -> T {
-        wait_for(what, PATIENCE, || there().ok_or_else(|| self.ask("vssd list")))
+        wait_for(what, TIMEOUT, || there().ok_or_else(|| self.ask("vssd list")))
     }
 
     /// Waits until no client has a vSSD open: the daemon notices a moment later that one has ended.
@@ -167,7 +167,7 @@ impl<'s> Daemon<'s> {
     #[track_caller]
     pub(crate) fn http(&self, request: &str) -> (u16, String) {
         let stream = UnixStream::connect(self.ready["harvest"].as_str().unwrap()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         http::ask(stream, request)
     }
 
@@ -176,7 +176,7 @@ impl<'s> Daemon<'s> {
     pub(crate) fn tcp(&self, request: &str) -> (u16, String) {
         let address = self.ready["http"].as_str().unwrap().strip_prefix("http://").unwrap();
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         http::ask(stream, request)
     }
 }

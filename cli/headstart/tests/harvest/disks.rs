@@ -1,6 +1,6 @@
 //! vSSDs as disks.
 
-use crate::daemon::{Daemon, PATIENCE, qemu_io, uri};
+use crate::daemon::{Daemon, TIMEOUT, qemu_io, uri};
 use crate::scene::Scene;
 use crate::tools::{find, installed};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ impl Client {
         command.args(["-f", "raw", &uri(&daemon.vssd(name))]);
         let client = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let client = Self(client.unwrap());
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while daemon.vssd(name)["clients"] == 0 {
             assert!(Instant::now() < until, "the client is not there");
         }

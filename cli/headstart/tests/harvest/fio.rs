@@ -1,6 +1,6 @@
 //! Load of other programs on a harvest disk while flash is lent, moved and taken back under it.
 
-use crate::daemon::{Daemon, PATIENCE, uri};
+use crate::daemon::{Daemon, TIMEOUT, uri};
 use crate::scene::{Scene, output_of};
 use crate::tools::{self, LoopDevice, find, installed, is_root, skipped};
 use serde_json::json;
@@ -138,7 +138,7 @@ struct Known {
 impl Known {
     /// Writes units at scattered places, and flushes: each time with a client of its own, until it is told to stop.
     fn write(&mut self, uri: &str, stop: &AtomicBool) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while !stop.load(Ordering::Relaxed) && Instant::now() < until {
             self.batches += 1;
             // The steps are odd, so that the units differ; no pattern is that of unwritten data.

@@ -158,7 +158,7 @@ fn the_processes_end_with_a_killed_daemon_and_come_back_with_the_next() {
     // One of them cannot notice anything: the next daemon ends it.
     signal(pids[1], Signal::STOP);
     daemon.kill();
-    wait_until("it has ended without a daemon", crate::daemon::PATIENCE, || !is_alive(pids[0]));
+    wait_until("it has ended without a daemon", crate::daemon::TIMEOUT, || !is_alive(pids[0]));
     assert!(is_alive(pids[1]));
     daemon.start_again();
     for name in ["a", "b"] {
@@ -400,7 +400,7 @@ fn memory_that_is_taken_away_harms_no_other_vssd() {
         machine.wait_for_rounds(2);
         File::options().write(true).open(&memory).unwrap().set_len(0).unwrap();
         // The hypervisor itself fails on its missing memory.
-        wait_until("the hypervisor has ended", crate::daemon::PATIENCE, || !machine.is_running());
+        wait_until("the hypervisor has ended", crate::daemon::TIMEOUT, || !machine.is_running());
         drop(machine);
         fs::remove_file(&memory).unwrap();
         process(&daemon, "bad");

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The longest time until the machine has done its work: much longer than it takes, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const SECTOR: usize = 512;
 
@@ -137,7 +137,7 @@ impl Machine {
 
     #[track_caller]
     pub(crate) fn wait_for_rounds(&mut self, rounds: u64) {
-        wait_for(&format!("{rounds} rounds"), PATIENCE, || {
+        wait_for(&format!("{rounds} rounds"), TIMEOUT, || {
             let now = self.rounds();
             assert!(now >= rounds || self.is_running(), "it ended after {now} rounds of {rounds}");
             if now >= rounds { Ok(()) } else { Err(now) }
@@ -147,7 +147,7 @@ impl Machine {
     /// Waits for its end, which has to be a good one; returns its rounds, and the longest time of one of them.
     #[track_caller]
     pub(crate) fn end(mut self) -> (u64, Duration) {
-        wait_for("it has ended", PATIENCE, || {
+        wait_for("it has ended", TIMEOUT, || {
             if self.is_running() { Err(format!("{} rounds", self.rounds())) } else { Ok(()) }
         });
         self.listening.take().unwrap().join().unwrap();

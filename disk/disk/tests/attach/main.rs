@@ -87,7 +87,7 @@ impl Rig {
     }
 
     fn attach(&self, host: &DiskHost) -> Arc<Disk> {
-        self.try_attach(host, &patient(LIMIT)).unwrap().disk
+        self.try_attach(host, &with_deadline(LIMIT)).unwrap().disk
     }
 
     fn check(&self, disk: &Disk, offset: usize, len: usize) {
@@ -116,7 +116,7 @@ impl Rig {
     }
 }
 
-fn patient(deadline: Duration) -> DiskOptions {
+fn with_deadline(deadline: Duration) -> DiskOptions {
     let pull = headstart_pull::EngineSettings { deadline, ..headstart_pull::EngineSettings::default() };
     DiskOptions { pull, ..DiskOptions::default() }
 }
@@ -201,7 +201,7 @@ fn an_index_longer_than_guessed_takes_a_step_more() {
     });
     let reference: Reference = format!("file://{}/store:foreign", rig.dir.path().display()).parse().unwrap();
     let store = Arc::clone(&rig.store) as Arc<dyn headstart_store::Store>;
-    let (host, options) = (rig.host(), patient(LIMIT));
+    let (host, options) = (rig.host(), with_deadline(LIMIT));
     let attached = rig.within_limit(attach_remote(&host, store, &reference, &options)).unwrap();
     assert_eq!(attached.digest, named);
     let mut buf = [0; 1536];
@@ -273,7 +273,7 @@ fn reads_wait_for_a_store_that_is_away_and_go_on_when_it_is_back() {
 #[test]
 fn past_its_deadline_a_read_fails_and_the_next_one_may_succeed() {
     let rig = Rig::new();
-    let disk = rig.try_attach(&rig.host(), &patient(Duration::from_secs(2))).unwrap().disk;
+    let disk = rig.try_attach(&rig.host(), &with_deadline(Duration::from_secs(2))).unwrap().disk;
     for hang in [false, true] {
         rig.set_failing((!hang).then_some(ErrorKind::Unavailable));
         rig.store.hanging.store(hang, Ordering::Relaxed);
@@ -370,7 +370,7 @@ fn a_stuck_disk_harms_no_other() {
     let host = rig.host();
     let disk = rig.attach(&host);
     let store = Arc::clone(&other.store) as Arc<dyn headstart_store::Store>;
-    let options = patient(LIMIT);
+    let options = with_deadline(LIMIT);
     let healthy = rig.within_limit(attach_remote(&host, store, &other.reference, &options)).unwrap().disk;
     rig.store.hanging.store(true, Ordering::Relaxed);
     std::thread::scope(|scope| {

@@ -171,7 +171,7 @@ fn attached(gives: Gives, options: &DiskOptions) -> (Rig, Arc<Fake>, Arc<Disk>) 
 }
 
 fn sequential() -> DiskOptions {
-    DiskOptions { plan: Plan::Sequential, ..patient(LIMIT) }
+    DiskOptions { plan: Plan::Sequential, ..with_deadline(LIMIT) }
 }
 
 /// Checks that whole chunks were requested, except at the end of a blob.
@@ -187,7 +187,7 @@ fn check_whole_chunks(fake: &Fake) {
 
 #[test]
 fn chunks_of_the_swarm_are_not_requested_from_the_store() {
-    for options in [patient(LIMIT), sequential()] {
+    for options in [with_deadline(LIMIT), sequential()] {
         let (rig, fake, disk) = attached(Gives::All, &options);
         rig.check(&disk, 0, DISK);
         assert!(rig.store.given.lock().unwrap().is_empty());
@@ -199,9 +199,11 @@ fn chunks_of_the_swarm_are_not_requested_from_the_store() {
 
 #[test]
 fn chunks_that_the_swarm_lacks_come_whole_from_the_store() {
-    for (gives, options) in
-        [(Gives::Nothing, patient(LIMIT)), (Gives::Half, patient(LIMIT)), (Gives::Half, sequential())]
-    {
+    for (gives, options) in [
+        (Gives::Nothing, with_deadline(LIMIT)),
+        (Gives::Half, with_deadline(LIMIT)),
+        (Gives::Half, sequential()),
+    ] {
         let (rig, fake, disk) = attached(gives, &options);
         rig.check(&disk, 0, DISK);
         wait_until("all is there", LIMIT, || {
@@ -226,11 +228,11 @@ fn chunks_that_the_swarm_lacks_come_whole_from_the_store() {
 }
 
 #[test]
-fn a_swarm_that_is_silent_costs_patience_and_no_error() {
+fn a_swarm_that_is_silent_costs_time_and_no_error() {
     let (rig, fake) = (Rig::new(), Fake::new(Gives::All));
     fake.knows(&rig);
     let host = DiskHost { swarm: Some(Arc::clone(&fake) as Arc<dyn SwarmClient>), ..rig.host() };
-    let disk = rig.try_attach(&host, &patient(LIMIT)).unwrap().disk;
+    let disk = rig.try_attach(&host, &with_deadline(LIMIT)).unwrap().disk;
     *fake.gives.lock().unwrap() = Gives::Silence;
     let started = Instant::now();
     rig.check(&disk, 4 << 20, 4096);
@@ -247,7 +249,7 @@ fn a_read_promotes_the_fetch_that_brings_its_bytes() {
         let pull = headstart_pull::EngineSettings {
             miss_rest: headstart_pull::MissRest::None,
             bypass_late: false,
-            ..patient(LIMIT).pull
+            ..with_deadline(LIMIT).pull
         };
         let options = DiskOptions { pull, plan, ..DiskOptions::default() };
         let (rig, fake, disk) = attached(Gives::WhatIsUrgent, &options);
@@ -274,7 +276,7 @@ fn a_read_promotes_the_fetch_that_brings_its_bytes() {
 #[test]
 fn pages_of_a_tree_that_never_come_hold_nothing_up() {
     let started = Instant::now();
-    let (rig, _, disk) = attached(Gives::SilenceOfTrees, &patient(LIMIT));
+    let (rig, _, disk) = attached(Gives::SilenceOfTrees, &with_deadline(LIMIT));
     rig.check(&disk, 0, 4 << 20);
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
 }
@@ -282,7 +284,7 @@ fn pages_of_a_tree_that_never_come_hold_nothing_up() {
 /// Pages of a hash tree are not verified until data is checked by them. Wrong ones cost another fetch.
 #[test]
 fn wrong_trees_come_from_the_store_the_next_time() {
-    let (rig, fake, disk) = attached(Gives::WrongTrees, &patient(LIMIT));
+    let (rig, fake, disk) = attached(Gives::WrongTrees, &with_deadline(LIMIT));
     rig.check(&disk, 0, DISK);
     let asked = fake.asked.lock().unwrap().len();
     assert!(asked < 100, "it is asked again and again: {asked}");

@@ -1,7 +1,7 @@
 //! Images without hash trees, as other tools make them: their bytes are taken on their store's word until they are
 //! found wrong, by the checksum of a frame or by the digest of the whole.
 
-use super::{DISK, LIMIT, Rig, patient, read_error, wait_until};
+use super::{DISK, LIMIT, Rig, read_error, wait_until, with_deadline};
 use headstart_block::{BlockDevice, ByteRange, Digest, ErrorKind};
 use headstart_disk::attach::attach_remote;
 use headstart_disk::{Disk, DiskHost, DiskOptions};
@@ -60,7 +60,7 @@ fn attach(rig: &Rig, host: &DiskHost, reference: &Reference, options: &DiskOptio
 }
 
 fn filled() -> DiskOptions {
-    DiskOptions { fill_rate: Some(1 << 40), ..patient(LIMIT) }
+    DiskOptions { fill_rate: Some(1 << 40), ..with_deadline(LIMIT) }
 }
 
 fn blob_of(disk: &Disk) -> Digest {
@@ -71,7 +71,7 @@ fn blob_of(disk: &Disk) -> Digest {
 fn frames_that_fail_their_checksum_are_fetched_again() {
     let rig = Rig::new();
     let (host, reference) = (rig.host(), stripped(&rig));
-    let mut options = patient(LIMIT);
+    let mut options = with_deadline(LIMIT);
     options.pull.miss_rest = headstart_pull::MissRest::None;
     let disk = attach(&rig, &host, &reference, &options);
     for n in 0..4 {
@@ -94,7 +94,7 @@ fn frames_that_fail_their_checksum_are_fetched_again() {
 fn a_local_read_leaves_wrong_frames_to_who_may_wait() {
     let rig = Rig::new();
     let (host, reference) = (rig.host(), stripped(&rig));
-    let disk = attach(&rig, &host, &reference, &patient(LIMIT));
+    let disk = attach(&rig, &host, &reference, &with_deadline(LIMIT));
     rig.store.corrupt.store(u64::MAX, Ordering::Relaxed);
     let blobs = Arc::clone(disk.puller().unwrap().blobs());
     let before = blobs.local_bytes().0;
@@ -113,7 +113,7 @@ fn a_layer_that_does_not_open_is_fetched_again() {
     let rig = Rig::new();
     let (host, reference) = (rig.host(), stripped(&rig));
     rig.store.corrupt.store(2, Ordering::Relaxed);
-    let disk = attach(&rig, &host, &reference, &patient(LIMIT));
+    let disk = attach(&rig, &host, &reference, &with_deadline(LIMIT));
     rig.check(&disk, 0, DISK);
 }
 
@@ -176,7 +176,7 @@ fn a_disk_that_was_opened_by_a_wrong_index_serves_no_more() {
     });
     assert!(read_error(&disk, DISK as u64 - 512).to_string().contains(&blob_of(&disk).to_string()));
     wait_until("it is right", LIMIT, || host.cache.counters().proven_blobs == 1);
-    let again = attach(&rig, &host, &reference, &patient(LIMIT));
+    let again = attach(&rig, &host, &reference, &with_deadline(LIMIT));
     rig.check(&again, 0, DISK / 4);
     drop(disk);
 }

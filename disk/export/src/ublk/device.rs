@@ -5,10 +5,10 @@
 //! eventfd that the queue's ring polls, because the queue's thread sleeps in its ring and would not notice.
 
 use super::kernel::probe_trusting;
-use super::{CREATION_PATIENCE, UblkSettings};
+use super::{CREATION_TIMEOUT, UblkSettings};
 use crate::blocking_pool::BlockingPool;
 use crate::complaints::{Complaints, complain};
-use crate::{Export, STOP_PATIENCE, Server, host_cache};
+use crate::{Export, STOP_TIMEOUT, Server, host_cache};
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE, saturating, to_usize};
 use io_uring::{opcode, types};
 use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
@@ -81,10 +81,10 @@ impl Ublk {
         };
         let spawned = thread::Builder::new().name("ublk".to_owned()).spawn(run);
         spawned.map_err(|error| Error::io("cannot start a thread", error))?;
-        let control = start.recv_timeout(CREATION_PATIENCE).map_err(|_| why_not(&ended))?;
+        let control = start.recv_timeout(CREATION_TIMEOUT).map_err(|_| why_not(&ended))?;
         let path = PathBuf::from(control.get_bdev_path());
         let server = Self { path, target, control: Mutex::new(Some(control)), ended: Mutex::new(ended) };
-        host_cache::drop_pages(&server.path, STOP_PATIENCE).map_err(|error| {
+        host_cache::drop_pages(&server.path, STOP_TIMEOUT).map_err(|error| {
             Error::io("cannot drop what the host still has of another disk", error).about(server.uri())
         })?;
         Ok(server)
@@ -93,17 +93,17 @@ impl Ublk {
     fn shut_down(&self) -> Result<()> {
         let Some(control) = self.control.lock().take() else { return Ok(()) };
         let read_only = self.target.device.is_read_only();
-        let dropped = host_cache::drop_pages(&self.path, STOP_PATIENCE);
+        let dropped = host_cache::drop_pages(&self.path, STOP_TIMEOUT);
         self.target.stopping.store(true, Ordering::Release);
-        self.target.pool.wait_idle(STOP_PATIENCE);
+        self.target.pool.wait_idle(STOP_TIMEOUT);
         // In a thread, so that this does not wait for ever, whatever the kernel does.
         let (done, killed) = mpsc::channel();
         let kill = move || {
             let _ = done.send(control.kill_dev().map(|_| ()));
         };
         let spawned = thread::Builder::new().name("ublk-stop".to_owned()).spawn(kill);
-        let killed = spawned.is_ok() && matches!(killed.recv_timeout(STOP_PATIENCE), Ok(Ok(())));
-        if !killed || self.ended.lock().recv_timeout(STOP_PATIENCE).is_err() {
+        let killed = spawned.is_ok() && matches!(killed.recv_timeout(STOP_TIMEOUT), Ok(Ok(())));
+        if !killed || self.ended.lock().recv_timeout(STOP_TIMEOUT).is_err() {
             tracing::warn!("{}: the kernel does not release it; a process may have it open", self.uri());
         }
         if read_only {

@@ -196,7 +196,7 @@ fn one_gssd_of_the_same_size_takes_the_place_of_another() {
 
 #[test]
 fn a_forecast_takes_back_what_is_leased_after_so_many() {
-    let mut host = host_with(BrokerSettings { patience: 2, ..BrokerSettings::default() });
+    let mut host = host_with(BrokerSettings { forecasts_to_reclaim: 2, ..BrokerSettings::default() });
     host.forecast(1, 2, 40, 600);
     granted(host.request(9, 2, 40, 300));
     host.forecast(1, 1, 40, 600);

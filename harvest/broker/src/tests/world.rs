@@ -30,7 +30,7 @@ fn settings() -> BrokerSettings {
     BrokerSettings {
         grain,
         per_home: 2,
-        patience: 2,
+        forecasts_to_reclaim: 2,
         overstay: Some(MINUTE * 60),
         ..BrokerSettings::default()
     }

@@ -14,7 +14,7 @@ pub(super) const RESERVE: u32 = 2;
 /// unused until the block is collected.
 const GAP: u32 = 6;
 /// Placements after which a data block that waits for its next page makes room for another, for each that is open.
-const PATIENCE: u64 = 32;
+const FILL_IDLE_MAX: u64 = 32;
 
 /// A page of flash that is reserved for a page of the disk. Each placement is answered exactly once: by
 /// [`Vssd::commit`], [`Vssd::failed`], [`Vssd::unread`] or [`Vssd::lose`].
@@ -384,7 +384,7 @@ impl Vssd {
         if self.open.fills.len() >= width {
             let (_, oldest) = self.open.fills.iter().min_by_key(|(_, fill)| fill.used)?;
             let (entry, used) = (oldest.entry, oldest.used);
-            if self.open.clock - used < PATIENCE * self.open.fills.len() as u64 {
+            if self.open.clock - used < FILL_IDLE_MAX * self.open.fills.len() as u64 {
                 return None;
             }
             self.seal(entry);

@@ -2,7 +2,7 @@
 //!
 //! One page that cannot be read is no reason to stop collecting, and a cable that is loose none to give up the data on
 //! the flash. So the block of such a page is put off, others are collected meanwhile, and it is looked at again every
-//! second. The page is lost when it failed [`TRIES`] times over [`PATIENCE`], other flash
+//! second. The page is lost when it failed [`TRIES`] times over [`TRIES_SPAN`], other flash
 //! [answers](headstart_flash::device::Flash::answers) then, and it fails once more after that. If nothing answers,
 //! nothing is lost, and a writer that needs room is told after [`LONG`] why there is none.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The least number of tries of a page.
 const TRIES: u32 = 3;
 /// The least time of the tries: longer than the reset of a device. Shorter than an evacuation waits.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TRIES_SPAN: Duration = Duration::from_secs(3);
 /// The time for which a block stays put off.
 const PAUSE: Duration = Duration::from_secs(1);
 /// A page that is not tried for this long was written, trimmed or read meanwhile.
@@ -42,7 +42,7 @@ impl SuspectPages {
         let doubt = self.pages.entry(at).or_insert(Doubt { first: now, last: now, tries: 0 });
         (doubt.last, doubt.tries) = (now, doubt.tries + 1);
         self.again.get_or_insert(now + PAUSE);
-        doubt.tries >= TRIES && now.saturating_sub(doubt.first) >= PATIENCE
+        doubt.tries >= TRIES && now.saturating_sub(doubt.first) >= TRIES_SPAN
     }
 
     /// Forgets a page that was read, or is lost.

@@ -61,14 +61,14 @@ pub struct HarvestModel {
 }
 
 impl HarvestModel {
-    /// Returns the settings with which the product ships, without a journal. For the clairvoyant, the
-    /// broker's patience is 1, so a lease ends at the first forecast that the lender needs its storage: such
-    /// forecasts are always right.
+    /// Returns the settings with which the product ships, without a journal. For the clairvoyant, a lease ends at the
+    /// first forecast that the lender needs its storage, because such forecasts are always right.
     #[must_use]
     pub fn new(source: StorageSource, foresight: Foresight) -> Self {
         let shipped = BrokerSettings::of_hosts();
-        let patience = if foresight == Foresight::Clairvoyant { 1 } else { shipped.patience };
-        let broker = BrokerSettings { journal: false, patience, ..shipped };
+        let forecasts_to_reclaim =
+            if foresight == Foresight::Clairvoyant { 1 } else { shipped.forecasts_to_reclaim };
+        let broker = BrokerSettings { journal: false, forecasts_to_reclaim, ..shipped };
         Self { source, foresight, cover: 0.5, ask: Duration::from_secs(1800), partial: false, broker }
     }
 }

@@ -26,12 +26,12 @@ pub struct Genetic {
     pub generations: usize,
     /// The number of consecutive generations without a better individual after which the search ends. 0: the search
     /// ends after the first generation.
-    pub patience: usize,
+    pub stale_generations: usize,
 }
 
 impl Default for Genetic {
     fn default() -> Self {
-        Self { population: 15, mutation: 0.15, crossover: 0.8, generations: 60, patience: 5 }
+        Self { population: 15, mutation: 0.15, crossover: 0.8, generations: 60, stale_generations: 5 }
     }
 }
 
@@ -57,7 +57,7 @@ impl Genetic {
                 best = Some((population[at], fitness));
                 barren = 0;
             }
-            if barren >= self.patience {
+            if barren >= self.stale_generations {
                 break;
             }
             population = self.next(&population, &fitnesses, best.map(|(one, _)| one), random);

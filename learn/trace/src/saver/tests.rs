@@ -15,7 +15,7 @@ const PACE: Pace = Pace {
     traces_an_hour: 6,
     traces_max: 64,
 };
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn recording(volume: &str, window: Duration) -> (Arc<Recorder>, Recording) {
     let recorder = Arc::new(Recorder::new(Instant::now(), window, 100));
@@ -39,14 +39,14 @@ fn traces(dir: &Path) -> Vec<Trace> {
 fn traces_are_saved_in_between_and_at_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let directory = Arc::new(TraceDirectory::open(dir.path(), DirectoryLimits::default()).unwrap());
-    let (a, first) = recording("a", PATIENCE);
-    let (_idle, second) = recording("b", PATIENCE);
+    let (a, first) = recording("a", TIMEOUT);
+    let (_idle, second) = recording("b", TIMEOUT);
     let saver = Saver::start(directory, vec![first, second], PACE).unwrap();
     assert_eq!(saver.saved(), SavedBoots::default());
     read(&a, 0);
-    wait_until("a trace is there", PATIENCE, || traces(dir.path()).len() == 1);
+    wait_until("a trace is there", TIMEOUT, || traces(dir.path()).len() == 1);
     read(&a, 4096);
-    assert!(saver.stop(PATIENCE));
+    assert!(saver.stop(TIMEOUT));
     let traces = traces(dir.path());
     assert_eq!((traces.len(), traces[0].records.len(), saver.saved().failures), (1, 2, 0));
     assert_eq!((saver.saved().requests, saver.saved().traces), (2, 1));
@@ -61,10 +61,10 @@ fn a_trace_ends_with_the_window_and_the_next_boot_has_one_of_its_own() {
     let (a, recording) = recording("a", Duration::from_secs(1));
     // Longer than the window: it has not begun.
     let attached_for = Duration::from_millis(1100);
-    wait_until("more than a window goes by", PATIENCE, || a.created().elapsed() >= attached_for);
+    wait_until("more than a window goes by", TIMEOUT, || a.created().elapsed() >= attached_for);
     let saver = Saver::start(directory, vec![recording], PACE).unwrap();
     read(&a, 1 << 20);
-    wait_until("the window is over, and its trace there", PATIENCE, || {
+    wait_until("the window is over, and its trace there", TIMEOUT, || {
         matches!(a.phase(Instant::now()), RecordingPhase::Idle { .. }) && traces(dir.path()).len() == 1
     });
     read(&a, 2 << 20);
@@ -72,7 +72,7 @@ fn a_trace_ends_with_the_window_and_the_next_boot_has_one_of_its_own() {
     for n in 0..3 {
         read(&a, n * 4096);
     }
-    assert!(saver.stop(PATIENCE));
+    assert!(saver.stop(TIMEOUT));
     let traces = traces(dir.path());
     let told: Vec<_> = traces
         .iter()
@@ -89,11 +89,11 @@ fn a_trace_ends_with_the_window_and_the_next_boot_has_one_of_its_own() {
 fn a_look_at_the_disk_leaves_no_trace() {
     let dir = tempfile::tempdir().unwrap();
     let directory = Arc::new(TraceDirectory::open(dir.path(), DirectoryLimits::default()).unwrap());
-    let (a, recording) = recording("a", PATIENCE);
+    let (a, recording) = recording("a", TIMEOUT);
     let saver = Saver::start(directory, vec![recording], PACE).unwrap();
     read(&a, 0);
     // Also if it was written already.
-    wait_until("a trace is there", PATIENCE, || traces(dir.path()).len() == 1);
+    wait_until("a trace is there", TIMEOUT, || traces(dir.path()).len() == 1);
     for _ in 0..3 * OPEN_MAX {
         a.client_came();
         read(&a, 0);
@@ -106,7 +106,7 @@ fn a_look_at_the_disk_leaves_no_trace() {
     a.client_left();
     a.client_came();
     read(&a, 0);
-    assert!(saver.stop(PATIENCE));
+    assert!(saver.stop(TIMEOUT));
     let lens: Vec<_> = traces(dir.path()).iter().map(|trace| trace.records.len()).collect();
     assert_eq!(lens, [READS_MIN, 1]);
     let looks = 3 * OPEN_MAX as u64 + 1;
@@ -127,15 +127,15 @@ fn a_directory_that_fails_harms_nobody() {
     let gone = dir.path().join("gone");
     let directory = Arc::new(TraceDirectory::open(&gone, DirectoryLimits::default()).unwrap());
     std::fs::remove_dir(&gone).unwrap();
-    let (a, recording) = recording("a", PATIENCE);
+    let (a, recording) = recording("a", TIMEOUT);
     read(&a, 0);
     let saver = Saver::start(directory, vec![recording], PACE).unwrap();
-    wait_until("two failures", PATIENCE, || saver.saved().failures > 1);
+    wait_until("two failures", TIMEOUT, || saver.saved().failures > 1);
     assert_eq!(saver.saved().requests, 0);
     // Once it works again, nothing was lost.
     std::fs::create_dir(&gone).unwrap();
     read(&a, 4096);
-    assert!(saver.stop(PATIENCE));
+    assert!(saver.stop(TIMEOUT));
     assert_eq!(traces(&gone)[0].records.len(), 2);
 }
 
@@ -155,7 +155,7 @@ fn a_disk_that_boots_without_end_leaves_so_many_traces_an_hour_and_others_have_t
     let dir = tempfile::tempdir().unwrap();
     let directory = Arc::new(TraceDirectory::open(dir.path(), DirectoryLimits::default()).unwrap());
     let of = |volume: &str| {
-        let recorder = Arc::new(Recorder::new(Instant::now(), PATIENCE, 2000));
+        let recorder = Arc::new(Recorder::new(Instant::now(), TIMEOUT, 2000));
         let creation = Creation { volume: volume.to_owned(), ..Creation::default() };
         (Arc::clone(&recorder), Recording { recorder, creation, sample: Box::new(|_| None) })
     };
@@ -163,7 +163,7 @@ fn a_disk_that_boots_without_end_leaves_so_many_traces_an_hour_and_others_have_t
     boots_without_end(&wild, 100);
     boots_without_end(&tame, 2);
     let saver = Saver::start(directory, vec![first, second], PACE).unwrap();
-    assert!(saver.stop(PATIENCE));
+    assert!(saver.stop(TIMEOUT));
     let volumes: Vec<_> = traces(dir.path()).into_iter().map(|trace| trace.creation.volume).collect();
     let of_wild = volumes.iter().filter(|volume| volume.starts_with("wild")).count();
     assert_eq!((of_wild, volumes.len()), (6, 8), "{volumes:?}");
@@ -188,13 +188,13 @@ fn the_oldest_traces_of_a_disk_give_way_to_its_own() {
         ..Trace::default()
     };
     directory.save(&other, false).unwrap();
-    let recorder = Arc::new(Recorder::new(Instant::now(), PATIENCE, 2000));
+    let recorder = Arc::new(Recorder::new(Instant::now(), TIMEOUT, 2000));
     let creation = Creation { volume: "a".to_owned(), ..Creation::default() };
     let recording = Recording { recorder: Arc::clone(&recorder), creation, sample: Box::new(|_| None) };
     boots_without_end(&recorder, 10);
     let pace = Pace { traces_an_hour: 9, traces_max: 3, ..PACE };
     let saver = Saver::start(directory, vec![recording], pace).unwrap();
-    assert!(saver.stop(PATIENCE));
+    assert!(saver.stop(TIMEOUT));
     let volumes: Vec<_> = traces(dir.path()).into_iter().map(|trace| trace.creation.volume).collect();
     assert_eq!(volumes, ["other", "a-boot-7", "a-boot-8", "a-boot-9"]);
     assert_eq!((saver.directory().evicted(), saver.saved().traces, saver.saved().beyond), (6, 9, 1));

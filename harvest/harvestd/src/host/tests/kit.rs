@@ -164,7 +164,7 @@ impl Machine {
                 guard: Duration::ZERO,
                 ..headstart_flash::scheduler::SchedulerSettings::default()
             },
-            broker: BrokerSettings { patience: 1, ..BrokerSettings::default() },
+            broker: BrokerSettings { forecasts_to_reclaim: 1, ..BrokerSettings::default() },
             ..HostSettings::default()
         };
         let parts = Parts { opened, settings, journal, lock: None, inline: self.inline, guard: Some(guard) };

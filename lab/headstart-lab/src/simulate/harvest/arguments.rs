@@ -179,8 +179,8 @@ impl Harvest {
         };
         let mut model = HarvestModel::new(source, foresight);
         model.ask = self.ask;
-        if let (Some(patience), Foresight::Product(_) | Foresight::Paper(_)) = (self.patience, foresight) {
-            model.broker.patience = patience;
+        if let (Some(forecasts), Foresight::Product(_) | Foresight::Paper(_)) = (self.patience, foresight) {
+            model.broker.forecasts_to_reclaim = forecasts;
         }
         model
     }
