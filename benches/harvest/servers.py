@@ -62,8 +62,8 @@ class Harvest:
 
     def lease(self, name, capacity, bandwidth, within=60):
         """Borrows as soon as there is something to spare."""
-        wish = {"capacity": capacity, "bandwidth": bandwidth, "duration_s": 7200}
-        return self.until(lambda: self._or_none("POST", f"/v1/vssds/{name}/requests", wish), within,
+        request = {"capacity": capacity, "bandwidth": bandwidth, "duration_s": 7200}
+        return self.until(lambda: self._or_none("POST", f"/v1/vssds/{name}/requests", request), within,
                           "flash to spare")
 
     def _or_none(self, method, path, body):

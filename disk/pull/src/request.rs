@@ -1,4 +1,4 @@
-//! One range that is to be fetched, from the first wish for it to its last answer.
+//! One range that is to be fetched, from the first read or plan that wants it to its last answer.
 
 use crate::{BlobRange, FetchId, Priority, ReadId, Time};
 use headstart_block::Error;

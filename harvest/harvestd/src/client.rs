@@ -1,6 +1,6 @@
 //! The client of the daemon that lends spare flash.
 
-use crate::host::{HostStatus, LeaseStatus, UserReport, Wish};
+use crate::host::{HarvestRequest, HostStatus, LeaseStatus, UserReport};
 use crate::{NewAccess, NewOffer, NewSize, NewVssd, SOCKET, ServedVssd};
 use headstart_block::{Error, Result};
 use headstart_daemon::client::{Away, LocalClient, Method};
@@ -103,8 +103,8 @@ impl HarvestClient {
     ///
     /// # Errors
     /// Those of all requests: see [`HarvestClient`].
-    pub async fn request(&self, name: &str, wish: &Wish) -> Result<Vec<LeaseStatus>> {
-        self.ask(Method::POST, &of(name, "/requests")?, Some(wish)).await
+    pub async fn request(&self, name: &str, request: &HarvestRequest) -> Result<Vec<LeaseStatus>> {
+        self.ask(Method::POST, &of(name, "/requests")?, Some(request)).await
     }
 
     /// Gives the lease number `lease` of a vSSD back, whose data moves to the vSSD's other flash. `None`: gives all

@@ -63,8 +63,8 @@ mod wear_leveling;
 
 pub use options::{FlashPlace, HostSettings, Options};
 pub use status::{
-    FlashStatus, ForecastStatus, HostStatus, JournalStatus, LeaseStatus, PooledStatus, ReportKind,
-    UserReport, VssdSpec, VssdStatus, Wish,
+    FlashStatus, ForecastStatus, HarvestRequest, HostStatus, JournalStatus, LeaseStatus, PooledStatus,
+    ReportKind, UserReport, VssdSpec, VssdStatus,
 };
 
 use actions::Decided;
@@ -293,33 +293,33 @@ impl Host {
     }
 
     /// Leases flash for a harvest VM's vSSD. Returns the new leases, whose flash is less than requested only if
-    /// [`Wish::partial`] allows that.
+    /// [`HarvestRequest::partial`] allows that.
     ///
     /// # Errors
     /// NotFound if there is no such vSSD; Invalid if it is not a harvest VM's; NoSpace if not enough flash is
     /// offered.
     #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
-    pub fn request(&self, name: &str, wish: Wish) -> Result<Vec<LeaseStatus>> {
+    pub fn request(&self, name: &str, wanted: HarvestRequest) -> Result<Vec<LeaseStatus>> {
         self.check()?;
         self.log.may_take(0)?;
         let volume = self.named(name)?;
-        if wish.capacity == 0 {
+        if wanted.capacity == 0 {
             let error =
                 Error::invalid("a request for 0 bytes asks for nothing").about(format_args!("vSSD {name}"));
             return Err(error.remedy("give the capacity that it needs at least, such as 1G"));
         }
         let block = u64::from(self.media.geometry().block_size());
-        let capacity = u32::try_from(wish.capacity.div_ceil(block))
+        let capacity = u32::try_from(wanted.capacity.div_ceil(block))
             .map_err(|_| Error::invalid("so much is on no host").about(format_args!("vSSD {name}")))?;
         let request = BrokerRequestId(self.requests.fetch_add(1, Ordering::Relaxed));
         let event = BrokerEvent::Request(BrokerRequest {
             request,
             vm: name.to_owned(),
             borrower: volume.id,
-            bandwidth: wish.bandwidth,
+            bandwidth: wanted.bandwidth,
             capacity,
-            lasts: wish.duration,
-            partial: wish.partial,
+            lasts: wanted.duration,
+            partial: wanted.partial,
             grow: self.settings.grow,
         });
         if let Err(error) = self.notify(event) {

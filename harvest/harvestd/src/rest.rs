@@ -10,8 +10,8 @@ use super::vssd::ServedVssd;
 use super::ways::Ways;
 use super::{broke_off, metrics};
 use crate::host::{
-    FlashStatus, ForecastStatus, Host, HostStatus, JournalStatus, LeaseStatus, PooledStatus, ReportKind,
-    UserReport, VssdSpec, VssdStatus, Wish,
+    FlashStatus, ForecastStatus, HarvestRequest, Host, HostStatus, JournalStatus, LeaseStatus, PooledStatus,
+    ReportKind, UserReport, VssdSpec, VssdStatus,
 };
 use axum::extract::State;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
@@ -112,7 +112,7 @@ fn changing() -> Router<Arc<Served>> {
         VssdKind,
         LeaseStatus,
         ForecastStatus,
-        Wish,
+        HarvestRequest,
         HostStatus,
         FlashStatus,
         PooledStatus,
@@ -341,9 +341,9 @@ impl Served {
         self.get(name)
     }
 
-    fn request(&self, name: &str, wish: Wish) -> Result<Vec<LeaseStatus>> {
+    fn request(&self, name: &str, request: HarvestRequest) -> Result<Vec<LeaseStatus>> {
         self.get(name)?;
-        let leases = self.host.request(name, wish);
+        let leases = self.host.request(name, request);
         self.exports.refresh();
         leases
     }
@@ -460,17 +460,17 @@ async fn offer(
 /// Requests spare flash for a harvest vSSD; answers with the granted leases, when they can be used. Only over the Unix
 /// socket.
 #[utoipa::path(post, path = "/v1/vssds/{name}/requests",
-    params(("name" = String, Path, description = "The harvest vSSD")), request_body = Wish,
+    params(("name" = String, Path, description = "The harvest vSSD")), request_body = HarvestRequest,
     responses((status = 201, description = "What it was given", body = Vec<LeaseStatus>),
         (status = 404, body = Failure),
-        (status = 422, description = "It is no harvest vSSD, or the wish makes no sense", body = Failure),
+        (status = 422, description = "It is no harvest vSSD, or the request makes no sense", body = Failure),
         (status = 507, description = "There is not so much to spare", body = Failure)))]
 async fn request(
     served: Shared,
     UrlPath(name): UrlPath<String>,
-    Body(wish): Body<Wish>,
+    Body(request): Body<HarvestRequest>,
 ) -> ApiAnswer<(StatusCode, Json<Vec<LeaseStatus>>)> {
-    let leases = blocking(served, move |served| served.request(&name, wish)).await;
+    let leases = blocking(served, move |served| served.request(&name, request)).await;
     leases.map(|leases| (StatusCode::CREATED, Json(leases)))
 }
 

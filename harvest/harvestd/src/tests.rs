@@ -182,8 +182,8 @@ async fn vssds_are_made_served_and_found_again() {
     assert!(asked("POST /v1/vssds", new).await.0 >= 400);
     let (status, listed) = asked("GET /v1/vssds", Value::Null).await;
     assert_eq!((status, listed.as_array().unwrap().len()), (200, 1), "{listed}");
-    let wish = json!({ "capacity": 1 << 20, "duration_s": 60 });
-    assert_eq!(asked("POST /v1/vssds/none/requests", wish).await.0, 404);
+    let request = json!({ "capacity": 1 << 20, "duration_s": 60 });
+    assert_eq!(asked("POST /v1/vssds/none/requests", request).await.0, 404);
     assert_eq!(asked("DELETE /v1/vssds/none", Value::Null).await.0, 404);
     for nothing in ["DELETE /v1/vssds/a/leases/seven", "GET /v1/vssds/%ff"] {
         let (status, said) = asked(nothing, Value::Null).await;

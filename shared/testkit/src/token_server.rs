@@ -140,7 +140,7 @@ impl TokenServer {
 }
 
 /// The facts of a request: the user, the scopes, and the kind of token.
-struct Wish {
+struct TokenRequest {
     user: Option<String>,
     scopes: Vec<String>,
     offline: bool,
@@ -149,33 +149,33 @@ struct Wish {
 async fn answer(State(desk): State<Arc<Desk>>, request: Request) -> Response<Body> {
     desk.requests.fetch_add(1, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_millis(desk.delay_ms.load(Ordering::Relaxed))).await;
-    let Some(wish) = desk.wish(request).await else {
+    let Some(wanted) = desk.token_request(request).await else {
         let body =
             json!({"errors": [{"code": "UNAUTHORIZED", "message": "wrong user or password"}]}).to_string();
         return (StatusCode::UNAUTHORIZED, body).into_response();
     };
     desk.granted.fetch_add(1, Ordering::Relaxed);
-    desk.grant(&wish).to_string().into_response()
+    desk.grant(&wanted).to_string().into_response()
 }
 
 impl Desk {
     /// The user and the scopes of a request, or `None` if it is refused.
-    async fn wish(&self, request: Request) -> Option<Wish> {
+    async fn token_request(&self, request: Request) -> Option<TokenRequest> {
         let (parts, body) = request.into_parts();
         let body = to_bytes(body, 1 << 16).await.ok()?;
         let fields =
             if parts.method == "POST" { body } else { parts.uri.query().unwrap_or("").to_owned().into() };
-        let mut wish = Wish { user: None, scopes: Vec::new(), offline: parts.method == "POST" };
+        let mut wanted = TokenRequest { user: None, scopes: Vec::new(), offline: parts.method == "POST" };
         let mut refresh_token = None;
         for (name, value) in form_urlencoded::parse(&fields) {
             match &*name {
-                "scope" => wish.scopes.extend(value.split(' ').map(str::to_owned)),
+                "scope" => wanted.scopes.extend(value.split(' ').map(str::to_owned)),
                 "refresh_token" => refresh_token = Some(value.into_owned()),
                 "service" if value != SERVICE => return None,
                 _ => {}
             }
         }
-        wish.user = match (basic_credentials(&parts.headers), refresh_token) {
+        wanted.user = match (basic_credentials(&parts.headers), refresh_token) {
             (Some((user, password)), _) => {
                 if self.users.lock().get(&user) != Some(&password) {
                     return None;
@@ -186,17 +186,17 @@ impl Desk {
             (None, None) if self.anonymous.load(Ordering::Relaxed) => None,
             (None, None) => return None,
         };
-        Some(wish)
+        Some(wanted)
     }
 
-    fn grant(&self, wish: &Wish) -> Value {
+    fn grant(&self, wanted: &TokenRequest) -> Value {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock past 1970").as_millis();
         let now_ms = u64::try_from(now).expect("milliseconds");
         let life_ms = self.life_ms.load(Ordering::Relaxed);
         let access: Vec<Value> =
-            wish.scopes.iter().filter_map(|scope| access(scope, wish.user.is_some())).collect();
+            wanted.scopes.iter().filter_map(|scope| access(scope, wanted.user.is_some())).collect();
         let claims = json!({
-            "iss": ISSUER, "aud": SERVICE, "sub": wish.user.as_deref().unwrap_or(""),
+            "iss": ISSUER, "aud": SERVICE, "sub": wanted.user.as_deref().unwrap_or(""),
             "jti": format!("{}", self.granted.load(Ordering::Relaxed)),
             "iat": now_ms / 1000, "nbf": now_ms / 1000 - GRACE_S,
             "exp": (now_ms + life_ms).div_ceil(1000) - GRACE_S,
@@ -209,7 +209,7 @@ impl Desk {
             u64::MAX => life_ms / 1000,
             told => told,
         };
-        let name = if wish.offline { "access_token" } else { "token" };
+        let name = if wanted.offline { "access_token" } else { "token" };
         json!({ name: token, "expires_in": told })
     }
 }

@@ -8,7 +8,7 @@ use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
 use headstart_command_line::report::Outcome;
 use headstart_harvestd::NewOffer;
-use headstart_harvestd::host::{LeaseStatus, Wish};
+use headstart_harvestd::host::{HarvestRequest, LeaseStatus};
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
@@ -112,14 +112,14 @@ pub(crate) struct Request {
 
 impl Request {
     pub(super) fn run(&self) -> Result<Leased> {
-        let wish = Wish {
+        let request = HarvestRequest {
             capacity: self.capacity.0,
             bandwidth: self.bandwidth,
             duration: self.duration,
             partial: self.partial,
         };
         let asked = self.capacity.0;
-        let leases = self.harvest.ask(async |client| client.request(&self.name, &wish).await)?;
+        let leases = self.harvest.ask(async |client| client.request(&self.name, &request).await)?;
         Ok(Leased { asked, leases })
     }
 }

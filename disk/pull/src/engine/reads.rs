@@ -1,4 +1,4 @@
-//! Reads that miss: their wishes, their waits and their ends.
+//! Reads that miss: their requests, their waits and their ends.
 
 use super::{Engine, ORPHANS_MAX};
 use crate::estimator::span;

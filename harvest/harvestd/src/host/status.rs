@@ -99,7 +99,8 @@ pub struct LeaseStatus {
 /// A request of a harvest VM for flash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Wish {
+#[schema(as = Wish)]
+pub struct HarvestRequest {
     /// Bytes, at least. More may be granted, because flash is lent in whole gSSDs.
     pub capacity: u64,
     /// Number of channels, at least.

@@ -1,7 +1,7 @@
 //! A host crashes at every change of its flash and every write of its journal, and comes back.
 
 use super::super::Host;
-use super::kit::{Fuse, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
+use super::kit::{Fuse, HOUR, Machine, PAGE, SMALL, harvest_request, pattern, read_page, spec};
 use headstart_block::{ByteRange, ErrorKind, Result};
 use headstart_broker::BrokerEvent;
 use headstart_flash::VssdKind;
@@ -165,7 +165,7 @@ pub(super) fn live(host: &Arc<Host>, model: &mut Model) -> Result<()> {
 
 /// Harvests all that there is.
 fn harvest(host: &Arc<Host>, name: &str, blocks: u64) -> Result<()> {
-    match host.request(name, wish(blocks)) {
+    match host.request(name, harvest_request(blocks)) {
         Err(error) if error.kind() != ErrorKind::NoSpace => Err(error),
         _ => Ok(()),
     }

@@ -1,7 +1,7 @@
 //! Erasures that fail, pages that cannot be read, and requests by the thousand.
 
 use super::super::{Host, ReportKind};
-use super::kit::{HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
+use super::kit::{HOUR, Machine, PAGE, SMALL, harvest_request, pattern, read_page, spec};
 use headstart_block::random::Random;
 use headstart_broker::BlockRun;
 use headstart_flash::VssdKind;
@@ -18,7 +18,7 @@ fn a_block_that_cannot_be_erased_never_comes_back() {
     host.create("regular", spec(VssdKind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
     host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     host.offer("regular", 2, 24 * 8 * PAGE as u64, 10 * HOUR).unwrap();
-    let lease = host.request("ghost", wish(8)).unwrap()[0].id;
+    let lease = host.request("ghost", harvest_request(8)).unwrap()[0].id;
     let disk = host.disk("ghost").unwrap();
     for page in 0..u32::try_from(disk.size() / PAGE as u64).unwrap() - 40 {
         disk.write_at(&pattern(b'G', page, 1), u64::from(page) * PAGE as u64).unwrap();
@@ -36,7 +36,7 @@ fn a_block_that_cannot_be_erased_never_comes_back() {
         assert_eq!(host.status().flash.bad_blocks, 2);
         // Neither its home nor the next harvest VM meets the bad block.
         host.offer("regular", 2, 22 * 8 * PAGE as u64, 10 * HOUR).unwrap();
-        if let Ok(leases) = host.request("ghost", wish(8)) {
+        if let Ok(leases) = host.request("ghost", harvest_request(8)) {
             let blocks =
                 leases.iter().flat_map(|lease| host.custody.blocks(lease.id)).flat_map(BlockRun::blocks);
             assert!(blocks.into_iter().all(|block| !broken.contains(&block)), "round {round}");
@@ -134,7 +134,7 @@ fn a_lease_with_a_page_that_cannot_be_read_moves_without_it() {
     host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     host.create("regular", spec(VssdKind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
     host.offer("regular", 2, 24 * 8 * PAGE as u64, 10 * HOUR).unwrap();
-    let lease = host.request("ghost", wish(8)).unwrap()[0].id;
+    let lease = host.request("ghost", harvest_request(8)).unwrap()[0].id;
     let leased: Vec<FlashBlock> = host.custody.blocks(lease).into_iter().flat_map(BlockRun::blocks).collect();
     let disk = host.disk("ghost").unwrap();
     for page in 0..80 {
@@ -216,7 +216,7 @@ fn an_erasure_that_fails_in_passing_costs_no_block() {
     for _ in 0..100 {
         host.tick();
     }
-    let lease = host.request("ghost", wish(8)).unwrap()[0].id;
+    let lease = host.request("ghost", harvest_request(8)).unwrap()[0].id;
     for block in host.custody.blocks(lease).into_iter().flat_map(BlockRun::blocks) {
         let mut bytes = vec![1; usize::try_from(SMALL.block_size()).unwrap()];
         machine.flash.read(block, 0, &mut bytes).unwrap();
@@ -254,7 +254,7 @@ fn requests_from_all_sides_share_out_what_there_is() {
             let name = if thread % 2 == 0 { "one" } else { "two" };
             scope.spawn(move || {
                 for _ in 0..500 {
-                    if let Ok(leases) = host.request(name, wish(4)) {
+                    if let Ok(leases) = host.request(name, harvest_request(4)) {
                         assert!(!leases.is_empty());
                         granted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                         host.release(name, None).unwrap();

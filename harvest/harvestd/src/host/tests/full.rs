@@ -6,7 +6,7 @@ use super::super::{FlashPlace, Host, HostSettings, Options};
 use super::crash::{
     End, HOLDERS, Life, Model, crash_at, ends_well, live, nobodys_is_clean, settled, step, swap,
 };
-use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
+use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, harvest_request, pattern, read_page, spec};
 use super::smoke::{LIMIT, clock, wait_for};
 use headstart_block::{ByteRange, ErrorKind, Result};
 use headstart_flash::VssdKind;
@@ -27,7 +27,7 @@ fn lent(machine: &mut Machine) -> Arc<Host> {
     host.create("regular", spec(VssdKind::Regular, 2, Some(20 * BLOCK))).unwrap();
     host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     host.offer("regular", 2, 24 * BLOCK, 10 * HOUR).unwrap();
-    host.request("ghost", wish(8)).unwrap();
+    host.request("ghost", harvest_request(8)).unwrap();
     host
 }
 
@@ -71,7 +71,7 @@ fn a_full_disk_is_waited_out() {
         refused(write(&host, 1, 2));
         refused(host.create("more", spec(VssdKind::Regular, 1, None)));
         refused(host.offer("regular", 2, 24 * BLOCK, 10 * HOUR));
-        refused(host.request("ghost", wish(8)));
+        refused(host.request("ghost", harvest_request(8)));
         refused(host.resize("regular", 21 * BLOCK));
         // Present data can be read, and given back.
         let disk = host.disk("regular").unwrap();
@@ -162,7 +162,7 @@ fn refused_changes_do_not_happen_later() {
         if other {
             drop(host.offer("regular", 2, 24 * BLOCK, 20 * HOUR));
         }
-        let asked = host.request("ghost", wish(8));
+        let asked = host.request("ghost", harvest_request(8));
         refused(asked);
         refused(host.create("more", spec(VssdKind::Unsold, 1, None)));
         limit::here().fill(false);
@@ -173,7 +173,7 @@ fn refused_changes_do_not_happen_later() {
         assert!(host.control.lock().answers.is_empty());
     }
     host.offer("regular", 2, 24 * BLOCK, 10 * HOUR).unwrap();
-    assert_eq!(host.request("ghost", wish(8)).unwrap().len(), 1);
+    assert_eq!(host.request("ghost", harvest_request(8)).unwrap().len(), 1);
     host.create("more", spec(VssdKind::Regular, 1, None)).unwrap();
     assert_eq!(there(&host), (3, 1));
     // A release stays done.
@@ -232,7 +232,7 @@ fn life(host: &Arc<Host>, model: &mut Model) -> Result<()> {
         model.flush(host, name)?;
     }
     host.offer("regular", 2, 20 * BLOCK, 10 * HOUR)?;
-    unless_full(host.request("ghost", wish(8)).map(drop))?;
+    unless_full(host.request("ghost", harvest_request(8)).map(drop))?;
     model.write(host, "ghost", 20..70)?;
     fill(host)?;
     for round in 0..3 {

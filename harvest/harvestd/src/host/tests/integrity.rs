@@ -1,7 +1,7 @@
 //! Threads write and read disks while flash is lent, moved and taken back under them.
 
 use super::super::Host;
-use super::kit::{HOUR, Machine, PAGE, spec, wish};
+use super::kit::{HOUR, Machine, PAGE, harvest_request, spec};
 use headstart_block::random::Random;
 use headstart_block::{BlockDevice, ByteRange, ErrorKind};
 use headstart_broker::BrokerEvent;
@@ -158,7 +158,7 @@ fn live(seed: u64, faults: FlashFaults, size: Option<u64>, steps: usize, swappin
                 before = now;
                 match random.below(if swapping { 9 } else { 8 }) {
                     0 | 1 => host.offer(name, 2, (random.below(40) * 16 * PAGE) as u64, 10 * HOUR).unwrap(),
-                    2 | 3 => drop(host.request("ghost", wish(4 + random.below(20) as u64))),
+                    2 | 3 => drop(host.request("ghost", harvest_request(4 + random.below(20) as u64))),
                     4 => {
                         let leases = host.status().leases;
                         if !leases.is_empty() {

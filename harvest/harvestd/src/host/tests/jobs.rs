@@ -1,7 +1,7 @@
 //! Jobs that take too long, come too late or fail.
 
-use super::super::{Host, ReportKind, Wish};
-use super::kit::{BLOCK, Fuse, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
+use super::super::{HarvestRequest, Host, ReportKind};
+use super::kit::{BLOCK, Fuse, HOUR, Machine, PAGE, SMALL, harvest_request, pattern, read_page, spec};
 use headstart_block::ErrorKind;
 use headstart_broker::{BlockRun, BrokerAction, BrokerAnswer, BrokerEvent, BrokerRequestId};
 use headstart_flash::device::emulator::FlashFaults;
@@ -19,7 +19,7 @@ fn lent(machine: &mut Machine, fuse: &Arc<Fuse>) -> (Arc<Host>, GssdId) {
     host.create("regular", spec(VssdKind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
     host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     host.offer("regular", 2, 24 * 8 * PAGE as u64, 10 * HOUR).unwrap();
-    let lease = host.request("ghost", wish(12)).unwrap()[0].id;
+    let lease = host.request("ghost", harvest_request(12)).unwrap()[0].id;
     write(&host, 1);
     (host, lease)
 }
@@ -133,7 +133,7 @@ fn a_job_that_is_tried_again_leaves_the_next_lease_alone() {
     host.release("ghost", None).unwrap();
     assert!(host.status().leases.is_empty());
     fuse.unreadable.lock().clear();
-    host.request("ghost", wish(12)).unwrap();
+    host.request("ghost", harvest_request(12)).unwrap();
     write(&host, 2);
     host.tick();
     let ghost = host.volume(number(&host, "ghost")).unwrap();
@@ -151,7 +151,7 @@ fn an_action_that_fails_takes_no_other_along() {
     host.create("regular", spec(VssdKind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
     host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     host.offer("regular", 2, 24 * 8 * PAGE as u64, 10 * HOUR).unwrap();
-    let lease = host.request("ghost", wish(8)).unwrap()[0].id;
+    let lease = host.request("ghost", harvest_request(8)).unwrap()[0].id;
     let ghost = host.list().iter().find(|vssd| vssd.name == "ghost").map(|vssd| vssd.id).unwrap();
     // It has these blocks already, in another slot.
     let refused = BrokerAction::Attach { gssd: lease, borrower: ghost, slot: 77 };
@@ -164,7 +164,7 @@ fn an_action_that_fails_takes_no_other_along() {
     assert!(failed.is_err());
     assert_eq!(host.answer_to(request), Some(BrokerAnswer::Nothing));
     // From now on nothing is decided, and every caller is told the reason.
-    let told = host.request("ghost", wish(1)).unwrap_err().to_string();
+    let told = host.request("ghost", harvest_request(1)).unwrap_err().to_string();
     assert!(told.contains("it stopped") && told.contains(&format!("gSSD {}", lease.0)), "{told}");
     // Disks go on, and a restart puts all in order.
     host.disk("regular").unwrap().write_at(&[7; PAGE], 0).unwrap();
@@ -231,13 +231,14 @@ fn unleased_flash_grows_with_a_larger_offer() {
     host.offer("regular", 2, 16 * BLOCK, HOUR).unwrap();
     assert_eq!((pooled(&host), offered(&host)), (vec![16], [16, 0, 0, 16]));
     // For longer, too.
-    assert!(host.request("ghost", Wish { duration: 3 * HOUR, ..wish(4) }).is_err());
+    assert!(host.request("ghost", HarvestRequest { duration: 3 * HOUR, ..harvest_request(4) }).is_err());
     host.offer("regular", 2, 16 * BLOCK, 5 * HOUR).unwrap();
-    let lease = &host.request("ghost", Wish { duration: 3 * HOUR, ..wish(4) }).unwrap()[0];
+    let lease =
+        &host.request("ghost", HarvestRequest { duration: 3 * HOUR, ..harvest_request(4) }).unwrap()[0];
     assert_eq!((lease.capacity, offered(&host)), (16 * BLOCK, [0, 0, 16, 16]));
     // A leased gSSD stays as it is.
     host.offer("regular", 2, 20 * BLOCK, 5 * HOUR).unwrap();
     assert_eq!(offered(&host), [0, 0, 16, 16]);
-    let nothing = host.request("ghost", Wish { capacity: 0, ..wish(1) }).unwrap_err();
+    let nothing = host.request("ghost", HarvestRequest { capacity: 0, ..harvest_request(1) }).unwrap_err();
     assert!(nothing.kind() == ErrorKind::Invalid && nothing.to_string().contains("asks for nothing"));
 }

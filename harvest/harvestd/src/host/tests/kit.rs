@@ -3,7 +3,7 @@
 use super::super::log::Guard;
 use super::super::options::{HostSettings, Opened};
 use super::super::recover::Parts;
-use super::super::{Host, VssdSpec, Wish};
+use super::super::{HarvestRequest, Host, VssdSpec};
 use headstart_block::{BlockDevice, Error, ErrorKind, Result};
 use headstart_broker::BrokerSettings;
 use headstart_broker::gssd::Grain;
@@ -198,8 +198,8 @@ pub(super) fn spec(kind: VssdKind, channels: u16, size: Option<u64>) -> VssdSpec
     VssdSpec { kind, channels: Some(channels), size }
 }
 
-pub(super) fn wish(blocks: u64) -> Wish {
-    Wish { capacity: blocks * BLOCK, bandwidth: 1, duration: HOUR, partial: true }
+pub(super) fn harvest_request(blocks: u64) -> HarvestRequest {
+    HarvestRequest { capacity: blocks * BLOCK, bandwidth: 1, duration: HOUR, partial: true }
 }
 
 /// The bytes of a page that names its holder, its place, and its generation.

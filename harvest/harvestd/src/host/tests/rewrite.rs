@@ -1,7 +1,7 @@
 //! The journal is replaced while everything goes on; then the host crashes.
 
 use super::super::Host;
-use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
+use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, harvest_request, pattern, read_page, spec};
 use headstart_block::ErrorKind;
 use headstart_block::random::Random;
 use headstart_flash::VssdKind;
@@ -69,7 +69,7 @@ fn under_load(seed: u64, power: bool) {
             while !over.load(Ordering::Acquire) {
                 match random.below(4) {
                     0 => host.offer("regular", 2, random.below(16) as u64 * BLOCK, 10 * HOUR).unwrap(),
-                    1 => drop(host.request("ghost", wish(4))),
+                    1 => drop(host.request("ghost", harvest_request(4))),
                     2 => host
                         .release("ghost", host.status().leases.first().map(|lease| lease.id))
                         .unwrap_or(()),

@@ -1,7 +1,7 @@
 //! Real files, real threads.
 
 use super::super::rescue::{self, PartState};
-use super::super::{FlashPlace, Host, HostSettings, Options, Wish};
+use super::super::{FlashPlace, HarvestRequest, Host, HostSettings, Options};
 use super::kit::{HOUR, spec};
 use headstart_block::ErrorKind;
 use headstart_flash::VssdKind;
@@ -55,8 +55,8 @@ fn a_host_on_a_file_lends_flash_and_takes_it_back() {
     // Of the unsold one a gSSD a channel.
     wait_for(&host, |host| host.status().pool.iter().filter(|pooled| pooled.ready).count() >= 4);
     let size = job.size();
-    let wish = Wish { capacity: 32 << 20, bandwidth: 2, duration: HOUR, partial: false };
-    let leases = host.request("job", wish).unwrap();
+    let request = HarvestRequest { capacity: 32 << 20, bandwidth: 2, duration: HOUR, partial: false };
+    let leases = host.request("job", request).unwrap();
     assert!(leases.iter().map(|lease| lease.capacity).sum::<u64>() >= 32 << 20, "{leases:?}");
     assert!(job.size() > size + (24 << 20), "{size} -> {}", job.size());
     let end = job.size() - (1 << 20);
@@ -192,7 +192,8 @@ fn a_host_on_emulated_flash_lends_it_and_takes_it_back() {
     host.create("job", spec(VssdKind::Harvest, 2, None)).unwrap();
     host.offer("sold", 4, 48 << 20, 10 * HOUR).unwrap();
     wait_for(&host, |host| host.status().pool.iter().any(|pooled| pooled.ready));
-    host.request("job", Wish { capacity: 24 << 20, bandwidth: 2, duration: HOUR, partial: true }).unwrap();
+    host.request("job", HarvestRequest { capacity: 24 << 20, bandwidth: 2, duration: HOUR, partial: true })
+        .unwrap();
     let [sold, job] = ["sold", "job"].map(|name| host.disk(name).unwrap());
     std::thread::scope(|scope| {
         for (disk, letter) in [(&sold, b's'), (&job, b'j')] {

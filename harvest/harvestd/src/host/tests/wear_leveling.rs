@@ -1,7 +1,7 @@
 //! Channels that swap owners.
 
 use super::super::Host;
-use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
+use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, harvest_request, pattern, read_page, spec};
 use headstart_flash::custody::Holder;
 use headstart_flash::device::FlashBlock;
 use headstart_flash::device::emulator::FlashFaults;
@@ -77,7 +77,7 @@ fn two_channels_swap_owners() {
     assert_eq!(host.status().flash.free_channels, 2);
     host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     host.offer("one", 2, 20 * 8 * PAGE as u64, 10 * HOUR).unwrap();
-    let lease = host.request("ghost", wish(8)).unwrap()[0].clone();
+    let lease = host.request("ghost", harvest_request(8)).unwrap()[0].clone();
     assert_eq!(lease.home, "one");
     write(&host, "ghost", b'3', 1);
     host.release("ghost", None).unwrap();
@@ -93,7 +93,7 @@ fn lent_channels_are_not_swapped() {
     host.create("other", spec(VssdKind::Unsold, 1, None)).unwrap();
     host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     let (one, other) = (owned(&host, "one"), owned(&host, "other"));
-    assert!(host.request("ghost", wish(4)).unwrap().iter().all(|lease| lease.home == "other"));
+    assert!(host.request("ghost", harvest_request(4)).unwrap().iter().all(|lease| lease.home == "other"));
     host.plan((one.0, one.1[0]), (other.0, other.1[0]));
     let minutes = Duration::from_secs(660);
     for round in 0..3 {
@@ -113,7 +113,7 @@ fn lent_channels_are_not_swapped() {
     // It is lent again.
     machine.pass(minutes);
     host.tick();
-    assert!(host.request("ghost", wish(4)).unwrap().iter().all(|lease| lease.home == "other"));
+    assert!(host.request("ghost", harvest_request(4)).unwrap().iter().all(|lease| lease.home == "other"));
 }
 
 /// A vSSD that is full keeps its channels.
@@ -178,7 +178,7 @@ fn wear_for_harvest_vms_is_counted_for_good() {
     assert!(erased.erasures > 0 && erased.harvest_erasures == 0, "{erased:?}");
     host.create("ghost", spec(VssdKind::Harvest, 1, None)).unwrap();
     host.offer("home", 2, 16 * BLOCK, 10 * HOUR).unwrap();
-    host.request("ghost", wish(8)).unwrap();
+    host.request("ghost", harvest_request(8)).unwrap();
     write(&host, "ghost", b'2', 1);
     host.release("ghost", None).unwrap();
     let count = |host: &Host| {
