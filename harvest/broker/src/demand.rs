@@ -1,4 +1,4 @@
-//! Ghosts: the requests, needs and releases of harvest VMs.
+//! Borrowers: the requests, needs and releases of harvest VMs.
 
 use super::event::{BrokerAnswer, BrokerRequest, Grant};
 use super::report::Notice;
@@ -18,7 +18,7 @@ impl Broker {
         let want = Want { bandwidth, capacity, until: now + lasts };
         let harvests = |vssd: &&mut super::Vssd| vssd.kind == VssdKind::Harvest && !vssd.deleting;
         let answer = match self.vssds.get_mut(&borrower).filter(harvests) {
-            None => BrokerAnswer::NoGhost,
+            None => BrokerAnswer::NoBorrower,
             Some(_) if bandwidth == 0 && capacity == 0 => BrokerAnswer::Nothing,
             Some(vssd) => {
                 (vssd.vm, vssd.grow) = (vm, grow);
@@ -37,7 +37,7 @@ impl Broker {
         match answer {
             BrokerAnswer::Granted(_) => self.counters.granted += 1,
             BrokerAnswer::Partly(_) => self.counters.partly += 1,
-            BrokerAnswer::Short { .. } | BrokerAnswer::NoGhost | BrokerAnswer::Nothing => {
+            BrokerAnswer::Short { .. } | BrokerAnswer::NoBorrower | BrokerAnswer::Nothing => {
                 self.counters.refused += 1;
             }
         }

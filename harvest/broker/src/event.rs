@@ -264,7 +264,7 @@ pub enum BrokerAnswer {
     },
     /// The request was refused, because the borrower does not exist, is not a harvest VM's, or is being
     /// deleted.
-    NoGhost,
+    NoBorrower,
     /// The request was refused, because it asked for neither channels nor capacity.
     Nothing,
 }

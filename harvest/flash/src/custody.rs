@@ -340,7 +340,7 @@ impl Custody {
             match all_fit {
                 Some(true) => {}
                 Some(false) => {
-                    let cause = format!("a flash block from {} on is not its home's to lend", run.first.0);
+                    let cause = format!("a flash block from {} on is not its lender's to lend", run.first.0);
                     return Err(Error::new(ErrorKind::Conflict, cause));
                 }
                 None => return Err(Error::corrupt(format!("there is no flash block {}", run.first.0))),
@@ -395,7 +395,7 @@ fn holding(ledger: &mut Ledger, gssd: GssdId, state: State) -> Result<&mut Holdi
     Err(error(match holding.state {
         State::Dirty => "its blocks were not erased",
         State::Clean => "its blocks are clean and have no owner",
-        State::Held => "a ghost has its blocks",
+        State::Held => "a borrower has its blocks",
     }))
 }
 

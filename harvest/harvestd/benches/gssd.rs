@@ -1,8 +1,8 @@
 //! The cost of gSSDs: making one of 64 GiB in memory and durably, finding one among 10,000, events of a large fleet;
 //! and the work of a snapshot of a large map.
 //!
-//! Creation is everything except the work of FTL and flash: the home's forecast, the broker's steps, custody of each of
-//! the 16,384 blocks, the pool. `runs` is the number of runs that the home's free blocks are scattered in. Durable
+//! Creation is everything except the work of FTL and flash: the lender's forecast, the broker's steps, custody of each
+//! of the 16,384 blocks, the pool. `runs` is the number of runs that the lender's free blocks are scattered in. Durable
 //! means that the steps are in a journal in the working directory and synced, each creation by itself or 64 together. A
 //! file system whose own sync takes longer than the target cannot meet it with each creation by itself: its time
 //! for a sync of 4 KiB is printed beside.
@@ -78,7 +78,7 @@ fn snapshot() -> Result<()> {
     Ok(())
 }
 
-/// Makes gSSDs and lets them go home again.
+/// Makes gSSDs and lets them go back again.
 struct Maker {
     broker: Broker,
     custody: Custody,
@@ -246,7 +246,7 @@ fn lookup(units: usize, channels: usize) {
 fn fleet() {
     let mut broker = Broker::new(BrokerSettings { journal: false, ..BrokerSettings::default() });
     let (mut out, mut events, mut random) = (Vec::new(), 0_u64, Random::new(2));
-    let ghost = |number: u32| VssdId(10_000 + number);
+    let borrower = |number: u32| VssdId(10_000 + number);
     let mut feed = |broker: &mut Broker, now: u64, event: Event| {
         let mut queue = vec![event];
         while let Some(event) = queue.pop() {
@@ -283,13 +283,13 @@ fn fleet() {
         }
         for _ in 0..125 {
             let (request, vm) = (BrokerRequestId(u64::from(next)), format!("vm-{next}"));
-            feed(&mut broker, now, created(ghost(next), VssdKind::Harvest));
+            feed(&mut broker, now, created(borrower(next), VssdKind::Harvest));
             let capacity = 8192 << random.below(5);
-            let (bandwidth, lasts, ghost) = (1, HOUR, ghost(next));
+            let (bandwidth, lasts, borrower) = (1, HOUR, borrower(next));
             let request = BrokerRequest {
                 request,
                 vm,
-                borrower: ghost,
+                borrower,
                 bandwidth,
                 capacity,
                 lasts,
@@ -301,7 +301,7 @@ fn fleet() {
         }
         if next > 2500 {
             (next - 2500..next - 2375).for_each(|old| {
-                feed(&mut broker, now, Event::Release { borrower: ghost(old), gssd: None });
+                feed(&mut broker, now, Event::Release { borrower: borrower(old), gssd: None });
             });
         }
         feed(&mut broker, now, Event::Tick);

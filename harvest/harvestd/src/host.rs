@@ -335,7 +335,7 @@ impl Host {
             Some(BrokerAnswer::Short { channels, blocks }) => {
                 Err(about(self.too_little(channels, blocks * block)))
             }
-            Some(BrokerAnswer::NoGhost) => {
+            Some(BrokerAnswer::NoBorrower) => {
                 let error = Error::invalid(
                     "it is not a harvest VM's, or is being deleted: only a harvest VM's borrows",
                 );
@@ -414,13 +414,13 @@ impl Host {
             self.outgrows(&control, volume.id, &forecast)
         };
         if grows {
-            // Unleased storage goes home, and comes back as part of this offer.
+            // Unleased storage goes back to its lender, and comes back as part of this offer.
             self.inbox.lock().push(BrokerEvent::Unpool { lender: volume.id });
         }
         self.notify_now_or_later(sampling::event(volume.id, forecast))
     }
 
-    /// `true` if more is offered, or for longer, than a home has in the pool.
+    /// `true` if more is offered, or for longer, than a lender has in the pool.
     fn outgrows(&self, control: &Control, lender: VssdId, forecast: &Forecast) -> bool {
         let grain = self.settings.grain(self.media.geometry());
         let until = self.time() + forecast.lasts;
@@ -492,7 +492,7 @@ impl Host {
         self.rewrite_if_grown();
     }
 
-    /// Blocks that a home wants back before its writes have to wait for them.
+    /// Blocks that a lender wants back before its writes have to wait for them.
     fn space_pressure(&self, usage: &headstart_flash::vssd::SpaceUsage) -> Option<u32> {
         let keep = self.keep(usage);
         let room =

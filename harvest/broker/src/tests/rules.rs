@@ -96,7 +96,7 @@ fn a_request_is_met_by_several_or_in_part_or_not_at_all() {
     assert_eq!(host.request(9, 1, 70, 60), BrokerAnswer::Short { channels: 3, blocks: 60 });
     assert_eq!(host.request(9, 1, 20, 601), BrokerAnswer::Short { channels: 0, blocks: 0 });
     assert_eq!(host.request(9, 0, 0, 60), BrokerAnswer::Nothing);
-    assert_eq!(host.request(1, 1, 10, 60), BrokerAnswer::NoGhost);
+    assert_eq!(host.request(1, 1, 10, 60), BrokerAnswer::NoBorrower);
     let BrokerAnswer::Partly(grant) = host.request_as(9, 1, 70, 60, true, false) else { unreachable!() };
     assert_eq!((grant.bandwidth, grant.capacity, grant.expire), (3, 60, minutes(300)));
     host.event(BrokerEvent::Release { borrower: VssdId(9), gssd: None });
@@ -346,7 +346,7 @@ fn an_evacuation_is_promoted_when_its_lender_is_under_pressure() {
 }
 
 #[test]
-fn a_ghost_gives_one_back_if_the_rest_has_space() {
+fn a_borrower_gives_one_back_if_the_rest_has_space() {
     let mut host = host();
     host.create(2, Regular, 4, 100);
     host.forecast(1, 2, 40, 600);
@@ -400,7 +400,7 @@ fn unsold_space_is_lent_until_it_is_sold() {
 }
 
 #[test]
-fn a_ghost_has_at_most_255_gssds() {
+fn a_borrower_has_at_most_255_gssds() {
     let mut host = host();
     for lender in 0..300 {
         host.create(100 + lender, Regular, 1, 10);

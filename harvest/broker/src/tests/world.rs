@@ -19,7 +19,7 @@ const HOMES: [(u32, VssdKind, &[u16]); 4] = [
     (3, VssdKind::Unsold, &[3, 4]),
     (4, VssdKind::Regular, &[5]),
 ];
-const GHOSTS: [(u32, &[u16]); 2] = [(11, &[6]), (12, &[])];
+const BORROWERS: [(u32, &[u16]); 2] = [(11, &[6]), (12, &[])];
 
 fn geometry() -> Geometry {
     Geometry { channels: 7, dies: 1, planes: 1, blocks: CHANNEL_BLOCKS, pages: 1, page_size: 4096 }
@@ -263,7 +263,7 @@ impl World {
 
     fn happen(&mut self) -> Result<(), Crash> {
         let (lender, _, channels) = HOMES[self.random.below(HOMES.len())];
-        let (borrower, own) = GHOSTS[self.random.below(GHOSTS.len())];
+        let (borrower, own) = BORROWERS[self.random.below(BORROWERS.len())];
         let known = |id: u32| self.numbers.get(&id).copied().filter(|id| self.broker.vssds.contains_key(id));
         let (Some(lender), Some(borrower)) = (known(lender), known(borrower)) else { return self.create() };
         let owned = u32::try_from(channels.len()).unwrap() * CHANNEL_BLOCKS;
@@ -328,7 +328,7 @@ impl World {
 
     /// Creates a vSSD that does not exist.
     fn create(&mut self) -> Result<(), Crash> {
-        let borrowers = GHOSTS.map(|(id, channels)| (id, VssdKind::Harvest, channels));
+        let borrowers = BORROWERS.map(|(id, channels)| (id, VssdKind::Harvest, channels));
         for (id, kind, channels) in HOMES.into_iter().chain(borrowers) {
             let there = self.numbers.get(&id).is_some_and(|id| self.broker.vssds.contains_key(id));
             if !there {

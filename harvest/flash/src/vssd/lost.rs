@@ -116,7 +116,7 @@ impl Vssd {
     pub fn abandon_slot(&mut self, slot: u8) -> Result<Option<Change>> {
         let about = |error: Error| error.about(format!("slot {slot} of a vSSD"));
         if slot == 0 {
-            return Err(about(Error::invalid("is home")));
+            return Err(about(Error::invalid("has the vSSD's own blocks")));
         }
         let pools = self.space.pools_of(slot, None);
         if pools.is_empty() {

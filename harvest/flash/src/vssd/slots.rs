@@ -195,7 +195,7 @@ impl Vssd {
     pub(super) fn replace(&mut self, channel: u16, blocks: &[(FlashBlock, Option<u32>)]) -> Result<()> {
         let about = |error: Error| error.about(format!("channel {channel} of a vSSD"));
         let [pool] = self.space.pools_of(0, Some(channel))[..] else {
-            return Err(about(Error::corrupt("is not home's")));
+            return Err(about(Error::corrupt("is not one of its own")));
         };
         let geometry = self.settings.geometry;
         let entries: Vec<_> = self.space.pool(pool).entries().collect();

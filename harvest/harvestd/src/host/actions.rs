@@ -151,16 +151,16 @@ impl Host {
             BrokerAction::Carve { gssd, lender, bandwidth, capacity } => {
                 let event = self
                     .carve(control, gssd, lender, bandwidth, capacity)
-                    .map_err(|error| undone(gssd, "it cannot be taken from its home", error))?;
+                    .map_err(|error| undone(gssd, "it cannot be taken from its lender", error))?;
                 self.inbox.lock().push(event);
             }
             BrokerAction::Attach { gssd, borrower, slot } => {
                 self.attach(gssd, borrower, slot)
-                    .map_err(|error| undone(gssd, "it cannot be given to its ghost", error))?;
+                    .map_err(|error| undone(gssd, "it cannot be given to its borrower", error))?;
             }
             BrokerAction::Return { gssd, lender } => {
                 self.return_to_lender(gssd, lender)
-                    .map_err(|error| undone(gssd, "it cannot go home", error))?;
+                    .map_err(|error| undone(gssd, "it cannot go back to its lender", error))?;
             }
             BrokerAction::Keep { one, other } => self.keep_channels(one, other),
             BrokerAction::Erase { gssd } => self.begin(Job::Erase(gssd)),

@@ -23,7 +23,7 @@ enum Programmed {
     Failed(Error),
 }
 
-/// The longest sleep of a write that waits for blocks to come home.
+/// The longest sleep of a write that waits for lent blocks to come back.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Steps that a collector takes at a time.
@@ -155,7 +155,7 @@ impl Host {
         Ok(())
     }
 
-    /// Asks for a home's lent blocks back when a write of it found no space, and waits a while.
+    /// Requests a lender's blocks back when a write of it found no space, and waits a while.
     pub(crate) fn recall(&self, volume: &Volume, pages: usize) -> Result<()> {
         self.check()?;
         volume.check()?;

@@ -50,11 +50,11 @@ pub(crate) struct Volume {
     collectors: AtomicUsize,
     /// The pages that its collectors could not read.
     pub(crate) suspect_pages: Mutex<SuspectPages>,
-    /// The number of its leases that are moved for homes that wait.
+    /// The number of its leases that are moved for lenders that wait.
     promotions: AtomicUsize,
 }
 
-/// The guard of a lease that is moved for a home that waits.
+/// The guard of a lease that is moved for a lender that waits.
 #[must_use]
 pub(crate) struct PromotionGuard<'a>(&'a AtomicUsize);
 
@@ -149,7 +149,7 @@ impl Volume {
         if self.kind == VssdKind::Harvest { Class::Harvest } else { Class::Regular }
     }
 
-    /// The class of background operations for it. If a home waits for them they go with the harvest VM's own
+    /// The class of background operations for it. If a lender waits for them, they go with the harvest VM's own
     /// operations, not after them.
     pub(crate) fn collect_class(&self) -> Class {
         match self.kind {
@@ -159,13 +159,13 @@ impl Volume {
         }
     }
 
-    /// Notes that a home waits for the data on a lease of it, until the guard is dropped.
+    /// Notes that a lender waits for the data on a lease of it, until the guard is dropped.
     pub(crate) fn promote(&self) -> PromotionGuard<'_> {
         self.promotions.fetch_add(1, Ordering::SeqCst);
         PromotionGuard(&self.promotions)
     }
 
-    /// `true` if a home waits for the data on a lease of it.
+    /// `true` if a lender waits for the data on a lease of it.
     pub(crate) fn is_promoted(&self) -> bool {
         self.promotions.load(Ordering::Relaxed) > 0
     }

@@ -115,7 +115,7 @@ impl Host {
         Looked { at_us: now.0, totals, swap }
     }
 
-    /// Empties two channels and erases them; `None` if that cannot be now. Pooled parts of them go home first, leased
+    /// Empties two channels and erases them; `None` if that cannot be now. Pooled parts of them go back first, leased
     /// parts are waited for.
     pub(super) fn swap(&self, one: Owned, other: Owned) -> Result<Option<BrokerEvent>> {
         let Some(volumes) = self.volume(one.0).zip(self.volume(other.0)) else { return Ok(None) };

@@ -95,7 +95,7 @@ impl Home {
 }
 
 /// A harvest VM that runs.
-struct Ghost {
+struct Borrower {
     request: usize,
     since: Seconds,
     until: Seconds,
@@ -109,7 +109,7 @@ struct Ghost {
 /// A gSSD, with the host's state of it.
 struct Lent {
     home: u32,
-    ghost: Option<u32>,
+    borrower: Option<u32>,
     channels: u16,
     blocks: u32,
 }
@@ -120,7 +120,7 @@ struct World<'a> {
     broker: Broker,
     /// By the number of their vSSD.
     homes: Vec<Home>,
-    ghosts: BTreeMap<u32, Ghost>,
+    borrowers: BTreeMap<u32, Borrower>,
     gssds: BTreeMap<GssdId, Lent>,
     /// Events that are due, by time.
     pending: BTreeMap<(Time, u64), BrokerEvent>,
@@ -185,7 +185,7 @@ impl<'a> World<'a> {
             model,
             broker: Broker::new(model.broker.clone()),
             homes,
-            ghosts: BTreeMap::new(),
+            borrowers: BTreeMap::new(),
             gssds: BTreeMap::new(),
             pending: BTreeMap::new(),
             sequence: 0,
@@ -251,7 +251,7 @@ impl<'a> World<'a> {
                 let free = self.free(home.0);
                 let capacity = if free < capacity { 0 } else { capacity };
                 if capacity > 0 {
-                    let lent = Lent { home: home.0, ghost: None, channels: bandwidth, blocks: capacity };
+                    let lent = Lent { home: home.0, borrower: None, channels: bandwidth, blocks: capacity };
                     self.gssds.insert(gssd, lent);
                     if let Some(home) = self.homes.get_mut(home.0 as usize) {
                         home.lent.push(gssd);
@@ -267,19 +267,21 @@ impl<'a> World<'a> {
                     .map_or(0, |lent| u64::from(lent.blocks) * ERASE_US / u64::from(lent.channels.max(1)));
                 self.later(now, Duration::from_micros(took), BrokerEvent::Erased { gssd, bad: Vec::new() });
             }
-            BrokerAction::Attach { gssd, borrower: ghost, .. } => {
-                if let (Some(lent), Some(to)) = (self.gssds.get_mut(&gssd), self.ghosts.get_mut(&ghost.0)) {
-                    lent.ghost = Some(ghost.0);
+            BrokerAction::Attach { gssd, borrower, .. } => {
+                if let (Some(lent), Some(to)) =
+                    (self.gssds.get_mut(&gssd), self.borrowers.get_mut(&borrower.0))
+                {
+                    lent.borrower = Some(borrower.0);
                     to.slots.push(gssd);
                 }
             }
-            BrokerAction::Evacuate { gssd, borrower: ghost, .. } => self.evacuate(now, gssd, ghost.0),
-            BrokerAction::Detach { gssd, borrower: ghost, .. } => {
-                if let Some(ghost) = self.ghosts.get_mut(&ghost.0) {
-                    ghost.slots.retain(|slot| *slot != gssd);
+            BrokerAction::Evacuate { gssd, borrower, .. } => self.evacuate(now, gssd, borrower.0),
+            BrokerAction::Detach { gssd, borrower, .. } => {
+                if let Some(borrower) = self.borrowers.get_mut(&borrower.0) {
+                    borrower.slots.retain(|slot| *slot != gssd);
                 }
                 if let Some(lent) = self.gssds.get_mut(&gssd) {
-                    lent.ghost = None;
+                    lent.borrower = None;
                 }
                 self.later(now, Duration::ZERO, BrokerEvent::Detached { gssd });
             }
@@ -297,8 +299,8 @@ impl<'a> World<'a> {
                 if let Notice::Evicted { .. } = report.what {
                     self.outcome.evicted += 1;
                     // It asks for other storage, and begins again there.
-                    if let Some(ghost) = self.ghosts.get_mut(&report.vssd.0) {
-                        ghost.granted = false;
+                    if let Some(borrower) = self.borrowers.get_mut(&report.vssd.0) {
+                        borrower.granted = false;
                     }
                 }
             }
@@ -324,17 +326,17 @@ impl<'a> World<'a> {
 
     /// GB that a harvest VM has to store now, and those that its gSSDs hold; with `staying`, without those that are
     /// being taken away.
-    fn stored(&self, ghost: &Ghost, staying: bool) -> (f64, f64) {
-        let gigabytes = self.fleet.requests.get(ghost.request).map_or(0, |request| request.gigabytes);
-        let share = ghost.demand.capacity.at(self.now.saturating_sub(ghost.since));
-        let slots = ghost.slots.iter().filter(|slot| !staying || !self.broker.is_leaving(**slot));
+    fn stored(&self, borrower: &Borrower, staying: bool) -> (f64, f64) {
+        let gigabytes = self.fleet.requests.get(borrower.request).map_or(0, |request| request.gigabytes);
+        let share = borrower.demand.capacity.at(self.now.saturating_sub(borrower.since));
+        let slots = borrower.slots.iter().filter(|slot| !staying || !self.broker.is_leaving(**slot));
         let room: u32 = slots.filter_map(|id| self.gssds.get(id)).map(|lent| lent.blocks).sum();
         (f64::from(gigabytes) * f64::from(share), f64::from(room) / f64::from(GB_BLOCKS))
     }
 
     fn evacuate(&mut self, now: Time, gssd: GssdId, id: u32) {
-        let (Some(ghost), Some(lent)) = (self.ghosts.get(&id), self.gssds.get(&gssd)) else { return };
-        let (stored, room) = self.stored(ghost, true);
+        let (Some(borrower), Some(lent)) = (self.borrowers.get(&id), self.gssds.get(&gssd)) else { return };
+        let (stored, room) = self.stored(borrower, true);
         let own = f64::from(lent.blocks) / f64::from(GB_BLOCKS);
         if stored > room {
             let cause = "the other gSSDs of the disk have no room".to_owned();
@@ -378,7 +380,7 @@ impl<'a> World<'a> {
     /// A home's gSSDs in use.
     fn leased(&self, home: usize) -> u64 {
         let lent = self.homes.get(home).into_iter().flat_map(|home| &home.lent);
-        lent.filter(|id| self.gssds.get(id).is_some_and(|lent| lent.ghost.is_some())).count() as u64
+        lent.filter(|id| self.gssds.get(id).is_some_and(|lent| lent.borrower.is_some())).count() as u64
     }
 
     fn create(&mut self, n: usize) {
@@ -397,16 +399,16 @@ impl<'a> World<'a> {
     fn depart(&mut self) {
         let now = self.now;
         let done: Vec<u32> =
-            self.ghosts.iter().filter(|(_, ghost)| ghost.until <= now).map(|(id, _)| *id).collect();
+            self.borrowers.iter().filter(|(_, borrower)| borrower.until <= now).map(|(id, _)| *id).collect();
         for id in done {
-            if let Some(ghost) = self.ghosts.get_mut(&id) {
-                self.outcome.ended.done += ghost.slots.len() as u64;
-                (ghost.until, ghost.granted) = (Seconds::MAX, false);
+            if let Some(borrower) = self.borrowers.get_mut(&id) {
+                self.outcome.ended.done += borrower.slots.len() as u64;
+                (borrower.until, borrower.granted) = (Seconds::MAX, false);
             }
             self.tell(time(now), BrokerEvent::Deleted { vssd: VssdId(id) });
         }
         // Their storage is detached by now.
-        self.ghosts.retain(|_, ghost| ghost.until < Seconds::MAX || !ghost.slots.is_empty());
+        self.borrowers.retain(|_, borrower| borrower.until < Seconds::MAX || !borrower.slots.is_empty());
     }
 
     fn forecast(&mut self) {
@@ -468,7 +470,7 @@ impl<'a> World<'a> {
                 break;
             }
             let id = number(self.homes.len() + n);
-            let ghost = Ghost {
+            let borrower = Borrower {
                 request: n,
                 since: now,
                 until: now.saturating_add(request.lasts),
@@ -477,7 +479,7 @@ impl<'a> World<'a> {
                 granted: false,
                 asked: 0,
             };
-            self.ghosts.insert(id, ghost);
+            self.borrowers.insert(id, borrower);
             let (kind, channels) = (VssdKind::Harvest, Vec::new());
             let vssd = VssdId(id);
             self.tell(time(now), BrokerEvent::Created { vssd, kind, bandwidth: 0, capacity: 0, channels });
@@ -487,25 +489,25 @@ impl<'a> World<'a> {
     /// Asks for harvest VMs without storage, and repeats it at an interval.
     fn ask(&mut self) {
         let now = self.now;
-        let due = |ghost: &Ghost| {
-            !ghost.granted
-                && ghost.slots.is_empty()
-                && ghost.until < Seconds::MAX
-                && (now - ghost.since).is_multiple_of(RETRY)
+        let due = |borrower: &Borrower| {
+            !borrower.granted
+                && borrower.slots.is_empty()
+                && borrower.until < Seconds::MAX
+                && (now - borrower.since).is_multiple_of(RETRY)
         };
         let asking: Vec<u32> =
-            self.ghosts.iter().filter(|(_, ghost)| due(ghost)).map(|(id, _)| *id).collect();
+            self.borrowers.iter().filter(|(_, borrower)| due(borrower)).map(|(id, _)| *id).collect();
         for id in asking {
-            let Some(ghost) = self.ghosts.get_mut(&id) else { continue };
-            ghost.asked += 1;
-            let Some(request) = self.fleet.requests.get(ghost.request) else { continue };
+            let Some(borrower) = self.borrowers.get_mut(&id) else { continue };
+            borrower.asked += 1;
+            let Some(request) = self.fleet.requests.get(borrower.request) else { continue };
             let wanted = BrokerRequest {
-                request: BrokerRequestId(ghost.asked << 32 | u64::from(id)),
-                vm: format!("harvest-{}", ghost.request),
+                request: BrokerRequestId(borrower.asked << 32 | u64::from(id)),
+                vm: format!("harvest-{}", borrower.request),
                 borrower: VssdId(id),
                 bandwidth: request.channels,
                 capacity: blocks(request),
-                lasts: seconds(ghost.until - now).min(self.model.ask),
+                lasts: seconds(borrower.until - now).min(self.model.ask),
                 partial: self.model.partial,
                 grow: false,
             };
@@ -515,11 +517,11 @@ impl<'a> World<'a> {
 
     fn answered(&mut self, request: BrokerRequestId, answer: &BrokerAnswer) {
         let id: u32 = exact(request.0 & u64::from(u32::MAX), "it was cut to 32 bits");
-        let Some(ghost) = self.ghosts.get_mut(&id) else { return };
+        let Some(borrower) = self.borrowers.get_mut(&id) else { return };
         match answer {
             BrokerAnswer::Granted(_) | BrokerAnswer::Partly(_) => {
                 self.outcome.granted += 1;
-                ghost.granted = true;
+                borrower.granted = true;
             }
             _ => self.outcome.refused += 1,
         }
@@ -548,19 +550,19 @@ impl<'a> World<'a> {
     /// The real use of harvest VMs: capacity in proportion to their gSSDs, bandwidth to the channels.
     fn harvest(&mut self) {
         self.homes.iter_mut().for_each(|home| home.harvested = (0.0, 0.0));
-        for ghost in self.ghosts.values().filter(|ghost| ghost.granted) {
-            let (stored, room) = self.stored(ghost, false);
-            let channels: f64 = ghost
+        for borrower in self.borrowers.values().filter(|borrower| borrower.granted) {
+            let (stored, room) = self.stored(borrower, false);
+            let channels: f64 = borrower
                 .slots
                 .iter()
                 .filter_map(|id| self.gssds.get(id))
                 .map(|lent| f64::from(lent.channels))
                 .sum();
-            let asked = self.fleet.requests.get(ghost.request).map_or(0, |request| request.channels);
-            let age = self.now.saturating_sub(ghost.since);
-            let share = ghost.demand.bandwidth.over(age, age + STEP).mean;
+            let asked = self.fleet.requests.get(borrower.request).map_or(0, |request| request.channels);
+            let age = self.now.saturating_sub(borrower.since);
+            let share = borrower.demand.bandwidth.over(age, age + STEP).mean;
             let moves = f64::from(asked) * f64::from(share);
-            for lent in ghost.slots.iter().filter_map(|id| self.gssds.get(id)) {
+            for lent in borrower.slots.iter().filter_map(|id| self.gssds.get(id)) {
                 let Some(home) = self.homes.get_mut(lent.home as usize) else { continue };
                 let gigabytes = f64::from(lent.blocks) / f64::from(GB_BLOCKS);
                 home.harvested.0 += stored.min(room) * gigabytes / room.max(1e-9);
@@ -609,7 +611,7 @@ impl<'a> World<'a> {
         }
         for lent in self.gssds.values() {
             let gigabytes = f64::from(lent.blocks) / f64::from(GB_BLOCKS);
-            let sum = if lent.ghost.is_some() { &mut self.outcome.leased } else { &mut self.outcome.idle };
+            let sum = if lent.borrower.is_some() { &mut self.outcome.leased } else { &mut self.outcome.idle };
             *sum += gigabytes * long;
         }
         self.outcome.gain += point.harvested * long;

@@ -34,7 +34,7 @@ fn a_block_that_cannot_be_erased_never_comes_back() {
             assert_eq!(host.custody.holder(block), Holder::Bad, "round {round}");
         }
         assert_eq!(host.status().flash.bad_blocks, 2);
-        // Neither its home nor the next harvest VM meets the bad block.
+        // Neither its lender nor the next harvest VM meets the bad block.
         host.offer("regular", 2, 22 * 8 * PAGE as u64, 10 * HOUR).unwrap();
         if let Ok(leases) = host.request("ghost", harvest_request(8)) {
             let blocks =

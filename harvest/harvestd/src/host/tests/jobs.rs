@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Pages that the ghost has written: more than one step of the collector moves, less than its home holds.
+/// Pages that the borrower has written: more than one step of the collector moves, less than its own blocks hold.
 const PAGES: u32 = 130;
 
-/// A ghost with a lease that holds about a third of its pages.
+/// A borrower with a lease that holds about a third of its pages.
 fn lent(machine: &mut Machine, fuse: &Arc<Fuse>) -> (Arc<Host>, GssdId) {
     let host = machine.start(fuse).unwrap();
     host.create("regular", spec(VssdKind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
@@ -143,7 +143,7 @@ fn a_job_that_is_tried_again_leaves_the_next_lease_alone() {
     assert!(host.status().leases.iter().all(|lease| !lease.leaving));
 }
 
-/// A ghost that refuses a lease does not prevent the answers to others or any other decided action.
+/// A borrower that refuses a lease does not prevent the answers to others or any other decided action.
 #[test]
 fn an_action_that_fails_takes_no_other_along() {
     let mut machine = Machine::new(SMALL, FlashFaults::default());

@@ -109,12 +109,12 @@ fn run(
     let load = Ycsb::new(vssd.size() / u64::from(RECORD), THREADS, case.think, seed);
     let regular = machine.add(Vm::new(vssd, true, channels, Box::new(load)), 0..case.channels);
     machine.start(regular);
-    let mut ghost = stage::vssd(&geometry, &lent, stage::size(&geometry, lent.len(), 0.8))?;
-    stage::fill(&mut ghost)?;
-    let sort = Sort::new(0..ghost.size(), 16);
-    let ghost = machine.add(Vm::new(ghost, false, channels, Box::new(sort)), 0..0);
+    let mut borrower = stage::vssd(&geometry, &lent, stage::size(&geometry, lent.len(), 0.8))?;
+    stage::fill(&mut borrower)?;
+    let sort = Sort::new(0..borrower.size(), 16);
+    let borrower = machine.add(Vm::new(borrower, false, channels, Box::new(sort)), 0..0);
     if harvest {
-        machine.start(ghost);
+        machine.start(borrower);
     }
     let (warm, measured) = length.of_runs();
     machine.run(warm)?;
@@ -125,5 +125,5 @@ fn run(
     let threads = measured.as_secs_f64() * 10.0;
     let reckoned = [0, 1].map(|kind| (spent[kind] - before[kind]).as_secs_f64() / threads);
     let of = |vm: usize| machine.vms[vm].tally.figures(machine.now());
-    Ok((of(regular), of(ghost), reckoned))
+    Ok((of(regular), of(borrower), reckoned))
 }
