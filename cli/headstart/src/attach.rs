@@ -145,7 +145,7 @@ impl Attach {
                 runtime: runtime.handle(),
                 swarm: swarm.as_ref().map(|swarm| swarm as &dyn SwarmConnector),
                 progress: terminal,
-                tell: &|line| print_above(&format!("headstart: {line}")),
+                notify: &|line| print_above(&format!("headstart: {line}")),
             },
         )?;
         let session = Arc::new(session);
@@ -243,10 +243,10 @@ fn serve(
     quiet: bool,
 ) -> Result<usize> {
     let mut line = StatusLine::new(quiet);
-    let mut teller = space::Teller::new(pid_file);
+    let mut space_reporter = space::SpaceReporter::new(pid_file);
     let mut sizes = sizes(session);
     let sync = session.cache.clone().map(SyncThread::start);
-    let (held, mut was_told) = (terminal.hold_interrupts(), false);
+    let (held, mut was_reported) = (terminal.hold_interrupts(), false);
     let result = loop {
         let clients = servers.clients();
         if terminal.is_cancelled() {
@@ -262,11 +262,11 @@ fn serve(
             break Ok(clients);
         }
         if held.take() {
-            if was_told || clients == 0 {
+            if was_reported || clients == 0 {
                 terminal.stop();
                 break Ok(clients);
             }
-            was_told = true;
+            was_reported = true;
             print_above(&format!("headstart: {}; Ctrl-C again detaches it", connected(clients)));
         }
         if let Some(error) = servers.failed() {
@@ -278,7 +278,7 @@ fn serve(
             sizes = now;
         }
         line.refresh(session);
-        teller.refresh(session);
+        space_reporter.refresh(session);
         std::thread::sleep(LOOK);
     };
     drop(held);

@@ -36,16 +36,16 @@ impl Stop {
 
     /// `true` if the request has been sent.
     #[must_use]
-    pub fn is_asked(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         *self.0.borrow()
     }
 
     /// Runs `work` and returns its result. If the request is sent before the work is done, the work is
     /// dropped and `None` is returned.
     pub async fn before<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        let mut asked = self.0.clone();
+        let mut requested = self.0.clone();
         let stopped = async {
-            if asked.wait_for(|asked| *asked).await.is_err() {
+            if requested.wait_for(|requested| *requested).await.is_err() {
                 // There is no sender any more.
                 pending::<()>().await;
             }
@@ -66,14 +66,14 @@ mod tests {
     async fn calls_end_when_it_is_asked_and_not_before() {
         let (sender, stop) = Stop::new();
         assert_eq!(stop.before(async { 1 }).await, Some(1));
-        assert!(!stop.is_asked());
+        assert!(!stop.is_requested());
         let waiting = tokio::spawn({
             let stop = stop.clone();
             async move { stop.before(pending::<()>()).await }
         });
         sender.ask();
         assert_eq!(waiting.await.unwrap(), None);
-        assert!(stop.is_asked());
+        assert!(stop.is_requested());
         drop(sender);
         assert_eq!(stop.before(pending::<()>()).await, None, "it cannot be taken back");
     }

@@ -351,7 +351,7 @@ async fn attach_leasing(
         if let Some(swarm) = &host.swarm {
             // A disk that preloads nothing still tells others its reads.
             let takes = options.plans.is_some();
-            tell_swarm(&host.runtime, swarm, image_key, (preloader, &puller), takes);
+            notify_swarm(&host.runtime, swarm, image_key, (preloader, &puller), takes);
         }
     }
     if options.fill_rate.is_some() {
@@ -363,7 +363,7 @@ async fn attach_leasing(
 
 /// Exchanges with the swarm what disks of the image read while they boot, and reports what this disk reads; with
 /// `takes`, the preloader follows what other disks read.
-fn tell_swarm(
+fn notify_swarm(
     runtime: &Handle,
     swarm: &Arc<dyn SwarmClient>,
     image_key: Option<ImageKey>,

@@ -33,5 +33,5 @@ pub struct Environment<'a> {
     /// The receiver of the progress of copies, which also tells whether the user wants to stop.
     pub progress: &'a dyn Progress,
     /// The function that shows the user a line of text while the disks are opened.
-    pub tell: &'a (dyn Fn(&str) + Sync),
+    pub notify: &'a (dyn Fn(&str) + Sync),
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// The time without a byte after which the user learns the cause of a copy's wait; twice that the next time.
-const TOLD_AFTER: Duration = Duration::from_secs(2);
+const REPORT_AFTER: Duration = Duration::from_secs(2);
 
 /// The interval of checks that a copy makes progress.
 const LOOK: Duration = Duration::from_millis(200);
@@ -162,37 +162,37 @@ pub(crate) async fn keep(
         let copy = Reference { location, selector };
         Ok::<_, Error>(Some(Kept { copy, origin: Some(reference.clone()), warning: None }))
     };
-    let telling = tell_of_waiting((&*from, reference), &moved, settings.retry.deadline, environment.tell);
+    let waiting = report_waiting((&*from, reference), &moved, settings.retry.deadline, environment.notify);
     tokio::select! {
         biased;
         copied = copied => copied,
-        never = telling => match never {},
+        never = waiting => match never {},
     }
 }
 
 /// Reports the cause of a copy's wait, each time that no byte has come for long.
-async fn tell_of_waiting(
+async fn report_waiting(
     (from, reference): (&dyn Store, &Reference),
     moved: &Moved<'_>,
     deadline: Duration,
-    tell: &(dyn Fn(&str) + Sync),
+    notify: &(dyn Fn(&str) + Sync),
 ) -> Infallible {
     let so_far = || (from.counters().bytes, moved.bytes.load(Ordering::Relaxed));
-    let (mut last, mut since, mut after, mut is_told) = (so_far(), Instant::now(), TOLD_AFTER, false);
+    let (mut last, mut since, mut after, mut is_reported) = (so_far(), Instant::now(), REPORT_AFTER, false);
     loop {
         sleep(LOOK).await;
         let now = so_far();
         // A delay after the last byte is not the store's.
         if now != last || moved.left.load(Ordering::Relaxed) == 0 {
-            (last, since, is_told) = (now, Instant::now(), false);
-        } else if !is_told && since.elapsed() >= after {
-            tell(&format!(
+            (last, since, is_reported) = (now, Instant::now(), false);
+        } else if !is_reported && since.elapsed() >= after {
+            notify(&format!(
                 "--keep-base copies {reference}, and nothing has come for {} s, from its store or through \
                  --limit-rate; a store that gives nothing is given up after {} (--deadline)",
                 after.as_secs(),
                 humantime::format_duration(deadline)
             ));
-            (is_told, after) = (true, after * 2);
+            (is_reported, after) = (true, after * 2);
         }
     }
 }

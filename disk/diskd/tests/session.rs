@@ -89,7 +89,7 @@ impl Host {
             runtime: self.runtime.handle(),
             swarm: None,
             progress: &Silent,
-            tell: &|_| {},
+            notify: &|_| {},
         };
         DiskSession::open(settings, &environment).unwrap()
     }

@@ -37,7 +37,7 @@ fn number(name: &str, kind: &str, (file, database): (&str, &str)) -> Result<u32>
     if let Some(number) = name.parse().ok().filter(|number| *number != u32::MAX) {
         return Ok(number);
     }
-    in_file(name, Path::new(file)).or_else(|| asked(name, database)).ok_or_else(|| {
+    in_file(name, Path::new(file)).or_else(|| from_getent(name, database)).ok_or_else(|| {
         Error::invalid(format!("there is no {kind} `{}` on this host", name.escape_debug()))
             .remedy(format!("`getent {database}` lists them"))
     })
@@ -51,7 +51,7 @@ fn in_file(name: &str, file: &Path) -> Option<u32> {
 }
 
 /// The answer of `getent`; `None` if it knows no such name, or is not there.
-fn asked(name: &str, database: &str) -> Option<u32> {
+fn from_getent(name: &str, database: &str) -> Option<u32> {
     // Not every `getent` knows `--`.
     if name.starts_with('-') {
         return None;
@@ -89,10 +89,10 @@ mod tests {
         assert_eq!((uid("root").unwrap(), gid("root").unwrap()), (0, 0));
         assert_eq!(uid("4294967294").unwrap(), u32::MAX - 1);
         if tool::find("getent").is_some() {
-            assert_eq!((asked("root", "passwd"), asked("root", "group")), (Some(0), Some(0)));
+            assert_eq!((from_getent("root", "passwd"), from_getent("root", "group")), (Some(0), Some(0)));
         }
         for name in ["--help", "-s", "no such user", "0x1", "4294967295"] {
-            assert_eq!(asked(name, "passwd"), None, "{name}");
+            assert_eq!(from_getent(name, "passwd"), None, "{name}");
             assert!(uid(name).is_err() && gid(name).is_err(), "{name}");
         }
     }

@@ -211,7 +211,7 @@ impl Server for VhostUserServer {
     fn resized(&self) {
         let links: Vec<_> = self.shared.lock().links.values().cloned().collect();
         for link in links {
-            if !link.tell_config_change() {
+            if !link.notify_config_change() {
                 tracing::warn!(
                     "{}: a front end cannot be told the disk's new size; its guest sees it after a restart",
                     self.path.display()

@@ -39,9 +39,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     show("paper's model, planned", planned);
     let ok = if both >= TARGET { "yes" } else { "NO" };
     println!("paper's model, both           {both:15.2}   target {TARGET}  {ok}");
-    let tell_all = |rate| Model { tell_all: true, ..Model::paper(rate) };
-    show("all misses told, lazy", measure(&boots, |_| &Plan::Lazy, &tell_all));
-    show("all misses told, planned", measure(&boots, |n| &plans[n], &tell_all));
+    let report_all = |rate| Model { report_all: true, ..Model::paper(rate) };
+    show("all misses told, lazy", measure(&boots, |_| &Plan::Lazy, &report_all));
+    show("all misses told, planned", measure(&boots, |n| &plans[n], &report_all));
     let real = |rate| Model::real(rate, Duration::from_millis(20));
     show("real model, lazy", measure(&boots, |_| &Plan::Lazy, &real));
     show("real model, planned", measure(&boots, |n| &plans[n], &real));

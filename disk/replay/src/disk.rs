@@ -9,7 +9,7 @@
 //! is looked at. A hit takes no time. A write takes no time either, and its bytes need not be fetched afterwards.
 //!
 //! If a block becomes local only as a whole (the paper's model), a read of a block that another read, its *leader*,
-//! waits for already is not reported to the engine either, unless [`Model::tell_all`] is set. The read completes
+//! waits for already is not reported to the engine either, unless [`Model::report_all`] is set. The read completes
 //! together with its leader. The result is the same, because the engine would let both wait for the same request: the
 //! leader is a read within that one block, so it waits for nothing else.
 
@@ -169,7 +169,7 @@ impl<'a, 'g> Run<'a, 'g> {
         let layout = model.layout(boot.disk_size());
         let reads = &boot.reads()[..boot.reads().len().min(model.reads_max)];
         let blocks = to_usize(boot.disk_size().div_ceil(BLOCK_SIZE));
-        let follow = !model.tell_all && model.one_stream;
+        let follow = !model.report_all && model.one_stream;
         memory.waits.clear();
         memory.waits.resize(reads.len(), Nanos(0));
         memory.blocks.clear();

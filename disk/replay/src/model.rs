@@ -94,7 +94,7 @@ pub struct Model {
     /// `true` if the engine is told of each miss, even of a read of one block that is being waited for
     /// already. The engine can only let that read wait too, so `false` gives the same results faster; a test
     /// checks that.
-    pub tell_all: bool,
+    pub report_all: bool,
     /// The seed of all random numbers of the simulation.
     pub seed: u64,
 }
@@ -115,7 +115,7 @@ impl Model {
             fill_rate: None,
             stored: None,
             one_stream: true,
-            tell_all: false,
+            report_all: false,
             seed: 0,
         }
     }
@@ -135,7 +135,7 @@ impl Model {
             fill_rate: None,
             stored: None,
             one_stream: false,
-            tell_all: true,
+            report_all: true,
             seed: 0,
         }
     }

@@ -57,7 +57,7 @@ use utoipa::ToSchema;
 pub use images::{DiskImage, KeptImage, images_record, keep_images};
 pub use process::{Held, hold_pid_file};
 pub use record::ends_for_good;
-pub use space::{DiskSpace, tell_space};
+pub use space::{DiskSpace, report_space};
 
 /// The number of events that a slow watcher may be behind before it misses some.
 const EVENTS_MAX: usize = 256;

@@ -172,25 +172,25 @@ impl PinManager {
         }
         let hosts = self.hosts(&spec.hosts, spec.roots)?;
         let commands: Vec<_> = spec.blobs.iter().cloned().map(RemoteCommand::Bring).collect();
-        Ok(self.tell(hosts, &commands).await)
+        Ok(self.send_commands(hosts, &commands).await)
     }
 
     /// Sends orders to hosts, and waits until they are done.
-    async fn tell(&self, hosts: Vec<String>, commands: &[RemoteCommand]) -> Vec<Warmed> {
-        let telling = hosts.into_iter().map(async |host| {
-            let (CommandOutcome { bytes, lacking, why }, error) = match self.tell_host(&host, commands).await
-            {
-                Ok(done) => (done, None),
-                Err(error) => (CommandOutcome::default(), Some(error.to_string())),
-            };
+    async fn send_commands(&self, hosts: Vec<String>, commands: &[RemoteCommand]) -> Vec<Warmed> {
+        let sending = hosts.into_iter().map(async |host| {
+            let (CommandOutcome { bytes, lacking, why }, error) =
+                match self.send_commands_to(&host, commands).await {
+                    Ok(done) => (done, None),
+                    Err(error) => (CommandOutcome::default(), Some(error.to_string())),
+                };
             // If all of it came from other hosts, it does not matter that a store was refused.
             let why = why.filter(|_| lacking > 0);
             Warmed { host, bytes, lacking_bytes: lacking, error: error.or(why) }
         });
-        futures::future::join_all(telling).await
+        futures::future::join_all(sending).await
     }
 
-    async fn tell_host(&self, host: &str, commands: &[RemoteCommand]) -> Result<CommandOutcome> {
+    async fn send_commands_to(&self, host: &str, commands: &[RemoteCommand]) -> Result<CommandOutcome> {
         let mut all = CommandOutcome::default();
         for command in commands {
             let done = match command {
@@ -472,7 +472,7 @@ async fn follow_commands(pin_manager: Arc<PinManager>, mut commands: mpsc::Recei
         while tasks.try_join_next().is_some() {}
         match &received.command {
             RemoteCommand::Known(known) => {
-                pin_manager.tell_unknown(&received, known);
+                pin_manager.send_unknown(&received, known);
                 continue;
             }
             RemoteCommand::Open(order) => {

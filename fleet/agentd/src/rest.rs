@@ -113,7 +113,7 @@ fn changing() -> Router<Arc<Served>> {
         PinStatus,
         Unpin,
         TrustSpec,
-        Told,
+        TrustSent,
         CountedImage,
         SwarmPart
     ))
@@ -268,7 +268,8 @@ struct TrustSpec {
 
 /// The receivers of a list of the authority.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-struct Told {
+#[schema(as = Told)]
+struct TrustSent {
     /// The name of this host.
     host: String,
     /// The hosts that it was passed to at once; those pass it on.
@@ -278,15 +279,15 @@ struct Told {
 /// Sends all hosts of the swarm the list of revoked hosts and the key by which gossip is sealed from now on, as the
 /// authority signed them: `headstart swarm revoke`. Only over the Unix socket.
 #[utoipa::path(post, path = "/v1/trust", request_body = TrustSpec,
-    responses((status = 200, description = "Where it went", body = Told),
+    responses((status = 200, description = "Where it went", body = TrustSent),
         (status = 409, description = "A later list is known", body = Failure),
         (status = 503, description = "The agent is in no swarm", body = Failure)))]
-async fn trust(State(served): Shared, Body(spec): Body<TrustSpec>) -> ApiAnswer<Json<Told>> {
+async fn trust(State(served): Shared, Body(spec): Body<TrustSpec>) -> ApiAnswer<Json<TrustSent>> {
     let swarm = served.swarm.clone().ok_or_else(|| Refusal(no_swarm()))?;
     let host = swarm.status().name;
     // The swarm has a runtime of its own, and the list is written to a file.
-    let told = tokio::task::block_in_place(|| swarm.publish_trust(&spec.list));
-    told.map(|hosts| Json(Told { host, hosts })).map_err(Refusal)
+    let sent = tokio::task::block_in_place(|| swarm.publish_trust(&spec.list));
+    sent.map(|hosts| Json(TrustSent { host, hosts })).map_err(Refusal)
 }
 
 /// The counts of this host as a tracker: `headstart train --counts` learns from them. Only over the Unix socket.

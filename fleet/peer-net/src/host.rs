@@ -336,7 +336,7 @@ impl Host {
         };
         core.peers.insert(peer, new);
         core.by_key.insert(key, peer);
-        self.tell_trust(&link);
+        self.send_trust_list(&link);
         // This host has accepted the other one: the other host knows that from the first ping on.
         let _ = link.outbox.control(FrameKind::Ping, 0, &[]);
         self.counts.connections.fetch_add(1, Ordering::Relaxed);
@@ -459,10 +459,10 @@ impl Host {
                 self.park(Unverified { peer, request, blob: Arc::clone(blob), chunk }, body, len);
             }
             Ok(Kept::Whole(late)) => {
-                self.tell_arrival(peer, request, blob, chunk, &Ok(()));
+                self.report_arrival(peer, request, blob, chunk, &Ok(()));
                 self.checked_late(blob, &late);
             }
-            Err(error) => self.tell_arrival(peer, request, blob, chunk, &Err(error)),
+            Err(error) => self.report_arrival(peer, request, blob, chunk, &Err(error)),
         }
     }
 
@@ -470,7 +470,7 @@ impl Host {
     /// ones are liars.
     pub(crate) fn checked_late(self: &Arc<Self>, blob: &Blob, late: &Late) {
         for chunk in &late.right {
-            self.tell_local(blob, blob.bytes_of(*chunk));
+            self.report_local(blob, blob.bytes_of(*chunk));
         }
         for liar in &late.liars {
             let what = "it sent a chunk of a hash tree that is not what it should be";
@@ -478,7 +478,7 @@ impl Host {
         }
     }
 
-    pub(crate) fn tell_arrival(
+    pub(crate) fn report_arrival(
         self: &Arc<Self>,
         peer: PeerId,
         request: Option<RequestId>,

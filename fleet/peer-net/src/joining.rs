@@ -39,7 +39,7 @@ const REMEMBERED_AT_ONCE: usize = 4;
 const PLACES_MAX: usize = 1024;
 
 /// The last logged line of each host that was to be joined, so that it is logged once.
-type Said = HashMap<String, String>;
+type Logged = HashMap<String, String>;
 
 /// Hosts that this one was connected to, the next one to try first.
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ impl Door {
     /// Tries the named hosts while this host is connected to none, and at the longest pause those that it is not
     /// connected to, until the swarm ends.
     pub(super) async fn join(self: Arc<Self>, named: Vec<String>) {
-        let (mut said, mut connections) = (Said::new(), JoinSet::new());
+        let (mut logged, mut connections) = (Logged::new(), JoinSet::new());
         let (mut remembered, mut places) = (Remembered::default(), Places::default());
         let mut stopping = self.stopping.clone();
         let mut pause = FIRST_PAUSE;
@@ -86,7 +86,7 @@ impl Door {
             let mut others = &named[..];
             if self.host.is_connected() {
                 if !named.is_empty() {
-                    self.miss_gossip(&mut said);
+                    self.miss_gossip(&mut logged);
                 }
             } else {
                 others = &[];
@@ -94,7 +94,7 @@ impl Door {
                     match self.find(name).await {
                         Ok(Some((channel, address))) => self.run_in(&mut connections, channel, address),
                         Ok(None) => {}
-                        Err(error) => say(&mut said, name, &error),
+                        Err(error) => log_once(&mut logged, name, &error),
                     }
                 }
             }
@@ -181,24 +181,24 @@ impl Door {
     }
 
     /// Logs once that no gossip of other hosts comes, although this one is connected.
-    fn miss_gossip(&self, said: &mut Said) {
+    fn miss_gossip(&self, logged: &mut Logged) {
         if self.host.members().is_empty() {
             let cause = "it is connected, and no gossip comes: the network does not let UDP through, or the \
                          gossip key is another";
             let error = Error::invalid(cause)
                 .remedy("copy the files that `headstart swarm init` made for this host again");
-            say(said, "gossip", &error);
+            log_once(logged, "gossip", &error);
         } else {
-            said.remove("gossip");
+            logged.remove("gossip");
         }
     }
 }
 
-fn say(said: &mut Said, host: &str, error: &Error) {
+fn log_once(logged: &mut Logged, host: &str, error: &Error) {
     let why = error.to_string();
-    if said.get(host) != Some(&why) {
+    if logged.get(host) != Some(&why) {
         tracing::warn!(%host, %error, "this host is not in the swarm: it cannot join");
-        said.insert(host.to_owned(), why);
+        logged.insert(host.to_owned(), why);
     }
 }
 

@@ -293,7 +293,7 @@ impl Swarm {
         let key = key_of(&name);
         let is_root = settings.role == Role::Root;
         let stripe = settings.node.stripe;
-        let tells_roots = !is_root && settings.node.topology == Topology::Roots;
+        let announces_to_roots = !is_root && settings.node.topology == Topology::Roots;
         let node = Node::new(key, settings.role, settings.node);
         let counting = match &settings.tracker {
             Some(file) => Some(tokio::task::block_in_place(|| Counting::start(file))?),
@@ -339,8 +339,8 @@ impl Swarm {
         tasks.spawn_on(hints::keep_going(Arc::clone(&host), stopping.subscribe()), &runtime);
         tasks.spawn_on(Arc::clone(&door).renew(), &runtime);
         tasks.spawn_on(door.look_after(), &runtime);
-        if tells_roots {
-            tasks.spawn_on(root_announce::keep_telling(Arc::clone(&host), stopping.subscribe()), &runtime);
+        if announces_to_roots {
+            tasks.spawn_on(root_announce::keep_announcing(Arc::clone(&host), stopping.subscribe()), &runtime);
         }
         let tasks = Mutex::new(Some(tasks));
         let role = settings.role;

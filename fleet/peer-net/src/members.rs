@@ -147,7 +147,9 @@ impl Door {
                 self.host.shun(link.peer, Offence::Protocol, &error.to_string());
             }
             // The error is the other host's reason to refuse this one.
-            Err(error) if error.kind() == ErrorKind::Denied => self.said_why(&link.name, address, key, error),
+            Err(error) if error.kind() == ErrorKind::Denied => {
+                self.note_failure(&link.name, address, key, error);
+            }
             _ => {}
         }
         self.host.disconnected(link.peer);
@@ -429,7 +431,7 @@ impl Door {
                             pause = FIRST_PAUSE;
                         }
                     }
-                    Err(error) => self.said_why(&member.name, member.address, key, &error),
+                    Err(error) => self.note_failure(&member.name, member.address, key, &error),
                 }
             }
             tries = tries.wrapping_add(1);
@@ -446,7 +448,7 @@ impl Door {
     }
 
     /// Records why a host cannot be connected to, and logs it once if waiting does not help.
-    fn said_why(&self, host: &str, address: SocketAddr, key: PeerKey, error: &Error) {
+    fn note_failure(&self, host: &str, address: SocketAddr, key: PeerKey, error: &Error) {
         let is_news = self.host.cannot_reach(key, error);
         if error.kind() == ErrorKind::Denied {
             self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);

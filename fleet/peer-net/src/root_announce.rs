@@ -29,12 +29,12 @@ const LOOK: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// Names blobs to roots until the swarm ends.
-pub(super) async fn keep_telling(host: Arc<Host>, mut stopping: watch::Receiver<bool>) {
+pub(super) async fn keep_announcing(host: Arc<Host>, mut stopping: watch::Receiver<bool>) {
     loop {
         let opened = host.opened.notified();
         tokio::select! {
             // After a timeout or a call, the loop checks.
-            _ = tokio::time::timeout(LOOK, opened) => host.tell_roots(),
+            _ = tokio::time::timeout(LOOK, opened) => host.announce_to_roots(),
             _ = stopping.wait_for(|stopping| *stopping) => return,
         }
     }
@@ -50,7 +50,7 @@ fn is_due(announced_at: &mut HashMap<BlobId, Time>, blob: BlobId, now: Time) -> 
 }
 
 impl Host {
-    fn tell_roots(&self) {
+    fn announce_to_roots(&self) {
         let now = self.now();
         let mut core = self.core();
         let core = &mut *core;
@@ -58,8 +58,8 @@ impl Host {
             peer.announced_at
                 .retain(|blob, _| core.blobs.contains_key(blob) && !peer.shared_blobs.contains(blob));
             for (id, entry) in &core.blobs {
-                let is_told = entry.blob.is_outboard() || peer.shared_blobs.contains(id);
-                let Some(order) = (!is_told).then(|| entry.blob.order()).flatten() else { continue };
+                let is_known = entry.blob.is_outboard() || peer.shared_blobs.contains(id);
+                let Some(order) = (!is_known).then(|| entry.blob.order()).flatten() else { continue };
                 if !is_due(&mut peer.announced_at, *id, now) {
                     continue;
                 }

@@ -116,8 +116,8 @@ struct State {
     error: Option<Fault>,
     /// The daemon's end of the channel, while a process lives.
     channel: Option<Arc<Channel>>,
-    /// The size that the process was told last, in bytes.
-    told: u64,
+    /// The size that was reported to the process last, in bytes.
+    reported_size: u64,
     /// `true` if the first process serves, or could not be started.
     is_decided: bool,
     is_stopping: bool,
@@ -238,11 +238,11 @@ impl ExportProcess {
     /// Sends the vSSD's size to the process, unless it has it. A process that takes no messages gets it another time.
     pub(super) fn notify_of_size(&self, size: u64) {
         let mut state = self.shared.lock();
-        if state.told != size
+        if state.reported_size != size
             && let Some(channel) = &state.channel
             && matches!(channel.try_send(&Order::Resized(size), &[]), Ok(true))
         {
-            state.told = size;
+            state.reported_size = size;
         }
     }
 
@@ -399,13 +399,13 @@ impl Supervisor {
         let connections = (0..CONNECTIONS).map(|_| disk.connect()).collect::<Result<Vec<_>>>()?;
         let mut descriptors: Vec<_> = self.listener.iter().map(AsFd::as_fd).collect();
         descriptors.extend(connections.iter().map(AsFd::as_fd));
-        let told = self.export.device.size();
+        let size = self.export.device.size();
         if !channel.try_send(&Order::Serve(self.assignment.clone()), &descriptors)? {
             return Err(Error::new(ErrorKind::Unavailable, "an export process takes no work"));
         }
         drop(connections);
         self.shared.set(|state| {
-            (state.pid, state.told) = (Some(running.pid()), told);
+            (state.pid, state.reported_size) = (Some(running.pid()), size);
             state.channel = Some(Arc::clone(&channel));
         });
         let ended = self.follow(&channel, &mut running);

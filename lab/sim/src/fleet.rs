@@ -119,7 +119,7 @@ struct Host {
     prefetched: u64,
     /// Chunks that were read and not yet told to the node.
     news: Vec<(u32, swarm::Chunks)>,
-    telling: bool,
+    is_reporting: bool,
     /// Peers with a broken connection: this host dropped the peer, or was dropped by it.
     strangers: Vec<u32>,
     from_store: u64,
@@ -151,7 +151,7 @@ impl Host {
             on_demand: 0,
             prefetched: 0,
             news: Vec::new(),
-            telling: false,
+            is_reporting: false,
             strangers: Vec::new(),
             from_store: 0,
             sent: 0,
@@ -342,7 +342,7 @@ impl<'a> Fleet<'a> {
             Happening::Answer(request) => self.store_answers(request),
             Happening::TimeOut(request) => self.store_fails(request),
             Happening::Wake(host) => self.wake(host),
-            Happening::Tell(host) => self.tell_reads(host),
+            Happening::ReportReads(host) => self.report_reads(host),
             Happening::Report(host) => self.report(host),
             Happening::Hint(number) => self.hint(number),
             Happening::Tick(disk) => self.tick(disk),
@@ -375,7 +375,7 @@ impl<'a> Fleet<'a> {
             }
             What::Chunk(sent) => self.chunk_came(&sent),
             What::Junk(sent) => self.junk_came(sent),
-            What::Asked(request) => self.store_is_asked(request),
+            What::Asked(request) => self.on_store_request(request),
             What::Stored { request, bytes } => self.stored(request, bytes),
             What::Spread { to, number } => self.spread(to, number),
         }

@@ -93,7 +93,7 @@ const REPORTS: [Report; 62] = [
     report("swarm/init.rs", "Cluster", &["swarm init"], ""),
     report("swarm/add.rs", "Requested", &["swarm request"], ""),
     report("swarm/add.rs", "Added", &["swarm add"], ""),
-    report("swarm/revoke.rs", "Told", &["swarm revoke", "swarm rekey", "swarm publish"], ""),
+    report("swarm/revoke.rs", "SentTrustList", &["swarm revoke", "swarm rekey", "swarm publish"], ""),
     report("swarm/status.rs", "Part", &["swarm status"], ""),
     report("swarm/warm.rs", "WarmReport", &["swarm warm"], ""),
     report("swarm/pin.rs", "PinReport", &["swarm pin"], ""),

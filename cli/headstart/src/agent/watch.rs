@@ -41,10 +41,10 @@ impl Watch<'_> {
     /// If there is no agent at the start, or nothing can be written.
     pub(super) fn run(&self, agent: &AgentClient) -> Result<Box<dyn Report>> {
         let runtime = runtime()?;
-        let mut told = HashMap::new();
+        let mut reported = HashMap::new();
         let mut connected = false;
         loop {
-            match runtime.block_on(before_stop(self.follow(agent, &mut told, !connected))) {
+            match runtime.block_on(before_stop(self.follow(agent, &mut reported, !connected))) {
                 Some(Ok(Ended::Lost)) => connected = true,
                 // An agent that was there comes back, and gives its new socket to other users only then.
                 Some(Err(e))
@@ -62,7 +62,7 @@ impl Watch<'_> {
     async fn follow(
         &self,
         agent: &AgentClient,
-        told: &mut HashMap<String, String>,
+        reported: &mut HashMap<String, String>,
         is_first: bool,
     ) -> Result<Ended> {
         let mut events = agent.events().await?;
@@ -75,15 +75,15 @@ impl Watch<'_> {
             let name = name.escape_debug();
             tracing::warn!("the agent has no disk that is called `{name}`: it is reported once there is one");
         }
-        let gone: Vec<String> = told.keys().filter(|name| !is_there(name)).cloned().collect();
+        let gone: Vec<String> = reported.keys().filter(|name| !is_there(name)).cloned().collect();
         let gone = gone.into_iter().map(|name| json!({ "name": name, "state": "detached" }));
         for disk in gone.collect::<Vec<_>>().iter().chain(disks) {
-            if self.tell(disk, told)? == Ended::Lost {
+            if self.report(disk, reported)? == Ended::Lost {
                 return Ok(Ended::Well);
             }
         }
         while let Some(DiskEvent::Disk(disk)) = events.next().await {
-            if self.tell(&disk, told)? == Ended::Lost {
+            if self.report(&disk, reported)? == Ended::Lost {
                 return Ok(Ended::Well);
             }
         }
@@ -92,20 +92,20 @@ impl Watch<'_> {
     }
 
     /// Reports a disk if it has changed; `Lost` if the output has no reader any more.
-    fn tell(&self, disk: &Value, told: &mut HashMap<String, String>) -> Result<Ended> {
+    fn report(&self, disk: &Value, reported: &mut HashMap<String, String>) -> Result<Ended> {
         let name = disk["name"].as_str().unwrap_or_default();
         if !self.names.is_empty() && !self.names.iter().any(|known| known == name) {
             return Ok(Ended::Well);
         }
         let line = if self.json { disk.to_string() } else { DiskLine(disk).to_string() };
-        if told.get(name) == Some(&line) {
+        if reported.get(name) == Some(&line) {
             return Ok(Ended::Well);
         }
         let is_over = matches!(disk["state"].as_str(), Some("detached" | "failed"));
         if is_over {
-            told.remove(name);
+            reported.remove(name);
         } else {
-            told.insert(name.to_owned(), line.clone());
+            reported.insert(name.to_owned(), line.clone());
         }
         let mut out = std::io::stdout().lock();
         match writeln!(out, "{line}").and_then(|()| out.flush()) {

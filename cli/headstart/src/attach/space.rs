@@ -1,7 +1,7 @@
 //! The space of writable layers, reported to the agent that looks after the disk.
 
 use headstart_agentd::disk_process::spaces;
-use headstart_agentd::disks::{DiskSpace, tell_space};
+use headstart_agentd::disks::{DiskSpace, report_space};
 use headstart_diskd::DiskSession;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Writes reports beside the file of the process; without one, it does nothing.
-pub(super) struct Teller {
+pub(super) struct SpaceReporter {
     pid_file: Option<PathBuf>,
     last: Option<(Instant, Vec<DiskSpace>)>,
 }
 
-impl Teller {
+impl SpaceReporter {
     pub(super) fn new(pid_file: Option<&Path>) -> Self {
         Self { pid_file: pid_file.map(Path::to_owned), last: None }
     }
@@ -28,7 +28,7 @@ impl Teller {
         }
         let spaces = spaces(session);
         let is_news = self.last.as_ref().map_or(!spaces.is_empty(), |(_, last)| *last != spaces);
-        if is_news && let Err(error) = tell_space(pid_file, &spaces) {
+        if is_news && let Err(error) = report_space(pid_file, &spaces) {
             tracing::debug!(%error, "the space of a writable layer is not said");
         }
         self.last = Some((Instant::now(), spaces));

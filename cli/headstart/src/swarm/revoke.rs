@@ -51,14 +51,14 @@ pub(crate) struct Directory {
 }
 
 impl Revoke {
-    pub(super) fn run(&self) -> Result<Told> {
+    pub(super) fn run(&self) -> Result<SentTrustList> {
         let before = credentials::operators(&self.dir)?;
         let published = credentials::revoke(&self.dir, &self.names)?;
         // The warning comes before the list is sent, which may fail.
         if !before.is_empty() && credentials::operators(&self.dir)?.is_empty() {
             tracing::warn!("{}", nobody_orders(&self.dir));
         }
-        tell(&self.dir, published, &self.agent)
+        send_list(&self.dir, published, &self.agent)
     }
 }
 
@@ -72,30 +72,30 @@ fn nobody_orders(dir: &Path) -> String {
 }
 
 impl Directory {
-    pub(super) fn rekey(&self) -> Result<Told> {
-        tell(&self.dir, credentials::rekey(&self.dir)?, &self.agent)
+    pub(super) fn rekey(&self) -> Result<SentTrustList> {
+        send_list(&self.dir, credentials::rekey(&self.dir)?, &self.agent)
     }
 
-    pub(super) fn publish(&self) -> Result<Told> {
-        tell(&self.dir, credentials::published(&self.dir)?, &self.agent)
+    pub(super) fn publish(&self) -> Result<SentTrustList> {
+        send_list(&self.dir, credentials::published(&self.dir)?, &self.agent)
     }
 }
 
 /// Sends the swarm a list of the authority, or the latest one of its directory.
-fn tell(dir: &Path, mut published: PublishedTrustList, agent: &AgentSocket) -> Result<Told> {
-    let told = agent.ask(async |agent| agent.publish_trust(dir, &mut published).await).map_err(|e| {
+fn send_list(dir: &Path, mut published: PublishedTrustList, agent: &AgentSocket) -> Result<SentTrustList> {
+    let receivers = agent.ask(async |agent| agent.publish_trust(dir, &mut published).await).map_err(|e| {
         Error::new(e.kind(), "it is signed, and no host of the swarm was told").caused_by(e).remedy(format!(
             "on a host whose agent is in the swarm, run `headstart swarm publish {}`",
             shell_word(&dir.display().to_string())
         ))
     })?;
-    let TrustReceivers { host, hosts } = told;
-    Ok(Told { number: published.number, revoked: published.revoked, host, hosts })
+    let TrustReceivers { host, hosts } = receivers;
+    Ok(SentTrustList { number: published.number, revoked: published.revoked, host, hosts })
 }
 
 /// The signed list, and its receivers.
 #[derive(Serialize)]
-pub(super) struct Told {
+pub(super) struct SentTrustList {
     /// The number of the list.
     number: u64,
     /// All hosts that were revoked, now and before.
@@ -106,9 +106,9 @@ pub(super) struct Told {
     hosts: Vec<String>,
 }
 
-impl Outcome for Told {}
+impl Outcome for SentTrustList {}
 
-impl fmt::Display for Told {
+impl fmt::Display for SentTrustList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { number, revoked, host, hosts } = self;
         let revoked = if revoked.is_empty() { "none".to_owned() } else { revoked.join(", ") };

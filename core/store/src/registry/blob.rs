@@ -34,7 +34,7 @@ const AHEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const LACKS: Duration = Duration::from_secs(60);
 
 /// The registry's answer to a read.
-enum Asked {
+enum ReadAnswer {
     /// The bytes, from the registry itself.
     Here(Response),
     /// A redirect to another place, noted in the route.
@@ -61,7 +61,7 @@ impl Endpoint {
         for _ in 0..8 {
             match decide() {
                 Decision::Direct => {
-                    if let Asked::Here(response) = self.ask(&blob, digest, range).await? {
+                    if let ReadAnswer::Here(response) = self.ask(&blob, digest, range).await? {
                         return http::ranged_answer(response, range);
                     }
                 }
@@ -69,9 +69,9 @@ impl Endpoint {
                     Turn::Followed(Ok(())) => {}
                     Turn::Followed(Err(failure)) => return Err(failure.error()),
                     Turn::Lead(lead) if decide() == Decision::Ask => {
-                        let asked = self.ask(&blob, digest, range).await;
-                        lead.publish(asked.as_ref().map(|_| ()));
-                        if let Asked::Here(response) = asked? {
+                        let answer = self.ask(&blob, digest, range).await;
+                        lead.publish(answer.as_ref().map(|_| ()));
+                        if let ReadAnswer::Here(response) = answer? {
                             return http::ranged_answer(response, range);
                         }
                     }
@@ -99,7 +99,7 @@ impl Endpoint {
         blob: &Arc<BlobRoute>,
         digest: &Digest,
         range: ByteRange,
-    ) -> Result<Asked> {
+    ) -> Result<ReadAnswer> {
         let url = self.url(&format!("blobs/{digest}"))?;
         let now = self.clock.now();
         let limit = self.settings.first_byte_timeout;
@@ -112,13 +112,13 @@ impl Endpoint {
             if let Some((generation, at)) = due {
                 self.look_after(blob, digest, generation, at);
             }
-            return Ok(Asked::Elsewhere);
+            return Ok(ReadAnswer::Elsewhere);
         }
         match response.status() {
             // Wrong ranges are for the caller that asked for this range.
             StatusCode::OK | StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
                 blob.route.lock().learn_direct();
-                Ok(Asked::Here(response))
+                Ok(ReadAnswer::Here(response))
             }
             _ => Err(http::refusal(&response)),
         }

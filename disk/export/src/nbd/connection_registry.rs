@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(leaves.join().unwrap(), 0);
         assert_eq!(registry.connections(), 2);
         // No other client can go now: the new client has not had its time.
-        new.activity.asked(now());
+        new.activity.on_request(now());
         assert!(registry.admit(&socket().1).is_none());
         drop((stuck, new));
     }

@@ -80,7 +80,7 @@ impl<'a> Receiver<'a> {
     fn run(&mut self) {
         loop {
             if self.filled >= REQUEST_HEADER {
-                self.connection.wire.activity().asked(now());
+                self.connection.wire.activity().on_request(now());
             }
             let input = std::mem::take(&mut self.input);
             let mut received = input.get(..self.filled).unwrap_or_default();

@@ -45,19 +45,19 @@ pub(crate) fn now() -> Instant {
 pub(crate) struct Activity {
     came: Instant,
     /// Milliseconds after `came`, plus one, at which the client asked last; 0 if it never did.
-    asked: AtomicU64,
+    requested_at: AtomicU64,
     /// Milliseconds after `came`, plus one, since which it has not taken a reply; 0 if it takes replies.
     stalled: AtomicU64,
 }
 
 impl Activity {
     pub(crate) fn new() -> Self {
-        Self { came: now(), asked: AtomicU64::new(0), stalled: AtomicU64::new(0) }
+        Self { came: now(), requested_at: AtomicU64::new(0), stalled: AtomicU64::new(0) }
     }
 
     /// Notes that the client asked for something at `now`.
-    pub(crate) fn asked(&self, now: Instant) {
-        self.asked.store(self.mark(now), Ordering::Relaxed);
+    pub(crate) fn on_request(&self, now: Instant) {
+        self.requested_at.store(self.mark(now), Ordering::Relaxed);
     }
 
     /// A moment as it is kept: never 0.
@@ -75,7 +75,7 @@ impl Activity {
     pub(crate) fn standing(&self, now: Instant) -> Standing {
         let age = now.saturating_duration_since(self.came);
         let since = |mark: u64| age.saturating_sub(Duration::from_millis(mark - 1));
-        match (self.stalled.load(Ordering::Relaxed), self.asked.load(Ordering::Relaxed)) {
+        match (self.stalled.load(Ordering::Relaxed), self.requested_at.load(Ordering::Relaxed)) {
             (0, 0) => Standing::Silent(age),
             (0, asked) => Standing::Honest(since(asked)),
             (stalled, _) => Standing::Stalled(since(stalled)),
@@ -183,7 +183,7 @@ mod tests {
         let activity = Activity::new();
         let (asked, later) = (now() + Duration::from_secs(10), now() + Duration::from_secs(1000));
         assert!(matches!(activity.standing(later), Standing::Silent(_)));
-        activity.asked(asked);
+        activity.on_request(asked);
         let idle = |activity: &Activity| {
             let Standing::Honest(idle) = activity.standing(later) else { return 0 };
             idle.as_secs()

@@ -233,7 +233,7 @@ impl Target {
             blk::VIRTIO_BLK_T_IN => self.read(memory, chain, request, bounce),
             blk::VIRTIO_BLK_T_OUT => self.write(memory, chain, request, bounce, driver_flushes),
             blk::VIRTIO_BLK_T_FLUSH => Ok(Step::Wait(Work::Flush)),
-            blk::VIRTIO_BLK_T_GET_ID => self.tell_id(memory, chain, request),
+            blk::VIRTIO_BLK_T_GET_ID => self.write_id(memory, chain, request),
             blk::VIRTIO_BLK_T_DISCARD | blk::VIRTIO_BLK_T_WRITE_ZEROES => {
                 self.zero(memory, chain, request, driver_flushes)
             }
@@ -365,7 +365,7 @@ impl Target {
         self.range(sector, len)
     }
 
-    fn tell_id(&self, memory: &GuestMemory, chain: &Chain, request: &mut Request) -> Result<Step, Status> {
+    fn write_id(&self, memory: &GuestMemory, chain: &Chain, request: &mut Request) -> Result<Step, Status> {
         let len = self.id.len().min(to_usize(request.len));
         request.got(memory, chain, &self.id[..len]).map_err(|NoMemory| Status::IoError)?;
         Ok(Step::Done(Status::Ok, exact(len, "an id has 20 bytes")))

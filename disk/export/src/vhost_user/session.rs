@@ -107,7 +107,7 @@ impl Link {
     }
 
     /// Notifies the front end that the configuration space has changed; `true` if it can be notified.
-    pub(crate) fn tell_config_change(&self) -> bool {
+    pub(crate) fn notify_config_change(&self) -> bool {
         // The message: request, flags (version 1, no reply wanted), length of the payload.
         let words = [u32::from(BackendReq::CONFIG_CHANGE_MSG), 1, 0];
         let message: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();

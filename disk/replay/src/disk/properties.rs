@@ -155,7 +155,7 @@ proptest! {
         prop_assert_eq!(&waits, &wanted);
         prop_assert_eq!(outcome.waited.0, wanted.iter().sum::<u64>());
         // Reads that follow others change nothing.
-        let all = simulator.run(&boot, &plan, &Model { tell_all: true, ..model });
+        let all = simulator.run(&boot, &plan, &Model { report_all: true, ..model });
         prop_assert_eq!(all, outcome);
         let again: Vec<_> = simulator.waits().iter().map(|wait| wait.0).collect();
         prop_assert_eq!(again, waits);

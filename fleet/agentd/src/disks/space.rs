@@ -45,7 +45,7 @@ pub struct DiskSpace {
 ///
 /// # Errors
 /// An error if the file cannot be written.
-pub fn tell_space(pid_file: &Path, spaces: &[DiskSpace]) -> Result<()> {
+pub fn report_space(pid_file: &Path, spaces: &[DiskSpace]) -> Result<()> {
     let path = pid_file.with_extension(ENDING);
     let failed = |e| Error::io("cannot write", e).about(path.display());
     let text = serde_json::to_vec(spaces).map_err(|e| Error::invalid("is no space").caused_by(e))?;
@@ -74,7 +74,7 @@ mod tests {
         assert!(space_of(dir.path(), "vm.1").is_empty());
         for live_bytes in [1, 2] {
             let space = DiskSpace { live_bytes, ..DiskSpace::default() };
-            tell_space(&pid_file, std::slice::from_ref(&space)).unwrap();
+            report_space(&pid_file, std::slice::from_ref(&space)).unwrap();
             assert_eq!(space_of(dir.path(), "vm.1"), [space]);
         }
         fs::write(file(dir.path(), "vm.1", ENDING), "no JSON").unwrap();

@@ -36,7 +36,7 @@ const COMPARED_FIRST: Duration = Duration::from_secs(1);
 
 /// Bytes of pins in one answer to a host, after which one more pin is sent: if more waited for it, it would be cut off
 /// as a host that does not read.
-const TOLD_MAX: usize = 128 << 10;
+const SENT_MAX: usize = 128 << 10;
 
 /// The number of comparisons between two checks that the whole part of this host is here.
 const LOOKED_EVERY: u32 = 3;
@@ -170,13 +170,13 @@ impl PinManager {
         let specs = specs(&pin)?;
         self.own_pins(&pin.digest);
         let entitled = self.swarm.entitled_hosts(&specs);
-        let mut told: Vec<String> =
+        let mut receivers: Vec<String> =
             all.into_iter().filter(|host| pin.hosts.contains(host) || entitled.contains(host)).collect();
         // This host is the first, whether it keeps a part of it or not.
-        told.retain(|host| host != self.swarm.name());
-        told.insert(0, self.swarm.name().to_owned());
-        let told = self.say(told, pin.clone()).await?;
-        Ok(told.into_iter().filter(|host| pin.hosts.contains(&host.host)).collect())
+        receivers.retain(|host| host != self.swarm.name());
+        receivers.insert(0, self.swarm.name().to_owned());
+        let outcomes = self.say(receivers, pin.clone()).await?;
+        Ok(outcomes.into_iter().filter(|host| pin.hosts.contains(&host.host)).collect())
     }
 
     /// Ends all pins of images with this reference or digest, and notifies all connected hosts. Returns the
@@ -244,7 +244,7 @@ impl PinManager {
         if let RemoteCommand::Pin(pin) = &command {
             self.adopt(pin)?;
         }
-        Ok(self.tell(hosts, &[command]).await)
+        Ok(self.send_commands(hosts, &[command]).await)
     }
 
     /// The status of each pinned image that this host knows of.
@@ -284,7 +284,7 @@ impl PinManager {
     /// Handles the list of pins that another host knows: sends it the others, if it would accept them from this one,
     /// and may read the pinned images: it keeps a part, is an operator, or has shown that it knows the image. The end
     /// of a pin is sent to any host.
-    pub(super) fn tell_unknown(&self, received: &ReceivedCommand, known: &[KnownPin]) {
+    pub(super) fn send_unknown(&self, received: &ReceivedCommand, known: &[KnownPin]) {
         if !self.swarm.roles().operator {
             return;
         }
@@ -300,13 +300,13 @@ impl PinManager {
         // ever.
         let begin = self.keeping.answers.fetch_add(1, Ordering::Relaxed) % unknown.len();
         unknown.rotate_left(begin);
-        let mut told = 0;
+        let mut sent = 0;
         for pin in unknown {
-            if told > TOLD_MAX {
+            if sent > SENT_MAX {
                 // The host asks again soon.
                 break;
             }
-            told += self.swarm.tell(&received.host, &RemoteCommand::Pin(Box::new(pin)));
+            sent += self.swarm.send_command(&received.host, &RemoteCommand::Pin(Box::new(pin)));
         }
     }
 
@@ -325,7 +325,7 @@ impl PinManager {
                 if let Err(error) = resolved {
                     tracing::warn!(%error, "a pinned image will not attach while its store is away");
                 }
-                self.tell_machine(&pins);
+                self.update_holdings(&pins);
                 self.stores.set_pinned(pins.own_stores());
             }
             Ok(is_news)
@@ -364,7 +364,7 @@ impl PinManager {
         }
     }
 
-    fn tell_machine(&self, pins: &Pins) {
+    fn update_holdings(&self, pins: &Pins) {
         let holdings = pins.holdings();
         let specs: Vec<(BlobSpec, &Arc<Holding>)> =
             holdings.values().filter_map(|(order, holding)| Some((order.spec().ok()?, holding))).collect();
@@ -462,7 +462,7 @@ impl PinManager {
         let first = |pin_manager: Arc<Self>| {
             tokio::task::block_in_place(|| {
                 pin_manager.remember_pinned();
-                pin_manager.tell_machine(&pin_manager.keeping.pins());
+                pin_manager.update_holdings(&pin_manager.keeping.pins());
             });
         };
         let Some(()) = pin_manager.upgrade().map(first) else { return };
@@ -504,7 +504,7 @@ impl PinManager {
         let place = self.swarm.key().0.wrapping_add(u64::from(n)).checked_rem(hosts.len() as u64);
         let place = place.and_then(|place| usize::try_from(place).ok());
         let Some(host) = place.and_then(|place| hosts.get(place)) else { return false };
-        self.swarm.tell(host, &RemoteCommand::Known(self.keeping.pins().known()));
+        self.swarm.send_command(host, &RemoteCommand::Known(self.keeping.pins().known()));
         true
     }
 }

@@ -50,7 +50,7 @@ struct Current {
 struct Kept {
     certificate: CertificateDer<'static>,
     /// `true` if the log has a line that it cannot be written.
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// The verifier of hosts' certificates under these authorities.
@@ -78,7 +78,7 @@ impl Identity {
     ) -> Result<Self> {
         let first = chain.first().ok_or_else(|| Error::corrupt("has no certificate in it"))?;
         let says = HostCertificate::parse(first)?;
-        let kept = Mutex::new(Kept { certificate: first.clone(), is_told: false });
+        let kept = Mutex::new(Kept { certificate: first.clone(), is_reported: false });
         let certified = Arc::new(CertifiedKey::new(chain, signing));
         let current = RwLock::new(Arc::new(Current { certified, says }));
         Ok(Self { file: dir.join(HOST), verifier, key, current, kept, renewed: watch::channel(()).0 })
@@ -172,7 +172,7 @@ impl Identity {
             return;
         }
         match self.found() {
-            Some(found) if found == certificate => *kept = Kept { certificate, is_told: false },
+            Some(found) if found == certificate => *kept = Kept { certificate, is_reported: false },
             Some(found) if found != kept.certificate => {}
             _ => self.write(&mut kept),
         }
@@ -190,12 +190,12 @@ impl Identity {
     fn write(&self, kept: &mut Kept) {
         let certificate = self.certificate();
         match replace(&self.file, pem(&certificate).as_bytes(), Readers::Owner) {
-            Ok(()) => *kept = Kept { certificate, is_told: false },
-            Err(error) if kept.is_told => {
+            Ok(()) => *kept = Kept { certificate, is_reported: false },
+            Err(error) if kept.is_reported => {
                 tracing::debug!(%error, "the renewed certificate cannot be kept yet");
             }
             Err(error) => {
-                kept.is_told = true;
+                kept.is_reported = true;
                 tracing::warn!(
                     %error,
                     remedy = "let the agent write there: with systemd, by `ReadWritePaths=`",

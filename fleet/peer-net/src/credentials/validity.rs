@@ -96,24 +96,24 @@ impl fmt::Display for Notice {
 #[derive(Debug, Default)]
 pub(crate) struct Reminder {
     /// The last notice, and its time.
-    said: Option<(Notice, u64)>,
+    reported: Option<(Notice, u64)>,
 }
 
 impl Reminder {
     /// The notice that is to be logged now, if any.
     pub(crate) fn due(&mut self, validity: Validity, now: u64) -> Option<Notice> {
         let Some(notice) = validity.notice(now) else {
-            self.said = None;
+            self.reported = None;
             return None;
         };
         let is_same = |(before, at): &(Notice, u64)| {
             std::mem::discriminant(before) == std::mem::discriminant(&notice)
                 && now.saturating_sub(*at) < EVERY
         };
-        if self.said.as_ref().is_some_and(is_same) {
+        if self.reported.as_ref().is_some_and(is_same) {
             return None;
         }
-        self.said = Some((notice, now));
+        self.reported = Some((notice, now));
         Some(notice)
     }
 }

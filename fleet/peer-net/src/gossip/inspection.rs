@@ -63,7 +63,7 @@ pub(super) struct RunId {
 
 /// The state of a run, as a message says it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct ReportedRun {
     pub(super) heartbeat: u64,
     pub(super) version: u64,
 }
@@ -79,7 +79,7 @@ pub(super) struct Inspection<'a> {
     /// The most bytes that the message has, unpacked.
     pub(super) unpacked: usize,
     /// The state of this host's run that the message tells; `None` if it tells none.
-    pub(super) own: Option<Said>,
+    pub(super) own: Option<ReportedRun>,
 }
 
 impl<'a> Inspection<'a> {
@@ -91,14 +91,14 @@ impl<'a> Inspection<'a> {
             return None;
         }
         let kind = Kind::of(rest.u8()?)?;
-        let (mut entries, mut told) = (None, None);
+        let (mut entries, mut of_own) = (None, None);
         if matches!(kind, Kind::Syn | Kind::SynAck) {
             let count = rest.u16()?;
             let before = rest.0;
             for _ in 0..count {
-                let (is_own, said) = rest.entry(own)?;
+                let (is_own, reported) = rest.entry(own)?;
                 if is_own {
-                    told = Some(said);
+                    of_own = Some(reported);
                 }
             }
             entries = before.get(..before.len() - rest.0.len());
@@ -107,7 +107,7 @@ impl<'a> Inspection<'a> {
         if kind.has_changes() {
             unpacked += blocks::split(rest.0)?.into_iter().map(Block::most).sum::<usize>();
         }
-        Some(Self { kind, entries, rest: rest.0, unpacked, own: told })
+        Some(Self { kind, entries, rest: rest.0, unpacked, own: of_own })
     }
 }
 
@@ -116,7 +116,7 @@ pub(super) fn count(entries: &[u8]) -> Option<u16> {
     let (mut rest, mut count) = (Rest(entries), 0_u16);
     while !rest.0.is_empty() {
         rest.id()?;
-        rest.said()?;
+        rest.reported()?;
         count = count.checked_add(1)?;
     }
     Some(count)
@@ -163,16 +163,16 @@ impl<'a> Rest<'a> {
     }
 
     /// The state of an entry's run, which follows its address.
-    fn said(&mut self) -> Option<Said> {
+    fn reported(&mut self) -> Option<ReportedRun> {
         let heartbeat = self.u64()?;
         let _collected = self.u64()?;
-        Some(Said { heartbeat, version: self.u64()? })
+        Some(ReportedRun { heartbeat, version: self.u64()? })
     }
 
     /// An entry: `true` if it is that of `own`.
-    fn entry(&mut self, own: &RunId) -> Option<(bool, Said)> {
+    fn entry(&mut self, own: &RunId) -> Option<(bool, ReportedRun)> {
         let is_own = self.id()? == (own.name.as_str(), own.generation, own.address);
-        Some((is_own, self.said()?))
+        Some((is_own, self.reported()?))
     }
 }
 
@@ -193,7 +193,7 @@ pub(super) mod tests {
     fn an_inspection_finds_the_entry_of_this_run_and_of_no_other() {
         let message = naming(0..500);
         let of = |own: &RunId| Inspection::of(&message, own).unwrap();
-        assert_eq!(of(&host(499)).own, Some(Said { heartbeat: 1, version: 1 }));
+        assert_eq!(of(&host(499)).own, Some(ReportedRun { heartbeat: 1, version: 1 }));
         assert_eq!((of(&host(500)).unpacked, of(&host(500)).own), (message.len(), None));
         assert_eq!(of(&RunId { generation: 2, ..host(3) }).own, None);
         let elsewhere = SocketAddr::from(([127, 0, 0, 1], 10));

@@ -1,7 +1,7 @@
 //! Runs of hosts: the state that goes on when the library's task starts again, and the number of hosts in the entries
 //! of all runs.
 
-use super::inspection::Said;
+use super::inspection::ReportedRun;
 use super::transport::Noticed;
 use chitchat::{Chitchat, ChitchatHandle, Heartbeat, NodeState, Serializable};
 use headstart_block::saturating;
@@ -22,7 +22,7 @@ const VALUE_OVERHEAD: usize = 128;
 
 /// Heartbeats that others may have heard of a run which this host does not know of: those between the last look at the
 /// library and its end, where the run goes on.
-const UNSAID_MAX: u64 = 1000;
+const UNREPORTED_MAX: u64 = 1000;
 
 /// The version up to which a run goes on: what a host has made itself does not come near.
 const VERSION_MAX: u64 = 1 << 48;
@@ -86,7 +86,7 @@ pub(super) enum Broken {
         /// The bytes of their keys and values.
         bytes: usize,
     },
-    /// Others have heard more of this host's run than it has said.
+    /// Others have heard more of this host's run than it has reported.
     Forged,
 }
 
@@ -109,10 +109,10 @@ pub(super) async fn broken(handle: &ChitchatHandle, noticed: &Noticed) -> Broken
         // After a while, or once enough has come for many entries.
         let _ = tokio::time::timeout(COUNT_EVERY, noticed.some()).await;
         // Before this host's state is looked at, which only grows.
-        let said = noticed.said();
+        let reported = noticed.reported();
         let looked = |chitchat: &mut Chitchat| {
             let own = chitchat.self_node_state();
-            let is_forged = is_forged(said, heartbeat(own.heartbeat()), own.max_version());
+            let is_forged = is_forged(reported, heartbeat(own.heartbeat()), own.max_version());
             let entries = chitchat.node_states();
             let are_too_many = are_too_many(entries.keys().map(|id| &id.node_id));
             let bytes = entries
@@ -135,8 +135,8 @@ pub(super) async fn broken(handle: &ChitchatHandle, noticed: &Noticed) -> Broken
 }
 
 /// `true` if others were told more of this host's run than it has said itself.
-fn is_forged(said: Said, heartbeat: u64, version: u64) -> bool {
-    said.heartbeat > heartbeat.saturating_add(UNSAID_MAX) || said.version > version
+fn is_forged(reported: ReportedRun, heartbeat: u64, version: u64) -> bool {
+    reported.heartbeat > heartbeat.saturating_add(UNREPORTED_MAX) || reported.version > version
 }
 
 /// The number of a heartbeat, which the library shows only in messages.
@@ -166,9 +166,9 @@ pub(super) mod tests {
         fn a_run_is_forged_if_others_heard_more_than_it_said(
             heartbeat in 0u64..5000, version in 0u64..9, more in 0u64..5000, later in 0u64..3,
         ) {
-            let said = Said { heartbeat: heartbeat + more, version: version + later };
-            prop_assert_eq!(is_forged(said, heartbeat, version), more > UNSAID_MAX || later > 0);
-            let most = Said { heartbeat: u64::MAX, version: 0 };
+            let reported = ReportedRun { heartbeat: heartbeat + more, version: version + later };
+            prop_assert_eq!(is_forged(reported, heartbeat, version), more > UNREPORTED_MAX || later > 0);
+            let most = ReportedRun { heartbeat: u64::MAX, version: 0 };
             prop_assert!(is_forged(most, heartbeat, version));
         }
 

@@ -1,6 +1,6 @@
 //! The transport of the library's messages, sealed.
 
-use super::inspection::{Inspection, RunId, Said};
+use super::inspection::{Inspection, ReportedRun, RunId};
 use super::loopback::{self, Passing, REMEDY};
 use super::seal::{DATAGRAM, Part, Seal, whole};
 use super::strays::Strays;
@@ -46,14 +46,14 @@ impl Noticed {
     }
 
     /// The latest state of this host's run that others have told.
-    pub(super) fn said(&self) -> Said {
+    pub(super) fn reported(&self) -> ReportedRun {
         let (heartbeat, version) = (&self.heartbeat, &self.version);
-        Said { heartbeat: heartbeat.load(Ordering::Relaxed), version: version.load(Ordering::Relaxed) }
+        ReportedRun { heartbeat: heartbeat.load(Ordering::Relaxed), version: version.load(Ordering::Relaxed) }
     }
 
-    fn note(&self, said: Said) {
-        self.heartbeat.fetch_max(said.heartbeat, Ordering::Relaxed);
-        self.version.fetch_max(said.version, Ordering::Relaxed);
+    fn note(&self, reported: ReportedRun) {
+        self.heartbeat.fetch_max(reported.heartbeat, Ordering::Relaxed);
+        self.version.fetch_max(reported.version, Ordering::Relaxed);
     }
 }
 
@@ -106,7 +106,7 @@ impl SealedSocket {
     /// Begins to pass a message of another host to the library; `None` if no host of the cluster sends it.
     fn begin(&mut self, bytes: &[u8]) -> Option<Passing> {
         let found = Inspection::of(bytes, &self.own)?;
-        found.own.into_iter().for_each(|said| self.noticed.note(said));
+        found.own.into_iter().for_each(|reported| self.noticed.note(reported));
         self.uncounted += found.unpacked;
         if self.uncounted >= COUNT_AFTER {
             self.uncounted = 0;

@@ -130,7 +130,7 @@ impl Core {
             host,
             Event::Opened { blob: id, key, len, local: &local, fetchable: range_fetcher.is_some() },
         );
-        self.tell_holding_of_new(host, &blob);
+        self.report_new_holding(host, &blob);
         let mut sharing = Vec::new();
         let mut full = Vec::new();
         for (name, peer) in &mut self.peers {
@@ -156,15 +156,15 @@ impl Core {
     }
 
     /// Sends the holders of an open blob to the machine.
-    pub(crate) fn tell_holding(&mut self, host: &Arc<Host>, blob: BlobId, holding: Option<&Holding>) {
+    pub(crate) fn report_holding(&mut self, host: &Arc<Host>, blob: BlobId, holding: Option<&Holding>) {
         let (holders, copies) = holding.map_or((&[][..], 0), |holding| (&holding.hosts[..], holding.copies));
         self.drive(host, Event::Pinned { blob, holders, copies });
     }
 
     /// Sends the holders of a blob that is opened just now.
-    pub(crate) fn tell_holding_of_new(&mut self, host: &Arc<Host>, blob: &Blob) {
+    pub(crate) fn report_new_holding(&mut self, host: &Arc<Host>, blob: &Blob) {
         if let Some(holding) = self.holdings.get(&blob.identity).cloned() {
-            self.tell_holding(host, blob.id, Some(&holding));
+            self.report_holding(host, blob.id, Some(&holding));
         }
     }
 

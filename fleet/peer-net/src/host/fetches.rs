@@ -108,13 +108,13 @@ impl Host {
     /// chunks.
     pub(crate) fn became_local(self: &Arc<Self>, blob: &Arc<Blob>, range: ByteRange) {
         let Some(range_fetcher) = blob.range_fetcher().filter(|_| blob.is_outboard()) else {
-            return self.tell_local(blob, range);
+            return self.report_local(blob, range);
         };
         let whole = blob.local_chunks(range);
         let lacking: Vec<_> =
             whole.iter().flat_map(|chunks| blob.lacking_proof(chunks.bytes(blob.len()))).collect();
         if lacking.is_empty() {
-            return self.tell_local(blob, range);
+            return self.report_local(blob, range);
         }
         let (host, blob) = (Arc::clone(self), Arc::clone(blob));
         self.runtime.spawn(async move {
@@ -124,11 +124,11 @@ impl Host {
                     break;
                 }
             }
-            host.tell_local(&blob, range);
+            host.report_local(&blob, range);
         });
     }
 
-    pub(crate) fn tell_local(self: &Arc<Self>, blob: &Blob, range: ByteRange) {
+    pub(crate) fn report_local(self: &Arc<Self>, blob: &Blob, range: ByteRange) {
         for chunks in blob.local_chunks(range) {
             self.event(Event::BecameLocal { blob: blob.id, chunks });
         }

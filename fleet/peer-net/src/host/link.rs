@@ -303,7 +303,7 @@ impl Link {
                 FrameKind::Request => host.certificate_requested(self, header.a, bytes)?,
                 FrameKind::Certificate => host.certificate_came(self, header.a, bytes),
                 FrameKind::Renewed => host.certificate_renewed(self, bytes)?,
-                FrameKind::Trust => host.trust_told(Some(self), bytes)?,
+                FrameKind::Trust => host.on_trust_list(Some(self), bytes)?,
                 FrameKind::Hello => return Err(Error::corrupt("a second hello")),
             }
         }

@@ -75,7 +75,7 @@ impl Host {
         for (id, identity) in open {
             let holding = core.holdings.get(&identity).cloned();
             if holding.as_deref() != before.get(&identity).map(|holding| &**holding) {
-                core.tell_holding(self, id, holding.as_deref());
+                core.report_holding(self, id, holding.as_deref());
             }
         }
     }

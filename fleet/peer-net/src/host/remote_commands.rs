@@ -379,7 +379,7 @@ impl Swarm {
 
     /// Sends a command to the host `name` without waiting for an outcome. Returns the number of encoded
     /// bytes. If the command is too long or the host is not connected, nothing is sent, and the result is 0.
-    pub fn tell(&self, name: &str, command: &RemoteCommand) -> usize {
+    pub fn send_command(&self, name: &str, command: &RemoteCommand) -> usize {
         let number = self.host.remote_commands.last.fetch_add(1, Ordering::Relaxed);
         match (self.host.link_to(name), command.encode()) {
             (Some(link), Ok(body)) => {

@@ -187,7 +187,7 @@ impl Host {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if the authority has not signed it, [`ErrorKind::Unsupported`] if it is of another
     /// version; [`ErrorKind::Conflict`] if this host's user sends one that is not later than the known one.
-    pub(crate) fn trust_told(self: &Arc<Self>, from: Option<&Link>, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn on_trust_list(self: &Arc<Self>, from: Option<&Link>, bytes: &[u8]) -> Result<()> {
         let offered = match tokio::task::block_in_place(|| self.trust.offer(bytes, self.now_ms())) {
             // The other host broke no rule. Both go on with their lists until there is a later one.
             Err(error) if error.kind() == ErrorKind::Conflict && from.is_some() => {
@@ -202,11 +202,11 @@ impl Host {
         match offered {
             Offered::Taken => self.trust_changed(from),
             Offered::Known if from.is_none() => {
-                self.links().iter().for_each(|(link, _)| self.tell_trust(link));
+                self.links().iter().for_each(|(link, _)| self.send_trust_list(link));
             }
             Offered::Known => {}
             Offered::Earlier => match from {
-                Some(link) => self.tell_trust(link),
+                Some(link) => self.send_trust_list(link),
                 None => {
                     let error =
                         Error::new(ErrorKind::Conflict, "the swarm has a later list of its authority's");
@@ -228,13 +228,13 @@ impl Host {
                 self.cannot_reach(link.key, &error);
                 self.disconnected(link.peer);
             } else if from.is_none_or(|from| from.peer != link.peer) {
-                self.tell_trust(&link);
+                self.send_trust_list(&link);
             }
         }
     }
 
     /// Sends a host the list that is known here.
-    pub(crate) fn tell_trust(&self, link: &Link) {
+    pub(crate) fn send_trust_list(&self, link: &Link) {
         if let Some(bytes) = self.trust.current().filter(|_| link.protocol > VERSION_1)
             && link.outbox.control(FrameKind::Trust, 0, &bytes).is_err()
         {
@@ -253,7 +253,7 @@ impl crate::Swarm {
     /// [`ErrorKind::Corrupt`] if the authority has not signed the list, [`ErrorKind::Conflict`] if this host
     /// has a list with a higher number, or a different one with the same number.
     pub fn publish_trust(&self, list: &[u8]) -> Result<Vec<String>> {
-        self.host.trust_told(None, list)?;
+        self.host.on_trust_list(None, list)?;
         let links = self.host.links();
         Ok(links
             .into_iter()

@@ -48,7 +48,7 @@ impl Host {
         if self.verification_queue.bytes.fetch_add(size, Ordering::Relaxed) + size > PARKED_MAX {
             self.verification_queue.bytes.fetch_sub(size, Ordering::Relaxed);
             let full = Error::new(ErrorKind::NoSpace, "too many chunks wait for their hash tree");
-            return self.tell_arrival(parked.peer, parked.request, &parked.blob, parked.chunk, &Err(full));
+            return self.report_arrival(parked.peer, parked.request, &parked.blob, parked.chunk, &Err(full));
         }
         let mut bytes = std::mem::take(body);
         bytes.truncate(len);
@@ -57,7 +57,7 @@ impl Host {
             let checked = tokio::time::timeout(CHECK_TIMEOUT, host.check_later(&parked, &bytes)).await;
             let kept = checked.unwrap_or_else(|_| Err(tree_away()));
             host.verification_queue.bytes.fetch_sub(size, Ordering::Relaxed);
-            host.tell_arrival(parked.peer, parked.request, &parked.blob, parked.chunk, &kept);
+            host.report_arrival(parked.peer, parked.request, &parked.blob, parked.chunk, &kept);
         });
     }
 

@@ -67,7 +67,7 @@ impl Peer {
     }
 
     /// Notes that chunks were requested from it.
-    pub(super) fn was_asked(&mut self, chunks: u32) {
+    pub(super) fn was_requested(&mut self, chunks: u32) {
         self.outstanding += chunks;
     }
 
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn the_load_grows_with_requests_silences_and_lies() {
         let mut peer = peer();
-        peer.was_asked(3);
+        peer.was_requested(3);
         peer.was_released(1);
         assert!(!peer.lied());
         peer.was_silent(Time(0), Time(1));

@@ -164,7 +164,7 @@ impl Search {
     }
 
     /// Notes that a peer is asked.
-    pub(super) fn on_asked(&mut self) {
+    pub(super) fn on_requested(&mut self) {
         self.tries += 1;
     }
 
@@ -251,14 +251,14 @@ mod tests {
     #[test]
     fn the_usual_search_ends_after_a_few_peers_and_the_fallback_after_more() {
         let mut search = Search::new();
-        (0..TRIES).for_each(|_| search.on_asked());
+        (0..TRIES).for_each(|_| search.on_requested());
         assert!(search.is_over());
         search.on_failed(PEER);
         search.fall_back();
         assert!(!search.is_over() && search.has_tried(PEER), "it goes on");
         search.restart_fallback();
         assert!(!search.has_tried(PEER), "it begins again");
-        (0..TRIES_FALLBACK).for_each(|_| search.on_asked());
+        (0..TRIES_FALLBACK).for_each(|_| search.on_requested());
         assert!(search.is_over());
         assert_eq!(search.finding(), Finding::Fallback);
     }

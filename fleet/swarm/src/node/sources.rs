@@ -279,10 +279,10 @@ impl Node {
         let request = self.requests.add(record);
         for (_, pending) in blob.table.pending_of_mut(chunks) {
             pending.source = Source::Peer(request);
-            pending.search.on_asked();
+            pending.search.on_requested();
         }
         if let Some(record) = self.membership.get_mut(peer) {
-            record.was_asked(chunks.count);
+            record.was_requested(chunks.count);
         }
         self.timers.set(self.now + self.retransmit.for_request(urgency, false), Timer::Request(request));
         let message = Message::Ask { request, blob: id, chunks, urgency, hops, no_redirect };

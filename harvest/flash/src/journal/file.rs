@@ -248,7 +248,7 @@ impl Journal {
         let mut state = self.lock();
         state.writing = false;
         if let Some((wanted, given)) = given {
-            state.room.asked(wanted, &given);
+            state.room.on_outcome(wanted, &given);
         }
         match written {
             Ok(Ok(())) => {
@@ -363,7 +363,7 @@ impl Journal {
         let mut state = self.lock();
         // It may have been replaced.
         if Arc::ptr_eq(&file, &state.written.file) {
-            state.room.asked(wanted, &given);
+            state.room.on_outcome(wanted, &given);
         }
         state
     }

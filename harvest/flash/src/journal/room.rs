@@ -70,7 +70,7 @@ impl Room {
     }
 
     /// Notes the outcome of a request for room.
-    pub(super) fn asked(&mut self, wanted: Wanted, given: &io::Result<()>) {
+    pub(super) fn on_outcome(&mut self, wanted: Wanted, given: &io::Result<()>) {
         match given {
             Ok(()) => (self.until, self.refused) = (self.until.max(wanted.to), None),
             Err(error) if is_full(error) => self.refused = error.raw_os_error(),
@@ -145,7 +145,7 @@ impl Medium {
         let mut room = Room::of(end);
         if let Some(wanted) = room.wanted(end) {
             let given = self.take(wanted);
-            room.asked(wanted, &given);
+            room.on_outcome(wanted, &given);
             // Room that was taken before it was opened is still there: as much of it as is given again.
             if room.refused.is_some() {
                 let parts = (1..AHEAD / PART).map(|part| Wanted { to: end + part * PART, ..wanted });

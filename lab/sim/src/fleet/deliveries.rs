@@ -253,7 +253,7 @@ impl Fleet<'_> {
     }
 
     /// Notes that a request has reached the store.
-    pub(super) fn store_is_asked(&mut self, request: u32) {
+    pub(super) fn on_store_request(&mut self, request: u32) {
         let away =
             self.model.faults.store_away.iter().find(|(from, until)| (*from..*until).contains(&self.now));
         let pinned = matches!(&self.model.way, Way::Swarm(swarm) if swarm.pinned > 0);

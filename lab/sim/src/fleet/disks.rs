@@ -128,7 +128,7 @@ impl Fleet<'_> {
 
     /// Gives a disk another plan.
     pub(super) fn follow(&mut self, n: u32, plan: Plan) {
-        self.tell_engine(n, EngineEvent::PlanChanged(plan));
+        self.notify_engine(n, EngineEvent::PlanChanged(plan));
     }
 
     /// Enters the time of the next read.
@@ -217,7 +217,7 @@ impl Fleet<'_> {
     }
 
     fn miss(&mut self, n: u32, read: u32, parts: &[ByteRange]) {
-        self.tell_engine(n, EngineEvent::Read { read: ReadId(u64::from(read)), ranges: parts });
+        self.notify_engine(n, EngineEvent::Read { read: ReadId(u64::from(read)), ranges: parts });
     }
 
     /// Completes a read that waited `wait` up to `at`.
@@ -252,16 +252,17 @@ impl Fleet<'_> {
             }
         }
         let Way::Swarm(swarm) = &self.model.way else { return };
-        if !host.news.is_empty() && !host.telling {
-            host.telling = true;
-            self.agenda.enter(self.now.plus(Nanos::from_duration(swarm.tell_every)), Happening::Tell(n));
+        if !host.news.is_empty() && !host.is_reporting {
+            host.is_reporting = true;
+            self.agenda
+                .enter(self.now.plus(Nanos::from_duration(swarm.report_every)), Happening::ReportReads(n));
         }
     }
 
     /// Tells the node which chunks its disks read.
-    pub(super) fn tell_reads(&mut self, host: u32) {
+    pub(super) fn report_reads(&mut self, host: u32) {
         let known = &mut self.hosts[host as usize];
-        known.telling = false;
+        known.is_reporting = false;
         for (blob, chunks) in std::mem::take(&mut known.news) {
             self.notify_node(host, swarm::Event::Read { blob: swarm::BlobId(blob), chunks });
         }
@@ -275,7 +276,7 @@ impl Fleet<'_> {
         disk.wake_entered = Nanos::NEVER;
         if disk.wake <= self.now {
             disk.wake = Nanos::NEVER;
-            self.tell_engine(n, EngineEvent::Tick);
+            self.notify_engine(n, EngineEvent::Tick);
         } else if disk.wake < Nanos::NEVER {
             disk.wake_entered = disk.wake;
             self.agenda.enter(disk.wake, Happening::Tick(n));
@@ -287,13 +288,13 @@ impl Fleet<'_> {
         let disk = &mut self.disks[n as usize];
         disk.fetches.retain(|(known, _)| *known != fetch);
         if self.hosts[disk.host as usize].alive {
-            self.tell_engine(n, EngineEvent::Fetched { fetch, outcome });
+            self.notify_engine(n, EngineEvent::Fetched { fetch, outcome });
             self.look_ahead(n);
         }
     }
 
     /// Tells a disk's engine of `event`, and does what it asks for.
-    fn tell_engine(&mut self, n: u32, event: EngineEvent<'_>) {
+    fn notify_engine(&mut self, n: u32, event: EngineEvent<'_>) {
         let disk = &mut self.disks[n as usize];
         let seed = self.model.engine.seed ^ u64::from(n);
         let settings = || headstart_pull::EngineSettings { seed, ..self.model.engine.clone() };

@@ -140,7 +140,7 @@ pub struct SwarmModel {
     /// know each other, which takes memory quadratic in the number of hosts.
     pub cell: u32,
     /// The interval at which disks report their reads to the agent (the product's process on their host).
-    pub tell_every: Duration,
+    pub report_every: Duration,
     /// The hosts that have all of the image before the run.
     pub warm: Warm,
     /// The number of complete copies of the image that are striped over all hosts before the run. With one copy or
@@ -157,7 +157,7 @@ impl Default for SwarmModel {
             settings: swarm::NodeSettings::default(),
             roots: 0,
             cell: 0,
-            tell_every: Duration::from_millis(50),
+            report_every: Duration::from_millis(50),
             warm: Warm::None,
             pinned: 0,
             recent: Vec::new(),

@@ -18,7 +18,7 @@ pub(super) enum Happening {
     /// A host's node asked to be woken.
     Wake(u32),
     /// A host's disks report their reads to the node.
-    Tell(u32),
+    ReportReads(u32),
     /// An agent reports what its disks read.
     Report(u32),
     /// A report has come to the tracker, or its answer back.

@@ -212,7 +212,7 @@ impl<'a> World<'a> {
     }
 
     /// Tells the broker of an event, and does what it asks for.
-    fn tell(&mut self, now: Time, event: BrokerEvent) {
+    fn notify(&mut self, now: Time, event: BrokerEvent) {
         let mut actions = Vec::new();
         self.broker.on_event(now, event, &mut actions);
         for action in actions {
@@ -233,11 +233,11 @@ impl<'a> World<'a> {
             let due = self.pending.first_key_value().map(|((at, _), _)| *at).filter(|at| *at <= until);
             match (tick, due) {
                 (Some(tick), due) if due.is_none_or(|due| tick <= due) => {
-                    self.tell(tick.max(time(self.now)), BrokerEvent::Tick);
+                    self.notify(tick.max(time(self.now)), BrokerEvent::Tick);
                 }
                 (_, Some(_)) => {
                     if let Some(((at, _), event)) = self.pending.pop_first() {
-                        self.tell(at, event);
+                        self.notify(at, event);
                     }
                 }
                 _ => return,
@@ -372,7 +372,7 @@ impl<'a> World<'a> {
                 }
                 self.outcome.ended.sold += self.leased(n);
                 self.unsold.ended(u64::from(lot.gigabytes()) << 30, seconds(lot.until - lot.from));
-                self.tell(time(now), BrokerEvent::Deleted { vssd: VssdId(number(n)) });
+                self.notify(time(now), BrokerEvent::Deleted { vssd: VssdId(number(n)) });
             }
         }
     }
@@ -392,7 +392,7 @@ impl<'a> World<'a> {
             capacity: home.blocks(),
             channels: Vec::new(),
         };
-        self.tell(time(self.now), created);
+        self.notify(time(self.now), created);
     }
 
     /// Removes harvest VMs that are done.
@@ -405,7 +405,7 @@ impl<'a> World<'a> {
                 self.outcome.ended.done += borrower.slots.len() as u64;
                 (borrower.until, borrower.granted) = (Seconds::MAX, false);
             }
-            self.tell(time(now), BrokerEvent::Deleted { vssd: VssdId(id) });
+            self.notify(time(now), BrokerEvent::Deleted { vssd: VssdId(id) });
         }
         // Their storage is detached by now.
         self.borrowers.retain(|_, borrower| borrower.until < Seconds::MAX || !borrower.slots.is_empty());
@@ -440,7 +440,7 @@ impl<'a> World<'a> {
                 capacity: forecast.capacity,
                 lasts: forecast.lasts,
             };
-            self.tell(time(self.now), event);
+            self.notify(time(self.now), event);
         }
     }
 
@@ -482,7 +482,7 @@ impl<'a> World<'a> {
             self.borrowers.insert(id, borrower);
             let (kind, channels) = (VssdKind::Harvest, Vec::new());
             let vssd = VssdId(id);
-            self.tell(time(now), BrokerEvent::Created { vssd, kind, bandwidth: 0, capacity: 0, channels });
+            self.notify(time(now), BrokerEvent::Created { vssd, kind, bandwidth: 0, capacity: 0, channels });
         }
     }
 
@@ -511,7 +511,7 @@ impl<'a> World<'a> {
                 partial: self.model.partial,
                 grow: false,
             };
-            self.tell(time(now), BrokerEvent::Request(wanted));
+            self.notify(time(now), BrokerEvent::Request(wanted));
         }
     }
 
@@ -542,7 +542,7 @@ impl<'a> World<'a> {
                 self.outcome.short_block_seconds += u64::from(short) * u64::from(STEP);
                 let event =
                     BrokerEvent::SpacePressure { lender: VssdId(number(n)), bandwidth: 0, capacity: short };
-                self.tell(time(self.now), event);
+                self.notify(time(self.now), event);
             }
         }
     }

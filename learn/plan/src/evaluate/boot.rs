@@ -95,7 +95,7 @@ struct State {
 }
 
 impl State {
-    fn asked(&self) -> u32 {
+    fn requested(&self) -> u32 {
         self.preload | self.rest | self.missed
     }
 }
@@ -189,7 +189,7 @@ impl BootEvaluator {
         for access in accesses {
             let at = access.block as usize;
             let Some(state) = self.states.get(at) else { continue };
-            if access.mask & !state.asked() != 0 {
+            if access.mask & !state.requested() != 0 {
                 // Only now is it known if it is asked for by then.
                 self.advance(wire, now);
                 self.miss(wire, *access, reaches);
@@ -202,12 +202,12 @@ impl BootEvaluator {
     /// Asks for those of these slices that were not asked for.
     fn miss(&mut self, wire: &mut Wire<'_>, access: BlockAccess, reaches: RawNanos) {
         let at = access.block as usize;
-        let (asked, is_first) = (self.states[at].asked(), self.states[at].missed == 0);
+        let (requested, is_first) = (self.states[at].requested(), self.states[at].missed == 0);
         let lacking = match self.link.misses {
-            Misses::Block => !asked,
-            Misses::RangeThenRest | Misses::Range => access.mask & !asked,
+            Misses::Block => !requested,
+            Misses::RangeThenRest | Misses::Range => access.mask & !requested,
         };
-        if access.mask & !asked == 0 {
+        if access.mask & !requested == 0 {
             return;
         }
         wire.free = wire.free.max(reaches).saturating_add(self.send(&mut wire.bytes, at, lacking));
@@ -241,7 +241,7 @@ impl BootEvaluator {
             if let Some((id, mask)) = wire.items.next() {
                 let at = *id as usize;
                 let Some(state) = self.states.get(at) else { continue };
-                let mask = mask & !state.asked();
+                let mask = mask & !state.requested();
                 // A block comes once in a plan; a second part of it would be taken for missed.
                 if mask == 0 || state.preload != 0 {
                     continue;
@@ -251,7 +251,7 @@ impl BootEvaluator {
                 (state.preload, state.preload_ready) = (mask, wire.free);
             } else if let Some(id) = self.rests.pop_front() {
                 let at = id as usize;
-                let mask = !self.states[at].asked();
+                let mask = !self.states[at].requested();
                 wire.free = wire.free.saturating_add(self.send(&mut wire.bytes, at, mask));
                 let state = &mut self.states[at];
                 (state.rest, state.rest_ready) = (mask, wire.free);

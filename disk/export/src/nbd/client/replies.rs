@@ -25,7 +25,7 @@ pub(super) struct Ended {
 
 /// A request that is not answered yet.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct PendingRequest {
     range: ByteRange,
     came: u64,
     error: Option<u32>,
@@ -45,7 +45,7 @@ enum Next {
 /// The requests of a connection, and the state of the answer that is on its way.
 #[derive(Debug)]
 pub(super) struct Replies {
-    asked: BTreeMap<u64, Asked>,
+    pending: BTreeMap<u64, PendingRequest>,
     next: Next,
     /// The start of a part that is not complete yet.
     partial: Vec<u8>,
@@ -53,16 +53,16 @@ pub(super) struct Replies {
 
 impl Replies {
     pub(super) fn new() -> Self {
-        Self { asked: BTreeMap::new(), next: Next::Head, partial: Vec::new() }
+        Self { pending: BTreeMap::new(), next: Next::Head, partial: Vec::new() }
     }
 
     /// Notes that a request for `range` was sent with this cookie.
     pub(super) fn ask(&mut self, cookie: u64, range: ByteRange) {
-        self.asked.insert(cookie, Asked { range, came: 0, error: None });
+        self.pending.insert(cookie, PendingRequest { range, came: 0, error: None });
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.asked.is_empty()
+        self.pending.is_empty()
     }
 
     /// Takes the next bytes of the stream.
@@ -134,28 +134,28 @@ impl Replies {
         if fields.u32() == Some(SIMPLE_REPLY_MAGIC) {
             let (error, cookie) =
                 fields.u32().and_then(|error| Some((error, fields.u64()?))).ok_or_else(short)?;
-            let asked = self.asked(cookie)?;
+            let pending = self.pending(cookie)?;
             if error != 0 {
-                asked.error = Some(error);
+                pending.error = Some(error);
                 self.end(cookie, true, ended)?;
                 return Ok(Next::Head);
             }
-            if asked.came > 0 {
+            if pending.came > 0 {
                 return Err(Error::corrupt("answers the same request in two ways"));
             }
-            asked.came = asked.range.len();
-            return Ok(Next::Data { cookie, left: asked.range.len(), done: true });
+            pending.came = pending.range.len();
+            return Ok(Next::Data { cookie, left: pending.range.len(), done: true });
         }
         let (flags, kind) = fields.u16().zip(fields.u16()).ok_or_else(short)?;
         let (cookie, len) =
             fields.u64().and_then(|cookie| Some((cookie, fields.u32()?))).ok_or_else(short)?;
         let done = flags & chunk::DONE != 0;
-        let asked = self.asked(cookie)?;
+        let pending = self.pending(cookie)?;
         let len = to_usize(len.into());
         let fits = match kind {
             chunk::NONE => len == 0 && done,
             // Its offset is looked at, the rest is skipped.
-            chunk::OFFSET_DATA => len > 8 && (len - 8) as u64 <= asked.range.len() - asked.came,
+            chunk::OFFSET_DATA => len > 8 && (len - 8) as u64 <= pending.range.len() - pending.came,
             chunk::OFFSET_HOLE => len == 12,
             _ => kind >> 15 == 1 && (6..=SMALL_MAX).contains(&len),
         };
@@ -170,17 +170,18 @@ impl Replies {
             chunk::OFFSET_DATA => (8, (len - 8) as u64),
             _ => (len, 0),
         };
-        asked.came += data;
+        pending.came += data;
         Ok(Next::Small { cookie, kind, len, data, done })
     }
 
     /// Parses the bytes of a chunk before its data, or instead of it.
     fn small(&mut self, cookie: u64, kind: u16, payload: &[u8], data: u64) -> Result<()> {
-        let asked = self.asked(cookie)?;
+        let pending = self.pending(cookie)?;
         let mut fields = Fields(payload);
         let inside = |offset: u64, len: u64| {
-            ByteRange::new(offset, len)
-                .is_some_and(|part| part.offset() >= asked.range.offset() && part.end() <= asked.range.end())
+            ByteRange::new(offset, len).is_some_and(|part| {
+                part.offset() >= pending.range.offset() && part.end() <= pending.range.end()
+            })
         };
         let elsewhere = || Error::corrupt("answers with bytes of another place than was asked for");
         match kind {
@@ -191,14 +192,14 @@ impl Replies {
                 let hole = fields.u64().zip(fields.u32()).map(|(offset, len)| (offset, u64::from(len)));
                 let hole = hole.filter(|(offset, len)| inside(*offset, *len) && *len > 0);
                 let (_, len) = hole.ok_or_else(elsewhere)?;
-                asked.came += len;
-                if asked.came > asked.range.len() {
+                pending.came += len;
+                if pending.came > pending.range.len() {
                     return Err(Error::corrupt("answers with more bytes than were asked for"));
                 }
             }
             _ => {
                 // The first one is the cause.
-                asked.error = asked.error.or(fields.u32()).or(Some(0));
+                pending.error = pending.error.or(fields.u32()).or(Some(0));
             }
         }
         Ok(())
@@ -210,21 +211,21 @@ impl Replies {
         if !done {
             return Ok(());
         }
-        let Asked { range, came, error } = *self.asked(cookie)?;
+        let PendingRequest { range, came, error } = *self.pending(cookie)?;
         if error.is_none() && came != range.len() {
-            let asked = range.len();
+            let wanted = range.len();
             return Err(Error::corrupt(format!(
-                "answers with {came} bytes of the {asked} that were asked for"
+                "answers with {came} bytes of the {wanted} that were asked for"
             )));
         }
-        self.asked.remove(&cookie);
+        self.pending.remove(&cookie);
         ended.push(Ended { cookie, error });
         Ok(())
     }
 
-    fn asked(&mut self, cookie: u64) -> Result<&mut Asked> {
+    fn pending(&mut self, cookie: u64) -> Result<&mut PendingRequest> {
         let unknown = || Error::corrupt(format!("answers request {cookie}, which was not made"));
-        self.asked.get_mut(&cookie).ok_or_else(unknown)
+        self.pending.get_mut(&cookie).ok_or_else(unknown)
     }
 }
 
