@@ -659,7 +659,7 @@ async fn credential_helpers_are_asked() {
             .env("PATH", format!("{}:{path}", directory.path().display()));
         let ended = tokio::task::spawn_blocking(move || {
             let mut helped = Process::start(&mut command);
-            (helped.end(HANGS), helped.said())
+            (helped.end(HANGS), helped.output())
         });
         let (status, said) = ended.await.unwrap();
         assert!(status.success(), "{said}");

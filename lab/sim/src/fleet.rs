@@ -375,7 +375,7 @@ impl<'a> Fleet<'a> {
             }
             What::Chunk(sent) => self.chunk_came(&sent),
             What::Junk(sent) => self.junk_came(sent),
-            What::Asked(request) => self.on_store_request(request),
+            What::StoreRequest(request) => self.on_store_request(request),
             What::Stored { request, bytes } => self.stored(request, bytes),
             What::Spread { to, number } => self.spread(to, number),
         }

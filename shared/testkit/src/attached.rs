@@ -57,8 +57,8 @@ impl Attached {
     }
 
     /// All output of the process so far, on standard output and standard error.
-    pub fn said(&self) -> String {
-        self.process.said()
+    pub fn output(&self) -> String {
+        self.process.output()
     }
 
     /// Waits until the process has printed a warning, and returns the first one. Panics after [`TIMEOUT`] or
@@ -89,7 +89,7 @@ impl Attached {
         self.process.signal(signal);
         let status = self.process.end(TIMEOUT);
         assert_eq!(status.code(), Some(0), "{}", self.process);
-        let said = self.process.said();
+        let said = self.process.output();
         assert!(!said.contains("panicked"), "{said}");
         let report = said.lines().find(|line| line.starts_with("{\"reads\"")).unwrap_or_default();
         serde_json::from_str(report).unwrap_or_else(|error| panic!("{error}:\n{said}"))

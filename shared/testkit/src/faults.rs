@@ -23,7 +23,7 @@ mod connection;
 mod http;
 mod log;
 
-pub use log::{Asked, Log, LoggedRequest};
+pub use log::{Log, LoggedRequest, ProxiedRequest};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::fmt;
@@ -100,7 +100,7 @@ impl Fault {
 #[derive(Clone)]
 pub struct FaultRule {
     fault: Fault,
-    applies: Arc<dyn Fn(&Asked) -> bool + Send + Sync>,
+    applies: Arc<dyn Fn(&ProxiedRequest) -> bool + Send + Sync>,
     skip: u64,
     times: u64,
     chance: f64,
@@ -115,7 +115,7 @@ impl FaultRule {
 
     /// Restricts the rule to the requests for which `applies` returns `true`.
     #[must_use]
-    pub fn on(mut self, applies: impl Fn(&Asked) -> bool + Send + Sync + 'static) -> Self {
+    pub fn on(mut self, applies: impl Fn(&ProxiedRequest) -> bool + Send + Sync + 'static) -> Self {
         self.applies = Arc::new(applies);
         self
     }
@@ -150,7 +150,7 @@ impl FaultRule {
         self
     }
 
-    fn meets(&mut self, asked: &Asked) -> Option<Fault> {
+    fn meets(&mut self, asked: &ProxiedRequest) -> Option<Fault> {
         if self.times == 0 || !(self.applies)(asked) {
             return None;
         }

@@ -158,7 +158,7 @@ fn run_fio(socket: &Path, args: &[&str]) -> String {
         .args(args);
     let mut fio = Process::start(&mut command);
     fio.end(RUN_LIMIT);
-    let said = fio.said();
+    let said = fio.output();
     let line = said.lines().find(|line| line.starts_with("3;"));
     line.unwrap_or_else(|| panic!("fio has no figures: {said}")).to_owned()
 }

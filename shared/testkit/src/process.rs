@@ -55,13 +55,13 @@ pub fn find(program: &str) -> Option<PathBuf> {
 pub struct Process {
     name: String,
     child: Child,
-    said: Arc<Said>,
+    output: Arc<ProcessOutput>,
 }
 
 /// The lines of both its outputs. A line of standard output comes after everything that the program had written to
 /// standard error before.
 #[derive(Debug)]
-struct Said {
+struct ProcessOutput {
     pipes: [File; 2],
     text: Mutex<Text>,
     more: Condvar,
@@ -77,7 +77,7 @@ struct Text {
     is_open: [bool; 2],
 }
 
-impl Said {
+impl ProcessOutput {
     fn new(output: OwnedFd, errors: OwnedFd) -> Self {
         let text = Text { lines: Vec::new(), unfinished: [Vec::new(), Vec::new()], is_open: [true; 2] };
         Self { pipes: [output.into(), errors.into()], text: Mutex::new(text), more: Condvar::new() }
@@ -166,10 +166,10 @@ impl Process {
         let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
             unreachable!("both outputs are pipes");
         };
-        let said = Arc::new(Said::new(output.into(), errors.into()));
-        let collected = Arc::clone(&said);
+        let output = Arc::new(ProcessOutput::new(output.into(), errors.into()));
+        let collected = Arc::clone(&output);
         thread::spawn(move || collected.collect());
-        Self { name, child, said }
+        Self { name, child, output }
     }
 
     /// The id of the process.
@@ -182,7 +182,7 @@ impl Process {
     #[track_caller]
     pub fn line(&mut self, what: &str, limit: Duration, wanted: impl Fn(&str) -> bool) -> String {
         let until = Instant::now() + limit;
-        let mut text = self.said.lock();
+        let mut text = self.output.lock();
         loop {
             if let Some(line) = text.lines.iter().find(|line| wanted(line)) {
                 return line.clone();
@@ -195,14 +195,14 @@ impl Process {
                 drop(text);
                 panic!("{} {why} {what}:\n{lines}", self.name);
             }
-            self.said.more.wait_for(&mut text, left);
+            self.output.more.wait_for(&mut text, left);
         }
     }
 
     /// The output up to now, both streams together.
-    pub fn said(&self) -> String {
-        let mut text = self.said.lock();
-        self.said.take_all(&mut text);
+    pub fn output(&self) -> String {
+        let mut text = self.output.lock();
+        self.output.take_all(&mut text);
         text.lines.join("\n")
     }
 
@@ -231,7 +231,7 @@ impl Process {
                     return status;
                 }
                 Ok(None) if Instant::now() < until => thread::sleep(pause),
-                Ok(None) => panic!("{} does not end:\n{}", self.name, self.said()),
+                Ok(None) => panic!("{} does not end:\n{}", self.name, self.output()),
                 Err(error) => panic!("{}: {error}", self.name),
             }
             pause = (pause * 2).min(Duration::from_millis(20));
@@ -241,13 +241,13 @@ impl Process {
     /// Collects the rest of the output, which may be open for longer than the program lives, if that left children
     /// behind.
     fn collect_rest(&self, until: Instant) {
-        let mut text = self.said.lock();
+        let mut text = self.output.lock();
         while !text.has_ended() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
             }
-            self.said.more.wait_for(&mut text, left);
+            self.output.more.wait_for(&mut text, left);
         }
     }
 
@@ -272,7 +272,7 @@ impl Drop for Process {
 
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})\n{}", self.name, self.id(), self.said())
+        write!(f, "{} ({})\n{}", self.name, self.id(), self.output())
     }
 }
 

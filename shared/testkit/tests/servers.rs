@@ -18,7 +18,7 @@ fn curl(words: &[&str]) -> String {
     let mut curl = Process::start(Command::new("curl").arg("-sS").args(words));
     let status = curl.end(TIME_LIMIT);
     assert!(status.success(), "{words:?}: {status}\n{curl}");
-    curl.said()
+    curl.output()
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn processes_are_watched_and_ended() {
     }));
     assert!(failed.is_err());
     assert_eq!(process.end(TIME_LIMIT).code(), Some(3));
-    assert_eq!(process.said(), "a");
+    assert_eq!(process.output(), "a");
 }
 
 #[test]
@@ -100,12 +100,12 @@ fn lines_of_both_outputs_are_kept_in_order() {
         assert!(is_made.unwrap().success());
         let mut process = Process::start(Command::new("sh").args(["-c", script]).current_dir(&dir));
         process.line("that it goes on", TIME_LIMIT, |line| line == "then");
-        assert_eq!(process.said(), "first\nthen");
+        assert_eq!(process.output(), "first\nthen");
         fs::write(dir.path().join("go"), "\n").unwrap();
         fs::read(dir.path().join("done")).unwrap();
-        assert_eq!(process.said(), "first\nthen\nlast");
+        assert_eq!(process.output(), "first\nthen\nlast");
     }
     let mut process = Process::start(Command::new("sh").args(["-c", "exec >&-; printf 'a\nb' >&2"]));
     assert_eq!(process.end(TIME_LIMIT).code(), Some(0));
-    assert_eq!(process.said(), "a\nb");
+    assert_eq!(process.output(), "a\nb");
 }

@@ -71,8 +71,8 @@ impl<'s> Agent<'s> {
     }
 
     /// All its output so far.
-    pub(crate) fn said(&self) -> String {
-        self.process.said()
+    pub(crate) fn output(&self) -> String {
+        self.process.output()
     }
 
     pub(crate) fn kill(&mut self) {

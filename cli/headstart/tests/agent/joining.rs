@@ -132,7 +132,7 @@ fn of_two_hosts_of_one_name_others_know_which_is_connected() {
         std::thread::sleep(Duration::from_millis(100));
     }
     twin.line("that it is refused", TIMEOUT, |line| line.contains("two hosts are called `b`"));
-    assert!(!twin.said().contains("is in the swarm"), "{}", twin.said());
+    assert!(!twin.output().contains("is in the swarm"), "{}", twin.output());
     twin.kill();
     wait_for("alone again", &a, |part| !is_told(part));
 }

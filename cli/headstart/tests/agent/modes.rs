@@ -92,7 +92,7 @@ fn files_that_were_open_to_others_are_closed_with_one_warning() {
         wait_for_value(
             &format!("{expected:?} lines about modes, of the disk and of the agent"),
             TIMEOUT,
-            || (attached.said(), agent.said()),
+            || (attached.output(), agent.output()),
             |said| (about(&said.0), about(&said.1)) == expected,
         );
         attached.detach();

@@ -153,7 +153,7 @@ fn warnings_that_requests_cause_are_limited() {
     let mut warned = 0;
     let until = Instant::now() + TIMEOUT;
     while warned < 100 && Instant::now() < until {
-        let said = agent.said();
+        let said = agent.output();
         warned = said.lines().filter(|line| line.contains("cannot fetch for others")).count() as u64;
     }
     let allowed = 100 + began.elapsed().as_secs() / 3 + 1;

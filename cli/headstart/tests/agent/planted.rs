@@ -320,7 +320,7 @@ fn keys_that_others_can_read_are_closed_and_those_of_others_refused() {
     }
     a.stop();
     a.again();
-    assert!(!a.said().contains("other users could"), "{}", a.said());
+    assert!(!a.output().contains("other users could"), "{}", a.output());
     a.stop();
     if !is_root() || !installed(&["setpriv"]) {
         return;
@@ -341,7 +341,7 @@ fn keys_that_others_can_read_are_closed_and_those_of_others_refused() {
     give(&scene.path("own"), OTHER);
     let mut process = Process::start(&mut as_other(&scene, &words.replace("~/a", "~/own/a")));
     let status = process.end(TIMEOUT);
-    let said = process.said();
+    let said = process.output();
     assert_eq!(status.code(), Some(1), "{said}");
     assert!(said.contains("host.key: other users can read it") && said.contains("chmod 600"), "{said}");
 }

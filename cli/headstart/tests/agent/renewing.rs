@@ -92,7 +92,7 @@ fn a_host_renews_its_certificate_by_itself_and_stays_connected_and_its_disks_go_
     std::thread::sleep(Duration::from_secs(ends + 3 - now()));
     assert!(knows("b")(&part(&a)) && knows("a")(&part(&b)), "{}", part(&a));
     assert_eq!(counted(&a, "connections_total"), 1);
-    assert!(!a.said().contains("has ended"), "{}", a.said());
+    assert!(!a.output().contains("has ended"), "{}", a.output());
     // It has the new one after a restart, and the disk went on all the while.
     b.stop();
     b.again();
@@ -118,8 +118,8 @@ fn a_host_that_cannot_keep_its_certificate_renews_it_again_and_keeps_it_once_it_
     let until = part(&b)["certificate_until"].as_u64();
     wait_for("renewed again", &b, |part| part["certificate_until"].as_u64() > until);
     assert_eq!(in_file(), at_first);
-    let warnings = b.said().lines().filter(|line| line.contains("not be known after a restart")).count();
-    assert_eq!(warnings, 1, "{}", b.said());
+    let warnings = b.output().lines().filter(|line| line.contains("not be known after a restart")).count();
+    assert_eq!(warnings, 1, "{}", b.output());
     fs::remove_dir_all(scene.path("of-b/host.pem.new")).unwrap();
     wait_for("kept", &b, |_| in_file() != at_first);
 }

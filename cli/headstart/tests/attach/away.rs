@@ -42,7 +42,7 @@ fn an_image_that_is_all_here_attaches_without_its_store() {
     fill.detach();
     for image in &images {
         let attached = attach(image);
-        assert!(!attached.said().contains("warning"), "{}", attached.said());
+        assert!(!attached.output().contains("warning"), "{}", attached.output());
         attached.detach();
     }
     for ((_, leave), proxy) in GONE.iter().zip(&proxies) {
@@ -159,7 +159,7 @@ fn a_registry_that_hides_an_image_is_believed_by_digest_too() {
     // A server that does not send the digest, or accepts no such requests, is asked for the manifest.
     proxy.add(FaultRule::new(Fault::status(405)).on(|asked| asked.method == "HEAD"));
     let plain = Attached::start(&scene, &by_digest);
-    assert!(!plain.said().contains("warning"), "{}", plain.said());
+    assert!(!plain.output().contains("warning"), "{}", plain.output());
     plain.detach();
     let to = |place: &str| Fault::Status { code: 302, headers: vec![("Location".into(), place.to_owned())] };
     let here = format!("/v2/vm/debian/manifests/{digest}");
@@ -243,7 +243,7 @@ fn a_registry_without_its_token_server_is_not_away_and_one_without_its_storage_i
         leave(&other);
         for image in &images {
             let mut attached = Attached::start(&scene, image);
-            assert!(attached.warning().contains("in the cache"), "{}", attached.said());
+            assert!(attached.warning().contains("in the cache"), "{}", attached.output());
             attached.detach();
         }
     }
@@ -370,9 +370,9 @@ fn a_layer_that_does_not_come_is_reported_on_standard_error() {
         for process in told.iter_mut().chain([&mut quiet]) {
             process.stop(TIMEOUT);
         }
-        assert!(!quiet.said().lines().any(is_it), "{quiet}");
+        assert!(!quiet.output().lines().any(is_it), "{quiet}");
         for told in &told {
-            assert_eq!(told.said().lines().filter(|line| is_it(line)).count(), 1, "{told}");
+            assert_eq!(told.output().lines().filter(|line| is_it(line)).count(), 1, "{told}");
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::attached::{Attached, Metrics, TIMEOUT};
 use crate::disk::{copy_of, noise};
 use crate::images::{can_check_bytes, check_bytes, layered, tool};
 use crate::scene::{CommandRun, Scene};
-use headstart_testkit::faults::{Asked, Fault, FaultProxy, FaultRule};
+use headstart_testkit::faults::{Fault, FaultProxy, FaultRule, ProxiedRequest};
 use headstart_testkit::process::Process;
 use headstart_testkit::s3::S3;
 use headstart_testkit::wait::{wait_for, wait_for_value, wait_until};
@@ -243,7 +243,7 @@ fn credentials_that_only_read_are_enough_for_a_disk() {
     let warning = attached.warning();
     assert!(warning.contains("no lease can be left in s3://images/vm"), "{warning}");
     check_bytes(&world.scene, "disk.raw", &attached.uri());
-    assert_eq!(attached.said().matches("warning").count(), 1);
+    assert_eq!(attached.output().matches("warning").count(), 1);
     attached.detach();
 }
 
@@ -326,7 +326,7 @@ fn a_prune_that_is_interrupted_leaves_no_mark() {
     wait_until("the prune has begun", TIMEOUT, || world.path(".headstart/pruning").exists());
     process.signal(Signal::INT);
     assert_eq!(process.end(TIMEOUT).code(), Some(1), "{process}");
-    assert!(process.said().contains("stopped on request"), "{process}");
+    assert!(process.output().contains("stopped on request"), "{process}");
     assert!(!world.path(".headstart/pruning").exists());
     world.run("image push file://~/store:base s3://images/vm").succeeds();
 }
@@ -507,7 +507,7 @@ fn a_lease_that_cannot_be_given_back_is_warned_of() {
 fn an_attach_that_is_stopped_while_its_lease_is_written_warns_of_it() {
     let Some(world) = World::new() else { return };
     let proxy = FaultProxy::start(world.server.addr());
-    let writes = |asked: &Asked| asked.method == "PUT" && asked.path.contains(".headstart/leases/");
+    let writes = |asked: &ProxiedRequest| asked.method == "PUT" && asked.path.contains(".headstart/leases/");
     proxy.add(FaultRule::new(Fault::Hang { after: None }).on(writes));
     let mut command = world.scene.command("attach s3://images/vm:v1 --cache ~/cache --nbd unix:~/d.sock");
     command.envs(S3::environment(&proxy.url()));
@@ -526,7 +526,7 @@ fn an_attach_that_is_stopped_while_its_lease_is_written_warns_of_it() {
 fn a_lease_that_is_being_written_at_the_end_does_not_stay() {
     let Some(world) = World::new() else { return };
     let proxy = FaultProxy::start(world.server.addr());
-    let writes = |asked: &Asked| asked.method == "PUT" && asked.path.contains(".headstart/leases/");
+    let writes = |asked: &ProxiedRequest| asked.method == "PUT" && asked.path.contains(".headstart/leases/");
     proxy.add(FaultRule::new(Fault::Late(Duration::from_secs(5))).on(writes));
     world.attach_at(&proxy.url(), "s3://images/vm:v1").detach();
     // A write without a waiting process comes to the store, too.

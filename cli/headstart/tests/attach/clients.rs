@@ -72,7 +72,7 @@ fn the_first_interrupt_takes_no_disk_away_that_is_used() {
         }
         !is_running
     });
-    assert!(!attached.said().contains("panicked"), "{}", attached.said());
+    assert!(!attached.output().contains("panicked"), "{}", attached.output());
 }
 
 /// Clients decide how often they misbehave, but not how much of the log they fill.
@@ -99,7 +99,7 @@ fn a_thousand_clients_that_misbehave_leave_a_few_lines() {
     let warning = attached.warning();
     assert!(warning.contains("an NBD client is disconnected"), "{warning}");
     // There is one line a minute.
-    let said = attached.said();
+    let said = attached.output();
     let lines = said.lines().filter(|line| line.starts_with("headstart: warning: ")).count();
     assert!((1..=5).contains(&lines), "{lines}: {said}");
     attached.detach();
@@ -117,7 +117,7 @@ fn a_termination_detaches_at_once_and_says_who_was_connected() {
     let told =
         attached.process().line("that a client is connected", TIMEOUT, |line| line.contains("connected"));
     assert_eq!(told, "headstart: asked by a signal to detach at once, though 1 client is connected");
-    assert_eq!(attached.process().end(TIMEOUT).code(), Some(0), "{}", attached.said());
+    assert_eq!(attached.process().end(TIMEOUT).code(), Some(0), "{}", attached.output());
 }
 
 /// With the printed line, a client goes on after its disk's process was killed and the image attached again.
@@ -167,6 +167,6 @@ fn a_port_for_everybody_is_warned_of() {
     );
     attached.detach();
     let attached = Attached::start(&scene, "file://~/store:v1 --nbd 127.0.0.1:0 --nbd localhost:0");
-    assert!(!attached.said().contains("every client"), "{}", attached.said());
+    assert!(!attached.output().contains("every client"), "{}", attached.output());
     attached.detach();
 }

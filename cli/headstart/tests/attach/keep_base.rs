@@ -103,7 +103,7 @@ fn a_stopped_copy_of_a_base_ends_at_once_and_goes_on_with_the_next_attach() {
         sleep(Duration::from_millis(300));
         process.signal(signal);
         assert_eq!(process.end(TIMEOUT).code(), Some(1), "{process}");
-        let said = process.said();
+        let said = process.output();
         assert!(said.contains("stopped") && !said.contains("panicked"), "{said}");
     }
     Attached::start(&scene, words.trim_start_matches("attach ")).detach();
@@ -119,7 +119,7 @@ fn a_kept_base_says_what_is_served() {
     let attach = |image: &str| {
         let words = format!("{image} --writable ~/vm --nbd unix:~/d.sock --no-record");
         let attached = Attached::start(&scene, &words);
-        let (ready, said) = (attached.ready.clone(), attached.said());
+        let (ready, said) = (attached.ready.clone(), attached.output());
         attached.detach();
         let disk = &ready["disks"][0];
         let at = (disk["digest"].clone(), disk["kept_in"].clone());

@@ -261,7 +261,7 @@ fn a_store_that_cannot_be_written_gives_its_images_with_a_warning() {
     let mut attached = Attached::start(&scene, "file://~/store:v1 --writable ~/vm --nbd unix:~/d.sock");
     let warning = attached.warning();
     assert!(warning.contains("no lease can be left in file://") && warning.contains("deleting"), "{warning}");
-    assert_eq!(attached.said().matches("warning").count(), 1);
+    assert_eq!(attached.output().matches("warning").count(), 1);
     attached.detach();
 }
 

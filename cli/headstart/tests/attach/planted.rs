@@ -182,7 +182,7 @@ fn a_directory_of_roots_is_a_cache_of_another_user() {
             command.arg(plain.get_program()).args(plain.get_args()).current_dir(at("own"));
             command.arg(format!("unix:{}", at("own/d.sock").display())).arg("--cache").arg(at("cache"));
             let attached = Attached::of(&mut command);
-            let said = attached.said();
+            let said = attached.output();
             assert!(!said.contains("another user") && !said.contains("cannot remember"), "{said}");
             attached.detach();
             assert_eq!(mode(&at("cache")), of_cache);

@@ -142,7 +142,7 @@ fn an_image_without_a_plan_is_lazy() {
     assert_eq!(metrics.sum("headstart_plan_failures_total", &[]), 0.0);
     assert!(!metrics.samples.iter().any(|sample| sample.name == "headstart_plan_info"));
     read(&scene, &attached, &[1]);
-    assert!(!attached.said().contains("warning"), "{}", attached.said());
+    assert!(!attached.output().contains("warning"), "{}", attached.output());
     let report = attached.detach();
     assert_eq!(report["preloads"][0]["plan"], Value::Null);
 }
@@ -253,7 +253,7 @@ fn a_plan_of_other_reads_is_stopped_and_said() {
     assert!(preloaded(&stopped) < PLANNED, "{}", stopped.text);
     // It is reported once, and no more of the plan comes.
     std::thread::sleep(Duration::from_millis(500));
-    let said = attached.said();
+    let said = attached.output();
     let lines: Vec<_> = said.lines().filter(|line| line.contains("preloading was stopped")).collect();
     assert!(lines.len() == 1 && lines[0].starts_with("headstart: warning: "), "{said}");
     read(&scene, &attached, &[3, 14, 8, 5, 6]);

@@ -154,7 +154,7 @@ fn the_last_line_says_what_was_recorded() {
         let uri = format!("nbd+unix:///?socket={}", scene.path("d.sock").display());
         tool(&scene, "nbdsh", &["-u", &uri, "-c", script]);
         assert_eq!(process.stop(crate::attached::TIMEOUT).code(), Some(0), "{process}");
-        process.said()
+        process.output()
     };
     let nothing = said("h.get_size()");
     assert!(nothing.contains("recorded nothing: nothing was read"), "{nothing}");

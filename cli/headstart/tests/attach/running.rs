@@ -363,9 +363,9 @@ fn the_cache_keeps_to_its_size_beside_an_evictor_that_does_not_end() {
     let is_it = |line: &&str| line.contains("another thread or process that evicts from it does not end");
     attached.wait_for("warning", |_| {
         tool(&scene, "nbdcopy", &[&attached.uri(), "out.raw"]);
-        attached.said().lines().any(|line| is_it(&line))
+        attached.output().lines().any(|line| is_it(&line))
     });
-    let said = attached.said();
+    let said = attached.output();
     let line = said.lines().find(is_it).unwrap();
     let names = line.matches(scene.path("cache").to_str().unwrap()).count();
     assert!(names == 1 && line.contains("end the program that evicts"), "{line}");

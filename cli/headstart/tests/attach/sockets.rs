@@ -225,7 +225,7 @@ fn a_user_cannot_give_sockets_away() {
     let mut process = Process::start(&mut command);
     let status = process.end(crate::attached::TIMEOUT);
     assert_eq!(status.code(), Some(1), "{process}");
-    let said = process.said();
+    let said = process.output();
     assert!(said.contains("cannot be given to 51003") && said.contains("run it as root"), "{said}");
     assert!(!scene.path("mine/d.sock").exists());
 }

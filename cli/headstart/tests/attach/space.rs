@@ -226,7 +226,7 @@ fn a_machine_on_a_limited_directory_gets_an_error_and_goes_on() {
         .status()
         .unwrap();
     // QEMU's status is the one of the boot sector, doubled, plus one.
-    assert_eq!(status.code(), Some(5), "{}", attached.said());
+    assert_eq!(status.code(), Some(5), "{}", attached.output());
     let taken = taken(&scene.path("vm"));
     assert!((8 * MIB..=16 * MIB).contains(&taken), "{taken}");
     let script = "\

@@ -202,12 +202,12 @@ impl Host {
         command.args(["--poweroff", "--timeout", &TIME_LIMIT.to_string(), "--serial"]).arg(&serial).arg(disk);
         let mut guest = Guest(Process::start(&mut command));
         let status = guest.0.end(Duration::from_secs(TIME_LIMIT + 30));
-        let said = guest.0.said();
+        let said = guest.0.output();
         if !status.success() {
             let serial = String::from_utf8_lossy(&fs::read(&serial).unwrap_or_default()).into_owned();
             let lines: Vec<_> = serial.lines().collect();
             let tail = lines[lines.len().saturating_sub(40)..].join("\n");
-            let (attach, metrics) = (attached.said(), attached.metrics().text);
+            let (attach, metrics) = (attached.output(), attached.metrics().text);
             let requests: Vec<_> =
                 metrics.lines().filter(|line| line.starts_with("headstart_request")).collect();
             return Err(format!(

@@ -317,7 +317,7 @@ fn a_layer_that_does_not_come_is_reported() {
         log.iter().filter(|request| request.asked.path.contains(&layer)).count() >= 4
     });
     quiet.stop(Duration::from_secs(60));
-    assert!(!quiet.said().lines().any(is_it), "{quiet}");
+    assert!(!quiet.output().lines().any(is_it), "{quiet}");
 }
 
 /// Signals a command: it reports that it was stopped, long before the server would be given up.

@@ -74,7 +74,7 @@ impl Attached {
 
     /// The warnings so far.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let said = self.process.said();
+        let said = self.process.output();
         said.lines().filter(|line| line.starts_with("headstart: ")).map(str::to_owned).collect()
     }
 
@@ -95,7 +95,7 @@ impl Attached {
             let answer = client.send_read(offset, len).and_then(|_| client.receive());
             let bytes = answer.map(|(_, answer)| answer);
             let Ok(Ok(bytes)) = bytes else {
-                panic!("no bytes at {offset}, but {bytes:?}:\n{}\n{}", self.process.said(), self.metrics());
+                panic!("no bytes at {offset}, but {bytes:?}:\n{}\n{}", self.process.output(), self.metrics());
             };
             image.check(offset, &bytes);
         }
@@ -111,7 +111,7 @@ impl Attached {
     #[track_caller]
     pub(crate) fn detach(&mut self) {
         let status = self.process.stop(DETACH_LIMIT);
-        assert!(status.success(), "{status}: {}", self.process.said());
+        assert!(status.success(), "{status}: {}", self.process.output());
     }
 }
 

@@ -159,7 +159,7 @@ fn a_cached_image_attaches_without_its_store() {
     proxy.set_outage(Outage::Refuse);
     let status = refused.end(Duration::from_secs(60));
     assert_eq!(status.code(), Some(1), "{refused}");
-    assert!(refused.said().contains(&proxy.url()), "{refused}");
+    assert!(refused.output().contains(&proxy.url()), "{refused}");
 }
 
 /// The number of sectors, apart from each other, that the memory of a disk may hold.

@@ -123,5 +123,5 @@ fn reads_wait_while_credentials_are_refused() {
     house.image.check(5 << 20, &answer.unwrap());
     let warnings = attached.warnings();
     assert!(warnings.len() < 6, "{warnings:#?}");
-    assert!(!attached.process.said().contains(PASSWORD));
+    assert!(!attached.process.output().contains(PASSWORD));
 }

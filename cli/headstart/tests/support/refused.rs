@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_secs(60);
 pub(crate) fn refused(scene: &Scene, words: &str, parts: &[&str]) {
     let mut process = Process::start(&mut scene.command(words));
     let status = process.end(SOON);
-    let said = process.said();
+    let said = process.output();
     assert_eq!(status.code(), Some(1), "{words}: {said}");
     for part in parts {
         assert!(said.contains(part), "no `{part}` in it: {words}: {said}");

@@ -216,7 +216,7 @@ fn interrupted_it_says_what_was_done() {
     std::thread::sleep(Duration::from_millis(700));
     replay.signal(Signal::INT);
     let status = replay.end(Duration::from_secs(60));
-    let said = replay.said();
+    let said = replay.output();
     assert!(status.code() == Some(1) && said.contains("1 of 2") && said.contains("interrupted"), "{said}");
     drop(attached);
 }

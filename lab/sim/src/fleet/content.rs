@@ -15,7 +15,7 @@ pub(super) enum What {
     /// An unrequested chunk.
     Junk(SentChunk),
     /// A request to the store.
-    Asked(u32),
+    StoreRequest(u32),
     /// A part of the store's answer.
     Stored {
         request: u32,

@@ -241,7 +241,7 @@ impl Fleet<'_> {
     fn ask_store(&mut self, host: u32, range: BlobRange, by_disk: bool) {
         let request = self.requests.insert(HarvestVm { host, range, remaining: range.len() + HEAD, by_disk });
         let parcel = Parcel {
-            what: What::Asked(request),
+            what: What::StoreRequest(request),
             bytes: on_wire(HEAD),
             class: swarm::SendClass::DemandRequest as usize,
             flow: u64::MAX,

@@ -1,7 +1,7 @@
 //! One client's connection: its requests one after the other, each with its fault.
 
 use super::http::{Body, Head, write_piece};
-use super::{Asked, Fault, LoggedRequest, Shared, abort};
+use super::{Fault, LoggedRequest, ProxiedRequest, Shared, abort};
 use headstart_block::to_usize;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, BufReader, Write};
@@ -47,9 +47,9 @@ pub(super) fn serve(shared: &Shared, client: &TcpStream, number: u64, era: u64) 
     }
 }
 
-fn asked(head: &Head) -> Asked {
+fn asked(head: &Head) -> ProxiedRequest {
     let header = |name| head.header(name).map(str::to_owned);
-    Asked {
+    ProxiedRequest {
         method: head.word(0).to_owned(),
         path: head.word(1).to_owned(),
         range: head.header("Range").and_then(parse_range),
@@ -77,7 +77,7 @@ struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    fn start(shared: &'a Shared, asked: Asked, connection: u64, fault: Option<&Fault>) -> Self {
+    fn start(shared: &'a Shared, asked: ProxiedRequest, connection: u64, fault: Option<&Fault>) -> Self {
         let mut state = shared.lock();
         let request = LoggedRequest {
             asked,

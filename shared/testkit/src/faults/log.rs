@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The parts of an HTTP request that tests look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct ProxiedRequest {
     /// The method, such as GET, HEAD or PUT.
     pub method: String,
     /// The path and the query, as the client sent them.
@@ -26,7 +26,7 @@ pub struct Asked {
 #[derive(Clone, Debug)]
 pub struct LoggedRequest {
     /// The request's method, path and headers.
-    pub asked: Asked,
+    pub asked: ProxiedRequest,
     /// The number of the connection on which the request came, from 0 in the order in which they were made.
     pub connection: u64,
     /// The time at which the proxy had received the head of the request.
@@ -161,7 +161,7 @@ mod tests {
 
     fn request(path: &str, range: Range<u64>, started: u64, finished: Option<u64>) -> LoggedRequest {
         LoggedRequest {
-            asked: Asked {
+            asked: ProxiedRequest {
                 method: "GET".to_owned(),
                 path: path.to_owned(),
                 range: Some(range.clone()),
