@@ -11,6 +11,7 @@ use headstart_flash::device::{Flash, FlashBlock};
 use headstart_flash::journal::room::limit;
 use headstart_testkit::soak;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::sync::Arc;
 
 /// Holders by name: each writes its own letter.
@@ -220,7 +221,7 @@ pub(super) enum End {
 /// The life of a host.
 pub(super) type Life = fn(&Arc<Host>, &mut Model) -> Result<()>;
 
-pub(super) fn crash_at(point: u64, end: End, faults: FlashFaults, live: Life) -> bool {
+fn crash_at(point: u64, end: End, faults: FlashFaults, live: Life) -> bool {
     let mut machine = Machine::new(SMALL, faults);
     let (fuse, mut model) = (Fuse::of(point), Model::default());
     let lived = machine.start(&fuse).and_then(|host| live(&host, &mut model));
@@ -258,17 +259,17 @@ pub(super) fn crash_at(point: u64, end: End, faults: FlashFaults, live: Life) ->
     died
 }
 
-/// Every third point, and all of them in `make soak`.
-pub(super) fn step() -> u64 {
-    if soak::is_on() { 1 } else { 3 }
-}
-
-fn crash_everywhere(end: End, live: Life) {
-    let (mut points, step) = (0, step());
-    while crash_at(points, end, FlashFaults::default(), live) {
-        points += step;
+/// Crashes at every third point of a life, at other ones from run to run, and at all of them in `make soak`; at one in
+/// `sparse` of these.
+pub(super) fn crash_everywhere(end: End, live: Life, sparse: u64) {
+    let step = sparse * if soak::is_on() { 1 } else { 3 };
+    let start = u64::from(std::process::id()) % step;
+    let _ = writeln!(std::io::stderr(), "crashes at point {start} and each {step} further");
+    let mut point = start;
+    while crash_at(point, end, FlashFaults::default(), live) {
+        point += step;
     }
-    assert!(points > 300, "{points}");
+    assert!(point > 300, "the life ended before point {point}, counted from {start} in steps of {step}");
 }
 
 /// A host that was closed in good order knows the erased blocks, and dies after it used some of them.
@@ -363,22 +364,22 @@ pub(super) fn swap(host: &Arc<Host>, model: &mut Model) -> Result<()> {
 
 #[test]
 fn a_kill_anywhere_in_a_swap_is_recovered() {
-    crash_everywhere(End::Killed, swap);
+    crash_everywhere(End::Killed, swap, 1);
 }
 
 #[test]
 fn a_power_cut_anywhere_in_a_swap_is_recovered() {
-    crash_everywhere(End::PowerLost, swap);
+    crash_everywhere(End::PowerLost, swap, 1);
 }
 
 #[test]
 fn a_kill_anywhere_in_a_life_is_recovered() {
-    crash_everywhere(End::Killed, live);
+    crash_everywhere(End::Killed, live, 1);
 }
 
 #[test]
 fn a_power_cut_anywhere_in_a_life_is_recovered() {
-    crash_everywhere(End::PowerLost, live);
+    crash_everywhere(End::PowerLost, live, 1);
 }
 
 #[test]

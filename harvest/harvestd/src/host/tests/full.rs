@@ -4,7 +4,7 @@ use super::super::meta::Meta;
 use super::super::meta::Sold;
 use super::super::{FlashPlace, Host, HostSettings, Options};
 use super::crash::{
-    End, HOLDERS, Life, Model, crash_at, ends_well, live, nobodys_is_clean, settled, step, swap,
+    End, HOLDERS, Life, Model, crash_everywhere, ends_well, live, nobodys_is_clean, settled, swap,
 };
 use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, harvest_request, pattern, read_page, spec};
 use super::smoke::{LIMIT, clock, wait_for};
@@ -262,11 +262,8 @@ fn life(host: &Arc<Host>, model: &mut Model) -> Result<()> {
 
 #[test]
 fn a_crash_anywhere_in_a_life_on_a_full_disk_is_recovered() {
-    for (end, step) in [(End::Killed, step()), (End::PowerLost, 2 * step())] {
-        let points = (0..).step_by(usize::try_from(step).unwrap());
-        let points = points.take_while(|point| crash_at(*point, end, FlashFaults::default(), life)).count();
-        assert!(points as u64 * step > 300, "{points}");
-    }
+    crash_everywhere(End::Killed, life, 1);
+    crash_everywhere(End::PowerLost, life, 2);
 }
 
 /// Lets the disk of a host's journal be full after `point` writes to it, until there is room; `true` if it came to
