@@ -15,6 +15,7 @@ use headstart_sim::fleet::{
     FleetModel, FleetOutcome, HintsModel, Links, Shape, SwarmModel, Warm, Way, Workload, simulate,
 };
 use headstart_swarm::{NodeSettings, Topology};
+use headstart_testkit::soak;
 use headstart_trace::data_set::{DataSet, DataSetLimits};
 use headstart_trace::{Op, Record, Trace};
 use std::collections::BTreeSet;
@@ -126,14 +127,15 @@ fn check(waited: &Waited, what: &str) {
 fn many_disks_of_an_image_at_once() {
     let traces = boots(SMALL, "p-deb12min").unwrap();
     let boots: Boots = traces.iter().map(|trace| Arc::new(Boot::of(trace))).collect();
-    check(&waited(24, &of_the_paper(24), boots.clone()), "24 disks, the paper's links");
-    check(&waited(24, &quick(24), boots), "24 disks, quick links");
+    let disks = if soak::is_on() { 40 } else { 24 };
+    check(&waited(disks, &of_the_paper(disks), boots.clone()), &format!("{disks} disks, the paper's links"));
+    check(&waited(disks, &quick(disks), boots), &format!("{disks} disks, quick links"));
 }
 
 /// The paper's number of instances, on every image of the data set: minutes.
 #[test]
 fn deployments_of_all_images() {
-    if !headstart_testkit::soak::is_on() {
+    if !soak::is_on() {
         eprintln!("SKIPPED: set HEADSTART_SOAK to deploy every image of the shared data set");
         return;
     }

@@ -6,6 +6,7 @@ use super::sim::{Dice, Fault, Machine};
 use super::steps::{fail_every_step, fail_every_step_of, write, zero};
 use crate::{Layer, LayerMeta, Stack};
 use headstart_block::{BlockDevice, ByteRange, ErrorKind, SECTOR_SIZE};
+use headstart_testkit::soak;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::io::Write;
@@ -201,13 +202,14 @@ fn small_flushes(disk: &WritableDisk, dice: &mut Dice, round: u64) {
 #[test]
 fn no_pattern_of_writes_fills_the_directory() {
     const SLACK: u64 = 2 << 20;
+    let longer = if soak::is_on() { 2 } else { 1 };
     let patterns: [(&str, u64, Pattern); 6] = [
         ("sequential", 400, sequentially),
         ("blocks", 400, in_blocks),
         ("sectors", 600, in_sectors),
-        ("one of eight", 1000, one_of_eight),
+        ("one of eight", 1000 * longer, one_of_eight),
         ("discard", 300, and_discard_all),
-        ("flushes", 2000, small_flushes),
+        ("flushes", 2000 * longer, small_flushes),
     ];
     for (name, rounds, pattern) in patterns {
         let dir = tempfile::tempdir().unwrap();
@@ -353,7 +355,8 @@ fn readers_never_see_holes() {
             }
         });
         let mut dice = Dice::new(77);
-        for round in 0..10_000u32 {
+        let rounds = if soak::is_on() { 20_000u32 } else { 10_000 };
+        for round in 0..rounds {
             let len = [512, 512, 4096, 16 << 10][dice.below(4)];
             disk.write_at(&vec![(round % 200) as u8 + 1; len], dice.below(SECTORS - 32) as u64 * 512)
                 .unwrap();
