@@ -22,7 +22,7 @@ pub use index::{LayoutEntry, LayoutIndex};
 pub(crate) use lease::too_long;
 pub use lease::{
     ATTACH, DirectorySeen, FoundLease, HeldLease, HostId, JudgedLease, LEASE_MAX, Lease, LeaseFacts,
-    LeaseHolder, RecordSeen, Root, Standing, undecided,
+    LeaseHolder, RecordSeen, Root, Standing, in_use, undecided,
 };
 pub use prune_plan::{
     DocumentNeed, PruneDecision, PruneInput, PrunePlan, PruneRules, StoredBlob, UntaggedImage, Walk, Wanted,

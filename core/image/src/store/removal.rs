@@ -2,9 +2,8 @@
 
 use super::ImageStore;
 use crate::reference::Selector;
-use headstart_block::guarded::shell_word;
 use headstart_block::{Digest, Error, ErrorKind, Result};
-use headstart_store::layout::{LayoutIndex, Walk, holders_of, is_referrers_tag};
+use headstart_store::layout::{LayoutIndex, Walk, holders_of, in_use, is_referrers_tag};
 use std::collections::BTreeSet;
 
 /// Describes the tags and images that were removed from the index of a store.
@@ -98,13 +97,4 @@ fn difference(before: &LayoutIndex, after: &LayoutIndex) -> Removal {
         nameless: digests(before).difference(&digests_after).copied().collect(),
         holders: Vec::new(),
     }
-}
-
-/// The error about an image of `store` that disks need.
-pub(crate) fn in_use(holders: &[String], store: &str) -> Error {
-    let list = format!("`headstart lease list {}` shows its holders", shell_word(store));
-    Error::new(ErrorKind::Conflict, format!("is in use by {}", holders.join(", "))).remedy(format!(
-        "detach it first, or delete the writable directory if its content is not needed any more ({list}); --force \
-         removes the tag anyway"
-    ))
 }

@@ -14,12 +14,11 @@ use crate::MAX_MANIFEST_SIZE;
 use crate::layout::{
     DocumentNeed, JudgedLease, LayoutIndex, Lease, LeaseFacts, Mark, PruneDecision, PruneInput, PrunePlan,
     PruneRules, Standing, StoredBlob, UntaggedImage, Walk, Wanted, blob_name, gained_images, holders_of,
-    is_referrers_tag, lost_images, undecided,
+    in_use, is_referrers_tag, lost_images, undecided,
 };
 use crate::reference::{Selector, Tag};
 use crate::stop::Stop;
 use futures::StreamExt;
-use headstart_block::guarded::shell_word;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use object_store::{ObjectMeta, PutMode, UpdateVersion};
 use serde_json::{Value, json};
@@ -418,13 +417,4 @@ pub(super) async fn unless_stopped<T>(
     let Some(stop) = stop else { return work.await };
     let stopped = || Err(Error::new(ErrorKind::Cancelled, "stopped on request"));
     stop.before(work).await.unwrap_or_else(stopped)
-}
-
-/// The error about an image of `store` that disks need.
-fn in_use(holders: &[String], store: &str) -> Error {
-    let list = format!("`headstart lease list {}` shows its holders", shell_word(store));
-    Error::new(ErrorKind::Conflict, format!("is in use by {}", holders.join(", "))).remedy(format!(
-        "detach it first, or delete the writable directory if its content is not needed any more ({list}); --force \
-         removes the tag anyway"
-    ))
 }

@@ -379,6 +379,16 @@ pub fn undecided(error: &Error, store: &str, id: &str) -> String {
     )
 }
 
+/// Returns the error about an image of `store` that disks need.
+#[must_use]
+pub fn in_use(holders: &[String], store: &str) -> Error {
+    let list = format!("`headstart lease list {}` shows its holders", shell_word(store));
+    Error::new(ErrorKind::Conflict, format!("is in use by {}", holders.join(", "))).remedy(format!(
+        "detach it first, or delete the writable directory if its content is not needed any more ({list}); --force \
+         removes the tag anyway"
+    ))
+}
+
 /// A lease in a directory store, whose file this process has locked. Dropping this value ends the lease, unless the
 /// lease names a record file that still exists, because the disk is then to be started again.
 #[derive(Debug)]
