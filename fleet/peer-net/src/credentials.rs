@@ -54,6 +54,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{CertificateError, InconsistentKeys};
+use std::fmt::Write;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -287,6 +288,15 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
 
 fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read(path)?).map_err(|_| Error::corrupt("is not text").about(path.display()))
+}
+
+/// Two lower-case hexadecimal digits of each byte.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[cfg(test)]

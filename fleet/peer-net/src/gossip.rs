@@ -36,7 +36,7 @@ use inspection::RunId;
 use run::{Broken, Run, broken};
 use transport::{Noticed, Sealed};
 
-use crate::credentials::NAME_MAX;
+use crate::credentials::{NAME_MAX, hex};
 use crate::frame::Process;
 use chitchat::{
     ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, NodeState, ProtocolVersion,
@@ -179,7 +179,7 @@ impl Gossiper {
             // turns its messages into that version, which all hosts read.
             protocol_version: ProtocolVersion::V1,
         };
-        let process = (PROCESS_NUMBER.to_owned(), claim::hex(&self.process));
+        let process = (PROCESS_NUMBER.to_owned(), hex(&self.process));
         let mut values = vec![(ADDRESS.to_owned(), address.to_string()), process];
         if let Some(claims) = &self.claims {
             values.push((CLAIM.to_owned(), claims.make(name, address, generation)?));

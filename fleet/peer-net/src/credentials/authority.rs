@@ -7,7 +7,7 @@ use super::certificate::{HostCertificate, Roles, added_uri, unix_now};
 use super::cluster_lock::ClusterLock;
 use super::records::Records;
 use super::validity::{DAY, Validity};
-use super::{CA, CA_KEY, GOSSIP_KEY, HOST, HOST_KEY, HOSTS, TRUST, certificates, check_name, read_text};
+use super::{CA, CA_KEY, GOSSIP_KEY, HOST, HOST_KEY, HOSTS, TRUST, certificates, check_name, hex, read_text};
 use aws_lc_rs::rand;
 use headstart_block::guarded::{OthersMay, check_own_directory, directory_of, not_made_in};
 use headstart_block::{Error, ErrorKind, Result, saturating};
@@ -461,10 +461,6 @@ fn authority_params() -> CertificateParams {
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params
-}
-
-pub(super) fn hex(bytes: &[u8; 32]) -> String {
-    headstart_block::Digest::from_bytes(*bytes).hex()
 }
 
 /// Refuses a directory that holds something other than these files.

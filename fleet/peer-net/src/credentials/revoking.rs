@@ -1,11 +1,11 @@
 //! Revocation of hosts and replacement of the gossip key: the authority signs a list that is sent to all hosts.
 
-use super::authority::{Authority, hex};
+use super::authority::Authority;
 use super::certificate::{HostCertificate, unix_now};
 use super::cluster_lock::ClusterLock;
 use super::records::Records;
 use super::trust_list::{TRUST_LIST_MAX, TrustList};
-use super::{CA, GOSSIP_KEY, TRUST, certificates, read_text};
+use super::{CA, GOSSIP_KEY, TRUST, certificates, hex, read_text};
 use aws_lc_rs::rand;
 use headstart_block::digest::parse_hex;
 use headstart_block::{Error, ErrorKind, Result};

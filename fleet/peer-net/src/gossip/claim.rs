@@ -9,11 +9,10 @@
 //! cluster, and this host connects to all of those. Of entries without a claim, which hosts of version 0.1.0 make, only
 //! a bounded number is considered.
 
-use crate::credentials::{Identity, is_for, unix_now};
+use crate::credentials::{Identity, hex, is_for, unix_now};
 use headstart_block::{Error, ErrorKind, Result};
 use rustls::SignatureScheme;
 use rustls::pki_types::CertificateDer;
-use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -77,14 +76,6 @@ fn is_signed(certificate: &CertificateDer<'_>, message: &[u8], signature: &[u8])
     };
     let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &parsed.public_key().subject_public_key.data);
     key.verify(message, signature).is_ok()
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 pub(super) fn bytes(hex: &str) -> Option<Vec<u8>> {
