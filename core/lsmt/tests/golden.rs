@@ -6,15 +6,17 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/golden_set.rs"]
-mod golden_set;
+#[path = "support/golden_ops.rs"]
+mod golden_ops;
 #[path = "support/plain.rs"]
 mod plain;
 
-use golden_set::{GoldenSet, LiveRun, Op, live_runs, model, sha256, unhex};
+use golden_ops::{LiveRun, Op, live_runs, model, ops_of};
 use headstart_block::{BlockDevice, ByteRange, FileSource, ReadAt, SECTOR_SIZE};
 use headstart_lsmt::format::{Page, UserTag};
 use headstart_lsmt::{Layer, LayerForm, LayerMeta, LayerWriter, Segment, Stack, copy_segments, open_pair};
+use headstart_testkit::golden_set::{GoldenSet, unhex};
+use headstart_testkit::scene::{hex, sha256};
 use headstart_zfile::{ZFileReader, is_zfile};
 use plain::{PlainDisk, PlainLayer, PlainPage};
 use serde_json::{Value, json};
@@ -43,7 +45,7 @@ fn unwrapped(blob: Vec<u8>) -> Vec<u8> {
 /// The layers of a case as files, lowest first, without wrappers.
 fn layer_files(set: &GoldenSet, case: &Value) -> Vec<Vec<u8>> {
     let entries = case["layers_low_to_high"].as_array().unwrap();
-    entries.iter().map(|entry| unwrapped(set.checked_bytes(entry))).collect()
+    entries.iter().map(|entry| unwrapped(set.raw(entry))).collect()
 }
 
 fn open_layers(files: &[Vec<u8>]) -> Vec<Layer> {
@@ -83,7 +85,7 @@ fn flat_sha256(disk: &dyn BlockDevice) -> String {
         disk.read_at(part_bytes, part.offset()).unwrap();
         hash.update(part_bytes);
     }
-    golden_set::hex(&hash.finalize())
+    hex(&hash.finalize())
 }
 
 /// Hashes the blocks of 4 KiB that are not all zeros; those are looked for in the extents that may have some.
@@ -108,7 +110,7 @@ fn nz4k_sha256(disk: &dyn BlockDevice) -> (u64, String) {
             next_block = block + 1;
         }
     }
-    (blocks, golden_set::hex(&hash.finalize()))
+    (blocks, hex(&hash.finalize()))
 }
 
 /// Compares a disk with a model on every block where the model holds bytes.
@@ -126,7 +128,7 @@ fn check_page(expected: &Value, page: &PlainPage, bytes: &[u8]) {
         "size": page.size, "flags": page.flags, "index_offset": page.index_offset, "index_size": page.index_size,
         "virtual_size": page.virtual_size, "uuid": page.uuid, "parent_uuid": page.parent_uuid,
         "version": page.version[0], "sub_version": page.version[1], "user_tag": page.user_tag,
-        "reserved16_hex": golden_set::hex(&page.reserved),
+        "reserved16_hex": hex(&page.reserved),
     });
     assert_eq!(&seen, expected);
     assert!(page.rest_is_zero);
@@ -214,7 +216,7 @@ fn sealed_layers_and_stacks_give_their_bytes() {
         if !case["ops"].is_null() {
             let mut by_ops = PlainDisk::default();
             for ops in case["ops"].as_array().unwrap() {
-                by_ops.overlaid(&model(0, &set.ops(ops.as_str().unwrap())));
+                by_ops.overlaid(&model(0, &ops_of(&set, ops.as_str().unwrap())));
             }
             by_ops.compare(&by_plain_reader).unwrap_or_else(|e| panic!("{}: {e}", case["name"]));
         }
@@ -251,14 +253,14 @@ fn a_merged_layer_without_a_size_still_has_its_bytes() {
 fn unsealed_pairs_give_their_bytes() {
     let Some(set) = GoldenSet::open() else { return };
     for case in set.cases("lsmt-unsealed-pair") {
-        let (data, index) = (set.checked_bytes(&case["data"]), set.checked_bytes(&case["index"]));
+        let (data, index) = (set.raw(&case["data"]), set.raw(&case["index"]));
         let lowers: Vec<_> = case["lowers_low_to_high"].as_array().into_iter().flatten().collect();
         let below = if lowers.is_empty() { Vec::new() } else { layer_files(&set, set.case("stack3_64m")) };
         assert_eq!(below.len(), lowers.len());
         let top = open_pair(Arc::new(data.clone()), &index).unwrap();
         assert_eq!(top.info().form, LayerForm::Pair);
 
-        let ops = set.ops(case["ops"][0].as_str().unwrap());
+        let ops = ops_of(&set, case["ops"][0].as_str().unwrap());
         let by_ops = model(top.info().virtual_size, &ops);
         by_ops.compare(&plain::pair(&data, &index).unwrap()).unwrap();
         let live: Vec<_> = live_runs(&ops).iter().map(|run| (run.start / 512, run.end / 512)).collect();
@@ -307,7 +309,11 @@ fn a_sparse_layer_gives_its_bytes_and_commits_to_the_same_blob() {
 
         let stack = Stack::new(vec![layer]).unwrap();
         check_disk(case, &stack);
-        check_model(&case["name"], &stack, &model(stack.size(), &set.ops(case["ops"][0].as_str().unwrap())));
+        check_model(
+            &case["name"],
+            &stack,
+            &model(stack.size(), &ops_of(&set, case["ops"][0].as_str().unwrap())),
+        );
 
         let committed = &set.case("sparse64m_committed")["layers_low_to_high"][0];
         let written = write_again(committed, |writer| {
@@ -356,7 +362,7 @@ fn committed_layers_are_written_byte_for_byte() {
             if entry["header"]["flags"] != 7 {
                 continue;
             }
-            let runs = live_runs(&set.ops(ops.as_str().unwrap()));
+            let runs = live_runs(&ops_of(&set, ops.as_str().unwrap()));
             let ours = write_again(entry, |writer| write_runs(writer, &runs));
             assert!(sha256(&ours) == sha256(file), "{} is not the same file", entry["file"]);
             written += 1;

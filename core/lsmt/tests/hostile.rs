@@ -11,17 +11,15 @@
 
 #[path = "../../../shared/fuzz/tests/support/counted.rs"]
 mod counted;
-#[path = "support/golden_set.rs"]
-mod golden_set;
 #[path = "support/plain.rs"]
 mod plain;
 
 use counted::peak_of;
-use golden_set::GoldenSet;
 // `ReadAt` itself stays out of scope: its `len` would hide that of a vector behind an `Arc`.
 use headstart_block::{self as block, BlockDevice, ErrorKind, Result};
 use headstart_lsmt::format::{Flags, Page, UserTag};
 use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Segment, Stack, open_pair};
+use headstart_testkit::golden_set::GoldenSet;
 use plain::PlainDisk;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -141,7 +139,7 @@ fn flipped_metadata_of_sealed_layers() {
     let Some(set) = GoldenSet::open() else { return };
     for name in ["basic64m", "sealed64m", "onlyzero", "big4t", "empty"] {
         let entry = &set.case(name)["layers_low_to_high"][0];
-        let file = Arc::new(set.checked_bytes(entry));
+        let file = Arc::new(set.raw(entry));
         let expected = open_and_read(file.len(), || Layer::open(Arc::clone(&file) as _)).unwrap();
         let table = entry["trailer"]["index_offset"].as_u64().unwrap() as usize;
         let table_end = table + entry["trailer"]["index_size"].as_u64().unwrap() as usize * 16;
@@ -170,8 +168,8 @@ fn flipped_metadata_of_pairs() {
     let Some(set) = GoldenSet::open() else { return };
     for name in ["pair64m", "pair_group"] {
         let case = set.case(name);
-        let data = Arc::new(set.checked_bytes(&case["data"]));
-        let index = Arc::new(set.checked_bytes(&case["index"]));
+        let data = Arc::new(set.raw(&case["data"]));
+        let index = Arc::new(set.raw(&case["index"]));
         let size = data.len() + index.len();
         let expected = open_and_read(size, || open_pair(Arc::clone(&data) as _, &index)).unwrap();
         for (at, mask) in (0..4096).flat_map(|at| MASKS.map(|mask| (at, mask))) {
@@ -206,7 +204,7 @@ fn flipped_metadata_of_pairs() {
 fn truncated_and_lengthened_layers_are_refused() {
     let Some(set) = GoldenSet::open() else { return };
     for (name, step) in [("empty", 1), ("big4t", 7), ("basic64m", 61), ("sealed64m", 61)] {
-        let file = Arc::new(set.checked_bytes(&set.case(name)["layers_low_to_high"][0]));
+        let file = Arc::new(set.raw(&set.case(name)["layers_low_to_high"][0]));
         let around_the_ends =
             (0..64).chain(4090..4100).chain(8180..8200).chain(file.len() - 5000..file.len());
         for len in (0..file.len()).step_by(step).chain(around_the_ends).filter(|len| *len < file.len()) {
@@ -229,8 +227,7 @@ fn truncated_and_lengthened_layers_are_refused() {
 fn truncated_pairs_are_shorter_logs() {
     let Some(set) = GoldenSet::open() else { return };
     let case = set.case("pair64m");
-    let (data, index) =
-        (Arc::new(set.checked_bytes(&case["data"])), Arc::new(set.checked_bytes(&case["index"])));
+    let (data, index) = (Arc::new(set.raw(&case["data"])), Arc::new(set.raw(&case["index"])));
     let size = data.len() + index.len();
     for len in 0..index.len() {
         let cut = Damaged::cut(&index, len);

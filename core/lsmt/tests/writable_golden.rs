@@ -3,16 +3,17 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
-#[path = "support/golden_set.rs"]
-mod golden_set;
+#[path = "support/golden_ops.rs"]
+mod golden_ops;
 #[path = "support/plain.rs"]
 mod plain;
 
-use golden_set::{GoldenSet, Op, model};
+use golden_ops::{Op, model, ops_of};
 use headstart_block::{BlockDevice, ByteRange};
 use headstart_lsmt::format::{Page, UserTag};
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use headstart_lsmt::{Layer, LayerMeta, Stack, open_pair};
+use headstart_testkit::golden_set::GoldenSet;
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
@@ -56,8 +57,8 @@ fn operations_of_the_set_give_its_layers() {
     for case in set.cases("lsmt") {
         let entries = case["layers_low_to_high"].as_array().unwrap();
         let (Some(all_ops), [entry]) = (case["ops"].as_array(), &entries[..]) else { continue };
-        let ops = set.ops(all_ops[0].as_str().unwrap());
-        let file = set.checked_bytes(entry);
+        let ops = ops_of(&set, all_ops[0].as_str().unwrap());
+        let file = set.raw(entry);
         let page = Page::decode(file[..4096].try_into().unwrap()).unwrap();
         let size = case["virtual_size"].as_u64().unwrap();
 

@@ -4,13 +4,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may panic")]
 
-#[path = "support/golden_set.rs"]
-mod golden_set;
 #[path = "support/plain.rs"]
 mod plain;
 
-use golden_set::GoldenSet;
 use headstart_block::{Error, ErrorKind, FileSource, ReadAt, Result};
+use headstart_testkit::golden_set::GoldenSet;
 use headstart_zfile::{Codec, ZFileOptions, ZFileReader, ZFileWriter};
 use plain::{mixed, noise};
 use std::io::{self, Write};
@@ -48,8 +46,8 @@ fn small_blobs() -> Vec<(String, Vec<u8>)> {
         }
     }
     if let Some(set) = GoldenSet::open() {
-        blobs.push(("header overwritten".to_owned(), set.file("zfile/builder_ovw.zfile")));
-        blobs.push(("64k".to_owned(), set.file("zfile/zstd_64k_crc_262151.zfile")));
+        blobs.push(("header overwritten".to_owned(), set.bytes("zfile/builder_ovw.zfile")));
+        blobs.push(("64k".to_owned(), set.bytes("zfile/zstd_64k_crc_262151.zfile")));
     }
     blobs
 }

@@ -4,13 +4,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may panic")]
 
-#[path = "support/golden_set.rs"]
-mod golden_set;
+#[path = "support/golden_zfile.rs"]
+mod golden_zfile;
 #[path = "support/plain.rs"]
 mod plain;
 
-use golden_set::{GoldenSet, number, sha256, unhex};
+use golden_zfile::{number, zfile};
 use headstart_block::{FileSource, ReadAt, Result};
+use headstart_testkit::golden_set::{GoldenSet, unhex};
+use headstart_testkit::scene::sha256;
 use headstart_zfile::{Codec, ZFileReader, is_zfile};
 use plain::PlainZFile;
 use serde_json::Value;
@@ -52,7 +54,7 @@ fn every_zfile_of_the_golden_set_reads_as_expected() {
     assert!(cases.len() >= 30, "{}", cases.len());
     for case in cases {
         let name = case["name"].as_str().unwrap();
-        let blob = set.zfile(case);
+        let blob = zfile(&set, case);
         assert!(is_zfile(&blob[..24]) && !is_zfile(&blob[..23]) && !is_zfile(&blob[1..]), "{name}");
         let plain = PlainZFile::parse(&blob);
         assert_eq!(sha256(&plain.content), case["expected"]["sha256"], "{name}: by the plain reader");
@@ -81,7 +83,7 @@ fn mutations_give_the_right_bytes_or_an_error() {
     // is not there, and takes any original size.
     let stricter = ["trailer digest wrong", "use_dict 1", "original size + 1", "original size - 1"];
     for case in cases {
-        let base = set.file(case["base"].as_str().unwrap());
+        let base = set.bytes(case["base"].as_str().unwrap());
         let right = outcome(base.clone()).unwrap();
         for mutation in case["mutations"].as_array().unwrap() {
             let name = mutation["mutation"].as_str().unwrap();

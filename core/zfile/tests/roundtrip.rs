@@ -4,13 +4,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may panic")]
 
-#[path = "support/golden_set.rs"]
-mod golden_set;
+#[path = "support/golden_zfile.rs"]
+mod golden_zfile;
 #[path = "support/plain.rs"]
 mod plain;
 
-use golden_set::{GoldenSet, number};
+use golden_zfile::{number, zfile};
 use headstart_block::{ReadAt, Result};
+use headstart_testkit::golden_set::GoldenSet;
 use headstart_zfile::{Codec, ZFileInfo, ZFileOptions, ZFileReader, ZFileWriter};
 use plain::{PlainPart, PlainZFile, mixed, noise};
 use proptest::prelude::*;
@@ -204,7 +205,7 @@ fn our_bytes_are_the_references() {
     let mut same = 0;
     for case in set.cases("zfile") {
         let name = case["name"].as_str().unwrap();
-        let theirs = set.zfile(case);
+        let theirs = zfile(&set, case);
         let their_plain = PlainZFile::parse(&theirs);
         let options = ZFileOptions {
             codec: case["parameters"]["algo"].as_str().unwrap().parse().unwrap(),

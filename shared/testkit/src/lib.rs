@@ -13,6 +13,7 @@
 //! | [`metrics`] | a strict parser of pages of metrics |
 //! | [`disk`] | disks with pseudo-random content, the same in each run |
 //! | [`data_sets`] | small data sets of recorded boots |
+//! | [`golden_set`] | blobs that the reference's tools made |
 //! | [`help`] | the help texts of the programs, and the examples in them |
 //! | [`files`] | the contents of directories |
 //! | `model` | words of a model of memory, for protocols without locks (feature `model`) |
@@ -37,6 +38,7 @@ pub mod disk;
 pub mod faults;
 pub mod files;
 pub mod fio;
+pub mod golden_set;
 pub mod help;
 pub mod memory_registry;
 pub mod metrics;

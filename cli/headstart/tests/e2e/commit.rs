@@ -1,11 +1,12 @@
 //! Writable layers become images: the reference's pairs of files, and this project's directories.
 
 use crate::disk::{assert_same, mixed_disk, noise};
-use crate::golden_set::GoldenSet;
+use crate::golden_set::lay_out_layers;
 use crate::scene::Scene;
 use headstart_block::{BlockDevice, ByteRange};
 use headstart_image::open_image::OpenImage;
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
+use headstart_testkit::golden_set::GoldenSet;
 use serde_json::Value;
 use std::fs;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ fn commit_golden(scene: &Scene, set: &GoldenSet, pair: &str, lowers: Option<&str
         fs::write(scene.path(&format!("{pair}.{part}")), set.raw(&case[part])).unwrap();
     }
     let base = lowers.map_or(String::new(), |lowers| {
-        let files = set.lay_out_layers(scene, set.case(lowers)).join(" ");
+        let files = lay_out_layers(scene, set, set.case(lowers)).join(" ");
         scene.ok(&format!("layer export {files} -o base.raw"));
         scene.ok("image import base.raw file://~/store:base");
         "--base file://~/store:base".to_owned()

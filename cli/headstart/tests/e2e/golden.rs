@@ -1,8 +1,9 @@
 //! The reference's blobs through the command line: layer files, pairs, ZFiles, images.
 
-use crate::golden_set::{GoldenSet, check_disk, check_ranges};
+use crate::golden_set::{check_disk, check_ranges, lay_out_layers};
 use crate::scene::{Scene, sha256};
 use crate::tools::{self, installed};
+use headstart_testkit::golden_set::{GoldenSet, unhex};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 
@@ -18,7 +19,7 @@ fn every_stack_of_layers() {
     let cases = set.cases("lsmt");
     assert!(cases.len() >= 16);
     for case in cases {
-        let files = set.lay_out_layers(&scene, case);
+        let files = lay_out_layers(&scene, &set, case);
         export(&scene, &files, "");
         check_disk(&scene, "out.raw", &case["expected"]);
         scene.ok(&format!("layer verify {}", files.join(" ")));
@@ -35,7 +36,7 @@ fn every_pair_and_sparse_layer() {
             fs::write(scene.path(&format!("{name}.{part}")), set.raw(&case[part])).unwrap();
         }
         let on_stack = !case["lowers_low_to_high"].is_null();
-        let files = if on_stack { set.lay_out_layers(&scene, set.case("stack3_64m")) } else { Vec::new() };
+        let files = if on_stack { lay_out_layers(&scene, &set, set.case("stack3_64m")) } else { Vec::new() };
         export(&scene, &files, &format!("--pair {name}.data,{name}.index"));
         check_disk(&scene, "out.raw", &case["expected"]);
     }
@@ -55,7 +56,7 @@ fn a_merged_layer_without_a_size() {
     let Some(set) = GoldenSet::open() else { return };
     let scene = Scene::new();
     let case = set.case("merge5_vsize0");
-    let files = set.lay_out_layers(&scene, case);
+    let files = lay_out_layers(&scene, &set, case);
     export(&scene, &files, "--size 64G");
     let whole = File::open(scene.path("out.raw")).unwrap();
     assert_eq!(whole.metadata().unwrap().len(), 64 << 30);
@@ -72,7 +73,7 @@ fn layers_say_what_they_are() {
     let Some(set) = GoldenSet::open() else { return };
     let scene = Scene::new();
     for case in set.cases("lsmt").into_iter().chain(set.cases("lsmt-quirk")) {
-        let files = set.lay_out_layers(&scene, case);
+        let files = lay_out_layers(&scene, &set, case);
         for (file, entry) in files.iter().zip(case["layers_low_to_high"].as_array().unwrap()) {
             let said = scene.json(&format!("layer inspect {file} --segments"));
             let lower = |value: &Value| value.as_str().unwrap().to_lowercase();
@@ -241,10 +242,7 @@ fn patched_blobs() {
         for mutation in mutations {
             let mut blob = good.clone();
             for patch in mutation["patches"].as_array().unwrap() {
-                let (at, hex) = (patch[0].as_u64().unwrap() as usize, patch[1].as_str().unwrap());
-                let bytes =
-                    (0..hex.len()).step_by(2).map(|n| u8::from_str_radix(&hex[n..n + 2], 16).unwrap());
-                let bytes: Vec<_> = bytes.collect();
+                let (at, bytes) = (patch[0].as_u64().unwrap() as usize, unhex(patch[1].as_str().unwrap()));
                 blob[at..at + bytes.len()].copy_from_slice(&bytes);
             }
             if let Some(resize) = mutation["resize_bytes"].as_i64() {

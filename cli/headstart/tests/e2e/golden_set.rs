@@ -1,74 +1,22 @@
-//! The golden set: blobs that the reference's tools made, with their expected bytes.
-//!
-//! It is stored beside the repository and is not part of it; if it is absent, tests print that and pass.
+//! The golden set in a scene: its layers as files there, and disks compared with their descriptions.
 
 use crate::scene::{Scene, hex, sha256};
-use crate::tools::skipped;
-use flate2::read::GzDecoder;
+use headstart_testkit::golden_set::GoldenSet;
 use rustix::fs::{SeekFrom, seek};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
-use std::io::Read;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
-pub(crate) struct GoldenSet {
-    dir: PathBuf,
-    json: Value,
-}
-
-impl GoldenSet {
-    /// Opens the set, or prints that there is none.
-    pub(crate) fn open() -> Option<Self> {
-        let dir = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/formats/golden"));
-        let Ok(json) = fs::read(dir.join("golden.json")) else {
-            skipped(&format!("no golden set at {}", dir.display()));
-            return None;
-        };
-        Some(Self { dir, json: serde_json::from_slice(&json).unwrap() })
-    }
-
-    pub(crate) fn cases(&self, kind: &str) -> Vec<&Value> {
-        self.json["cases"].as_array().unwrap().iter().filter(|case| case["kind"] == kind).collect()
-    }
-
-    pub(crate) fn case(&self, name: &str) -> &Value {
-        self.json["cases"].as_array().unwrap().iter().find(|case| case["name"] == name).unwrap()
-    }
-
-    pub(crate) fn path(&self, file: &str) -> PathBuf {
-        self.dir.join(file)
-    }
-
-    /// The raw bytes of a file of the set.
-    pub(crate) fn bytes(&self, file: &str) -> Vec<u8> {
-        let stored = fs::read(self.path(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
-        if !file.ends_with(".gz") {
-            return stored;
-        }
-        let mut raw = Vec::new();
-        GzDecoder::new(stored.as_slice()).read_to_end(&mut raw).unwrap();
-        raw
-    }
-
-    /// The raw bytes that `entry` describes, after a check of their hash.
-    pub(crate) fn raw(&self, entry: &Value) -> Vec<u8> {
-        let raw = self.bytes(entry["file"].as_str().unwrap());
-        assert_eq!(sha256(&raw), entry["raw_sha256"], "{}", entry["file"]);
-        raw
-    }
-
-    /// Puts the layers of a case into the scene; returns their names, lowest first.
-    pub(crate) fn lay_out_layers(&self, scene: &Scene, case: &Value) -> Vec<String> {
-        let entries = case["layers_low_to_high"].as_array().unwrap().iter().enumerate();
-        let lay_out = |(n, entry): (usize, &Value)| {
-            let name = format!("{}.L{n}", case["name"].as_str().unwrap());
-            fs::write(scene.path(&name), self.raw(entry)).unwrap();
-            name
-        };
-        entries.map(lay_out).collect()
-    }
+/// Puts the layers of a case into the scene; returns their names, lowest first.
+pub(crate) fn lay_out_layers(scene: &Scene, set: &GoldenSet, case: &Value) -> Vec<String> {
+    let entries = case["layers_low_to_high"].as_array().unwrap().iter().enumerate();
+    let lay_out = |(n, entry): (usize, &Value)| {
+        let name = format!("{}.L{n}", case["name"].as_str().unwrap());
+        fs::write(scene.path(&name), set.raw(entry)).unwrap();
+        name
+    };
+    entries.map(lay_out).collect()
 }
 
 /// Compares a file of the scene with a case's description of its disk.

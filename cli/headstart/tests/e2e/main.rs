@@ -19,7 +19,7 @@
 //!
 //! [`scene`] is the place of a test: a directory, the program in it, and its output; [`disk`] makes disks, [`tools`]
 //! are programs of other projects (a test that lacks one prints that on standard error and passes), and [`golden_set`]
-//! reads the reference's blobs.
+//! lays out the reference's blobs.
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 

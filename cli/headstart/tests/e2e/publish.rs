@@ -2,12 +2,12 @@
 
 use crate::copies::run_on;
 use crate::disk::{DiskBuilder, noise};
-use crate::golden_set::GoldenSet;
 use crate::scene::{CommandRun, Scene};
 use headstart_block::ByteRange;
 use headstart_lsmt::{Layer, Stack};
 use headstart_plan::overlaybd_trace::{LayerExtent, LayerRead, map, parse, plan};
 use headstart_testkit::data_sets;
+use headstart_testkit::golden_set::GoldenSet;
 use headstart_testkit::registry::{Registry, RegistryAccess};
 use headstart_testkit::s3::S3;
 use serde_json::{Value, json};

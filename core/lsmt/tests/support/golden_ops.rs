@@ -1,70 +1,15 @@
-//! The golden set: blobs that the reference's tools made, their recipes and their expected bytes.
-//!
-//! The set is stored beside the repository and is not part of it; where it is absent, tests say so and pass.
+//! The recipes of the golden set's layers: their operations, and what those make of a disk.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
-#![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
 use crate::plain::PlainDisk;
-use flate2::read::GzDecoder;
-use serde_json::Value;
-use sha2::{Digest, Sha256};
+use headstart_testkit::golden_set::GoldenSet;
 use std::fs;
-use std::io::Read;
-use std::io::Write as _;
-use std::path::PathBuf;
 
-pub(crate) struct GoldenSet {
-    dir: PathBuf,
-    json: Value,
-}
-
-impl GoldenSet {
-    /// Opens the set, or says loudly that there is none.
-    pub(crate) fn open() -> Option<Self> {
-        let dir = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/formats/golden"));
-        let Ok(json) = fs::read(dir.join("golden.json")) else {
-            let _ = writeln!(std::io::stderr(), "SKIPPED: no golden set at {}", dir.display());
-            return None;
-        };
-        Some(Self { dir, json: serde_json::from_slice(&json).unwrap() })
-    }
-
-    pub(crate) fn cases(&self, kind: &str) -> Vec<&Value> {
-        self.json["cases"].as_array().unwrap().iter().filter(|case| case["kind"] == kind).collect()
-    }
-
-    pub(crate) fn case(&self, name: &str) -> &Value {
-        self.json["cases"].as_array().unwrap().iter().find(|case| case["name"] == name).unwrap()
-    }
-
-    pub(crate) fn path(&self, file: &str) -> PathBuf {
-        self.dir.join(file)
-    }
-
-    /// The raw bytes of a file of the set.
-    pub(crate) fn bytes(&self, file: &str) -> Vec<u8> {
-        let stored = fs::read(self.path(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
-        if !file.ends_with(".gz") {
-            return stored;
-        }
-        let mut raw = Vec::new();
-        GzDecoder::new(stored.as_slice()).read_to_end(&mut raw).unwrap();
-        raw
-    }
-
-    /// The raw bytes of a file that is described by `entry`, after checking that they are what it says.
-    pub(crate) fn checked_bytes(&self, entry: &Value) -> Vec<u8> {
-        let raw = self.bytes(entry["file"].as_str().unwrap());
-        assert_eq!(sha256(&raw), entry["raw_sha256"], "{}", entry["file"]);
-        raw
-    }
-
-    /// The operations of a file of the set, in order.
-    pub(crate) fn ops(&self, file: &str) -> Vec<Op> {
-        let text = fs::read_to_string(self.path(file)).unwrap();
-        text.lines().map(|line| Op::parse(line).unwrap_or_else(|| panic!("{file}: {line}"))).collect()
-    }
+/// The operations of a file of the set, in order.
+pub(crate) fn ops_of(set: &GoldenSet, file: &str) -> Vec<Op> {
+    let text = fs::read_to_string(set.path(file)).unwrap();
+    text.lines().map(|line| Op::parse(line).unwrap_or_else(|| panic!("{file}: {line}"))).collect()
 }
 
 /// One write or discard, in bytes.
@@ -151,16 +96,4 @@ pub(crate) fn live_runs(ops: &[Op]) -> Vec<LiveRun> {
     }
     live.sort_by_key(|run| run.start);
     live
-}
-
-pub(crate) fn sha256(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-pub(crate) fn unhex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
 }
