@@ -15,7 +15,7 @@
 //! | [`data_sets`] | small data sets of recorded boots |
 //! | [`golden_set`] | blobs that the reference's tools made |
 //! | [`help`] | the help texts of the programs, and the examples in them |
-//! | [`files`] | the contents of directories |
+//! | [`files`] | the contents of directories, and the ages of files |
 //! | `model` | words of a model of memory, for protocols without locks (feature `model`) |
 //! | [`mod@wait`] | waiting for a condition, with a limit |
 //! | [`soak`] | the switch for tests that do more if there is time |

@@ -31,6 +31,17 @@ pub fn is_root() -> bool {
     is_root
 }
 
+/// Returns `true` if disks can be mounted as files here: by root, where `/dev/fuse` can be opened. If not, prints that
+/// a test is skipped.
+#[must_use]
+pub fn has_fuse() -> bool {
+    let has = File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    if !has {
+        skipped("/dev/fuse cannot be opened");
+    }
+    has && is_root()
+}
+
 /// Returns `true` if all of `programs` are installed. If not, prints that a test is skipped and which program
 /// is missing.
 pub fn installed(programs: &[&str]) -> bool {

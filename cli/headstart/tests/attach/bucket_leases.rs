@@ -5,14 +5,15 @@ use crate::disk::{copy_of, noise};
 use crate::images::{can_check_bytes, check_bytes, layered, tool};
 use crate::scene::{CommandRun, Scene};
 use headstart_testkit::faults::{Fault, FaultProxy, FaultRule, ProxiedRequest};
+use headstart_testkit::files::set_age;
 use headstart_testkit::process::Process;
 use headstart_testkit::s3::S3;
 use headstart_testkit::wait::{wait_for, wait_for_value, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 const DAY: Duration = Duration::from_secs(86400);
 
@@ -102,7 +103,7 @@ impl World {
     /// Makes all objects below a name this old.
     fn age(&self, name: &str, age: Duration) {
         for object in self.names(name) {
-            set_time(&self.path(name).join(object), age);
+            set_age(&self.path(name).join(object), age);
         }
     }
 
@@ -116,11 +117,6 @@ impl World {
         assert_eq!(pushed["was"], was.as_str(), "{pushed}");
         was
     }
-}
-
-fn set_time(path: &Path, age: Duration) {
-    let file = fs::File::options().write(true).open(path).unwrap();
-    file.set_modified(SystemTime::now() - age).unwrap();
 }
 
 #[test]
@@ -190,12 +186,12 @@ fn a_prune_deletes_nothing_young_and_does_not_run_beside_a_copy() {
     world.run("image prune s3://images/vm").fails(&["being copied", "run it again"]);
     assert!(!world.path(".headstart/pruning").exists());
     // Another prune is in progress, or died less than some minutes ago.
-    set_time(&push, Duration::from_secs(7200));
+    set_age(&push, Duration::from_secs(7200));
     fs::write(world.path(".headstart/pruning"), "{}").unwrap();
     for words in ["image prune s3://images/vm", "image push file://~/store:base s3://images/vm"] {
         world.run(words).fails(&["another process", "prunes it", "run it again"]);
     }
-    set_time(&world.path(".headstart/pruning"), Duration::from_secs(3600));
+    set_age(&world.path(".headstart/pruning"), Duration::from_secs(3600));
     world.run("image push file://~/store:base s3://images/vm").succeeds();
     let pruned = world.json("image prune s3://images/vm");
     assert_eq!(pruned["images"][0]["digest"], was.as_str(), "{pruned}");
@@ -256,7 +252,7 @@ fn a_prune_that_died_keeps_no_lease_from_being_written() {
     fs::create_dir_all(world.path(".headstart")).unwrap();
     fs::write(&pruning, "{}").unwrap();
     // The mark lasts longer than the attach that waits for its end, even on a busy machine.
-    set_time(&pruning, Duration::from_secs(900 - 15));
+    set_age(&pruning, Duration::from_secs(900 - 15));
     let mut attached = world.attach("s3://images/vm:v1 --writable ~/vm");
     world.leases(2);
     // The wait ends with the store's time, although only the leases are written; then the image is missed.

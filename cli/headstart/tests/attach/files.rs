@@ -4,20 +4,12 @@ use crate::attached::Attached;
 use crate::disk::{assert_same, noise, text};
 use crate::images::{Web, layered, tool};
 use crate::scene::Scene;
-use crate::tools::{LoopDevice, find, installed, is_root, skipped};
+use crate::tools::{LoopDevice, find, installed, skipped};
+use headstart_testkit::process::has_fuse;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// `true` if disks can be mounted as files here; otherwise reports a skipped test.
-fn has_fuse() -> bool {
-    let has = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
-    if !has {
-        skipped("/dev/fuse cannot be opened");
-    }
-    has && is_root()
-}
 
 #[test]
 fn a_file_with_all_its_bytes() {

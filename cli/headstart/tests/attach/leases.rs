@@ -5,6 +5,7 @@ use crate::disk::{assert_same, copy_of, noise};
 use crate::images::{Web, can_check_bytes, check_bytes, layered, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
+use headstart_testkit::files::set_age;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -43,11 +44,6 @@ fn leases(scene: &Scene) -> Vec<(std::path::PathBuf, Value)> {
     paths.map(|path| (path.clone(), serde_json::from_slice(&fs::read(path).unwrap()).unwrap())).collect()
 }
 
-fn set_time(path: &std::path::Path, age: Duration) {
-    let file = fs::File::options().write(true).open(path).unwrap();
-    file.set_modified(SystemTime::now() - age).unwrap();
-}
-
 #[test]
 fn an_update_and_a_prune_take_nothing_from_a_writable_directory() {
     let scene = layered();
@@ -82,7 +78,7 @@ fn an_update_and_a_prune_take_nothing_from_a_writable_directory() {
     // A deleted directory needs nothing; its image is kept for a week after the deletion is noticed.
     scene.ok("image remove file://~/store:vm");
     fs::remove_dir_all(scene.path("vm")).unwrap();
-    set_time(&scene.path("store/.headstart/untagged").join(&was[7..]), Duration::from_secs(30 * 86400));
+    set_age(&scene.path("store/.headstart/untagged").join(&was[7..]), Duration::from_secs(30 * 86400));
     let pruned = scene.json("image prune file://~/store");
     assert_eq!((&pruned["blobs"], &pruned["ended_leases"]), (&0.into(), &1.into()), "{pruned}");
     let pruned = scene.json(PRUNE_NOW);
@@ -230,7 +226,7 @@ fn an_image_is_kept_for_a_week_after_its_last_name() {
     assert_eq!(kept["blobs"], 0);
     scene.ok(&format!("image verify --deep file://~/store@{was}"));
     let mark = scene.path("store/.headstart/untagged").join(&was[7..]);
-    set_time(&mark, Duration::from_secs(8 * 86400));
+    set_age(&mark, Duration::from_secs(8 * 86400));
     let before = scene.fingerprint("store");
     let dry = scene.json("image prune file://~/store --dry-run");
     assert_eq!((&dry["images"][0]["digest"], &dry["blobs"]), (&was.as_str().into(), &4.into()), "{dry}");

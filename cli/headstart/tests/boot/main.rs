@@ -15,7 +15,7 @@ use headstart_testkit::{attached, scene};
 
 use attached::Attached;
 use headstart_testkit::nginx::Nginx;
-use headstart_testkit::process::Process;
+use headstart_testkit::process::{Process, has_fuse};
 use rustix::process::Signal;
 use scene::{Scene, run_tool};
 use std::fs;
@@ -23,7 +23,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tools::{find, installed, is_root, skipped};
+use tools::{find, installed, skipped};
 
 /// Seconds within which a guest has to be up, and off again.
 const TIME_LIMIT: u64 = 180;
@@ -101,14 +101,6 @@ fn check_file_system(scene: &Scene, disk: &str) {
     };
     tool("e2fsck", &["-f", "-n", &partition]);
     assert_eq!(tool("debugfs", &["-R", "cat /var/lib/boots", &partition]), b"1\n");
-}
-
-fn has_fuse() -> bool {
-    let has = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
-    if !has {
-        skipped("/dev/fuse cannot be opened");
-    }
-    has && is_root()
 }
 
 /// The image in a store behind a web server, and a cache.

@@ -1,26 +1,10 @@
 //! Programs of other projects. A test that lacks one prints that and passes.
 
 use crate::scene::{Scene, output_of, run_tool};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-pub(crate) use headstart_testkit::process::{is_root, skipped};
-
-/// `true` if all of `programs` are installed; otherwise prints the missing one.
-pub(crate) fn installed(programs: &[&str]) -> bool {
-    let missing = programs.iter().find(|program| find(program).is_none());
-    if let Some(program) = missing {
-        skipped(&format!("{program} is not installed"));
-    }
-    missing.is_none()
-}
-
-/// The file of a program, even if the path lacks the administrator's directories.
-pub(crate) fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let dirs = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
-    dirs.map(|dir| dir.join(program)).find(|file| file.is_file())
-}
+pub(crate) use headstart_testkit::process::{find, installed, is_root, skipped};
 
 /// Runs an installed program in the scene, which has to succeed.
 #[track_caller]

@@ -16,8 +16,8 @@ mod tls;
 
 use headstart_export::nbd::{Address, NbdServer, NbdSettings};
 use headstart_export::{Export, Server as _};
+use headstart_testkit::process::skipped;
 use headstart_testkit::wait::wait_for_value;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
@@ -58,11 +58,6 @@ impl Served {
         let left = || self.server.connections();
         wait_for_value("all clients are gone", std::time::Duration::from_secs(60), left, |left| *left == 0);
     }
-}
-
-fn skipped(why: &str) {
-    let test = std::thread::current().name().unwrap_or("?").to_owned();
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {why}");
 }
 
 /// `true` if all of `programs` are installed; prints which are not.
