@@ -1,7 +1,7 @@
 //! Several processes on one cache, killed and short of space.
 //!
-//! Method: this program starts itself, with one test chosen that acts as the other process (it does nothing
-//! unless told by the environment), and talks to it through its standard streams.
+//! Method: this program starts itself, with one ignored test chosen that acts as the other process, as the environment
+//! tells it, and talks to it through its standard streams.
 
 #![allow(
     clippy::unwrap_used,
@@ -123,7 +123,10 @@ impl Other {
                 command
             }
         };
-        command.args(["--exact", "the_other_process", "--nocapture"]).env(ROLE, role).env(DIR, dir);
+        command
+            .args(["--exact", "the_other_process", "--ignored", "--nocapture"])
+            .env(ROLE, role)
+            .env(DIR, dir);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (to, from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         let (line, lines) = channel();
@@ -169,6 +172,7 @@ fn wait_for_parent() {
 }
 
 #[test]
+#[ignore = "the child of other tests"]
 fn the_other_process() {
     let (Ok(role), Some(dir)) = (std::env::var(ROLE), std::env::var_os(DIR)) else { return };
     let dir = Path::new(&dir);
