@@ -307,13 +307,8 @@ impl Driver {
     }
 }
 
-/// Hundreds of nodes; `PROPTEST_CASES` makes it thousands.
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300)
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
     fn invariants_hold_and_wants_are_answered_whatever_happens(seed in any::<u64>(), steps in 0..400_u32) {
         let mut driver = Driver::new(seed);

@@ -19,13 +19,8 @@ fn plan(random: &mut Random, chunks: u32) -> Vec<u32> {
     }
 }
 
-/// Hundreds of worlds; `PROPTEST_CASES` makes it thousands.
-fn cases() -> u32 {
-    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(200)
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn every_want_is_answered_with_the_truth(
         seed in any::<u64>(),
