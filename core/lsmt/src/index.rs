@@ -134,14 +134,6 @@ impl Index {
         size_of_val(&*self.padded) + self.search.memory_bytes()
     }
 
-    /// Returns the position in [`Index::segments`] of the first segment that ends after sector `start`; the
-    /// number of segments if there is none.
-    #[must_use]
-    #[inline]
-    pub fn first_at(&self, start: u64) -> usize {
-        self.simd.find(&self.search, &self.padded, start).min(self.len())
-    }
-
     /// Returns the segments that overlap the sectors `[start, end)`, ascending and clipped to that range.
     /// Sectors that no segment covers are holes. An empty or reversed range gives no segments.
     #[inline]
