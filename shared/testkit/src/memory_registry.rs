@@ -42,7 +42,6 @@ struct Content {
     manifests: BTreeMap<Digest, (String, Bytes)>,
     tags: BTreeMap<String, Digest>,
     manners: Manners,
-    seen: Vec<String>,
 }
 
 type Shared = Arc<Mutex<Content>>;
@@ -77,12 +76,6 @@ impl MemoryRegistry {
         self.shared.lock().manners = manners;
     }
 
-    /// Returns the requests since the start or the last call, each as `METHOD /path?query`.
-    #[must_use]
-    pub fn take_seen(&self) -> Vec<String> {
-        std::mem::take(&mut self.shared.lock().seen)
-    }
-
     /// The bytes of the manifest with this digest; `None` if the registry does not have it.
     #[must_use]
     pub fn manifest(&self, digest: &Digest) -> Option<Bytes> {
@@ -108,7 +101,6 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response<Body
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     };
     let mut content = shared.lock();
-    content.seen.push(format!("{} {}", parts.method, parts.uri));
     let path = parts.uri.path();
     let Some((repository, rest)) = ["/manifests/", "/blobs/", "/referrers/", "/tags/"]
         .iter()
