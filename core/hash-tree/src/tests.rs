@@ -207,7 +207,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn any_size_any_pieces_any_region(len in 0usize..600_000, piece in 1usize..40_000, log in 1u32..5) {
+    fn any_size_in_any_pieces_has_the_tree_of_bao(len in 0usize..600_000, piece in 1usize..40_000, log in 1u32..5) {
         check_against_bao_tree(&blob(len), 1 << log, piece);
     }
 

@@ -135,7 +135,7 @@ fn judge(effect: Effect, result: Result<(u64, Content)>, expected: &(u64, Conten
 const MASKS: [u8; 3] = [0x01, 0x80, 0xff];
 
 #[test]
-fn flipped_metadata_of_sealed_layers() {
+fn flipped_metadata_of_sealed_layers_has_no_other_effect_than_its_own() {
     let Some(set) = GoldenSet::open() else { return };
     for name in ["basic64m", "sealed64m", "onlyzero", "big4t", "empty"] {
         let entry = &set.case(name)["layers_low_to_high"][0];
@@ -164,7 +164,7 @@ fn flipped_metadata_of_sealed_layers() {
 }
 
 #[test]
-fn flipped_metadata_of_pairs() {
+fn flipped_metadata_of_pairs_has_no_other_effect_than_its_own() {
     let Some(set) = GoldenSet::open() else { return };
     for name in ["pair64m", "pair_group"] {
         let case = set.case(name);

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn content_ranges() {
+    fn content_ranges_are_parsed_strictly() {
         assert_eq!(parse_content_range("bytes 0-99/1000"), Some((0, 99)));
         assert_eq!(parse_content_range("bytes 5-9/*"), Some((5, 9)));
         for text in ["", "bytes */1000", "bytes 5-/9", "bytes -5-9/10", "items 0-9/10", "bytes 0-9"] {

@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_alone() {
+    fn a_store_is_named_without_a_tag() {
         let directory = parse_store("file:///var/images/").unwrap();
         assert_eq!(directory.directory().unwrap(), Path::new("/var/images"));
         for text in ["http://h:1/a", "http://h:1", "s3://bucket", "s3://bucket/a", "oci://h:1/repo/x"] {

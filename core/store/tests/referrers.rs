@@ -104,7 +104,7 @@ async fn check(store: &dyn Store, forgets: bool) -> Digest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_directory() {
+async fn artifacts_are_kept_in_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("store");
     let subject = check(&*in_directory(&root), true).await;
@@ -164,7 +164,7 @@ async fn damaged_lists_in_a_directory_are_errors() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_registry_that_lists_them_itself() {
+async fn artifacts_are_kept_in_a_registry_that_lists_them_itself() {
     for (page, filters, removes) in [(1, false, false), (2, true, true), (100, false, true)] {
         let manners = Manners { lists: Some(page), filters, removes, ..Manners::default() };
         let registry = MemoryRegistry::start(manners).await;
@@ -174,7 +174,7 @@ async fn in_a_registry_that_lists_them_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_registry_that_knows_no_artifacts() {
+async fn artifacts_are_kept_in_a_registry_that_knows_none() {
     for removes in [false, true] {
         let registry = MemoryRegistry::start(Manners { removes, ..Manners::default() }).await;
         let subject = check(&*at(&registry.host()), true).await;
@@ -186,7 +186,7 @@ async fn in_a_registry_that_knows_no_artifacts() {
 
 /// A registry that lists artifacts only after some were written: those under the tag are still found.
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_registry_that_learned_to_list_them() {
+async fn artifacts_are_found_in_a_registry_that_learned_to_list_them() {
     let registry = MemoryRegistry::start(Manners::default()).await;
     let store = at(&registry.host());
     let subject = image(&*store, "v1").await;
@@ -258,7 +258,7 @@ async fn nonsense_from_a_registry_is_an_error() {
 
 /// A list that leads back to itself ends.
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_without_end() {
+async fn a_list_that_leads_back_to_itself_ends() {
     let registry = MemoryRegistry::start(Manners { lists: Some(0), ..Manners::default() }).await;
     let store = at(&registry.host());
     let subject = image(&*store, "v1").await;

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_every_length_and_alignment() {
+    fn frames_of_every_length_and_alignment_have_the_defined_checksum() {
         let bytes: Vec<u8> = (0..4000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         for len in 0..1400 {
             let start = len * 7 % 67;

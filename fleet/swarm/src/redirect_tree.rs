@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_in_the_order_of_asking() {
+    fn a_tree_grows_in_the_order_of_asking() {
         let mut tree = RedirectTree::default();
         assert_eq!(tree.next(agent(9), RequestId(1), |_| true), None);
         tree.add(PeerId(0), Role::Agent);

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_letters() {
+    fn numbers_are_short_and_letters_escaped() {
         let short = [1.0, 0.5, 0.254, -0.001, 100.0, 12.345].map(|number| Short(number).to_string());
         assert_eq!(short, ["1", "0.5", "0.25", "0", "100", "12.35"].map(str::to_owned));
         assert_eq!(escaped("a<b>&\"\u{1}\n\u{ffff}c"), "a&lt;b&gt;&amp;&quot;c");

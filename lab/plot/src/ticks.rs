@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn powers_of_ten() {
+    fn ticks_of_a_logarithm_are_round() {
         assert_eq!(labels(&log(1.0, 1e6, 8)), ["1", "10", "100", "1000", "10k", "100k", "1M"]);
         assert_eq!(labels(&log(2.0, 150.0, 8)), ["2", "5", "10", "20", "50", "100"]);
         assert_eq!(labels(&log(0.01, 1.0, 4)), ["0.01", "0.1", "1"]);

@@ -124,7 +124,7 @@ fn check(waited: &Waited, what: &str) {
 
 /// An image without a history; the same once more; and the gain of plans and a swarm beside that.
 #[test]
-fn many_disks_of_an_image_at_once() {
+fn many_disks_of_an_image_gain_by_hints_plans_and_a_swarm() {
     let traces = boots(SMALL, "p-deb12min").unwrap();
     let boots: Boots = traces.iter().map(|trace| Arc::new(Boot::of(trace))).collect();
     let disks = if soak::is_on() { 40 } else { 24 };
@@ -134,7 +134,7 @@ fn many_disks_of_an_image_at_once() {
 
 /// The paper's number of instances, on every image of the data set: minutes.
 #[test]
-fn deployments_of_all_images() {
+fn deployments_of_all_images_gain_by_hints_plans_and_a_swarm() {
     if !soak::is_on() {
         eprintln!("SKIPPED: set HEADSTART_SOAK to deploy every image of the shared data set");
         return;

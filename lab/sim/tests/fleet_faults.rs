@@ -371,7 +371,7 @@ fn chunks_of_the_swarm_need_no_store() {
 /// chunk does not wait for it: others are asked for the promised chunk, otherwise a read waits for minutes. And chunks
 /// that others bring while the store is asked for them say nothing about the store.
 #[test]
-fn promises_that_nothing_bears_out() {
+fn promises_that_nothing_bears_out_are_not_waited_for() {
     for seed in [1854, 2176, 2993, 3087, 4763, 4795, 4880, 5151, 5650] {
         let mut world = world_without_store(seed);
         world.model.faults.restarts.clear();

@@ -66,7 +66,7 @@ fn hit_rate(plans: &ImagePlans, data: &DataSet, boot: usize) -> f64 {
 }
 
 #[test]
-fn from_traces_to_the_plan_of_a_disk() {
+fn traces_become_the_plan_of_a_disk() {
     let data = small();
     let dir = tempfile::tempdir().unwrap();
     let (known, planned) = (dir.path().join("knowledge"), dir.path().join("plans"));

@@ -97,7 +97,7 @@ fn circles_of_the_workspace() -> Vec<(String, Circle)> {
 }
 
 #[test]
-fn no_circle_of_imports_between_modules_of_a_crate() {
+fn modules_of_a_crate_do_not_import_each_other_in_circles() {
     let found: Vec<_> =
         circles_of_the_workspace().iter().map(|(package, circle)| circle.describe(package)).collect();
     assert_none("move what both sides use down into a module that imports neither", &found);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[test]
-fn a_file_with_all_its_bytes() {
+fn a_disk_is_a_file_with_all_its_bytes() {
     let scene = layered();
     if !has_fuse() || !installed(&["cmp", "qemu-img"]) {
         return;
@@ -37,7 +37,7 @@ fn a_file_with_all_its_bytes() {
 }
 
 #[test]
-fn a_data_set_of_any_size() {
+fn a_data_set_of_any_size_is_a_file() {
     if !has_fuse() {
         return;
     }
@@ -219,7 +219,7 @@ fn a_file_system_is_sound_after_random_writes() {
 }
 
 #[test]
-fn nbd_fuse_and_vhost_user_of_one_disk_at_once() {
+fn nbd_fuse_and_vhost_user_serve_one_disk_at_once() {
     let scene = layered();
     if !has_fuse() || !installed(&["cmp", "nbdcopy", "qemu-io"]) {
         return;

@@ -261,7 +261,7 @@ pub(crate) fn certificates(dir: &Path) {
 }
 
 #[test]
-fn over_tls_with_certificates() {
+fn over_tls_clients_with_certificates_alone_are_served() {
     let scene = layered();
     if !installed(&["nbdinfo", "nbdcopy", "qemu-img"]) {
         return;

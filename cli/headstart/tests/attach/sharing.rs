@@ -45,7 +45,7 @@ fn slow_web(mib: usize) -> Option<(Scene, Web)> {
 }
 
 #[test]
-fn thirty_two_disks_in_one_process() {
+fn thirty_two_disks_in_one_process_fetch_each_byte_once() {
     let Some((scene, web)) = slow_web(8) else { return };
     let words = format!("{} --cache ~/cache --nbd unix:~/d.sock --metrics 127.0.0.1:0", disks(&web, 32));
     let attached = Attached::start(&scene, &words);
@@ -60,7 +60,7 @@ fn thirty_two_disks_in_one_process() {
 }
 
 #[test]
-fn eight_processes_started_at_once() {
+fn eight_processes_started_at_once_fetch_each_byte_once() {
     let Some((scene, web)) = slow_web(8) else { return };
     let attached: Vec<Attached> = std::thread::scope(|scope| {
         let (scene, web) = (&scene, &web);

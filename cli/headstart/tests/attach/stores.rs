@@ -49,7 +49,7 @@ fn a_local_directory_is_read_where_it_lies() {
 }
 
 #[test]
-fn any_web_server() {
+fn a_disk_comes_from_any_web_server() {
     let scene = layered();
     let Some(web) = Web::before(&scene) else { return };
     if !can_check_bytes() {
@@ -68,7 +68,7 @@ fn any_web_server() {
 }
 
 #[test]
-fn an_open_registry() {
+fn a_disk_comes_from_an_open_registry_and_its_mirrors() {
     let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     if !can_check_bytes() {
         return;
@@ -96,7 +96,7 @@ fn an_open_registry() {
 }
 
 #[test]
-fn a_registry_with_passwords() {
+fn a_registry_gets_the_passwords_of_docker_login() {
     let Some(registry) = Registry::start(RegistryAccess::Password) else { return };
     if !can_check_bytes() {
         return;
@@ -199,7 +199,7 @@ fn with_keys<'a>(command: &'a mut Command, server: &S3) -> &'a mut Command {
 }
 
 #[test]
-fn an_object_store() {
+fn a_disk_comes_from_an_object_store() {
     if !S3::is_installed() || !can_check_bytes() {
         return;
     }

@@ -66,7 +66,7 @@ fn a_backing_file_of_a_format_that_only_qemu_img_reads() {
 }
 
 #[test]
-fn a_larger_disk_over_a_smaller_backing_file() {
+fn a_larger_disk_over_a_smaller_backing_file_ends_in_zeros() {
     if !installed(&["qemu-img"]) {
         return;
     }

@@ -33,7 +33,7 @@ fn commit_golden(scene: &Scene, set: &GoldenSet, pair: &str, lowers: Option<&str
 }
 
 #[test]
-fn pairs_of_the_reference() {
+fn pairs_of_the_reference_become_images() {
     let Some(set) = GoldenSet::open() else { return };
     let scene = Scene::new();
     commit_golden(&scene, &set, "pair64m", None);
@@ -115,7 +115,7 @@ fn a_written_directory_becomes_the_next_image() {
 }
 
 #[test]
-fn a_grown_directory() {
+fn a_grown_directory_becomes_an_image_of_its_size() {
     let (scene, mut bytes, _) = scene_with_base();
     bytes.truncate(16 << 20);
     let mut written = Written::create(&scene, "dir", "store:base", bytes);

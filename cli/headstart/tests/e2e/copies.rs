@@ -38,7 +38,7 @@ fn check_there(scene: &Scene, image: &str, run: impl Fn(&str) -> CommandRun) {
 }
 
 #[test]
-fn between_directories() {
+fn images_are_copied_between_directories() {
     let scene = scene();
     let copied = scene.json("image copy file://~/store:v1 file://~/other");
     assert_eq!((&copied["copied_blobs"], &copied["present_blobs"]), (&5.into(), &0.into()));
@@ -63,7 +63,7 @@ fn between_directories() {
 }
 
 #[test]
-fn through_a_registry() {
+fn images_are_copied_through_a_registry() {
     let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let scene = scene();
     let (host, plain) = (registry.host(), format!("--plain-http {}", registry.host()));
@@ -86,7 +86,7 @@ fn through_a_registry() {
 }
 
 #[test]
-fn from_a_web_server() {
+fn images_are_copied_from_a_web_server() {
     if !Nginx::is_installed() {
         return;
     }
@@ -119,7 +119,7 @@ pub(crate) fn run_on(server: &S3, scene: &Scene, words: &str) -> CommandRun {
 }
 
 #[test]
-fn through_an_object_store() {
+fn images_are_copied_through_an_object_store() {
     if !S3::is_installed() {
         return;
     }

@@ -33,7 +33,7 @@ fn qcow2_is_clean_and_the_same_disk() {
 }
 
 #[test]
-fn qcow2_of_odd_and_empty_disks() {
+fn qcow2_of_odd_and_empty_disks_has_their_bytes() {
     if !installed(&["qemu-img"]) {
         return;
     }

@@ -94,7 +94,7 @@ fn an_export_that_does_not_fit() {
 
 /// At every amount of free space around the need of an import, it fails and changes nothing, or succeeds.
 #[test]
-fn an_import_that_nearly_fits() {
+fn an_import_that_nearly_fits_succeeds_or_changes_nothing() {
     let Some((scene, _small)) = cramped() else { return };
     DiskBuilder::create(scene.path("next.raw"), 8 << 20).write(0, &noise(2, 1_500_000));
     let (mut failed, mut succeeded) = (0, 0);

@@ -13,7 +13,7 @@ fn export(scene: &Scene, files: &[String], more: &str) {
 }
 
 #[test]
-fn every_stack_of_layers() {
+fn every_stack_of_layers_gives_its_disk() {
     let Some(set) = GoldenSet::open() else { return };
     let scene = Scene::new();
     let cases = set.cases("lsmt");
@@ -27,7 +27,7 @@ fn every_stack_of_layers() {
 }
 
 #[test]
-fn every_pair_and_sparse_layer() {
+fn every_pair_and_sparse_layer_gives_its_disk() {
     let Some(set) = GoldenSet::open() else { return };
     let scene = Scene::new();
     for case in set.cases("lsmt-unsealed-pair") {
@@ -52,7 +52,7 @@ fn every_pair_and_sparse_layer() {
 }
 
 #[test]
-fn a_merged_layer_without_a_size() {
+fn a_merged_layer_without_a_size_takes_a_given_one() {
     let Some(set) = GoldenSet::open() else { return };
     let scene = Scene::new();
     let case = set.case("merge5_vsize0");
@@ -100,7 +100,7 @@ fn layers_say_what_they_are() {
 }
 
 #[test]
-fn every_zfile() {
+fn every_zfile_is_unpacked() {
     let Some(set) = GoldenSet::open() else { return };
     let scene = Scene::new();
     let cases = set.cases("zfile");
@@ -148,7 +148,7 @@ fn lay_out_store(scene: &Scene, dir: &str, manifest: &[u8], blobs: &[Vec<u8>]) {
 }
 
 #[test]
-fn an_image_of_the_reference() {
+fn an_image_of_the_reference_gives_its_disk() {
     let Some(set) = GoldenSet::open() else { return };
     let scene = Scene::new();
     let case = set.case("img3");
@@ -195,7 +195,7 @@ fn an_image_of_the_reference() {
 
 /// Stacks whose top layers have no size, layers over 2 TiB, special cases of merges: as images.
 #[test]
-fn stacks_as_images() {
+fn stacks_become_images_with_their_bytes() {
     let Some(set) = GoldenSet::open() else { return };
     let scene = Scene::new();
     for name in ["stack5_64g", "stack2_shadow", "merge3_tool", "big4t", "sealed64m", "merge5_vsize0", "empty"]
@@ -232,7 +232,7 @@ fn stacks_as_images() {
 
 /// Byte patches of good blobs: the right bytes, the reference's result, or a clear error.
 #[test]
-fn patched_blobs() {
+fn patched_blobs_give_the_right_bytes_or_an_error() {
     let Some(set) = GoldenSet::open() else { return };
     let scene = Scene::new();
     for case in set.cases("mutations") {

@@ -59,7 +59,7 @@ fn garbage_is_no_layer_and_no_zfile() {
 }
 
 #[test]
-fn garbage_as_a_disk() {
+fn garbage_is_refused_as_a_disk_unless_it_is_to_be_raw() {
     let scene = Scene::new();
     for (name, bytes) in garbage() {
         fs::write(scene.path(name), bytes).unwrap();
@@ -77,7 +77,7 @@ fn garbage_as_a_disk() {
 }
 
 #[test]
-fn garbage_in_a_writable_directory() {
+fn garbage_in_a_writable_directory_is_refused() {
     let scene = Scene::new();
     for (name, bytes) in garbage() {
         fs::create_dir(scene.path(name)).unwrap();
@@ -89,7 +89,7 @@ fn garbage_in_a_writable_directory() {
 }
 
 #[test]
-fn garbage_in_a_store() {
+fn garbage_in_a_store_is_refused() {
     let scene = Scene::new();
     mixed_disk(&scene, "disk.raw", 4);
     scene.ok("image import disk.raw file://~/store:a");
@@ -127,7 +127,7 @@ fn store_of(scene: &Scene, manifest: &[u8]) {
 }
 
 #[test]
-fn garbage_as_a_manifest() {
+fn garbage_as_a_manifest_is_refused() {
     let scene = Scene::new();
     let mut manifests: Vec<_> = garbage().into_iter().map(|(_, bytes)| bytes).collect();
     let digest = format!("sha256:{}", "0".repeat(64));
@@ -177,7 +177,7 @@ fn garbage_as_a_manifest() {
 
 /// A virtual size or a level of compression that no disk can have, in an image whose digests are all right.
 #[test]
-fn right_digests_of_wrong_things() {
+fn right_digests_of_wrong_things_are_refused() {
     let scene = Scene::new();
     DiskBuilder::create(scene.path("disk.raw"), 1 << 20).write(0, &noise(1, 5000));
     let made = scene.json("image import disk.raw file://~/made:a");

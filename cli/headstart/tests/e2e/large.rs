@@ -42,7 +42,7 @@ fn watched(scene: &Scene, words: &str) -> (u64, Duration) {
 }
 
 #[test]
-fn a_sparse_disk_of_two_tebibytes() {
+fn a_sparse_disk_of_two_tebibytes_costs_what_its_data_costs() {
     let scene = Scene::new();
     let Ok(file) = File::create(scene.path("disk.raw")) else { return };
     if file.set_len(SIZE).is_err() {
@@ -92,7 +92,7 @@ fn a_sparse_disk_of_two_tebibytes() {
 
 /// Sizes at the limit of the format, and past it.
 #[test]
-fn disks_of_absurd_sizes() {
+fn disks_up_to_the_limit_of_the_format_are_imported() {
     if !installed(&["qemu-img"]) {
         return;
     }

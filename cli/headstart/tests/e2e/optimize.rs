@@ -46,7 +46,7 @@ fn check(scene: &Scene, image: &str) {
 }
 
 #[test]
-fn a_boot_layer_on_top() {
+fn a_boot_layer_on_top_is_preloaded_by_one_request() {
     let scene = scene();
     let before = scene.fingerprint("store");
     scene.fails(
@@ -109,7 +109,7 @@ fn a_boot_layer_on_top() {
 }
 
 #[test]
-fn between_registries() {
+fn images_are_optimized_between_registries() {
     let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let scene = scene();
     let (host, plain) = (registry.host(), format!("--plain-http {}", registry.host()));
@@ -141,7 +141,7 @@ fn between_registries() {
 }
 
 #[test]
-fn in_an_object_store() {
+fn images_are_optimized_in_an_object_store() {
     if !S3::is_installed() {
         return;
     }

@@ -128,7 +128,7 @@ fn there(scene: &Scene, image: &str, run: impl Fn(&str) -> CommandRun) {
 }
 
 #[test]
-fn through_a_registry() {
+fn plans_are_published_through_a_registry() {
     let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let scene = scene();
     let (host, plain) = (registry.host(), format!("--plain-http {}", registry.host()));
@@ -138,7 +138,7 @@ fn through_a_registry() {
 }
 
 #[test]
-fn through_an_object_store() {
+fn plans_are_published_through_an_object_store() {
     if !S3::is_installed() {
         return;
     }
@@ -195,7 +195,7 @@ fn a_plan_becomes_a_trace_for_other_readers() {
 
 /// The reference's layers, the reads that it was given, and the trace that it recorded.
 #[test]
-fn traces_of_the_reference() {
+fn traces_of_the_reference_have_the_reads_that_it_was_given() {
     let Some(golden) = GoldenSet::open() else { return };
     for (case, base) in [("trace_stack3", Some("stack3_64m")), ("trace_img3", None)] {
         let case = golden.case(case);

@@ -145,7 +145,7 @@ fn slow_qemu_img(scene: &Scene) {
 
 /// At a terminal, Ctrl-C goes to `qemu-img`, too: the message is still that it was stopped.
 #[test]
-fn ctrl_c_during_a_conversion() {
+fn ctrl_c_during_a_conversion_stops_the_import() {
     use std::os::unix::process::CommandExt;
     if !installed(&["qemu-img"]) {
         return;
@@ -450,7 +450,7 @@ fn after_kill_9_the_store_works_and_prune_cleans_up() {
 
 /// Killed at any moment, a store has its images, and none is incomplete.
 #[test]
-fn kill_9_at_any_moment_of_a_short_import() {
+fn kill_9_at_any_moment_of_a_short_import_leaves_whole_images() {
     let scene = Scene::new();
     mixed_disk(&scene, "disk.raw", 8);
     scene.ok("image import disk.raw file://~/store:base");

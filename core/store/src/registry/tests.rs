@@ -19,7 +19,7 @@ fn a_manifest_is_what_it_was_asked_for_as() {
 }
 
 #[test]
-fn follows_pages() {
+fn the_next_page_is_the_one_that_an_answer_links() {
     let url = Url::parse("https://reg.example/v2/a/tags/list?n=1").unwrap();
     let next = |link: &'static str| {
         let headers = HeaderMap::from_iter([(LINK, link.parse().unwrap())]);

@@ -165,7 +165,7 @@ fn a_hostile_description_is_refused() {
 }
 
 #[test]
-fn one_blob_a_process_and_one_file_an_identity() {
+fn a_process_has_one_blob_and_an_identity_one_file() {
     let dir = tempfile::tempdir().unwrap();
     let cache = open(dir.path(), None);
     let sample = Sample::new(100_000, 4);

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_waits() {
+    fn waits_are_counted_and_summed_up() {
         let figures = Figures::of(&played(&[100, 2_500_000, 2000, 2001]), Nanos::from_micros(2000));
         assert_eq!((figures.hits, figures.slow), (2, 1));
         assert!(

@@ -417,7 +417,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_by_what_they_need() {
+    fn policies_are_found_by_what_they_need() {
         let unlearned: Vec<_> = PolicyName::possible([]).into_iter().map(PolicyName::name).collect();
         assert_eq!(unlearned, ["lazy", "leap", "sequential", "history", "oracle"]);
         assert_eq!(policy("vmt-min"), Ok(PolicyName::Learned("vmt-min")));
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_and_times() {
+    fn shares_and_times_are_parsed_strictly() {
         assert_eq!([percent("1%"), percent("0.25 %")], [Ok(10_000), Ok(2500)]);
         assert!(
             [percent("1"), percent("95%"), percent("-1%"), percent("x%")]

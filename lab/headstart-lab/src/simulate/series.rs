@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_seconds_and_rates() {
+    fn lines_of_seconds_and_rates_make_a_series() {
         let steps = [(Nanos(0), 8_000_000), (Nanos(12_500_000_000), 250_000)];
         let wanted = LinkBandwidth::Series(steps.into());
         assert_eq!(parse("seconds,MBps\n0,8\n\n12.5, 0.25\n", 1e6).unwrap(), wanted);

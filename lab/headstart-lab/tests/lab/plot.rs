@@ -44,7 +44,7 @@ fn check_files(report: &Value) {
 }
 
 #[test]
-fn every_figure_of_a_made_up_data_set() {
+fn every_figure_of_a_made_up_data_set_is_drawn() {
     let scene = Scene::new();
     scene.ok("trace synthesize --images 24 --traces 200 --seed 3 -o set");
     let report = scene.json("trace plot set -o ~/plots");
@@ -75,7 +75,7 @@ fn every_figure_of_a_made_up_data_set() {
 }
 
 #[test]
-fn real_boots() {
+fn figures_of_real_boots_are_drawn() {
     let scene = Scene::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let sample = root.join("tests/data/traces").canonicalize().unwrap();

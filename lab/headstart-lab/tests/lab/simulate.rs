@@ -60,7 +60,7 @@ fn the_real_model_waits_for_less() {
 }
 
 #[test]
-fn a_table_for_people() {
+fn people_get_a_table() {
     let scene = Scene::new();
     data_set(&scene);
     let table =
@@ -170,7 +170,7 @@ fn plans_that_were_written_are_replayed() {
 }
 
 #[test]
-fn a_recorded_link_and_pictures() {
+fn a_recorded_link_is_simulated_and_drawn() {
     let scene = Scene::new();
     fs::write(scene.path("series.csv"), "seconds,MBps\n0,8\n6.5,2\n20,30\n").unwrap();
     let words = format!("simulate disk --traces {} --split 0.8 --policies lazy,search,history", sample());

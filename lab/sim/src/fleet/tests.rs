@@ -267,7 +267,7 @@ fn roots_with_many_agents() {
 
 /// Hosts in cells, whose roots name those that hosts of other cells do not know: the store sends the image once.
 #[test]
-fn cells_under_a_tree_of_roots() {
+fn cells_under_a_tree_of_roots_take_the_image_from_the_store_once() {
     let workload = Workload::pattern(110, 32 * MIB, region(8 * MIB), Pattern::SyncSame);
     for topology in [headstart_swarm::Topology::Tree(2), headstart_swarm::Topology::Roots] {
         let settings = headstart_swarm::NodeSettings { topology, ..Default::default() };

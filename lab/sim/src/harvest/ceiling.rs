@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_steps() {
+    fn a_while_has_shares_of_its_first_and_last_step() {
         let mut seen = Vec::new();
         each_step(90, 400, 9, |step, share| seen.push((step, share)));
         assert_eq!(seen, [(0, 0.5), (1, 1.0), (2, 40.0 / 180.0)]);

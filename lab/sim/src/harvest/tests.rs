@@ -21,7 +21,7 @@ fn fleet() -> Fleet {
 }
 
 #[test]
-fn used_and_sold_as_in_section_2_1() {
+fn demand_is_as_in_section_2_1() {
     let fleet = fleet();
     let is = DemandStatistics::of(&fleet);
     near("mean bandwidth", is.vm_bandwidth.mean(), 0.092, 0.004);
@@ -46,7 +46,7 @@ fn at(line: &Available, hours: u32) -> f64 {
 }
 
 #[test]
-fn available_as_in_section_2_2() {
+fn availability_is_as_in_section_2_2() {
     let fleet = fleet();
     for line in availability::allocated(&fleet) {
         near(&line.request, at(&line, 12), 0.92, 0.02);
@@ -66,7 +66,7 @@ fn available_as_in_section_2_2() {
 }
 
 #[test]
-fn requests_as_in_section_5_2() {
+fn requests_are_as_in_section_5_2() {
     let fleet = fleet();
     let sizes: Vec<_> = fleet.requests.iter().map(|request| request.gigabytes).collect();
     assert_eq!((sizes.iter().min(), sizes.iter().max()), (Some(&32), Some(&512)));

@@ -38,7 +38,7 @@ fn traces_of_the_reference_are_read_and_written() {
 }
 
 #[test]
-fn a_file_byte_by_byte() {
+fn each_byte_of_a_file_is_as_specified() {
     let file = encode(&[record(2, 4096, 512)]).unwrap();
     let mut expected = vec![0x20, 0x18, 0xef, 0xc2, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0];
     let body = [&b"R\0\0\0\x02\0\0\0\0\x02\0\0\0\0\0\0"[..], b"\0\x10\0\0\0\0\0\0"].concat();
@@ -135,7 +135,7 @@ fn plans_become_records_and_records_plans() {
 
 /// Millions of records that each name everything take no longer than their number.
 #[test]
-fn records_without_end() {
+fn records_that_name_everything_cost_what_others_cost() {
     let extents: Vec<LayerExtent> = (0..50_000)
         .map(|n| LayerExtent { disk: n * 8192, len: 4096, layer: 0, offset: 4096 + n * 4096 })
         .collect();

@@ -86,7 +86,7 @@ mod tests {
     use crate::testing::trace;
 
     #[test]
-    fn the_fewer_boots_the_more_of_them() {
+    fn of_fewer_boots_a_larger_share_is_needed() {
         let needed = |boots: u32, rate| {
             let share = enough(boots, Bandwidth::mb(rate));
             (1..=boots).find(|count| f64::from(*count) >= share * f64::from(boots))

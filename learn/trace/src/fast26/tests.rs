@@ -143,7 +143,7 @@ fn requests_that_are_none_are_refused() {
 }
 
 #[test]
-fn a_row_by_itself() {
+fn a_row_by_itself_tells_a_creation() {
     let row = [("image_id", "m-a"), ("device_size", "4096"), ("user_id", "u"), ("meta_info", "base=x")];
     let column = |name: &str| row.iter().find(|(known, _)| *known == name).map(|(_, v)| (*v).to_owned());
     let creation = creation_of(column).unwrap();

@@ -76,7 +76,7 @@ fn temporary(bytes: &[u8]) -> std::fs::File {
 }
 
 #[test]
-fn several_groups_and_pages() {
+fn several_groups_and_pages_read_back() {
     let record = |n: u64| Record {
         t_us: n,
         op: if n.is_multiple_of(3) { Op::Write } else { Op::Read },

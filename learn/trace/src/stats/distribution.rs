@@ -171,7 +171,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn quantiles_of_a_hundred() {
+    fn quantiles_of_a_hundred_are_their_ranks() {
         let numbers: Vec<f64> = (1..=100).rev().map(f64::from).collect();
         let all = Distribution::of(&numbers);
         assert_eq!((all.count, all.min, all.max, all.mean), (100, 1.0, 100.0, 50.5));

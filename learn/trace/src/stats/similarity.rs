@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_the_scale() {
+    fn the_same_is_alike_and_nothing_in_common_is_not() {
         let (a, b) = (uses(&[(1, 3), (5, 4)].into()), uses(&[(1, 6), (5, 8)].into()));
         assert!((cosine(&a, &b) - 1.0).abs() < 1e-12);
         assert_eq!((cosine(&a, &uses(&[(2, 1)].into())), cosine(&[], &[])), (0.0, 0.0));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_first_reads() {
+    fn the_order_of_first_reads_counts_and_their_times_do_not() {
         let uses = |blocks: &[(u64, u64)]| {
             let use_ =
                 |&(block, first_us): &(u64, u64)| BlockUse { block, count: 1, first_us, sum_us: first_us };
@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_same_as_with_maps(
+        fn equals_the_similarity_of_maps(
             a in prop::collection::btree_map(0_u64..30, 1_u64..9, 0..20),
             b in prop::collection::btree_map(0_u64..30, 1_u64..9, 0..20),
         ) {

@@ -37,7 +37,7 @@ fn about(what: &str, found: f64, published: f64, off: f64) {
 }
 
 #[test]
-fn the_published_figures() {
+fn traces_have_the_published_figures() {
     (1..=2).for_each(published);
 }
 
@@ -83,7 +83,7 @@ fn published(seed: u64) {
 
 /// Clusters need more creations: of 21 for an image, each has to have one.
 #[test]
-fn clusters_and_hours() {
+fn creations_have_the_published_clusters_and_hours() {
     let settings = SynthesisSettings { images: 172, traces: 31_000, ..SynthesisSettings::default() };
     let population = Population::of(&settings);
     let mut clusters = BTreeMap::<usize, std::collections::BTreeSet<u64>>::new();

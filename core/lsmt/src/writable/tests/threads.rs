@@ -143,7 +143,7 @@ fn writers_readers_and_maintenance_get_along() {
 }
 
 #[test]
-fn only_one_maintainer_at_a_time() {
+fn only_one_maintainer_works_at_a_time() {
     /// An output that tries to collect while it is written to.
     struct Meddler<'a>(&'a WritableDisk, usize);
     impl std::io::Write for Meddler<'_> {

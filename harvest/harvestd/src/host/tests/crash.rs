@@ -383,7 +383,7 @@ fn a_power_cut_anywhere_in_a_life_is_recovered() {
 }
 
 #[test]
-fn with_flash_that_fails() {
+fn a_crash_with_flash_that_fails_is_recovered() {
     for seed in 1..30 {
         let faults = FlashFaults { seed, made_bad: 0.02, program: 0.004, erase: 0.01 };
         for end in [End::Killed, End::PowerLost] {

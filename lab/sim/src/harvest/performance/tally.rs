@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_and_course_of_what_finished() {
+    fn figures_and_course_are_of_what_finished() {
         let mut tally = Tally::default();
         tally.clear(Duration::from_secs(1));
         for number in 1..=100_u64 {

@@ -34,7 +34,7 @@ fn creation(image: &str, user: &str, config: &str) -> Creation {
 }
 
 #[test]
-fn figures_of_three_images() {
+fn figures_are_those_counted_by_hand() {
     let mut collector = Collector::default();
     let blocks = [(1, 2), (2, 2), (3, 4)];
     for second in [10, 20] {
