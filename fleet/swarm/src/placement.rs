@@ -68,7 +68,7 @@ impl DesignatedFetchers {
     /// The designated fetcher of a stripe, then the host that would be the fetcher without it, and so on: at
     /// most `count` different hosts, fewer if the set is smaller.
     #[must_use]
-    pub fn successors(&self, blob: BlobKey, stripe: u32, count: usize) -> Vec<PeerKey> {
+    pub(crate) fn successors(&self, blob: BlobKey, stripe: u32, count: usize) -> Vec<PeerKey> {
         let salt = salt(blob, stripe);
         let mut weighed: Vec<(u64, PeerKey)> = (0_u32..)
             .zip(&self.hashes)
@@ -144,7 +144,7 @@ impl BlobFetchers {
 
 /// The number of the stripe that contains `chunk`, if each stripe has `stripe` chunks; a `stripe` of 0 counts as 1.
 #[must_use]
-pub fn stripe_of(chunk: u32, stripe: u32) -> u32 {
+pub(crate) fn stripe_of(chunk: u32, stripe: u32) -> u32 {
     chunk / stripe.max(1)
 }
 
@@ -190,7 +190,7 @@ pub fn held(
 /// `me`. Only one if both are the same host, none if there is no other host. `all` must ascend; it need not contain
 /// `me`.
 #[must_use]
-pub fn ring(me: PeerKey, all: &[PeerKey]) -> Vec<PeerKey> {
+pub(crate) fn ring(me: PeerKey, all: &[PeerKey]) -> Vec<PeerKey> {
     let others: Vec<_> = all.iter().copied().filter(|key| *key != me).collect();
     let after = others.partition_point(|key| *key < me);
     let at = |place: usize| others.get(place % others.len().max(1)).copied();
@@ -205,7 +205,7 @@ pub fn ring(me: PeerKey, all: &[PeerKey]) -> Vec<PeerKey> {
 /// ring as a neighbour, every host can be reached from every other. The order of the result means nothing.
 /// The cost is some nanoseconds for each host and ring.
 #[must_use]
-pub fn drawn(me: PeerKey, all: &[PeerKey], count: usize, seed: u64) -> Vec<PeerKey> {
+pub(crate) fn drawn(me: PeerKey, all: &[PeerKey], count: usize, seed: u64) -> Vec<PeerKey> {
     let others = || all.iter().copied().filter(|key| *key != me);
     let mut neighbours: Vec<PeerKey> = Vec::with_capacity(count.min(all.len()));
     if others().count() <= count {
@@ -253,14 +253,14 @@ fn at(place: usize, roots: &[PeerKey], agents: &[PeerKey]) -> Option<PeerKey> {
 /// level by level, with the roots first and then the agents; both lists must ascend. `None` for the host at
 /// the top, which fetches from the store, and for a host in neither list.
 #[must_use]
-pub fn parent(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey], arity: u32) -> Option<PeerKey> {
+pub(crate) fn parent(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey], arity: u32) -> Option<PeerKey> {
     let place = standing(key, roots, agents)?.checked_sub(1)?;
     at(place / arity.max(1) as usize, roots, agents)
 }
 
 /// The children of `key` in the tree that [`parent`] describes; none for a host in neither list.
 #[must_use]
-pub fn children(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey], arity: u32) -> Vec<PeerKey> {
+pub(crate) fn children(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey], arity: u32) -> Vec<PeerKey> {
     let arity = arity.max(1) as usize;
     let first = standing(key, roots, agents).and_then(|place| place.checked_mul(arity)?.checked_add(1));
     let Some(first) = first else { return Vec::new() };
@@ -271,7 +271,7 @@ pub fn children(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey], arity: u32)
 /// and depends only on `me`, `seed` and the roots. Adding or removing a root does not change the order of the
 /// others.
 #[must_use]
-pub fn roots_for(me: PeerKey, roots: &[PeerKey], seed: u64) -> Vec<PeerKey> {
+pub(crate) fn roots_for(me: PeerKey, roots: &[PeerKey], seed: u64) -> Vec<PeerKey> {
     let salt = random::mix(random::mix(me.0).wrapping_add(seed));
     let mut order: Vec<_> = roots.iter().copied().filter(|root| *root != me).collect();
     order.sort_by_cached_key(|root| (random::mix(random::mix(root.0) ^ salt), *root));
@@ -281,7 +281,7 @@ pub fn roots_for(me: PeerKey, roots: &[PeerKey], seed: u64) -> Vec<PeerKey> {
 /// The largest number of agents that one root accepts, at least 1: `set` if given, otherwise twice the mean
 /// number of agents for each root.
 #[must_use]
-pub fn agents_max(agents: usize, roots: usize, set: Option<u32>) -> usize {
+pub(crate) fn agents_max(agents: usize, roots: usize, set: Option<u32>) -> usize {
     let share = agents.div_ceil(roots.max(1));
     set.map_or(share.saturating_mul(2), |set| set as usize).max(1)
 }

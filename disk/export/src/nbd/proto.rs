@@ -321,7 +321,7 @@ impl NbdRequest {
 /// Encodes the header of a simple reply to the request with identifier `cookie`; `error` is 0 for success, otherwise an
 /// error code of the protocol ([`Errno`]).
 #[must_use]
-pub fn simple_reply(cookie: u64, error: u32) -> [u8; SIMPLE_REPLY_HEADER] {
+pub(crate) fn simple_reply(cookie: u64, error: u32) -> [u8; SIMPLE_REPLY_HEADER] {
     let mut out = [0; SIMPLE_REPLY_HEADER];
     out[..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
     out[4..8].copy_from_slice(&error.to_be_bytes());
@@ -332,7 +332,7 @@ pub fn simple_reply(cookie: u64, error: u32) -> [u8; SIMPLE_REPLY_HEADER] {
 /// Encodes the header of a structured reply's chunk with `len` bytes of payload. `cookie` is the identifier of the
 /// request, `kind` a chunk type of the module [`chunk`], and `done` marks the reply's last chunk.
 #[must_use]
-pub fn chunk_header(cookie: u64, kind: u16, done: bool, len: u32) -> [u8; CHUNK_HEADER] {
+pub(crate) fn chunk_header(cookie: u64, kind: u16, done: bool, len: u32) -> [u8; CHUNK_HEADER] {
     let mut out = [0; CHUNK_HEADER];
     out[..4].copy_from_slice(&CHUNK_MAGIC.to_be_bytes());
     out[4..6].copy_from_slice(&(if done { chunk::DONE } else { 0 }).to_be_bytes());
@@ -345,7 +345,7 @@ pub fn chunk_header(cookie: u64, kind: u16, done: bool, len: u32) -> [u8; CHUNK_
 /// Encodes the header of a chunk with `len` bytes of data from `offset` on; `len` is at most [`PAYLOAD_MAX`].
 /// `done` marks the reply's last chunk.
 #[must_use]
-pub fn data_chunk_header(cookie: u64, done: bool, offset: u64, len: u32) -> [u8; DATA_CHUNK_HEADER] {
+pub(crate) fn data_chunk_header(cookie: u64, done: bool, offset: u64, len: u32) -> [u8; DATA_CHUNK_HEADER] {
     let mut out = [0; DATA_CHUNK_HEADER];
     out[..CHUNK_HEADER].copy_from_slice(&chunk_header(
         cookie,
@@ -359,7 +359,7 @@ pub fn data_chunk_header(cookie: u64, done: bool, offset: u64, len: u32) -> [u8;
 
 /// Appends to `out` a chunk that reports the `len` bytes from `offset` on as zeros. `cookie` is the identifier of the
 /// request; `done` marks the reply's last chunk.
-pub fn put_hole_chunk(out: &mut Vec<u8>, cookie: u64, done: bool, offset: u64, len: u32) {
+pub(crate) fn put_hole_chunk(out: &mut Vec<u8>, cookie: u64, done: bool, offset: u64, len: u32) {
     out.extend_from_slice(&chunk_header(cookie, chunk::OFFSET_HOLE, done, 12));
     out.extend_from_slice(&offset.to_be_bytes());
     out.extend_from_slice(&len.to_be_bytes());
@@ -367,7 +367,7 @@ pub fn put_hole_chunk(out: &mut Vec<u8>, cookie: u64, done: bool, offset: u64, l
 
 /// Appends to `out` the last chunk of a failed reply: the error code, and a message for people, which is cut at the
 /// protocol's limit ([`STRING_MAX`]). `cookie` is the identifier of the request.
-pub fn put_error_chunk(out: &mut Vec<u8>, cookie: u64, error: Errno, message: &str) {
+pub(crate) fn put_error_chunk(out: &mut Vec<u8>, cookie: u64, error: Errno, message: &str) {
     // Sixteen bits hold the message's length, and the protocol allows less.
     let message = clip(message, STRING_MAX);
     let len: u16 = exact(message.len(), "it was cut to STRING_MAX");
@@ -379,7 +379,7 @@ pub fn put_error_chunk(out: &mut Vec<u8>, cookie: u64, error: Errno, message: &s
 
 /// Appends to `out` a reply to the option number `option`, with `data` as its data. `kind` is a type of the module
 /// [`option_reply`].
-pub fn put_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
+pub(crate) fn put_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
     out.extend_from_slice(&option.to_be_bytes());
     out.extend_from_slice(&kind.to_be_bytes());

@@ -169,7 +169,7 @@ pub fn errno_of(error: &Error) -> Errno {
 /// Returns the message that a client gets for an error of the disk. The error itself is only logged, because
 /// it names paths of this host and addresses of stores.
 #[must_use]
-pub fn message_of(error: &Error) -> &'static str {
+pub(crate) fn message_of(error: &Error) -> &'static str {
     match error.kind() {
         ErrorKind::ReadOnly => "the disk is read-only",
         ErrorKind::NoSpace => "there is no space left for what the disk takes",
@@ -182,7 +182,7 @@ pub fn message_of(error: &Error) -> &'static str {
 
 /// Appends to `out` the reply to the failed request with identifier `cookie`. `message` is sent only if `structured` is
 /// `true`, because simple replies have no message.
-pub fn put_error(out: &mut Vec<u8>, cookie: u64, structured: bool, errno: Errno, message: &str) {
+pub(crate) fn put_error(out: &mut Vec<u8>, cookie: u64, structured: bool, errno: Errno, message: &str) {
     if structured {
         put_error_chunk(out, cookie, errno, message);
     } else {
