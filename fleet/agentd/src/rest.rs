@@ -293,11 +293,11 @@ async fn trust(State(served): Shared, Body(spec): Body<TrustSpec>) -> ApiAnswer<
 /// The counts of this host as a tracker: `headstart train --counts` learns from them. Only over the Unix socket.
 #[utoipa::path(get, path = "/v1/counts",
     responses((status = 200, description = "All images of which disks were counted", body = Vec<CountedImage>),
-        (status = 404, description = "The agent is no tracker", body = Failure)))]
+        (status = 404, description = "The agent is not a tracker", body = Failure)))]
 async fn counts(State(served): Shared) -> ApiAnswer<Json<Vec<CountedImage>>> {
     let counts = served.swarm.as_ref().and_then(|swarm| swarm.counts());
     counts.map(Json).ok_or_else(|| {
-        let error = Error::new(ErrorKind::NotFound, "the agent is no tracker");
+        let error = Error::new(ErrorKind::NotFound, "the agent is not a tracker");
         Refusal(error.remedy("ask the one that was started with --tracker"))
     })
 }

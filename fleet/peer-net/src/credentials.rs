@@ -119,7 +119,7 @@ impl Credentials {
         let certificate = certificates(&dir.join(HOST))?;
         let key_path = dir.join(HOST_KEY);
         let key = PrivateKeyDer::from_pem_slice(&read(&key_path)?)
-            .map_err(|e| Error::corrupt("is no private key").caused_by(e).about(key_path.display()))?;
+            .map_err(|e| Error::corrupt("is not a private key").caused_by(e).about(key_path.display()))?;
         let first = certificate.first().map(|first| is_for(first, name));
         if first != Some(true) {
             return Err(Error::corrupt(format!("is not the certificate of `{name}`"))
@@ -201,11 +201,11 @@ fn check_together(
         let error = Error::corrupt(what).caused_by(e).about(dir.join(file).display());
         error.remedy("copy all files that `headstart swarm init` or `swarm add` made for this host")
     }
-    let verifier =
-        identity::verifier(authority).map_err(|e| wrong(dir, CA, "is no certificate of an authority", e))?;
+    let verifier = identity::verifier(authority)
+        .map_err(|e| wrong(dir, CA, "is not a certificate of an authority", e))?;
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let signing = provider.key_provider.load_private_key(key.clone_key());
-    let signing = signing.map_err(|e| wrong(dir, HOST_KEY, "is no key that can be used", e))?;
+    let signing = signing.map_err(|e| wrong(dir, HOST_KEY, "is not a key that can be used", e))?;
     let certified = CertifiedKey::new(certificate.to_vec(), Arc::clone(&signing));
     if let Err(e @ rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) = certified.keys_match() {
         return Err(wrong(dir, HOST_KEY, "is not the key of the certificate beside it", e));
@@ -261,8 +261,8 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let bytes = read(path)?;
     let certificates: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let certificates =
-        certificates.map_err(|e| Error::corrupt("is no certificate").caused_by(e).about(path.display()))?;
+    let certificates = certificates
+        .map_err(|e| Error::corrupt("is not a certificate").caused_by(e).about(path.display()))?;
     if certificates.is_empty() {
         return Err(Error::corrupt("has no certificate in it").about(path.display()));
     }

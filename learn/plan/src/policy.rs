@@ -181,7 +181,7 @@ pub fn by_name(name: &str) -> Result<Box<dyn Policy>> {
         "thinkahead" => Box::new(thinkahead::ThinkAhead::default()),
         "search" => Box::new(search::Search::default()),
         _ => {
-            return Err(Error::invalid(format!("`{}` is no policy", name.escape_debug()))
+            return Err(Error::invalid(format!("`{}` is not a policy", name.escape_debug()))
                 .remedy(format!("name one of {}", NAMES.join(", "))));
         }
     })

@@ -124,7 +124,7 @@ impl CreationRow {
         let time = NaiveDateTime::parse_from_str(&self.gmt_create, TIME_FORMAT);
         let seconds = time.map(|time| time.and_utc().timestamp()).ok();
         let created = seconds.and_then(|s| u64::try_from(s.checked_mul(MICROS)?).ok()).ok_or_else(|| {
-            Error::corrupt(format!("`{}` is no time of creation", self.gmt_create.escape_debug()))
+            Error::corrupt(format!("`{}` is not a time of creation", self.gmt_create.escape_debug()))
         })?;
         let labels =
             [(IMAGE_TYPE.to_owned(), self.image_type), (META_INFO.to_owned(), self.meta_info)].into();
@@ -151,7 +151,7 @@ impl CreationRow {
 /// [`ErrorKind::Corrupt`] if the size is not a number of bytes or the time is malformed.
 pub fn creation_of(mut column: impl FnMut(&str) -> Option<String>) -> Result<Creation> {
     let size = column("device_size").filter(|size| !size.is_empty()).map(|size| {
-        let bad = || Error::corrupt(format!("`{}` is no device_size in bytes", size.escape_debug()));
+        let bad = || Error::corrupt(format!("`{}` is not a device_size in bytes", size.escape_debug()));
         size.trim().parse().map_err(|_| bad())
     });
     let device_size = size.transpose()?.unwrap_or(0);
@@ -203,7 +203,7 @@ pub(crate) fn list(dir: &Path) -> Result<Listing> {
     let table = dir.join(CREATIONS);
     let bytes = read_bounded(&table, CSV_MAX).map_err(|e| e.about(table.display()))?;
     let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(&bytes[..]);
-    let headers = reader.byte_headers().map_err(|e| Error::corrupt("is no table").caused_by(e));
+    let headers = reader.byte_headers().map_err(|e| Error::corrupt("is not a table").caused_by(e));
     let headers = headers.map_err(|e| e.about(table.display()))?.clone();
     let mut listing = Listing::default();
     let mut listed = BTreeSet::new();
@@ -336,7 +336,7 @@ pub fn records(rows: &[NpyRow], created_us: u64) -> Result<Vec<Record>> {
 /// As [`records`], in the order of the table.
 pub(crate) fn unsorted_records(rows: &[NpyRow], created_us: u64) -> Result<Vec<Record>> {
     let record = |(number, row): (usize, &NpyRow)| {
-        let wrong = || Error::corrupt(format!("row {number} is no request: {row:?}"));
+        let wrong = || Error::corrupt(format!("row {number} is not a request: {row:?}"));
         let [op, offset, len, time] = row.map(|number| u64::try_from(number).ok());
         let op = match op {
             Some(0) => Op::Write,

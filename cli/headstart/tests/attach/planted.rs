@@ -225,7 +225,7 @@ fn a_file_of_process_numbers_is_this_users() {
     fs::remove_file(&file).unwrap();
     // A refused process leaves no file that it made.
     fs::write(scene.path("vm.json"), "{").unwrap();
-    refused(&scene, &format!("attach {words}"), &["vm.json", "is no record of a disk"]);
+    refused(&scene, &format!("attach {words}"), &["vm.json", "is not a record of a disk"]);
     assert!(!file.exists());
     fs::remove_file(scene.path("vm.json")).unwrap();
     if is_root() {

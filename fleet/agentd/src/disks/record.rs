@@ -45,7 +45,7 @@ impl Record {
     /// Replaces the record before this one atomically.
     pub(super) fn write(&self, dir: &Path) -> Result<()> {
         let text =
-            serde_json::to_vec_pretty(self).map_err(|e| Error::invalid("is no record").caused_by(e))?;
+            serde_json::to_vec_pretty(self).map_err(|e| Error::invalid("is not a record").caused_by(e))?;
         replace(&file(dir, &self.spec.name, "json"), &text, Readers::Owner)
     }
 
@@ -61,7 +61,7 @@ impl Record {
         let text =
             headstart_daemon::file::read(path, LEN_MAX)?.ok_or_else(|| about(Error::corrupt("is gone")))?;
         let mut record: Self = serde_json::from_slice(&text)
-            .map_err(|e| about(Error::corrupt("is no record of a disk").caused_by(e)))?;
+            .map_err(|e| about(Error::corrupt("is not a record of a disk").caused_by(e)))?;
         if record.version != VERSION {
             return Err(about(
                 Error::unsupported(format!("is a record of version {}", record.version))
@@ -97,7 +97,7 @@ impl Recorded {
         let Some(text) = headstart_daemon::file::read(&path, LEN_MAX)? else { return Ok(None) };
         serde_json::from_slice(&text)
             .map(Some)
-            .map_err(|e| Error::corrupt("is no record of a disk").caused_by(e).about(path.display()))
+            .map_err(|e| Error::corrupt("is not a record of a disk").caused_by(e).about(path.display()))
     }
 }
 

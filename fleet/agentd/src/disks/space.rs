@@ -48,7 +48,7 @@ pub struct DiskSpace {
 pub fn report_space(pid_file: &Path, spaces: &[DiskSpace]) -> Result<()> {
     let path = pid_file.with_extension(ENDING);
     let failed = |e| Error::io("cannot write", e).about(path.display());
-    let text = serde_json::to_vec(spaces).map_err(|e| Error::invalid("is no space").caused_by(e))?;
+    let text = serde_json::to_vec(spaces).map_err(|e| Error::invalid("is not a space").caused_by(e))?;
     // The file is not synced: after a power loss there is no such process.
     let new = pid_file.with_extension("space.new");
     let mut file = private::options().create(true).truncate(true).write(true).open(&new).map_err(failed)?;

@@ -151,7 +151,7 @@ pub(super) enum FromAgent {
 
 pub(super) fn frame(word: &impl Serialize) -> Result<Vec<u8>> {
     let bytes =
-        postcard::to_extend(word, vec![0; 4]).map_err(|e| Error::invalid("is no word").caused_by(e))?;
+        postcard::to_extend(word, vec![0; 4]).map_err(|e| Error::invalid("is not a word").caused_by(e))?;
     let mut bytes = bytes;
     let len = bytes.len() - 4;
     if len > WORD_MAX {

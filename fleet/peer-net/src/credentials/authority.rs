@@ -198,9 +198,9 @@ impl Authority {
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let key_path = dir.join(CA_KEY);
         let key = KeyPair::from_pem(&read_text(&key_path)?)
-            .map_err(|e| Error::corrupt("is no private key").caused_by(e).about(key_path.display()))?;
+            .map_err(|e| Error::corrupt("is not a private key").caused_by(e).about(key_path.display()))?;
         let path = dir.join(CA);
-        let no_authority = || Error::corrupt("is no certificate of an authority").about(path.display());
+        let no_authority = || Error::corrupt("is not a certificate of an authority").about(path.display());
         let certificate = certificates(&path)?.into_iter().next().ok_or_else(no_authority)?;
         let (_, parsed) = X509Certificate::from_der(&certificate).map_err(|e| no_authority().caused_by(e))?;
         if parsed.public_key().subject_public_key.data != key.public_key_raw() {

@@ -123,9 +123,9 @@ impl HostCertificate {
     /// Reads a certificate; nothing in it is verified.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if it is no certificate, or has no name.
+    /// [`headstart_block::ErrorKind::Corrupt`] if it is not a certificate, or has no name.
     pub(crate) fn parse(der: &CertificateDer<'_>) -> Result<Self> {
-        let nonsense = || Error::corrupt("is no certificate of a host");
+        let nonsense = || Error::corrupt("is not a certificate of a host");
         let (_, parsed) = X509Certificate::from_der(der).map_err(|e| nonsense().caused_by(e))?;
         let names = parsed.subject_alternative_name().map_err(|e| nonsense().caused_by(e))?;
         let names = names.as_ref().map(|names| names.value.general_names.as_slice()).unwrap_or_default();

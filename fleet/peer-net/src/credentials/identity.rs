@@ -125,13 +125,13 @@ impl Identity {
     /// [`ErrorKind::Corrupt`] if it is not such a certificate.
     pub(crate) fn verified(&self, der: &[u8], now: u64) -> Result<HostCertificate> {
         if der.len() > CERTIFICATE_MAX {
-            return Err(Error::corrupt("is no certificate of a host"));
+            return Err(Error::corrupt("is not a certificate of a host"));
         }
         let certificate = CertificateDer::from(der);
         let says = HostCertificate::parse(&certificate)?;
         let now = UnixTime::since_unix_epoch(Duration::from_secs(now));
         self.verifier.verify_client_cert(&certificate, &[], now).map_err(|e| {
-            Error::corrupt("is no certificate of the cluster's authority that is valid now").caused_by(e)
+            Error::corrupt("is not a certificate of the cluster's authority that is valid now").caused_by(e)
         })?;
         if is_for(&certificate, &says.name) {
             Ok(says)

@@ -50,7 +50,7 @@ impl SigningRequest {
     /// [`ErrorKind::Corrupt`] if the bytes are not a request or the signature does not verify,
     /// [`ErrorKind::Invalid`] if it does not name exactly one host, or its key is not a P-256 key.
     pub fn parse(der: &[u8]) -> Result<Self> {
-        let nonsense = || Error::corrupt("is no signing request");
+        let nonsense = || Error::corrupt("is not a signing request");
         if der.len() > REQUEST_MAX {
             return Err(nonsense());
         }
@@ -142,9 +142,9 @@ pub fn request(dir: &Path, name: &str) -> Result<MadeRequest> {
     let path = dir.join(HOST_KEY);
     let (key, made) = if path.exists() {
         let key = KeyPair::from_pem(&read_text(&path)?)
-            .map_err(|e| Error::corrupt("is no private key").caused_by(e).about(path.display()))?;
+            .map_err(|e| Error::corrupt("is not a private key").caused_by(e).about(path.display()))?;
         if key.algorithm() != &PKCS_ECDSA_P256_SHA256 {
-            return Err(Error::invalid("is no key of P-256")
+            return Err(Error::invalid("is not a key of P-256")
                 .about(path.display())
                 .remedy("name another directory: a key is made in it"));
         }

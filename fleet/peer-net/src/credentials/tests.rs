@@ -59,7 +59,7 @@ fn credentials_that_do_not_match_are_named() {
     assert!(why.contains("host.pem: is not a certificate of the authority"), "{why}");
     std::fs::write(mixed.join(CA), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
     let why = Credentials::load(&mixed, "a").err().map(|e| e.to_string()).unwrap();
-    assert!(why.contains("ca.pem: is no certificate of an authority"), "{why}");
+    assert!(why.contains("ca.pem: is not a certificate of an authority"), "{why}");
 }
 
 #[test]

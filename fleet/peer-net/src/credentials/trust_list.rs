@@ -116,9 +116,9 @@ impl TrustList {
                 return Err(Error::unsupported("a trust list of another version")
                     .remedy("run the same version of headstart on all hosts"));
             }
-            return Err(Error::corrupt("is no trust list"));
+            return Err(Error::corrupt("is not a trust list"));
         };
-        let nonsense = |e: postcard::Error| Error::corrupt("is no trust list").caused_by(e);
+        let nonsense = |e: postcard::Error| Error::corrupt("is not a trust list").caused_by(e);
         let signed: Signed = postcard::from_bytes(rest).map_err(nonsense)?;
         let message = [HEAD, &signed.content].concat();
         if !authorities.iter().any(|authority| is_signed_by(authority, &message, &signed.signature)) {
@@ -126,7 +126,7 @@ impl TrustList {
         }
         let list: Self = postcard::from_bytes(&signed.content).map_err(nonsense)?;
         let is_sorted = list.revoked.is_sorted_by(|a, b| a.name < b.name);
-        if is_sorted { Ok(list) } else { Err(Error::corrupt("is no trust list")) }
+        if is_sorted { Ok(list) } else { Err(Error::corrupt("is not a trust list")) }
     }
 }
 

@@ -80,7 +80,7 @@ impl RemoteCommand {
 
     /// Parses a command from received bytes.
     pub(crate) fn decode(body: &[u8]) -> Result<Self> {
-        let nonsense = || Error::corrupt("is no order");
+        let nonsense = || Error::corrupt("is not an order");
         let (command, rest): (Self, _) =
             postcard::take_from_bytes(body).map_err(|e| nonsense().caused_by(e))?;
         let fits = match &command {
@@ -98,7 +98,7 @@ impl RemoteCommand {
     /// [`ErrorKind::Invalid`] if the result is longer than [`MESSAGE_MAX`] bytes.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let bytes = postcard::to_extend(self, Vec::new());
-        let bytes = bytes.map_err(|e| Error::invalid("is no order").caused_by(e))?;
+        let bytes = bytes.map_err(|e| Error::invalid("is not an order").caused_by(e))?;
         if bytes.len() > MESSAGE_MAX {
             let error =
                 Error::invalid(format!("{} bytes to be told to a host, of {MESSAGE_MAX}", bytes.len()));

@@ -17,10 +17,10 @@ pub(crate) struct Arguments {
     #[arg(long, short, value_name = "DIR")]
     output: PathBuf,
     /// The number of images
-    #[arg(long, default_value_t = SynthesisSettings::default().images, value_name = "N")]
+    #[arg(long, default_value_t = SynthesisSettings::default().images, value_name = "N", value_parser = number)]
     images: usize,
     /// The approximate number of traces; at least one of each image
-    #[arg(long, default_value_t = SynthesisSettings::default().traces, value_name = "N")]
+    #[arg(long, default_value_t = SynthesisSettings::default().traces, value_name = "N", value_parser = number)]
     traces: usize,
     /// The seed: the same one gives the same bytes
     #[arg(long, default_value_t = SynthesisSettings::default().seed, value_name = "N")]
@@ -37,6 +37,14 @@ pub(crate) struct Arguments {
     /// Share of the boots that are cut off or scan the disk
     #[arg(long, default_value_t = SynthesisSettings::default().outliers, value_name = "SHARE")]
     outliers: f64,
+}
+
+/// The most images, and the most traces: all are planned in memory.
+const NUMBER_MAX: usize = 1_000_000;
+
+fn number(text: &str) -> std::result::Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number <= NUMBER_MAX);
+    number.ok_or_else(|| format!("give a number up to {NUMBER_MAX}"))
 }
 
 #[derive(Clone, Copy, ValueEnum)]

@@ -108,7 +108,7 @@ fn check_records(trace: &Trace, limits: &DataSetLimits) -> Result<(), Fault> {
     match past {
         Some(record) => {
             let range = record.range;
-            Err(fault(SkipReason::PastDisk, format!("has a request for {range:?} of a disk of {size} bytes")))
+            Err(fault(SkipReason::PastDisk, format!("has a request for {range} of a disk of {size} bytes")))
         }
         None => Ok(()),
     }

@@ -57,7 +57,7 @@ impl SkipReason {
             Self::Unreadable => "not given out by the operating system",
             Self::Empty => "without requests",
             Self::Time => "with a time before 1970 or long after the creation",
-            Self::NoRequest => "with a row that is no request",
+            Self::NoRequest => "with a row that is not a request",
             Self::PastDisk => "with a request past the end of the disk",
             Self::Unsorted => "not in the order of time: sorted",
         }

@@ -50,10 +50,10 @@ pub(crate) struct Harvest {
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(0..=100))]
     history: u32,
     /// Servers with unsold storage [default: in proportion]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     servers: Option<u32>,
     /// Requests of harvest VMs in all [default: in proportion]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=10_000_000))]
     requests: Option<u32>,
     /// The mean share of its bandwidth that a regular VM uses, in percent: 9.2 in the paper's figure 1, 22 in figure 16
     #[arg(long, value_name = "PERCENT", default_value_t = 9.2)]
