@@ -11,7 +11,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// The result of every fallible operation of headstart: a value, or an [`Error`].
+/// A value, or headstart's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The kind of an [`Error`], chosen by the action that a caller can take.

@@ -240,8 +240,8 @@ impl CachedBlob {
         !self.is_plain() || self.files.get().is_some_and(Files::is_proven)
     }
 
-    /// Returns `true` if the cache accepts no more bytes of the blob: it has no hash tree, and the complete
-    /// blob did not match its digest too many times.
+    /// Returns `true` if the cache accepts no more bytes of the blob in this process. That happens only to a blob
+    /// without a hash tree, after its bytes, once complete, did not match its digest several times in a row.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.refusal().is_some()

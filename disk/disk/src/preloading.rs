@@ -12,8 +12,8 @@
 //!
 //! Reads write the slices that they touch into [`Accesses`]. Every [`TICK`], a task gives the pilot the new slices, the
 //! pull engine's estimate of the link, and its position in the plan. If the pilot chooses another plan, the task gives
-//! that plan to the engine. So preloading costs a read one load and, if the read is the first to touch a slice, three
-//! writes of a word.
+//! that plan to the engine. The reads themselves do hardly any work for this: each loads one word from memory, and a
+//! read that is the first to touch a slice also writes three words.
 //!
 //! # The link
 //!

@@ -326,8 +326,9 @@ pub fn decode_refusal(body: &[u8]) -> Result<String> {
     Ok(why.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
 }
 
-/// Appends a frame, header and body, to `out`. `a` and `b` are the fields of the header. The length of `body` is not
-/// checked: the caller must keep to the range of the kind.
+/// Appends a frame, header and body, to `out`. `a` and `b` are the fields of the header. The caller must see to it that
+/// the length of `body` is one that the kind allows; this is not checked. A receiver ends the connection at a frame
+/// whose body is too long or too short: see the table of the module.
 pub fn push_frame(out: &mut Vec<u8>, kind: FrameKind, a: u32, b: u32, body: &[u8]) {
     out.extend_from_slice(&Header { kind, len: body.len(), a, b }.encode());
     out.extend_from_slice(body);

@@ -1,8 +1,9 @@
-//! The budget of a disk's traces: a pure state machine on given times.
+//! The budget of a disk's traces: limits the number of traces that the boots of one disk leave in any hour. It reads no
+//! clock; the caller passes the times in.
 //!
 //! A guest decides when a boot begins: it reads the boot sector after a pause. Without a budget, one guest could fill
-//! the trace directory, drive out the traces of other disks, and outvote them in learning. A guest that does not try
-//! this starts again a few times an hour at most.
+//! the trace directory, drive out the traces of other disks, and outvote them in learning. An honest guest boots a few
+//! times an hour at most, so the budget does not affect it.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -38,7 +38,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-/// The maximum number of traces that a thread has read and the caller has not taken yet.
+/// The length of the queue between a thread that reads traces and the caller. A thread whose queue is full holds one
+/// more trace.
 pub const AHEAD: usize = 4;
 
 /// The limits on a data set.

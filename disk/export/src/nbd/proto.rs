@@ -72,7 +72,7 @@ pub mod option {
     pub const STRUCTURED_REPLY: u32 = 8;
     /// List the metadata contexts (kinds of block status) of an export.
     pub const LIST_META_CONTEXT: u32 = 9;
-    /// Choose the metadata contexts that block status reports.
+    /// Choose the metadata contexts (kinds of block status) that replies to a request for the block status report.
     pub const SET_META_CONTEXT: u32 = 10;
 }
 

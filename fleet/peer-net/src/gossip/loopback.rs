@@ -9,11 +9,12 @@
 //!
 //! * A datagram here always is a message that asks, in version 1 of the library's messages, in which entries take the
 //!   least room: those of two datagrams in version 0, which hosts exchange, have room in one.
-//! * Each message has two sockets of its own, for the moment that it takes. So none is late or taken for another, and an
-//!   empty socket of any size has room for it.
-//! * The library unpacks a datagram before its sender can be compared. So that no other process of this host can have it
-//!   unpack one, each socket has an address of its own in 127.0.0.0/8, drawn from 16 million: a stranger would have to
-//!   guess address and port within the moment. What comes from any address but that of the other socket does not count.
+//! * Each message has two sockets of its own, for the moment that it takes. So none is late or taken for another, and
+//!   an empty socket of any size has room for it.
+//! * The library unpacks a datagram before its sender can be compared. So that no other process of this host can have
+//!   it unpack one, each socket has an address of its own in 127.0.0.0/8, drawn from 16 million: a stranger would have
+//!   to guess address and port within the moment. What comes from any address but that of the other socket does not
+//!   count.
 //! * Changes need none of this, because the library shows their coding.
 
 use super::blocks;
@@ -61,8 +62,8 @@ const NOT_CARRIED: &str =
     "the gossip library's messages go over this host's loopback interface, which does not carry them";
 
 /// An operator's remedy for that.
-pub(super) const REMEDY: &str = "see that `lo` is up and has 127.0.0.0/8, that no firewall rule drops UDP there, and that no process holds all UDP \
-     ports (ss -ulnp)";
+pub(super) const REMEDY: &str = "see that `lo` is up and has 127.0.0.0/8, that no firewall rule drops UDP there, and that \
+     no process holds all UDP ports (ss -ulnp)";
 
 /// A message of this host, in its parts.
 #[derive(Debug, PartialEq, Eq)]

@@ -117,7 +117,11 @@ pub struct Deviations {
     pub first_time: Distribution,
 }
 
-/// Jaccard's index, 0 to 1, of the blocks of two images, by the metadata that the images share.
+/// The similarity of the blocks that boots of two images read, by the metadata that the images share: Jaccard's index
+/// (common blocks divided by all blocks, 0 to 1) of one typical trace of each image, the one with the median number of
+/// blocks. Images without a family are left out.
+///
+/// The configuration of an image is its label `meta_info`; if it has no such label, the options of the attach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct SimilarityTiers {
     /// The index of pairs of images with the same family, but not the same user.
