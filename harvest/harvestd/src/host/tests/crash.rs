@@ -221,7 +221,19 @@ pub(super) enum End {
 /// The life of a host.
 pub(super) type Life = fn(&Arc<Host>, &mut Model) -> Result<()>;
 
+/// Prints the point of the crash if the test fails.
+struct CrashPoint(u64);
+
+impl Drop for CrashPoint {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = writeln!(std::io::stderr(), "this was the crash at point {}", self.0);
+        }
+    }
+}
+
 fn crash_at(point: u64, end: End, faults: FlashFaults, live: Life) -> bool {
+    let _point = CrashPoint(point);
     let mut machine = Machine::new(SMALL, faults);
     let (fuse, mut model) = (Fuse::of(point), Model::default());
     let lived = machine.start(&fuse).and_then(|host| live(&host, &mut model));
