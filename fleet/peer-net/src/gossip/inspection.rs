@@ -230,7 +230,7 @@ pub(super) mod tests {
         assert_eq!(Inspection::of(&wrong, &host(0)), None, "the name is no text");
         let named = |len: usize| {
             let rest = &entries[4..];
-            [&(len as u16).to_le_bytes()[..], &vec![b'h'; len], rest].concat()
+            [&u16::try_from(len).unwrap().to_le_bytes()[..], &vec![b'h'; len], rest].concat()
         };
         assert_eq!((count(&named(NAME_MAX)), count(&named(NAME_MAX + 1))), (Some(500), None));
         let many = entries.repeat(132);

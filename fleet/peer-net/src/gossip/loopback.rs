@@ -62,8 +62,8 @@ const NOT_CARRIED: &str =
     "the gossip library's messages go over this host's loopback interface, which does not carry them";
 
 /// An operator's remedy for that.
-pub(super) const REMEDY: &str = "see that `lo` is up and has 127.0.0.0/8, that no firewall rule drops UDP there, and that \
-     no process holds all UDP ports (ss -ulnp)";
+pub(super) const REMEDY: &str = "see that `lo` is up and has 127.0.0.0/8, that no firewall rule drops UDP there, \
+     and that no process holds all UDP ports (ss -ulnp)";
 
 /// A message of this host, in its parts.
 #[derive(Debug, PartialEq, Eq)]

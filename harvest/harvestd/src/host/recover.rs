@@ -81,8 +81,8 @@ impl Host {
     ///
     /// # Errors
     /// Conflict if another process has the host open, if the flash is another host's or of another size, if a new
-    /// directory has other files, or if the flash has data and may not be erased; Invalid if new flash has no size, or a
-    /// size out of range; Corrupt if the journal is damaged; errors of the operating system.
+    /// directory has other files, or if the flash has data and may not be erased; Invalid if new flash has no size,
+    /// or a size out of range; Corrupt if the journal is damaged; errors of the operating system.
     #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
     pub fn open(options: Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let dir = &options.dir;
