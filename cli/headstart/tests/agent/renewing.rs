@@ -215,7 +215,7 @@ fn a_host_is_added_by_its_request_and_its_key_is_nowhere_else() {
     let add = "swarm add ~/cluster";
     scene.fails(&format!("{add} node5 --request ~/node4/request.pem"), &["of `node4`, not of `node5`"]);
     scene.fails(&format!("{add} node4 --request ~/none.pem"), &["none.pem", "no such file"]);
-    scene.fails(&format!("{add} node4 --request ~/cluster/ca.pem"), &["ca.pem", "no signing request"]);
+    scene.fails(&format!("{add} node4 --request ~/cluster/ca.pem"), &["ca.pem", "not a signing request"]);
     let said = scene.ok(&format!("{add} node4 --request ~/node4/request.pem --root --days 7")).stdout;
     assert!(said.starts_with("node4 (root): added, until 2") && said.contains("secret"), "{said}");
     assert_eq!(scene.names("cluster/hosts/node4"), ["ca.pem", "gossip.key", "host.pem"]);

@@ -118,7 +118,7 @@ fn reads_of_a_disk_are_preloaded_by_a_disk_of_another_host() {
     assert_eq!(asked, counted_by("t/tracker"));
     scene.fails(
         &format!("train --counts ~/b/agent.sock --image {} -o ~/p", web.image()),
-        &["no tracker", "--tracker"],
+        &["not a tracker", "--tracker"],
     );
     let words = format!("train --counts ~/t/tracker --image {} --learned ~/learned -o ~/plans", web.image());
     let report = scene.json(&words);
