@@ -1,8 +1,8 @@
 //! The orders from one host to another to fetch ahead of need, and their outcomes.
 //!
 //! An order concerns two hosts of the cluster. The state machine does not see it, so it does not change the sources of
-//! chunks. An order contains the root of the blob's hash tree, by which its receiver checks the fetched bytes; whoever
-//! knows that root may read the blob. An agent without a pin manager carries out no orders.
+//! chunks. An order contains the root of the blob's hash tree, by which its receiver checks the fetched bytes; a host
+//! that knows that root may read the blob. An agent without a pin manager carries out no orders.
 //!
 //! # Permitted orders
 //!
