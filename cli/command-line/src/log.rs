@@ -111,11 +111,12 @@ impl Bounded {
     }
 }
 
-/// The budgets of each place in the code, if warnings are limited.
+/// The budget of each place in the code, if warnings and errors are limited.
 static LIMITED: OnceLock<Mutex<HashMap<Identifier, Budget>>> = OnceLock::new();
 
-/// Limits warnings from now on, for commands that serve: each statement in the code that warns may print 100 at once
-/// and one more every 3 seconds. The others are left out; the next one that is printed has their number.
+/// Limits the warnings and errors in the log from now on, for commands that serve: each statement in the code that logs
+/// a warning or an error may print 100 of them at once, and one more every 3 seconds. The others are left out; the next
+/// message that the statement prints has their number.
 pub fn limit() {
     LIMITED.get_or_init(Mutex::default);
 }

@@ -89,8 +89,8 @@ impl StoreArgs {
         Ok(Some(url.into()))
     }
 
-    /// Runs `work` with access to stores by these options, for a command that ends: its requests end when the user
-    /// wants to stop.
+    /// Runs `work` with access to stores by these options, for a command that ends by itself: requests to stores are
+    /// cancelled when the user asks the command to stop.
     ///
     /// # Errors
     /// As [`StoreArgs::settings`]; if threads cannot be started; the errors of `work`.

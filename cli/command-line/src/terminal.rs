@@ -197,8 +197,8 @@ impl Terminal {
         self.stop.ask();
     }
 
-    /// Marks this command as one that serves others: after a request to stop it is not ended by force,
-    /// however long it takes. Also limits warnings in the log.
+    /// Marks this command as one that serves others: after a request to stop it is not ended by force, however long it
+    /// takes. Also limits warnings and errors in the log.
     pub fn serves(&self) {
         crate::log::limit();
         self.stop.serves.store(true, Ordering::Relaxed);

@@ -18,7 +18,7 @@ pub enum ObjectiveName {
 }
 
 impl ObjectiveName {
-    /// Returns the objective of training for a link with this round trip; it is ignored if hits are counted.
+    /// Returns the objective of training for a link with this round trip. For `Hits` the round trip is ignored.
     #[must_use]
     pub fn objective(self, round_trip: Duration) -> Objective {
         match self {

@@ -29,13 +29,15 @@ pub enum Upper {
     },
 }
 
-/// Publishes a new image, `target`: the layers of `base`, and on top of them a new layer with the data of
-/// `upper`. A writable directory records its base image; `None` as `base` then means the recorded one. For a
-/// pair of files, `None` means an image without a base.
+/// Publishes a new image under the tag `target`, which must be in a local directory: the layers of `base`, and on top
+/// of them a new layer with the data of `upper`. `base` must be in a local directory, too. `None` as `base` means, for
+/// a writable directory, the base that it records; if it records none, and for a pair of files, the image has no base.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Conflict`] if a writable directory is in use or is based on another image;
-/// errors of reading the layers or writing to the store. The store is then as it was.
+/// [`headstart_block::ErrorKind::Unsupported`] if `target` or the base is in a remote store;
+/// [`headstart_block::ErrorKind::Invalid`] if `target` has a digest in place of a tag, or the base has the most layers
+/// that an image can have; errors of reading the layers or writing to the store. The store is then as it was.
 pub fn commit(
     upper: &Upper,
     base: Option<&Reference>,
@@ -130,10 +132,13 @@ impl Write for Watched<'_> {
     }
 }
 
-/// Publishes a new image, `target`, whose only layer holds the whole disk of `source`.
+/// Publishes a new image under the tag `target`. Its only layer holds the whole disk of the image `source`. Both must
+/// be in local directories.
 ///
 /// # Errors
-/// As [`commit`].
+/// [`headstart_block::ErrorKind::Unsupported`] if `source` or `target` is in a remote store;
+/// [`headstart_block::ErrorKind::Invalid`] if `target` has a digest in place of a tag; errors of reading the image or
+/// writing to the store. The store is then as it was.
 pub fn flatten(
     source: &Reference,
     target: &Reference,

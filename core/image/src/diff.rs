@@ -34,11 +34,12 @@ impl Difference {
     }
 }
 
-/// Compares the disks of two images byte for byte. Ranges that both images' indexes record as zeros are not
-/// read.
+/// Compares the disks of two images byte for byte. Both images must be in local directories. Ranges that both images'
+/// indexes record as zeros are not read.
 ///
 /// # Errors
-/// Errors of opening or reading the images.
+/// `Unsupported` if an image is in a remote store; `Cancelled` if the user wants to stop; errors of opening or reading
+/// the images.
 pub fn diff(a: &Reference, b: &Reference, progress: &dyn Progress) -> Result<Difference> {
     let (a, b) = (OpenImage::open(a)?.into_disk(), OpenImage::open(b)?.into_disk());
     let sizes = [a.size(), b.size()];

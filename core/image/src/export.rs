@@ -33,7 +33,8 @@ pub struct ExportReport {
 /// than raw on a block device; [`headstart_block::ErrorKind::Denied`] if the path leads through a symbolic
 /// link that belongs to neither root nor this user; errors of reading or writing;
 /// [`headstart_block::ErrorKind::Cancelled`] if the user wants to stop. After an error, a file that was at
-/// `path` before is unchanged; a block device may be written in part.
+/// `path` before is unchanged, unless only the last step failed, the syncing of its directory: the new file is then at
+/// `path`. A block device may be written in part.
 pub fn export_disk(
     disk: &dyn BlockDevice,
     path: &Path,

@@ -10,14 +10,17 @@ use crate::reference::Reference;
 use headstart_block::{BlockDevice, Result};
 use headstart_lsmt::LayerWriter;
 
-/// Imports the disk image `file` as the new image `target`. Without `base`, the new layer holds all data of
-/// the disk; with `base`, it holds only the data that differs from that image, and is placed on top of its
-/// layers. Also returns the format that the file was found to have.
+/// Imports the disk image `file`, and publishes it as a new image under the tag `target`. Without `base`, the new layer
+/// holds all data of the disk. With `base`, the new layer holds only the data that differs from that image, and is
+/// placed on top of the base's layers. `target` and `base` must be in local directories. Also returns the format that
+/// the file was found to have.
 ///
 /// The same disk, base and packing give the same digest, whatever the number of threads.
 ///
 /// # Errors
-/// Errors of reading the disk, opening the base or writing to the store. The store is then as it was.
+/// `Unsupported` if `target` or `base` is in a remote store; `Invalid` if `target` has a digest in place of a tag, or
+/// if `base` has the most layers that an image can have; errors of reading the disk, opening the base or writing to the
+/// store. The store is then as it was.
 pub fn import_disk(
     file: &DiskFile,
     base: Option<&Reference>,

@@ -12,7 +12,8 @@ use headstart_block::{Digest, Error, Result};
 use headstart_lsmt::writable::{BASE_DIR, WritableDisk};
 use std::path::{Path, PathBuf};
 
-/// Returns the tag of the only image in a writable directory's own copy of its base image.
+/// Returns the tag that the image has in a writable directory's own copy of its base image: always `base`, which is
+/// also the name of the copy's directory. Nothing is read.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Invalid`] if the fixed name of the copy's directory is not a valid tag,

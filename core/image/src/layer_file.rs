@@ -35,8 +35,8 @@ impl LayerFile {
     }
 
     /// Reads and decompresses every frame of a compressed layer, and checks the frames' checksums if there are
-    /// any. Returns `true` if there are; `false` means that damage may not have been detected. An uncompressed
-    /// layer is not read, and gives `false`.
+    /// any. Returns `true` if the frames have checksums, and `false` if they have none: damage may then not have been
+    /// detected. An uncompressed layer is not read, and gives `false`.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if a frame is damaged, and `Cancelled` if the user wants to

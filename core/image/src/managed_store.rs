@@ -32,8 +32,9 @@ pub struct LeaseFilter {
     pub image: Option<Digest>,
     /// The hostname of the host on which the holder of the lease is.
     pub host: Option<String>,
-    /// The path of the writable directory that holds the lease. The path as given is compared, because the directory
-    /// may be on another host, and so is the path without symbolic links on this host.
+    /// The path of the writable directory that holds the lease. A lease is selected if its path is this one exactly as
+    /// given, or the absolute path without symbolic links to which this one leads on this host. The first comparison is
+    /// for directories on other hosts.
     pub writable: Option<PathBuf>,
     /// The id of the lease, which is its name in the store. Only the id selects a damaged lease, because nothing else
     /// is known of it.

@@ -4,12 +4,12 @@ use headstart_block::{Error, Result};
 use headstart_store::Reference;
 use std::str::FromStr;
 
-/// An image together with a name, which the user writes as `NAME=REFERENCE` or leaves out. For an image that is
-/// attached, the name is that of its export; for recorded boots, that of the boots.
+/// An image together with an optional name: the user writes `NAME=REFERENCE`, or the reference alone. An image that is
+/// attached gives this name to its export. An image whose boots were recorded gives it to these boots.
 #[derive(Clone, Debug)]
 pub struct NamedImage {
     /// The name of the export (by which clients request the disk) or of the recorded boots: up to 64 ASCII letters,
-    /// digits, `-`, `_` and `.`. Empty if the user gave none.
+    /// digits, `-`, `_` and `.`, not beginning with `.`. Empty if the user gave none.
     pub name: String,
     /// The reference of the image: its store and its tag or digest.
     pub reference: Reference,

@@ -51,9 +51,9 @@ impl OpenImage {
         Self::of(&store, reference, image)
     }
 
-    /// Opens the image whose manifest is already known, in the store that `reference` names. `digest` and
-    /// `manifest` are the digest and the bytes of the manifest. The image's tag is not looked up, so it may
-    /// name another image by now.
+    /// Opens the image whose manifest is already known, in the store that `reference` names, which must be a local
+    /// directory. `digest` and `manifest` are the digest and the bytes of the manifest. The tag in `reference` is not
+    /// looked up, so it may name another image by now.
     ///
     /// # Errors
     /// As [`OpenImage::open`]; [`headstart_block::ErrorKind::Corrupt`] if `manifest` is not a valid manifest.

@@ -12,9 +12,9 @@ const END_MAX: u64 = 16 << 20;
 
 /// Returns the parts of a blob that opening its layer most likely reads: its first [`HEAD`] bytes, and its
 /// end. `len` is the length of the blob in bytes. `index_offset` is the offset at which the end part starts,
-/// as the manifest gives it ([`ImageLayer::index_offset`](crate::manifest::ImageLayer::index_offset)); `None` if the
-/// manifest does not, and the length of the end is then estimated from `len`. The ranges ascend and do not
-/// overlap. A short blob gives a single range, the whole blob.
+/// as the manifest gives it ([`ImageLayer::index_offset`](crate::manifest::ImageLayer::index_offset)). If
+/// `index_offset` is `None`, is not within the blob, or gives an end of more than 16 MiB, the length of the end is
+/// estimated from `len`. The ranges ascend and do not overlap. A short blob gives a single range, the whole blob.
 #[must_use]
 pub fn opening_ranges(len: u64, index_offset: Option<u64>) -> Vec<ByteRange> {
     let end = match index_offset {

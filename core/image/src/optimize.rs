@@ -133,7 +133,8 @@ pub struct OptimizeReport {
 /// stored in the order of a preload plan, so that it can be preloaded with few requests.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] if the first plan lists nothing for which the image has data;
+/// [`headstart_block::ErrorKind::Invalid`] if the first plan lists nothing for which the image has data, if there is no
+/// plan, or if the target has a digest in place of a tag;
 /// [`headstart_block::ErrorKind::Cancelled`] if the user wants to stop; errors of the stores. No image is
 /// published then, but a store that is not a directory may keep some unused blobs.
 pub fn optimize(

@@ -99,10 +99,10 @@ impl ImageStore {
         Ok(Self { layout: LayoutDir::create_or_open(root)? })
     }
 
-    /// Opens the store that `reference` names and finds the image in it.
+    /// Opens the store that `reference` names, which must be a local directory, and finds the image in it.
     ///
     /// # Errors
-    /// As [`ImageStore::open`] and [`ImageStore::resolve`].
+    /// As [`ImageStore::open`] and [`ImageStore::resolve`]; [`ErrorKind::Unsupported`] if the store is remote.
     pub fn open_image(reference: &Reference) -> Result<(Self, Image)> {
         let store = Self::open(reference.directory()?)?;
         let image = store.resolve(&reference.selector)?;
@@ -187,8 +187,8 @@ impl ImageStore {
         self.image(ours, depth + 1)
     }
 
-    /// Returns all entries of the store's index in their order, except for the lists of artifacts that belong
-    /// to images.
+    /// Returns the entries of the store's index in their order. Left out are the lists of artifacts that belong to
+    /// images, and entries whose digest is missing or is not a sha256 digest.
     ///
     /// # Errors
     /// Errors of reading the index. An image that cannot be used is not an error of this call; its entry
@@ -269,7 +269,8 @@ impl ImageStore {
     /// the tag loses it.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is no such image.
+    /// [`ErrorKind::NotFound`] if there is no such image; [`ErrorKind::Conflict`] if another process holds the store's
+    /// lock for too long; errors of reading the document and of writing the index.
     pub fn tag(&self, digest: &Digest, tag: &Tag) -> Result<()> {
         let _lock = self.layout.lock()?;
         let bytes = self.read_document(digest)?;

@@ -11,8 +11,9 @@ use std::io::{self, IoSliceMut};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A blob whose bytes are checked against its hash tree when they are read. Each 16 KiB group is checked
-/// once.
+/// A blob whose bytes are checked against its hash tree when they are read. A read fails with
+/// [`headstart_block::ErrorKind::Corrupt`] if it needs bytes of a 16 KiB group that does not match the tree. A group
+/// that was found right is not checked again.
 pub struct VerifiedBlob<B = FileSource> {
     blob: B,
     /// The name for messages.

@@ -67,12 +67,12 @@ impl Verdict {
     }
 }
 
-/// Checks the image that `reference` names, to the given depth. All layers are checked even if one is
-/// damaged.
+/// Checks the image that `reference` names, which must be in a local directory, to the given depth. All layers are
+/// checked even if one is damaged.
 ///
 /// # Errors
-/// Errors if the image cannot be found, its manifest is damaged, or the user wants to stop. Errors in its
-/// blobs are returned in the [`Verdict`].
+/// `Unsupported` if the image is in a remote store; errors if the image cannot be found, its manifest is damaged, or
+/// the user wants to stop. Errors in its blobs are returned in the [`Verdict`].
 pub fn verify(reference: &Reference, depth: Depth, progress: &dyn Progress) -> Result<Verdict> {
     let (store, image) = ImageStore::open_image(reference)?;
     let spool = (depth == Depth::Deep).then(|| store.root());

@@ -139,7 +139,8 @@ impl RateLimit {
         }))
     }
 
-    /// Returns the current rate in bytes a second; `None` if there is no limit.
+    /// Returns the current rate in bytes a second. `None` if the limit is in a file that several processes share, and
+    /// that file states no rate or cannot be read: reads are then not limited.
     #[must_use]
     pub fn rate(&self) -> Option<u64> {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a u64")]

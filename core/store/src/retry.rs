@@ -12,9 +12,9 @@
 //! * A fault in a server's configuration ([`is_lasting`](headstart_block::Error::is_lasting): no ranges, a
 //!   certificate of an unknown authority) is tried again for a moment only (`LASTING`): a balancer may have sent
 //!   one request to the wrong server.
-//! * A caller that has a manifest already asks again only for a short time (`AGAIN_LIMIT`). Then the last refusal that
-//!   the store sent is returned, if there was one, even if later tries got no answer: a store that says "too many
-//!   requests" and then nothing counts as reached.
+//! * If the caller has the manifest already and only asks for a newer one, all tries together end after a short time
+//!   (`AGAIN_LIMIT`). Then the last refusal that the store sent is returned, if there was one, even if later tries got
+//!   no answer: a store that says "too many requests" and then nothing counts as reached.
 //! * If the store does not have a blob that a manifest names, the read is tried twice more within a second
 //!   (`ABSENT_PAUSES`), because registries and mirrors of several places may show a manifest before its blobs. If the
 //!   blob stays missing, the error is [`ErrorKind::NotFound`], which is not tried again. A missing length or manifest

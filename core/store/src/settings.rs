@@ -1,5 +1,5 @@
-//! The settings of access to stores. They are plain values, except for the rate limits and the request to stop, which
-//! all users of a value share.
+//! The settings of access to stores. They are plain values, except for the rate limits and the request to stop: clones
+//! of [`StoreSettings`] share these.
 
 use crate::limit::RateLimit;
 use crate::redact::redact;
@@ -100,8 +100,8 @@ impl StoreSettings {
         Self { mirrors: Vec::new(), ..self.clone() }
     }
 
-    /// Returns the duration that the warning about a silent store states as the limit of each answer, which
-    /// is [`StoreSettings::first_byte_timeout`]. `None` if no such warning is to be given.
+    /// Returns [`StoreSettings::first_byte_timeout`], for the warning about a store that does not answer: it states
+    /// this duration as the time limit of each answer. `None` if no such warning is to be given.
     #[must_use]
     pub fn silence_limit(&self) -> Option<Duration> {
         self.warn_of_silence.then_some(self.first_byte_timeout)

@@ -58,9 +58,9 @@ pub trait Store: Send + Sync {
     /// Checks that the store can be reached and accepts the credentials.
     async fn check(&self) -> Result<()>;
 
-    /// Returns the digest and the bytes of an image's manifest, checked against the digest. For an index of
-    /// several platforms' images, the manifest of the one for Linux on amd64. At most
-    /// [`MAX_MANIFEST_SIZE`](crate::MAX_MANIFEST_SIZE) bytes.
+    /// Returns the digest and the bytes of an image's manifest, checked against the digest. If `selector` selects an
+    /// index of several platforms' images, returns the manifest of the image for Linux on amd64. A manifest of more
+    /// than [`MAX_MANIFEST_SIZE`](crate::MAX_MANIFEST_SIZE) bytes is an error.
     async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)>;
 
     /// Returns the manifest that `selector` now selects; `None` if it is still the one with the digest
@@ -174,7 +174,7 @@ pub trait Store: Send + Sync {
     }
 
     /// Returns the artifacts of one type that belong to the manifest `subject`, in no particular order; empty
-    /// if there are none. The store's list is not checked, and artifacts in it may be missing.
+    /// if there are none. The store's list is not checked: the store may lack an artifact that the list names.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if the list is not valid.

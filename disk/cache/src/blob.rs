@@ -199,9 +199,10 @@ impl CachedBlob {
         self.storage.is_bypassing()
     }
 
-    /// Makes the cache keep the bytes that are inserted during about the next second in memory, as if its disk accepted
-    /// none. A caller does this if the bytes of a read were evicted several times before the read could use them,
-    /// because more is read at once than the cache has room for.
+    /// For about a second from now, keeps newly inserted bytes in memory and not on disk, for all blobs of this cache,
+    /// just as when the disk accepts no bytes (see [`is_bypassed`](Self::is_bypassed)). For a caller that finds that
+    /// the bytes of a read were evicted several times before the read could use them, because more is read at once than
+    /// the cache has room for.
     pub fn bypass_for_now(&self) {
         let cause = "bytes are evicted before they are read: more is read at once than it has room for";
         self.storage
@@ -255,8 +256,8 @@ impl CachedBlob {
         self.check.times_wrong()
     }
 
-    /// Registers `watcher`, which is called each time the blob is complete and does not match its digest. For a blob
-    /// with a hash tree that never happens, because its bytes are verified as they are inserted.
+    /// Registers `watcher`, which is called each time the blob is complete and does not match its digest. `watcher` is
+    /// never called for a blob with a hash tree, because the bytes of such a blob are verified as they are inserted.
     pub fn watch(&self, watcher: Weak<dyn Watcher>) {
         let mut watchers = self.watchers.lock();
         watchers.retain(|watcher| watcher.strong_count() > 0);

@@ -158,9 +158,10 @@ impl Cache {
     }
 
     /// Opens a blob together with its hash tree's outboard (the file of the tree). All callers in this process share
-    /// one object for each identity as long as it is in use. The identity is the digest, the length and the tree's
-    /// root, or the origin for a blob without a tree. Creates no files yet. Existing files that cannot be used are no
-    /// error: the blob's bytes are then kept in memory. May wait for a process that changes the cache directory.
+    /// one object for each identity as long as it is in use. The identity consists of the digest, the length, and a
+    /// third part: the tree's root, or for a blob without a tree the origin. Creates no files yet. Existing files that
+    /// cannot be used are no error: the blob's bytes are then kept in memory. May wait for a process that changes the
+    /// cache directory.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] for a blob of more than 1 TiB, [`ErrorKind::Corrupt`] if the tree's size

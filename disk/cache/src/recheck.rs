@@ -103,10 +103,10 @@ enum Verdict {
 }
 
 impl CachedBlob {
-    /// Removes the wrong local bytes of `range`, for a caller that found them wrong by other means, such as a
-    /// frame's checksum. Bytes that cannot be verified by a hash tree are removed too. Exception: of a blob without a
-    /// tree that has at most 16 MiB and is found to match its digest, nothing is removed. Returns `true` if any bytes
-    /// were removed, so that fetching them again may help.
+    /// Removes the wrong local bytes of `range`, for a caller that found them wrong by other means, such as a frame's
+    /// checksum. Bytes that cannot be verified by a hash tree are removed too. There is one exception: a blob without a
+    /// tree is first compared with its digest if it is at most 16 MiB long and was found right before; if it still
+    /// matches, nothing is removed. Returns `true` if any bytes were removed, so that fetching them again may help.
     ///
     /// # Errors
     /// Those of [`discard`](Self::discard), and errors of reading the disk.
@@ -136,7 +136,7 @@ impl CachedBlob {
         self.discard(range).map(|()| true)
     }
 
-    /// Verifies the part of `range` that is on the disk against the hash tree, and removes wrong bytes.
+    /// Verifies those bytes of `range` that are in the cache's files, by the hash tree, and removes wrong bytes.
     /// Without a hash tree nothing is verified, and all numbers of the result are 0.
     ///
     /// # Errors
@@ -146,9 +146,9 @@ impl CachedBlob {
     }
 
     /// Checks `bytes` before the caller sends them to other hosts. `bytes` must be whole units, read from this blob at
-    /// `offset`. Returns `true` if they match the hash tree, or if the blob has no tree. Returns `false` if
-    /// they do not match, and removes them from the cache, or if pages of the tree that are needed to verify them are
-    /// missing.
+    /// `offset`. Returns `true` if they match the hash tree, or if the blob has no tree. Returns `false` if they do not
+    /// match; the wrong bytes of that range are then removed from the cache. Also returns `false` if pages of the tree
+    /// that are needed to verify `bytes` are missing.
     #[must_use]
     pub fn is_right(&self, offset: u64, bytes: &[u8]) -> bool {
         let Err(error) = self.check_bytes(offset, bytes) else { return true };

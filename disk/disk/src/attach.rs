@@ -69,10 +69,12 @@ pub struct DiskHost {
 pub struct DiskOptions {
     /// The settings of the pull engine, which fetches missing bytes.
     pub pull: headstart_pull::EngineSettings,
-    /// The plan that is preloaded from the start and is never stopped, whether it helps or not.
+    /// The plan that is preloaded from the start; `Plan::Lazy` preloads nothing. A list is stopped if it does harm;
+    /// `Plan::Sequential` is never stopped.
     pub plan: Plan,
     /// The source of plans, which is searched while the disk is attached, unless all bytes of the image are on this
-    /// host already. A plan from this source is stopped if it does harm. `None`: only `plan` is preloaded.
+    /// host already. A plan from this source is followed only if `plan` is `Plan::Lazy`, and is stopped if it does
+    /// harm. `None`: only `plan` is preloaded.
     pub plans: Option<Arc<dyn PlanSource>>,
     /// `true` if a read whose bytes are not local waits for all bytes of its blocks (2 MiB), and plans
     /// preload whole blocks. This is for comparisons with systems that fetch whole blocks.
@@ -180,8 +182,8 @@ impl MadeDirectory {
         let _ = self.missing.iter().try_for_each(std::fs::remove_dir);
     }
 
-    /// Returns a record of the directories that have to be created for `dir` to exist. Must be called before `dir` is
-    /// created.
+    /// Returns a record of `dir` without a lease: which directories, from `dir` upwards, do not exist yet and can be
+    /// removed again later. Creates nothing. Must be called before `dir` is created.
     #[must_use]
     pub fn before(dir: &Path) -> Self {
         let missing = dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists());
@@ -248,8 +250,10 @@ pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Atta
 /// Attaches an image that is in `store`, the store that `reference` names.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] and [`ErrorKind::Unavailable`] if the store cannot be used and the image is not
-/// completely in the cache; errors of opening the image or the writable directory.
+/// [`ErrorKind::Unavailable`] if the store does not answer, unless the image is completely in the cache or is pinned in
+/// the swarm. [`ErrorKind::Denied`] if the store denies access, even if the image is in the cache, unless it is there
+/// completely and [`DiskOptions::cached_although_denied`] is set; also if [`DiskOptions::require_tree`] is set and a
+/// layer has no hash tree. Errors of opening the image or the writable directory.
 pub async fn attach_remote(
     host: &DiskHost,
     store: Arc<dyn Store>,

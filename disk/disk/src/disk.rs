@@ -120,11 +120,12 @@ impl Disk {
         self.preloader.as_ref()
     }
 
-    /// Makes all writes durable, and records the extent of the written data in the writable layer, so that a later
-    /// attach fails if some of that data is missing.
+    /// Makes all writes durable. Then stores the durable length of each log of the writable layer in the description of
+    /// the disk, so that a later attach fails if some of the written data is missing. Without a writable layer nothing
+    /// is stored.
     ///
     /// # Errors
-    /// The error of making writes durable. If the record cannot be written, only a warning is logged.
+    /// The error of making writes durable. If the lengths cannot be stored, only a warning is logged.
     pub fn flush_with_note(&self) -> Result<()> {
         self.flush()?;
         if let Some(Err(error)) = self.writable().map(|writable| writable.note_logs()) {

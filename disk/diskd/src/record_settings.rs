@@ -35,8 +35,8 @@ pub struct RecordSettings {
 /// A label of a disk in its trace, written as `KEY=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskLabel {
-    /// The key; not empty. `volume`, `family`, `user` and `cluster` set the trace's fields of these names,
-    /// every other key a label.
+    /// The key; not empty. The keys `volume`, `family`, `user` and `cluster` set the fields of these names in the
+    /// trace. Every other key adds a label of that key to the trace.
     pub key: String,
     /// The value; may be empty.
     pub value: String,

@@ -6,8 +6,7 @@ use headstart_trace::{Recorder, SavedBoots};
 use serde::Serialize;
 use std::fmt;
 
-/// The report on a session's recorded boots: the numbers that left a trace, and the reasons why others left
-/// none.
+/// The report on a session's recorded boots: how many of them left a trace, and the reasons why others left none.
 #[derive(Serialize)]
 pub struct RecordedBoots {
     /// The directory of the traces.

@@ -82,8 +82,9 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// Starts all servers that `wanted` asks for. `qemu` is the query for the version of QEMU, which decides
-    /// the options of the command line for vhost-user-blk; `None` for a recent version.
+    /// Starts all servers that `wanted` asks for. `qemu` is the running query for the installed version of QEMU. The
+    /// version decides the options of QEMU's command line for vhost-user-blk. If `qemu` is `None`, the default version
+    /// of `QemuVersion` is taken.
     ///
     /// # Errors
     /// The error of the first server that cannot be started.

@@ -90,7 +90,8 @@ pub struct SessionSettings {
     /// `true` to copy the image into the writable directory before the disk is served, so that the disk needs
     /// no store.
     pub keep_base: bool,
-    /// The size of the disks in bytes, if they are to be larger than their images; `None`: the present size.
+    /// The size of each disk in bytes, if it is to be larger than its image. `None`: the size that the disk has in its
+    /// writable directory or, for a new or read-only disk, the image's size.
     pub size: Option<ByteSize>,
     /// The maximum size of each writable directory, in bytes; `None`: a default that depends on its present
     /// contents.
@@ -113,8 +114,8 @@ pub struct SessionSettings {
     pub require_tree: bool,
     /// `true` to attach an image that is completely in the cache even if its store denies access.
     pub cached_although_denied: bool,
-    /// The maximum duration that a read waits for a store; `None`: 5 minutes, and the stores' own time limits
-    /// for copies.
+    /// The maximum duration for which a read of a disk, or a read that copies an image, waits for a store. `None`: 5
+    /// minutes for a read of a disk, and the time limits of the store settings for a copy.
     pub deadline: Option<Duration>,
     /// The settings for recording boots, with the user's labels of the disks.
     pub recording: RecordSettings,

@@ -93,9 +93,9 @@ impl SocketAccess {
         self.owner.as_ref().and_then(|owner| owner.gid)
     }
 
-    /// Lets the users that may open the sockets in `path`, a directory of this process, traverse that
-    /// directory. If the owner names a group, it becomes the directory's group. These users can neither list nor change
-    /// the directory. Does nothing for the default access.
+    /// Makes the directory `path` of this process traversable for the users that these settings allow to open a socket
+    /// in it. These users can neither list nor change the directory. If the owner names a group, that group becomes the
+    /// directory's group. Does nothing for the default access.
     ///
     /// # Errors
     /// The error of the operating system if this user may not change the directory.
@@ -181,7 +181,7 @@ impl fmt::Display for SocketMode {
 /// its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leftover {
-    /// Refuse the socket, because it may belong to another program.
+    /// Leave the existing socket and return an error, because the socket may belong to another program.
     #[default]
     IsUnknown,
     /// Replace the socket: the caller knows that only this program creates sockets there.

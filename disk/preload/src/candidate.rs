@@ -52,7 +52,7 @@ impl fmt::Display for Origin {
 pub struct PlanCandidate {
     /// The origin of the plans.
     pub origin: Origin,
-    /// The plans: for each group of similar boots one for each bandwidth.
+    /// The plans: each group of similar boots has one plan for each bandwidth.
     pub plans: Arc<ImagePlans>,
     /// A phrase for people that names the data from which the plans were made: `5 boots of this image`.
     pub why: String,
@@ -69,7 +69,8 @@ pub struct Preloaded {
     /// The figures of the plans that are followed. Of plans that the disk followed before, only the switches
     /// are included.
     pub report: PilotReport,
-    /// The number of locations of plans that could not be read or held something that is not a plan.
+    /// The number of locations in which the search for plans failed: the location could not be read, or holds something
+    /// that is not a plan.
     pub failures: u64,
 }
 

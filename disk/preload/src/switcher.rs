@@ -36,11 +36,12 @@ use std::time::Duration;
 /// The correlation (-1 to 1) with a group's centroid, the typical order of its blocks, above which a boot can
 /// be switched to that group (ThinkAhead paper, section 5.3).
 pub const ALIKE: f64 = 0.7;
-/// The number of consecutive new blocks after each of which another group must fit better before the boot is
-/// switched to it.
+/// The number of new blocks in a row for which another group must fit the boot better than the present group does,
+/// before the boot is switched to that other group.
 pub const STREAK: u32 = 8;
-/// The minimum number of a boot's last 16 new blocks that another group's boots must also have read by now, or read
-/// soon after, for an immediate switch to that group.
+/// The minimum number, of a boot's last 16 new blocks, for an immediate switch to another group: so many of them must
+/// be blocks that the other group's centroid (its most typical boot) had read at the same point of the boot, or read
+/// soon after it.
 pub const EXPECTED: u32 = 12;
 /// The number of blocks that a boot must have read before groups are first compared, because all boots of an
 /// image begin alike.

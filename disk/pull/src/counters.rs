@@ -72,7 +72,8 @@ pub struct EngineCounters {
     pub preload_bytes: u64,
     /// Bytes requested to fill the disk in the background.
     pub fill_bytes: u64,
-    /// Missing ranges of reads that waited for a fetch that existed already, instead of a new one.
+    /// The number of missing ranges of reads for which no new fetch was made, because the read could wait for an
+    /// existing fetch of the same bytes.
     pub joined: u64,
     /// Missing ranges of reads that joined a background fetch on its way, which raised its priority.
     pub promoted: u64,

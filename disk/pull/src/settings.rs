@@ -47,8 +47,8 @@ pub struct EngineSettings {
     /// The unit in which the cache verifies bytes. A range that needs several requests is cut at multiples of this
     /// unit, counted from the start of the range. 16 KiB by default.
     pub unit: u64,
-    /// The largest gap between two missing ranges of a blob that are still fetched by one request, the gap's
-    /// bytes included. 16 KiB by default.
+    /// The maximum number of bytes between two missing ranges of a blob for which both ranges are fetched by one
+    /// request. The request then includes the bytes between them. 16 KiB by default.
     pub gap: u64,
     /// The largest request for a miss (a read whose bytes are not local). A longer range becomes several
     /// parallel requests. 1 MiB by default.

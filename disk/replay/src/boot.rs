@@ -31,7 +31,7 @@ pub const DISK_MAX: u64 = 8 << 40;
 /// Bytes of a stray read.
 const STRAY: u64 = 16 << 10;
 
-/// Reads that arrive more than a year after the creation are left out.
+/// Accesses that arrive more than a year after the creation are left out.
 const LATEST_US: u64 = 365 * 86_400_000_000;
 
 /// One recorded read or write of a boot.
@@ -88,7 +88,8 @@ impl Boot {
 
     /// Returns the boot of `records` on a disk of `disk_size` bytes, by a guest that is `faster` times as fast: the
     /// times since the first read, and the service times, are divided by `faster` (0 counts as 1). The time of the
-    /// first read stays. Parts of accesses past the end of the disk are left out.
+    /// first read stays. A size above [`DISK_MAX`] is replaced by `DISK_MAX`. Parts of accesses past the end of the
+    /// disk are left out, and so are accesses later than 365 days after the creation.
     #[must_use]
     pub fn of_records(disk_size: u64, records: &[Record], faster: u32) -> Self {
         let disk_size = disk_size.min(DISK_MAX);
@@ -220,9 +221,9 @@ pub fn with_strays(records: &[Record], disk_size: u64, per_million: u32, seed: u
     all
 }
 
-/// The guest of a replay: it issues the reads and writes of a boot, each at its recorded time or its think
-/// time after the answers that it waits for. All methods must be given the boot that it [began](Guest::begin)
-/// with.
+/// The guest of a replay, which issues the reads and writes of a boot. In the open loop each of them is issued at its
+/// recorded time. In the closed loop it is issued when the reads that it followed are answered and its think time has
+/// passed since. All methods must be given the boot that was passed to [`begin`](Guest::begin).
 #[derive(Debug, Default)]
 pub struct Guest {
     clock: ReplayClock,

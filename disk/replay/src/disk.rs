@@ -65,7 +65,7 @@ pub trait Guide {
 }
 
 /// A simulator that replays boots on one disk, one after the other. Runs share only allocated memory: each run starts
-/// with a disk that was just opened, of which only the bytes that opening reads are local.
+/// with a disk that was just opened, and only the bytes that were read to open it are local.
 #[derive(Debug, Default)]
 pub struct Simulator {
     memory: Memory,
@@ -96,8 +96,9 @@ impl Simulator {
         Self::default()
     }
 
-    /// Sets the image whose blobs store the disk in later runs. At the start of a run, the bytes that opening the image
-    /// reads are local. `None` (the default): the disk is stored in one blob, as the model says, and no byte is local.
+    /// Sets the image that is the disk of later runs. At the start of a run, only the bytes that were read to open the
+    /// image are local. `None` (the default): the disk is stored in one blob, as the model says, and at the start no
+    /// byte is local.
     pub fn set_image(&mut self, image: Option<Arc<ImageMap>>) {
         self.memory.image = image;
     }

@@ -150,7 +150,8 @@ pub struct Connections {
     /// The number of open, idle connections at the creation. A request that finds none opens one, which takes
     /// one more round trip. 3 by default.
     pub open: usize,
-    /// Length of the headers of a request and of its answer, in bytes; they use the link too. 300 by default.
+    /// The length, in bytes, of the headers of a request, and also of the headers of an answer; both use the link. 300
+    /// by default.
     pub head: u64,
     /// The number of bytes of an answer that the store goes on sending while the receiver accepts none: the
     /// TCP window and buffers on the way. 1 MiB by default.

@@ -39,8 +39,8 @@ const NEVER: Duration = Duration::from_secs(1 << 32);
 pub enum ReplayClock {
     /// Open loop: a read arrives at its recorded time, however long earlier reads waited.
     Open,
-    /// Closed loop: a read arrives its recorded think time after the answers of the reads that it followed in
-    /// the recording.
+    /// Closed loop: a read arrives when all reads that it followed in the recording are answered, and its recorded
+    /// think time has passed since the last of these answers.
     #[default]
     Closed,
 }
@@ -91,9 +91,9 @@ pub struct Model {
     /// `true` if each block (2 MiB) is fetched as a whole by one request and is local only as a whole, as in
     /// the ThinkAhead paper.
     pub one_stream: bool,
-    /// `true` if the engine is told of each miss, even of a read of one block that is being waited for
-    /// already. The engine can only let that read wait too, so `false` gives the same results faster; a test
-    /// checks that.
+    /// `true` if every miss is reported to the engine. `false` if a miss within one block is not reported while another
+    /// read waits for that block. The engine can only let such a read wait too, so `false` gives the same results
+    /// faster; a test checks that.
     pub report_all: bool,
     /// The seed of all random numbers of the simulation.
     pub seed: u64,

@@ -140,9 +140,9 @@ impl Local {
         local
     }
 
-    /// Creates the local bytes of a host, which its disks share. `unit` bytes of a blob become local
-    /// together; `None`: the units of the product's cache. At first, everything is local if `all` is `true`;
-    /// otherwise only the bytes that opening a real image ([`Shape::Image`]) reads.
+    /// Creates the local bytes of a host, which its disks share. `unit` bytes of a blob become local together; `None`:
+    /// the units of the product's cache. At first, everything is local if `all` is `true`. Otherwise only the bytes
+    /// that are read to open a real image ([`Shape::Image`]) are local, and nothing for the other shapes.
     #[must_use]
     pub fn of_host(shape: &Shape, unit: Option<u64>, all: bool) -> Self {
         let mut local = match shape {

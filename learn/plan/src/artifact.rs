@@ -99,7 +99,7 @@ impl<S: ReadAt> PlanFile<S> {
     /// image has a section without plans.
     ///
     /// # Errors
-    /// Those of [`PlanFile::open`]; `Corrupt` if a section that is read is damaged.
+    /// `Corrupt` if a section that is read is damaged, and errors of reading the file.
     pub fn choose(&self, key: &RecordedImage, metadata: &Metadata) -> Result<ImagePlans> {
         self.choose_layered(key, metadata, None)
     }

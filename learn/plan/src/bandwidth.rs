@@ -2,8 +2,8 @@
 
 use headstart_block::{ByteRate, saturating};
 
-/// A duration or a moment in nanoseconds, the unit of all evaluators. Because the numbers are whole,
-/// independent simulators agree to the last digit.
+/// A duration, or a moment since the creation of the disk, in nanoseconds: the unit of all evaluators. Because the
+/// numbers are whole, independent simulators agree to the last digit.
 pub type RawNanos = u64;
 
 /// The bandwidth of a link, in bytes a second; at least 1.

@@ -44,8 +44,8 @@ use std::ops::Range;
 pub struct KnowledgeSettings {
     /// The settings for leaving out outliers and for dividing traces into categories and groups.
     pub model: preprocess::ModelSettings,
-    /// The number of traces of an image after which its groups are final. Each further trace joins the most
-    /// similar group.
+    /// The number of traces of an image after which its groups are final; 0 counts as 1. Traces with too few reads do
+    /// not count. Each further trace joins the most similar group.
     pub founding: usize,
     /// The factor by which guests are assumed to be faster than when they were recorded: times between reads are
     /// divided by it. 0 and 1 change nothing.
@@ -107,7 +107,7 @@ impl Knowledge {
     /// Traces that cannot be read are skipped and counted; the next call tries them again.
     ///
     /// # Errors
-    /// Errors of `progress`; nothing is learned then.
+    /// Errors of `progress`, and of starting threads; nothing is learned then.
     pub fn learn(&mut self, data: &DataSet, threads: usize, progress: OnProgress<'_>) -> Result<Learned> {
         let knows = |creation: &Creation| {
             self.images.get(&RecordedImage::of(creation)).is_some_and(|image| image.knows(creation))

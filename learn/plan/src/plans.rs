@@ -29,7 +29,7 @@ pub struct GroupPlans {
     pub traces: u64,
     /// The most typical boot of the group, with which running boots are compared; empty for plans of layers.
     pub centroid: Centroid,
-    /// The plans of the group, one for each bandwidth, in ascending order of bandwidth; at least one.
+    /// The plans of the group, one for each bandwidth, in ascending order of bandwidth. Training makes at least one.
     pub plans: Vec<RatedPlan>,
     /// The average times at which boots first read the blocks of the plans, in ascending order of block, each block
     /// once. Blocks for which this time is unknown are left out.
@@ -128,8 +128,8 @@ pub struct RatedPlan {
     /// The weights of the blocks' scores that the policy found, to be reused for similar images; `None` if
     /// there are none.
     pub weights: Option<Weights>,
-    /// The result on the training traces; higher is better. Depending on the objective, the average hit rate,
-    /// or the average delay of a boot in seconds as a negative number; 0 for plans of layers.
+    /// The result on up to ten of the training traces; higher is better. Depending on the objective, the average hit
+    /// rate, or the average delay of a boot in seconds as a negative number; 0 for plans of layers.
     pub score: f64,
     /// The blocks to preload, each with its slices, in order.
     pub items: Arc<[PlanItem]>,

@@ -147,8 +147,8 @@ pub trait Policy: Send + Sync {
 /// reasons and the figures.
 pub const DEFAULT: &str = "search";
 
-/// The names of all policies that learn from training traces alone, the simplest first; [`by_name`] accepts
-/// these.
+/// The names of all policies that do without the test trace, that is, of all but [`History`] and [`Oracle`]; the
+/// simplest is first. [`by_name`] accepts these names.
 pub const NAMES: [&str; 11] = [
     "lazy",
     "leap",

@@ -40,10 +40,10 @@ pub struct ModelSettings {
     pub compared_max: usize,
     /// The maximum number of traces of a group that are kept whole, to evaluate orders on; 0 counts as 1.
     pub kept_max: usize,
-    /// The correlation, -1 to 1, below which two traces do not count as similar. The ThinkAhead paper
-    /// switches groups above this value.
+    /// The correlation, -1 to 1, below which two traces do not count as similar. The default is the correlation above
+    /// which, in the ThinkAhead paper, a running boot counts as a boot of another group.
     pub alike: f64,
-    /// The numbers of each block by which traces are compared.
+    /// The kind of number that stands for each block when traces are compared.
     pub feature: Feature,
     /// The seed for drawing the traces that are compared and those that are kept.
     pub seed: u64,
@@ -178,9 +178,10 @@ impl<K: Kept> ImageModel<K> {
         model
     }
 
-    /// Adds a trace to the group of its category (if the category has none, of all categories) whose centroid is most
-    /// similar to the trace. Returns the index of the group. `None` if the trace is an outlier, which is then only
-    /// counted, or if there are no groups. The traces that were added before are not needed.
+    /// Adds a trace to a group, and returns the index of the group. Of the groups of the trace's category, the one with
+    /// the most similar centroid is taken; if the category has no groups, all groups are compared. An outlier joins no
+    /// group and is only counted. `None` for an outlier, and if there are no groups. The traces that were added before
+    /// are not needed.
     pub fn add(&mut self, trace: &CompactTrace) -> Option<usize> {
         if self.drops(trace) {
             return None;

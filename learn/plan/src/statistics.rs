@@ -212,8 +212,8 @@ impl Statistics {
         }
     }
 
-    /// Returns the statistics with the counts of those slices set to 0 that less than the share `share` (0 to 1) of all
-    /// traces read. A block that has no other slices counts as not read.
+    /// Returns the statistics without rare slices: if less than the share `share` (0 to 1) of the traces read a slice,
+    /// its count becomes 0. A block that has only such slices counts as not read.
     #[must_use]
     pub fn likely(&self, share: f64) -> Self {
         let needed = share * f64::from(self.traces);
@@ -260,8 +260,8 @@ impl Statistics {
         }
     }
 
-    /// Returns the slices of a block that at least the share `share` (0 to 1) of all traces, and at least one trace,
-    /// read, as a mask: bit `i` stands for slice `i`. 0 for an unknown block.
+    /// Returns a mask of the slices of a block that enough traces read; bit `i` stands for slice `i`. Enough is a share
+    /// of `share` (0 to 1) of all traces, but at least one trace. 0 for an unknown block.
     #[must_use]
     pub fn mask(&self, id: BlockId, share: f64) -> u32 {
         let needed = (share * f64::from(self.traces)).max(1.0);

@@ -1,9 +1,9 @@
 //! Training: from the knowledge of images to plans.
 //!
 //! Each image gets plans for its largest groups: one plan for each group and each requested bandwidth. An image without
-//! traces gets plans that are made from similar images ([`zero_shot`](crate::zero_shot)), whose reads are merged by the
-//! number of the block. Such plans are made once for each set of similar images that can be chosen, so that choosing
-//! plans for a disk is only a lookup ([`Plans::choose`]).
+//! traces gets plans that are made from similar images ([`zero_shot`](crate::zero_shot)): the reads of these images are
+//! counted together, block by block, by the block's number on the disk. Such plans are made once for each set of
+//! similar images that can be chosen, so that choosing plans for a disk is only a lookup ([`Plans::choose`]).
 //!
 //! The same knowledge and configuration give the same plans, with any number of threads.
 

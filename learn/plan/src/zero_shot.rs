@@ -29,7 +29,8 @@ pub const TRACES_MIN: u64 = 5;
 /// users.
 pub const USERS_MAX: usize = 16;
 
-/// The metadata of a disk, by which similar images are found. Unknown values are empty and equal to nothing.
+/// The metadata of a disk, by which similar images are found. An unknown value is empty, and does not count as equal to
+/// any other value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// The family of the image, such as the release of its operating system.
@@ -158,7 +159,7 @@ pub struct Tier {
     pub traces: u64,
 }
 
-/// All sets of similar images that plans can be made for.
+/// All sets of similar images from whose traces plans for a further image can be made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChoiceTiers {
     by_key: BTreeMap<String, Tier>,

@@ -1,4 +1,5 @@
-//! The boots of a disk: a pure state machine decides the beginning of each and the time for which it is recorded.
+//! The boots of a disk: when each boot begins, and for how long it is recorded. A state machine, `RecordingPhase`,
+//! decides this. It reads no clock; the caller passes the times in.
 //!
 //! ```text
 //!            first read                      the window ends
@@ -17,7 +18,8 @@
 //!   after some time in which it reads nothing; kernels and tools read pages.
 //! * The read is the first since a client connected to a disk that had no client: a hypervisor was started.
 //!
-//! A read counts until it ends, so a guest that waits for a store does not pause.
+//! A time in which a read is in progress is not a time without reads. So the time for which a guest waits for the store
+//! is no pause.
 
 use headstart_block::{ByteRange, SECTOR_SIZE};
 use std::time::Duration;

@@ -26,9 +26,9 @@ impl TraceBudget {
         Self { most, granted: VecDeque::new() }
     }
 
-    /// Grants a trace to the boot that began at `at` (the time since a fixed moment, the same for all calls), and
-    /// returns `true`. Returns `false` if the maximum number was already granted to boots that began in the hour
-    /// before `at`. The caller must make the calls in the order of `at`.
+    /// Asks for a trace for the boot that began at `at` (the time since a fixed moment, the same for all calls).
+    /// Returns `true` if the trace is granted, and `false` if the boots that began in the hour before `at` were granted
+    /// the maximum number. The caller must make the calls in the order of `at`.
     pub fn grant(&mut self, at: Duration) -> bool {
         self.granted.retain(|before| at.saturating_sub(*before) < SPAN);
         let is_granted = self.granted.len() < self.most;

@@ -38,8 +38,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-/// The length of the queue between a thread that reads traces and the caller. A thread whose queue is full holds one
-/// more trace.
+/// The number of traces that the queue between a reading thread and the caller has room for. A thread whose queue is
+/// full holds one more trace.
 pub const AHEAD: usize = 4;
 
 /// The limits on a data set.
@@ -55,7 +55,8 @@ pub struct DataSetLimits {
 }
 
 impl Default for DataSetLimits {
-    /// Limits of a day from creation to last request, ten million traces, and the defaults of [`ReadLimits`].
+    /// Limits of a day from creation to last request, ten million traces, and the defaults of [`ReadLimits`] for each
+    /// of them.
     fn default() -> Self {
         Self { trace: ReadLimits::default(), span_us_max: 86_400_000_000, traces_max: 10_000_000 }
     }
@@ -153,8 +154,9 @@ impl DataSet {
         self.entries.get(index).map(|entry| entry.path.as_path())
     }
 
-    /// The traces that could not be listed: files without metadata, and malformed metadata. Faults that are
-    /// found later, while traces are read, are not among them.
+    /// The traces that are not in the list, by reason: files that the table of creations does not name, rows of the
+    /// table that are malformed or repeated, and Parquet files whose metadata cannot be read. Faults that are found
+    /// later, while requests are read, are not included.
     #[must_use]
     pub fn skipped(&self) -> &Skipped {
         &self.skipped
@@ -221,12 +223,13 @@ impl DataSet {
             .map_err(|(reason, error)| (reason, error.about(entry.path.display())))
     }
 
-    /// Reads all traces on `threads` threads (0 for the number of processors), and passes them to `each` on
-    /// the calling thread, each with its index, in the order of the indices. In place of a trace that is skipped,
-    /// an error is passed, which describes the fault. Returns the skipped traces by reason.
+    /// Reads all traces on `threads` threads (0 for the number of processors), and passes them to `each` on the calling
+    /// thread, each with its index, in the order of the indices. In place of a trace that is skipped, an error is
+    /// passed, which describes the fault. Returns the counts of skipped and of sorted traces, by reason.
     ///
     /// # Errors
-    /// The first error of `each`, which ends the reading.
+    /// The first error of `each`, which ends the reading; an error of the operating system if a thread cannot be
+    /// started.
     pub fn for_each(
         &self,
         threads: usize,
@@ -236,10 +239,10 @@ impl DataSet {
     }
 
     /// Reads all traces as [`DataSet::for_each`] does, but passes to `each` the results of `map` in place of the
-    /// traces. The threads that read the traces call `map`.
+    /// traces. The threads that read the traces call `map`, with the index of the trace and the trace.
     ///
     /// # Errors
-    /// The first error of `each`, which ends the reading.
+    /// Those of [`DataSet::for_each`].
     pub fn map_each<T: Send>(
         &self,
         threads: usize,

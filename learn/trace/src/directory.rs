@@ -79,7 +79,8 @@ impl TraceDirectory {
     }
 
     /// Writes a trace to a file in the directory and returns the path of the file. An earlier trace of the same
-    /// creation (time and volume) is replaced. If `durable` is `true`, the file survives a loss of power.
+    /// creation (time and volume) is replaced. No trace is removed to keep the limits; [`evict`](Self::evict) does
+    /// that. If `durable` is `true`, the file survives a loss of power.
     ///
     /// # Errors
     /// Those of [`encode`], and errors of the operating system.
@@ -120,8 +121,8 @@ impl TraceDirectory {
         Ok(())
     }
 
-    /// Returns the paths of the Parquet files in a directory in the order of their names, whatever the names are,
-    /// except for those that start with a dot. For traces that headstart wrote, the oldest is first.
+    /// Returns the paths of all files in `dir` whose names end in `.parquet` and do not begin with a dot, in the order
+    /// of the names. Of the traces that headstart wrote, the oldest comes first.
     ///
     /// # Errors
     /// Errors of the operating system.

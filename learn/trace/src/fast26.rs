@@ -143,9 +143,9 @@ impl CreationRow {
     }
 }
 
-/// Returns the creation that a row of the table of creations describes; `column` returns the value of the
-/// column with a given name, or `None` if the row has none. A text without a value is then empty, the size 0, and the
-/// time the start of 1970.
+/// Returns the creation that a row of the table of creations describes; `column` returns the value of the column with a
+/// given name, or `None` if the row has none. Without a value, a text of the creation is empty, its size is 0, and its
+/// time is the start of 1970. An empty size or time counts as no value.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if the size is not a number of bytes or the time is malformed.
@@ -248,7 +248,8 @@ pub struct Imported {
     pub records: u64,
     /// Messages about the traces that could not be read, each with the reason.
     pub unreadable: Vec<String>,
-    /// The paths of trace files that the table of creations does not name, and that were therefore not read.
+    /// The trace files that were not read, because the table of creations does not name them; as paths below the
+    /// directory of the data set.
     pub unlisted: Vec<String>,
 }
 

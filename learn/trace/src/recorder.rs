@@ -5,8 +5,9 @@
 //! that the [`Saver`](crate::Saver) empties once a second, so a disk may boot any number of times. A full ring keeps
 //! the records that came first; further records are counted and dropped.
 //!
-//! The disk never waits for the saver of the trace, nor the saver for the disk. Threads meet in two modules, `ring` and
-//! `boot_clock`, whose tests run them in every order of their steps.
+//! The disk never waits for the saver of the trace, nor the saver for the disk. Threads share data without locks in two
+//! modules only, `ring` and `boot_clock`; tests of these modules try every order in which the steps of threads can
+//! occur.
 
 mod boot_clock;
 mod ring;
@@ -20,8 +21,8 @@ use ring::Ring;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The maximum number of records of a boot, and also of the records of a disk that wait for
-/// [`Recorder::drain`]. The latter take 2 MiB of memory.
+/// The maximum number of records that the saver keeps of a boot. A disk's recorder is also made for this number of
+/// records that wait for [`Recorder::drain`]; these take 2 MiB of memory.
 pub const RECORDS_MAX: usize = 65_536;
 
 /// The default time for which a boot is recorded: six minutes, as in the published traces.
@@ -30,13 +31,13 @@ pub const WINDOW: Duration = Duration::from_secs(360);
 /// Set in a record's last word for a write.
 const WRITE: u64 = 1 << 62;
 
-/// The identity of a boot among the boots of a disk, or of no boot. A later boot compares as greater, no boot as least.
+/// Identifies one of the boots of a disk, or stands for no boot. A later boot is greater than an earlier one; the value
+/// for no boot is the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BootId(u64);
 
 impl BootId {
-    /// Returns the time from attaching the disk to the first read of the boot; `None` if this identifies no boot,
-    /// because none had begun.
+    /// Returns the time from attaching the disk to the first read of the boot; `None` if this value stands for no boot.
     #[must_use]
     pub fn since(self) -> Option<Duration> {
         self.0.checked_sub(1).map(Duration::from_micros)
@@ -82,14 +83,14 @@ impl Recorder {
         self.created
     }
 
-    /// The time from its first read for which each boot is recorded.
+    /// The time for which each boot is recorded, counted from the first read of the boot.
     #[must_use]
     pub fn window(&self) -> Duration {
         self.window
     }
 
-    /// Returns the boot that began last, whether or not it is still recorded. If none has begun, the result
-    /// identifies no boot.
+    /// Returns the boot that began last, whether or not it is still recorded. If none has begun, the result stands for
+    /// no boot.
     #[must_use]
     pub fn boot(&self) -> BootId {
         BootId(self.clock.boot())
@@ -159,8 +160,8 @@ impl Recorder {
         });
     }
 
-    /// Returns the number of recorded requests that [`drain`](Self::drain) passed on and that were kept, or that still
-    /// wait for it.
+    /// Returns the number of requests that were recorded and not lost: those that [`drain`](Self::drain) passed on and
+    /// that `keep` accepted, and those that still wait.
     #[must_use]
     pub fn recorded(&self) -> u64 {
         self.ring.taken().saturating_sub(self.discarded.load(Ordering::Relaxed))

@@ -31,7 +31,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 /// A function that samples the link to the store. The argument is the time since the boot's first read, in
-/// microseconds; the function must return it as [`LinkSample::t_us`] of the sample. `None` if there is no link.
+/// microseconds; the function must return it as [`LinkSample::t_us`] of the sample. The function returns `None` if
+/// there is no link.
 pub type SampleLink = Box<dyn Fn(u64) -> Option<LinkSample> + Send>;
 
 /// The least number of reads of a boot that another one follows; with fewer, it was no boot.
@@ -67,6 +68,8 @@ pub struct Pace {
 }
 
 impl Default for Pace {
+    /// Samples each second, saves after 5 seconds and then at least each minute, and limits of 6 traces in an hour and
+    /// of 64 traces that are kept of a disk.
     fn default() -> Self {
         Self {
             sample_every: Duration::from_secs(1),

@@ -1,4 +1,5 @@
-//! The reads of traces, one by one and all together: the statistics of the ThinkAhead paper, sections 3 and 4.
+//! Statistics of the reads of traces, for one trace and for all traces of a data set: those of sections 3 and 4 of the
+//! ThinkAhead paper.
 //!
 //! | module | counts |
 //! |---|---|
@@ -75,7 +76,7 @@ pub struct ByKind<T> {
 }
 
 impl<T> ByKind<T> {
-    /// Returns the value for one kind, which the caller may change.
+    /// Returns a mutable reference to the value for `kind`.
     pub fn of(&mut self, kind: MakerKind) -> &mut T {
         match kind {
             MakerKind::Public => &mut self.public,
@@ -89,7 +90,7 @@ impl<T> ByKind<T> {
         ByKind { public: map(&self.public), user: map(&self.user), other: map(&self.other) }
     }
 
-    /// Returns each value with the name of its kind.
+    /// Returns the three values, each with the name of its kind: `public`, `user` and `other`, in this order.
     pub fn each(&self) -> [(&'static str, &T); 3] {
         [("public", &self.public), ("user", &self.user), ("other", &self.other)]
     }

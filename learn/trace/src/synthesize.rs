@@ -100,7 +100,8 @@ pub struct Synthesizer {
 }
 
 impl Synthesizer {
-    /// Draws the creations, and the reads of the boots of each image.
+    /// Makes a data set from `settings`: draws the creations at random, and the reads that the boots of each image have
+    /// in common.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if there are no images, fewer traces than images, or a share outside 0 to 1.

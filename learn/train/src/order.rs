@@ -55,7 +55,8 @@ impl OrderRequest {
     /// because the image is as good without them.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is no such plan; errors of reading the plans; those of [`optimize`].
+    /// [`ErrorKind::Invalid`] if the target has no tag; [`ErrorKind::NotFound`] if there is no such plan; errors of
+    /// reading the plans; those of [`optimize`].
     pub fn make(
         &self,
         stores: StoreAccess<'_>,

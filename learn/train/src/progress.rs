@@ -16,7 +16,8 @@ pub fn cancelled(progress: &dyn Progress) -> Result<()> {
 /// the name `task`.
 ///
 /// # Errors
-/// The errors of `work`; [`ErrorKind::Cancelled`] if the user asks the command to stop, which the callback returns.
+/// The errors of `work`. If the user asks the command to stop, the callback returns [`ErrorKind::Cancelled`], which
+/// `work` must pass on.
 pub fn reported<T>(
     progress: &dyn Progress,
     task: &'static str,

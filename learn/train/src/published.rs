@@ -60,7 +60,7 @@ fn opened(found: FoundPlan) -> Result<(FoundPlan, Plans)> {
     Ok((found, plans))
 }
 
-/// An image with which the plans of its boots are to be published.
+/// An image to publish plans with. The plans are those that are made from the boots of the image.
 ///
 /// The boots of an optimized image are those of the image that it was made from, because both have the same disk.
 pub struct Publication<'a> {

@@ -62,8 +62,8 @@ pub struct TrainedPlan {
     pub blocks: usize,
     /// The total length of the plan's hot slices, in bytes.
     pub bytes: u64,
-    /// The result of the plan on the boots that it was made from; higher is better. Depending on the objective, the
-    /// average hit rate (0 to 1), or the average delay of a boot in seconds as a negative number.
+    /// The result of the plan on up to ten of the boots that it was made from; higher is better. Depending on the
+    /// objective, the average hit rate (0 to 1), or the average delay of a boot in seconds as a negative number.
     pub worth: f64,
 }
 

@@ -7,8 +7,8 @@ use headstart_trace::Trace;
 use headstart_trace::data_set::{DataSet, Skipped};
 use std::path::Path;
 
-/// Creates the error that a data set has nothing to work on. It names `path` and consists of `cause` and the
-/// reasons for which traces were skipped.
+/// Creates the error for a data set that has nothing to work on, of the kind [`ErrorKind::NotFound`]. The error names
+/// `path`; its text is `cause`, followed by the reasons for which traces were skipped.
 #[must_use]
 pub fn nothing(path: &Path, cause: &str, skipped: &Skipped) -> Error {
     let mut cause = cause.to_owned();
@@ -19,9 +19,10 @@ pub fn nothing(path: &Path, cause: &str, skipped: &Skipped) -> Error {
     Error::new(ErrorKind::NotFound, cause).about(path.display())
 }
 
-/// Reads the traces of a data set with `threads` threads (0: one for each processor) and shows progress as
-/// `task`. Each trace is passed to `map` on one of the threads, and the result to `each` with the index of
-/// the trace, in the order of the data set. Returns the traces that could not be read and were skipped.
+/// Reads the traces of a data set with `threads` threads (0: one for each processor) and shows progress as `task`. Each
+/// trace is passed to `map` on one of the threads, and the result to `each` with the index of the trace, in the order
+/// of the data set. A trace that cannot be read is left out. Returns the counts of traces that were left out or sorted
+/// by time, by reason.
 ///
 /// # Errors
 /// The first error of `each`; [`ErrorKind::Cancelled`] if the user asks the command to stop.

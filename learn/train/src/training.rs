@@ -71,8 +71,9 @@ pub struct TrainingRun<'a> {
 }
 
 impl<'a> TrainingRun<'a> {
-    /// Checks the settings, begins to write the files, finds the images to publish with, and reads the earlier
-    /// knowledge. Faults of the settings are thus found before the long work.
+    /// Checks the settings, starts the files of the results, which appear at their paths only in [`save`](Self::save),
+    /// finds the images to publish with, and reads the earlier knowledge. So faults of the settings are found before
+    /// the long work.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if settings do not go together, [`ErrorKind::Conflict`] if the earlier knowledge was

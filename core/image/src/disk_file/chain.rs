@@ -22,8 +22,9 @@ impl AllowedDirs {
         Ok(Self(dirs.iter().map(resolve).collect::<Result<_>>()?))
     }
 
-    /// Opens `named`, a file that a disk image names, if it is in one of the allowed directories or below.
-    /// The check applies to the real path, after all symbolic links are followed.
+    /// Opens `named`, a file that a disk image names, if it is in one of the allowed directories or below. The caller
+    /// must have joined a relative name to the disk image's directory: here it counts from the current directory. The
+    /// check applies to the real path, after all symbolic links are followed.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if the file is outside of the allowed directories (the message names the

@@ -67,6 +67,9 @@ impl ImageStore {
     /// lock, so [`Self::prune`] cannot delete the image in between. If the lease cannot be written, the image
     /// is returned with the error in [`HeldImage::lease`].
     ///
+    /// Of `reference`, only the tag or digest selects the image; the location is not compared with this store. The
+    /// lease records the whole reference.
+    ///
     /// `known` is the digest and the bytes of the manifest, if the caller has them already. `record` is the
     /// path of a file that exists as long as the disk is to be started again after its process ends; the
     /// lease then stays valid until that file is gone. `unique` becomes part of the lease's name if there is

@@ -43,10 +43,11 @@ pub struct PruneOptions {
     pub dry_run: bool,
 }
 
-/// Describes what [`ImageStore::prune`] deleted and kept. In a dry run, "deleted" means that it would be.
+/// Describes what [`ImageStore::prune`] deleted and kept. A dry run deletes nothing: each field then describes what a
+/// prune would delete or keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PruneReport {
-    /// The number of blobs deleted; in a dry run, of blobs that would be.
+    /// The number of blobs deleted.
     pub blobs: u64,
     /// The total length of the deleted blobs, in bytes.
     pub bytes: u64,

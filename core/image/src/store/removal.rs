@@ -13,7 +13,7 @@ pub struct Removal {
     pub tags: Vec<String>,
     /// The digests of the images that have no entry in the index any more. Their blobs are still there.
     pub nameless: Vec<Digest>,
-    /// The disks that still need the removed images, one description for users each, such as "the writable
+    /// The disks that still need the removed images. Each entry describes one disk for users, such as "the writable
     /// directory DIR on HOST". Empty if no valid lease is on the images.
     pub holders: Vec<String>,
 }
@@ -30,7 +30,7 @@ impl ImageStore {
     }
 
     /// Works as [`ImageStore::remove`]. With `force`, an image that a disk needs is removed as well; with
-    /// `dry_run`, nothing is changed and the result says what would be.
+    /// `dry_run`, nothing is changed and the result describes what would be removed.
     ///
     /// # Errors
     /// As [`ImageStore::remove`].

@@ -77,8 +77,8 @@ impl Bucket {
 
     /// Removes an image from the store's index: a tag selects one entry, a digest all entries of the image.
     /// The blobs stay until [`prune`](Self::prune). With `force`, an image that a disk needs is removed as
-    /// well; with `dry_run`, nothing is changed and the result says what would be. `here` and `look` are used
-    /// as in [`leases`](Self::leases).
+    /// well; with `dry_run`, nothing is changed and the result describes what would be removed. `here` and `look`
+    /// are used as in [`leases`](Self::leases).
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::NotFound`] if there is no such image;

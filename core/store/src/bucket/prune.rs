@@ -66,7 +66,7 @@ pub struct BucketRemoval {
     pub tags: Vec<String>,
     /// The digests of the images that have no entry in the index any more. Their blobs are still there.
     pub nameless: Vec<Digest>,
-    /// The disks that still need the removed images, one description for users each, such as "the writable
+    /// The disks that still need the removed images. Each entry describes one disk for users, such as "the writable
     /// directory DIR on HOST". Empty if no valid lease is on the images.
     pub holders: Vec<String>,
 }

@@ -19,8 +19,8 @@ pub fn leads_further(media_type: Option<&str>) -> bool {
     media_type.is_none_or(|media_type| LEADING.contains(&media_type))
 }
 
-/// Adds all digests that occur anywhere in the JSON document `value` to `found`. Digests in objects whose `mediaType`
-/// is that of a manifest or an index are also added to `leading`.
+/// Adds all digests that occur anywhere in the JSON document `value` to `found`. The field `digest` of each object
+/// whose `mediaType` is that of a manifest or an index is also added to `leading`.
 pub fn collect_digests(value: &Value, found: &mut BTreeSet<Digest>, leading: &mut Vec<Digest>) {
     match value {
         Value::String(text) => found.extend(text.parse::<Digest>().ok()),
@@ -36,8 +36,9 @@ pub fn collect_digests(value: &Value, found: &mut BTreeSet<Digest>, leading: &mu
     }
 }
 
-/// Parses a document. `None` unless it is the manifest of an image or an index of several images' manifests;
-/// a manifest with a `subject`, which is an artifact that belongs to an image, also gives `None`.
+/// Parses a document, and returns its JSON if it is the manifest of an image, or an index in which at least one
+/// manifest is not an artifact. `None` for any other document, and for each document with a `subject`: that is an
+/// artifact, which belongs to an image.
 #[must_use]
 pub fn image_document(bytes: &[u8]) -> Option<Value> {
     let document: Value = serde_json::from_slice(bytes).ok()?;

@@ -89,7 +89,8 @@ impl LayoutIndex {
         }
     }
 
-    /// `true` if the document is an index. If it states no media type, a field `manifests` makes it one.
+    /// `true` if the media type that the document states is that of an index. A document that states no media type is
+    /// an index if it has a field `manifests`.
     #[must_use]
     pub fn is_index(&self) -> bool {
         match self.media_type() {
@@ -119,8 +120,8 @@ impl LayoutIndex {
         self.manifests.iter().flatten().map(LayoutEntry::new)
     }
 
-    /// Returns the entry with the given tag. If several have it, the first one for Linux on amd64, otherwise
-    /// the first of all. `None` if no entry has the tag.
+    /// Returns the entry with the given tag. If several entries have the tag, returns the first of them that is for
+    /// Linux on amd64; if none of them is, the first of them. `None` if no entry has the tag.
     #[must_use]
     pub fn find(&self, tag: &Tag) -> Option<LayoutEntry<'_>> {
         let mut tagged = self.entries().filter(|entry| entry.tag == Some(tag.as_str())).peekable();

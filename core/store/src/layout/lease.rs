@@ -364,8 +364,8 @@ pub struct JudgedLease {
     pub standing: Standing,
 }
 
-/// Returns the advice for the user if the lease `id` of `store` cannot be read or understood because of
-/// `error`. Such a lease is treated as valid, so nothing is deleted.
+/// Returns advice for a user whose command ended without deleting anything, because the lease `id` of `store` could not
+/// be read or understood. `error` is the error of reading or parsing the lease, which is treated as valid.
 #[must_use]
 pub fn undecided(error: &Error, store: &str, id: &str) -> String {
     if error.kind() == ErrorKind::Denied {
@@ -379,7 +379,9 @@ pub fn undecided(error: &Error, store: &str, id: &str) -> String {
     )
 }
 
-/// Returns the error about an image of `store` that disks need.
+/// Makes the error of a removal that was refused because disks need the image. Its kind is
+/// [`headstart_block::ErrorKind::Conflict`]. `holders` has a description of each disk, such as "the writable directory
+/// DIR on HOST"; `store` is the name of the store, for the advice in the error.
 #[must_use]
 pub fn in_use(holders: &[String], store: &str) -> Error {
     let list = format!("`headstart lease list {}` shows its holders", shell_word(store));

@@ -39,7 +39,8 @@ pub struct PruneRules {
     pub now: SystemTime,
     /// The duration for which an image is kept after it lost its last tag.
     pub older_than: Duration,
-    /// The minimum time since a blob was written after which the blob may be deleted. Zero: any blob may.
+    /// The minimum age of a blob that may be deleted, counted from the time at which the blob was written. Zero: a
+    /// blob of any age may be deleted.
     pub least_age: Duration,
     /// `true` if no blob may be deleted, because another writer publishes blobs before the image that needs
     /// them.
@@ -88,8 +89,8 @@ pub struct UntaggedImage {
     /// late to be represented.
     #[serde(skip)]
     pub until: Option<SystemTime>,
-    /// The disks whose leases are on the image, one description for users each, such as "the writable directory
-    /// DIR on HOST". Empty if there are none.
+    /// The disks whose leases are on the image. Each entry describes one disk for users, such as "the writable
+    /// directory DIR on HOST". Empty if there are none.
     pub holders: Vec<String>,
     /// The manifest digests of the images that were made from this one by an optimization (the same disk with
     /// its data in another order).
@@ -180,8 +181,9 @@ impl Walk {
         None
     }
 
-    /// Takes the content of the document that [`wanted`](Self::wanted) returned last, and adds the documents
-    /// to which it refers.
+    /// Takes `bytes`, the content of the document `digest` that [`wanted`](Self::wanted) returned last, and adds the
+    /// documents to which it refers. If that document is missing and [`Wanted::need`] allows that, the caller leaves
+    /// this call out.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if `bytes` is not JSON, or if indexes are nested more deeply

@@ -17,12 +17,12 @@ use std::io;
 const TRASH: &str = "trash";
 
 impl LayoutDir {
-    /// Moves blobs out of the layout into the trash directory, in the given order, so that no process finds
-    /// them any more. [`LayoutDir::empty_trash`] frees their space. Blobs that cannot be moved are deleted at
+    /// Moves the blobs `digests`, in that order, out of the layout into the trash directory. No process finds them
+    /// any more from then on; [`LayoutDir::empty_trash`] frees their space. Blobs that cannot be moved are deleted at
     /// once.
     ///
     /// # Errors
-    /// Errors of deleting a blob; the blobs before it are already gone.
+    /// Errors of deleting a blob, also if the layout does not have it; the blobs before it are already gone.
     pub fn discard_blobs<'a>(
         &self,
         _lock: &LayoutLock,

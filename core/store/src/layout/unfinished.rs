@@ -24,7 +24,8 @@ use tempfile::TempPath;
 /// Length in bytes from which on a blob is worth going on with.
 const WORTH_KEEPING: u64 = 4 << 20;
 
-/// A blob that is being written to a file that readers of the store do not see, and is then published.
+/// A blob on its way into a layout directory. Its bytes are written to a file that readers of the store do not see,
+/// until `publish` gives that file the name of the blob.
 #[derive(Debug)]
 pub struct Unfinished {
     file: File,
@@ -49,9 +50,9 @@ impl Unfinished {
         Ok(Self { file, path, there: 0, _temp: Some(temp) })
     }
 
-    /// Opens or creates the file in which an interrupted copy of `blob` continues. `len` is the length of the
-    /// whole blob in bytes. `None` if the blob is shorter than 4 MiB, too short to be worth continuing, or if
-    /// another writer is copying it.
+    /// Opens the file with the part of `blob` that an interrupted copy left, or creates it. The file stays when this
+    /// is dropped, so that a later copy continues there. `len` is the length of the whole blob in bytes. `None` if the
+    /// blob is shorter than 4 MiB, too short to be worth continuing, or if another writer is copying it.
     ///
     /// # Errors
     /// Errors of making, opening or locking a file.
@@ -91,7 +92,8 @@ impl Unfinished {
         Ok(Some(kept))
     }
 
-    /// Returns the number of bytes of the blob that an earlier copy left; 0 for a new file.
+    /// Returns the number of bytes of the blob that an earlier copy left; 0 for a new file, and after a call of
+    /// `clear`.
     #[must_use]
     pub fn there(&self) -> u64 {
         self.there

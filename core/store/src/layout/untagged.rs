@@ -62,9 +62,10 @@ impl LayoutDir {
         self.private_dir().join(UNTAGGED)
     }
 
-    /// Replaces the index `before` by `after`, and records the images that lose their last entry. The caller
-    /// must hold the store's lock and must have read `before` under it; otherwise another writer's change is
-    /// lost. A crash leaves either the old or the new index.
+    /// Replaces the index `before` by `after`. Records, as [`mark`](Self::mark) does, the images that lose their last
+    /// entry, and deletes the records of images that gain an entry. The caller must hold the store's lock and must have
+    /// read `before` under it; otherwise another writer's change is lost. A crash leaves either the old or the new
+    /// index.
     ///
     /// # Errors
     /// Errors of writing, renaming or syncing.

@@ -43,8 +43,8 @@ pub const DATA_CHUNK_HEADER: usize = CHUNK_HEADER + 8;
 
 /// The maximum length that the protocol allows for a name, a description or a message, in bytes.
 pub const STRING_MAX: usize = 4096;
-/// The maximum length of a read or write that is served, in bytes. QEMU sends no more, and the protocol lets
-/// a client assume no more without asking.
+/// The maximum length of a read or write that is served, in bytes. QEMU sends no longer ones. By the protocol, a client
+/// that has not asked for the maximum must not send longer ones.
 pub const PAYLOAD_MAX: u32 = 32 << 20;
 
 /// Handshake flag of server and client: the handshake is the fixed newstyle, which answers unknown options.
@@ -72,7 +72,7 @@ pub mod option {
     pub const STRUCTURED_REPLY: u32 = 8;
     /// List the metadata contexts (kinds of block status) of an export.
     pub const LIST_META_CONTEXT: u32 = 9;
-    /// Choose the metadata contexts (kinds of block status) that replies to a request for the block status report.
+    /// Choose metadata contexts (kinds of block status). The replies to later `BLOCK_STATUS` requests report on these.
     pub const SET_META_CONTEXT: u32 = 10;
 }
 
@@ -208,7 +208,7 @@ pub enum Errno {
     Inval = 22,
     /// The storage has no space, or a write extends past the disk's end.
     NoSpc = 28,
-    /// A request to write zeros that demands to be faster than a write cannot be.
+    /// A request to write zeros has the flag `FAST_ZERO`, but would not be faster than a write.
     NotSup = 95,
 }
 

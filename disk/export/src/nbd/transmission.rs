@@ -154,8 +154,8 @@ pub fn judge(request: &NbdRequest, session: NbdSession, size: u64) -> Result<Nbd
     }
 }
 
-/// Returns the NBD error code for an error of the disk: [`Errno::Io`], unless the disk is read-only, has no space left
-/// or refuses the request as invalid.
+/// Returns the NBD error code for an error of the disk: `Perm` if the disk is read-only, `NoSpc` if it has no space
+/// left, `Inval` if it refuses the request as invalid, and [`Errno::Io`] in all other cases.
 #[must_use]
 pub fn errno_of(error: &Error) -> Errno {
     match error.kind() {

@@ -10,7 +10,8 @@ use std::sync::Arc;
 /// The minimum number of due items (preloaded items that the boot should have read by now) before a plan is
 /// judged.
 pub const DUE_MIN: u64 = 6;
-/// The minimum share of due items in whose block the boot must have read, 0 to 1. Below it preloading stops.
+/// The minimum share, 0 to 1, of the due items in whose block the boot must have read. If the share is smaller,
+/// preloading stops.
 pub const FLOOR: f64 = 0.34;
 /// The minimum number of slices (64 KiB) that the boot must have read before a plan is judged by the share of
 /// them that it names.

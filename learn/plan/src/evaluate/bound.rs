@@ -105,9 +105,9 @@ fn blocks(trace: &CompactTrace, block_table: &BlockTable, bandwidth: Bandwidth) 
     blocks
 }
 
-/// Returns the largest sum of entries if each row takes one column that no other row takes (the assignment
-/// problem). `gains` has the rows: their entries must not be negative, they must have the same length, and there
-/// must be at most as many rows as columns.
+/// Returns the largest sum of entries if each row takes one column that no other row takes (the assignment problem).
+/// `gains` has the rows. All rows must have the same length, no entry may be negative, and there must not be more rows
+/// than columns. 0 without rows.
 ///
 /// The method of Kuhn and Munkres: rows are added one by one along the cheapest augmenting path, in rows² ·
 /// columns steps.

@@ -1,12 +1,12 @@
 //! `iocnt`, `iocnt-t`, `iocnt-2t`: the blocks with the most reads first (paper, section 7). `iocnt` orders by the
-//! number of reads alone, `iocnt-t` also by their average time, `iocnt-2t` also by the earliest. The paper does not
-//! give the weights of these terms; here they are equal.
+//! number of reads alone, `iocnt-t` also by the average time of the reads, `iocnt-2t` by the number, the average time
+//! and the earliest time. The paper does not give the weights of these terms; here they are equal.
 
 use crate::block_table::BlockId;
 use crate::policy::score::{Scorer, Weights};
 use crate::policy::{Aim, Policy, Training};
 
-/// The policies that preload the most read blocks first; two of them also consider the times of the reads.
+/// The policies that begin with the blocks that were read most often; two of them also consider the times of the reads.
 #[derive(Clone, Copy, Debug)]
 pub enum CountPolicy {
     /// `iocnt`: by the number of reads.

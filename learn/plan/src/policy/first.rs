@@ -1,10 +1,11 @@
 //! The blocks that most boots read, in the order of first access. The policy [`search`](super::search) makes this plan
 //! if the objective is the delay of a boot. The paper has no such policy.
 //!
-//! A guest that waits needs every block in the end. So it gains nothing if late blocks are given up, as the score does
-//! for hits; the order of first access is the best (`docs/design-learning.md`). At low bandwidth, bytes can still be
-//! saved. Some training boots did things that others do not (a scan, an update, a backup), and the slices that only
-//! these boots read delay the slices that a normal boot needs. So the plan has two parts:
+//! An order for hits may give a block up, that is, preload other blocks before it although it then comes too late for
+//! its reads. A guest that waits gains nothing by this, because it needs every block in the end. For such a guest, the
+//! order of first access is the best (`docs/design-learning.md`). At low bandwidth, bytes can still be saved. Some
+//! training boots did things that others do not (a scan, an update, a backup), and the slices that only these boots
+//! read delay the slices that a normal boot needs. So the plan has two parts:
 //!
 //! 1. The slices that a boot is likely to read, by the average first access of their blocks.
 //! 2. Then the blocks without likely slices, with the slices that at least half as many boots read. Rarer slices are

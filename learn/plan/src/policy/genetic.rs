@@ -30,6 +30,8 @@ pub struct Genetic {
 }
 
 impl Default for Genetic {
+    /// Settings of 15 individuals and at most 60 generations. The search ends after five generations without a better
+    /// individual. The probabilities are 0.15 for a mutation and 0.8 for a crossover.
     fn default() -> Self {
         Self { population: 15, mutation: 0.15, crossover: 0.8, generations: 60, stale_generations: 5 }
     }

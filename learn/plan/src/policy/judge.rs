@@ -72,8 +72,9 @@ impl<'a> Judge<'a> {
         Self { boots, evaluator, items: Vec::new() }
     }
 
-    /// Makes a judge that replays a sample of the training traces. For hit rates, each trace is also replayed
-    /// with other grace periods (times before the first read) and other speeds, as if on other hosts.
+    /// Makes a judge that replays a sample of the training traces: a tenth of them, but at least ten, or all if there
+    /// are fewer. For hit rates, each trace is also replayed with other grace periods (times before the first read) and
+    /// other speeds, as if on other hosts.
     #[must_use]
     pub fn elsewhere(training: &Training<'a>, aim: &Aim) -> Self {
         let random = &mut Random::new(aim.seed);

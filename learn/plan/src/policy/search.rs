@@ -6,8 +6,9 @@
 //!
 //! If the objective is hits, the search begins with the order that [`thinkahead`](super::thinkahead) finds. Then blocks
 //! are moved one by one, and a move is kept if the score of a [`Judge`] rises. Unlike the score of a block, a judge
-//! takes into account that misses pull blocks too, and that no read waits for a block that was given up. A move that
-//! gains next to nothing is not kept, because it may as well be a loss for the next boot.
+//! takes into account that misses pull blocks too, and that the link has no time for all blocks: a block may be given
+//! up (preloaded too late for its reads) so that others come in time. A move that gains next to nothing is not kept,
+//! because it may as well be a loss for the next boot.
 //!
 //! Hit rates of 54 boots that no plan was trained on, by bandwidth in MiB/s; the five columns on the right are with
 //! guests five times as fast:
@@ -41,6 +42,7 @@ pub struct Search {
 }
 
 impl Default for Search {
+    /// Settings of 1,000 moves, and of a gain of 0.001 that a move must exceed.
     fn default() -> Self {
         Self { moves: 1000, gain_min: 1e-3, start: ThinkAhead::default() }
     }

@@ -4,7 +4,7 @@
 use crate::block_table::BlockId;
 use crate::policy::{Aim, Policy, Training};
 
-/// The policies that preload blocks in the order of their reads' times in the training traces.
+/// The policies that preload blocks in the order of time, by the times at which the training traces read each block.
 #[derive(Clone, Copy, Debug)]
 pub enum Vmt {
     /// `vmt-min`: by the earliest read.

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Plans {
-    /// Returns the plans of the image `key` alone, renamed to `name`, without anything learned from other
-    /// images. `image` is the knowledge of the image that its plans were made from. `None` if the image has no plans
-    /// from its own traces.
+    /// Returns the plans of the image `key` alone, renamed to `name`, without anything learned from other images.
+    /// `image` must be the knowledge that these plans were made from; the provenance of the result has the numbers of
+    /// traces of this knowledge. `None` if the image has no plans from its own traces.
     #[must_use]
     pub fn only(&self, key: &RecordedImage, image: &ImageKnowledge, name: RecordedImage) -> Option<Self> {
         let plans = self.images.get(key).filter(|plans| !plans.groups.is_empty())?;
@@ -20,7 +20,8 @@ impl Plans {
     }
 
     /// Makes a set of plans for one image alone, called `name`, from the plans that were chosen for the image.
-    /// `provenance` describes the set of plans that `chosen` comes from.
+    /// `provenance` is that of the set of plans that `chosen` comes from; the result has its settings, and the number
+    /// of traces of `chosen`.
     #[must_use]
     pub fn of_chosen(chosen: ImagePlans, provenance: &Provenance, name: RecordedImage) -> Self {
         let traces = chosen.groups.iter().map(|group| group.traces).sum();

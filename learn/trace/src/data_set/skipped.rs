@@ -92,8 +92,8 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    /// Counts a trace for `reason`. The message `example` is kept if there are fewer than [`EXAMPLES_MAX`] so
-    /// far.
+    /// Counts a trace for `reason`. The message `example` is kept if fewer than [`EXAMPLES_MAX`] messages are kept for
+    /// this reason so far.
     pub fn note(&mut self, reason: SkipReason, example: impl fmt::Display) {
         let count = self.reasons.entry(reason).or_default();
         count.count += 1;

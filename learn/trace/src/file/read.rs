@@ -21,6 +21,7 @@ pub struct ReadLimits {
 }
 
 impl Default for ReadLimits {
+    /// Limits of 256 MiB for a file, and of 2^22 records and link samples.
     fn default() -> Self {
         Self { file_bytes_max: 256 << 20, records_max: 4 << 20 }
     }
@@ -61,9 +62,9 @@ pub(crate) fn read_bounded(path: &Path, max: u64) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Corrupt`] if the file is not Parquet, is damaged, or is not sorted by time;
-/// [`headstart_block::ErrorKind::Unsupported`] if it is not a trace, of a newer version, or in a form of
-/// Parquet that headstart does not write; [`headstart_block::ErrorKind::Invalid`] if it has more records than
-/// `limits` allow.
+/// [`headstart_block::ErrorKind::Unsupported`] if the file is Parquet but no trace, if its version is newer than the
+/// newest that headstart knows, or if it has a form of Parquet that headstart does not write;
+/// [`headstart_block::ErrorKind::Invalid`] if it has more records than `limits` allow.
 pub fn read(bytes: &[u8], limits: &ReadLimits) -> Result<Trace> {
     let trace = read_any_order(bytes, limits)?;
     if !trace.records.is_sorted_by_key(|record| record.t_us)

@@ -8,14 +8,14 @@ use headstart_block::exact;
 /// The sizes of blocks, in bytes, for which [`BootCounts::cross`] counts the reads that are in more than one block.
 pub const CROSS: [u64; 8] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20];
 
-/// The time after the first request in which accesses are counted, in microseconds: six minutes, as in the
+/// Accesses are counted for this time from a trace's first request on, in microseconds: six minutes, as in the
 /// ThinkAhead paper.
 pub const WINDOW_US: u64 = 360_000_000;
-/// The time after the first request in which the share of reads among the requests is counted, in
-/// microseconds: three minutes, as in the ThinkAhead paper.
+/// The share of reads among the requests is counted for this time from a trace's first request on, in microseconds:
+/// three minutes, as in the ThinkAhead paper.
 pub const RATIO_US: u64 = 180_000_000;
-/// The time after the first request whose reads [`pattern`] returns, in microseconds: two minutes, as in figure 9 of
-/// the ThinkAhead paper.
+/// [`pattern`] returns the reads of this time from a trace's first request on, in microseconds: two minutes, as in
+/// figure 9 of the ThinkAhead paper.
 pub const PATTERN_US: u64 = 120_000_000;
 /// Most points of figure 9: more cannot be told apart.
 const PATTERN_MAX: usize = 1 << 20;

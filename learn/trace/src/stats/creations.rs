@@ -55,8 +55,9 @@ pub struct CreationFigures {
     /// creations (figure 7 of the ThinkAhead paper). The figure covers the seven days in a row with the most
     /// creations; days begin at noon UTC.
     pub images_by_hour: Vec<ClusterHours>,
-    /// The percentage of the images used on one of two days in a row that are used on both; the mean over all
-    /// such pairs of days.
+    /// The percentage of images that are used again on the next day: of the images from which disks are created on
+    /// either of two days in a row, those from which disks are created on both. The mean over all such pairs of days;
+    /// days begin at noon UTC.
     pub next_day_percent: f64,
     /// The number of creations of each of the hundred images that have the most, in descending order (figure
     /// 14 of the ThinkAhead paper).

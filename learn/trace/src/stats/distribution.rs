@@ -80,7 +80,8 @@ pub fn percent(numbers: &[f64], holds: impl Fn(f64) -> bool) -> f64 {
     held as f64 * 100.0 / numbers.len().max(1) as f64
 }
 
-/// A histogram of fixed size for very many whole numbers, whose quantiles are exact to a sixteenth.
+/// A histogram of whole numbers, which takes the same memory however many numbers are added. Its quantiles are rounded
+/// down by less than a sixteenth of their value.
 ///
 /// Numbers below 16 have a counter each; all others share a counter for each sixteenth of a power of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,7 +134,7 @@ impl LogHistogram {
         self.counts.iter().sum()
     }
 
-    /// Returns the quantile at `percent` (0 to 100), rounded down by less than a sixteenth; 0 without
+    /// Returns the quantile at `percent` (0 to 100), rounded down by less than a sixteenth of its value; 0 without
     /// numbers.
     #[must_use]
     pub fn quantile(&self, percent: f64) -> u64 {

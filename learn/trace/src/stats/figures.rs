@@ -76,7 +76,8 @@ pub struct CrossRate {
     pub percent: f64,
 }
 
-/// Percentiles of the times from a read to the next, exact to a sixteenth; all 0 without values.
+/// Percentiles of the times from a read to the next, each rounded down by less than a sixteenth of its value; all 0
+/// without values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Intervals {
     /// The number of times, each from a read to the next.

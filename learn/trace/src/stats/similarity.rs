@@ -1,4 +1,5 @@
-//! The similarity of traces, by their reads of each block. Each function is one pass over two sorted lists.
+//! The similarity of traces, by their reads of each block. Each comparison of two traces is one pass over two sorted
+//! lists.
 
 use super::boot::BlockUse;
 
