@@ -4,9 +4,9 @@
 //! `off`), or levels by crate (`warn,headstart_store=debug`). If it is not set, the warnings and errors of this
 //! project's crates are printed, and no messages of other libraries.
 //!
-//! A client or a failing disk can cause a thousand messages a second. So a command that serves limits its warnings
-//! ([`limit`]): each statement in the code that warns may print a hundred, then one more every three seconds, with the
-//! number of warnings that were left out since.
+//! A client or a failing disk can cause a thousand messages a second. So a command that serves limits its warnings and
+//! errors ([`limit`]): each statement in the code that logs them may print a hundred, then one more every three
+//! seconds, with the number of messages that were left out since.
 //!
 //! The standard error of a process that serves an agent's disk is a file, which would grow as long as the disk is
 //! attached. So the length of that file is bounded; see [`bound`].

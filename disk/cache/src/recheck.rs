@@ -104,9 +104,10 @@ enum Verdict {
 
 impl CachedBlob {
     /// Removes the wrong local bytes of `range`, for a caller that found them wrong by other means, such as a frame's
-    /// checksum. Bytes that cannot be verified by a hash tree are removed too. There is one exception: a blob without a
-    /// tree is first compared with its digest if it is at most 16 MiB long and was found right before; if it still
-    /// matches, nothing is removed. Returns `true` if any bytes were removed, so that fetching them again may help.
+    /// checksum. Bytes that cannot be verified by a hash tree are removed too. There is one exception: a blob of at
+    /// most 16 MiB that has no tree, and that was found earlier to match its digest, is first compared with the digest
+    /// again; if it still matches, nothing is removed. Returns `true` if any bytes were removed, so that fetching them
+    /// again may help.
     ///
     /// # Errors
     /// Those of [`discard`](Self::discard), and errors of reading the disk.

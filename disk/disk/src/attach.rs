@@ -250,10 +250,11 @@ pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Atta
 /// Attaches an image that is in `store`, the store that `reference` names.
 ///
 /// # Errors
-/// [`ErrorKind::Unavailable`] if the store does not answer, unless the image is completely in the cache or is pinned in
-/// the swarm. [`ErrorKind::Denied`] if the store denies access, even if the image is in the cache, unless it is there
-/// completely and [`DiskOptions::cached_although_denied`] is set; also if [`DiskOptions::require_tree`] is set and a
-/// layer has no hash tree. Errors of opening the image or the writable directory.
+/// [`ErrorKind::Unavailable`] if the store does not answer or fails, unless the image is completely in the cache or
+/// pinned in the swarm. [`ErrorKind::Denied`] if the store denies access, unless
+/// [`DiskOptions::cached_although_denied`] is set and the image is completely in the cache; also if
+/// `DiskOptions::require_tree` is set and a layer has no hash tree. Errors of opening the image or the writable
+/// directory.
 pub async fn attach_remote(
     host: &DiskHost,
     store: Arc<dyn Store>,

@@ -35,8 +35,9 @@ pub struct KernelNbdSettings {
     /// The number of connections between the kernel and the NBD server, each of which carries many requests
     /// at a time. 4 by default.
     pub connections: u16,
-    /// The duration of a request after which the kernel gives up the connection, in whole seconds. It must be
-    /// longer than a read may wait for its store. 10 minutes by default.
+    /// The duration after which the kernel gives up an unanswered request, and the connection with it. Rounded down to
+    /// whole seconds, but at least one second. It must be longer than a read may wait for its store. 10 minutes by
+    /// default.
     pub timeout: Duration,
 }
 

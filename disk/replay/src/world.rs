@@ -142,7 +142,7 @@ impl Local {
 
     /// Creates the local bytes of a host, which its disks share. `unit` bytes of a blob become local together; `None`:
     /// the units of the product's cache. At first, everything is local if `all` is `true`. Otherwise only the bytes
-    /// that are read to open a real image ([`Shape::Image`]) are local, and nothing for the other shapes.
+    /// that are read to open a real image ([`Shape::Image`]) are local; with another shape no byte is.
     #[must_use]
     pub fn of_host(shape: &Shape, unit: Option<u64>, all: bool) -> Self {
         let mut local = match shape {

@@ -77,7 +77,8 @@ impl AgentClient {
         self.0.ask(Method::GET, "/v1/disks", None).await
     }
 
-    /// Returns a stream of the status of the agent's disks, each time that it changes from now on.
+    /// Returns a stream with the new status of a disk each time that the status of one of the agent's disks changes
+    /// from now on.
     ///
     /// # Errors
     /// Those of all requests: see [`AgentClient`].
@@ -125,7 +126,7 @@ impl AgentClient {
         self.post("/v1/unpin", &serde_json::json!({ "image": image })).await
     }
 
-    /// Returns the agent's counts as a tracker, one entry for each image.
+    /// Returns what the agent, as a tracker, has counted of the reads of booting disks: one entry for each image.
     ///
     /// # Errors
     /// Those of all requests (see [`AgentClient`]); [`ErrorKind::NotFound`] if the agent is not a tracker;

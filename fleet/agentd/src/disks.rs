@@ -17,8 +17,8 @@
 //! lock ends, so two processes never serve one disk, at whatever moment the agent was killed.
 //!
 //! A disk is detached only by its agent. If a process ends without being asked to by the agent, another one is started,
-//! after a pause that grows each time, even if the cause was a signal that ends a process in good order. Only the first
-//! process of a disk is not started again: if it ends before it is ready, attaching fails.
+//! after a pause that grows each time, even if the cause was a signal that ends a process in good order. There is one
+//! exception: if the first process of a disk ends before it is ready, attaching fails, and no other process is started.
 //!
 //! An upgrade of the program interrupts no I/O: running processes go on with the version that they were started from,
 //! and only processes that start later have the new version. So an older process may talk to a newer agent.
@@ -147,7 +147,8 @@ pub struct DiskStatus {
 
 /// The settings that an agent applies to all of its disks.
 pub struct DisksSettings {
-    /// The directory of the disks' records and process files. It is created if it does not exist.
+    /// The directory of the disks' files: records, PID files, images, output and logs. It is created if it does not
+    /// exist.
     pub dir: PathBuf,
     /// The path of the program that serves a disk, `headstart`.
     pub program: PathBuf,
@@ -176,8 +177,8 @@ impl Disks {
     /// that have ended. A record that cannot be read is logged and left as it is.
     ///
     /// # Errors
-    /// An error if the directory cannot be created or read, belongs to neither root nor this user, or can be changed
-    /// by other users and that cannot be ended.
+    /// An error if the directory cannot be created or read, or belongs to neither root nor this user; or if other users
+    /// may write to it and their permission cannot be removed.
     pub fn open(settings: DisksSettings) -> Result<Arc<Self>> {
         private::make_directory(&settings.dir)
             .map_err(|e| Error::io("cannot make the directory", e).about(settings.dir.display()))?;

@@ -9,8 +9,8 @@
 //! * an image from that store was pinned at this host;
 //! * the administrator of this host allows the store (`headstart agent --allow-store PREFIX`).
 //!
-//! Even if this host has the store open for its own use, it is opened a second time for other hosts: there, a redirect
-//! of a web server to another origin is not followed.
+//! Even if this host has the store open for its own use, the store is opened a second time for other hosts. With that
+//! second one, a redirect of a web server to another origin is not followed.
 
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_store::{Location, Store, StorePrefix, StoreSettings};

@@ -10,8 +10,9 @@ use std::collections::{HashMap, HashSet};
 /// The unit that ranges are rounded to, in bytes: the chunk that hosts exchange.
 const CHUNK: u64 = headstart_swarm::CHUNK_SIZE;
 
-/// Returns one order for each layer blob of an image that has a hash tree. Its parts are the ranges of the blob that
-/// opening the image reads, then those that `items` read, in the order of `items`. Empty if no layer has a hash tree.
+/// Returns orders for the layer blobs of an image: one order for each blob that has a hash tree. The parts of an order
+/// are the ranges of the blob that opening the image reads, then those that `items` read, in the order of `items`.
+/// Empty if no layer has a hash tree.
 #[must_use]
 pub fn of_items(image: &OpenImage, items: &[PlanItem]) -> Vec<Order> {
     let layers: Vec<&ImageLayer> = image.manifest.disk_layers().collect();
@@ -32,8 +33,8 @@ pub fn of_items(image: &OpenImage, items: &[PlanItem]) -> Vec<Order> {
     together(orders.collect())
 }
 
-/// Returns one order for the whole of each layer blob of an image that has a hash tree, each blob once. Empty if no
-/// layer has a hash tree.
+/// Returns orders for the layer blobs of an image: one order, for the whole blob, for each different blob that has a
+/// hash tree. Empty if no layer has a hash tree.
 #[must_use]
 pub fn of_whole(image: &Reference, manifest: &Manifest) -> Vec<Order> {
     let store = image.location.to_string();

@@ -1,5 +1,5 @@
-//! Limits for hosts whose orders are refused: on the log lines about such a host, and on the refusals after which its
-//! connection is closed.
+//! Two limits for hosts whose orders are refused. The first limits the log lines about such a host. The second limits
+//! the orders of the host that are refused: beyond that limit, the host's connection is closed.
 //!
 //! A host can send thousands of orders a second that are refused, and choose the text that a log line would quote. So
 //! at most one line a minute is logged as a warning for each cause and host (see [`headstart_block::complaints`]).

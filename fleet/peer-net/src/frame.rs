@@ -222,7 +222,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header as bytes.
+    /// The header as bytes. Panics if `len` does not fit 32 bits.
     #[must_use]
     pub fn encode(self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];

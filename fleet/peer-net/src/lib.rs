@@ -366,9 +366,9 @@ impl Swarm {
         self.open_for(None, blob, store)
     }
 
-    /// Does the same as [`open`](Self::open) for a disk that reads the blob. `reader` identifies the disk
-    /// (see [`new_reader`](Self::new_reader)); one limit of prefetching applies to all blobs of the disk together.
-    /// `None`: chunks are not prefetched when other hosts advertise them.
+    /// Does the same as [`open`](Self::open) for a disk that reads the blob. `reader` identifies the disk (see
+    /// [`new_reader`](Self::new_reader)); one limit of prefetching applies to all blobs of the disk together. If
+    /// `reader` is `None`, chunks are not prefetched when other hosts advertise them.
     ///
     /// # Errors
     /// As [`Cache::blob`].
@@ -405,9 +405,9 @@ impl Swarm {
         self.host.new_reader()
     }
 
-    /// Records that a disk of `image` starts to boot on this host, until the returned value is dropped. `is_new` is
-    /// `false` for a disk that the tracker has counted already, such as before a restart of the agent. `None` if
-    /// too many images have booting disks at once.
+    /// Records that a disk of `image` boots on this host, from now until the returned value is dropped. `is_new` is
+    /// `false` for a disk that the tracker has counted already, such as before a restart of the agent. `None` if too
+    /// many images have booting disks at once.
     pub fn boots(&self, image: ImageKey, is_new: bool) -> Option<Boots> {
         Boots::new(&self.host, image, is_new)
     }

@@ -51,7 +51,7 @@ impl Order {
         }
     }
 
-    /// The description of the blob that the cache needs: its digest, length and hash tree.
+    /// The digest, the length and the hash tree of the blob, in the form in which the cache takes them.
     ///
     /// # Errors
     /// An error if a digest or the root hash is malformed, or the name of the store is longer than 4096

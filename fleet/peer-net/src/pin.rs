@@ -1,4 +1,4 @@
-//! An image that hosts keep together, as one host sends it to another.
+//! Pins, in the form in which hosts send them to each other: each describes an image that hosts keep together.
 //!
 //! A pin contains the image's manifest, and with that the roots of its hash trees: a host that has the pin may read
 //! the image.

@@ -168,7 +168,8 @@ impl TestHost {
         self.swarm.status().blobs.iter().all(|blob| blob.peers == hosts)
     }
 
-    /// Returns `true` if the host has received an advert of chunks, or prefetched a chunk, from another host.
+    /// Returns `true` if the host has prefetched a chunk from another host, or has only recorded a chunk that another
+    /// host advertised.
     pub fn has_heard(&self) -> bool {
         let counters = self.swarm.node_counters();
         counters.withheld + counters.prefetched > 0

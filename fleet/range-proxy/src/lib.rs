@@ -93,8 +93,8 @@ pub struct ProxyCounters {
     pub served: u64,
     /// Bytes sent to clients from the cache or the swarm.
     pub served_bytes: u64,
-    /// Bytes that were fetched from the client's server, in answers of the kind that `served` counts, because
-    /// the cache and the swarm could not deliver them.
+    /// Bytes of the answers counted by `served` that came from the client's server, because neither the cache nor the
+    /// swarm could deliver them.
     pub filled_bytes: u64,
     /// Checks that a client may read a blob. Each one requests a few random parts of the blob from the
     /// client's server, with the client's credentials.

@@ -68,8 +68,8 @@ pub enum Event<'a> {
         /// The chunks that were read.
         chunks: Chunks,
     },
-    /// These chunks are whole and verified on this host now, and came in a way that the machine did not request: a disk
-    /// fetched them from the store.
+    /// These chunks are whole and verified on this host now. Either they were fetched from the store without an
+    /// [`Action::Fetch`], as a disk does; or they are a part of an [`Action::Fetch`] that came before the rest.
     BecameLocal {
         /// The blob.
         blob: BlobId,
@@ -100,7 +100,8 @@ pub enum Event<'a> {
         chunks: Chunks,
     },
     /// The blob is kept by these hosts in turn: stripe `n` (a group of consecutive chunks) by `copies` hosts of the
-    /// list, from place `n` on (modulo the number of hosts).
+    /// list, from place `n` on (modulo the number of hosts). Replaces what an earlier event of this kind said of the
+    /// blob. Without holders, the blob is no longer pinned.
     Pinned {
         /// The blob.
         blob: BlobId,
@@ -245,8 +246,8 @@ pub enum Action {
         urgency: Urgency,
     },
     /// Fetch these chunks from the blob's store, verify and keep them, then report [`Event::Fetched`]. The action is
-    /// repeated for the same fetch when a read begins to wait for it: a fetch that is still queued then leaves the
-    /// queue. Chunks that can be read before the rest may be reported earlier, by [`Event::BecameLocal`].
+    /// repeated for the same fetch when a read begins to wait for it: a fetch that is still queued is then begun at
+    /// once. Chunks that can be read before the rest may be reported earlier, by [`Event::BecameLocal`].
     Fetch {
         /// The number to answer with.
         fetch: StoreFetchId,

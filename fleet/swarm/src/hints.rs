@@ -1,4 +1,5 @@
-//! An agent's side of hints: the reads of its disks of an image, to be reported, and a tracker's answers, as a plan.
+//! An agent's side of hints, for one image: gathers the first reads of its disks for reports to a tracker, and makes a
+//! plan for the disks from the tracker's answers.
 //!
 //! The first reads of all disks of the host are gathered and reported at intervals. Reports are also sent, less often,
 //! while a booting disk reads nothing: in such idle periods it has most use for hints. Reports and answers may be lost:
@@ -31,9 +32,9 @@ const IDLE: u32 = 4;
 /// The number of slices whose hints are kept: 4 GiB.
 const SLICES_MAX: usize = 1 << 16;
 
-/// One host's state for one image: the first reads of its disks that the next report to the tracker will
-/// contain, and the hints that the tracker has answered. A hint names a slice (64 KiB of a disk) that many
-/// disks of the image read while they boot.
+/// One host's state for one image: the first reads of its disks that the next report to the tracker will contain, and
+/// the hints in the tracker's answers so far. A hint names a slice (64 KiB of a disk) that many disks of the image read
+/// while they boot.
 #[derive(Clone, Debug)]
 pub struct Hints {
     image: ImageKey,
@@ -107,8 +108,8 @@ impl Hints {
         self.booting = self.booting.saturating_sub(1);
     }
 
-    /// Records that a disk has read `slice` (its number on the disk) for the first time, `at` after the disk
-    /// was created.
+    /// Records that a disk has read `slice` (its number on the disk) for the first time, `at` after the disk was
+    /// created. The next report contains the read, unless it has `REPORT_MAX` (4096) reads already.
     pub fn read(&mut self, slice: u32, at: Duration) {
         self.tally.reads += 1;
         self.tally.foreseen += u64::from(self.slices.contains_key(&slice));
@@ -148,8 +149,8 @@ impl Hints {
         })
     }
 
-    /// Records the hints of a tracker's answer. Returns `true` if they change the [plan](Self::plan). An
-    /// answer about another image, or one older than the last, is ignored.
+    /// Records the hints of a tracker's answer. Returns `true` if they change the [plan](Self::plan). An answer about
+    /// another image, or one whose version is below that of the last answer of the same epoch, is ignored.
     pub fn on_answer(&mut self, answer: &HintAnswer) -> bool {
         if answer.image != self.image || (answer.epoch == self.epoch && answer.version < self.version) {
             return false;

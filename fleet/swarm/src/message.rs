@@ -71,9 +71,9 @@ pub enum Message {
     },
     /// A request to a root: the sender asks to become one of its agents.
     Join,
-    /// The answer to `Join`: the receiver may be an agent of this root.
+    /// The answer to `Join`: the sender, a root, has accepted the receiver as one of its agents.
     JoinAccepted,
-    /// The answer to `Join`, or a later message: the receiver may not be an agent of the sender (any more), because the
+    /// The answer to `Join`, or a later message: the receiver is not (or no longer) an agent of the sender, because the
     /// sender has all the agents that it takes, or is not a root.
     JoinRefused,
     /// A sketch of the sender's recent reads of a blob, by which hosts find out which of them read the same chunks. See

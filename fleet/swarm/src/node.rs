@@ -21,7 +21,7 @@
 //! | machine | states, in an enum | file |
 //! |---|---|---|
 //! | `Membership` | an agent's root: unattached, asking, joined | `membership` |
-//! | `Peer` | reliable, or silent so many times since when | `peers` |
+//! | `Peer` | reliable, or silent: how many times, and since when | `peers` |
 //! | `Wants` | waiting for so many chunks, complete | `wants` |
 //! | `Requests` | sent, answered, receiving, promised, delivering | `requests` |
 //! | `Fetches` | a fetch: timed, overtaken; the store: answers, failed | `fetches` |

@@ -157,8 +157,8 @@ pub fn chunks_of(number: u32, stripe: u32, chunks: u32) -> Chunks {
 }
 
 /// The hosts that keep stripe `number` of a pinned blob, a blob that hosts keep together: the `copies` consecutive
-/// hosts of `all` from place `number` (modulo the number of hosts) on. `copies` below 1 counts as 1, above the number
-/// of hosts as that number.
+/// hosts of `all` from place `number` (modulo the number of hosts) on. If `copies` is 0, that is one host; if it is
+/// above the number of hosts, all hosts. Empty if `all` is empty.
 pub fn holders(all: &[PeerKey], copies: u32, number: u32) -> impl Iterator<Item = PeerKey> + '_ {
     let first = (number as usize).checked_rem(all.len()).unwrap_or(0);
     all.iter().cycle().skip(first).take((copies.max(1) as usize).min(all.len())).copied()

@@ -206,8 +206,8 @@ impl Recent {
         self.keep(agent, state);
     }
 
-    /// Records that `agent` reports its reads. From now on a chunk that it has but has not reported counts as
-    /// unread.
+    /// Records that `agent` reports its reads: `is_reported_by` returns `true` from now on. For such an agent, the
+    /// caller of `on_request` should take a chunk that the agent has but has not reported as unread.
     pub fn on_report(&mut self, agent: PeerKey) {
         let state = self.agents.remove(&agent).unwrap_or_default();
         self.keep(agent, Agent { reports: true, ..state });

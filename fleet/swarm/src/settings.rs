@@ -57,8 +57,9 @@ pub struct NodeSettings {
     /// requests to other hosts when the waiting bytes exceed both two chunks and the amount that it sends in
     /// two milliseconds.
     pub serve_window: u64,
-    /// The number of chunks that a root sends to an agent without a request, because the agent will probably
-    /// want them next. 0 switches this off.
+    /// Limit of the chunks that a root sends to an agent without a request, because the agent will probably want them
+    /// next: the number of chunks after each place in the chains of recent requests where the agent is at present. 0
+    /// switches this off.
     pub push: u32,
     /// The minimum and the maximum of the timeout of a request that a read waits for, after which the request
     /// goes to another host or to the store. The timeout is longer if the store is slow or the peer has

@@ -39,7 +39,7 @@ mod members;
 mod tests;
 mod tree;
 
-/// The largest number of accesses in one report; a tracker ignores the others.
+/// The largest number of accesses in one report; a tracker ignores those beyond it.
 pub const REPORT_MAX: usize = 4096;
 
 /// The minimum number of an image's disks that must have read a slice before the tracker sends a hint of it

@@ -1,4 +1,4 @@
-//! The client of a daemon on this host, which sends HTTP requests over the daemon's Unix socket.
+//! The client of a daemon on this host. The client sends HTTP requests over the daemon's Unix socket.
 
 use headstart_block::{Error, ErrorKind, Result};
 use reqwest::{Client, Response, StatusCode};
@@ -57,7 +57,8 @@ impl LocalClient {
     }
 
     /// Sends a request and returns the body of the answer, parsed as JSON; [`Value::Null`] if the body is not JSON.
-    /// `path` begins with `/` and may have a query. `body` is sent as JSON.
+    /// `path` begins with `/` and may have a query. `body` must be a JSON text, and is sent as it is; with `None` the
+    /// request has no body.
     ///
     /// # Errors
     /// An error with the daemon's text if it refuses the request, of the kind that the status stands for

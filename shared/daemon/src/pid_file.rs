@@ -22,9 +22,9 @@ const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 /// The times that a file is opened which is removed in between.
 const TRIES: u32 = 16;
 
-/// Opens (or creates) the PID file at `path` and locks it for this process, until the file is closed. A PID
-/// file holds the number of the process that has it locked. `taken` is the text of the error if another
-/// process has the lock.
+/// Opens (or creates) the PID file at `path` and locks it for this process, until the returned file is closed. The
+/// content stays as it is, empty or the number of an earlier process: [`write()`] puts this process's number there.
+/// `taken` is the text of the error if another process has the lock.
 ///
 /// # Errors
 /// [`ErrorKind::Conflict`] if another process has the lock; [`ErrorKind::Denied`] if the file belongs to neither
@@ -79,9 +79,9 @@ pub fn write(path: &Path, file: &mut File) -> Result<()> {
         .map_err(|e| Error::io("cannot write", e).about(path.display()))
 }
 
-/// Separates this process from the daemon that started it: moves it to a session of its own, so that signals
-/// to the daemon's session do not reach it, and removes the daemon's protection from the out-of-memory
-/// killer. Failures are only logged.
+/// Separates this process from the daemon that started it: moves it to a session of its own, so that signals to the
+/// daemon's session do not reach it, and gives up the protection from the out-of-memory killer that this process has
+/// inherited from the daemon. The daemon keeps its own protection. Failures are logged or ignored.
 pub fn leave_parent() {
     if let Err(error) = give_up_oom_protection(Path::new(OOM_SCORE)) {
         tracing::warn!(%error, "this process keeps the daemon's protection from the out-of-memory killer");
@@ -124,8 +124,9 @@ pub fn append_to(path: &Path) -> std::io::Result<File> {
 /// The line in a log before the output of another process.
 const NEXT: &str = "-- the next process --";
 
-/// Opens the log of a process that is about to start, for appending, and writes a line that separates its
-/// output from the previous process's. A log of more than [`LOG_MAX`] bytes is first renamed to [`earlier`].
+/// Opens the log of a process that is about to start, for appending, and writes a line that separates its output from
+/// the previous process's. A log of more than [`LOG_MAX`] bytes is first renamed to the path that [`earlier`] returns,
+/// in place of any file there.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -161,8 +162,9 @@ pub fn last_words(log: &Path) -> Option<String> {
     Some(said.trim_start_matches("headstart: ").trim_start_matches("error: ").to_owned())
 }
 
-/// Returns the warnings in a log after its first `from` bytes. If the log is shorter than `from`, because a new
-/// one was started, returns all of its warnings. Empty if the log cannot be read.
+/// Returns the warnings in a log after its first `from` bytes: the lines that begin with `headstart: warning: `,
+/// without that beginning. If the log is shorter than `from`, because a new one was started, returns all of its
+/// warnings. Empty if the log cannot be read.
 pub fn warnings_behind(log: &Path, from: u64) -> Vec<String> {
     let bytes = std::fs::read(log).unwrap_or_default();
     let behind = usize::try_from(from).ok().and_then(|from| bytes.get(from..)).unwrap_or(&bytes);

@@ -73,7 +73,8 @@ pub fn is_elsewhere(target: &str) -> bool {
 }
 
 /// Returns the path of the file that the relative link `target` in the document at `path` names. The returned path and
-/// `path` are relative to the root of the repository. `None` if the link leads out of the repository.
+/// `path` are relative to the root of the repository. The caller must have cut `#part` off the end of `target`;
+/// otherwise it becomes a part of the path. The file need not exist. `None` if the link leads out of the repository.
 #[must_use]
 pub fn resolved(path: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = path.split('/').collect();

@@ -14,7 +14,8 @@ pub fn head(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Returns the documentation of an item (`///` lines) as one line.
+/// Returns the documentation of an item (`///` lines), which is among its `attributes`, as one line without links (as
+/// by `unlinked`); empty if there is none.
 #[must_use]
 pub fn comment(attributes: &[Attribute]) -> String {
     let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {

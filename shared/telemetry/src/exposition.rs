@@ -64,8 +64,8 @@ impl MetricValue for u64 {}
 
 impl MetricValue for f64 {}
 
-/// A metric that is one number without labels: its name (without the prefixes of page and group, and without
-/// `_total`), its help text, and its value.
+/// A metric that is one number without labels: its name, its help text, and its value. The name lacks the prefix of the
+/// page, the prefix that `PageEncoder::numbers` gets, and `_total`.
 pub type Number = (&'static str, &'static str, u64);
 
 /// Returns a page of metrics in `format`. The first metric is the version of headstart; the others are those
@@ -112,8 +112,8 @@ impl<F: Fn(&mut PageEncoder<'_>) -> fmt::Result + Send + Sync + 'static> Collect
 pub struct PageEncoder<'a>(DescriptorEncoder<'a>);
 
 impl PageEncoder<'_> {
-    /// Adds a metric of `kind` with one sample for each item of `samples`: the labels that tell the samples
-    /// apart, and the value.
+    /// Adds a metric of `kind`, a counter or a gauge, with one sample for each item of `samples`: the labels that tell
+    /// the samples apart, and the value.
     ///
     /// # Errors
     /// Never fails, because the page is a string in memory; the result serves the `?` of callers.
@@ -135,8 +135,8 @@ impl PageEncoder<'_> {
         Ok(())
     }
 
-    /// Adds each of `numbers` as a metric of `kind` without labels. Its name is `prefix` followed by its own
-    /// name.
+    /// Adds each of `numbers` as a metric of `kind`, a counter or a gauge, without labels. The name of the metric is
+    /// `prefix` directly followed by the name in the `Number`, without an underscore in between.
     ///
     /// # Errors
     /// Never fails, because the page is a string in memory.

@@ -1,7 +1,8 @@
 //! Latency distributions, cheap enough for every read.
 //!
-//! Each count is an atomic number. A snapshot reads them one after the other: each is right, but while durations are
-//! recorded they need not fit each other.
+//! Each count is an atomic number. A snapshot reads the counts and the sum one after the other. If durations are
+//! recorded meanwhile, each of these numbers is right at the moment when it is read, but those moments differ: the sum
+//! may include a duration that no count includes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -17,8 +17,9 @@ pub enum PriorDisks {
 }
 
 impl PriorDisks {
-    /// Returns the earlier state, from the result of [`hold_pid_file`](crate::disks::hold_pid_file); `None` if no agent
-    /// looks after this process.
+    /// Returns what is known of an earlier process. `held` is the result of
+    /// [`hold_pid_file`](crate::disks::hold_pid_file), or `None` if no agent looks after this process; the result is
+    /// then [`PriorDisks::Nothing`].
     #[must_use]
     pub fn of(held: Option<Held>) -> Self {
         match held {
@@ -42,7 +43,7 @@ impl PriorDisks {
     }
 
     /// Returns the request to open a disk of `image`. If an earlier process recorded its images, the request has the
-    /// digest and the manifest that `image` had then.
+    /// digest and the manifest that `image` had then. Otherwise it has neither.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Conflict`] if images were recorded and `image` is not among them.

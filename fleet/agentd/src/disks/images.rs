@@ -73,8 +73,8 @@ fn beside(pid_file: &Path) -> PathBuf {
     pid_file.with_extension(ENDING)
 }
 
-/// The absolute path of the file that records the images of the disk whose process file is `pid_file`. The disk's
-/// process makes the file; it is removed when the disk is detached.
+/// The absolute path of the file that records the images of the disk whose PID file is `pid_file`. The disk's process
+/// makes the file; it is removed when the disk is detached.
 ///
 /// # Errors
 /// An error if the current directory is not known.
@@ -83,8 +83,7 @@ pub fn images_record(pid_file: &Path) -> Result<PathBuf> {
     std::path::absolute(&path).map_err(|e| Error::io("has no absolute path", e).about(path.display()))
 }
 
-/// Records the images of the disk whose process file is `pid_file`, durably: the record survives a power
-/// loss.
+/// Records the images of the disk whose PID file is `pid_file`, durably: the record survives a power loss.
 ///
 /// # Errors
 /// An error if the file cannot be written.

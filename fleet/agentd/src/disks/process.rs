@@ -20,7 +20,7 @@ use tokio::time::timeout;
 /// The longest wait for the status of a process that has ended.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The result of [`hold_pid_file`]: the traces of an earlier process of the same disk.
+/// The result of [`hold_pid_file`]: what an earlier process of the same disk has left.
 pub struct Held {
     /// `true` if an earlier process of the same disk has served clients and has died.
     pub has_served: bool,
@@ -32,9 +32,9 @@ pub struct Held {
 /// The cause where a disk has a process.
 const TAKEN: &str = "another process serves this disk";
 
-/// Makes this process the one that serves the disk with the process file `path`. Takes the lock of that file
-/// until the process ends, and moves the process to a session of its own, so signals to the agent's session
-/// do not reach it.
+/// Makes this process the one that serves the disk with the PID file `path`. Takes the lock of that file until this
+/// process ends, writes this process's number to the file, and moves this process to a session of its own, so that
+/// signals to the agent's session do not reach it.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Conflict`] if another process has the lock; an error if the files of an earlier

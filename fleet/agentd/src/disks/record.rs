@@ -101,9 +101,9 @@ impl Recorded {
     }
 }
 
-/// Returns `true` if the disk with this process file must not be started again after its process ends,
-/// because it is being detached or the agent has no record of it. A record that cannot be read does not count
-/// as missing: the result is `false`.
+/// Returns `true` if the disk with this PID file must not be started again after its process ends, because it is being
+/// detached or the agent has no record of it. A record that cannot be read does not count as missing: the result is
+/// `false`.
 #[must_use]
 pub fn ends_for_good(pid_file: &Path) -> bool {
     match headstart_daemon::file::read(&pid_file.with_extension("json"), LEN_MAX) {

@@ -40,8 +40,7 @@ pub struct DiskSpace {
     pub max_bytes: Option<u64>,
 }
 
-/// Writes the space of a disk's writable layers to a file, for the status of the disk whose process file is
-/// `pid_file`.
+/// Writes the space of a disk's writable layers to a file, for the status of the disk whose PID file is `pid_file`.
 ///
 /// # Errors
 /// An error if the file cannot be written.

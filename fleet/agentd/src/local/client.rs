@@ -181,9 +181,9 @@ impl State {
 }
 
 impl AgentSwarm {
-    /// Connects to the agent at `socket`, and again whenever the connection breaks. Returns once the connection
-    /// is made, or after half a second without one, which is no error: connecting goes on in the background.
-    /// The agent must use the same cache directory as `cache`.
+    /// Connects to the agent at `socket`, and again whenever the connection breaks. Returns once the connection is
+    /// made, or after half a second without one, which is no error: connecting goes on in the background. The agent
+    /// must use the same cache directory as `cache`. The task that keeps the connection runs on `runtime`.
     ///
     /// # Errors
     /// An error if the cache's directory cannot be read.

@@ -91,9 +91,9 @@ pub struct MadeCluster {
     pub hosts: Vec<MadeHost>,
 }
 
-/// Creates the certificate authority of a cluster in `dir`, and the key and certificate of each host. Keys of
-/// an earlier call are kept, and certificates are renewed only if they end soon or lack a role. So another
-/// call can add hosts and roles.
+/// Creates the certificate authority of a cluster in `dir`, and the key and certificate of each host. Keys of an
+/// earlier call are kept, and certificates are renewed only if two thirds of their time are over, they lack a role, or
+/// an earlier version made them. So another call can add hosts and roles.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] if a name or the number of days is not valid, [`ErrorKind::Conflict`] if `dir`

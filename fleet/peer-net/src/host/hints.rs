@@ -213,8 +213,8 @@ impl Boots {
         Some(Self { host: Arc::clone(host), image })
     }
 
-    /// Records slices that the disk has read for the first time. The next report to the tracker contains
-    /// them.
+    /// Records slices that the disk has read for the first time. The next report to the tracker contains them, except
+    /// those for which it has no room: a report holds 4096.
     pub fn read(&self, accesses: &[SliceAccess]) {
         if let Some(image) = self.host.hints.images().by_key.get_mut(&self.image) {
             for access in accesses {

@@ -21,8 +21,8 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// A list of hosts, by name, that keep `copies` copies of each byte. 0 counts as 1, and a number above that of the
-    /// hosts as that number.
+    /// A list of hosts, by name, that keep `copies` copies of each byte. If `copies` is 0, they keep one copy; if it is
+    /// above the number of hosts, each host keeps all of the blob.
     pub fn new(hosts: &[String], copies: u32) -> Self {
         Self { hosts: hosts.iter().map(|host| key_of(host)).collect(), copies }
     }

@@ -338,16 +338,18 @@ impl Swarm {
         self.host.has_shown(received.peer, blobs)
     }
 
-    /// The names of the connected hosts that may learn of these blobs: those that have proved that they may
-    /// read all of them, and operators. The order means nothing.
+    /// The names of the connected hosts that may learn of these blobs: those that have proved that they may read all of
+    /// them, and operators. The names are not sorted.
     pub fn entitled_hosts(&self, blobs: &[BlobSpec]) -> Vec<String> {
         let links = self.host.links().into_iter().map(|(link, _)| link);
         let entitled = links.filter(|link| link.roles.operator || self.host.has_shown(link.peer, blobs));
         entitled.map(|link| link.name.clone()).collect()
     }
 
-    /// Sends a command to the connected host `name`, waits until that host has carried it out, and returns
-    /// the outcome. An order that names too many parts for one frame is sent as several.
+    /// Sends a command to the connected host `name`, waits until that host has carried it out, and returns the outcome.
+    /// The command must be a `Bring` or a `Pin`: a host reports no outcome of the others when it has accepted them, so
+    /// the wait would end only with the connection. An order that names too many parts for one frame is sent as
+    /// several.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no connection to the host, [`ErrorKind::Unavailable`] if the
