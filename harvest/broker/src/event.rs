@@ -37,7 +37,7 @@ pub enum BrokerEvent {
     },
     /// A forecast, with all margins applied. For a regular or unsold vSSD it gives the part of the vSSD's own
     /// flash that the vSSD does not need, lent or not; for a harvest VM's vSSD, all the flash that it needs.
-    /// The driver sends one forecast for an unsold vSSD, and one every three minutes for any other.
+    /// A host sends one for each vSSD every three minutes (by default).
     Forecast {
         /// The vSSD.
         vssd: VssdId,
@@ -166,9 +166,9 @@ pub enum BrokerAction {
     /// Append this step to the journal.
     Journal(BrokerStep),
     /// Take free blocks from a lender's FTL, spread over `bandwidth` of its channels, then answer with
-    /// [`BrokerEvent::Carved`]. The lender's own record of the loan must be in the journal before
-    /// [`BrokerStep::Carved`]. After a crash between the two the blocks have no holder, and go back to the
-    /// lender.
+    /// [`BrokerEvent::Carved`]. The FTL's own record of the loan must be in the journal before
+    /// [`BrokerStep::Carved`]. After a crash between the two, the blocks belong to no gSSD, and the driver gives them
+    /// back to the lender's FTL.
     Carve {
         /// The number of the gSSD to make.
         gssd: GssdId,

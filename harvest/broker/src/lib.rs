@@ -36,11 +36,11 @@
 //!   expired, or that could be larger by a quarter, go back to the lender then.
 //! * *Waste* (a harvest VM has more than it needs) is counted: it is the price of margins.
 //! * *Early reclamation* (a lender needs blocks back): unused gSSDs go back to the lender at once. For a leased gSSD
-//!   the broker looks in the pool for a replacement of the same size: for as long as requested; or else for at least a
-//!   grain of time; or else, for that time, as much as the pool has. A replacement is attached to the same borrower,
-//!   and the data of the old gSSD is moved, block by block, to the borrower's other slots. If the data does not fit
-//!   there, the harvest VM is evicted: its disk is striped over all its gSSDs, so it loses all of them. Its user gets a
-//!   [`BrokerReport`].
+//!   the broker looks in the pool for a replacement: gSSDs of the same size that last for the requested time; or else
+//!   gSSDs of the same size that last for a grain of time; or else all that last for a grain of time, even if they are
+//!   smaller. A replacement is attached to the same borrower, and the data of the old gSSD is moved, block by block, to
+//!   the borrower's other slots. If the data does not fit there, the harvest VM is evicted: its disk is striped over
+//!   all its gSSDs, so it loses all of them. Its user gets a [`BrokerReport`].
 //! * *Expiry*: a leased gSSD that expires is taken back the same way, unless its lender's newest forecast dates it
 //!   later.
 //! * *Under-harvest* (a harvest VM needs more than it has): gSSDs are added if the request allowed that. If the pool

@@ -52,9 +52,9 @@ impl Default for BrokerSettings {
 }
 
 impl BrokerSettings {
-    /// Returns the settings that hosts use: the defaults, with `forecasts_to_reclaim` at `u32::MAX`. So forecasts
-    /// never take a leased gSSD back: until the lender needs the flash at once, it uses the margin that was kept back
-    /// from its forecasts.
+    /// Returns the settings that hosts use: the defaults, with `forecasts_to_reclaim` at `u32::MAX`. So a leased gSSD
+    /// is never taken back because of a forecast. A lender that needs more than was forecast first uses the margin that
+    /// its forecasts kept back. When that is used up, lent flash is taken back at once.
     #[must_use]
     pub fn of_hosts() -> Self {
         Self { forecasts_to_reclaim: u32::MAX, ..Self::default() }

@@ -90,8 +90,8 @@ impl Custody {
         Self { geometry, words, ledger: Mutex::default() }
     }
 
-    /// Returns the custody that results from the steps of a journal, applied in order. A block whose erasure is
-    /// in none of the steps counts as not erased.
+    /// Returns the custody that results from the steps of a journal, applied in order. The blocks of a gSSD count as
+    /// erased only if a step says that they were erased after the gSSD was made or last detached.
     ///
     /// # Errors
     /// As [`Custody::apply`].

@@ -116,7 +116,8 @@ pub trait Flash: Send + Sync {
         true
     }
 
-    /// Returns `true` if the block is bad: from the start, or since an operation on the block failed.
+    /// Returns `true` if the block is bad: from the start, or since an operation on the block failed. Also `true` if
+    /// the flash has no such block.
     fn is_bad(&self, block: FlashBlock) -> bool;
 
     /// Returns the number of times that the block was erased; 0 if the flash has no such block.

@@ -71,7 +71,7 @@
 //! [`Journal::rewriting`] begins a second file with records that lead to the present state (snapshots), while the first
 //! is used as before. Records that are appended meanwhile are added after these, and a rename puts the second file in
 //! the place of the first. So at any time one of the two is complete, and no caller waits for longer than a few syncs.
-//! A snapshot may be newer than the beginning of the rewriting: a reader skips changes that it already contains.
+//! A snapshot may be newer than the beginning of the rewriting: a reader skips changes that the snapshot contains.
 //!
 //! # Earlier versions
 //!
@@ -162,8 +162,8 @@ pub struct End {
     pub end: u64,
     /// The incomplete bytes after `end`, which are to be cut off. `None` if there are none.
     pub torn: Option<Torn>,
-    /// Groups of records that were damaged or missing and were restored from copies in the journal's marks.
-    /// Each with its offset in the file.
+    /// Groups of records that were damaged or missing and were restored from copies in the journal's marks. Each
+    /// pair is the offset of a group in the file, and the bytes of its copy.
     pub restored: Vec<(u64, Vec<u8>)>,
     /// `true` if the first bytes of the file are damaged and their copy was used.
     pub front_restored: bool,
@@ -177,7 +177,7 @@ pub struct End {
     pub generation: u64,
     /// The sequence number of the next group, and the checksum that it has to contain.
     pub chain: Chain,
-    /// The offset of the last group, in bytes from the start of the file.
+    /// The offset of the last group, in bytes from the start of the file; [`FRONT`] if there is no group.
     pub last: u64,
     /// The slot (0 or 1) that the next mark is written to.
     pub slot: usize,
@@ -192,7 +192,7 @@ pub struct Torn {
     pub bytes: u64,
 }
 
-/// Appends an encoded record to `out`, the records of a group.
+/// Encodes a record and appends it to `out`. The bytes in `out` are then the records of a group, without its head.
 ///
 /// # Errors
 /// The record is longer than 64 MiB.

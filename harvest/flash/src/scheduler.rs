@@ -10,11 +10,11 @@
 //!   regular operation came for 2 ms;
 //! * the *budget* ([`Budget`]), which all channels of a regular VM share. The time for which harvest operations make
 //!   regular ones wait is measured. It may be at most a share of the time of the regular VM's threads: 3% for reads and
-//!   programs, 1% for erasures. If more was used (the VM is *in debt*), harvest operations wait. If more than half of
-//!   the most that can be saved up is left, the guard does not apply. So a VM loses at most that share of its
-//!   throughput, whether its threads think or wait.
+//!   programs, 1% for erasures. If more was used (the VM is *in debt*), harvest operations wait. While the budget is
+//!   at least half full, the guard does not apply. So a regular VM loses at most that share of its throughput, whether
+//!   its threads compute or wait for I/O.
 //!
-//! *Guarantees.* (1) While an operation of a higher class waits, an operation of a lower class starts only after it has
+//! *Guarantees.* (1) While an operation of a higher class waits, one of a lower class starts only after the latter has
 //! waited for `bound`. Such operations of a class start one at a time, and those of harvest VMs only if the regular VM
 //! is not in debt. (2) A harvest VM's operation that is first in its queue and has waited for `limit` (an erasure for
 //! four times that) starts as soon as its die is free, before all others: nothing starves. (3) Operations of a class on

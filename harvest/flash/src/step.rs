@@ -59,8 +59,8 @@ pub enum Why {
     Over,
     /// The lender is being deleted, or was unsold and has been sold.
     LenderDeleted,
-    /// Another gSSD of the same borrower was taken back with its data. The disk is striped over all of them,
-    /// so the rest is of no use.
+    /// Another gSSD of the same borrower was taken back before its data was moved, so that data is lost. The disk is
+    /// striped over all gSSDs of the borrower, so the data on this one is of no use either.
     Evicted,
 }
 
@@ -144,8 +144,10 @@ pub enum BrokerStep {
         #[serde(with = "micros")]
         until: Time,
     },
-    /// The evacuation of a leased gSSD has begun: its data is being moved to the borrower's other slots. If the
-    /// lender needs the flash, a step [`BrokerStep::Withdrawn`] of the same gSSD is in the journal too.
+    /// The evacuation of a leased gSSD has begun: its data is being moved to the borrower's other slots. With the
+    /// reasons `SpacePressure`, `Forecast` and `LenderDeleted` the lender also wants the gSSD back, as after
+    /// [`BrokerStep::Withdrawn`]. With any other reason, a step `Withdrawn` follows if the lender wants it back
+    /// meanwhile.
     Evacuating {
         /// The gSSD.
         gssd: GssdId,

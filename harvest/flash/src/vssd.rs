@@ -6,11 +6,12 @@
 //!
 //! BlockFlex maps vSSDs by flash block (sections 4.3.1 and 4.3.2), which costs 9 bytes for 4 MiB but would rewrite 4
 //! MiB for 4 KiB. Here every page may be anywhere. The usual case, a logical block whose pages are stored in one flash
-//! block in order, takes 8 bytes (`map`: 4 for [slot, number], 4 for the slot's number -> flash block). A page that is
-//! stored elsewhere takes a *patch* of 8 bytes. So there are two kinds of flash blocks: *data blocks*, which belong to
-//! a logical block and hold its pages at their own numbers, and *log blocks*, which hold any pages in the order of
-//! writing and record the logical page of each. Writes that follow each other (`sequence`) fill data blocks in place;
-//! all others go to the log. The collector treats both kinds alike, as blocks with a number of valid pages.
+//! block in order, takes 8 bytes: 4 for a slot and a number within the slot, and 4 for the flash block that the slot
+//! has at this number. A page that is stored elsewhere takes a *patch* of 8 bytes. So there are two kinds of flash
+//! blocks: *data blocks*, which belong to a logical block and hold its pages at their own numbers, and *log blocks*,
+//! which hold any pages in the order of writing and record the logical page of each. Writes that follow each other
+//! (`sequence`) fill data blocks in place; all others go to the log. The collector treats both kinds alike, as blocks
+//! with a number of valid pages.
 //!
 //! A page in a log block costs 8 bytes for its patch, 4 for its entry in the log block, and a part of the 32 bytes of
 //! its logical block's table: some 34 bytes a page where few pages of a logical block are in the log, 12 to 20 where

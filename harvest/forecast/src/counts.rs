@@ -5,9 +5,9 @@
 //! [`RECENT`] steps; both, and the time for which the level has held (in octaves of steps). For each context the
 //! predictor counts the levels that were needed one horizon later. To the counts of a context, the probabilities from
 //! the next wider context are added as if they were [`BLEND`] observations (as in Witten and Bell's estimate). So a
-//! context that was never seen gives the same probabilities as the wider one. Wider than all three contexts are the
-//! counts of the distances by which the level moved, at whatever level, and wider than those a guess: the level stays,
-//! most likely.
+//! context that was never seen gives the same probabilities as the wider one. Two estimates are still wider than the
+//! three contexts. The first counts the distances by which the level moved, whatever the level was. The second, wider
+//! than the first, is a guess: most likely the level stays.
 //!
 //! That gives the probability of each level. A forecast level that is not needed costs 1, and a need above the forecast
 //! costs `setting`. The forecast is the level `k` with the least expected cost, `sum(p(need) * (k - need)+) + setting *

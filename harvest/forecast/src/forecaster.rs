@@ -17,8 +17,8 @@
 //! |---|---|---|---|
 //! | bandwidth | 3 minutes | the highest of 2 steps | at 95% the learned one wastes about as much (-1 to 11% less) |
 //! | bandwidth | 15 minutes | the last level and 2 more | at 95% the learned one wastes more |
-//! | capacity | 3 minutes | [`DemandCounts`], a miss worth 12 | at 99% it wastes 57-71% less than every plain one |
-//! | capacity | 15 minutes | [`DemandCounts`], a miss worth 24 | at 99% it wastes 18-37% less than every plain one |
+//! | capacity | 3 minutes | [`DemandCounts`], setting 12 | at 99% it wastes 57-71% less than every plain one |
+//! | capacity | 15 minutes | [`DemandCounts`], setting 24 | at 99% it wastes 18-37% less than every plain one |
 //! | durations | | a quantile of the last 100 lengths | at 93% the LSTM wastes 5-13% more (supply) |
 //!
 //! A forecast of bandwidth must cover the need 95 times of 100: if it does not, the regular VM's I/O still goes first.

@@ -62,7 +62,8 @@ impl HarvestClient {
     }
 
     /// Changes the size of a vSSD to `size` bytes, and returns its new state. Data beyond `size` is discarded. Without
-    /// `force` the daemon refuses to make a vSSD smaller that clients may have open, or that stores data there.
+    /// `force` the daemon refuses to make the vSSD smaller if clients may have it open, or if it stores data beyond
+    /// `size`.
     ///
     /// # Errors
     /// Those of all requests: see [`HarvestClient`].

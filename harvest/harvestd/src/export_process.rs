@@ -24,9 +24,9 @@
 //!
 //! # Failures
 //!
-//! * The process dies: the daemon starts it again, after a pause that grows if it dies soon after each start. If a new
-//!   process has never served, making or changing the vSSD fails; if the vSSD was served before, the process is still
-//!   tried again.
+//! * The process dies: the daemon starts it again, after a pause that grows if it dies soon after each start. When a
+//!   vSSD is made or changed, a process that dies before it has served is not started again: the call fails. When the
+//!   daemon starts, and when it undoes a failed change, such a process is started again, too.
 //! * The daemon dies: the process finds its connections closed and ends at once, without an answer to any client.
 //! * The process does not end when it is told to: the daemon kills it.
 

@@ -67,8 +67,8 @@ enum Authentication {
     Certificates,
 }
 
-/// The servers through which clients use the vSSDs: NBD servers and export processes. The lock of `served` is
-/// held only briefly, because servers are started and stopped outside it.
+/// The servers through which clients use the vSSDs: NBD servers and export processes. Servers are started and stopped
+/// without the lock of their list, so a call that only reads the list never waits for that.
 pub struct Exports {
     /// `None` without such an address, and after the server was stopped.
     shared: RwLock<Option<Shared>>,
@@ -231,7 +231,8 @@ impl Exports {
         self.with_shared(|shared| shared.server.uri_of(""))
     }
 
-    /// Returns the directory of the sockets at which the vSSDs are served one by one.
+    /// Returns the directory of the NBD sockets: each vSSD is served at a socket of its own there, unless its ways name
+    /// another path.
     pub fn sockets(&self) -> PathBuf {
         self.dir.join(SOCKETS)
     }

@@ -296,8 +296,8 @@ impl Host {
     /// [`HarvestRequest::partial`] allows that.
     ///
     /// # Errors
-    /// NotFound if there is no such vSSD; Invalid if it is not a harvest VM's; NoSpace if not enough flash is
-    /// offered.
+    /// NotFound if there is no such vSSD; Invalid if it is not a harvest VM's, or if the request is for 0 bytes or for
+    /// more flash blocks than 32 bits can count; NoSpace if not enough flash is offered.
     #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
     pub fn request(&self, name: &str, wanted: HarvestRequest) -> Result<Vec<LeaseStatus>> {
         self.check()?;

@@ -148,7 +148,8 @@ impl Harvest {
         self.exports.uri()
     }
 
-    /// Returns the directory of the sockets at which the vSSDs are served one by one.
+    /// Returns the directory of the NBD sockets: each vSSD is served at a socket of its own there, unless another path
+    /// was named for it.
     #[must_use]
     pub fn sockets(&self) -> PathBuf {
         self.exports.sockets()

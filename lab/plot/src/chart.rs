@@ -201,7 +201,7 @@ pub struct Series {
     pub name: String,
     /// The data, with the form in which they are drawn.
     pub data: Data,
-    /// Index of the style in [`palette`](crate::palette). `None`: the next style in the order of the series.
+    /// Index of the style in [`palette`](crate::palette). `None`: the index of the series in its chart, from 0.
     pub style: Option<usize>,
     /// A colour that replaces the colour of the style. `None`: the style's colour is used.
     pub color: Option<Color>,

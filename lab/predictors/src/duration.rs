@@ -11,11 +11,12 @@ use std::time::Duration;
 /// nodes over the last [`LOOK`] durations of the level. The forecast is the predicted duration times `1 - setting`,
 /// less the time for which the level has been held already.
 ///
-/// The networks work with base-2 logarithms of seconds, scaled to about 0 to 1. The network of a level is created
-/// when the level ends for the second time. Each time the level ends, its network is trained with [`PASSES`]
-/// iterations, each on one of the remembered durations in turn. With 12 bytes a weight, [`NETWORKS`] networks
-/// fit into the 1.7 MB of memory that the predictors of a vSSD (virtual SSD) may take. A level without a network is
-/// predicted by its last duration.
+/// The networks work with base-2 logarithms of seconds, scaled to about 0 to 1. The network of a level is created when
+/// the level ends for the second time, unless there are as many networks as the predictor may have. Each time the level
+/// ends, its network is trained with [`PASSES`] iterations: the first one on the newest duration, the others on the
+/// remembered durations in turn. With 12 bytes a weight, [`NETWORKS`] networks fit into the 1.7 MB of memory that the
+/// predictors of a vSSD (virtual SSD) may take. For a level without a network, the last duration of the level takes the
+/// place of the predicted one.
 #[derive(Clone, Debug)]
 pub struct LengthLstm {
     quantity: Quantity,

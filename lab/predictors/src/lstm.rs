@@ -115,7 +115,9 @@ impl LevelLstm {
         self.network.train(&self.shown(first), &target);
     }
 
-    /// Returns the probability of each level from 0 to the highest; the sum is 1.
+    /// Returns, for each level from 0 to the highest, the probability that this level is the need that a forecast must
+    /// cover. The network predicts these probabilities from the last [`LOOK`] observed steps. The sum is 1. Before the
+    /// network has been trained, the probabilities mean nothing.
     #[must_use]
     pub fn likelihood(&self) -> Vec<f32> {
         self.network.infer(&self.shown(self.steps.len().saturating_sub(LOOK)))

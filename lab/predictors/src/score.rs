@@ -191,8 +191,9 @@ pub fn frontier_of(
     points
 }
 
-/// Returns the lower convex hull of the scores of the predictor named `predictor`, as pairs of coverage and waste, both
-/// ascending: the least waste that mixing two settings can reach. Empty without scores of this predictor.
+/// Returns the lower convex hull of the scores of the predictor named `predictor`: for each coverage, the least waste
+/// that is reached by using one setting at some times and another at others. The points of the hull are pairs of
+/// coverage and waste, and both ascend. Empty without scores of this predictor.
 #[must_use]
 pub fn hull(points: &[PredictorScore], predictor: &str) -> Vec<(f64, f64)> {
     let own = points.iter().filter(|point| point.predictor == predictor);
@@ -262,8 +263,8 @@ pub struct Fold {
     pub plain: &'static str,
     /// Waste of [`Fold::plain`] on the left-out series at the requested coverage.
     pub plain_waste: f64,
-    /// Coverage on the left-out series of the best predictor of the chosen kind (trained or plain), both
-    /// predictor and setting selected by the other series, 0 to 1.
+    /// Coverage on the left-out series, 0 to 1, of the predictor of the chosen kind (trained or plain) that is best on
+    /// the other series. The predictor's setting is also selected by the other series.
     pub coverage: f64,
     /// Waste on the left-out series of the predictor and setting whose coverage is [`Fold::coverage`].
     pub waste: f64,
@@ -298,7 +299,12 @@ pub struct Choice {
 /// A trained predictor is chosen only if it wastes at least [`WORTH_IT`] less than every plain one on each
 /// left-out series; it is selected by the other series, by its waste relative to the best plain one.
 /// Otherwise a plain predictor is chosen. In both cases the choice is the one that is best on all series
-/// together. `None` with fewer than two series, or if no predictor reaches the coverage.
+/// together.
+///
+/// Returns `None` with fewer than two series, or if too few predictors reach the coverage. Needed are: on each series,
+/// a plain predictor; on all series but one, whichever is left out, a trained predictor and one of the chosen kind; on
+/// all series together, a predictor of the chosen kind. A predictor of the chosen kind must also have a setting that
+/// reaches the coverage on average over these series.
 #[must_use]
 pub fn choose(series: &[Vec<PredictorScore>], coverage: f64) -> Option<Choice> {
     let mut folds = Vec::new();

@@ -114,8 +114,9 @@ impl Attached {
     }
 }
 
-/// Converts `line`, the arguments for starting QEMU that the process printed as a JSON string, to the form that
-/// the option `--image-opts` of QEMU's tools takes. Panics if the string names no socket or no delay.
+/// Converts `line`, QEMU's arguments for an NBD disk, which the attached process printed as a JSON string, to the form
+/// that the option `--image-opts` of QEMU's tools takes. Panics if `line` is not a string, or if it has no
+/// `?socket=` (the path of the server's socket) or no `file.reconnect-delay=`.
 #[track_caller]
 pub fn image_options(line: &Value) -> String {
     let line = line.as_str().unwrap();

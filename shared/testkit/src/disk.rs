@@ -52,7 +52,8 @@ impl DiskBuilder {
 }
 
 /// Creates the file `name`: a disk of `mib` MiB with many kinds of content, namely text, incompressible data,
-/// written zeros, single sectors, holes, and data in the last sector.
+/// written zeros, single sectors, holes, and data in the last sector. `mib` must be at least 6, because the content
+/// reaches beyond the first 5 MiB.
 pub fn mixed_disk(scene: &Scene, name: &str, mib: u64) {
     let size = mib << 20;
     DiskBuilder::create(scene.path(name), size)

@@ -57,14 +57,15 @@ pub enum Fault {
         /// Bytes of the body that are sent before the connection is closed.
         after: u64,
     },
-    /// The body of the answer has `len` bytes, as its head announces, whatever range was requested.
+    /// The answer's body is cut to its first `len` bytes, and Content-Length, if the answer has it, is changed to that.
+    /// So the answer looks complete, but has less than was requested.
     Short {
-        /// Length of the body, in bytes.
+        /// Length to which the body is cut, in bytes.
         len: u64,
     },
     /// The server is asked for another range.
     WrongRange {
-        /// Bytes by which the range that the server is asked for begins later than the requested one.
+        /// The range that the server is asked for begins and ends this many bytes after the requested range.
         shift: u64,
         /// `true` if the answer's Content-Range is the range that it contains; `false` if it is the requested one.
         honest: bool,
@@ -113,21 +114,24 @@ impl FaultRule {
         Self { fault, applies: Arc::new(|_| true), skip: 0, times: u64::MAX, chance: 1.0, random: 0 }
     }
 
-    /// Restricts the rule to the requests for which `applies` returns `true`.
+    /// Restricts the rule to the requests for which `applies` returns `true`. Replaces the restriction of an earlier
+    /// call of `on` or `on_path`.
     #[must_use]
     pub fn on(mut self, applies: impl Fn(&ProxiedRequest) -> bool + Send + Sync + 'static) -> Self {
         self.applies = Arc::new(applies);
         self
     }
 
-    /// Restricts the rule to the requests whose path contains `part`.
+    /// Restricts the rule to the requests whose path contains `part`. Replaces the restriction of an earlier call of
+    /// `on` or `on_path`.
     #[must_use]
     pub fn on_path(self, part: &str) -> Self {
         let part = part.to_owned();
         self.on(move |asked| asked.path.contains(&part))
     }
 
-    /// Makes the rule ignore the first `count` requests that meet its other conditions.
+    /// Makes the rule ignore the first `count` requests that `on` or `on_path` lets through. A probability set by
+    /// `chance` is used only for the requests after these.
     #[must_use]
     pub fn skip(mut self, count: u64) -> Self {
         self.skip = count;

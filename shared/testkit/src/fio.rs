@@ -19,8 +19,8 @@ use std::time::Duration;
 /// The time limit of a run, which only a hanging server reaches.
 const RUN_LIMIT: Duration = Duration::from_secs(300);
 
-/// The ratio of two measured values, 0.95, from which on the values are taken as equal, because single runs of
-/// the same server differ by that much.
+/// The least ratio of the product's rate to a peer's at which the product counts as equally fast. It is below 1,
+/// because single runs of the same server differ by as much.
 pub const NOISE: f64 = 0.95;
 
 /// A workload for the benchmark program fio.
@@ -305,9 +305,10 @@ impl<'a> Race<'a> {
         text
     }
 
-    /// Text that compares server `which` (an index) with the peers, and says for two targets if they are met.
-    /// The rate must reach the workload's target ratio to the fastest peer; for targets above 1, 0.9 of the
-    /// ceiling is also enough. The CPU time must not exceed that of the peer with the least.
+    /// Text that compares server `which` (an index) with the peers, and says if it meets two targets. For the first
+    /// one, the server's rate, divided by that of the fastest peer, must be at least the `target` of the workload. If
+    /// that number is above 1, a rate of 0.9 of the ceiling's is enough, too. For the second one, the CPU time for one
+    /// operation must not exceed that of the peer with the least. Without peers, the text says only that there is none.
     pub fn verdict(&self, which: usize) -> String {
         let Some((fastest, thriftiest)) = self.best_peers() else {
             return "  no peer to compare with\n".to_owned();
@@ -335,7 +336,7 @@ impl<'a> Race<'a> {
     }
 }
 
-/// The median of numbers (the upper one of two); NaN if there are none.
+/// The median of numbers; of an even count, the greater of the two numbers in the middle. NaN if there are none.
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)

@@ -29,7 +29,8 @@ impl GoldenSet {
         Some(Self { dir, json: serde_json::from_slice(&json).unwrap() })
     }
 
-    /// The descriptions of all cases of a kind.
+    /// The descriptions of all cases whose `kind` in the set's `golden.json` is `kind`, such as `lsmt` or `zfile`;
+    /// empty if there is none.
     pub fn cases(&self, kind: &str) -> Vec<&Value> {
         self.json["cases"].as_array().unwrap().iter().filter(|case| case["kind"] == kind).collect()
     }
@@ -57,7 +58,8 @@ impl GoldenSet {
         raw
     }
 
-    /// The bytes of the file that `entry` describes, after a check of their hash.
+    /// The bytes of a file of the set, uncompressed. `entry` is the part of a case's description that is about the
+    /// file: an object with `file` (its path) and `raw_sha256`. Panics if the bytes do not have that hash.
     #[track_caller]
     pub fn raw(&self, entry: &Value) -> Vec<u8> {
         let raw = self.bytes(entry["file"].as_str().unwrap());

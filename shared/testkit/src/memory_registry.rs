@@ -82,7 +82,8 @@ impl MemoryRegistry {
         self.shared.lock().manifests.get(digest).map(|(_, bytes)| bytes.clone())
     }
 
-    /// The bytes of the manifest to which `tag` points; `None` if there is no such tag or manifest.
+    /// The bytes of the manifest to which `tag` points; `None` if there is no such tag or manifest. All repositories
+    /// share their tags.
     #[must_use]
     pub fn tag(&self, tag: &str) -> Option<Bytes> {
         let digest = *self.shared.lock().tags.get(tag)?;

@@ -107,7 +107,8 @@ impl Metrics {
         found.map(|sample| sample.value).sum()
     }
 
-    /// The number of requests to a disk of one kind: `hit`, `miss`, `write` or `flush`.
+    /// The number of requests of the kind `kind` (`hit`, `miss`, `write` or `flush`) to all disks of the page. Panics
+    /// if the page has no sample for that kind.
     #[track_caller]
     pub fn requests(&self, kind: &str) -> f64 {
         self.sum("headstart_request_seconds_count", &[("kind", kind)])

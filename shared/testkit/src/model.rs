@@ -8,8 +8,9 @@
 //! A word can be made [weaker](ModelWord::weakened) than the code asks for. A test that then fails shows that the
 //! model notices the lack of an ordering.
 //!
-//! The model runs each thread in the order of its program: a load never returns what is stored later. The orderings
-//! that are needed on processors which do that, the model cannot miss.
+//! The model has a limit: it runs the steps of each thread in the order of its program, so a load never returns a value
+//! that is stored after the load. Some processors do return such values. If the code lacks an ordering that only these
+//! processors need, no test on the model fails.
 
 use headstart_block::AtomicWord;
 use loom::sync::atomic::{AtomicU64, fence};
@@ -19,8 +20,10 @@ use std::sync::atomic::Ordering;
 /// in all likelihood, and all orders take ten times as long: `HEADSTART_SOAK=1` tries them.
 const STOPS: usize = 3;
 
-/// Runs `test` once for every order in which its `threads` may act, or with three threads and more for every one with
-/// few stops. The test makes its words itself, and starts threads by `loom::thread`.
+/// Runs `test` once for every order in which its threads may act. `threads` is the number of these threads, including
+/// the one that `test` begins in. With three or more, only those orders are run that stop threads in the middle at
+/// most three times in all; with `HEADSTART_SOAK=1` in the environment, all orders are run. The test makes its words
+/// itself, and starts threads by `loom::thread`.
 ///
 /// # Panics
 /// If `test` panics in one of the orders.
@@ -48,7 +51,8 @@ pub enum WordOperation {
     Or,
 }
 
-/// A word of the model; with `FENCES` `false`, of one whose fences order nothing.
+/// A word of the model. If `FENCES` is `false`, the word's fences have no effect, so that a test can show that the code
+/// needs them.
 #[derive(Debug)]
 pub struct ModelWord<const FENCES: bool = true> {
     word: AtomicU64,
@@ -56,7 +60,8 @@ pub struct ModelWord<const FENCES: bool = true> {
 }
 
 impl<const FENCES: bool> ModelWord<FENCES> {
-    /// Makes a word whose `operation` is always `Relaxed`.
+    /// Makes a word with the value `value`. Its operations of the kind `operation` are `Relaxed`, whatever ordering the
+    /// code asks for.
     #[must_use]
     pub fn weakened(value: u64, operation: WordOperation) -> Self {
         Self { word: AtomicU64::new(value), weakened: Some(operation) }

@@ -188,8 +188,9 @@ impl Process {
         self.child.id()
     }
 
-    /// Waits for a line of output for which `wanted` returns `true`, and returns the first one. Panics with
-    /// `what` and all output if the program ends without such a line, or after `limit`.
+    /// Waits until the output has a line for which `wanted` returns `true`, and returns the first such line; lines from
+    /// before the call count. Panics with `what` and all output if the program ends without such a line, or after
+    /// `limit`.
     #[track_caller]
     pub fn line(&mut self, what: &str, limit: Duration, wanted: impl Fn(&str) -> bool) -> String {
         let until = Instant::now() + limit;

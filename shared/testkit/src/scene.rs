@@ -116,8 +116,8 @@ impl Scene {
         self.ok(&format!("{words} --json")).json()
     }
 
-    /// Runs a command and waits for its end. Panics unless its exit status is 1 and its one line on standard
-    /// error contains all of `parts`.
+    /// Runs a command and waits for its end. Panics unless its exit status is 1 and it prints one line on standard
+    /// error, which begins with the program's name and `: ` and contains all of `parts`.
     pub fn fails(&self, words: &str, parts: &[&str]) -> CommandRun {
         self.run(words).fails(parts)
     }
@@ -158,9 +158,9 @@ impl Scene {
         found
     }
 
-    /// Waits until no process holds a lock on a file of this directory of the scene, at most 120 seconds. A lock
-    /// that this test has released may last a moment longer, in a child process that another test is just
-    /// starting.
+    /// Waits until no process holds a lock on a file of this directory of the scene. After 120 seconds, returns even
+    /// if a file is still locked. A lock that this test has released may last a moment longer, in a child process that
+    /// another test is just starting.
     pub fn wait_until_unlocked(&self, dir: &str) {
         let until = Instant::now() + TIME_LIMIT;
         let files =
@@ -225,8 +225,8 @@ impl CommandRun {
         self
     }
 
-    /// Returns this value. Panics unless the exit status is 1 and standard error is one line that contains
-    /// all of `parts`.
+    /// Returns this value. Panics unless the exit status is 1 and standard error is one line that begins with the
+    /// program's name and `: ` and contains all of `parts`.
     #[track_caller]
     pub fn fails(self, parts: &[&str]) -> Self {
         assert_eq!(self.status, Some(1), "{self}");

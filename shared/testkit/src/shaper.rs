@@ -75,7 +75,7 @@ struct Shared {
 }
 
 impl ShapedLink {
-    /// Creates a link that carries `rate` bytes a second in each direction (`None`: no limit), with the
+    /// Creates a link that carries `rate` bytes a second in each direction (`None`: no limit; 0 counts as 1), with the
     /// round-trip time `round_trip`.
     pub fn new(rate: Option<u64>, round_trip: Duration) -> Self {
         let now = Instant::now();
@@ -373,8 +373,9 @@ pub struct Measured {
     pub connect: Duration,
 }
 
-/// Measures an idle link with a server on this machine. The rate is measured with as many bytes as the link
-/// carries in `during`; a longer duration is more exact. Fails if a socket cannot be used.
+/// Measures an idle link with a server on this machine. The rate is measured with as many bytes as the link carries in
+/// `during` (at 10^9 bytes a second if it has no limit); a longer duration is more exact. Fails if a socket cannot be
+/// used.
 pub fn measure(link: &ShapedLink, during: Duration) -> io::Result<Measured> {
     let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let shaper = Shaper::start(link, server.local_addr()?)?;

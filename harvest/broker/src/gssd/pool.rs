@@ -4,9 +4,9 @@
 //! whole grains). The lists are sorted by that pair, and each list from the farthest expiry to the nearest. A gSSD's
 //! size never changes, but its expiry does, with the forecasts of its lender.
 //!
-//! The best fit is in the list with the least capacity that is enough; of these lists, in the one with the least
-//! bandwidth that is enough. In that list it is the gSSD that expires first of those that last long enough. So gSSDs
-//! that are larger or last longer are left for requests that need them.
+//! A search considers only gSSDs that have enough capacity and bandwidth and last long enough. The best fit is the one
+//! with the least capacity; of several, the one with the least bandwidth; of several of the same size, the one that
+//! expires first. So gSSDs that are larger or last longer are left for requests that need them.
 //!
 //! The paper's lists are lock-free. Here a search holds one lock, for a fraction of a microsecond. A request often
 //! takes several gSSDs, all of them or none: under a lock that is a single step, and without one it is many.
@@ -93,10 +93,10 @@ impl Pool {
     }
 
     /// Removes and returns up to `most` gSSDs that together meet `want`. If one gSSD suffices, the one that fits best
-    /// is taken. Otherwise the gSSD that covers most of the remaining want is taken, again and again, until one gSSD
-    /// suffices for the remainder. If `most` gSSDs do not meet `want`, the result depends on `partial`: with `true`,
-    /// those that were found are taken; with `false`, the result is empty and the pool is unchanged. Also empty if
-    /// `want` asks for nothing.
+    /// is taken. Otherwise the gSSD that covers the largest part of `want` is taken (capacity and bandwidth weigh the
+    /// same), and the remainder is met in the same way. If `most` gSSDs do not meet `want`, the result depends on
+    /// `partial`: with `true`, those that were found are taken; with `false`, the result is empty and the pool is
+    /// unchanged. The result is also empty if `want` asks for nothing.
     pub fn take_many(&self, want: &Want, most: usize, partial: bool) -> Vec<(GssdId, Offer)> {
         let mut units = want.capacity.div_ceil(self.grain.capacity);
         let mut bandwidth = want.bandwidth;

@@ -1,4 +1,4 @@
-//! The claim of a host's directory to flash that is being made, until there is a journal of it.
+//! The claim of a host's directory to flash that is being made. It lasts until the flash has a journal.
 //!
 //! Flash is made before its journal, and a host may be killed between the two. Flash without a journal is refused,
 //! because it may belong to another directory, or its journal may be lost. The claim, a file beside the table, marks
@@ -23,7 +23,7 @@ const HEAD: &[u8] = b"headstart: flash that is being made, 1\n";
 const MOST: u64 = 8192;
 
 /// A claim: a file which records that a directory's host has begun to make flash. The file is kept until the host has a
-/// journal. Without it, a start after a crash could not tell such flash from that of another directory.
+/// journal. Without the claim, a start after a crash could not tell such flash from that of another directory.
 #[derive(Clone, Debug)]
 pub struct Claim {
     path: PathBuf,

@@ -66,8 +66,8 @@ pub struct FileFlash {
 
 impl FileFlash {
     /// Makes flash of the file or block device at `path`. A file is created if it is missing, and is sparse;
-    /// a device must not be mounted. **All its data is erased.** `table` is the path of the file for wear and
-    /// bad blocks, usually [beside](Self::table_beside) a file.
+    /// a device must not be mounted. **All its data is erased.** `table` is the path of the file for wear and bad
+    /// blocks. For flash in a file the usual path is that of [`table_beside`](Self::table_beside).
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if the file or device is in use, [`ErrorKind::Invalid`] if a device is too small,

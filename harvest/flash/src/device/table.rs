@@ -61,8 +61,8 @@ pub fn mended(bytes: &[u8]) -> Option<Vec<u8>> {
     decode(&mended).is_ok().then_some(mended)
 }
 
-/// Makes a new table for flash of which only the layout and the bad blocks are known. All other blocks count
-/// as never erased.
+/// Encodes a new table, as [`encode`] does, for flash of which only the layout and the bad blocks are known. All blocks
+/// count as never erased. Writes no file.
 pub fn anew(geometry: &Geometry, bad: impl Iterator<Item = FlashBlock>) -> Vec<u8> {
     let mut entries = vec![0; geometry.total_blocks() as usize];
     for block in bad {

@@ -8,9 +8,9 @@
 //!   16,384 blocks of 64 GiB, and 17 and 34 s for a quarter and half of them (section 5.6);
 //! * the *bus* carries one transfer at a time, at 70 MB/s: 234 us for a page of 16 KiB.
 //!
-//! Erasures may be suspended if that is switched on (off by default, as in the paper). An operation for the die that
-//! erases then starts at once, and the erasure ends that much later ("Reducing SSD Read Latency via NAND Flash Program
-//! and Erase Suspension", FAST 2012).
+//! Erasures may be suspended if that is switched on (off by default, as in the paper). Then an operation does not wait
+//! for the end of an erasure in its die: the erasure pauses for the operation, and ends later by the duration of the
+//! pause ("Reducing SSD Read Latency via NAND Flash Program and Erase Suspension", FAST 2012).
 
 use super::Geometry;
 use std::ops::Range;
@@ -147,9 +147,9 @@ impl Timing {
         self.dies.len()
     }
 
-    /// Returns the earliest time at which starting the operation is useful, on the caller's clock. It may be past. A
-    /// read may start sensing while the bus still carries other bytes. A program may start as early as a read,
-    /// although a program needs the bus first, so that reads cannot keep it waiting for ever.
+    /// Returns the earliest time at which the operation may start, on the caller's clock; the time may be in the past.
+    /// A read may start before the bus is free, because it senses the page first. A program may start as early as a
+    /// read, although it needs the bus first. Otherwise reads could keep programs waiting for ever.
     #[must_use]
     pub fn ready(&self, op: FlashOp) -> Duration {
         let die = match self.suspendable(op) {

@@ -50,7 +50,7 @@ pub struct Examined {
     pub faults: Vec<JournalFault>,
     /// The records up to the first damage that cannot be repaired; all records if there is none.
     pub records: Vec<JournalRecord>,
-    /// The bytes of the journal after all possible repairs.
+    /// The bytes of the journal after all possible repairs. Damage that cannot be repaired is still in them.
     pub mended: Vec<u8>,
 }
 

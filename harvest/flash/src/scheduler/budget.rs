@@ -19,7 +19,7 @@ const BURST: usize = 2;
 /// The allowance grows with time, by a share of the time of the VM's threads. The number of threads is unknown; it is
 /// estimated by the number of operations that wait at once. The greatest number in each tenth of a second is recorded.
 /// Of the last nine records the third greatest counts, so that a burst of writes by one thread does not count as many
-/// threads.
+/// threads. At most as much is saved up as one thread earns in a quarter of a second.
 #[derive(Clone, Debug)]
 pub struct Budget {
     now: Duration,

@@ -40,7 +40,7 @@ impl Vssd {
     }
 
     /// Looks up one page of the disk. Returns its flash block, and the number of the page within that block;
-    /// `None` if the page reads as zeros.
+    /// `None` if the page is not stored: it reads as zeros, or was lost ([`Vssd::is_lost`]).
     ///
     /// # Errors
     /// Invalid if the page is beyond the disk.

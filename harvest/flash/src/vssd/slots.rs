@@ -242,9 +242,9 @@ impl Vssd {
         entries.any(|entry| self.space.info(entry).state == State::Lent)
     }
 
-    /// Returns the numbers of blocks that could be lent now while `keep` free blocks stay for new writes. The first
-    /// value has a pair for each own channel with such blocks: the channel, and the number on it. The second value
-    /// is a limit for the sum over all channels.
+    /// Counts the blocks that could be lent now while `keep` free blocks stay for new writes. The first value has a
+    /// pair for each own channel with such blocks: the number of the channel, and the count of such blocks on it. The
+    /// second value is the most blocks that may be lent on all channels together.
     #[must_use]
     pub fn lendable(&self, keep: u32) -> (Vec<(u16, u32)>, u32) {
         let mut pools = self.space.pools_of(0, None);

@@ -89,8 +89,9 @@ impl Examination {
 /// flash; `None` if the flash is in the directory.
 ///
 /// # Errors
-/// NotFound if there is no journal; Conflict if a host has the directory open; Unsupported for a journal of a
-/// later version; errors of the operating system.
+/// NotFound if there is no journal; Conflict if a host has the directory open; Unsupported for a journal of a later
+/// version; Invalid for a file that is no journal; Corrupt if the journal's header is damaged, or if no readable record
+/// names the flash; errors of the operating system.
 pub fn check(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
     let _lock = lock_there(dir)?;
     Ok(Found::look(dir, flash)?.examination)
@@ -125,11 +126,14 @@ pub fn rescue(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
     Ok(found.examination)
 }
 
-/// Gives up all vSSDs of a directory, so that a new host can be made there. The journal is kept under another
-/// name. Returns the vSSDs and files that were given up, as far as they could be read. `flash` is as for [`check`].
+/// Gives up all vSSDs of a directory, so that a new host can be made there. The journal is kept under another name. The
+/// table of the flash and `exports.json` are removed. Flash in the directory itself is emptied; flash at the path
+/// `flash` stays as it is.
+/// Returns the vSSDs and files that were given up, as far as they could be read. `flash` is as for [`check`].
 ///
 /// # Errors
-/// As [`check`], except for files that cannot be read.
+/// NotFound if there is neither a journal nor a table; Conflict if a host has the directory open; errors of the
+/// operating system. A file that is damaged or cannot be read is no error: it is in the result.
 pub fn discard_all(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
     let _lock = lock_there(dir)?;
     let (path, table) = places(dir, flash);

@@ -135,9 +135,10 @@ pub struct SwarmModel {
     pub settings: swarm::NodeSettings,
     /// The number of roots, the nodes that fetch from the store for others: the first hosts of the fleet.
     pub roots: u32,
-    /// The number of hosts in a cell. Hosts other than roots are divided into cells, and each knows the other
-    /// hosts of its cell and one root, assigned to the cells in turn; roots know each other. 0: all hosts
-    /// know each other, which takes memory quadratic in the number of hosts.
+    /// The number of hosts in a cell. The hosts that are not roots are divided into cells, and the cells are assigned
+    /// to the roots in turn. A host knows the other hosts of its cell and the root of its cell. A root knows the other
+    /// roots and the hosts of its cells. 0: all hosts know each other, which takes memory quadratic in the number of
+    /// hosts.
     pub cell: u32,
     /// The interval at which disks report their reads to the agent (the product's process on their host).
     pub report_every: Duration,
@@ -348,9 +349,10 @@ impl Workload {
         Self { shape, boots, disks, plan: Plan::Lazy, opened_before: OPENING }
     }
 
-    /// Returns a workload like that of [`Workload::boots()`], but with several images: `images` holds the
-    /// boots of each. A blob takes `stored` bytes for each 32 KiB of an image. Disk number `d` of host `h`
-    /// uses image `d+h`, modulo the number of images.
+    /// Returns a workload like that of [`Workload::boots()`], but with several images, each compressed in a blob of its
+    /// own. `images` holds the boots of each image. `stored` is the length, in bytes, of each 32 KiB of an image as
+    /// stored in its blob. Disk number `d` of host number `h` uses the image with the number `d + h`, modulo the number
+    /// of images; all numbers begin at 0.
     #[must_use]
     pub fn several(
         (hosts, each): (u32, u32),

@@ -36,8 +36,8 @@ impl DiskOutcome {
         if self.completed == Nanos::NEVER { Nanos::NEVER } else { self.completed.since(self.attached) }
     }
 
-    /// Returns the bytes that the disk read over the time that it took, in bytes a second; 0 if a read did
-    /// not complete.
+    /// Returns the bytes that the guest read, divided by the time from `attached` to `completed`, in bytes a second; 0
+    /// if a read did not end.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     pub fn throughput(&self) -> f64 {
@@ -109,12 +109,13 @@ pub struct FleetOutcome {
 }
 
 /// Summary of a run. Durations are in seconds, rates in bytes a second; bytes are of one host unless stated
-/// otherwise. A disk is *complete* if all its reads are. Values over no disks or hosts are 0.
+/// otherwise. A disk is *complete* if all its reads have ended; a read that failed has ended, too. Values over no disks
+/// or hosts are 0.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FleetSummary {
     /// The number of disks on hosts that did not die. The durations and rates below are of these disks.
     pub disks: usize,
-    /// The number of disks, on hosts that did not die, with a read that did not complete.
+    /// The number of disks, on hosts that did not die, that are not complete, because a read did not end.
     pub incomplete: usize,
     /// The number of reads that failed because their deadline had passed, on hosts that did not die.
     pub failed: u64,

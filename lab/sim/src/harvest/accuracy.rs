@@ -24,7 +24,8 @@ pub const HORIZONS: [usize; 2] = [1, 5];
 /// Accuracy of one predictor for one quantity: a line of figure 14 (BlockFlex, OSDI 2022).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PredictorAccuracy {
-    /// The predicted quantity: `bandwidth`, `capacity`, or the duration of a level of either.
+    /// The predicted quantity: `bandwidth` or `capacity` for levels, `bandwidth duration` or `capacity duration` for
+    /// the durations of levels.
     pub what: &'static str,
     /// Name of the predictor: `last value` or `lstm`.
     pub predictor: &'static str,

@@ -131,9 +131,9 @@ impl Course {
     }
 }
 
-/// Returns the share, 0 to 1, of starting seconds for which a span of `lasts` seconds is within one of
-/// `whiles` (pairs of start and end). Only starts for which the span ends by `end` count; 0 if there are no such
-/// starts.
+/// Returns the probability, 0 to 1, that a span of `lasts` seconds lies within one of `whiles` (pairs of start and end,
+/// in `[0, end]`) if the span begins at a random second. Only seconds count from which the span ends by `end`; 0 if
+/// `lasts` is greater than `end`.
 #[must_use]
 pub fn share_of_starts(whiles: &[(Seconds, Seconds)], lasts: Seconds, end: Seconds) -> f64 {
     if lasts > end {

@@ -6,7 +6,8 @@ use super::utilisation::Utilisation;
 use headstart_broker::Counters;
 use serde::{Serialize, Serializer};
 
-/// The number of leases (loans of a gSSD to a harvest VM) by the way in which they ended.
+/// The number of leases (loans of a gSSD to a harvest VM) by the way in which they ended. The leases in
+/// `sold` are also in `taken`, once the broker has ended them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Ended {
     /// Leases that ended because the harvest VM was done.

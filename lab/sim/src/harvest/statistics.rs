@@ -31,8 +31,8 @@ impl OrderedNumbers {
         self.0.iter().sum::<f64>() / self.0.len().max(1) as f64
     }
 
-    /// Returns the number below which the given share of the numbers is (0 to 1; 0.5 is the median); 0 if
-    /// there are none.
+    /// Returns a quantile of the numbers: the one at the place `share` (0 for the least number, 0.5 for the median, 1
+    /// for the greatest; a share beyond that range counts as its nearer end). 0 if there are no numbers.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,

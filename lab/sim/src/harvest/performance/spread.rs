@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Read bandwidth of one job over time, before and after its disk harvests more channels.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Course {
-    /// The number of blocks that the job writes for each hundred that it reads.
+    /// The number of requests of 1 MiB that the job writes for each hundred that it reads.
     pub writes: u64,
     /// The owner of the harvested channels.
     pub owner: Owner,
@@ -39,10 +39,10 @@ impl Course {
 }
 
 /// Measures the read bandwidth, second by second, of a job on a disk with `home` channels of its own. The job reads its
-/// data over and over, and writes `writes` blocks for each hundred that it reads. After some seconds the disk harvests
-/// `home / 2` more channels from `owner`; with [`Owner::None`] it gets none. The disk is measured for 2 virtual seconds
-/// before the harvest and 4 after it ([`Length::Short`]), or for 10 and 120. `seed` draws the requests of the regular
-/// VM that owns the harvested channels; without such a VM it has no effect.
+/// data over and over in requests of 1 MiB, and makes `writes` write requests of that length for each hundred reads.
+/// After some seconds the disk harvests `home / 2` more channels from `owner`; with [`Owner::None`] it gets none. The
+/// disk is measured for 2 virtual seconds before the harvest and 4 after it ([`Length::Short`]), or for 10 and 120.
+/// `seed` draws the requests of the regular VM that owns the harvested channels; without such a VM it has no effect.
 ///
 /// # Errors
 /// An error if a vSSD (virtual SSD) has no room, which would be a bug of the simulation.
