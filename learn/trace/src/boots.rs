@@ -100,6 +100,14 @@ impl RecordingPhase {
         }
     }
 
+    /// The time of the first read of the last boot, in microseconds since the disk was attached; 0 before the first.
+    pub(crate) fn began_us(self) -> u64 {
+        match self {
+            Self::Waiting => 0,
+            Self::Recording { since_us } | Self::Idle { since_us } => since_us,
+        }
+    }
+
     /// The phase as one number.
     pub(crate) fn to_word(self) -> u64 {
         match self {

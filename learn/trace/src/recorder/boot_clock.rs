@@ -74,7 +74,7 @@ impl<W: AtomicWord> BootClock<W> {
         let is_first_of_client = self.newcomer.load(Ordering::Relaxed) == before;
         let boot = if before == 0 || is_first_of_client || covers_boot_sector(range) {
             // There was no pause since the first read of the boot, though its end may not be visible yet.
-            let last_us = last_us.max(before.saturating_sub(1));
+            let last_us = last_us.max(RecordingPhase::of_word(before).began_us());
             let quiet = Duration::from_micros(at_us.saturating_sub(last_us));
             self.decide(before, &Arrival { at_us, range, quiet, is_first_of_client })
         } else {
