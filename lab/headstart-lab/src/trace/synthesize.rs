@@ -1,5 +1,6 @@
 //! `headstart-lab trace synthesize`: data sets like the published one.
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use headstart_block::Result;
 use headstart_block::words::count;
@@ -17,10 +18,10 @@ pub(crate) struct Arguments {
     #[arg(long, short, value_name = "DIR")]
     output: PathBuf,
     /// The number of images
-    #[arg(long, default_value_t = SynthesisSettings::default().images, value_name = "N", value_parser = number)]
+    #[arg(long, default_value_t = SynthesisSettings::default().images, value_name = "N", value_parser = number())]
     images: usize,
     /// The approximate number of traces; at least one of each image
-    #[arg(long, default_value_t = SynthesisSettings::default().traces, value_name = "N", value_parser = number)]
+    #[arg(long, default_value_t = SynthesisSettings::default().traces, value_name = "N", value_parser = number())]
     traces: usize,
     /// The seed: the same one gives the same bytes
     #[arg(long, default_value_t = SynthesisSettings::default().seed, value_name = "N")]
@@ -40,11 +41,10 @@ pub(crate) struct Arguments {
 }
 
 /// The most images, and the most traces: all are planned in memory.
-const NUMBER_MAX: usize = 1_000_000;
+const NUMBER_MAX: u64 = 1_000_000;
 
-fn number(text: &str) -> std::result::Result<usize, String> {
-    let number = text.parse().ok().filter(|number| *number <= NUMBER_MAX);
-    number.ok_or_else(|| format!("give a number up to {NUMBER_MAX}"))
+fn number() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(..=NUMBER_MAX)
 }
 
 #[derive(Clone, Copy, ValueEnum)]
