@@ -1,6 +1,6 @@
 //! [`BlobSource`]: a blob of a store as a [`ReadAt`], for work that goes through all of it, such as a copy.
 //!
-//! It is not meant for disks: bytes are neither cached nor checked, and all come from one store.
+//! A disk has no use for such a source: bytes are neither cached nor checked, and all come from one store.
 
 use crate::settings::RetrySettings;
 use crate::store::{Store, Urgency};

@@ -1,7 +1,7 @@
 //! The duration of a level: one sub-predictor for each level (BlockFlex, section 4.4.2).
 //!
-//! When a level ends, the sub-predictor of that level is given the time for which the level lasted. The caller decides
-//! when a level ends: when another level begins (a line of a trace), or when more is needed (the end that matters for a
+//! The sub-predictor of a level that has ended is given the time for which the level lasted. The caller decides when a
+//! level ends: when another level begins (a line of a trace), or when more is needed (the end that matters for a
 //! lease: see [`Stretches`]). A forecast is made for a level and the time that it has lasted already, and gives the
 //! remaining time.
 //!

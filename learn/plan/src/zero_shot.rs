@@ -13,7 +13,7 @@
 //! An image belongs to the users that created disks of it. An image with very many users ([`USERS_MAX`]) is public, and
 //! says nothing about any of them.
 //!
-//! When training ends, all sets of similar images are known. Each is found by a key, which is made of the metadata that
+//! The sets of similar images are known once training ends. Each is found by a key, which is made of the metadata that
 //! the images share.
 
 use crate::image_key::RecordedImage;

@@ -92,7 +92,7 @@ struct SealedSocket {
     strays: Arc<Strays>,
     noticed: Arc<Noticed>,
     own: RunId,
-    /// Bytes of messages, unpacked, since that was told.
+    /// Bytes of messages, unpacked, since the last notice to count entries.
     uncounted: usize,
     datagram: Vec<u8>,
     halves: VecDeque<(SocketAddr, Part)>,

@@ -6,7 +6,7 @@
 //! while less than [`RESERVE`] is left and the file system gives no more. Work that moves or trims data may use up
 //! half of the reserve. The rest is for records that give flash back, which need no check.
 //!
-//! A write can be refused all the same, because the file system gives no room ahead (as NFS 3) or the reserve is used
+//! The file system can refuse a write all the same: some give no room ahead (such as NFS 3), and a reserve can be used
 //! up. That does no harm: its bytes stay in memory, and are written again from the same offset.
 
 #[cfg(any(test, feature = "testing"))]
