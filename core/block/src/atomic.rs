@@ -1,8 +1,8 @@
 //! Atomic words behind a trait: a protocol without locks is written once, runs on the processor's words, and is
 //! checked on words of a model that tries every order in which threads and memory may act.
 //!
-//! The trait has only the operations that such protocols use. The product names no other type than [`AtomicU64`], with
-//! which each call is the standard library's, in line.
+//! The trait has only the operations that such protocols use. Outside tests, [`AtomicU64`] is the only type with the
+//! trait, and each call is one of the standard library, in line.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -32,10 +32,10 @@ pub trait AtomicWord: Sized {
     /// Clears the bits that `value` lacks; returns the value before.
     fn fetch_and(&self, value: u64, order: Ordering) -> u64;
 
-    /// Replaces `current` by `new`.
+    /// Replaces the value by `new` if it is `current`; returns the value before.
     ///
     /// # Errors
-    /// The value, if it is not `current`.
+    /// The value, which is not `current` and stays as it is.
     fn compare_exchange(
         &self,
         current: u64,
@@ -44,10 +44,11 @@ pub trait AtomicWord: Sized {
         failure: Ordering,
     ) -> Result<u64, u64>;
 
-    /// Replaces `current` by `new`; may fail although the value is `current`.
+    /// Replaces the value by `new` if it is `current`, as `compare_exchange` does, but may fail although the value is
+    /// `current`.
     ///
     /// # Errors
-    /// The value, if it was not replaced.
+    /// The value, which was not replaced.
     fn compare_exchange_weak(
         &self,
         current: u64,
@@ -56,7 +57,7 @@ pub trait AtomicWord: Sized {
         failure: Ordering,
     ) -> Result<u64, u64>;
 
-    /// A fence among words of this kind.
+    /// Orders the accesses of this thread to all words of this type, as `std::sync::atomic::fence` does.
     fn fence(order: Ordering);
 }
 

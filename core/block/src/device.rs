@@ -13,7 +13,8 @@ pub struct Extent {
     pub zero: bool,
 }
 
-/// A disk: random reads and, where it is writable, writes at [`crate::SECTOR_SIZE`] granularity.
+/// A disk: bytes that can be read from any offset on. On a writable disk, whole sectors ([`crate::SECTOR_SIZE`]) can be
+/// written, too.
 ///
 /// All methods take `&self` and may be called from any thread. A write is visible to every read that
 /// starts after it returned; it is durable once a later [`flush`](BlockDevice::flush) has returned.

@@ -78,8 +78,8 @@ impl Error {
         }))
     }
 
-    /// Makes an error of kind [`ErrorKind::Absent`]: a read needs bytes that are not on this host. `range` is the part
-    /// of the stored blob that has to be fetched at least before the read can succeed.
+    /// Makes an error of kind [`ErrorKind::Absent`]: a read needs bytes that are not on this host. `range` is a part of
+    /// the stored blob that has to be fetched before the read can succeed; the read may then need further parts.
     #[must_use]
     pub fn absent(range: ByteRange) -> Self {
         let mut error = Self::new(ErrorKind::Absent, "has bytes that are not on this host");

@@ -56,8 +56,8 @@ pub enum FileAccess {
 pub struct Like {
     /// Permission bits, as in `chmod`, for example `0o600`.
     pub mode: u32,
-    /// Ids of the user and the group that become the owner, as far as this process has the right to change them. An id
-    /// that it may not change stays that of this process, without an error. `None` changes neither.
+    /// Ids of the user and of the group that become the owner. If this process may not set one of these ids, that id
+    /// stays the one of this process, without an error. `None` changes neither.
     pub owner: Option<(u32, u32)>,
 }
 
@@ -91,7 +91,7 @@ impl Like {
 
 /// An open directory whose entries are opened without following symbolic links; see the [module](self).
 /// Methods that take the name of an entry fail with [`io::ErrorKind::InvalidInput`] if it is empty, `.` or
-/// `..`, or has a slash or a NUL.
+/// `..`, or has a slash or a NUL. Only `check_entry` does not check the name.
 #[derive(Debug)]
 pub struct GuardedDir {
     handle: File,

@@ -106,7 +106,7 @@ impl TreeBuilder {
         Ok(())
     }
 
-    /// Writes the outboard (all nodes of the tree, in pre-order) to `out`, and returns the root.
+    /// Writes the outboard (the blob's length, then all nodes of the tree in pre-order) to `out`, and returns the root.
     ///
     /// # Errors
     /// Errors of writing to `out` or of reading the spooled nodes.

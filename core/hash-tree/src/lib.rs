@@ -130,8 +130,8 @@ impl Serialize for TreeRoot {
     }
 }
 
-/// Describes the hash tree of a blob in a manifest: the root, and the blob that stores the other nodes (the
-/// outboard).
+/// The hash tree of a blob, as a manifest describes it: the root, and the digest and length of the outboard, a second
+/// blob that stores the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tree {
     /// The root of the tree, against which the blob is verified.
@@ -147,8 +147,8 @@ fn group_count(blob_len: u64) -> u64 {
     blob_len.div_ceil(GROUP_SIZE).max(1)
 }
 
-/// Returns the length in bytes of the outboard (the stored nodes) of a blob of `blob_len` bytes: 8 bytes, and
-/// 64 for each 16 KiB group after the first.
+/// Returns the length in bytes of the outboard of a blob of `blob_len` bytes: 8 for the blob's length, and a node of 64
+/// for each 16 KiB group after the first.
 #[must_use]
 pub fn outboard_len(blob_len: u64) -> u64 {
     // No overflow: there are at most 2^50 groups.

@@ -1,7 +1,7 @@
 //! Writers that compute a blob's digest, and its hash tree, while the blob's bytes pass through.
 //!
-//! All facts about a blob (its SHA-256, its length, its hash tree) are computed once, in the pass that writes it:
-//! nothing is read again to be named.
+//! All facts about a blob (its SHA-256, its length, its hash tree) are computed once, in the pass that writes it: no
+//! blob is read again to find its digest.
 
 use crate::{TreeBuilder, TreeRoot};
 use headstart_block::{Digest, Result};
@@ -81,8 +81,8 @@ impl<W: Write> HashingWriter<W> {
         self.len() == 0
     }
 
-    /// Writes the outboard (the nodes of the hash tree) to `outboard`, and returns the inner writer and the
-    /// sums.
+    /// Writes the outboard (the blob's length, then the nodes of the hash tree) to `outboard`, and returns the inner
+    /// writer and the sums.
     ///
     /// # Errors
     /// Errors of writing the outboard or of reading its spooled parts.

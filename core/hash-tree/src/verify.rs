@@ -48,8 +48,8 @@ impl<S: ReadAt> HashTree<S> {
         self.blob_len
     }
 
-    /// Checks the 16 KiB groups of `blob` that overlap `range`, and the nodes above them. With an empty range,
-    /// nothing is checked, unless the blob itself is empty: then its hash is compared with the root.
+    /// Checks the length of `blob`, the 16 KiB groups that overlap `range`, and the nodes above them. With an empty
+    /// range, only the length is checked, unless the blob itself is empty: then its hash is compared with the root.
     ///
     /// To check a whole blob with progress or in parallel, call this for one part after the other. The nodes
     /// above a part are few, so checking them again costs little.

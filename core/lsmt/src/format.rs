@@ -143,8 +143,8 @@ impl Page {
     /// Reads and decodes the header page, the first 4096 bytes of `source`.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where the source is too short, has no magic bytes or is
-    /// not marked as a header.
+    /// [`headstart_block::ErrorKind::Corrupt`] if the source is too short, or its first page has no magic bytes or is
+    /// not marked as a header; errors of reading the source.
     pub fn read_header(source: &(impl ReadAt + ?Sized)) -> Result<Self> {
         let page = Self::read(source, 0, "header")?;
         if !page.flags.has(Flags::HEADER) {

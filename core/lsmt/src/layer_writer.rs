@@ -1,10 +1,11 @@
 //! Writing a sealed layer as a stream: header, data, table, trailer.
 //!
 //! The output is byte for byte the one that OverlayBD's commit writes for the same segments. The data is contiguous
-//! from sector 8 on, in ascending order. It is recorded in pieces of at most 64 sectors, and neighbouring pieces that
-//! continue each other are joined, from left to right, up to 16383 sectors. The table is filled up with padding records
-//! to a multiple of 256 records, and its recorded size includes them. The writer never seeks, so its output can go
-//! straight through a compressor and a hasher; the table is held in memory (16 bytes a record).
+//! from sector 8 on, in ascending order. It is recorded in pieces of at most 64 sectors. Neighbouring pieces that
+//! continue each other are joined, from left to right, into segments of fewer than 16383 sectors; only zeros that are
+//! given as one range get a segment of 16383. The table is filled up with padding records to a multiple of 256 records,
+//! and its recorded size includes them. The writer never seeks, so its output can go straight through a compressor and
+//! a hasher; the table is held in memory (16 bytes a record).
 //!
 //! A writer [in any order](LayerWriter::in_any_order) stores data in the order in which it is given, whatever its place
 //! on the disk, so that data which is read together is stored together. All readers of the format accept such a layer:
@@ -131,10 +132,11 @@ impl<W: Write> LayerWriter<W> {
         self.check_table()
     }
 
-    /// Records that `range` reads as zeros, whatever the layers below have there. It takes no space for data.
+    /// Records that `range` reads as zeros, whatever the layers below have there. The zeros take no space for data.
     /// Offset and length must be multiples of 512 bytes. The range may exceed the disk, to hide data of the
-    /// layers below that would show if the disk grew. As in OverlayBD, a range longer than a segment is cut
-    /// from its beginning on, so a caller that wants identical layers must always give identical ranges.
+    /// layers below that would show if the disk grew. As in OverlayBD, a range longer than `Segment::MAX_LEN` is
+    /// divided into several segments, from its beginning on. So the layer depends on how zeros are divided into calls:
+    /// a caller that wants identical layers must always give identical ranges.
     ///
     /// # Errors
     /// Those of [`LayerWriter::data`], except that the range may exceed the disk.

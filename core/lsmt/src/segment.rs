@@ -111,8 +111,8 @@ impl Segment {
         self.offset() == Self::PADDING_OFFSET
     }
 
-    /// Number of the layer in its stack that has the run, 0 for the lowest. Meaningless in records read from
-    /// a file.
+    /// Number of the layer that has the run. The layers of a stack are numbered from the lowest, which has number 0.
+    /// Meaningless in records read from a file.
     #[must_use]
     pub const fn layer(self) -> u8 {
         (self.hi >> TAG_SHIFT) as u8

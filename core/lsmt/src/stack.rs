@@ -47,16 +47,16 @@ impl Stack {
         Ok(Self { index, sources, size, decode_unit })
     }
 
-    /// Returns the same stack as a disk of `size` bytes: a smaller disk is cut off, and new bytes past the last segment
-    /// read as zeros.
+    /// Returns the same stack as a disk of `size` bytes. A smaller size cuts the disk off. With a larger size, segments
+    /// past the old size become visible, and new bytes that no segment covers read as zeros.
     #[must_use]
     pub fn with_size(mut self, size: u64) -> Self {
         self.size = size;
         self
     }
 
-    /// The offset, in bytes, at which the last segment of all layers ends. It exceeds the disk's size if the
-    /// topmost layer made the disk smaller.
+    /// The offset on the disk, in bytes, at which the last segment of all layers ends; 0 if there is no segment. The
+    /// offset may exceed the disk's size, if the topmost layer made the disk smaller.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.index.segments().last().map_or(0, |last| last.end() * SECTOR_SIZE)

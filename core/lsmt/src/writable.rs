@@ -9,6 +9,7 @@
 //! lock               locked by the process that has the disk open
 //! index.torn         the bytes that were last cut off a log, kept for people to look at
 //! index.torn.1 to .3 the bytes that were cut off before
+//! index.1.torn       the bytes that a repair cut off index.1, and so on
 //! base               a copy of the base, if the user wants one; this module does not use it
 //! ```
 //!
@@ -211,8 +212,9 @@ impl WritableDisk {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if the directory has a disk or other files in it, or is in use;
-    /// [`ErrorKind::Invalid`] if the size is no multiple of 512 or smaller than the base. Files that were
-    /// made in a new directory are removed again.
+    /// [`ErrorKind::Invalid`] if the size is no multiple of 512 or smaller than the base; [`ErrorKind::Denied`] if the
+    /// directory belongs to neither root nor this user; errors of the files. If this fails in a new directory, the
+    /// files that were made there are removed again.
     pub fn create(path: impl AsRef<Path>, base: Option<Arc<dyn BlockDevice>>, new: &NewDisk) -> Result<Self> {
         let path = path.as_ref();
         let is_new = !path.exists();
@@ -238,7 +240,8 @@ impl WritableDisk {
     /// # Errors
     /// [`ErrorKind::Conflict`] if the disk is in use or has a parent of another name; [`ErrorKind::NotFound`]
     /// if there is no disk; [`ErrorKind::Denied`] if the directory belongs to neither root nor this user;
-    /// [`ErrorKind::Corrupt`] if its files are damaged.
+    /// [`ErrorKind::Corrupt`] if its files are damaged; `Unsupported` if another program or version made them;
+    /// [`ErrorKind::Invalid`] if the disk is smaller than `base`; errors of reading the files.
     pub fn open(path: impl AsRef<Path>, base: Option<Arc<dyn BlockDevice>>, parent: &str) -> Result<Self> {
         let path = path.as_ref();
         // Without this look, a directory that is not a disk would be left with a lock file.
@@ -277,7 +280,8 @@ impl WritableDisk {
     /// Reads the description of the disk in the directory `path`, which another process may have open.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is no disk; [`ErrorKind::Corrupt`] if its description is damaged.
+    /// [`ErrorKind::NotFound`] if there is no disk; [`ErrorKind::Corrupt`] if its description is damaged;
+    /// `Unsupported` if the description is of another version; errors of reading it.
     pub fn inspect(path: impl AsRef<Path>) -> Result<DiskInfo> {
         let state = State::load(&RealDirectory::unlocked(path.as_ref())?)?;
         let pairs = state.pairs.into_iter().map(|files| (files.data, files.index)).collect();

@@ -100,8 +100,8 @@ pub struct ZFileInfo {
     pub index_crc: u32,
     /// `true` if header, trailer and index carry checksums; some early writers of the format made none.
     pub digest: bool,
-    /// `true` if the header was overwritten when the file was complete and describes the index itself, so the
-    /// trailer is not read.
+    /// `true` if the header gives the place of the index, because it was overwritten when the file was complete. The
+    /// trailer is then not read. `false` if only the trailer gives that place.
     pub header_valid: bool,
 }
 

@@ -14,9 +14,9 @@
 //! the same frame, all of it is decompressed: at most two decompressions for a frame.
 //!
 //! # What is promised
-//! A read gives the bytes that were packed, or an error that names the frame. If frames have checksums, damage to a
-//! frame is detected. Without checksums, a read only checks that each frame decompresses to exactly its length. Reads
-//! take no lock and, after the first frame that a thread reads, allocate nothing.
+//! If frames have checksums, a read gives the bytes that were packed, or an error that names the damaged frame. Without
+//! checksums, a read only checks that each frame decompresses to exactly its length, so a damaged frame may give other
+//! bytes. Reads take no lock and, after the first frame that a thread reads, allocate nothing.
 
 use crate::checksum::{self, raw};
 use crate::codec::Codec;
@@ -27,9 +27,9 @@ use headstart_block::{ByteRange, Error, ReadAt, Result, to_usize};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The largest number of compressed bytes that one read of the source fetches: 256 KiB, unless a single frame
-/// is longer. Each thread that reads from a source not in memory keeps a buffer of up to that length. From the page
-/// cache, 64 KiB to 1 MiB are equally fast (within 1 %).
+/// The largest number of compressed bytes that one read of the source fetches: 256 KiB, more than any single frame
+/// takes. Each thread that reads from a source not in memory keeps a buffer of up to that length. For sources in the
+/// page cache, all values from 64 KiB to 1 MiB are equally fast (within 1 %).
 pub const FETCH_MAX: u64 = 256 << 10;
 
 /// About how many bytes [`ZFileReader::verify`] decompresses at a time.

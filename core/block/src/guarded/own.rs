@@ -70,7 +70,8 @@ impl GuardedDir {
 
     /// Checks that the entry `name` belongs to root or to the effective user of this process. For a symbolic
     /// link, the owner of the link itself counts. A missing entry passes, and so do sockets and mount points (such
-    /// as the file of an exported disk), because these are given to other users on purpose.
+    /// as the file of an exported disk), because these are given to other users on purpose. `name` must be the name of
+    /// a single entry; this is not checked.
     ///
     /// # Errors
     /// [`ErrorKind::Denied`] if the entry belongs to neither; errors of the operating system.
@@ -88,8 +89,8 @@ impl GuardedDir {
         }
     }
 
-    /// Checks every entry of the directory as [`GuardedDir::check_entry`] does. A caller uses this if other users
-    /// could write to the directory before, because they may have created entries.
+    /// Checks every entry of the directory as [`GuardedDir::check_entry`] does, except entries whose names are not
+    /// UTF-8. This is for a directory that other users could write to until now: they may have created entries in it.
     ///
     /// # Errors
     /// Those of [`GuardedDir::check_entry`], for the first entry that fails; errors of listing the directory.

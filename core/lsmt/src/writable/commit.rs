@@ -39,8 +39,8 @@ impl WritableDisk {
     /// [`replace_frozen`](Self::replace_frozen).
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] while a collection or another commit is in progress; errors of the files and
-    /// of `out`.
+    /// [`ErrorKind::Conflict`] while a collection or another commit is in progress, or if the disk has the most pairs
+    /// that it can have; errors of the files and of `out`.
     pub fn stack_and_commit<W: Write>(&self, out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
         let mut maintenance = self.maintain()?;
         maintenance.awaiting = None;
@@ -58,13 +58,15 @@ impl WritableDisk {
     /// Ends a [`stack_and_commit`](Self::stack_and_commit), once its layer is part of the caller's image.
     /// `base` is the old base with the committed layer on top; it takes the place of the old base and of the
     /// pairs of files that were committed. `parent` is the name of the new base from now on. A crash leaves
-    /// either the old state or the new one, so the caller must keep both bases until this returns.
+    /// either the old state or the new one, so the caller must keep the old base and the new one until this returns.
     ///
-    /// If the disk has grown past its base, the disk reads as zeros past the base's size, even if layers of the base
-    /// have data there (the base's [`end`](crate::Stack::end) exceeds its size, which its topmost layer gives it).
-    /// With the committed layer on top, the stack has the disk's size, and such data would show again.
-    /// The caller must hide it, in `base` and in the image, by a layer between the old layers and the
-    /// committed one that has zeroed segments from the old base's size to its end.
+    /// If the disk has grown past its base, the caller must add a layer that hides old data. A stack has the size of
+    /// its topmost layer, and lower layers may have data beyond that size, up to the stack's
+    /// [`end`](crate::Stack::end). Such data of the old base does not show on this disk, which reads as zeros past the
+    /// old base's size. It would show in the new base, because the committed layer gives the new base the disk's size.
+    /// So put a layer between the old layers and the committed one, in `base` and in the image, that has zeroed
+    /// segments from the old base's size to the old base's `end`. If that `end` does not exceed the old base's size, no
+    /// such layer is needed.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if there is no committed layer, or while a collection or another commit is in

@@ -56,8 +56,8 @@ pub(super) struct Counters {
     refused: AtomicU64,
 }
 
-/// The space that a writable disk takes now, and counts of the work of its garbage collector since it was
-/// opened.
+/// The space that a writable disk takes now, and counts of its writes and of its garbage collector's work since the
+/// disk was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceStatus {
     /// Bytes of stored data that reads can still return. Data in pairs of files below the active one counts until it

@@ -44,12 +44,11 @@ pub struct Repaired {
 }
 
 impl WritableDisk {
-    /// Stores the durable length of each log in the disk's description, so that records that are missing
-    /// later are noticed when the disk is opened. This does not flush: writes that were not flushed are not
-    /// covered.
+    /// Stores the durable length of each log in the disk's description. Opening the disk later fails if a log has lost
+    /// records up to that length. This does not flush: writes that were not flushed are not covered.
     ///
     /// # Errors
-    /// Errors of writing the description of the disk.
+    /// Errors of writing the description of the disk; an error if a sync of the disk has failed before.
     pub fn note_logs(&self) -> Result<()> {
         self.check_usable()?;
         let mut state = self.state.lock();

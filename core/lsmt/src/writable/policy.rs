@@ -47,7 +47,8 @@ const LOG_HEADER: u64 = 4096;
 /// Limits on the space and the memory of a writable disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes that the directory may take beyond twice the live data; at most half of `max` counts. Default: 128 MiB.
+    /// Bytes that the directory may take beyond twice the live data. A slack of more than half of `max` counts as half
+    /// of `max`. Default: 128 MiB.
     pub slack: u64,
     /// The largest number of bytes that the directory may take; writes that would exceed it fail with `NoSpace`.
     /// `None`, the default, sets no such limit.
@@ -55,8 +56,8 @@ pub struct Limits {
     /// Number of runs (entries of the map from the disk's sectors to stored data) above which the collector
     /// merges them. `None`, the default, is one for each 64 KiB of the disk's size, but at least 2^18.
     pub runs: Option<u64>,
-    /// Bytes that merging runs may always copy from the base. Beyond them, merging may copy as many bytes as clients
-    /// have written. Default: 128 MiB.
+    /// Bytes that merging runs may copy from the base in any case. More are copied only while the copied bytes do not
+    /// exceed the live bytes that clients wrote. Default: 128 MiB.
     pub copied_up: u64,
     /// The longest time for which a write that needs runs to be merged waits for bytes of the base that are not on
     /// this host; then it fails. Default: 300 s.
