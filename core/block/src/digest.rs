@@ -68,7 +68,7 @@ impl FromStr for Digest {
     fn from_str(text: &str) -> Result<Self> {
         match text.split_once(':') {
             Some((SHA256, hex)) => Self::from_hex(hex).ok_or_else(|| {
-                Error::invalid(format!("`{text}` is not a digest"))
+                Error::invalid(format!("`{}` is not a digest", text.escape_debug()))
                     .remedy("a digest is sha256: and 64 lower-case hexadecimal digits")
             }),
             Some((algorithm @ ("sha384" | "sha512"), _)) => {
@@ -119,6 +119,8 @@ mod tests {
         {
             assert_eq!(text.parse::<Digest>().unwrap_err().kind(), ErrorKind::Invalid, "{text}");
         }
+        let message = "sha256:\u{1b}[2J".parse::<Digest>().unwrap_err().to_string();
+        assert!(message.contains("\\u{1b}") && !message.contains('\u{1b}'), "{message}");
         // Right length in bytes, but not in digits.
         assert!(format!("sha256:{}", "é".repeat(32)).parse::<Digest>().is_err());
         let sha512 = format!("sha512:{}", "0".repeat(128));

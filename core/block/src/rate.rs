@@ -26,7 +26,8 @@ impl FromStr for ByteRate {
             return Err(Error::invalid(format!("`{text}` has no unit"))
                 .remedy(format!("write {text}MB/s or {text}kB/s, or {text}B/s if single bytes are meant")));
         }
-        let amount = text.trim_end_matches("/s").trim_end_matches('B');
+        let amount = text.strip_suffix("/s").unwrap_or(text);
+        let amount = amount.strip_suffix('B').unwrap_or(amount);
         let unit = UNITS.iter().find(|(name, _)| {
             amount.as_bytes().last().is_some_and(|last| last.eq_ignore_ascii_case(&name.as_bytes()[0]))
         });
@@ -90,6 +91,8 @@ mod tests {
             "1.5",
             "B",
             "/s",
+            "10MB/s/s",
+            "10MBB/s",
         ] {
             assert!(text.parse::<ByteRate>().is_err(), "{text}");
         }

@@ -19,15 +19,16 @@ impl FromStr for ByteSize {
 
     fn from_str(text: &str) -> Result<Self> {
         let bad = || {
-            Error::invalid(format!("`{text}` is not a size")).remedy("write it as 4096, 4k, 2M, 40G or 2T")
+            Error::invalid(format!("`{}` is not a size", text.escape_debug()))
+                .remedy("write it as 4096, 4k, 2M, 40G or 2T")
         };
         let trimmed = text.trim();
         let digits = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(digits);
         let number: u64 = number.parse().map_err(|_| bad())?;
-        let unit = unit.trim_end_matches('B').trim_end_matches('i');
-        let factor = match unit {
-            "" => 1,
+        let unit = unit.strip_suffix('B').unwrap_or(unit);
+        let factor = match unit.strip_suffix('i').unwrap_or(unit) {
+            "" if unit.is_empty() => 1,
             unit => UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(bad)?.1,
         };
         number.checked_mul(factor).map(Self).ok_or_else(bad)
@@ -56,14 +57,27 @@ mod tests {
 
     #[test]
     fn parses_powers_of_1024() {
-        for (text, bytes) in
-            [("0", 0), ("512", 512), ("4k", 4096), ("4K", 4096), ("2M", 2 << 20), ("40GiB", 40 << 30)]
-        {
+        for (text, bytes) in [
+            ("0", 0),
+            ("512", 512),
+            ("4k", 4096),
+            ("4K", 4096),
+            ("2M", 2 << 20),
+            ("40GiB", 40 << 30),
+            ("4Ki", 4096),
+            ("7B", 7),
+        ] {
             assert_eq!(text.parse::<ByteSize>().unwrap(), ByteSize(bytes), "{text}");
         }
-        for text in ["", "k", "4x", "-1", "1.5G", "99999999999P"] {
+        for text in ["", "k", "4x", "-1", "1.5G", "99999999999P", "4i", "4iB", "4BB", "4kBB", "4kii", "4Bi"] {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_hostile_text_is_printed_escaped() {
+        let message = "4\u{1b}[2J".parse::<ByteSize>().unwrap_err().to_string();
+        assert!(message.contains("\\u{1b}") && !message.contains('\u{1b}'), "{message}");
     }
 
     #[test]

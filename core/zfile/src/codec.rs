@@ -87,7 +87,8 @@ impl FromStr for Codec {
         match name {
             "lz4" => Ok(Self::Lz4),
             "zstd" => Ok(Self::Zstd),
-            _ => Err(Error::invalid(format!("`{name}` is not a codec")).remedy("choose lz4 or zstd")),
+            _ => Err(Error::invalid(format!("`{}` is not a codec", name.escape_debug()))
+                .remedy("choose lz4 or zstd")),
         }
     }
 }
