@@ -59,7 +59,7 @@ mod tests;
 use crate::slab::{NONE, Slab};
 use broadcast::Tree;
 use content::What;
-use deliveries::{Delivery, HarvestVm, PendingUnit};
+use deliveries::{Delivery, PendingUnit, StoreRequest};
 use disks::Disk;
 use faults::{Conduct, FaultState};
 use headstart_block::random::Random;
@@ -192,7 +192,7 @@ struct Fleet<'a> {
     deliveries: Slab<Delivery>,
     /// By host, blob and unit: the deliveries that wait for it, and `true` if it is claimed.
     pending_units: Keyed<(u32, u32, u32), PendingUnit>,
-    requests: Slab<HarvestVm>,
+    requests: Slab<StoreRequest>,
     servings: Slab<Serving>,
     /// Hosts whose agent has ended, with the memory of a root.
     resting: BTreeMap<u32, Option<swarm::recent::Saved>>,

@@ -65,7 +65,7 @@ pub(super) struct PendingUnit {
 
 /// A request to the store.
 #[derive(Debug)]
-pub(super) struct HarvestVm {
+pub(super) struct StoreRequest {
     host: u32,
     range: BlobRange,
     remaining: u64,
@@ -239,7 +239,8 @@ impl Fleet<'_> {
     }
 
     fn ask_store(&mut self, host: u32, range: BlobRange, by_disk: bool) {
-        let request = self.requests.insert(HarvestVm { host, range, remaining: range.len() + HEAD, by_disk });
+        let request =
+            self.requests.insert(StoreRequest { host, range, remaining: range.len() + HEAD, by_disk });
         let parcel = Parcel {
             what: What::StoreRequest(request),
             bytes: on_wire(HEAD),
@@ -297,7 +298,7 @@ impl Fleet<'_> {
         if request.remaining > 0 {
             return;
         }
-        let Some(HarvestVm { host, range, by_disk, .. }) = self.requests.take(number) else { return };
+        let Some(StoreRequest { host, range, by_disk, .. }) = self.requests.take(number) else { return };
         self.store_bytes += range.len();
         self.note_stored(range);
         if !self.hosts[host as usize].alive {
@@ -352,7 +353,7 @@ impl Fleet<'_> {
 
     /// Ends a request that the store has not answered.
     pub(super) fn store_fails(&mut self, number: u32) {
-        let Some(HarvestVm { host, range, .. }) = self.requests.take(number) else { return };
+        let Some(StoreRequest { host, range, .. }) = self.requests.take(number) else { return };
         for unit in self.hosts[host as usize].local.touched(range) {
             let key = (host, range.blob.0, exact::<u32>(unit, "chunks have numbers of 32 bits"));
             let Some(pending_unit) = self.pending_units.remove(&key) else { continue };

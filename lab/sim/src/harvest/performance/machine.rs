@@ -76,7 +76,7 @@ enum Timer {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct HarvestVm {
+struct PendingRequest {
     thread: usize,
     io: Io,
     issued: Duration,
@@ -111,7 +111,7 @@ pub(super) struct Vm {
     pub(super) written: BTreeSet<FlashBlock>,
     classes: [Class; 2],
     load: Box<dyn Load>,
-    requests: Slab<HarvestVm>,
+    requests: Slab<PendingRequest>,
     writes: Slab<PageWrite>,
     /// Pages that are being written, and the writes that wait for them.
     locks: BTreeMap<u32, VecDeque<u32>>,
@@ -377,7 +377,7 @@ impl Machine {
     }
 
     fn issue(&mut self, vm: usize, thread: usize, io: Io) {
-        let request = HarvestVm { thread, io, issued: self.now, left: 1 };
+        let request = PendingRequest { thread, io, issued: self.now, left: 1 };
         let number = self.vms[vm].requests.insert(request);
         if io.write {
             self.issue_write(vm, number, io);
@@ -443,7 +443,7 @@ impl Machine {
         if request.left > 0 {
             return;
         }
-        let HarvestVm { thread, io, issued, .. } = *request;
+        let PendingRequest { thread, io, issued, .. } = *request;
         one.requests.take(number);
         let took = now - issued + HOST;
         one.tally.add(Finished { at: now, took, bytes: io.length, write: io.write });
