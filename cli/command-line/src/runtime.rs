@@ -7,7 +7,7 @@ use tokio::runtime::{Builder, Runtime};
 /// each processor. The runtime is never shut down: it ends with the process.
 ///
 /// # Errors
-/// If the threads cannot be started; the errors of `work`.
+/// An error if the threads cannot be started; the errors of `work`.
 pub fn with_runtime<T>(threads: Option<usize>, work: impl FnOnce(&Runtime) -> Result<T>) -> Result<T> {
     let mut builder = Builder::new_multi_thread();
     if let Some(threads) = threads {

@@ -93,7 +93,7 @@ impl StoreArgs {
     /// cancelled when the user asks the command to stop.
     ///
     /// # Errors
-    /// As [`StoreArgs::settings`]; if threads cannot be started; the errors of `work`.
+    /// As [`StoreArgs::settings`]; an error if threads cannot be started; the errors of `work`.
     pub fn with_stores<T>(&self, work: impl FnOnce(StoreAccess<'_>) -> Result<T>) -> Result<T> {
         self.with_stores_on(FEW, work)
     }
@@ -116,7 +116,8 @@ impl StoreArgs {
     /// the user asks the command to stop.
     ///
     /// # Errors
-    /// If a file that an option names cannot be read, or if the file with the proxy's URL holds no URL.
+    /// An error if a file of certificates does not exist, or if the file with the proxy's URL cannot be read or holds
+    /// no URL. The certificates are read when a store is opened.
     pub fn settings(&self) -> Result<StoreSettings> {
         Ok(StoreSettings { stop: terminal::stop(), ..self.settings_to_serve()? })
     }
@@ -125,7 +126,8 @@ impl StoreArgs {
     /// end.
     ///
     /// # Errors
-    /// If a file that an option names cannot be read, or if the file with the proxy's URL holds no URL.
+    /// An error if a file of certificates does not exist, or if the file with the proxy's URL cannot be read or holds
+    /// no URL. The certificates are read when a store is opened.
     pub fn settings_to_serve(&self) -> Result<StoreSettings> {
         for path in &self.ca_file {
             path.metadata().map_err(|e| Error::io("cannot read", e).about(path.display()))?;

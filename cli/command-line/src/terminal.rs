@@ -38,8 +38,8 @@ static WAITS: OnceLock<StopRequests> = OnceLock::new();
 /// `true` if the user wants to see no progress.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Turns off progress output for the rest of the process. Messages that say that a command is waiting count as progress
-/// output.
+/// Turns off, for the rest of the process, the messages that say that a command waits for a store. The progress bar is
+/// hidden by an argument of [`Terminal::new`] instead.
 pub fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
@@ -148,12 +148,12 @@ impl Drop for HeldInterrupts {
 
 impl Terminal {
     /// Catches Ctrl-C, SIGTERM and SIGHUP from now on. The first of these signals asks the command to stop and clean
-    /// up; a second one ends the process at once. A command that has not stopped after 5 seconds is ended by force,
-    /// unless [`serves`](Self::serves) was called. Progress is hidden if `quiet` or if standard error is not a
-    /// terminal.
+    /// up; a second one ends the process at once. A command that has not stopped after 5 seconds (0.3 seconds if
+    /// [`computes`](Self::computes) was called) is ended by force, unless [`serves`](Self::serves) was called. Progress
+    /// is hidden if `quiet` or if standard error is not a terminal.
     ///
     /// # Errors
-    /// If the signals cannot be caught or the thread that waits for them cannot be started.
+    /// An error if the signals cannot be caught or the thread that waits for them cannot be started.
     pub fn new(quiet: bool) -> Result<Self> {
         let cannot = |e| Error::new(ErrorKind::Io, "cannot catch Ctrl-C").caused_by(e);
         let stop = Arc::new(Stop::new());

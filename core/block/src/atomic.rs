@@ -17,7 +17,7 @@ pub trait AtomicWord: Sized {
     /// Replaces the value.
     fn store(&self, value: u64, order: Ordering);
 
-    /// Raises the value to `value` at least; returns the value before.
+    /// Replaces the word's value by `value` if that is greater; returns the value before.
     fn fetch_max(&self, value: u64, order: Ordering) -> u64;
 
     /// Adds to the value, wrapping around; returns the value before.

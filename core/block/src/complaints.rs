@@ -1,8 +1,8 @@
 //! Limits on log lines that clients and other hosts cause: a server logs only a few of them as warnings.
 //!
-//! A client or another host can do the same wrong thing a thousand times a second, and all users of the host share
-//! the log. Of each cause, a server therefore logs the first line as a warning, then at most one line a minute,
-//! with the number of lines that it left out meanwhile. It logs all other lines at level `debug`.
+//! A client or another host can do the same wrong thing a thousand times a second, and all users of the host share the
+//! log. Of each cause, a server therefore logs the first line as a warning, then at most one line a minute, with the
+//! number of lines that were no warnings meanwhile. It logs all other lines at level `debug`.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -20,17 +20,18 @@ const KNOWN_MAX: usize = 4096;
 pub enum ComplaintLevel {
     /// As a warning, which every reader of the log sees.
     Warning {
-        /// Lines of the same cause that were logged at level `debug` since the last warning; `None` if there
-        /// were none.
+        /// Lines of the same cause that were logged at level `debug` since the last warning; `None` if there were none,
+        /// or if the cause was not known.
         left_out: Option<u64>,
     },
     /// At level `debug`.
     Debug,
 }
 
-/// Limits the warnings of a log to one a minute for each cause; see the [module](self). A `Cause` is a kind
-/// of event, or a kind and the host that caused it. At most 4096 causes are known at a time; lines of further
-/// causes are never warnings.
+/// Limits the warnings of a log to one a minute for each cause; see the [module](self). A `Cause` is a kind of event,
+/// or a kind and the host that caused it. At most 4096 causes are known at a time. A new cause beyond that number takes
+/// the place of causes whose last warning is a minute old, and their counts are lost. While there are none of these,
+/// lines of new causes are not warnings.
 #[derive(Debug)]
 pub struct Complaints<Cause>(Mutex<HashMap<Cause, LoggedLines>>);
 

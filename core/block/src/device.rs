@@ -70,7 +70,8 @@ pub trait BlockDevice: Send + Sync {
     /// Tells the device that a client, reported by [`client_came`](BlockDevice::client_came), has disconnected.
     fn client_left(&self) {}
 
-    /// A hint: starts bringing the bytes of `range` to this host, and returns without waiting for them.
+    /// A hint: starts bringing the bytes of `range` to this host, and returns without waiting for them. Devices whose
+    /// bytes are all on this host ignore the call.
     fn prefetch(&self, range: ByteRange) {
         let _ = range;
     }
@@ -83,8 +84,8 @@ pub trait BlockDevice: Send + Sync {
     /// Makes the disk larger, to `size` bytes; the new bytes read as zeros. The change is durable when this returns.
     ///
     /// # Errors
-    /// [`ErrorKind::ReadOnly`] on a read-only disk; [`ErrorKind::Invalid`] if the disk would become smaller, or
-    /// `size` is no multiple of a sector.
+    /// [`ErrorKind::ReadOnly`] on a read-only disk; [`ErrorKind::Invalid`] if the disk would become smaller, or `size`
+    /// is no multiple of a sector; errors of the storage below.
     fn resize(&self, size: u64) -> Result<()> {
         let _ = size;
         Err(read_only())
@@ -94,7 +95,7 @@ pub trait BlockDevice: Send + Sync {
     /// that it is part of.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] at or past the end of the disk.
+    /// [`ErrorKind::Invalid`] at or past the end of the disk; errors of the storage below.
     fn extent_at(&self, offset: u64) -> Result<Extent>;
 
     /// Writes `data` from byte `offset` on. The offset and the length must be multiples of a sector.

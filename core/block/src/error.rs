@@ -27,14 +27,14 @@ pub enum ErrorKind {
     NotFound,
     /// Another user or process holds the object or has changed it: wait, or start over.
     Conflict,
-    /// No space is left, and nothing was changed: free some.
+    /// No space is left, or a limit on it is reached: free some.
     NoSpace,
     /// The object cannot be written.
     ReadOnly,
-    /// The bytes are not on this host yet: fetch them and read again. Reads that may wait for a fetch never
-    /// return it.
+    /// The bytes are not on this host yet: fetch them and read again. Only reads that do not wait for a fetch return
+    /// this kind.
     Absent,
-    /// A store or the network fails at present: try again, or use another one.
+    /// A store, another host or the network fails at present: try again, or use another store.
     Unavailable,
     /// Access is refused, by a store or because another user owns a file or may change it: give other credentials or
     /// another file.

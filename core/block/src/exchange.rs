@@ -16,8 +16,8 @@ pub enum Urgency {
     Background,
 }
 
-/// Identifies an image in messages between hosts: 64 bits of a hash of the digests and the hash tree roots of
-/// its layers. The key reveals none of these.
+/// Identifies an image in messages between hosts: 64 bits of a hash of the digests and the hash tree roots of its disk
+/// layers. The key reveals none of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ImageKey(pub u64);
 
@@ -47,8 +47,8 @@ pub struct Hint {
 pub struct ImageCounts {
     /// The image that was counted.
     pub image: ImageKey,
-    /// The number of disks of the image that were counted. When it exceeds 16384, it is halved together with
-    /// the counts of all slices.
+    /// The number of disks of the image that were counted. When this number exceeds 16384, it is halved, and so are the
+    /// counts of all slices.
     pub disks: u32,
     /// One entry for each slice that at least one disk has read, by ascending slice number.
     pub slices: Vec<Hint>,

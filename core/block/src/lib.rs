@@ -1,7 +1,7 @@
 //! The vocabulary of headstart: sizes, ranges, sources of bytes, block devices, errors.
 //!
 //! Every other crate uses these types. The only I/O here is reading files ([`FileSource`]), creating private files,
-//! opening files in directories of other users, and locking files.
+//! closing files to other users, opening files in directories of other users, and locking files.
 //!
 //! | module | subject |
 //! |---|---|

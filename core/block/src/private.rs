@@ -44,9 +44,10 @@ pub fn make_directory(path: &Path) -> std::io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
 }
 
-/// Removes all permissions of other users on an open file or directory, and returns `true`. Returns `false`, and
-/// changes nothing, if other users have no permission on the file, or if they can neither list nor change the
-/// directory. A directory with the sticky bit, such as `/tmp`, is never changed: the result is `false`.
+/// Removes all permissions of other users on an open file or directory, and returns `true`. A file also loses its
+/// owner's permission to execute it. Returns `false`, and changes nothing, if other users have no permission on the
+/// file, or if they can neither list nor change the directory. A directory with the sticky bit, such as `/tmp`, is
+/// never changed: the result is `false`.
 ///
 /// # Errors
 /// Errors of the operating system, for instance if the file or directory belongs to another user.

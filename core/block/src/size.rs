@@ -10,7 +10,8 @@ pub const SECTOR_SIZE: u64 = 512;
 const UNITS: [(&str, u64); 6] =
     [("k", 1 << 10), ("M", 1 << 20), ("G", 1 << 30), ("T", 1 << 40), ("P", 1 << 50), ("E", 1 << 60)];
 
-/// A size in bytes. Parses from `4096`, `4k`, `2M`, `40G` (powers of 1024) and prints as `1.50 GiB`.
+/// A size in bytes. Parses from `4096`, `4k`, `2M`, `40G` (powers of 1024; `4kB` and `4KiB` are the same as `4k`) and
+/// prints as `1.50 GiB`, or `2 GiB` if that is exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 

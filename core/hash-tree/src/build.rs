@@ -32,8 +32,8 @@ pub struct TreeBuilder {
 }
 
 impl TreeBuilder {
-    /// Starts a tree over no bytes. Up to 4 MiB of finished nodes (those of 1 GiB of the blob) are kept in
-    /// memory; more are kept in an unnamed file in `spool_dir`.
+    /// Starts a tree over no bytes. Up to 4 MiB of finished nodes (those of 1 GiB of the blob) are kept in memory. When
+    /// there are more, all of them are kept in an unnamed file in `spool_dir`.
     #[must_use]
     pub fn new(spool_dir: &Path) -> Self {
         Self::with_regions(spool_dir, REGION_GROUPS)

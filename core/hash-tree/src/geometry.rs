@@ -6,8 +6,8 @@
 use super::{GROUP_SIZE, NODE, PREFIX, group_count, left_groups, outboard_len};
 use headstart_block::ByteRange;
 
-/// Length of a page of the outboard in bytes: room for 64 nodes, neighbours in pre-order.
-/// [`HashTree`](super::HashTree) reads the outboard by whole pages, from a multiple of this length on. To
+/// Length of a page of the outboard in bytes: room for 64 nodes, neighbours in pre-order. [`HashTree`](super::HashTree)
+/// reads the nodes of the outboard by whole pages, from a multiple of this length on; the last page may be shorter. To
 /// check a range of the blob, a `HashTree` reads only the pages that hold a byte named by [`nodes`].
 pub const TREE_PAGE: u64 = 4096;
 

@@ -36,8 +36,8 @@
 //!
 //! [`HashTree::verify`] walks from the root to the groups of a range, checks each node against its parent before it
 //! uses it, and each group against its node. Nothing in the outboard is trusted: a wrong length is refused at the
-//! start, a wrong node or group is named in the error. The outboard is read in whole pages of [`TREE_PAGE`] bytes, and
-//! only those that [`pages`] names, so that it can be fetched lazily.
+//! start, a wrong node or group is named in the error. The nodes are read in whole pages of [`TREE_PAGE`] bytes, and
+//! only those pages that [`pages`] names, so that the outboard can be fetched lazily.
 //!
 //! [`sums`] has the writers that compute the digest of a blob, and its tree, while its bytes pass through.
 

@@ -77,7 +77,8 @@ impl<S: ReadAt> HashTree<S> {
     }
 
     /// Checks that `bytes`, which are in memory, are the bytes of the blob from `offset` on. `offset` must be a
-    /// multiple of 16 KiB, and so must the end, unless it is the end of the blob.
+    /// multiple of 16 KiB, and so must the end, unless it is the end of the blob. With empty `bytes`, nothing is
+    /// checked, unless the blob itself is empty.
     ///
     /// # Errors
     /// Those of [`HashTree::verify`]; [`headstart_block::ErrorKind::Invalid`] also if `offset` or the end is within
@@ -157,8 +158,8 @@ impl Expected {
 /// The result of [`HashTree::check_outboard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutboardCheck {
-    /// The bytes, in the outboard, of the first node that does not match the node above it; the nodes after
-    /// it were not checked. `None` if every checked node matches.
+    /// The place in the outboard, in bytes, of the first node that does not match the node above it (for the topmost
+    /// node: the root). The nodes after it were not checked. `None` if every checked node matches.
     pub wrong: Option<ByteRange>,
     /// `true` if every node that the check tried to read was on this host. If none is wrong either, every node of the
     /// part was checked.

@@ -71,7 +71,8 @@ async fn read_blob(store: &dyn Store, digest: &Digest, len: u64) -> Result<Bytes
 /// trace give the same digest.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::NotFound`] if there is no such image, and errors of the store.
+/// [`headstart_block::ErrorKind::NotFound`] if there is no such image; `Corrupt` or `Unsupported` if its manifest or
+/// config is not that of an image, or is too large; errors of the store.
 pub async fn with_trace(store: &Arc<dyn Store>, image: &Digest, trace: &[u8], tag: &Tag) -> Result<Digest> {
     let (image, bytes) = store.manifest(&Selector::Digest(*image)).await?;
     let about = |e: Error| e.about(format!("image {}@{image}", store.name()));

@@ -79,13 +79,13 @@ impl LayerSource {
         tar.into_iter().chain(zfile).collect()
     }
 
-    /// Reads and decompresses every frame of a compressed layer, and checks the frames' checksums if there
-    /// are any. Does nothing for an uncompressed layer. `progress` gets the number of bytes of the layer that
-    /// were checked.
+    /// Reads and decompresses every frame of a compressed layer, and checks the frames' checksums if there are any.
+    /// Does nothing for an uncompressed layer. `progress` gets the number of uncompressed bytes that were checked. The
+    /// caller must have announced the task, whose total is the length of [`LayerSource::source`].
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if a frame is damaged, and `Cancelled` if the user wants to
-    /// stop.
+    /// [`headstart_block::ErrorKind::Corrupt`] if a frame is damaged; `Cancelled` if the user wants to stop; errors of
+    /// reading the blob.
     pub fn verify(&self, progress: &dyn Progress) -> Result<()> {
         self.zfile.as_ref().map_or(Ok(()), |zfile| zfile.verify_with(&mut |bytes| step(progress, bytes)))
     }

@@ -37,7 +37,8 @@ pub enum Upper {
 /// [`headstart_block::ErrorKind::Conflict`] if a writable directory is in use or is based on another image;
 /// [`headstart_block::ErrorKind::Unsupported`] if `target` or the base is in a remote store;
 /// [`headstart_block::ErrorKind::Invalid`] if `target` has a digest in place of a tag, or the base has the most layers
-/// that an image can have; errors of reading the layers or writing to the store. The store is then as it was.
+/// that an image can have; errors of reading the layers or writing to the store. No image is published then, unless
+/// only the last step failed, the syncing of the store's directory.
 pub fn commit(
     upper: &Upper,
     base: Option<&Reference>,
@@ -138,7 +139,8 @@ impl Write for Watched<'_> {
 /// # Errors
 /// [`headstart_block::ErrorKind::Unsupported`] if `source` or `target` is in a remote store;
 /// [`headstart_block::ErrorKind::Invalid`] if `target` has a digest in place of a tag; errors of reading the image or
-/// writing to the store. The store is then as it was.
+/// writing to the store. No image is published then, unless only the last step failed, the syncing of the store's
+/// directory.
 pub fn flatten(
     source: &Reference,
     target: &Reference,

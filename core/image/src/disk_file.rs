@@ -179,8 +179,10 @@ impl DiskFile {
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Unsupported`] if the format needs `qemu-img` and that is not installed;
-    /// [`headstart_block::ErrorKind::Invalid`] if the image names a file in a directory that is not allowed;
-    /// errors of the file, of its backing files or of the conversion.
+    /// [`headstart_block::ErrorKind::Invalid`] if the image names a file in a directory that is not allowed; if the
+    /// format is to be detected, one of these two also for a file that is no disk (an archive, a compressed file, a
+    /// disk of another program, a length that is not one or more sectors); errors of the file, of its backing files or
+    /// of the conversion.
     pub fn open(&self, scratch: &Path, progress: &dyn Progress) -> Result<OpenDisk> {
         let file = chain::open_disk(&self.path)?;
         let named = |e| self.named(e);

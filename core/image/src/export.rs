@@ -21,20 +21,21 @@ use std::path::Path;
 pub struct ExportReport {
     /// The size of the disk in bytes.
     pub virtual_size: u64,
-    /// The number of bytes of the disk that are not known to be zeros.
+    /// The number of bytes in those blocks of the disk that are not all zeros. A block has 4 KiB, for qcow2 64 KiB.
     pub data_bytes: u64,
 }
 
-/// Writes the disk's content to a file at `path` in the given format (raw or qcow2), or onto a block device
-/// (raw only). `threads` is the number of threads that read and write.
+/// Writes the disk's content to a file at `path` in the given format (raw or qcow2), or onto a block device (raw only).
+/// `threads` is the number of threads that read and write: 0 counts as 1, and qcow2 is always written by one.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Unsupported`] for formats other than raw and qcow2, and for a format other
-/// than raw on a block device; [`headstart_block::ErrorKind::Denied`] if the path leads through a symbolic
-/// link that belongs to neither root nor this user; errors of reading or writing;
-/// [`headstart_block::ErrorKind::Cancelled`] if the user wants to stop. After an error, a file that was at
-/// `path` before is unchanged, unless only the last step failed, the syncing of its directory: the new file is then at
-/// `path`. A block device may be written in part.
+/// [`headstart_block::ErrorKind::Unsupported`] for formats other than raw and qcow2, and for a format other than raw on
+/// a block device; [`headstart_block::ErrorKind::Invalid`] if something other than a file or a block device is at the
+/// path, or if the block device is smaller than the disk; [`headstart_block::ErrorKind::Denied`] if the path leads
+/// through a symbolic link that belongs to neither root nor this user; errors of reading or writing;
+/// [`headstart_block::ErrorKind::Cancelled`] if the user wants to stop. After an error, a file that was at `path`
+/// before is unchanged, unless only the last step failed, the syncing of its directory: the new file is then at `path`.
+/// A block device may be written in part.
 pub fn export_disk(
     disk: &dyn BlockDevice,
     path: &Path,

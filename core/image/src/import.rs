@@ -20,7 +20,7 @@ use headstart_lsmt::LayerWriter;
 /// # Errors
 /// `Unsupported` if `target` or `base` is in a remote store; `Invalid` if `target` has a digest in place of a tag, or
 /// if `base` has the most layers that an image can have; errors of reading the disk, opening the base or writing to the
-/// store. The store is then as it was.
+/// store. No image is published then, unless only the last step failed, the syncing of the store's directory.
 pub fn import_disk(
     file: &DiskFile,
     base: Option<&Reference>,

@@ -20,8 +20,8 @@ impl LayerFile {
     /// be sealed, or unsealed with holes (sparse).
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if the file is not a layer or is damaged; errors of opening
-    /// the file.
+    /// [`headstart_block::ErrorKind::Corrupt`] if the file is not a layer or is damaged; `Unsupported` if it is
+    /// compressed by gzip or zstd, or is an unsealed layer of another form; errors of opening the file.
     pub fn open(path: &Path) -> Result<Self> {
         let named = |e: Error| e.about(path.display());
         let source = open_layer_source(Arc::new(FileSource::open(path)?)).map_err(named)?;
@@ -39,8 +39,8 @@ impl LayerFile {
     /// detected. An uncompressed layer is not read, and gives `false`.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if a frame is damaged, and `Cancelled` if the user wants to
-    /// stop.
+    /// [`headstart_block::ErrorKind::Corrupt`] if a frame is damaged; `Cancelled` if the user wants to stop; errors of
+    /// reading the file.
     pub fn verify(&self, progress: &dyn Progress) -> Result<bool> {
         progress.begin("verify", self.source.source.len());
         self.source.verify(progress)?;

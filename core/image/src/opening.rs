@@ -10,11 +10,12 @@ pub const HEAD: u64 = 32 << 10;
 /// 4 KiB is larger, but then one more step does not matter.
 const END_MAX: u64 = 16 << 20;
 
-/// Returns the parts of a blob that opening its layer most likely reads: its first [`HEAD`] bytes, and its
-/// end. `len` is the length of the blob in bytes. `index_offset` is the offset at which the end part starts,
-/// as the manifest gives it ([`ImageLayer::index_offset`](crate::manifest::ImageLayer::index_offset)). If
-/// `index_offset` is `None`, is not within the blob, or gives an end of more than 16 MiB, the length of the end is
-/// estimated from `len`. The ranges ascend and do not overlap. A short blob gives a single range, the whole blob.
+/// Returns the parts of a blob that opening its layer most likely reads: its first [`HEAD`] bytes, and its end. `len`
+/// is the length of the blob in bytes. `index_offset` is the offset at which the end part starts, as the manifest gives
+/// it ([`ImageLayer::index_offset`](crate::manifest::ImageLayer::index_offset)). If `index_offset` is `None`, is not
+/// within the blob, or gives an end of more than 16 MiB, the length of the end is estimated from `len`. The ranges
+/// ascend and do not overlap. A short blob gives a single range, the whole blob, which is an empty range for an empty
+/// blob.
 #[must_use]
 pub fn opening_ranges(len: u64, index_offset: Option<u64>) -> Vec<ByteRange> {
     let end = match index_offset {

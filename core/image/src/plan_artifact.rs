@@ -23,7 +23,7 @@
 //!
 //! The list of a store is not trusted: an artifact counts only if its manifest matches its digest, is of this kind and
 //! has this image as its subject, and if the file matches the digest in that manifest. An artifact that fails is
-//! skipped, and the next is tried.
+//! skipped, and the next is tried, up to four in all.
 
 use crate::manifest::{MANIFEST_OCI, Manifest};
 use bytes::Bytes;
@@ -215,8 +215,8 @@ async fn read(
 /// manifest. `None` if no plan is listed with the image.
 ///
 /// # Errors
-/// Errors of the store; [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`] or [`ErrorKind::NotFound`] if
-/// plans are listed, but none of them can be used.
+/// Errors of the store; [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`] or [`ErrorKind::NotFound`] if plans are
+/// listed, but none of the four newest can be used.
 pub async fn find(store: &dyn Store, image: &Digest) -> Result<Option<FoundPlan>> {
     let all = listed(store, image).await?;
     let found = first_sound(store, image, &all, Wanted::File).await?;

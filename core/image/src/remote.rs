@@ -60,7 +60,8 @@ impl RemoteImage {
     /// its threads, because this function and all reads block.
     ///
     /// # Errors
-    /// Errors of the store; [`ErrorKind::Corrupt`] if the manifest is damaged.
+    /// Errors of the store; [`ErrorKind::Corrupt`] if the manifest is damaged. A missing blob is not an error before it
+    /// is needed.
     pub fn open(
         store: Arc<dyn Store>,
         reference: &Reference,

@@ -85,8 +85,8 @@ impl ImageStore {
     /// Opens the store in the directory `root`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if the directory is not a store, [`ErrorKind::Unsupported`] if its layout is
-    /// of a later version.
+    /// [`ErrorKind::NotFound`] if the directory is not a store; [`ErrorKind::Unsupported`] if its layout is of another
+    /// version; [`ErrorKind::Corrupt`] if its `oci-layout` file is damaged.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self> {
         Ok(Self { layout: LayoutDir::open(root)? })
     }
@@ -129,7 +129,8 @@ impl ImageStore {
     /// for Linux on amd64 is returned.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is no such image, [`ErrorKind::Corrupt`] if its manifest is damaged.
+    /// [`ErrorKind::NotFound`] if there is no such image; [`ErrorKind::Corrupt`] if its manifest is damaged;
+    /// [`ErrorKind::Unsupported`] if the entry is not an image, or is an index without one for Linux on amd64.
     pub fn resolve(&self, selector: &Selector) -> Result<Image> {
         let name = || format!("image {}", self.name(selector));
         let image = match selector {
@@ -155,7 +156,8 @@ impl ImageStore {
     /// missing.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if no image has the tag.
+    /// [`ErrorKind::NotFound`] if no image has the tag, or if the digest of its entry is not a sha256 digest; errors of
+    /// reading the index.
     pub fn digest(&self, selector: &Selector) -> Result<Digest> {
         match selector {
             Selector::Digest(digest) => Ok(*digest),

@@ -86,8 +86,8 @@ pub struct TransferReport {
     pub lost_trees: u64,
     /// The outcome for the preload plan that is published with the image.
     pub plan: PlanFate,
-    /// The digest of the manifest that the tag named before. `None` if the tag is new or named the same
-    /// manifest, or if there is no tag.
+    /// The digest of the manifest that the tag named before. `None` if the tag is new, named the same manifest or could
+    /// not be read, or if there is no tag.
     pub was: Option<Digest>,
 }
 
@@ -108,9 +108,9 @@ pub enum PlanFate {
 /// has would count as being there.
 ///
 /// # Errors
-/// Errors of the stores; [`ErrorKind::Cancelled`] if the user wants to stop. After an error the tag is as it
-/// was before, but `target` may have some of the image's blobs, which a later copy reuses. A copy cannot be
-/// stopped while the manifest is being written.
+/// Errors of the stores; [`ErrorKind::Cancelled`] if the user wants to stop. After an error the tag is as it was
+/// before, unless only the answer to the last request was lost. `target` may have some of the image's blobs, which a
+/// later copy reuses. A copy cannot be stopped while the manifest is being written.
 pub async fn transfer(
     source: &Arc<dyn Store>,
     selector: &Selector,

@@ -12,11 +12,12 @@ use std::sync::Arc;
 /// Bytes copied at once.
 const CHUNK: u64 = 1 << 20;
 
-/// Opens a compressed file (a ZFile, also inside a tar archive as OverlayBD's tools make them) for reading its
-/// uncompressed bytes.
+/// Opens a compressed file for reading its uncompressed bytes. The file is a ZFile, or a tar archive of OverlayBD's
+/// tools with a ZFile in it.
 ///
 /// # Errors
-/// Errors of opening the file, and an error if it is not a ZFile or its head or index is damaged.
+/// [`headstart_block::ErrorKind::Corrupt`] if the file is not a ZFile, or if its head or index is damaged;
+/// `Unsupported` if it has a form that this version cannot read; errors of opening the file.
 pub fn open(path: &Path) -> Result<ZFileReader<Arc<dyn ReadAt>>> {
     let named = |e: Error| e.about(path.display());
     let file: Arc<dyn ReadAt> = Arc::new(FileSource::open(path)?);
@@ -31,7 +32,8 @@ pub fn open(path: &Path) -> Result<ZFileReader<Arc<dyn ReadAt>>> {
 /// the new file. An older file at `output` is replaced only when the new one is complete.
 ///
 /// # Errors
-/// Errors of reading `input` and writing `output`; [`headstart_block::ErrorKind::Cancelled`] if the user wants to stop.
+/// [`headstart_block::ErrorKind::Invalid`] for options that [`ZFileOptions`] does not allow; errors of reading `input`
+/// and writing `output`; [`headstart_block::ErrorKind::Cancelled`] if the user wants to stop.
 pub fn pack(
     input: &Path,
     output: &Path,

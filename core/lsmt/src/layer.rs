@@ -91,7 +91,8 @@ impl Layer {
         Ok(Self { source, segments: segments.into(), info })
     }
 
-    /// Opens a file that holds a sealed layer or an unsealed sparse one; the header tells which.
+    /// Opens a file that holds a sealed layer or an unsealed sparse one. The header, the file's length and the trailer
+    /// tell which.
     ///
     /// # Errors
     /// Those of [`Layer::open`] and [`Layer::open_sparse`], with the path of the file.

@@ -262,9 +262,10 @@ fn page(meta: &LayerMeta, flags: u32, index_offset: u64, index_size: u64) -> Pag
     }
 }
 
-/// Copies the content of `segments`, which are ranges of `disk` in ascending order, into a layer. Sectors
-/// past the end of the disk are left out, because the layers of a disk may be larger than the disk. `copied` is called
-/// after each part with the number of bytes of the disk in that part; an error from it ends the copy.
+/// Copies the content of `segments`, which are ranges of `disk` in ascending order, into a layer. Sectors past the end
+/// of the disk are left out, because the layers of a disk may be larger than the disk. `copied` is called after each
+/// part with the number of bytes of the disk in that part, in whole sectors of 512 bytes also at the end of the disk.
+/// An error from `copied` ends the copy.
 ///
 /// # Errors
 /// Errors of the disk, the writer or `copied`.

@@ -390,7 +390,8 @@ impl WritableDisk {
     /// durable when this returns.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if `size` is smaller than the disk or no multiple of 512; errors of the files.
+    /// [`ErrorKind::Invalid`] if `size` is smaller than the disk, no multiple of 512 or larger than the format allows;
+    /// errors of the files; [`ErrorKind::Io`] if a sync failed since the disk was opened.
     pub fn grow(&self, size: u64) -> Result<()> {
         self.check_usable()?;
         state::check_size(size)?;

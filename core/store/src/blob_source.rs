@@ -37,7 +37,7 @@ impl BlobSource {
         Self { store, blob, len, retry, runtime, done: AtomicU64::new(0) }
     }
 
-    /// Returns the number of bytes read so far. Bytes that were read twice count twice.
+    /// Returns the number of bytes that successful reads have returned so far. Bytes that were read twice count twice.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.done.load(Ordering::Relaxed)

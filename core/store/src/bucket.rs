@@ -2,18 +2,18 @@
 //!
 //! Credentials come from the variables of each cloud's own tools (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT`,
 //! `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`, ...) and the machine's own role. An endpoint without
-//! TLS is refused, unless [`StoreSettings::plain_http`] names it or the environment allows any (`AWS_ALLOW_HTTP`,
-//! `AZURE_ALLOW_HTTP`).
+//! TLS is refused, unless it is one of S3 or Azure that [`StoreSettings::plain_http`] names or the environment allows
+//! (`AWS_ALLOW_HTTP`, `AZURE_ALLOW_HTTP`).
 //!
 //! A bucket's name is unique only together with the endpoint, which the environment may set. So the store's location
-//! includes both, `s3://bucket@host:port/path`: callers that cache the store's data use it as the key. Error messages
-//! have the name as the user typed it, followed by the endpoint.
+//! includes that endpoint, `s3://bucket@host:port/path`: callers that cache the store's data use the location as the
+//! key. Error messages have the name as the user typed it, followed by the endpoint.
 //!
 //! # Changing a tag
 //!
 //! An object store has no locks, but conditional puts. A writer reads `index.json` and its version, changes the entry,
-//! and writes it back if the version is still the same. Otherwise it reads again: if another writer changed another
-//! tag, both changes are kept; if it changed the same tag, the result is a conflict, which a person must solve.
+//! and writes the file back if its version is still the same. Otherwise it begins again, so changes of other tags are
+//! kept. If another writer changes the same tag, or ten attempts fail, the result is a conflict for a person to solve.
 
 mod admin;
 #[cfg(test)]

@@ -12,5 +12,6 @@ pub const INDEX_DOCKER: &str = "application/vnd.docker.distribution.manifest.lis
 pub const CONFIG_OCI: &str = "application/vnd.oci.image.config.v1+json";
 /// The media type of an image's config in Docker's format.
 pub const CONFIG_DOCKER: &str = "application/vnd.docker.container.image.v1+json";
-/// The media type of the config of an artifact that needs none. Its content is the two bytes `{}`.
+/// The media type of the empty config, which consists of the two bytes `{}`. An artifact that needs no config has this
+/// one.
 pub const CONFIG_EMPTY: &str = "application/vnd.oci.empty.v1+json";

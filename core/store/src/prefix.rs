@@ -31,8 +31,9 @@ struct Place {
 }
 
 impl StorePrefix {
-    /// `true` if `store` is the store that the prefix names or is below it, compared by kind of store, host,
-    /// port and whole path segments. Always `false` for local directories.
+    /// `true` if `store` is the store that the prefix names or is below it, compared by kind of store, host, port and
+    /// whole path segments. Always `false` for local directories, and for a name that a server could read in two ways
+    /// (such as one with an escaped slash).
     #[must_use]
     pub fn allows(&self, store: &Location) -> bool {
         Place::of(store).is_some_and(|store| {
@@ -41,8 +42,8 @@ impl StorePrefix {
         })
     }
 
-    /// `true` if both names mean the same remote store, regardless of their spelling. Always `false` for
-    /// local directories.
+    /// `true` if both names mean the same remote store, regardless of their spelling. Always `false` for local
+    /// directories, and for a name that a server could read in two ways (such as one with an escaped slash).
     #[must_use]
     pub fn is_same(a: &Location, b: &Location) -> bool {
         Place::of(a).is_some_and(|place| Some(place) == Place::of(b))

@@ -3,8 +3,9 @@
 //!
 //! Some registries list the artifacts of a manifest themselves. In all other stores (other registries, and the layouts
 //! of directories, web servers and object stores), the list is an index of manifests under a tag made of the subject's
-//! digest ([`referrers_tag`](crate::layout::referrers_tag)). A writer that adds an artifact to such an index reads it,
-//! changes it and writes it back, and then checks that no other writer did so meanwhile.
+//! digest ([`referrers_tag`](crate::layout::referrers_tag)). A writer that adds an artifact to such an index reads the
+//! index, changes it and writes it back. Changes of other writers at the same time are not lost: directories have a
+//! lock, object stores have conditional writes, and in a registry the writer reads the index again.
 //!
 //! A list is not trusted: entries that are not valid are left out, and an entry does not prove that the artifact
 //! exists. An artifact's manifest is checked against its digest when it is read.

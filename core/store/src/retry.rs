@@ -19,6 +19,7 @@
 //!   (`ABSENT_PAUSES`), because registries and mirrors of several places may show a manifest before its blobs. If the
 //!   blob stays missing, the error is [`ErrorKind::NotFound`], which is not tried again. A missing length or manifest
 //!   is an answer at once: the tag may be mistyped, or the blob yet to be pushed.
+//! * A manifest that does not match its digest ([`ErrorKind::Corrupt`]) is asked for once more.
 
 use crate::counters::{Meter, StoreCounters};
 use crate::layout::Lease;

@@ -20,7 +20,8 @@ pub struct StoreSettings {
     pub connect_timeout: Duration,
     /// The maximum duration from sending a request to the first byte of the answer.
     pub first_byte_timeout: Duration,
-    /// The maximum duration for which a server may send nothing within an answer.
+    /// The maximum duration for which a server may send nothing within an answer. In addition, an answer that has taken
+    /// longer than this must have brought 1 KiB for each further second.
     pub stall_timeout: Duration,
     /// The retries of failed metadata calls (manifests, lengths, tags, writes). A read of a blob is repeated
     /// only if the store does not have the blob (yet).
@@ -47,8 +48,8 @@ pub struct StoreSettings {
     /// The registries and object store endpoints (`host` or `host:port`) that are accessed by HTTP without
     /// TLS. Empty: none.
     pub plain_http: Vec<String>,
-    /// The path of Docker's configuration directory, which holds credentials for registries. `None`: the
-    /// directory that Docker itself uses.
+    /// The path of Docker's configuration directory, which holds credentials for registries and web servers. `None`:
+    /// the directory that Docker itself uses.
     pub docker_config: Option<PathBuf>,
     /// The servers (`host` or `host:port`) to which a store may redirect although their addresses are not
     /// public. A redirect needs no entry if its target is in the same network scope as the store, for
@@ -57,8 +58,8 @@ pub struct StoreSettings {
     /// The token servers (`host` or `host:port`) to which credentials may be sent although their domain
     /// differs from the registry's. Empty: none.
     pub allow_token_server: Vec<String>,
-    /// `true` to refuse redirects of a web server to another origin (scheme, host and port). For stores that
-    /// other hosts, not the user, named.
+    /// `true` to refuse redirects of a web server to another origin (scheme, host and port) that is not in
+    /// [`allow_redirect`](StoreSettings::allow_redirect). For stores that other hosts, not the user, named.
     pub one_origin: bool,
     /// The user's request to stop, which ends calls that wait for a store. `None`: calls cannot be stopped.
     pub stop: Option<Stop>,

@@ -13,8 +13,8 @@ pub struct Stop(watch::Receiver<bool>);
 pub struct StopSender(watch::Sender<bool>);
 
 impl StopSender {
-    /// Sends the request: all calls to stores that have the matching [`Stop`] in their settings end, except
-    /// those that write a manifest. The request cannot be taken back.
+    /// Sends the request: all calls to stores that have the matching [`Stop`] in their settings end, except those that
+    /// write a manifest, and streams that have begun. The request cannot be taken back.
     pub fn ask(&self) {
         self.0.send_replace(true);
     }

@@ -147,8 +147,9 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
-    /// Writes a blob. Its content is checked against `digest` while it is sent; if it does not match, no blob
-    /// is left. `copied` is called with the progress.
+    /// Writes the blob `digest` from `source`. The content is checked against `digest` while it is sent; if it does not
+    /// match, no blob is left. If a registry has the blob already, nothing is sent or checked. `copied` is called with
+    /// the progress.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if the content does not match `digest`;
@@ -159,8 +160,8 @@ pub trait Store: Send + Sync {
     /// store already. Returns the digest of the manifest.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Conflict`] if another process changed the store meanwhile. The caller
-    /// may start over.
+    /// [`headstart_block::ErrorKind::Conflict`] if another process changed the store meanwhile: the caller may start
+    /// over. [`headstart_block::ErrorKind::ReadOnly`] if the store cannot be written.
     async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest>;
 
     /// Returns the tags of all images in the store.

@@ -40,7 +40,8 @@
 //! | 5 | index is compressed: never done, ignored | 0 | 0 | 0 |
 //!
 //! If bit 3 is set in the header, only the header counts: the trailer is not read, and may be missing. Otherwise the
-//! trailer, which is the last 512 bytes, counts, and the header must have the same frame size, codec and checksums.
+//! trailer, which is the last 512 bytes, counts, and the header must have the same frame size, codec, `verify` and
+//! dictionary fields.
 //!
 //! Some files that OverlayBD, the reference implementation, accepts are refused here, because they can only be damaged
 //! or malicious: an index that does not start where the frames end, a number of frames that does not follow from the
@@ -100,8 +101,8 @@ pub struct ZFileInfo {
     pub index_crc: u32,
     /// `true` if header, trailer and index carry checksums; some early writers of the format made none.
     pub digest: bool,
-    /// `true` if the header gives the place of the index, because it was overwritten when the file was complete. The
-    /// trailer is then not read. `false` if only the trailer gives that place.
+    /// `true` if the header gives the place of the index, because the header was overwritten when the file was
+    /// complete. The trailer is then not read. `false` if only the trailer gives that place.
     pub header_valid: bool,
 }
 

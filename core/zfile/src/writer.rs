@@ -111,8 +111,8 @@ impl<W: Write> ZFileWriter<W> {
     /// Starts a ZFile, and writes its header to `out`.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a frame size, a level or a number of threads that [`ZFileOptions`] does not
-    /// allow; errors of `out`.
+    /// [`ErrorKind::Invalid`] for a frame size, a level or a number of threads that [`ZFileOptions`] does not allow;
+    /// errors of `out`; [`ErrorKind::Io`] if a thread cannot be started or memory for a codec is missing.
     pub fn new(mut out: W, options: &ZFileOptions) -> Result<Self> {
         options.check()?;
         let make = || {
@@ -151,16 +151,16 @@ impl<W: Write> ZFileWriter<W> {
     /// description of the ZFile.
     ///
     /// # Errors
-    /// Errors of `out`; [`ErrorKind::Invalid`] for more than 10^9 frames; if an earlier call failed, the cause of that
-    /// failure.
+    /// Errors of `out` or of the codec; [`ErrorKind::Invalid`] for more than 10^9 frames; if an earlier call failed,
+    /// the cause of that failure.
     pub fn finish(self) -> Result<(W, ZFileInfo)> {
         self.finish_locating(0).map(|(out, info, _)| (out, info))
     }
 
-    /// Completes the ZFile as [`ZFileWriter::finish`] does. The third value returned is the offset, in bytes
-    /// of the compressed file, of the frame that holds byte `offset` of the content; for an `offset` past the
-    /// end of the content, the offset at which the frames end. A reader that will need the content from byte
-    /// `offset` on can fetch the compressed file from there.
+    /// Completes the ZFile as [`ZFileWriter::finish`] does. The third value returned is the offset, in bytes of the
+    /// compressed file, of the frame that holds byte `offset` of the content. For an `offset` at or past the end of the
+    /// content, that is the last frame or the end of all frames. A reader that will need the content from byte `offset`
+    /// on can fetch the compressed file from there.
     ///
     /// # Errors
     /// As [`ZFileWriter::finish`].

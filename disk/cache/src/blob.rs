@@ -55,8 +55,8 @@ type Waker = Box<dyn FnOnce() + Send>;
 /// An object that was derived from a blob's bytes, such as an index, and that becomes invalid if those bytes
 /// were wrong.
 pub trait Watcher: Send + Sync {
-    /// Called when the blob was complete and did not match its digest. All its bytes have been removed from
-    /// the cache.
+    /// Called after a check by this process found that `blob` was complete and did not match its digest. All bytes of
+    /// `blob` have been removed from the cache.
     fn found_wrong(self: Arc<Self>, blob: &Arc<CachedBlob>);
 }
 
@@ -150,8 +150,8 @@ impl CachedBlob {
         self.tree.as_ref()
     }
 
-    /// Returns `true` if all bytes of `range` are in the cache and can be read now. `false` if `range`
-    /// extends past the blob's end.
+    /// Returns `true` if all bytes of `range` are in the cache and can be read now, also if `range` is empty. `false`
+    /// if `range` extends past the blob's end.
     #[must_use]
     pub fn is_local(&self, range: ByteRange) -> bool {
         if range.end() > self.layout.len {
@@ -167,14 +167,15 @@ impl CachedBlob {
             })
     }
 
-    /// Calls `each` with the parts of `range` that are not local (not in the cache): aligned to units, cut at
-    /// the blob's end, in ascending order and not adjacent.
+    /// Calls `each` with the units that touch `range` and are not local (not in the cache), joined to ranges: aligned
+    /// to units, cut at the blob's end, in ascending order and not adjacent. The part of `range` past the blob's end is
+    /// ignored.
     pub fn missing(&self, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
         self.missing_units(range, &mut |run| each(self.bytes_of(&run)));
     }
 
-    /// Calls `each` with the ranges of the outboard that are needed to verify `range` and are not local. The
-    /// caller fetches them and inserts them into [`tree`](Self::tree). If the outboard is small, all of its missing
+    /// Calls `each` with the ranges of the outboard that are needed to verify `range` and are not local. The caller
+    /// fetches them and inserts them into [`tree`](Self::tree). If the outboard has at most 64 KiB, all of its missing
     /// ranges are named. Does nothing for a blob without a hash tree.
     pub fn tree_missing(&self, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
         let Some(tree) = &self.tree else { return };
@@ -213,8 +214,9 @@ impl CachedBlob {
     /// the blob's end is ignored.
     ///
     /// # Errors
-    /// The error of writing the sidecar (the file that records the local units). The units may then be local again
-    /// after a loss of power.
+    /// [`ErrorKind::Conflict`] if another process keeps the blob's sidecar (the file that records the local units)
+    /// locked for 10 seconds: units in the files then stay local. The error of writing the sidecar: the units may then
+    /// be local again after a loss of power.
     pub fn discard(&self, range: ByteRange) -> Result<()> {
         let range = range.intersect(ByteRange::between(0, self.layout.len));
         let units = self.layout.units_of(range.offset(), range.end());
@@ -234,30 +236,32 @@ impl CachedBlob {
         Ok(())
     }
 
-    /// Returns `true` if all local bytes were verified: against the hash tree or, for a blob without one, the
-    /// complete blob against its digest.
+    /// Returns `true` if all local bytes were verified: against the hash tree or, for a blob without one, the complete
+    /// blob against its digest. Always `true` for an outboard, whose pages are verified at each use instead.
     #[must_use]
     pub fn is_proven(&self) -> bool {
         !self.is_plain() || self.files.get().is_some_and(Files::is_proven)
     }
 
     /// Returns `true` if the cache accepts no more bytes of the blob in this process. That happens only to a blob
-    /// without a hash tree, after its bytes, once complete, did not match its digest several times in a row.
+    /// without a hash tree, after its bytes, once complete, did not match its digest three times in a row. It ends when
+    /// this process has closed the blob and opens it again.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.refusal().is_some()
     }
 
-    /// The number of times, since this process opened the blob, that it was complete and did not match its
-    /// digest. A caller that begins to [`watch`](Self::watch) after it has read bytes compares this number
+    /// The number of times, since this process opened the blob, that a check by this process found it complete and not
+    /// matching its digest. A caller that begins to [`watch`](Self::watch) after it has read bytes compares this number
     /// before and after.
     #[must_use]
     pub fn times_wrong(&self) -> u32 {
         self.check.times_wrong()
     }
 
-    /// Registers `watcher`, which is called each time the blob is complete and does not match its digest. `watcher` is
-    /// never called for a blob with a hash tree, because the bytes of such a blob are verified as they are inserted.
+    /// Registers `watcher`, which is called each time a check by this process finds the blob complete and not matching
+    /// its digest. Checks by other processes do not call `watcher`. `watcher` is never called for a blob with a hash
+    /// tree, because the bytes of such a blob are verified as they are inserted.
     pub fn watch(&self, watcher: Weak<dyn Watcher>) {
         let mut watchers = self.watchers.lock();
         watchers.retain(|watcher| watcher.strong_count() > 0);
@@ -279,9 +283,10 @@ impl CachedBlob {
         self.files.get().is_some() || self.leaves_files_alone()
     }
 
-    /// Registers `waker` to be called once, at the next insert, discard or end of a claim of this blob in
-    /// this process. The caller must not hold a lock that `waker` takes. To miss nothing, subscribe first and
-    /// then check whether the awaited change has happened.
+    /// Registers `waker` to be called once, at the next insert, discard or end of a claim of this blob in this process.
+    /// A claim that owns nothing does not count, nor does an insert or a discard of an empty range or one that fails.
+    /// The caller must not hold a lock that `waker` takes. To miss nothing, subscribe first and then check whether the
+    /// awaited change has happened.
     pub fn subscribe(&self, waker: Box<dyn FnOnce() + Send>) {
         self.wakers.lock().push(waker);
     }

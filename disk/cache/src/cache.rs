@@ -50,8 +50,9 @@ impl Cache {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if the directory is not a cache and holds other files; it is left unchanged.
-    /// [`ErrorKind::Denied`] if it belongs to neither root nor this user. Errors of the operating system if the
-    /// directory cannot be created, written or locked.
+    /// [`ErrorKind::Denied`] if the directory, or one in it that a cache uses (such as `images`), belongs to neither
+    /// root nor this user. [`ErrorKind::Conflict`] if another process keeps the directory locked for 10 seconds. Errors
+    /// of the operating system if the directory cannot be created, written or locked, or if `/proc` is not mounted.
     pub fn open(dir: &Path, settings: CacheSettings) -> Result<Arc<Self>> {
         Self::open_in_boot(dir, settings, boot_id()?)
     }
@@ -73,13 +74,13 @@ impl Cache {
         Self::open(dir, settings)
     }
 
-    /// Checks that a directory is a cache or can become one, as [`open`](Self::open) does, without creating
-    /// anything. A directory that does not exist passes.
+    /// Checks that a directory is a cache or can become one, without creating anything. A directory that does not exist
+    /// passes, and so does one that cannot be listed: [`open`](Self::open) checks more.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if it is not a cache and holds other files, [`ErrorKind::Denied`] if a directory in
-    /// it that a cache would use (such as `images`) belongs to neither root nor this user; the error of the operating
-    /// system if this user may not read it.
+    /// [`ErrorKind::Invalid`] if it is not a cache and holds other files, [`ErrorKind::Denied`] if a directory in it
+    /// that a cache would use (such as `images`) belongs to neither root nor this user; errors of the operating system
+    /// if this user may not look for these directories.
     pub fn check_directory(dir: &Path) -> Result<()> {
         Directory::check_trusted(dir)?;
         // A cache is not listed: it may have very many files.
@@ -97,13 +98,13 @@ impl Cache {
         !is_empty && Directory::foreign_entry(dir).is_none()
     }
 
-    /// Opens a cache directory as [`open`](Self::open) does. If the disk of the directory fails or accepts
-    /// nothing, the returned cache works without a directory: fetched bytes are kept in memory. The second value is
-    /// then the error of the disk, otherwise `None`.
+    /// Opens a cache directory as [`open`](Self::open) does. If the disk of the directory fails or accepts nothing, or
+    /// if another process keeps the directory locked for 10 seconds, the returned cache works without a directory:
+    /// fetched bytes are kept in memory. The second value is then the error of opening the directory, otherwise `None`.
     ///
     /// # Errors
-    /// An error if the directory is the wrong one: it cannot be created, is not a directory, belongs to neither root
-    /// nor this user, or holds other files.
+    /// An error if the directory is the wrong one: it is not a directory, belongs to neither root nor this user, holds
+    /// other files, or cannot be created for a reason other than its disk. Also an error if `/proc` is not mounted.
     pub fn open_or_bypass(dir: &Path, settings: CacheSettings) -> Result<(Arc<Self>, Option<Error>)> {
         match Self::open(dir, settings.clone()) {
             Ok(cache) => Ok((cache, None)),
@@ -146,7 +147,8 @@ impl Cache {
     }
 
     /// The directory to use if the user names none: `/var/cache/headstart` for root, otherwise `headstart` in the
-    /// user's own cache directory (`XDG_CACHE_HOME`, or `.cache` in `HOME`).
+    /// user's own cache directory (`XDG_CACHE_HOME`, or `.cache` in `HOME`). Relative paths in these variables are
+    /// ignored; if neither has an absolute one, `/var/cache/headstart`.
     #[must_use]
     pub fn default_dir() -> PathBuf {
         let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -157,11 +159,11 @@ impl Cache {
         user.unwrap_or_else(|| PathBuf::from("/var/cache")).join("headstart")
     }
 
-    /// Opens a blob together with its hash tree's outboard (the file of the tree). All callers in this process share
-    /// one object for each identity as long as it is in use. The identity consists of the digest, the length, and a
-    /// third part: the tree's root, or for a blob without a tree the origin. Creates no files yet. Existing files that
-    /// cannot be used are no error: the blob's bytes are then kept in memory. May wait for a process that changes the
-    /// cache directory.
+    /// Opens a blob together with its hash tree's outboard (the file of the tree). All callers of the same [`Cache`]
+    /// share one object for each identity as long as it is in use. The identity consists of the digest, the length, and
+    /// a third part: the tree's root, or for a blob without a tree the origin. Creates no files yet. Existing files
+    /// that cannot be used are no error: the blob's bytes are then kept in memory. May wait for a process that changes
+    /// the cache directory.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] for a blob of more than 1 TiB, [`ErrorKind::Corrupt`] if the tree's size
@@ -246,7 +248,8 @@ impl Cache {
     /// process, but not a loss of power.
     ///
     /// # Errors
-    /// The first error of a blob or of the eviction; the other blobs are synced anyway.
+    /// The first error of a blob or of the eviction; the other blobs are synced anyway. If the bytes of a blob cannot
+    /// be written to the disk, those that are not durable are removed from the cache.
     pub fn sync(&self) -> Result<()> {
         self.storage.state.tick();
         let mut result = Ok(());

@@ -25,11 +25,11 @@ const POLL: Duration = Duration::from_millis(2);
 /// The way in which the owner of a claim waits for those units of the claimed range that other claims cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitHint {
-    /// No other claim covers any part of the range: there is nothing to wait for.
+    /// No other claim covers a missing part of the range: there is nothing to wait for.
     Nothing,
-    /// Only claims of this process cover parts of the range: wait by [`subscribe`](CachedBlob::subscribe).
+    /// Only claims of this process cover missing parts of the range: wait by [`subscribe`](CachedBlob::subscribe).
     Notified,
-    /// A claim of another process covers parts of the range: check again after this duration.
+    /// A claim of another process covers missing parts of the range: check again after this duration.
     Poll(Duration),
 }
 
@@ -53,7 +53,7 @@ impl CacheClaim {
         &self.owned
     }
 
-    /// The way to wait for the parts of the range that other claims cover.
+    /// The way to wait for the missing parts of the range that other claims cover.
     #[must_use]
     pub fn wait_hint(&self) -> WaitHint {
         self.wait_hint

@@ -96,9 +96,9 @@ fn entry(files: &Files) -> Result<CacheEntry> {
 }
 
 impl Cache {
-    /// Lists all blobs in the order of their digests. A blob that images describe differently (with another
-    /// hash tree, say) is listed once for each description. Blobs whose files cannot be opened are left out
-    /// and logged.
+    /// Lists all blobs in the order of their digests. A blob that images describe differently (with another hash tree,
+    /// say) is listed once for each description. Blobs whose files cannot be opened are left out and logged; blobs
+    /// whose files cannot be trusted are left out.
     ///
     /// # Errors
     /// Errors of reading the directory or of a file's locks.
@@ -121,10 +121,11 @@ impl Cache {
             .flatten()
     }
 
-    /// Adds up the space that the cache uses. Blobs whose files cannot be opened are left out and logged.
+    /// Adds up the space that the cache uses. Blobs whose files cannot be opened are left out and logged; blobs whose
+    /// files cannot be trusted are left out.
     ///
     /// # Errors
-    /// Errors of reading the directory.
+    /// Errors of reading the directory, of a file's locks, or of the file system.
     pub fn usage(&self) -> Result<Usage> {
         let mut usage = Usage::default();
         for stem in self.storage.directory.stems()? {
@@ -150,11 +151,11 @@ impl Cache {
     }
 
     /// Removes a blob, in all its descriptions, and its hash tree; the tree stays if a process has it open. Returns the
-    /// number of removed bytes.
+    /// number of removed bytes of blobs and trees, without their sidecars.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if the blob is not in the cache, [`ErrorKind::Conflict`] if a process has it
-    /// open.
+    /// [`ErrorKind::NotFound`] if the blob is not in the cache, or only files of it that cannot be trusted, which are
+    /// removed; [`ErrorKind::Conflict`] if a process has it open.
     pub fn remove(&self, digest: &Digest) -> Result<u64> {
         let stems = self.storage.directory.stems()?;
         let mut found = Vec::new();
@@ -207,10 +208,11 @@ impl Cache {
 
     /// Evicts chunks (64 KiB each) that are not pinned, the least useful first, until blobs and their sidecars use at
     /// most `target` bytes, or nothing more can be evicted. The files of blobs that have no byte left and that no
-    /// process uses are removed too.
+    /// process uses are removed too. Nothing is removed if blobs and sidecars use at most `target` already, unless
+    /// `target` is 0.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if another process evicts and does not finish; errors of reading the
+    /// [`ErrorKind::Conflict`] if another thread or process evicts for more than 30 seconds; errors of reading the
     /// directory.
     pub fn prune(&self, target: u64) -> Result<Evicted> {
         evict::evict_patiently(&self.storage, target)

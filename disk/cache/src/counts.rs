@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct CacheCounters {
     /// Bytes that were inserted and written to the cache's files.
     pub inserted_bytes: u64,
-    /// Bytes that were inserted and kept in memory because the disk did not accept them.
+    /// Bytes that were inserted and kept in memory, because the disk did not accept them or the cache had no room for
+    /// them.
     pub bypassed_bytes: u64,
     /// Bytes that this process evicted.
     pub evicted_bytes: u64,
@@ -17,9 +18,9 @@ pub struct CacheCounters {
     pub corrupt_inserts: u64,
     /// The number of reads of the cache's files that failed, because of the disk for example.
     pub failed_reads: u64,
-    /// Blobs without a hash tree that became complete and matched their digest.
+    /// The number of times that this process found a complete blob without a hash tree to match its digest.
     pub proven_blobs: u64,
-    /// Blobs without a hash tree that became complete and did not match their digest.
+    /// The number of times that this process found a complete blob without a hash tree not to match its digest.
     pub wrong_blobs: u64,
     /// Bytes that were right when they were inserted, were found damaged later, and were removed.
     pub damaged_bytes: u64,

@@ -40,7 +40,8 @@ impl Drop for Evicting<'_> {
     }
 }
 
-/// The result of an eviction; all fields are 0 if there was none.
+/// The result of an eviction. All fields are 0 if nothing was even counted: the cache has no size limit, or another
+/// thread or process was evicting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Evicted {
     /// Bytes of blobs that were evicted.

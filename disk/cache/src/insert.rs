@@ -13,10 +13,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 impl CachedBlob {
-    /// Inserts `bytes`, which begin at `offset` and are whole units; the last unit may be cut at the blob's
-    /// end. If the blob has a hash tree, they are verified against it before they become visible. They can be
-    /// read when this returns. Units that are local already stay as they are. If the disk is full, or if the cache is
-    /// full while another thread or process is evicting, the bytes are kept in memory, which is no error.
+    /// Inserts `bytes`, which begin at `offset` and are whole units; the last unit may be cut at the blob's end. If the
+    /// blob has a hash tree, they are verified against it before they become visible. They can be read when this
+    /// returns. Units that are local already stay as they are. If the bytes cannot be written to the cache's files (the
+    /// disk or the cache is full, or the disk fails), they are kept in memory, which is no error; beyond
+    /// [`CacheSettings::overlay_limit`](crate::CacheSettings::overlay_limit) the oldest units in memory are dropped.
     ///
     /// # Errors
     /// [`ErrorKind::Absent`](headstart_block::ErrorKind::Absent) if pages of the tree are missing

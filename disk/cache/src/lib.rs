@@ -21,18 +21,22 @@
 //! # Promises
 //!
 //! * Bytes of a blob that has a hash tree become visible only after they were checked against it. Bytes of a blob
-//!   without a tree are kept apart by the store that they come from. Such a blob is checked by its digest as soon as it
-//!   is complete. If it does not match, all of it is removed and fetched again, a bounded number of times.
-//! * A read of local bytes looks at a bitmap and makes one system call. It takes no lock and allocates nothing. It does
-//!   not check the bytes again: a caller that finds them wrong by other means reports them, see `recheck`.
-//! * After `kill -9` all inserted bytes are there. After a loss of power all synced bytes are there, and nothing else
-//!   is trusted.
+//!   without a tree are kept separately for each store that they come from. Such a blob is compared with its digest as
+//!   soon as it is complete, unless [`CacheSettings::check_whole`] is `false`. If it does not match, all of it is
+//!   removed and fetched again; after three times in a row the cache accepts no more of the blob
+//!   ([`CachedBlob::is_refused`]).
+//! * A read of bytes that are in the cache's files looks at a bitmap and makes one system call. It takes no lock and
+//!   allocates nothing. It does not check the bytes again: a caller that finds them wrong by other means reports that
+//!   by [`CachedBlob::discard_wrong`].
+//! * After `kill -9` all inserted bytes that were written to the cache's files are there. After a loss of power all
+//!   synced bytes are there, and nothing else is trusted.
 //! * A full or failing disk harms no reader: bytes that are inserted meanwhile are kept in memory, within bounds, and
-//!   given to the reads that wait for them. This holds if one blob's files fail, and if the whole directory does.
+//!   given to the reads that wait for them. This holds if the files of one blob fail, and also if the whole directory
+//!   fails.
 //! * The size limit holds for blobs' bytes and their sidecars together: a manifest that names blobs of any length
 //!   cannot take more through their sidecars. One process keeps to the limit at every moment, also while another thread
-//!   or process evicts: no insert waits for that, and bytes that find no room are kept in memory, as on a full disk.
-//!   Several processes together may pass the limit by the bytes that each of them is writing at the same moment.
+//!   or process evicts: no insert waits for the eviction, and bytes that find no room are kept in memory, as on a full
+//!   disk. Several processes together may pass the limit by the bytes that each of them is writing at the same moment.
 //! * Chunks that an attached disk has pinned are not evicted, whichever process has the disk. A scan does not drive out
 //!   chunks that are used again and again.
 //!

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// A guard that keeps a range of a blob from eviction until it is dropped.
 ///
-/// This covers bytes that are local now and those that are inserted later. A pin does not prevent
-/// [`CachedBlob::discard`].
+/// It covers bytes that are local now and those that are inserted later, and all of each chunk (64 KiB) that the range
+/// touches. A pin does not prevent [`CachedBlob::discard`].
 pub struct CachePin {
     blob: Arc<CachedBlob>,
     chunks: Range<u64>,
@@ -39,8 +39,8 @@ impl CachedBlob {
     /// Pins `range`: no process evicts bytes of it until the returned guard is dropped.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`](headstart_block::ErrorKind::Conflict) if another process is evicting parts of
-    /// the range and does not finish.
+    /// [`ErrorKind::Conflict`](headstart_block::ErrorKind::Conflict) if another process is evicting parts of the range
+    /// for more than 5 seconds; errors of the operating system's locks.
     pub fn pin(self: &Arc<Self>, range: ByteRange) -> Result<CachePin> {
         CachePin::new(self, range.intersect(ByteRange::between(0, self.len())))
     }

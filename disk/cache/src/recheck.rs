@@ -57,8 +57,8 @@ pub struct Findings {
     pub right_bytes: u64,
     /// Bytes that do not match the hash tree or the digest.
     pub wrong_bytes: u64,
-    /// Bytes that cannot be verified: the blob has no hash tree and is incomplete, or pages of its tree are
-    /// missing.
+    /// Bytes that cannot be verified: the blob has no hash tree and is incomplete or just being checked elsewhere, or
+    /// pages of its tree are missing or wrong.
     pub unproven_bytes: u64,
 }
 
@@ -103,11 +103,11 @@ enum Verdict {
 }
 
 impl CachedBlob {
-    /// Removes the wrong local bytes of `range`, for a caller that found them wrong by other means, such as a frame's
-    /// checksum. Bytes that cannot be verified by a hash tree are removed too. There is one exception: a blob of at
-    /// most 16 MiB that has no tree, and that was found earlier to match its digest, is first compared with the digest
-    /// again; if it still matches, nothing is removed. Returns `true` if any bytes were removed, so that fetching them
-    /// again may help.
+    /// Removes the units that touch `range` and are wrong, for a caller that found them wrong by other means, such as a
+    /// frame's checksum. Bytes that cannot be verified by a hash tree are removed too. There is one exception: a blob
+    /// of at most 16 MiB that has no tree, and that was found earlier to match its digest, is first compared with the
+    /// digest again; if it still matches, nothing is removed. Returns `true` if any bytes were removed, so that
+    /// fetching them again may help; always `false` for an outboard.
     ///
     /// # Errors
     /// Those of [`discard`](Self::discard), and errors of reading the disk.
@@ -137,7 +137,7 @@ impl CachedBlob {
         self.discard(range).map(|()| true)
     }
 
-    /// Verifies those bytes of `range` that are in the cache's files, by the hash tree, and removes wrong bytes.
+    /// Verifies those units touching `range` that are in the cache's files, by the hash tree, and removes wrong ones.
     /// Without a hash tree nothing is verified, and all numbers of the result are 0.
     ///
     /// # Errors

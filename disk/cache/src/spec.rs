@@ -24,7 +24,7 @@ impl BlobSpec {
     /// tree).
     ///
     /// # Errors
-    /// Errors of the temporary file that holds the tree of a blob beyond 1 GiB.
+    /// Errors of the temporary file that holds the hash tree of a blob that is larger than 1 GiB.
     pub fn of(bytes: &[u8]) -> Result<(Self, Vec<u8>)> {
         let mut builder = TreeBuilder::new(&std::env::temp_dir());
         builder.update(bytes)?;

@@ -109,7 +109,7 @@ impl Accesses {
         }
     }
 
-    /// Returns `true` once any slice was read.
+    /// Returns `true` once any slice in the first 2 TiB was read.
     #[must_use]
     pub fn are_any(&self) -> bool {
         self.next.load(Ordering::Relaxed) > 0

@@ -3,10 +3,10 @@
 //! An image in a local directory is read in its place. Any other image is read through the cache: its manifest is
 //! requested from the store, its layers are opened, and from then on the pull engine fetches the bytes that are read.
 //! If the store does not answer, the last known manifest of the image is used, provided that every byte of the image is
-//! in the cache. So a host that boots again while its registry cannot be reached can start the images that it has. A
-//! store that refuses the credentials or has no such image does not count as unreachable: a user that may no longer
-//! read the image does not get it from a cache that other users filled, unless [`DiskOptions::cached_although_denied`]
-//! is set.
+//! in the cache, or that the hosts of the swarm keep the image. So a host that boots again while its registry cannot be
+//! reached can start the images that it has. A store that refuses the credentials or has no such image does not count
+//! as unreachable: a user that may no longer read the image does not get it from a cache that other users filled,
+//! unless [`DiskOptions::cached_although_denied`] is set.
 
 use crate::base::{Base, Health};
 use crate::blobs::Blobs;
@@ -70,7 +70,7 @@ pub struct DiskOptions {
     /// The settings of the pull engine, which fetches missing bytes.
     pub pull: headstart_pull::EngineSettings,
     /// The plan that is preloaded from the start; `Plan::Lazy` preloads nothing. A list is stopped if it does harm;
-    /// `Plan::Sequential` is never stopped.
+    /// `Plan::Sequential` is never stopped. Not used for an image in a local directory.
     pub plan: Plan,
     /// The source of plans, which is searched while the disk is attached, unless all bytes of the image are on this
     /// host already. A plan from this source is followed only if `plan` is `Plan::Lazy`, and is stopped if it does
@@ -112,8 +112,8 @@ pub struct KnownImage {
 pub struct WritableOptions {
     /// The directory; it is created if it is missing and `expected` allows that.
     pub dir: PathBuf,
-    /// The size of the disk in bytes; at least the image's size. `None`: the size that the disk in the directory has
-    /// or, for a new disk, the image's size.
+    /// The size of the disk in bytes; at least the image's size, and at least the size that the disk in the directory
+    /// has. `None`: the size that the disk in the directory has or, for a new disk, the image's size.
     pub size: Option<u64>,
     /// The maximum size of the directory, in bytes. `None`: 128 MiB plus twice the bytes that the disk holds
     /// in addition to its image.
@@ -247,14 +247,16 @@ pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Atta
     Ok(AttachedDisk { disk, digest, manifest, manifest_bytes, made, hold, warnings })
 }
 
-/// Attaches an image that is in `store`, the store that `reference` names.
+/// Attaches an image that is in `store`, the store that `reference` names. Must run on a runtime of several threads; on
+/// a runtime of one thread it panics or blocks forever.
 ///
 /// # Errors
 /// [`ErrorKind::Unavailable`] if the store does not answer or fails, unless the image is completely in the cache or
 /// pinned in the swarm. [`ErrorKind::Denied`] if the store denies access, unless
 /// [`DiskOptions::cached_although_denied`] is set and the image is completely in the cache; also if
-/// `DiskOptions::require_tree` is set and a layer has no hash tree. Errors of opening the image or the writable
-/// directory.
+/// `DiskOptions::require_tree` is set and a layer has no hash tree. [`ErrorKind::NotFound`] if the store has no such
+/// image, or if the image was deleted there meanwhile and is not completely in the cache. Errors of opening the image
+/// or the writable directory.
 pub async fn attach_remote(
     host: &DiskHost,
     store: Arc<dyn Store>,

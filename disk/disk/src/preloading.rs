@@ -10,10 +10,10 @@
 //!
 //! # Following
 //!
-//! Reads write the slices that they touch into [`Accesses`]. Every [`TICK`], a task gives the pilot the new slices, the
-//! pull engine's estimate of the link, and its position in the plan. If the pilot chooses another plan, the task gives
-//! that plan to the engine. The reads themselves do hardly any work for this: each loads one word from memory, and a
-//! read that is the first to touch a slice also writes three words.
+//! Reads write the slices that they touch into [`Accesses`]. Every [`TICK`] (later every second), a task gives the
+//! pilot the new slices, the pull engine's estimate of the link, and its position in the plan. If the pilot chooses
+//! another plan, the task gives that plan to the engine. The reads themselves do hardly any work for this: each loads
+//! one word from memory, and a read that is the first to touch a slice also writes three words.
 //!
 //! # The link
 //!
@@ -41,7 +41,8 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 
-/// The interval at which new reads are reported to the pilot, which chooses the plan.
+/// The interval at which new reads are reported to the pilot, which chooses the plan. Ten minutes after the first read,
+/// the interval becomes one second, once the search for plans is over.
 pub const TICK: Duration = Duration::from_millis(50);
 
 /// The interval once the first minutes of reading are over, when hardly any read is new.

@@ -199,7 +199,7 @@ impl Puller {
         self.state().engine.preloading()
     }
 
-    /// The number of bytes that other hosts have sent while this disk waited for them; 0 without a swarm.
+    /// The number of bytes that became local while this disk waited for other hosts to send them; 0 without a swarm.
     #[must_use]
     pub fn brought_by_swarm(&self) -> u64 {
         self.fetcher.sharing().map_or(0, Sharing::brought)

@@ -58,11 +58,12 @@ impl std::fmt::Debug for NewLease {
 
 /// Removes the lease that protects the image of an agent's disk from deletion. To be called after the disk was detached
 /// or failed to start, and its process is gone. `image` is the digest of the image's manifest, `record` the file that
-/// names the disk's images. `store` is the image's store; it is not used if the image is in a directory of this host.
-/// The lease of a writable directory stays.
+/// names the disk's images. `store` is the image's store; it may be `None` only if the image is in a directory of this
+/// host, and is not used then. Does nothing if the store keeps no leases. The lease of a writable directory stays.
 ///
 /// # Errors
 /// The error that kept the lease from being removed; it names the command that removes the lease.
+/// [`ErrorKind::Unavailable`] if the store does not answer within 3 seconds.
 pub async fn release_image(
     store: Option<&dyn Store>,
     reference: &Reference,

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub struct DiskStats {
     /// The durations of reads whose bytes were all on this host when they arrived.
     pub hits: Histogram,
-    /// The durations of reads that had to wait for bytes from a store or another host.
+    /// The durations of reads that had to wait for bytes from a store or another host, also of those that failed then.
     pub misses: Histogram,
     /// The durations of writes; zeroing and discards count as writes.
     pub writes: Histogram,
@@ -23,25 +23,25 @@ pub struct DiskStats {
     pub read_bytes: AtomicU64,
     /// The number of bytes that clients have written or zeroed.
     pub written_bytes: AtomicU64,
-    /// The number of reads, writes and flushes that failed.
+    /// The number of reads, writes (zeroing included), resizes and flushes that failed.
     pub errors: AtomicU64,
     /// The number of reads that are waiting now.
     pub waiting: AtomicU64,
-    /// The numbers of reads slower than [`SLOW`], indexed by [`SlowCause`].
+    /// The numbers of reads that took at least [`SLOW`], indexed by [`SlowCause`].
     pub slow: [AtomicU64; SlowCause::ALL.len()],
 }
 
-/// The duration above which a read is slow. At one second users notice it, and guests log it.
+/// The duration from which on a read counts as slow. At one second users notice it, and guests log it.
 pub const SLOW: Duration = Duration::from_secs(1);
 
-/// The cause of a read slower than [`SLOW`].
+/// The cause of a read that took at least [`SLOW`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowCause {
-    /// No plan named the bytes of the read.
+    /// The plan that is followed when the read ends does not name all slices of the read, or no plan is followed.
     Unforeseen,
-    /// A plan named the bytes, but they were not local in time.
+    /// That plan names all slices of the read, but their bytes were not local in time.
     Late,
-    /// Fetches from the store failed while the read waited.
+    /// Fetches of this disk failed while the read waited, whatever the plan names.
     Store,
     /// The bytes were local, so this host itself was slow.
     Other,
@@ -64,7 +64,7 @@ impl SlowCause {
 }
 
 impl DiskStats {
-    /// The number of reads slower than [`SLOW`] for `cause`.
+    /// The number of reads that took at least [`SLOW`] for `cause`.
     #[must_use]
     pub fn slow_by(&self, cause: SlowCause) -> u64 {
         self.slow[cause as usize].load(Ordering::Relaxed)

@@ -52,8 +52,8 @@ impl QemuVersion {
 pub struct VersionQuery(mpsc::Receiver<io::Result<Output>>);
 
 impl VersionQuery {
-    /// Waits for the version, at most one second. Returns the default version if QEMU is not installed or
-    /// does not answer.
+    /// Waits for the version, at most one second. Returns the default version if QEMU is not installed, does not answer
+    /// in time, or gives no version that can be parsed.
     #[must_use]
     pub fn answer(self) -> QemuVersion {
         let output = self.0.recv_timeout(VERSION_TIMEOUT).ok().and_then(Result::ok);

@@ -9,8 +9,9 @@
 //! | the image's trace layer | [`Origin::TraceLayer`] |
 //! | a file that the user names | [`Origin::Given`] |
 //!
-//! All places are searched at the same time, each for at most [`SEARCH_TIMEOUT`]. The disk is given plans as they are
-//! found, follows the best so far, and never waits for the search.
+//! Either the user names a file, and only that is searched; or all other places are searched at the same time, each for
+//! at most [`SEARCH_TIMEOUT`]. The disk is given plans as they are found, follows the best so far, and never waits for
+//! the search.
 
 use crate::record_settings::RecordSettings;
 use futures::future::BoxFuture;
@@ -42,7 +43,8 @@ use tokio::time::timeout;
 /// The most files of plans in a directory that are read; the first by name.
 const FILES_MAX: usize = 64;
 
-/// The maximum duration of the search for a disk's preload plans in one location.
+/// The maximum duration of the search for a disk's preload plans in one location, including the wait until the disk is
+/// open.
 pub const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Findings that wait for the disk, which takes them every few milliseconds.
@@ -59,7 +61,8 @@ pub struct PlanLookup {
 pub enum PlanLocations {
     /// The plans and traces that belong to the image, in its store, and files of plans on this host.
     All {
-        /// A file of plans, or a directory of such files.
+        /// A file of plans, or a directory of such files, of which the first 64 by name are read; hidden ones are left
+        /// out.
         files: PathBuf,
         /// `true` if a missing `files` is reported as a failure; `false` if it only means that no plans are there.
         named: bool,

@@ -65,7 +65,8 @@ impl ServerSettings {
 pub struct DiskAddress {
     /// The URI or path with which clients open the disk.
     pub uri: String,
-    /// A QEMU command line that starts a guest with the disk; `None` if QEMU cannot use this address.
+    /// A QEMU command line that starts a guest with the disk; `None` for NBD with TLS and for a device of this host's
+    /// kernel.
     pub qemu: Option<String>,
 }
 
@@ -246,8 +247,8 @@ impl Servers {
         self.running.iter().map(|server| server.clients()).sum()
     }
 
-    /// Returns the error of a server that ended before it was stopped; each error is returned once. `None` if all are
-    /// running.
+    /// Returns the error of a server that ended before it was stopped; each error is returned once. `None` if there is
+    /// none that was not returned yet.
     #[must_use]
     pub fn failed(&self) -> Option<Error> {
         self.running.iter().find_map(|server| server.failed())

@@ -44,7 +44,8 @@ pub struct DiskSession {
 type Stores = HashMap<Location, Arc<dyn Store>>;
 
 impl DiskSession {
-    /// Attaches the disks of `settings`, all at the same time.
+    /// Attaches the disks of `settings`, all at the same time. The runtime must have several threads. Must not be
+    /// called in async code, where it panics.
     ///
     /// # Errors
     /// Errors of the directories, the stores and the images; [`ErrorKind::Cancelled`] if the user asks to
@@ -72,7 +73,8 @@ impl DiskSession {
     }
 
     /// Ends the protection of the images from deletion, and removes writable directories that were created for the
-    /// disks. To be called if the disks could not be served.
+    /// disks, unless something was written to them or [`is_served`](Self::is_served) was called. To be called if the
+    /// disks could not be served.
     pub fn give_up(&self) {
         self.at_once(NamedDisk::give_up);
     }

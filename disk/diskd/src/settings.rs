@@ -91,7 +91,7 @@ pub struct SessionSettings {
     /// no store.
     pub keep_base: bool,
     /// The size of each disk in bytes, if it is to be larger than its image. `None`: the size that the disk has in its
-    /// writable directory or, for a new or read-only disk, the image's size.
+    /// writable directory or, for a new or read-only disk, the image's size. Not used for read-only disks.
     pub size: Option<ByteSize>,
     /// The maximum size of each writable directory, in bytes; `None`: a default that depends on its present
     /// contents.

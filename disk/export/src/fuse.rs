@@ -74,8 +74,8 @@ const WORKERS_END: Duration = Duration::from_secs(2);
 /// The settings for serving a disk as a file that FUSE mounts.
 #[derive(Clone, Debug)]
 pub struct FuseSettings {
-    /// The name of the disk's file if the mount point is a directory; not empty and without `/`. Ignored if
-    /// the mount point is a regular file.
+    /// The name of the disk's file if the mount point is a directory; not empty and without `/`. If the mount point is
+    /// a regular file, the name is checked, but not used.
     pub file_name: OsString,
     /// The number of threads that receive requests from the kernel; 0 counts as 1. By default one for each
     /// processor, at most 4.
@@ -118,9 +118,11 @@ impl FuseServer {
     /// Mounts the disk at `path`, a directory or a regular file, and serves it.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is nothing at `path`, [`ErrorKind::Conflict`] if a disk is mounted
-    /// there already, [`ErrorKind::Denied`] if the way to `path` goes through a symbolic link that belongs to neither
-    /// root nor this user, [`ErrorKind::Io`] with a remedy if this host cannot mount.
+    /// [`ErrorKind::NotFound`] if there is nothing at `path`, [`ErrorKind::Invalid`] if `path` is neither a directory
+    /// nor a regular file, or if the file name of `settings` is not valid, [`ErrorKind::Conflict`] if a disk is mounted
+    /// there already. [`ErrorKind::Denied`] if the way to `path` goes through a symbolic link that belongs to neither
+    /// root nor this user, or if `path` belongs to another user in a directory that all users may write to.
+    /// [`ErrorKind::Io`] with a remedy if this host cannot mount.
     pub fn start(export: Export, path: &Path, settings: &FuseSettings) -> Result<Self> {
         let place = mount::repair(path)?;
         let (point, metadata) = place.open_point().map_err(|error| error.about(place.path().display()))?;

@@ -181,9 +181,10 @@ impl KernelNbd {
     /// Stopping the result stops `server` too.
     ///
     /// # Errors
-    /// Those of [`probe`]; [`ErrorKind::NotFound`] if the device does not exist, [`ErrorKind::Conflict`] if
-    /// it (or every device) is in use, [`ErrorKind::Invalid`] if the disk is empty or its size is not a
-    /// multiple of 512 bytes. `server` is stopped in each case.
+    /// Those of [`probe`]; [`ErrorKind::NotFound`] if the device does not exist, [`ErrorKind::Conflict`] if it (or
+    /// every device) is in use, [`ErrorKind::Invalid`] if the disk is empty, its size is not a multiple of 512 bytes,
+    /// or the device of `settings` is not a `/dev/nbdN`; [`ErrorKind::Io`] if `nbd-client` fails or takes longer than
+    /// 15 seconds. `server` is stopped in each case.
     pub fn start(
         server: Box<dyn Server>,
         socket: &Path,

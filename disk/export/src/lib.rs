@@ -13,8 +13,9 @@
 //!
 //! # Promises of all servers
 //!
-//! * A read whose bytes are on this host ([`BlockDevice::read_local_at`]) is served by the thread that received it,
-//!   and never queues behind one that waits for remote bytes, which a store or another host has to send.
+//! * A read whose bytes are on this host ([`BlockDevice::read_local_at`]) is served by the thread that received it, or
+//!   by another one if the read is much work. It never queues behind a read that waits for remote bytes, which a store
+//!   or another host has to send.
 //! * A write is durable before the flush after it is answered: a server calls [`BlockDevice::flush`] and holds no
 //!   writes back itself.
 //! * A client that breaks its protocol, vanishes or stalls harms only itself.
@@ -48,7 +49,8 @@ pub const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// A disk that a server offers to clients, with its name and the clients that may use it.
 #[derive(Clone)]
 pub struct Export {
-    /// The name by which clients request the disk. Empty for the disk that a client gets if it names none.
+    /// The name by which clients request the disk. Empty for the disk that a client gets if it names none. An NBD
+    /// client that names none also gets the only disk that it may use, whatever the name.
     pub name: String,
     /// A description that a server shows to people who list its exports; may be empty.
     pub description: String,

@@ -30,8 +30,8 @@
 //! * A Unix socket is for the user of this process, unless [`NbdSettings::access`] says otherwise. A TCP port without
 //!   TLS is open to every program that can reach it.
 //! * If [`NbdSettings::connections_max`] clients are connected, a new client replaces one that has not finished its
-//!   handshake, has sent no request, or takes no replies (`standing`). If there is no such client, the new client is
-//!   disconnected at once.
+//!   handshake, has sent no request, or takes no replies (`standing`). A new client waits a few seconds at most for
+//!   such a place; if no client has to make room, the new one is disconnected at once.
 //! * If a server has several exports, each may have the same share of the connections, and may also use those that the
 //!   others leave free. A new client of an export that has less than its share replaces a client of the export that has
 //!   most, preferably the one that has been idle for longest (`standing`).
@@ -87,9 +87,10 @@ pub struct NbdSettings {
     pub address: Address,
     /// The server's TLS certificates. If they are set, every client must use TLS; `None`: no client can.
     pub tls: Option<TlsSettings>,
-    /// The maximum number of connections at a time, over all exports; 64 by default. Fast clients use
-    /// several. When exports share the server, the server keeps one export's connections from shutting out
-    /// another's clients.
+    /// The maximum number of connections at a time, over all exports; 64 by default. If there are several exports,
+    /// clients that have not chosen one yet do not count; there may be as many more of them, at most 64. Fast clients
+    /// use several connections. When exports share the server, the server keeps one export's connections from shutting
+    /// out another's clients.
     pub connections_max: usize,
     /// The maximum duration from a client's connection until it has chosen an export; then it is
     /// disconnected. 10 seconds by default.
@@ -143,9 +144,10 @@ impl NbdServer {
     /// Starts a server that listens at the address of `settings` and serves `exports`.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Conflict`] if another server listens at the address or something that is
-    /// not a socket is there, [`headstart_block::ErrorKind::Invalid`] if the certificates cannot be used, two
-    /// exports have the same name or `exports` is empty, otherwise the error of the operating system.
+    /// [`headstart_block::ErrorKind::Conflict`] if another server listens at the address or something that is not a
+    /// socket is there, [`headstart_block::ErrorKind::Invalid`] if the certificates cannot be used, two exports have
+    /// the same name, a name is too long for the protocol or `exports` is empty, otherwise the error of the operating
+    /// system.
     pub fn start(settings: &NbdSettings, exports: Vec<Export>) -> Result<Self> {
         check(&exports)?;
         Self::listen(settings, exports)

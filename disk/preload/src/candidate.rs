@@ -64,13 +64,14 @@ pub struct Preloaded {
     /// The origin of the plans that are followed; `None` if the disk follows no plan and fetches only on
     /// reads.
     pub origin: Option<Origin>,
-    /// A phrase for people that names the data from which the followed plans were made; empty if no plan is followed.
+    /// A phrase for people that names the data from which the followed plans were made. Empty if no plan is followed,
+    /// or if the caller of the attach gave the plan itself.
     pub why: String,
     /// The figures of the plans that are followed. Of plans that the disk followed before, only the switches
     /// are included.
     pub report: PilotReport,
-    /// The number of locations in which the search for plans failed: the location could not be read, or holds something
-    /// that is not a plan.
+    /// The number of errors in the search for plans: a location that could not be read, or something in it that is not
+    /// a usable plan. One location can have several.
     pub failures: u64,
 }
 

@@ -9,8 +9,8 @@
 //! Preloading slows down misses: a miss may have to wait for preloaded bytes on the link, and so take twice as long at
 //! worst. That is worth it only if the boot reads the preloaded slices. So a minimum share of the preloaded items must
 //! be read; this share is the *accuracy*. Only items that the boot should have read by now count, because a plan is
-//! preloaded as fast as the link allows, while the guest reads at its own pace, and nothing in the grace period (the
-//! time before its first read).
+//! preloaded as fast as the link allows, while the guest reads at its own pace, and does not read at all in the grace
+//! period (the time before its first read).
 //!
 //! An item of the plan is *due* when all of this is true:
 //!
@@ -37,7 +37,7 @@
 //!
 //! Before it stops, the pilot looks for another group whose plan passes these tests and of whose due items at least
 //! half were read. If there is one, the pilot follows that group's plan instead. A plan that was preloaded to its end
-//! is not judged, because there is nothing to stop.
+//! is not judged, because there is nothing to stop; nor is a plan of which nothing was preloaded yet.
 
 use crate::{Switcher, Switches};
 use account::Account;
@@ -85,8 +85,8 @@ pub enum StopReason {
 /// The results of preloading so far. Byte counts are of the disk's slices (64 KiB each) that the plans name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PilotReport {
-    /// Bytes of slices that were preloaded, are being fetched, or were local already when the plan reached
-    /// them.
+    /// Bytes of slices that were preloaded, are being fetched or next to be fetched, or were local already when the
+    /// plan reached them.
     pub preloaded: u64,
     /// Bytes of preloaded slices that the guest has read, before or after they were preloaded.
     pub used: u64,

@@ -52,9 +52,9 @@ pub trait BlobView {
     /// The size of the disk in bytes.
     fn disk_size(&self) -> u64;
 
-    /// Calls `each` with the ranges of blobs that the bytes `part` of the disk are read from, in the order of
-    /// the disk. Holes have none, and hash trees are not included. Adjacent ranges may overlap, because a
-    /// compressed frame holds bytes of both.
+    /// Calls `each` with the ranges of blobs from which the disk's bytes in `part` are read, in the order of the disk.
+    /// Holes have none, and hash trees are not included. Adjacent ranges may overlap, because a compressed frame holds
+    /// bytes of both.
     fn ranges(&self, part: ByteRange, each: &mut dyn FnMut(BlobRange));
 
     /// Calls `each` with the parts of `range` that are not local, rounded out to the unit in which the cache

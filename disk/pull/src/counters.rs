@@ -9,7 +9,8 @@ pub struct Estimate {
     /// Bandwidth in bytes a second, measured while bytes were arriving: idle time and the wait for a first
     /// byte do not count.
     pub bandwidth: Option<u64>,
-    /// The shortest observed duration from a request to the first byte of its answer.
+    /// The duration from a request to the first byte of its answer: the shortest among recent fetches, each counted
+    /// without the time that its bytes took.
     pub round_trip: Option<Duration>,
 }
 
@@ -24,8 +25,8 @@ pub struct FillProgress {
     pub local: u64,
     /// Bytes a second that became local, as a mean of the last 10 seconds, fetched for any reason.
     pub rate: u64,
-    /// The duration until all bytes are local at the present rate; zero if they are. `None` while `total` or
-    /// the rate is unknown.
+    /// The duration until all bytes are local at the present rate; zero if they are. `None` while `total` is `None`, or
+    /// while bytes are missing and `rate` is 0.
     pub eta: Option<Duration>,
 }
 
@@ -34,8 +35,8 @@ pub struct FillProgress {
 pub struct Preloading {
     /// The plan that the engine follows: the parts of the disk to preload, in order.
     pub plan: Plan,
-    /// The number of items at the start of that plan that the engine has passed: their bytes are local or
-    /// being fetched.
+    /// The number of items at the start of that plan that the engine has passed: their bytes are local, being fetched,
+    /// or among the next to be requested.
     pub items: u64,
     /// The estimate of the link to the store.
     pub estimate: Estimate,
@@ -66,18 +67,20 @@ pub struct EngineCounters {
     pub preload_fetches: u64,
     /// Fetches sent to fill the disk in the background, retries included.
     pub fill_fetches: u64,
-    /// Bytes requested for misses.
+    /// Bytes requested for misses, retries included.
     pub miss_bytes: u64,
-    /// Bytes requested for preloads; of streamed fetches, only the bytes that arrived.
+    /// Bytes requested for preloads, retries included; of streamed fetches, only the bytes that arrived.
     pub preload_bytes: u64,
-    /// Bytes requested to fill the disk in the background.
+    /// Bytes requested to fill the disk in the background, retries included.
     pub fill_bytes: u64,
     /// The number of missing ranges of reads for which no new fetch was made, because the read could wait for an
     /// existing fetch of the same bytes.
     pub joined: u64,
-    /// Missing ranges of reads that joined a background fetch on its way, which raised its priority.
+    /// Missing ranges of reads that joined a background fetch on its way; the priority of the fetch is raised up to the
+    /// end of the range.
     pub promoted: u64,
-    /// Misses that fetched their bytes separately because the background fetch that has them was late.
+    /// Misses that fetched their bytes separately because the background fetch that has them was late or has failed
+    /// before.
     pub overtaken: u64,
     /// Misses that fetched their bytes separately because they are far from the current position of a
     /// streamed fetch.
@@ -92,11 +95,12 @@ pub struct EngineCounters {
     pub corrupt: u64,
     /// Fetches that failed. Not counted: corrupt answers, and failures because this host has no space.
     pub failed_fetches: u64,
-    /// Fetches that were cancelled because their bytes had become local by another fetch or another process.
+    /// Fetches that were cancelled: their bytes had become local by another fetch or another process, or they were
+    /// streamed for a plan that was replaced.
     pub cancelled: u64,
     /// Background fetches that were abandoned after failures.
     pub given_up: u64,
-    /// Items of plans that were skipped because all their bytes were local.
+    /// Items of plans, and rests of blocks, that were skipped because all their bytes were local.
     pub plan_skipped: u64,
     /// Blocks whose rest was not fetched because too many blocks were waiting; see
     /// [`EngineSettings::rest_max`](crate::EngineSettings::rest_max).

@@ -40,7 +40,8 @@
 //! * The failure of a background request does not fail the reads that wait for it: they bypass it, as misses. The reads
 //!   fail only if the new requests fail too.
 //! * If a read is abandoned by its client, its requests stay as background work, because their bytes are probably
-//!   wanted again. If there are very many such requests already, those of this read are dropped instead.
+//!   wanted again. If there are very many such requests already, those of this read that are not sent are dropped
+//!   instead.
 //!
 //! # Priority
 //!
@@ -48,9 +49,11 @@
 //! starts a request only if all of this is true:
 //!
 //! * No miss is queued.
+//! * Background fetches are not paused after a failure of the store.
 //! * The bytes of the misses on the link must have left the store by now. (A background request that is sent at the
 //!   same moment as a miss shares the link with the miss, and halves the miss's speed.)
-//! * At most the bandwidth-delay product is on the link, misses included.
+//! * At most the bandwidth-delay product is on the link, misses included (a quarter more if no read has missed lately);
+//!   or no read waits, and fewer than [`EngineSettings::depth_min`] background requests are in flight.
 //!
 //! The transfer of a background request takes about a round trip, so a miss waits only for the few transfers that were
 //! on the link before it. With [`BackgroundSharing::Strict`] the background starts nothing while any miss is
@@ -60,8 +63,9 @@
 //!
 //! 1. Every read that is reported to the engine ends once: completed, failed, or forgotten because its client left.
 //! 2. Every byte has at most one holder (a request) in `active`. A request that ends releases its bytes.
-//! 3. No byte is requested while a request that holds it is under way. There are two exceptions: a bypass, and local
-//!    gaps, not larger than [`EngineSettings::gap`], between two missing ranges.
+//! 3. No byte is requested while a request that holds it is under way. The exception is a bypass. Local bytes are
+//!    requested only in the gaps between two missing ranges: gaps of at most [`EngineSettings::gap`], or longer ones in
+//!    a stream.
 //! 4. A read waits for a request if and only if the request has it among its waiters.
 //! 5. Everything is bounded: reads by a setting, requests of misses by the reads, requests of the background by
 //!    the depth and `UNVERIFIED_MAX`, items passed in one event by `BUDGET` (the rest follows in a tick

@@ -69,10 +69,10 @@ pub enum EngineEvent<'a> {
         /// The bytes that are now local.
         range: BlobRange,
     },
-    /// The plan to preload from now on. The engine starts with the plan's first item that is not local.
+    /// The plan to preload from now on. The engine starts with the plan's first item that is not local. If the plan is
+    /// another one than before, streamed fetches that no read waits for are cancelled.
     PlanChanged(Plan),
-    /// The rate in bytes a second at which the rest of the disk is fetched in the background; `None` stops
-    /// that.
+    /// The rate in bytes a second at which the rest of the disk is fetched in the background; `None` or 0 stops that.
     FillRate(Option<u64>),
     /// The client of a read no longer waits for it.
     Forget {

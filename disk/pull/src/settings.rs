@@ -5,9 +5,11 @@ use std::time::Duration;
 /// The treatment of the other bytes of a block (2 MiB) after a read missed in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissRest {
-    /// Fetch the rest of the block too, because the guest probably reads on there. It comes after the plan's
-    /// preloads, or before them once a second read misses in the block. The rest is not fetched if the plan names the
-    /// missed slices (64 KiB), because the plan then predicts better which bytes are read.
+    /// Fetch the rest of the block too, because the guest probably reads on there. It comes after the plan's preloads;
+    /// or before them once a second read misses in the block, or after the first on a link that brings a whole block
+    /// within four round trips. If blocks are missed in a row, the blocks behind them are fetched too. The rest is not
+    /// fetched if the plan names the missed slices (64 KiB), because the plan then predicts better which bytes are
+    /// read.
     #[default]
     Block,
     /// Fetch no more of the block than the read needs. Filling the disk may bring the rest.
@@ -35,8 +37,8 @@ pub struct Retry {
     pub first: Duration,
     /// The longest pause between two tries. 5 seconds by default.
     pub most: Duration,
-    /// The number of corrupt answers to one fetch after which the reads that wait for it fail. 3 by default,
-    /// at least 1.
+    /// The number of corrupt answers to one fetch after which the fetch is abandoned and the reads that wait for it
+    /// fail; before that, it is retried without a pause. 3 by default, at least 1.
     pub corrupt_limit: u32,
 }
 
@@ -53,7 +55,8 @@ pub struct EngineSettings {
     /// The largest request for a miss (a read whose bytes are not local). A longer range becomes several
     /// parallel requests. 1 MiB by default.
     pub miss_max: u64,
-    /// The maximum number of requests for misses in flight. 32 by default.
+    /// The maximum number of requests for misses in flight, not counting background requests that reads wait for. 32 by
+    /// default.
     pub miss_requests: usize,
     /// The size that a background request may have in any case, however slow the link seems. 64 KiB by
     /// default.
@@ -68,8 +71,8 @@ pub struct EngineSettings {
     /// Filling is not streamed, because a stream claims only its next bytes, and another process that fills
     /// the same disk would fetch the same ones.
     pub stream_min: u64,
-    /// The minimum number of background requests kept in flight while there is work and no miss. 2 by
-    /// default.
+    /// The minimum number of background requests kept in flight while there is work, no read waits, no fetch is
+    /// streamed and the store has not just failed. 2 by default.
     pub depth_min: usize,
     /// The maximum number of background requests in flight. 64 by default.
     pub depth_max: usize,
@@ -85,8 +88,8 @@ pub struct EngineSettings {
     /// The background fetches that are allowed while fetches for misses are on their way.
     /// [`BackgroundSharing::Fill`] by default.
     pub sharing: BackgroundSharing,
-    /// The maximum duration for which a read waits before it fails, and for which a background fetch is retried
-    /// before it is abandoned. 5 minutes by default.
+    /// The maximum duration for which a read waits before it fails, and for which a background fetch is retried after
+    /// its first failure before it is abandoned. 5 minutes by default.
     pub deadline: Duration,
     /// The settings for retrying failed fetches.
     pub retry: Retry,

@@ -70,7 +70,7 @@ struct Recorded {
 
 impl Boot {
     /// Returns the reads and writes of `trace`, without the parts past the end of the disk. If the trace has no disk
-    /// size, the highest end of an access counts as the size.
+    /// size, the highest end of an access counts as the size. [`Boot::of_records`] says what else is left out.
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
         Self::faster(trace, 1)
@@ -137,8 +137,9 @@ impl Boot {
         Self { disk_size, reads: follow(reads), writes: follow(writes), by_answer }
     }
 
-    /// Returns the same boot with its first read `grace` after the creation. All other accesses keep their
-    /// distance from that read; writes that would come before the creation come at the creation.
+    /// Returns the same boot with its first read `grace` after the creation. All other accesses keep their distance
+    /// from that read; writes that would come before the creation come at the creation. If there are no reads, all
+    /// writes come later by `grace`.
     #[must_use]
     pub fn with_grace(mut self, grace: Nanos) -> Self {
         let began = self.reads.first().map_or(Nanos(0), |read| read.at);

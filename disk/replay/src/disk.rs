@@ -6,7 +6,8 @@
 //! reports it to the engine, and carries out the engine's actions.
 //!
 //! A read all of whose bytes are local is a hit. As in the product, hits are not reported to the engine; only a bitmap
-//! is looked at. A hit takes no time. A write takes no time either, and its bytes need not be fetched afterwards.
+//! is looked at. A hit takes [`Model::local_read`]. A write takes no time, and its bytes need not be fetched
+//! afterwards.
 //!
 //! If a block becomes local only as a whole (the paper's model), a read of a block that another read, its *leader*,
 //! waits for already is not reported to the engine either, unless [`Model::report_all`] is set. The read completes
@@ -53,8 +54,8 @@ pub trait Guide {
     }
 
     /// Records that a read of `range` (of the disk, in bytes) arrived at `now`. If the read missed, it was reported to
-    /// `engine` before; the guide may use the engine's estimate of the link. Returns the plan to preload from now on,
-    /// or `None` to keep the current one.
+    /// `engine` before, unless it follows another read that waits for the same block; the guide may use the engine's
+    /// estimate of the link. Returns the plan to preload from now on, or `None` to keep the current one.
     fn on_read(&mut self, now: Nanos, range: ByteRange, engine: &Engine) -> Option<Plan>;
 
     /// Records that an answer of the store arrived at `now`; it was reported to `engine` before. Returns the plan
@@ -130,7 +131,7 @@ impl Simulator {
         outcome
     }
 
-    /// The wait of each read of the last run, in the order of [`Boot::reads`]; empty before the first run.
+    /// The wait of each read that the last run replayed, in the order of [`Boot::reads`]; empty before the first run.
     #[must_use]
     pub fn waits(&self) -> &[Nanos] {
         &self.memory.waits

@@ -120,10 +120,11 @@ pub struct Failures {
     /// The number of requests in a million that fail at random. The error comes when the answer would have
     /// been ready.
     pub per_million: u32,
-    /// The outages of the store: it answers nothing from the first time of each pair to before the second.
+    /// The outages of the store. The answer to a request that is sent from the first time of a pair to before the
+    /// second is delayed by the rest of the outage, or fails. Answers to requests that were sent before come as usual.
     pub away: Vec<(Nanos, Nanos)>,
-    /// The maximum wait of a request during an outage: the request is answered if the outage ends within this duration;
-    /// otherwise it fails. 15 seconds by default.
+    /// The maximum wait of a request that is sent during an outage: if its answer is not ready within this duration,
+    /// the request fails then. 15 seconds by default.
     pub time_out: Duration,
 }
 

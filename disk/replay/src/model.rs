@@ -79,14 +79,14 @@ pub struct Model {
     pub misses: MissPolicy,
     /// The part of a plan that is preloaded: its slices or whole blocks.
     pub preloads: PreloadUnit,
-    /// The duration of a read whose bytes are all local, for decompression and the guest's path to the disk.
-    /// Every read's wait includes this duration.
+    /// The duration of a read whose bytes are all local, for decompression and the guest's path to the disk. Zero in
+    /// [`Model::paper`] and [`Model::real`]. Every read's wait includes this duration.
     pub local_read: Duration,
     /// The rate in bytes a second at which the rest of the disk is filled in the background; `None`: no
     /// filling.
     pub fill_rate: Option<u64>,
-    /// The length, in bytes, of each 32 KiB of the disk as stored in the compressed blob; `None` if the blob
-    /// is uncompressed.
+    /// The length, in bytes, of each 32 KiB of the disk as stored in the compressed blob; `None` if the blob is
+    /// uncompressed. Not used if the simulator has an image.
     pub stored: Option<u64>,
     /// `true` if each block (2 MiB) is fetched as a whole by one request and is local only as a whole, as in
     /// the ThinkAhead paper.

@@ -28,9 +28,10 @@ const AWAY: Away = Away {
                       --socket-mode) for users who may attach and detach disks with its rights",
 };
 
-/// The client of an agent on this host. The asynchronous methods send a request to the agent and wait for the answer.
-/// A result of type `Value` is the answer's JSON as the agent's REST interface defines it. Each method returns the
-/// agent's errors, and [`ErrorKind::Unavailable`] if no agent answers.
+/// The client of an agent on this host. The asynchronous methods send a request to the agent and wait for the answer. A
+/// result of type `Value` is the answer's JSON as the agent's REST interface defines it. Each method returns the
+/// agent's errors; [`ErrorKind::Unavailable`] if no agent answers; and [`ErrorKind::Denied`] if this user may not use
+/// the socket.
 #[derive(Clone, Debug)]
 pub struct AgentClient(LocalClient);
 

@@ -120,8 +120,10 @@ impl Agent {
     /// runtime of the caller.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if another agent uses one of the directories; errors of the operating system,
-    /// of the stores' settings, and of starting the swarm.
+    /// [`ErrorKind::Conflict`] if another agent uses one of the directories; [`ErrorKind::Denied`] if a directory or a
+    /// file in it belongs to neither root nor this user, or if others may write to it; [`ErrorKind::Invalid`] if the
+    /// settings have a range proxy and no swarm; errors of the operating system, of the stores' settings, and of
+    /// starting the swarm.
     pub async fn start(settings: AgentSettings, runtime: Handle) -> Result<Self> {
         let AgentSettings { dir, state, cache, swarm, stores, program, http, range_proxy, access, .. } =
             settings;

@@ -1,6 +1,6 @@
-//! The code that runs in a disk's process, beside the agent: the images that it takes over from an earlier process of
-//! the disk, its connection to the agent's swarm, and its reports on its disks. The agent's code for these processes is
-//! in [`disks`](crate::disks).
+//! The code that runs in a disk's process, beside the agent: the images that the process takes over from an earlier
+//! process of the disk, the connection of the process to the agent's swarm, and the reports of the process on its
+//! disks. The agent's code for these processes is in [`disks`](crate::disks).
 //!
 //! | module | content |
 //! |---|---|

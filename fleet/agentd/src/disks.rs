@@ -220,8 +220,9 @@ impl Disks {
     /// Attaches a disk, and returns its status when clients can use it.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if there is a disk of that name; [`ErrorKind::Invalid`] if the name or an
-    /// argument is not valid, or if the process of the disk ends before it is ready.
+    /// [`ErrorKind::Conflict`] if there is a disk of that name, or a process that serves one; [`ErrorKind::Invalid`] if
+    /// the name or an argument is not valid, or if the process of the disk ends before it is ready; errors of the
+    /// operating system.
     pub async fn attach(self: &Arc<Self>, spec: DiskSpec) -> Result<DiskStatus> {
         check_disk_name(&spec.name)?;
         check_arguments(&spec)?;
@@ -282,8 +283,8 @@ impl Disks {
         DiskStatus { space, ..status }
     }
 
-    /// A receiver of the status of a disk each time that it changes from now on. A receiver that falls more
-    /// than 256 changes behind misses the oldest.
+    /// A receiver of the status of a disk each time that it changes from now on, without the space of its writable
+    /// layers (`space` is empty). A receiver that falls more than 256 changes behind misses the oldest.
     #[must_use]
     pub fn watch(&self) -> broadcast::Receiver<DiskStatus> {
         self.events.subscribe()

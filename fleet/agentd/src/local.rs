@@ -1,13 +1,16 @@
 //! The connection between a disk's process and the agent of its host: a Unix socket that carries no byte of a blob.
 //!
-//! A disk's process tells the agent which blobs its disks read, which ranges it wants, which ranges it fetched from the
-//! store itself, and which ranges were read. The agent answers when a want is over, and names the blocks that disks of
-//! the same image read on other hosts. Bytes that the swarm fetched are stored in the cache, which the agent and the
-//! process both have open, so the answer to a want carries no data: the process looks into the cache.
+//! A disk's process tells the agent which blobs its disks read, which ranges it wants from other hosts, which ranges it
+//! fetched from the store itself, and which ranges were read. A *want* is the request for one range. It is over when no
+//! more bytes of the range can be expected from other hosts: all have come, or the process has to fetch the rest from
+//! the store. The agent answers a want when it is over. The agent also names the blocks that disks of the same image
+//! read on other hosts. Bytes that the swarm fetched are stored in the cache, which the agent and the process both have
+//! open, so the answer to a want carries no data: the process looks into the cache.
 //!
-//! A disk never depends on this connection. If there is no agent, or if the agent ends or does not answer, all wants
-//! are over at once and everything comes from the store. Meanwhile the disk's process tries to reach the agent again,
-//! and sends its state once it does. So an agent that restarts has its disks again by itself.
+//! A disk never depends on this connection. If there is no agent, if the agent ends, or if it is silent for three
+//! seconds while a want waits, all wants are over and everything comes from the store. Meanwhile the disk's process
+//! tries to reach the agent again, and sends its state once it does. So an agent that restarts has its disks again by
+//! itself.
 //!
 //! | module | content |
 //! |---|---|

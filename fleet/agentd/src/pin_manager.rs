@@ -150,8 +150,8 @@ impl PinManager {
         Arc::new(pin_manager)
     }
 
-    /// Starts to carry out the commands of other hosts and to maintain pinned content, until the returned
-    /// value is dropped.
+    /// Starts to carry out the commands of other hosts and to maintain pinned content, until the returned value is
+    /// dropped. Only the first call for a swarm receives commands.
     #[must_use]
     pub fn follow_commands(self: &Arc<Self>) -> CommandLoop {
         let commands = self.swarm.take_commands();
@@ -160,12 +160,12 @@ impl PinManager {
         CommandLoop([command_loop, looking])
     }
 
-    /// Makes hosts fetch blobs, and returns one result for each host when all have finished. A failure on a
-    /// host is part of its result.
+    /// Makes hosts fetch blobs, and returns one result for each host when all have finished. A failure on a host is
+    /// part of its result.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if a named host is not connected, or if roots are requested and there is none;
-    /// an error if the description of a blob is not valid.
+    /// [`ErrorKind::NotFound`] if a named host is not connected, or if only roots are requested and there is none; an
+    /// error if the description of a blob is not valid.
     pub async fn warm(&self, spec: &WarmSpec) -> Result<Vec<Warmed>> {
         for order in &spec.blobs {
             order.spec()?;

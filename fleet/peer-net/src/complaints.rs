@@ -26,7 +26,8 @@ pub enum Cause {
 /// The rate limit of log lines about other hosts, with one entry for each reason and host name.
 pub type PeerComplaints = headstart_block::Complaints<(Cause, String)>;
 
-/// Logs a line about another host, as [`tracing::warn!`] if it is one of the few.
+/// Logs a line about another host: by [`tracing::warn!`] if the rate limit admits the line as a warning, otherwise by
+/// [`tracing::debug!`].
 #[macro_export]
 macro_rules! complain {
     ($complaints:expr, $cause:ident, $host:expr, $($line:tt)+) => {

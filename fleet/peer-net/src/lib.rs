@@ -20,16 +20,18 @@
 //! | `peer_key` | the name of a host as a number |
 //! | [`order`] | a blob to be fetched |
 //! | [`pin`] | an image that hosts keep together |
+//! | [`pinning`] | the hosts that keep each part of a blob |
+//! | [`complaints`] | the limits for hosts whose orders are refused |
 //! | `root_announce` | the messages by which agents name their blobs to roots, so that the roots can fetch them |
 //!
 //! # Trust
 //!
-//! No host connects without a certificate of the cluster, and a host is a root or a tracker only if its certificate has
-//! that role. Two hosts exchange chunks of a blob only after each has proved to the other that it knows the root hash
-//! of the blob's hash tree, and so may read the blob. (In the topology `roots`, an agent sends this hash to hosts with
-//! the role of a root.) Received bytes are checked against the root hash before they are in the cache. A host that
-//! sends wrong bytes is disconnected, and no connection to it is made for a while. The memory for bytes to and from
-//! any host is bounded.
+//! With [`Security::Tls`], no host connects without a certificate of the cluster, and a host is a root or a tracker
+//! only if its certificate has that role. Two hosts exchange chunks of a blob only after each has proved to the other
+//! that it knows the root hash of the blob's hash tree, and so may read the blob. (In the topology `roots`, an agent
+//! sends this hash to hosts with the role of a root.) Received bytes are checked against the root hash before they are
+//! in the cache. A host that sends wrong bytes is disconnected, and no connection to it is made for a while. The memory
+//! for bytes to and from any host is bounded.
 
 #![forbid(unsafe_code)]
 
@@ -122,7 +124,7 @@ pub struct SwarmSettings {
     pub role: Role,
     /// The settings of the state machine that decides on requests and transfers.
     pub node: NodeSettings,
-    /// Limit of the hosts that this host is connected to. Connections to trackers are not counted.
+    /// Limit of the hosts that this host is connected to. Connections to trackers and to authorities are not counted.
     pub connections_max: usize,
     /// The file in which the tracker saves its counts of disks' reads. `None`: this host is not a tracker.
     pub tracker: Option<PathBuf>,
@@ -270,9 +272,10 @@ impl Swarm {
     /// multi-threaded. It should serve nothing else, because its threads read and write the cache's files.
     ///
     /// # Errors
-    /// An error if the address cannot be used, a file of the settings cannot be read, or the address of this
-    /// host cannot be found out; [`ErrorKind::Denied`] if the certificate does not permit a role of the settings; an
-    /// error if there is no security and an address is not on loopback.
+    /// An error if the address cannot be used, a file of the settings cannot be read, or the address of this host
+    /// cannot be found out; [`ErrorKind::Denied`] if the certificate does not permit a role of the settings (with a
+    /// certificate of an earlier version, which has no roles, the host starts without the role instead); an error if
+    /// there is no security and an address is not on loopback.
     pub async fn start(settings: SwarmSettings, cache: Arc<Cache>, runtime: Handle) -> Result<Arc<Self>> {
         let started = runtime.clone().spawn(Self::start_here(settings, cache, runtime)).await;
         started.map_err(|e| Error::io("the swarm did not start", std::io::Error::other(e)))?
@@ -474,8 +477,8 @@ impl Swarm {
         self.host.node_counters()
     }
 
-    /// Announces to the other hosts that this host leaves, and closes all connections. Returns after a
-    /// limited time even if some tasks have not ended by then.
+    /// Announces to the other hosts that this host leaves, and closes all connections. Returns after at most two
+    /// seconds, even if some tasks have not ended by then.
     pub async fn stop(&self) {
         self.end();
         let tasks = self.tasks.lock().take();

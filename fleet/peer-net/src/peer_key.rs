@@ -2,7 +2,7 @@
 
 use headstart_swarm::PeerKey;
 
-/// The 64-bit hash of a host's name, which identifies it on all hosts.
+/// The 64-bit hash of a host's name, by which all hosts identify that host.
 pub fn key_of(name: &str) -> PeerKey {
     let mut hasher = blake3::Hasher::new_derive_key("headstart swarm 1 name of a host");
     hasher.update(name.as_bytes());

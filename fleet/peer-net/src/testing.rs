@@ -44,9 +44,9 @@ pub struct TestHost {
 }
 
 impl Cluster {
-    /// Creates a cluster and the certificates of hosts with these names. All hosts may be roots and trackers
-    /// except those whose names begin with `plain`; those whose names begin with `operator` may give orders.
-    /// No host is started.
+    /// Creates a cluster and the certificates of hosts with these names. All hosts may be roots and trackers except
+    /// those whose names begin with `plain`; those whose names begin with `operator` may give orders. The first host is
+    /// the authority, and may give orders if there is no operator. No host is started.
     pub fn new(names: &[&str]) -> Self {
         let dir = TempDir::new().unwrap();
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -163,7 +163,7 @@ impl TestHost {
         self.swarm.status().peers.len() == hosts
     }
 
-    /// Returns `true` if the host exchanges each of its blobs with exactly `hosts` other hosts.
+    /// Returns `true` if the host exchanges each of its blobs with exactly `hosts` other hosts; also if it has no blob.
     pub fn shares_with(&self, hosts: usize) -> bool {
         self.swarm.status().blobs.iter().all(|blob| blob.peers == hosts)
     }

@@ -4,7 +4,7 @@
 //! sent to the blob's server: `GET /dadip2p/https://registry/v2/app/blobs/sha256:...` with a `Range` and the client's
 //! own authorization. If a registry redirects to an object store, the client puts the signed URL of the object store
 //! there instead. If this host exchanges the blob in the swarm, the answer comes from the cache and the swarm; all
-//! other requests are passed to the server unchanged.
+//! other `GET` and `HEAD` requests are passed to the server unchanged. Other methods are refused.
 //!
 //! | module | content |
 //! |---|---|
@@ -18,8 +18,9 @@
 //! blob, drawn at random, from the server in the client's URL, with the client's credentials. The client gets bytes of
 //! the blob only if the server sends these parts and they are the same as this host's. So neither the name of the
 //! server nor the form of the URL has to be trusted: a server that the client runs itself, and that accepts every
-//! request, does not know the bytes. A server's decision holds for a minute, or for an hour while the server cannot be
-//! reached. A server's refusal is passed to the client unchanged.
+//! request, does not know the bytes. If the parts are the same, the client is accepted for a minute, or for an hour
+//! while the server cannot be reached. Otherwise the client's requests are passed to the server, without another check
+//! for ten seconds. So a server's refusal reaches the client unchanged.
 //!
 //! # Bounds
 //!
@@ -99,8 +100,9 @@ pub struct ProxyCounters {
     /// Checks that a client may read a blob. Each one requests a few random parts of the blob from the
     /// client's server, with the client's credentials.
     pub checks: u64,
-    /// Checks in which the server's bytes differed from the blob's, or in which the server sent only some of the
-    /// parts. After such a check the blob is not served to any client for a while.
+    /// Checks in which the server's bytes differed from the blob's, or in which the server sent only some of the parts.
+    /// For a minute after such a check no client is accepted for the blob; clients that were accepted less than a
+    /// minute ago are still served.
     pub impostors: u64,
 }
 
@@ -139,12 +141,12 @@ struct ProxyState {
 }
 
 impl Proxy {
-    /// Starts a proxy at the loopback address `address`. `stores` are the settings for connections to the
-    /// clients' servers.
+    /// Starts a proxy at the loopback address `address`. `stores` are the settings for connections to the clients'
+    /// servers.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if the address is not on loopback; an error of the operating system if it
-    /// cannot listen.
+    /// [`ErrorKind::Invalid`] if the address is not on loopback; an error of the operating system if the proxy cannot
+    /// listen there; an error if `stores` are not valid.
     pub async fn start(address: SocketAddr, swarm: Arc<Swarm>, stores: &StoreSettings) -> Result<Self> {
         if !address.ip().is_loopback() {
             return Err(Error::invalid("the proxy is for programs on this host only")

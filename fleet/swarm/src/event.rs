@@ -45,7 +45,8 @@ pub enum Event<'a> {
         /// The blob.
         blob: BlobId,
     },
-    /// A disk misses these chunks, or preloads them. Answered by [`Action::Answer`], once.
+    /// A disk misses these chunks, or preloads them. Answered by [`Action::Answer`] once, unless the want is forgotten
+    /// or the blob is closed before.
     Want {
         /// The want's number.
         want: WantId,

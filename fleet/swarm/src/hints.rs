@@ -150,7 +150,8 @@ impl Hints {
     }
 
     /// Records the hints of a tracker's answer. Returns `true` if they change the [plan](Self::plan). An answer about
-    /// another image, or one whose version is below that of the last answer of the same epoch, is ignored.
+    /// another image, or one whose version is below that of the last answer of the same epoch, is ignored. Hints of at
+    /// most 65,536 different slices are kept; hints of further slices are only counted.
     pub fn on_answer(&mut self, answer: &HintAnswer) -> bool {
         if answer.image != self.image || (answer.epoch == self.epoch && answer.version < self.version) {
             return false;
@@ -202,8 +203,8 @@ impl Hints {
 }
 
 /// The preload plan that follows from all of a tracker's counts of an image: the plan of an agent that has received
-/// every hint. Slices that fewer disks have read than `threshold` demands are left out. Meant for programs that make
-/// plans from recorded boots.
+/// every hint. Slices that fewer disks have read than `threshold` demands are left out; [`Plan::Lazy`] if no slice is
+/// left. Meant for programs that make plans from recorded boots.
 #[must_use]
 pub fn plan_of(counts: &ImageCounts, threshold: Threshold) -> Plan {
     let least = threshold.of(counts.disks);

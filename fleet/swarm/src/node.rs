@@ -74,12 +74,12 @@
 //! promise is repeated, and a waiting host passes it on to the hosts that wait for itself. If no host fetches the
 //! chunk, the promise is not repeated, so hosts that wait for each other do not keep each other waiting.
 //!
-//! *Redirects.* A host that is asked for one chunk by more peers than its link can serve in two milliseconds names to
-//! each later asker an earlier one, which has the chunk or will have it before (`redirect_tree`): a tree grows in the
-//! order of asking, and to give each of a thousand hosts a copy, none of them sends more than a few copies. A host that
-//! is redirected waits longer than the host above it in the tree, so that not all hosts of a branch give up at the same
-//! moment, and does not count the silence of that host against it at once. A host that is connected to none of the
-//! named hosts asks the same host again, and accepts no redirect.
+//! *Redirects.* While more bytes wait to be sent than two chunks, and more than its link sends in two milliseconds, a
+//! host names to each later asker of a chunk an earlier one, which has the chunk or will have it before
+//! (`redirect_tree`): a tree grows in the order of asking, and to give each of a thousand hosts a copy, none of them
+//! sends more than a few copies. A host that is redirected waits longer than the host above it in the tree, so that not
+//! all hosts of a branch give up at the same moment, and does not count the silence of that host against it at once. A
+//! host that is connected to none of the named hosts asks the same host again, and accepts no redirect.
 //!
 //! *No circles.* Hosts that wait for each other would wait until their timeouts end. Five rules prevent that: (1)
 //! Upstreams ascend in an order that is the same for all hosts (weights of designated fetchers, places in the tree,
@@ -93,14 +93,14 @@
 //!
 //! A silent peer is waited for as long as peers took lately (`retransmit_timer`); a peer that has promised the chunk,
 //! as long as the store takes, if there are signs beside the promise that it comes (`timeouts`). After that the peer is
-//! avoided for twelve times as long as it was waited for, and twice as long each further time; so is a peer that
-//! delivers later than the store would. The chunk is then requested from the next source, at most `TRIES` times, then
-//! from the store; if the store does not answer, from any host that has the chunk (`fallback`). Any want is answered
-//! after a time that is the same for all, unless this host's own fetches show that the store takes longer: chunks that
-//! are not local by then are left to the disk, and no other host is asked. All faults end in one of these cases: a
-//! message that is lost, late or received twice, and a peer that lies, promises everything, sends rubbish or dies.
-//! Wrong bytes never become a chunk (the driver verifies), and their sender is dropped at once. A peer that does not
-//! have what it advertised, or is silent all the time, is dropped after several such failures.
+//! avoided for twelve times as long as it was waited for, at least three seconds, and twice as long each further time;
+//! so is a peer that delivers later than the store would. The chunk is then requested from the next source, at most
+//! `TRIES` times, then from the store; if the store does not answer, from any host that has the chunk (`fallback`). Any
+//! want is answered after a time that is the same for all, unless this host's own fetches show that the store takes
+//! longer: chunks that are not local by then are left to the disk, and no other host is asked. All faults end in one of
+//! these cases: a message that is lost, late or received twice, and a peer that lies, promises everything, sends
+//! rubbish or dies. Wrong bytes never become a chunk (the driver verifies), and their sender is dropped at once. A peer
+//! that does not have what it advertised, or is silent all the time, is dropped after several such failures.
 //!
 //! # Prefetching
 //!
@@ -118,8 +118,8 @@
 //!    answered at once.
 //! 2. A local chunk is not on its way. A chunk on its way is requested from one peer, or fetched, or left to a disk:
 //!    never two of these, except for a request that was given up and whose bytes come anyway.
-//! 3. A request is remembered as long as one of its chunks waits for it. If no chunk waits for it any more before it
-//!    is answered, it is cancelled.
+//! 3. A request is remembered as long as one of its chunks waits for it. If no chunk waits for it any more before it is
+//!    answered, it is cancelled.
 //! 4. A chunk is pending with the aim `Prefetch` if and only if it is on its way for no other reason. Unmatched bytes
 //!    and those on their way never exceed the threshold when a chunk is prefetched.
 //! 5. Everything is bounded: the chunks that peers wait for on this host, for each peer (`WAITING`), and for all, if
@@ -292,7 +292,7 @@ impl Node {
         self.counters
     }
 
-    /// The hash of this host's name, which identifies it on all hosts.
+    /// The hash of this host's name, by which all hosts identify this one.
     #[must_use]
     pub fn key(&self) -> PeerKey {
         self.membership.me()

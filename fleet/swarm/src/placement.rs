@@ -148,8 +148,8 @@ pub(crate) fn stripe_of(chunk: u32, stripe: u32) -> u32 {
     chunk / stripe.max(1)
 }
 
-/// The chunks of stripe `number` in a blob of `chunks` chunks, if each stripe has `stripe` chunks. The last
-/// stripe may be shorter; a stripe beyond the end is empty.
+/// The chunks of stripe `number` in a blob of `chunks` chunks, if each stripe has `stripe` chunks (0 counts as 1). The
+/// last stripe may be shorter; a stripe beyond the end is empty.
 #[must_use]
 pub fn chunks_of(number: u32, stripe: u32, chunks: u32) -> Chunks {
     let first = number.saturating_mul(stripe.max(1)).min(chunks);
@@ -164,8 +164,8 @@ pub fn holders(all: &[PeerKey], copies: u32, number: u32) -> impl Iterator<Item 
     all.iter().cycle().skip(first).take((copies.max(1) as usize).min(all.len())).copied()
 }
 
-/// Returns `true` if a host keeps stripe `number` of a pinned blob. `place` is the index of the host in the
-/// list of the blob's holders, which has `hosts` entries; see [`holders`].
+/// Returns `true` if a host keeps stripe `number` of a pinned blob. `place` is the index of the host in the list of the
+/// blob's holders, which has `hosts` entries; `copies` is as for [`holders`]. `false` if `place` is not in the list.
 #[must_use]
 pub fn holds(place: usize, hosts: usize, copies: u32, number: u32) -> bool {
     let Some(first) = (number as usize).checked_rem(hosts) else { return false };

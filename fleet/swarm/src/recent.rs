@@ -15,12 +15,13 @@
 //!   Otherwise the chunk begins a *side chain*.
 //! * For a chunk elsewhere in the list: a jump. It begins a new track, which is the first to be dropped.
 //!
-//! In the latter two cases a *claim* is noted at the chunk: the place that the agent came from. If the next agent comes
-//! from the same place, and afterwards goes back to that place instead of on from the chunk, the chunk is moved to that
-//! place, and the chunk that followed it inherits a claim to follow it. If the agent goes on from the chunk, the paths
-//! fork there, and no chunk is moved. So a single agent never puts a chunk between two that are known to follow each
-//! other, and never moves a chunk: stray requests, however many, do no harm. And because the root sends nothing for a
-//! track before the track's first step, it does not send the chunks behind a stray one.
+//! When a side chain begins, and at a jump, a *claim* is noted at the chunk: the place that the agent came from. If the
+//! next agent comes from the same place, and afterwards goes back to that place instead of on from the chunk, the chunk
+//! is moved to that place, and the chunk that followed it inherits a claim to follow it. If the agent goes on from the
+//! chunk, the paths fork there, and no chunk is moved. So a single agent never puts a chunk between two that are known
+//! to follow each other, and never moves a chunk: stray requests, however many, do no harm. And because the root sends
+//! nothing for a track before the track's first step, unless it is the agent's only track, it does not send the chunks
+//! behind a stray one.
 //!
 //! An agent that has the chunks that it reads requests nothing. But it also reports the reads of its disks to its root
 //! ([`Message::Read`](crate::Message::Read)), which count here as if they were requests. So the root knows which chunks
@@ -75,9 +76,9 @@ pub struct ChunkKey {
     pub chunk: u32,
 }
 
-/// The list of chunks that agents have recently requested from a root, in the order of the requests. The root
-/// predicts an agent's next requests by this list. In it, chunks that an agent requested one after the other form a
-/// *chain*.
+/// The list of chunks that agents have recently requested from a root, in the order of the requests. The root predicts
+/// an agent's next requests by this list. In it, chunks that an agent requested one after the other form a *chain*. The
+/// positions of at most 4,096 agents in the chains are kept.
 #[derive(Clone, Debug)]
 pub struct Recent {
     list: List,
@@ -231,7 +232,7 @@ impl Recent {
     /// requested nothing. The candidates are the next chunks after each of the agent's current positions in the chains:
     /// at most `limit` for each position, fewer if the agent has made few steps in order there. Only chunks for which
     /// `lacks` returns `true` are taken. Chunks that only one agent has ever requested come last. A position to which
-    /// the agent has just jumped yields nothing.
+    /// the agent has just jumped yields nothing, unless it is the only one.
     pub fn next(
         &mut self,
         agent: PeerKey,

@@ -12,7 +12,8 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// requested if no peer is known to have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// A ring of all hosts, in the order of their keys; each has its two neighbours. The topology of the paper.
+    /// A ring of all hosts, in the order of their keys; each has its two neighbours. For comparison with published
+    /// designs.
     Ring,
     /// The given number of neighbours for each host, drawn at random from all hosts.
     Random(u32),

@@ -67,8 +67,9 @@ impl RecentReads {
     }
 }
 
-/// Estimates how similar the reads behind two sketches are, from 0 to 1: the number of chunks in both sets of
-/// reads, divided by the number in either (Jaccard index). 0 if a slice does not have [`PARTS`] values.
+/// Estimates how similar the reads behind two sketches are, from 0 to 1: the number of chunks in both sets of reads,
+/// divided by the number in either (Jaccard index). 0 if a slice does not have [`PARTS`] values, or if no chunk was
+/// read on either side.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "at most 64")]
 pub fn alike(one: &[u32], other: &[u32]) -> f32 {

@@ -133,7 +133,8 @@ pub struct HintAnswer {
     pub version: u64,
     /// The number of disks of the image that the tracker has counted; 0 if it does not know the image.
     pub disks: u32,
-    /// The hints that are new or changed since the version in the report.
+    /// The hints that are new or changed since the version in the report; at most [`TrackerSettings::hints_max`], the
+    /// rest with the next answer.
     pub hints: Vec<Hint>,
 }
 

@@ -7,12 +7,13 @@ use headstart_flash::device::FlashBlock;
 use headstart_flash::step::{BlockRun, BrokerStep};
 use std::time::Duration;
 
-/// The number of a request. The driver chooses it, and uses it only once while it runs.
+/// The number of a request. The driver (the code that calls the broker) chooses the number, and never uses a number
+/// twice in one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BrokerRequestId(pub u64);
 
-/// An input of the broker: [`Broker::on_event`](super::Broker::on_event). Events that come too late, or name
-/// unknown objects, are counted and have no other effect.
+/// An input of the broker: [`Broker::on_event`](super::Broker::on_event). Events that come too late, or name unknown
+/// objects, are counted and have no other effect; but every [`Self::Request`] is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BrokerEvent {
     /// A vSSD was made. One of kind [`VssdKind::Harvest`] is a borrower.
@@ -56,8 +57,9 @@ pub enum BrokerEvent {
     Release {
         /// The vSSD of the harvest VM.
         borrower: VssdId,
-        /// The gSSD to give back. Its data moves to the vSSD's other flash; if the data does not fit there, the
-        /// lease is kept. `None`: all gSSDs are given back, and all data on them is lost.
+        /// The gSSD to give back. Its data moves to the vSSD's other flash. If the data does not fit there, the lease
+        /// is kept; but if the lender needs the flash by then, the harvest VM is evicted. `None`: all gSSDs are given
+        /// back, and all data on them is lost.
         gssd: Option<GssdId>,
     },
     /// A regular VM's vSSD needs part of its lent flash at once, whatever was forecast.
@@ -254,8 +256,8 @@ pub enum BrokerAnswer {
     Granted(Grant),
     /// The request was granted in part, by these gSSDs.
     Partly(Grant),
-    /// The request was refused, because the pool does not have enough. The fields count the gSSDs in the pool that
-    /// last for the requested duration.
+    /// The request was refused, because the pool does not have enough, or because the borrower has no free slot. The
+    /// fields count the gSSDs in the pool that last for the requested duration.
     Short {
         /// Number of channels of these gSSDs together.
         channels: u64,

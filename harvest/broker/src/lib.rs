@@ -20,11 +20,12 @@
 //!                                    `-------------------- Detached --------------------'
 //! ```
 //!
-//! The words on the arrows are the [`BrokerStep`]s that are journalled before anything is done about them. One
-//! decision leads to one step, and all state except forecasts and the times at which work began follows from the
-//! steps alone (`apply`): a running broker has the same state as after a crash. After a crash, all unfinished work
-//! begins again ([`Broker::recover`]): erasures from the start, evacuations with the rest. The blocks of a gSSD that
-//! was being carved at the crash go back to the lender.
+//! The words on the arrows are the [`BrokerStep`]s that are journalled before anything is done about them. One decision
+//! leads to one step. Most state follows from the steps alone (`apply`), so after a crash it is the same as before.
+//! Four things are not in the steps, and are gone after a crash: forecasts, counts, the times at which work began, and
+//! the permission of a request to add gSSDs later ([`BrokerRequest::grow`]). After a crash, all unfinished work begins
+//! again ([`Broker::recover`]): erasures from the start, evacuations with the rest. The blocks of a gSSD that was being
+//! carved at the crash go back to the lender.
 //!
 //! # Decisions
 //!
@@ -42,7 +43,7 @@
 //!   the borrower's other slots. If the data does not fit there, the harvest VM is evicted: its disk is striped over
 //!   all its gSSDs, so it loses all of them. Its user gets a [`BrokerReport`].
 //! * *Expiry*: a leased gSSD that expires is taken back the same way, unless its lender's newest forecast dates it
-//!   later.
+//!   later. A lease whose requested time is over by more than [`BrokerSettings::overstay`] ends without a replacement.
 //! * *Under-harvest* (a harvest VM needs more than it has): gSSDs are added if the request allowed that. If the pool
 //!   has none, the user gets one report each time that such a shortage begins.
 //!
@@ -226,8 +227,8 @@ impl Broker {
         self.counters.ignored += u64::from(!known);
     }
 
-    /// Returns the time at which the driver is to send the next [`BrokerEvent::Tick`]; `None` before the
-    /// first event.
+    /// Returns the time at which the driver is to send the next [`BrokerEvent::Tick`]; `None` before the first event of
+    /// a new broker.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
@@ -271,8 +272,8 @@ impl Broker {
         self.vssds.iter().map(|(id, vssd)| (*id, vssd.kind))
     }
 
-    /// Returns the end of the time for which a harvest VM requested a gSSD; `None` if the gSSD is not on
-    /// lease.
+    /// Returns the end of the time for which a harvest VM requested a gSSD; `None` if the gSSD is not on lease or does
+    /// not exist.
     #[must_use]
     pub fn until(&self, id: GssdId) -> Option<Time> {
         self.gssds.get(&id).filter(|entry| entry.gssd.in_use).map(|entry| entry.until)

@@ -16,8 +16,8 @@ pub struct Evacuation {
     pub slot: u8,
     /// The time at which the evacuation began; after a restart of the host, the time of the restart.
     pub since: Time,
-    /// The time since which the lender has needed the flash at once ([`super::BrokerEvent::SpacePressure`]).
-    /// `None` if the lender can wait for the flash.
+    /// The time since which the lender has needed the flash at once ([`super::BrokerEvent::SpacePressure`]). After a
+    /// restart of the host, this is the time of the restart. `None` if the lender can wait for the flash.
     pub pressed_since: Option<Time>,
 }
 

@@ -43,7 +43,7 @@ pub enum Notice {
         /// Channels and flash blocks that the VM has.
         has: (u32, u64),
     },
-    /// A gSSD was to be given back, but its data does not fit in the VM's other slots. The VM keeps it.
+    /// A gSSD was to be given back, but its data does not fit in the VM's other slots. The VM keeps the gSSD.
     Kept {
         /// The gSSD.
         gssd: GssdId,

@@ -9,8 +9,8 @@ pub struct BrokerSettings {
     /// The units in which gSSDs are made and requested. A gSSD that was erased goes to the pool only if the lender is
     /// expected to spare it for at least `grain.lasts`; otherwise the gSSD goes back to the lender.
     pub grain: Grain,
-    /// Number of gSSDs that a regular VM's vSSD lends at once, at least 1; 1 in the BlockFlex paper. An
-    /// unsold vSSD lends as many as it has channels.
+    /// Number of gSSDs that a regular VM's vSSD lends at once, at least 1; 1 in the BlockFlex paper. An unsold vSSD
+    /// lends one for each unit ([`Self::grain`]) of its channels or of its capacity, whichever are fewer.
     pub per_home: usize,
     /// The interval at which each gSSD gets the expiry of its lender's newest forecast, and expired gSSDs leave the
     /// pool. At least a second.

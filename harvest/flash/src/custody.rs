@@ -149,12 +149,12 @@ impl Custody {
         BlockRun::gather(self.lock().bad.iter().map(|block| FlashBlock(*block)))
     }
 
-    /// Applies a step of the broker. The caller applies each step after it is durable in the journal, and
-    /// before it does anything that follows from the step.
+    /// Applies a step of the broker. The caller applies each step after it is durable in the journal, and before it
+    /// does anything that follows from the step.
     ///
     /// # Errors
-    /// The step is not allowed: a block is not with the holder that the step assumes, or would change hands
-    /// without having been erased. Nothing was changed.
+    /// The step is not allowed: a block is not with the holder that the step assumes, or would change hands without
+    /// having been erased; or the step names a block, channel or gSSD that does not exist. Nothing was changed.
     pub fn apply(&self, step: &BrokerStep) -> Result<()> {
         let mut ledger = self.lock();
         match step {

@@ -29,16 +29,16 @@ use std::fmt;
 /// The error of an operation on flash.
 #[derive(Debug)]
 pub enum FlashError {
-    /// The block is bad: it cannot be programmed or erased any more. Its data is still there, also after a
-    /// failed erasure. The caller copies the readable data elsewhere and never uses the block again.
+    /// The block is bad: it cannot be programmed or erased any more. Its data may still be there, also after a failed
+    /// erasure. The caller copies the readable data elsewhere and never uses the block again.
     Bad(FlashBlock),
     /// The page was not erased since it was last programmed, or a later page of the block has been programmed
     /// already: a mistake of the caller.
     NotErased(FlashBlock, u32),
-    /// The page of the block could not be read, after several attempts. If the flash still
-    /// [answers](Flash::answers), that page is damaged; if it does not, the whole flash cannot be reached.
+    /// The page of the block could not be read; flash in a file is read twice before this is returned. If the flash
+    /// still [answers](Flash::answers), that page is damaged; if it does not, the whole flash cannot be reached.
     Unreadable(FlashBlock, u32),
-    /// Any other failure: the file that holds the flash cannot be read, the power was lost.
+    /// Any other failure, such as a file that cannot be read, a loss of power, or bytes that the flash does not have.
     Failed(headstart_block::Error),
 }
 
@@ -97,7 +97,8 @@ pub trait Flash: Send + Sync {
     }
 
     /// Erases several blocks as [`Self::erase`] does, and returns one result for each, in the same order. Flash in a
-    /// file is synced once, not once for each block.
+    /// file is synced once, not once for each block; only if that sync fails, each block is erased and synced on its
+    /// own.
     fn erase_many(&self, blocks: &[FlashBlock]) -> Vec<Result<(), FlashError>> {
         blocks.iter().map(|block| self.erase(*block)).collect()
     }
@@ -105,12 +106,13 @@ pub trait Flash: Send + Sync {
     /// Makes everything durable that was programmed before this call.
     ///
     /// # Errors
-    /// [`FlashError::Failed`]: nothing that was programmed since the last flush may be relied on.
+    /// [`FlashError::Failed`]: nothing that was programmed since the last successful flush may be relied on.
     fn flush(&self) -> Result<(), FlashError>;
 
     /// Tries to read a few pages of blocks other than `apart`, from the flash itself and not from a cache. Returns
-    /// `true` if at least one can be read; `false` if the whole flash cannot be reached at present. Takes as long as a
-    /// flush and a few reads. The default implementation reads nothing and returns `true`.
+    /// `true` if at least one can be read. `false` if the whole flash cannot be reached at present, or if flash in a
+    /// file has data in no other block. Takes as long as a flush and a few reads. The default implementation reads
+    /// nothing and returns `true`.
     fn answers(&self, apart: FlashBlock) -> bool {
         let _ = apart;
         true

@@ -9,7 +9,7 @@
 //! | 0..8 | `HSharvst` |
 //! | 8..12 | the version, 3 |
 //! | 12..16 | CRC-32C of the bytes before |
-//! | 16..24 | the generation: the number of journals that this one has replaced |
+//! | 16..24 | the generation: 1 for a new journal, one more with each rewriting |
 //! | 24..32 | CRC-64/NVME of the bytes before |
 //! | 2048..2080 | the same 32 bytes again |
 //! | 4096.. | two slots of 32 KiB, each with a mark, or with bytes that are no valid mark |
@@ -44,10 +44,10 @@
 //! tail ([`Torn`]). It is cut off, because nothing that follows from it was carried out yet. Any other difference from
 //! the written bytes is damage.
 //!
-//! The marks tell torn tails from damage. With each group that fits a slot, a mark with a copy of the group is written
-//! to the slot whose mark is older, and one sync makes both durable. So after the sync two copies exist, far from each
-//! other: if one is damaged, the other is used ([`End::restored`]). A crash that tears both leaves the previous mark,
-//! which shows that everything up to its group was durable. A group that does not fit a slot is made durable first, and
+//! The marks tell torn tails from damage. With each group that fits a slot and is written alone, a mark with a copy of
+//! the group is written to the slot whose mark is older, and one sync makes both durable. So after the sync two copies
+//! exist, far from each other: if one is damaged, the other is used ([`End::restored`]). A crash that tears both leaves
+//! the previous mark, which shows that everything up to its group was durable. Other groups are made durable first, and
 //! then a mark without a copy; a caller is told of success only after both. A journal that is closed in good order gets
 //! a mark in the other slot as well, which is replaced when the journal is opened.
 //!
@@ -124,8 +124,8 @@ pub enum JournalRecord {
         /// The encoded change.
         change: Vec<u8>,
     },
-    /// A part of a whole vSSD's map, as the FTL encodes it. When the last part has been read, the map
-    /// replaces all earlier records of this vSSD's map.
+    /// A part of a snapshot, which is the whole map of a vSSD as the FTL encodes it. When the last part has been read,
+    /// the map replaces all earlier records of this vSSD's map.
     Snapshot {
         /// The vSSD.
         vssd: VssdId,
@@ -173,7 +173,7 @@ pub struct End {
     pub closed_marks: [bool; 2],
     /// The version of the journal's format.
     pub version: u32,
-    /// The number of journals that this one has replaced, one after the other; 0 for the first.
+    /// The generation of the journal: 1 for a new journal, one more with each rewriting. 0 in version 2 of the format.
     pub generation: u64,
     /// The sequence number of the next group, and the checksum that it has to contain.
     pub chain: Chain,
@@ -195,7 +195,7 @@ pub struct Torn {
 /// Encodes a record and appends it to `out`. The bytes in `out` are then the records of a group, without its head.
 ///
 /// # Errors
-/// The record is longer than 64 MiB.
+/// [`ErrorKind::Invalid`] if the record is longer than 64 MiB; `out` is unchanged then.
 pub fn encode(record: &JournalRecord, out: &mut Vec<u8>) -> Result<()> {
     let start = out.len();
     out.extend_from_slice(&[0; FRAME]);
@@ -211,7 +211,8 @@ pub fn encode(record: &JournalRecord, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Splits `map`, the encoded map of a vSSD, into snapshot records of at most [`PART`] bytes each.
+/// Splits `map`, the encoded map of a vSSD, into snapshot records of at most [`PART`] bytes each. An empty map gives
+/// one empty part.
 pub fn parts(vssd: VssdId, map: &[u8]) -> impl Iterator<Item = JournalRecord> {
     let count = map.len().div_ceil(PART).max(1);
     (0..).take(count).map(move |part: u32| {
@@ -226,11 +227,11 @@ pub fn parts(vssd: VssdId, map: &[u8]) -> impl Iterator<Item = JournalRecord> {
 pub struct Snapshots(BTreeMap<VssdId, (u32, Vec<u8>)>);
 
 impl Snapshots {
-    /// Adds the part number `part` of a vSSD's snapshot. Returns the whole map if this is the last part, and
-    /// `None` before. A part 0 begins a new snapshot: the parts of an unfinished one are discarded.
+    /// Adds the part number `part` of a vSSD's snapshot. Returns the whole map if this is the last part, and `None`
+    /// before. A part 0 begins a new snapshot: the parts of an unfinished one are discarded.
     ///
     /// # Errors
-    /// Corrupt if a part between the previous one and this one is missing.
+    /// Corrupt if this part does not follow the previous one, because parts are missing or come again.
     pub fn add(&mut self, vssd: VssdId, part: u32, last: bool, map: Vec<u8>) -> Result<Option<Vec<u8>>> {
         if part == 0 {
             self.0.remove(&vssd);
@@ -264,12 +265,12 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded> {
     Ok(Decoded { records, end })
 }
 
-/// Reads a journal from its beginning, group by group, and calls `each` with every record. Never panics, whatever
-/// the bytes are, and allocates no more memory than the journal's length.
+/// Reads a journal from its beginning, group by group, and calls `each` with every record. Never panics, whatever the
+/// bytes are, and allocates no more memory than the journal's length.
 ///
 /// # Errors
-/// The bytes are no journal, are of an unknown version, are damaged in a part that was durable, or cannot be
-/// read; errors of `each`.
+/// The bytes are no journal, are of an unknown version, have a record that this version does not know, are damaged in a
+/// part that was durable, or cannot be read; errors of `each`.
 pub fn replay(mut from: impl Read, mut each: impl FnMut(JournalRecord) -> Result<()>) -> Result<End> {
     let mut bytes = Vec::new();
     fill(&mut from, &mut bytes, FRONT)?;

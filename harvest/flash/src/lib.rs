@@ -15,6 +15,7 @@
 //! | [`custody`] | the vSSD that may use each flash block: no block changes hands unerased |
 //! | [`journal`] | the state that survives a crash: each step is in it before it is carried out |
 //! | [`replace`] | files that are replaced whole |
+//! | [`micros`] | the form of a point in time in records |
 //!
 //! The feature `testing` is for tests of crates that use this one: file systems that get full, programs that are
 //! started beside open flash, copies of emulated flash.

@@ -147,6 +147,7 @@ impl ChannelQueue {
 
     /// Waits for a bundle of operations of one class: on emulated flash until all are done, on other flash until all
     /// may begin. Blocks that the flash does not have are skipped here: the flash refuses the operations on them later.
+    /// A bundle without operations waits for nothing.
     pub fn enter<'a>(&'a self, class: Class, bundle: &'a [(FlashBlock, FlashAccess)]) -> Permit<'a> {
         let permit = Permit { queue: self, class, bundle };
         let now = self.clock.now();

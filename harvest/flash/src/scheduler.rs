@@ -10,22 +10,22 @@
 //!   regular operation came for 2 ms;
 //! * the *budget* ([`Budget`]), which all channels of a regular VM share. The time for which harvest operations make
 //!   regular ones wait is measured. It may be at most a share of the time of the regular VM's threads: 3% for reads and
-//!   programs, 1% for erasures. If more was used (the VM is *in debt*), harvest operations wait. While the budget is
-//!   at least half full, the guard does not apply. So a regular VM loses at most that share of its throughput, whether
-//!   its threads compute or wait for I/O.
+//!   programs, 1% for erasures. If more was used (the VM is *in debt*), harvest operations wait. While the budget is at
+//!   least half full, harvest operations need not wait for the 2 ms. So a regular VM loses at most that share of its
+//!   throughput, whether its threads compute or wait for I/O.
 //!
-//! *Guarantees.* (1) While an operation of a higher class waits, one of a lower class starts only after the latter has
-//! waited for `bound`. Such operations of a class start one at a time, and those of harvest VMs only if the regular VM
-//! is not in debt. (2) A harvest VM's operation that is first in its queue and has waited for `limit` (an erasure for
-//! four times that) starts as soon as its die is free, before all others: nothing starves. (3) Operations of a class on
-//! the same die start in the order in which they came. (4) The scheduler never rests while an operation waits that may
-//! start.
+//! *Guarantees.* (1) While an operation of a higher class waits, an operation of a lower class starts only after it has
+//! waited for `bound` itself. Such operations of a class start one at a time, and those of harvest VMs only if the
+//! regular VM is not in debt. (2) A harvest VM's operation that is first in its queue and has waited for `limit` (an
+//! erasure for four times that) starts as soon as its die is free, before all others: nothing starves. Its wait is
+//! counted anew when another operation of its class starts in this way. (3) Operations of a class on the same die start
+//! in the order in which they came. (4) The scheduler never rests while an operation waits that may start.
 //!
 //! A file or a real device has no emulated speed ([`Speed::Bucket`]); a token bucket may limit its channels. There an
 //! operation is reported as done when it may begin, and the driver reports when it has
 //! [ended](ChannelScheduler::ended). The cost of waiting cannot be measured there, so there is no budget: the guard and
 //! `bound` are the only protection, and at most [`SchedulerSettings::depth`] harvest operations of a channel are under
-//! way at once.
+//! way at once. An operation that has waited for `limit` starts even beyond that number.
 //!
 //! Times are `Duration`s since a zero that the *driver* (the code that calls the scheduler) chooses. A scheduler that
 //! is called late loses nothing: it starts each operation as of the moment at which the operation could have started.
@@ -90,7 +90,9 @@ pub struct Done {
 /// The settings by which regular VMs are protected from harvest VMs on their channels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SchedulerSettings {
-    /// The duration for which no regular operation may have arrived before a harvest operation starts.
+    /// The duration for which no regular operation may have arrived (on a file or a real device, arrived or ended)
+    /// before a harvest operation starts. On emulated flash it has no effect while the [`Budget`] is at least half
+    /// full.
     pub guard: Duration,
     /// The duration for which an operation waits before it may start ahead of a higher class.
     pub bound: Duration,
@@ -103,8 +105,8 @@ pub struct SchedulerSettings {
     /// The share of the time of a regular VM's threads that waiting for harvest VMs' erasures may take, 0 to
     /// 1.
     pub erase_share: f64,
-    /// The limit of harvest operations under way at once on one channel of a file or a real device. It has no effect
-    /// on emulated flash.
+    /// The limit of harvest operations under way at once on one channel of a file or a real device; only operations
+    /// that have waited for `limit` exceed it. It has no effect on emulated flash.
     pub depth: u32,
 }
 
@@ -231,7 +233,8 @@ impl ChannelScheduler {
         done.append(&mut self.done);
     }
 
-    /// Returns the time at which [`Self::advance`] is due; `None` while no operation waits or is under way.
+    /// Returns the time at which [`Self::advance`] is due; `None` if no operation waits and, on emulated flash, none is
+    /// under way.
     #[must_use]
     pub fn next(&self, budget: &Budget) -> Option<Duration> {
         if self.done.is_empty() { self.next_event(budget) } else { Some(self.now) }

@@ -65,10 +65,10 @@
 //! would fill, and the one with the fewest valid pages has fewer than P: to collect it gains at least a page. Therefore
 //! a write that is within the bound always finds a place in the end. More blocks are open only as far as there are
 //! spare ones (`widths` in `place`). Blocks of slots that are drained and blocks that fail do not count in B, though
-//! their pages count as stored: [`Vssd::drain_slot`] checks that before it begins. Pages that leave a drained or
-//! failing block may not use up the collector's two blocks, because that gives no room here. If failures did use them
-//! up, or if all free blocks are being drained, the collector may write to the user's log or to a drained slot as an
-//! exception.
+//! their pages count as stored: [`Vssd::drain_slot`] checks the bound without the blocks to be drained before it
+//! begins. Pages that leave a drained or failing block may not use up the collector's two blocks, because moving such
+//! pages gains no room. If failures did use them up, or if all free blocks are being drained, the collector may write
+//! to the user's log or to a drained slot as an exception.
 //!
 //! # Slow channels
 //!
@@ -193,11 +193,11 @@ pub struct Memory {
 }
 
 impl Vssd {
-    /// Makes a vSSD on `blocks`, its own flash blocks: erased, in any order, each with its number of
-    /// erasures.
+    /// Makes a vSSD on `blocks`, its own flash blocks: erased, in any order, each with its number of erasures.
     ///
     /// # Errors
-    /// Invalid if a setting is out of range or a block is listed twice; NoSpace if there are too few blocks.
+    /// Invalid if a setting is out of range, if there is no block, or if a block is listed twice or is not of this
+    /// flash. NoSpace if there are too few blocks, unless the vSSD is [thin](VssdSettings::thin).
     pub fn new(settings: &VssdSettings, blocks: &[(FlashBlock, u32)]) -> Result<Self> {
         let pages = settings.check()?;
         let needed = settings.blocks_needed(settings.size);

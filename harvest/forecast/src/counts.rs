@@ -21,7 +21,8 @@ use std::collections::{BTreeMap, VecDeque};
 /// Number of latest steps whose highest level describes a VM's state: an hour of steps of three minutes.
 pub const RECENT: usize = 20;
 
-/// The weight of a wider context when its counts are blended with those of a closer one, in observations.
+/// The weight of the next wider context's probabilities when they are added to the counts of a context: they count as
+/// this many observations.
 pub const BLEND: f32 = 2.0;
 
 /// A context's counts are halved when they reach this: old observations count less, and a count stays exact.
@@ -141,8 +142,8 @@ impl DemandCounts {
         }
     }
 
-    /// Returns the estimated probability of each level from 0 to [`HIGHEST`] to be the one that will be
-    /// needed. Their sum is 1.
+    /// Returns the estimated probability of each level from 0 to [`HIGHEST`] to be the one that will be needed. The sum
+    /// of the probabilities is 1. Before the first reading, the present level counts as 0.
     #[must_use]
     pub fn likelihood(&self) -> Vec<f32> {
         let stand = self.stand();

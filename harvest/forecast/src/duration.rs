@@ -1,11 +1,12 @@
 //! The duration of a level: one sub-predictor for each level (BlockFlex, section 4.4.2).
 //!
-//! The sub-predictor of a level that has ended is given the time for which the level lasted. The caller decides when a
-//! level ends: when another level begins (a line of a trace), or when more is needed (the end that matters for a
-//! lease: see [`Stretches`]). A forecast is made for a level and the time that it has lasted already, and gives the
+//! The sub-predictor of a level that has ended is given the time for which the level lasted. The caller decides what
+//! the end of a level is. Either a level ends whenever another level is needed. Or a level ends only when a higher one
+//! is needed, because the level is enough until then. The second end is the one that matters for a lease: see
+//! [`Stretches`]. A forecast is made for a level and the time for which the level has lasted already, and gives the
 //! remaining time.
 //!
-//! Each forecast takes a setting, 0 to 1, its care: a higher one never gives a longer time.
+//! Each forecast takes a setting from 0 to 1, the care of the forecast: a higher setting never gives a longer time.
 
 use super::level::{Level, level_above};
 use std::collections::{BTreeMap, VecDeque};
@@ -22,8 +23,8 @@ pub trait Lasting {
     /// Records that a level has ended after the duration `length`.
     fn ended(&mut self, level: Level, length: Duration);
 
-    /// Returns the remaining duration of a level that has lasted for `age` until now; zero if nothing is
-    /// known. `setting` is 0 to 1; a higher one never gives a longer duration.
+    /// Returns the remaining duration of a level that has lasted for `age` until now; zero if no level has ended yet
+    /// and `age` is zero. `setting` is 0 to 1; a higher one never gives a longer duration.
     fn forecast(&self, level: Level, age: Duration, setting: f32) -> Duration;
 
     /// Returns the memory that the predictor takes, in bytes.
@@ -38,7 +39,8 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// Records the duration of a level that has ended.
+    /// Records the duration of a level that has ended. If 256 other levels have durations of their own already, the
+    /// duration of a new level counts only among those of all levels together.
     pub fn push(&mut self, level: Level, length: Duration) {
         if self.levels.len() < LEVELS || self.levels.contains_key(&level) {
             remember(self.levels.entry(level).or_default(), length.as_secs_f32());
@@ -85,8 +87,9 @@ pub fn seconds(seconds: f32) -> Duration {
 /// The most times that a forecast can be as long as the longest.
 const FAR: f32 = 100.0;
 
-/// A predictor that takes a level to last as long as it did the last time, times `1 - setting`. The time for which
-/// the level has lasted already is subtracted; the result is at least zero.
+/// A predictor that takes a level to last as long as it did the last time, times `1 - setting`. The time for which the
+/// level has lasted already is subtracted; the result is at least zero. If the level has never ended, the duration of
+/// the level that ended last counts; if none has ended, the result is zero.
 #[derive(Clone, Debug, Default)]
 pub struct LastLength(Lengths);
 
@@ -111,8 +114,8 @@ impl Lasting for LastLength {
 ///
 /// The next duration is shorter than the `k`th shortest of `n` such durations with probability `k / (n + 1)`. Between
 /// these points the forecast is interpolated, beginning with the time already passed. Longer times than any recorded
-/// one are extrapolated: a level that has lasted `t` lasts until `t / p` with probability `p`, and at most 100 times
-/// the longest.
+/// one are extrapolated: a level that has lasted `t` lasts until `t / p` with probability `p`. The limit is 100 times
+/// the longest recorded duration, or 100 times the time already passed if that is longer.
 #[derive(Clone, Debug)]
 pub struct LengthQuantile {
     lengths: Lengths,
@@ -120,7 +123,8 @@ pub struct LengthQuantile {
 }
 
 impl LengthQuantile {
-    /// Returns a predictor that looks at the last `window` durations of a level: 1 to [`REMEMBERED`].
+    /// Returns a predictor that looks at the last `window` durations of a level. 0 counts as 1, and a number above
+    /// [`REMEMBERED`] as [`REMEMBERED`].
     #[must_use]
     pub fn new(window: usize) -> Self {
         Self { lengths: Lengths::default(), window: window.max(1) }

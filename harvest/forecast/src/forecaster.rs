@@ -78,14 +78,16 @@ pub struct Forecast {
 /// The choice of the predictors that a [`Forecaster`] uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PredictorKind {
-    /// For spare flash, the flash that was not used in any of the latest [`ForecastSettings::window`] steps (weeks by
-    /// default). For needs, the same predictors as [`Self::Steps`].
+    /// For spare capacity, the flash blocks that were not used in any of the latest [`ForecastSettings::window`] steps
+    /// (four weeks by default), less the share [`ForecastSettings::kept_back`]. For spare bandwidth, the channels that
+    /// were not used in the latest 5 steps. For needs, the same predictors as [`Self::Steps`].
     #[default]
     Default,
     /// The predictors with the best scores on series that they had not seen, for forecasts of some steps (of
     /// [`STEP`] each) ahead.
     Steps,
-    /// Predictors that do not learn: the last level and a margin.
+    /// For capacity, a predictor of levels that does not learn: the last level and one more. For bandwidth and for
+    /// durations, the same predictors as [`Self::Steps`].
     Plain,
 }
 
@@ -99,7 +101,7 @@ pub struct ForecastSettings {
     /// Number of flash blocks in a unit of capacity; forecasts of need are whole units. Raised if it is 0, or
     /// so small that there would be more than [`HIGHEST`] units.
     pub unit: u32,
-    /// Number of steps that forecasts look ahead: 1 is three minutes, 5 are 15 minutes.
+    /// Number of steps that forecasts look ahead: 1 is three minutes, 5 are 15 minutes. 0 counts as 1.
     pub horizon: usize,
     /// The choice of predictors.
     pub kind: PredictorKind,
@@ -237,8 +239,8 @@ impl Forecaster {
         Self { supplies_spare, ..Self::with_predictors(settings, of_the_product) }
     }
 
-    /// Returns a forecaster with predictors of the caller's choice, before any measurement; `settings.kind`
-    /// is ignored.
+    /// Returns a forecaster with predictors of the caller's choice, before any measurement. `settings.kind`,
+    /// `settings.window` and `settings.kept_back` have no effect.
     ///
     /// `predictors` is called once for each quantity, with the quantity and its highest level, and returns the
     /// predictors of that quantity.

@@ -21,7 +21,7 @@
 //! | [`duration`] | the duration of a level |
 //! | [`forecaster`] | all predictors of a vSSD together |
 //! | [`spare`] | storage that can be lent for days |
-//! | [`unsold`] | the time for which unsold storage stays so |
+//! | [`unsold`] | the time for which unsold storage stays unsold |
 
 #![forbid(unsafe_code)]
 

@@ -24,8 +24,8 @@ const FULL: u32 = 10_000;
 /// The most sizes that are told apart; others are only counted among all.
 const SIZES: usize = 64;
 
-/// Histograms of the durations for which VMs of each size were unsold. They predict for how long unsold flash
-/// can be lent.
+/// Histograms of the durations for which VMs of each size were unsold. They predict for how long unsold flash can be
+/// lent. At most 64 sizes have a histogram of their own; VMs of further sizes count only in the histogram of all sizes.
 #[derive(Clone, Debug, Default)]
 pub struct Unsold {
     sizes: BTreeMap<u64, Size>,
@@ -82,8 +82,9 @@ impl Unsold {
         self.sizes.get(&size).filter(|size| size.sum >= ENOUGH).unwrap_or(&self.all)
     }
 
-    /// Returns the number of recorded VMs that were unsold for longer than `age`: those that [`Self::lasts`]
-    /// is based on for a VM of `size` bytes.
+    /// Returns the number of recorded VMs that were unsold for longer than `age`: [`Self::lasts`] is based on these for
+    /// a VM of `size` bytes. Durations are recorded in buckets, four for each doubling; VMs in the bucket of `age` are
+    /// not counted, unless `age` is zero. All counts of a histogram are halved when it has 10,000 VMs.
     #[must_use]
     pub fn known(&self, size: u64, age: Duration) -> u32 {
         self.longer(size, age).1.iter().sum()

@@ -24,8 +24,9 @@ pub fn default_dir() -> PathBuf {
 }
 
 /// The client of a harvest daemon on this host. The asynchronous methods send a request to the daemon and wait for the
-/// answer. Each returns the daemon's errors; [`headstart_block::ErrorKind::Unavailable`] if no daemon answers; and
-/// [`headstart_block::ErrorKind::Corrupt`] if the answer cannot be understood.
+/// answer. Each returns the daemon's errors; [`headstart_block::ErrorKind::Unavailable`] if no daemon answers;
+/// [`headstart_block::ErrorKind::Denied`] if this user may not use the socket; [`headstart_block::ErrorKind::Invalid`]
+/// if no vSSD can have the name; and [`headstart_block::ErrorKind::Corrupt`] if the answer cannot be understood.
 #[derive(Clone, Debug)]
 pub struct HarvestClient(LocalClient);
 
@@ -53,7 +54,7 @@ impl HarvestClient {
         self.ask(Method::GET, "/v1/vssds", None::<()>).await
     }
 
-    /// Makes a vSSD, waits until it is served, and returns its state.
+    /// Makes a vSSD, waits until it is served (an unsold one is not served), and returns its state.
     ///
     /// # Errors
     /// Those of all requests: see [`HarvestClient`].
@@ -108,8 +109,9 @@ impl HarvestClient {
         self.ask(Method::POST, &of(name, "/requests")?, Some(request)).await
     }
 
-    /// Gives the lease number `lease` of a vSSD back, whose data moves to the vSSD's other flash. `None`: gives all
-    /// leases of the vSSD back, and all its data is lost. Returns the state of the vSSD; giving back may take longer.
+    /// Gives the lease number `lease` of a vSSD back. The data on the leased flash moves to the vSSD's other flash; if
+    /// it does not fit there, the lease is kept, and a report says so. `None`: gives all leases of the vSSD back, and
+    /// all its data is lost. Returns the state of the vSSD; giving back may take longer.
     ///
     /// # Errors
     /// Those of all requests: see [`HarvestClient`].

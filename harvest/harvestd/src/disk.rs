@@ -34,7 +34,7 @@ const TOGETHER: usize = 64;
 /// The longest hole that one call looks for, in bytes.
 const LOOK: u64 = 64 << 20;
 
-/// A vSSD's disk, as a block device. After the vSSD is deleted, every operation returns an error that says
+/// A vSSD's disk, as a block device. After the vSSD is deleted, every read, write and flush returns an error that says
 /// so.
 pub struct VssdDisk {
     host: Arc<Host>,
@@ -58,11 +58,11 @@ impl Host {
         Ok(Arc::new(VssdDisk::new(host, volume)))
     }
 
-    /// Returns the number of bytes, in whole pages, that a vSSD stores at offsets from `size` on: the data
-    /// that a resize to `size` would discard.
+    /// Returns the number of bytes that a vSSD stores at offsets from `size` on: the data that a resize to `size` would
+    /// discard. Bytes are counted by whole flash pages, and lost pages count as stored.
     ///
     /// # Errors
-    /// The errors of [`Self::disk`].
+    /// The errors of [`Self::disk`]; an error if the vSSD is deleted meanwhile.
     pub fn stored_beyond(&self, name: &str, size: u64) -> Result<u64> {
         let disk = self.disk(name)?;
         let (mut at, mut stored) = (size, 0);

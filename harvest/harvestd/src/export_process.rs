@@ -20,7 +20,7 @@
 //!   unanswered requests again, so a late write of the dead process would otherwise undo a newer one.
 //! * A flush that the process answers was answered by the daemon before: neither the process nor the daemon delays
 //!   writes past a flush.
-//! * The daemon waits for the process only while the vSSD is made, changed or deleted, and never for long.
+//! * The daemon waits for the process only while the vSSD is made, changed or deleted, and only for a limited time.
 //!
 //! # Failures
 //!

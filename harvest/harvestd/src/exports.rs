@@ -90,13 +90,14 @@ enum Since {
 }
 
 impl Exports {
-    /// Serves all vSSDs of the host except unsold ones: each at a socket of its own below `dir`, and all by
-    /// one NBD server at the address in `shared`, if that is given. `forgets` is `true` if the host keeps no vSSDs
-    /// when it is closed (emulated flash): the ways of its vSSDs are then stored in a file of their own.
-    /// An existing vSSD that cannot be served in one of its ways is logged, and is no error.
+    /// Serves all vSSDs of the host except unsold ones: each at a socket of its own below `dir`, and all by one NBD
+    /// server at the address in `shared`, if that is given. `forgets` is `true` if the host keeps no vSSDs when it is
+    /// closed (emulated flash): the ways of its vSSDs are then stored in a file of their own. An existing vSSD that
+    /// cannot be served in one of its ways is logged, and is no error.
     ///
     /// # Errors
-    /// The shared server cannot be started, or the file of the stored ways cannot be read.
+    /// The shared server cannot be started, the file of the stored ways cannot be read, or the directory of the sockets
+    /// cannot be made.
     pub fn start(shared: Option<&NbdSettings>, dir: &Path, forgets: bool, host: &Host) -> Result<Self> {
         let file = ways::file(dir, forgets);
         let mut ways = ways::read(&file)?;
@@ -124,8 +125,9 @@ impl Exports {
     /// Begins to serve an existing vSSD in the given ways.
     ///
     /// # Errors
-    /// Errors of starting a server; [`ErrorKind::Invalid`] for an invalid owner or mode, and for names of
-    /// certificates if the shared server does not check certificates. After any error the vSSD is not served at all.
+    /// Errors of starting a server; [`ErrorKind::Invalid`] for an invalid owner or mode, and for names of certificates
+    /// if the shared server does not check certificates; an error if the file of the stored ways cannot be written, or
+    /// if there is no such vSSD. After any error the vSSD is not served at all.
     pub fn add(&self, host: &Host, name: &str, ways: Ways) -> Result<()> {
         self.check(&ways).map_err(|e| e.about(name))?;
         let added = self.begin(host, name, ways.clone()).and_then(|()| self.keep(name, Some(ways)));
@@ -220,8 +222,8 @@ impl Exports {
         (uris, served.error.clone().or_else(|| process?.error()))
     }
 
-    /// Returns the state of a vSSD's export process; `None` if the vSSD is served neither by vhost-user nor
-    /// as a file.
+    /// Returns the state of a vSSD's export process. `None` if the vSSD is served neither by vhost-user nor as a file,
+    /// or if its process could not be started at all: [`Self::places`] has the cause.
     pub fn process(&self, name: &str) -> Option<ExportProcessStatus> {
         self.lock().get(name)?.process.as_ref().map(ExportProcess::status)
     }

@@ -18,7 +18,8 @@
 //!
 //! Three mechanisms keep a holder's bytes from the next holder. Custody lets a block change hands only if its erasure
 //! is in the journal. Every read, program and erasure of a VM asks custody first. And `media` skips an erasure only if
-//! this process erased the block itself and has not programmed it since.
+//! the block is certainly erased: this process erased it, or an earlier one that closed the host in good order, and it
+//! was not programmed since.
 //!
 //! | module | content |
 //! |---|---|
@@ -34,7 +35,7 @@
 //! | `jobs` | work that takes time |
 //! | `wear_leveling` | channels that swap owners to wear alike |
 //! | `sampling` | the use of vSSDs |
-//! | `unsold` | the time for which unsold storage stays so |
+//! | `unsold` | the time for which unsold storage stays unsold |
 //! | `recover` | opening, creating, and the repair after a crash |
 //! | [`rescue`] | a directory that cannot be opened: its damage, and the data that can be saved |
 //! | `rewrite` | old records of the journal give way to new ones |
@@ -160,11 +161,12 @@ impl Control {
 }
 
 impl Host {
-    /// Makes a vSSD on channels that no vSSD owns, the least worn ones first.
+    /// Makes a vSSD on channels that no vSSD owns, the least worn ones first. Returns its state.
     ///
     /// # Errors
-    /// Conflict if the name is in use; NoSpace if there are too few free channels, or if the size does not
-    /// fit on them; Invalid for an impossible name or size.
+    /// Conflict if the name is in use, or if a deleted vSSD of this name is still being erased; NoSpace if there are
+    /// too few free channels, if the size does not fit on them, or if the journal's file system is full; Invalid for an
+    /// impossible name or size.
     #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
     pub fn create(&self, name: &str, spec: VssdSpec) -> Result<VssdStatus> {
         self.check()?;
@@ -231,7 +233,7 @@ impl Host {
         Ok(id)
     }
 
-    /// Returns the state of all vSSDs, in the order of their numbers.
+    /// Returns the state of all vSSDs, in the order of their numbers. Those that are being deleted are left out.
     #[must_use]
     pub fn list(&self) -> Vec<VssdStatus> {
         let control = self.control.lock();
@@ -243,8 +245,8 @@ impl Host {
     /// Changes the size of a vSSD to `size` bytes; data beyond it is discarded.
     ///
     /// # Errors
-    /// NotFound if there is no such vSSD; NoSpace if its flash is too small; Invalid if the size is not a
-    /// multiple of the flash's page size.
+    /// NotFound if there is no such vSSD; NoSpace if its flash is too small, or if it would grow while the journal's
+    /// file system is full; Invalid if the size is 0 or not a multiple of the flash's page size.
     pub fn resize(&self, name: &str, size: u64) -> Result<VssdStatus> {
         let volume = self.named(name)?;
         self.resize_volume(&volume, size)?;
@@ -297,7 +299,8 @@ impl Host {
     ///
     /// # Errors
     /// NotFound if there is no such vSSD; Invalid if it is not a harvest VM's, or if the request is for 0 bytes or for
-    /// more flash blocks than 32 bits can count; NoSpace if not enough flash is offered.
+    /// more flash blocks than 32 bits can count; NoSpace if not enough flash is offered, or if the journal's file
+    /// system is full.
     #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
     pub fn request(&self, name: &str, wanted: HarvestRequest) -> Result<Vec<LeaseStatus>> {
         self.check()?;
@@ -388,12 +391,13 @@ impl Host {
         self.notify_now_or_later(BrokerEvent::Release { borrower: volume.id, gssd: lease })
     }
 
-    /// Offers flash of a vSSD for lending, in place of its forecast: `channels` channels and `bytes` bytes
-    /// for the duration `lasts`. Offered flash that is not leased goes back to the vSSD when the next
-    /// forecast says that it is needed.
+    /// Offers flash of a vSSD for lending, in place of its forecast: `channels` channels and `bytes` bytes for the
+    /// duration `lasts`. Offered flash that is not leased goes back to the vSSD when the next forecast says that it is
+    /// needed.
     ///
     /// # Errors
-    /// NotFound if there is no such vSSD; Invalid for a harvest VM's, which lends nothing.
+    /// NotFound if there is no such vSSD; Invalid for a harvest VM's, which lends nothing; NoSpace if the journal's
+    /// file system is full.
     pub fn offer(&self, name: &str, channels: u16, bytes: u64, lasts: Duration) -> Result<()> {
         self.check()?;
         self.log.may_take(0)?;
@@ -501,8 +505,7 @@ impl Host {
         short.then_some(keep)
     }
 
-    /// Makes all data durable and stops background work. The disks can still be used afterwards; writes
-    /// become durable by flushes of the disk.
+    /// Makes all data durable and stops background work. Afterwards the disks can still be read, but writes fail.
     ///
     /// # Errors
     /// Errors of the flash or of the journal's file system. NoSpace if the file system is so full that the last

@@ -1,11 +1,11 @@
 //! Spare flash for evictable VMs, given back in time: a host that does what a broker decides, and its daemon, which
 //! serves the host's vSSDs as disks.
 //!
-//! A host's SSD is sold in *vSSDs*, which own whole channels and are half empty. Flash that one does not use for a
-//! while is a *gSSD*: free flash blocks that a harvest VM's vSSD may use until the owner needs them. The design is that
-//! of BlockFlex (Reidys et al., OSDI 2022); where a module differs it says so. The flash and its translation layer are
-//! in `headstart-flash`, the decisions in `headstart-broker`, the predictors in `headstart-forecast`; threads, files
-//! and the order of locks are here.
+//! A host's SSD is sold in *vSSDs*, which own whole channels and are half empty. Flash that a vSSD does not use for a
+//! while is lent as a *gSSD*: free flash blocks that a harvest VM's vSSD may use until the owner needs them. The design
+//! is that of BlockFlex (Reidys et al., OSDI 2022); where a module differs it says so. The flash and its translation
+//! layer are in `headstart-flash`, the decisions in `headstart-broker`, the predictors in `headstart-forecast`;
+//! threads, files and the order of locks are here.
 //!
 //! ```text
 //! DIR/lock, DIR/journal and so on   the host's own: see `host`
@@ -98,8 +98,8 @@ impl Harvest {
     /// Opens the host, serves its vSSDs, and listens for requests, on the caller's Tokio runtime.
     ///
     /// # Errors
-    /// Errors of [`Host::open`] and of listening. A vSSD that cannot be served in one of its ways is no
-    /// error: its status names the cause.
+    /// Errors of [`Host::open`], of `Exports::start`, and of listening. A vSSD that cannot be served in one of its ways
+    /// is no error: its status names the cause.
     pub async fn start(settings: HarvestSettings) -> Result<Self> {
         let HarvestSettings { host: options, nbd, tls, http } = settings;
         let dir = options.dir.clone();

@@ -120,7 +120,8 @@ impl Chart {
     }
 }
 
-/// An axis: its label, scale and ends. If the given start is not below the given end, both are ignored.
+/// An axis: its label, scale and ends. If the given start is not below the given end, both are ignored. An end that is
+/// not finite, or not above zero on a logarithmic axis, is ignored too, and so are the ends of an axis of categories.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axis {
     /// The label, with the unit in brackets: `waiting time [s]`.
@@ -131,7 +132,7 @@ pub struct Axis {
     pub min: Option<f64>,
     /// The number at the end of the axis. `None`: chosen from the data.
     pub max: Option<f64>,
-    /// `true` if the axis has marks at whole numbers only, as for counts.
+    /// `true` if the axis has marks at whole numbers only, as for counts. Used on linear axes only.
     pub whole: bool,
 }
 
@@ -142,8 +143,8 @@ impl Axis {
         Self { label: label.into(), ..Self::default() }
     }
 
-    /// Creates an axis with a logarithmic scale. Numbers that are not above zero are left out, except in
-    /// distribution functions ([`Data::Steps`]), where they are drawn at the start of the axis.
+    /// Creates an axis with a logarithmic scale. Numbers that are not above zero are left out. The exception are the
+    /// horizontal numbers of distribution functions ([`Data::Steps`]), which are drawn at the start of the axis.
     #[must_use]
     pub fn log(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Log, ..Self::default() }
@@ -168,7 +169,7 @@ impl Axis {
         Self { max: Some(max), ..self }
     }
 
-    /// Restricts the marks of the axis to whole numbers, as for counts.
+    /// Restricts the marks of a linear axis to whole numbers, as for counts.
     #[must_use]
     pub fn whole(self) -> Self {
         Self { whole: true, ..self }
@@ -289,7 +290,8 @@ impl Series {
     }
 }
 
-/// The data of a series and the form in which they are drawn. Numbers that are not finite are left out.
+/// The data of a series and the form in which they are drawn. Numbers that are not finite are left out; a line is
+/// interrupted there.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Data {
     /// Points, `(x, y)`, joined by straight lines in this order.
@@ -367,9 +369,10 @@ impl Rule {
 /// The position of the legend, which lists the names of the series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Legend {
-    /// Chosen from the data. For one series there is no legend, for more than six series the legend is at the right.
-    /// Otherwise it is at an empty place of the chart or, without such a place, above the axes. Panels with the same
-    /// series share one legend above all panels.
+    /// Chosen from the data. For fewer than two named series there is no legend, for more than six the legend is at the
+    /// right. Otherwise it is at an empty place of the chart or, without such a place, above the axes. If all panels of
+    /// a picture have this position and the same named series, at least two, they share one legend above all panels
+    /// instead.
     #[default]
     Auto,
     /// Above the axes, in rows.

@@ -16,7 +16,8 @@ use std::time::Duration;
 /// ends, its network is trained with [`PASSES`] iterations: the first one on the newest duration, the others on the
 /// remembered durations in turn. With 12 bytes a weight, [`NETWORKS`] networks fit into the 1.7 MB of memory that the
 /// predictors of a vSSD (virtual SSD) may take. For a level without a network, the last duration of the level takes the
-/// place of the predicted one.
+/// place of the predicted one; for a level that has never ended, the last duration of any level, or zero if there is
+/// none.
 #[derive(Clone, Debug)]
 pub struct LengthLstm {
     quantity: Quantity,

@@ -35,7 +35,9 @@ pub enum LevelRule {
     Cheapest,
 }
 
-/// BlockFlex's predictor of a level (OSDI 2022, section 4.4.2): an LSTM that learns while it observes.
+/// BlockFlex's predictor of a level (OSDI 2022, section 4.4.2): an LSTM that learns while it observes. Until it has
+/// learned, each forecast is the last observed level times `1 + setting`, rounded up, whatever the rule; 0 before the
+/// first observation.
 #[derive(Clone, Debug)]
 pub struct LevelLstm {
     quantity: Quantity,
@@ -116,8 +118,8 @@ impl LevelLstm {
     }
 
     /// Returns, for each level from 0 to the highest, the probability that this level is the need that a forecast must
-    /// cover. The network predicts these probabilities from the last [`LOOK`] observed steps. The sum is 1. Before the
-    /// network has been trained, the probabilities mean nothing.
+    /// cover. The network predicts these probabilities from the last [`LOOK`] observed steps. The highest level stands
+    /// for all needs from it on. The sum is 1. Before the network has been trained, the probabilities mean nothing.
     #[must_use]
     pub fn likelihood(&self) -> Vec<f32> {
         self.network.infer(&self.shown(self.steps.len().saturating_sub(LOOK)))

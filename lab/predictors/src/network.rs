@@ -108,7 +108,8 @@ impl Network {
     }
 
     /// Trains the network by one iteration towards the output `target` for the inputs `steps`, laid out as in
-    /// [`Network::infer`]. Missing numbers of `target` count as 0. Returns the mean squared error before the iteration.
+    /// [`Network::infer`]. Missing numbers of `target` count as 0, and numbers beyond the outputs are ignored. Returns
+    /// the mean squared error before the iteration.
     pub fn train(&mut self, steps: &[f32], target: &[f32]) -> f32 {
         let (gradient, loss) = self.gradient(steps, target);
         self.decayed[0] *= DECAY_MEAN;

@@ -3,12 +3,13 @@
 //! The file has a section for each image, for each set of several similar images that get common plans
 //! ([`zero_shot`](crate::zero_shot)), and for each layer. The head of the file has the settings that the plans were
 //! made with, and a sorted index of the images, the sets and the layers. [`PlanFile::open`] reads the head alone,
-//! mostly by one read of the file's end. [`PlanFile::choose`] searches the index, then reads and checks one section or
-//! two.
+//! mostly by two reads: of the file's first bytes and of its end. [`PlanFile::choose`] searches the index, then reads
+//! and checks two sections at most.
 //!
-//! In a section, each block of a group's plans is stored once, with its mask of slices and the average time of its
-//! first read; the blocks are sorted. A plan is a list of positions among these blocks, or a reference to an equal
-//! earlier plan. Files of version 1 have no times of first reads, and can still be read.
+//! In a section, the blocks of a group's plans are stored sorted, each with its mask of slices and the average time of
+//! its first read. A block that several plans have is stored once, or once for each of its masks if the plans have
+//! different ones. A plan is a list of positions among these entries, or a reference to an equal earlier plan. Files of
+//! version 1 have no times of first reads, and can still be read.
 
 mod section;
 #[cfg(test)]
@@ -95,8 +96,8 @@ impl<S: ReadAt> PlanFile<S> {
         &self.provenance
     }
 
-    /// Chooses plans as [`Plans::choose`] does, and reads only these: one section of the file, or two if the
-    /// image has a section without plans.
+    /// Chooses plans as [`Plans::choose`] does, and reads only these: one section of the file, two if the image has a
+    /// section without plans, none if the file has nothing for the image.
     ///
     /// # Errors
     /// `Corrupt` if a section that is read is damaged, and errors of reading the file.

@@ -100,8 +100,9 @@ impl Bin {
         }
     }
 
-    /// Returns the bandwidths, in MB/s, for which plans of this bin are made and scored. An attached disk
-    /// uses the plan for the nearest of them that is not above its estimated bandwidth.
+    /// Returns the bandwidths, in MB/s, for which plans of this bin are made and scored. Of the plans of all bins, an
+    /// attached disk uses the one for the highest bandwidth that is not above the estimated bandwidth of its link, or
+    /// the slowest plan if all are above.
     ///
     /// The slowest bin has four, because a little more bandwidth makes a great difference there: a plan for 2
     /// MB/s leaves out blocks that a plan for 8 MB/s preloads.

@@ -80,8 +80,8 @@ impl BlockTable {
         self.ids.get(at).map(|(_, id)| *id)
     }
 
-    /// Returns the length of a block in bytes: 2 MiB, or less for the last block of the disk, and 0 for a
-    /// block past its end or an unknown id.
+    /// Returns the length of a block in bytes: 2 MiB, or less for the last block of the disk, and 0 for a block past
+    /// the end of the disk or an unknown id.
     #[must_use]
     pub fn len_of(&self, id: BlockId) -> u64 {
         let block = self.blocks.get(id as usize).copied().unwrap_or(u64::MAX);

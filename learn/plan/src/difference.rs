@@ -31,7 +31,7 @@ pub enum PlanChanges {
     Changed {
         /// The number of the image's groups in the old file, and in the new one.
         groups: (usize, usize),
-        /// The plans that differ, in groups that both files have.
+        /// The plans that differ in their policy or their items, in groups that both files have.
         plans: Vec<PlanDifference>,
     },
 }

@@ -45,7 +45,7 @@ pub struct KnowledgeSettings {
     /// The settings for leaving out outliers and for dividing traces into categories and groups.
     pub model: preprocess::ModelSettings,
     /// The number of traces of an image after which its groups are final; 0 counts as 1. Traces with too few reads do
-    /// not count. Each further trace joins the most similar group.
+    /// not count. Each further trace that is no outlier joins the most similar group of its category.
     pub founding: usize,
     /// The factor by which guests are assumed to be faster than when they were recorded: times between reads are
     /// divided by it. 0 and 1 change nothing.
@@ -138,8 +138,9 @@ impl Knowledge {
         Ok(learned)
     }
 
-    /// Learns from the trace of one more boot. Returns `false`, and changes nothing, if that boot was learned
-    /// before. Boots are told apart by volume, host and time of creation; a boot without a volume counts as new.
+    /// Learns from the trace of one more boot. Returns `true` if the boot is new, even if its trace is left out as an
+    /// outlier. Returns `false`, and changes nothing, if that boot was learned before. Boots are told apart by volume,
+    /// host and time of creation; a boot without a volume counts as new.
     pub fn learn_one(&mut self, trace: &Trace) -> bool {
         let key = RecordedImage::of(&trace.creation);
         let new = || ImageKnowledge::new(&key, self.settings);

@@ -40,9 +40,9 @@ pub struct LayerMap {
 }
 
 impl LayerMap {
-    /// Makes a map from `parts`: ranges of a disk, each with the index in `layers` of the layer that it comes from.
-    /// The ranges must be ascending and must not overlap; bytes between them come from no layer. A slice belongs to
-    /// the layer that has most of its bytes.
+    /// Makes a map from `parts`: ranges of a disk, each with the index in `layers` of the layer that it comes from. The
+    /// ranges must be ascending and must not overlap; bytes between them come from no layer. A slice belongs to the
+    /// layer that has most of its bytes, and of equals to the one with the highest index.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](headstart_block::ErrorKind) if the ranges are not in this order or an index is not

@@ -12,8 +12,8 @@
 //!
 //! All numbers are little endian. The bytes between the fields are padding: recorders leave arbitrary bytes there, and
 //! [`encode`] writes zeros. Nothing follows the records. The prefetcher reads the data of each record into a buffer of
-//! [`RECORD_MAX`] bytes without checking the record's length, so [`encode`] writes no longer records; [`parse`] accepts
-//! them.
+//! [`RECORD_MAX`] bytes without checking the record's length. So the length in a record that [`encode`] writes is at
+//! most [`RECORD_MAX`]; [`parse`] also accepts records with a greater length.
 //!
 //! Such a trace has ranges of layers' files; a plan has ranges of the disk. The image's [`LayerExtent`]s (its merged
 //! index) translate between the two. Ranges of a layer that are not on the disk are left out: data that an upper layer
@@ -24,8 +24,8 @@ use crc_fast::{CrcAlgorithm, Digest};
 use headstart_block::{BLOCK_SIZE, ByteRange, Error, PlanItem, Result, SLICE_SIZE};
 use std::collections::HashMap;
 
-/// The longest record that [`encode`] writes, in bytes. The prefetcher of `OverlayBD` reads each record into
-/// a buffer of this size.
+/// The greatest length of a read that [`encode`] writes in one record, in bytes; a longer read becomes several records.
+/// `OverlayBD`'s prefetcher reads the data of each record into a buffer of this size.
 pub const RECORD_MAX: u64 = 1 << 20;
 
 /// The longest file that [`parse`] reads and [`encode`] writes, in bytes. It has room for 2.8 million
@@ -88,8 +88,8 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 /// Parses a trace file of `OverlayBD`. Returns its records in their order, without empty ones.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] if the file is damaged, cut short or not such a trace,
-/// `Unsupported` if it is longer than [`TRACE_MAX`].
+/// [`headstart_block::ErrorKind::Corrupt`] if the file is damaged, cut short or not such a trace, `Unsupported` if the
+/// file is longer than [`TRACE_MAX`].
 pub fn parse(file: &[u8]) -> Result<Vec<LayerRead>> {
     if file.len() as u64 > TRACE_MAX {
         return Err(Error::unsupported(format!("is a trace of more than {TRACE_MAX} bytes")));
@@ -124,8 +124,8 @@ fn parse_record(bytes: &[u8]) -> Option<LayerRead> {
     (bytes.first() == Some(&b'R') && fits).then_some(record)
 }
 
-/// Returns the content of a trace file with these records, in their order. Records longer than [`RECORD_MAX`] are
-/// cut into several; empty ones are left out.
+/// Returns the content of a trace file with these records, in their order. A read that is longer than [`RECORD_MAX`]
+/// becomes several records; empty reads are left out.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Unsupported`] if the file would be longer than [`TRACE_MAX`].
@@ -176,8 +176,9 @@ pub fn map(extents: &[LayerExtent], range: ByteRange, each: &mut dyn FnMut(Layer
     }
 }
 
-/// Translates a plan for a disk of `disk_size` bytes into the records of a trace, in the order of the plan.
-/// Consecutive reads that are adjacent in a layer become one record. `extents` are as for [`map`].
+/// Translates a plan for a disk of `disk_size` bytes into the records of a trace, in the order of the plan. Consecutive
+/// reads that are adjacent in a layer become one, which may be longer than [`RECORD_MAX`]. `extents` are as for
+/// [`map`].
 #[must_use]
 pub fn of_plan(items: &[PlanItem], extents: &[LayerExtent], disk_size: u64) -> Vec<LayerRead> {
     let mut records: Vec<LayerRead> = Vec::new();

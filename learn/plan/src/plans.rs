@@ -27,7 +27,8 @@ pub struct GroupPlans {
     pub category: u32,
     /// The number of traces that the plans were made from.
     pub traces: u64,
-    /// The most typical boot of the group, with which running boots are compared; empty for plans of layers.
+    /// The most typical boot of the group, with which running boots are compared; empty if the plans were made from
+    /// layers, or from several images together.
     pub centroid: Centroid,
     /// The plans of the group, one for each bandwidth, in ascending order of bandwidth. Training makes at least one.
     pub plans: Vec<RatedPlan>,
@@ -41,8 +42,8 @@ pub struct GroupPlans {
 pub struct FirstRead {
     /// The number of the block on the disk (offset divided by 2 MiB).
     pub block: u64,
-    /// Milliseconds from the boot's first read to the first read of the block, averaged over the traces that
-    /// read the block.
+    /// Milliseconds from the boot's first read to the first read of the block, averaged over the traces that read the
+    /// block. In plans that were made from layers: the least of the averages of the layers' images.
     pub ms: u32,
 }
 

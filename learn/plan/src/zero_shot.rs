@@ -22,7 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// The number of traces that a set of similar images must have together to be chosen. The same image on disks of other
-/// sizes needs only one trace. If no set has enough, the widest set (the last in [`ChoiceReason::TIERS`]) is taken.
+/// sizes needs only one trace. If no set has enough, the widest of the sets that exist (the one that is last in
+/// [`ChoiceReason::TIERS`]) is taken.
 pub const TRACES_MIN: u64 = 5;
 
 /// The maximum number of users of a private image. An image with more users is public and says nothing of its
@@ -101,11 +102,11 @@ pub enum ChoiceReason {
     },
     /// The plan was made from traces of the same image on disks of other sizes.
     Image,
-    /// The plan was made from images of the same family, user and metadata.
+    /// The plan was made from images of the same family, user and configuration ([`Metadata::meta`]).
     FamilyUserMeta,
     /// The plan was made from images of the same family and user.
     FamilyUser,
-    /// The plan was made from images of the same family and metadata.
+    /// The plan was made from images of the same family and configuration ([`Metadata::meta`]).
     FamilyMeta,
     /// The plan was made from images of the same family.
     Family,

@@ -18,8 +18,9 @@
 //!   after some time in which it reads nothing; kernels and tools read pages.
 //! * The read is the first since a client connected to a disk that had no client: a hypervisor was started.
 //!
-//! A time in which a read is in progress is not a time without reads. So the time for which a guest waits for the store
-//! is no pause.
+//! A read counts from its arrival to its end. So the time for which a guest waits for the store is no pause. While a
+//! read is in progress, only its arrival is known, so the time without reads before a further read counts from that
+//! arrival.
 
 use headstart_block::{ByteRange, SECTOR_SIZE};
 use std::time::Duration;
@@ -55,7 +56,7 @@ pub struct Arrival {
     pub at_us: u64,
     /// The range of the disk that is read.
     pub range: ByteRange,
-    /// The time for which no read was in progress before this read arrived.
+    /// The time without reads before this read: from the moment at which a read last arrived or ended.
     pub quiet: Duration,
     /// `true` for the first read after a client has connected to a disk that had no client.
     pub is_first_of_client: bool,
@@ -77,7 +78,9 @@ pub(crate) fn covers_boot_sector(range: ByteRange) -> bool {
 }
 
 impl RecordingPhase {
-    /// Returns the phase after the arrival of `read`. The read may begin a boot, which is then recorded.
+    /// Returns the phase after the arrival of `read`. The read may begin a boot, which is then recorded; the time of
+    /// that boot is at least a microsecond after the time of the boot before. A recording whose window has passed goes
+    /// on here: only [`at`](Self::at) ends it.
     #[must_use]
     pub fn after(self, read: &Arrival) -> Self {
         match self {
@@ -90,8 +93,8 @@ impl RecordingPhase {
         }
     }
 
-    /// Returns the phase at `now_us` (microseconds since the disk was attached) if no read arrives. A
-    /// recording ends when `window` has passed since the first read of its boot.
+    /// Returns the phase at `now_us` (microseconds since the disk was attached) if no read arrives. A recording has
+    /// ended if more than `window` has passed since the first read of its boot.
     #[must_use]
     pub fn at(self, now_us: u64, window: Duration) -> Self {
         match self {

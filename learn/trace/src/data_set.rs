@@ -19,7 +19,8 @@
 //! ([`Skipped`]), and the others are read. A trace that is not in the order of time is sorted, and counted as mended.
 //! In the traces that are passed on, no read is longer than 1 GiB, and each request is within the disk, within the
 //! first PiB, and no later after the creation than [`DataSetLimits::span_us_max`]. Whatever a file contains, reading it
-//! neither panics nor takes more memory than [`DataSetLimits`] allow.
+//! neither panics nor takes more memory than [`DataSetLimits`] allow. A table of creations is refused if it is larger
+//! than 256 MiB.
 
 mod read;
 mod skipped;
@@ -93,9 +94,11 @@ impl DataSet {
     /// Lists the traces at `path`, a directory or a file.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if `path` does not exist or is a directory without traces; [`ErrorKind::Corrupt`] if
-    /// the table of creations is malformed; [`ErrorKind::Invalid`] if there are more traces than `limits` allow; for
-    /// a single Parquet file those of [`read_file`](crate::file::read_file); errors of the operating system.
+    /// [`ErrorKind::NotFound`] if `path` does not exist, or is a directory in which there is neither a trace nor one to
+    /// skip; [`ErrorKind::Corrupt`] if the header of the table of creations is malformed (malformed rows are skipped);
+    /// [`ErrorKind::Invalid`] if there are more traces than `limits` allow, or the table has more than 256 MiB; for a
+    /// single Parquet file those that [`read_file`](crate::file::read_file) has for the metadata; errors of the
+    /// operating system.
     pub fn open(path: &Path, limits: &DataSetLimits) -> Result<Self> {
         let about = |e: Error| e.about(path.display());
         let meta =
@@ -141,8 +144,9 @@ impl DataSet {
     }
 
     /// The metadata of each trace, by the index of the trace, as known without reading the requests. In a trace that
-    /// [`read`](Self::read) returns, the time of creation may be earlier: a table of creations has whole seconds, and
-    /// if such a time is later than the first request, the time of that request is used.
+    /// [`read`](Self::read) returns, the time of creation may be another one: a table of creations has whole seconds,
+    /// and if such a time is later than the first request, the time of that request is used. The time of a single
+    /// `.npy` file is 0 here, and in the trace that of the first request.
     #[must_use]
     pub fn creations(&self) -> &[Creation] {
         &self.creations

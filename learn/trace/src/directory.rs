@@ -2,14 +2,15 @@
 //!
 //! Any number of processes write into it at the same time. A file gets its name by being renamed, so a process that
 //! lists the directory sees whole files only; a trace that is written again replaces itself. Names start with the
-//! time of creation, so that the order of names is that of time:
+//! trace's time of creation ([`Creation::created_us`]), so that the order of names is that of time:
 //!
 //! ```text
 //! 20261121T185743.000000Z-VOLUME.parquet
 //! ```
 //!
-//! To keep the limits, the oldest traces are removed first. Files whose names do not have this form neither count
-//! towards the limits nor are removed. Two processes that remove the same file at the same time do no harm.
+//! To keep the [`DirectoryLimits`], the oldest traces are removed first. Files of other names do not count towards the
+//! limits and are left alone, except for unfinished files of this module that are older than an hour: these are
+//! removed, too. Two processes that remove the same file at the same time do no harm.
 
 use crate::fast26::escape;
 use crate::file::encode;

@@ -19,11 +19,11 @@
 //! | `meta_info` | the label `meta_info`; if the creation has no such label, the host and the other labels |
 //!
 //! An export loses the fields that the layout has no place for: service times, samples of the link, the count of
-//! dropped requests, and the part of the time of creation below a second. A trace that was imported from such a data
-//! set is exported as the same bytes.
+//! dropped requests, and the part of the time of creation below a second. If a trace was imported from such a data set,
+//! and its file was sorted by time and written row by row, it is exported as the same bytes.
 //!
 //! Names of images and volumes are parts of paths. Bytes other than ASCII letters, digits and `-_.@+`, and a dot at the
-//! start, are written as `%` and two hexadecimal digits; reading reverses this.
+//! start, are written as `%` and two hexadecimal digits, and an empty name as `%`; reading reverses this.
 
 use crate::file::ReadLimits;
 use crate::file::read_bounded;
@@ -148,7 +148,7 @@ impl CreationRow {
 /// time is the start of 1970. An empty size or time counts as no value.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if the size is not a number of bytes or the time is malformed.
+/// [`ErrorKind::Corrupt`] if the size is not a number of bytes, or the time is malformed or before 1970.
 pub fn creation_of(mut column: impl FnMut(&str) -> Option<String>) -> Result<Creation> {
     let size = column("device_size").filter(|size| !size.is_empty()).map(|size| {
         let bad = || Error::corrupt(format!("`{}` is not a device_size in bytes", size.escape_debug()));
@@ -257,8 +257,9 @@ pub struct Imported {
 /// trace that cannot be read, or that exceeds `limits`, is noted in the result, and the others are read.
 ///
 /// # Errors
-/// Errors of `each`; [`ErrorKind::NotFound`] if there is no table of creations, [`ErrorKind::Corrupt`] if the
-/// table is malformed; errors of the operating system.
+/// Errors of `each`; [`ErrorKind::NotFound`] if there is no table of creations, [`ErrorKind::Corrupt`] if a row of the
+/// table is malformed or names no valid path, [`ErrorKind::Invalid`] if the table has more than 256 MiB; errors of the
+/// operating system.
 pub fn import(
     dir: &Path,
     limits: &ReadLimits,
@@ -289,7 +290,8 @@ pub fn import(
     Ok(imported)
 }
 
-/// Returns the total size of the trace files in a data set, in bytes.
+/// Returns the total size of the trace files in a data set, in bytes. Files and directories that cannot be opened, or
+/// do not exist, count as 0.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -417,9 +419,9 @@ impl Exporter {
     /// Writes the file of a trace, and notes its creation for the table.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if a number of the trace does not fit the layout, [`ErrorKind::Corrupt`] if a
-    /// name is too long for a path, [`ErrorKind::Conflict`] if there is a file of the same volume already;
-    /// errors of the operating system.
+    /// [`ErrorKind::Invalid`] if a number of the trace does not fit the layout, [`ErrorKind::Corrupt`] if a name is too
+    /// long for a path, [`ErrorKind::Conflict`] if there is a file of the same image, size of disk (in GiB) and volume
+    /// already; errors of the operating system.
     pub fn add(&mut self, trace: &Trace) -> Result<()> {
         let row = self.write(trace)?;
         self.rows.push(row);

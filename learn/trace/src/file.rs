@@ -3,8 +3,8 @@
 //! # Version 1
 //!
 //! Any Parquet reader can open such a file. It has one table, in which each row is a request to the disk or a sample of
-//! the link to the store. The rows of a row group are sorted by time; the row groups with the samples come after those
-//! with the requests.
+//! the link to the store. All requests are sorted by time, and so are all samples; the row groups with the samples come
+//! after those with the requests.
 //!
 //! | column | type | meaning |
 //! |---|---|---|
@@ -28,8 +28,8 @@
 //! Traces come from other hosts and users. The `parquet` crate, which writes them, trusts the files that it reads: it
 //! allocates a page of the size that a header claims, and asserts conditions that a hostile footer breaks (an offset
 //! below zero, a block of deltas without values). So this module has a reader of its own, for version 1 only. The
-//! reader bounds the size and depth of the footer and of page headers, holds one page of up to 1 MiB at a time, and
-//! refuses a file with more records than the caller allows.
+//! reader bounds the size and depth of the footer and of page headers, holds one page of up to 1 MiB (decompressed) at
+//! a time, and refuses a file with more records than the caller allows.
 
 mod read;
 mod thrift;

@@ -1,7 +1,8 @@
 //! Traces of disk I/O: recorder, Parquet files, the FAST'26 layout, statistics.
 //!
 //! The [`Recorder`] of a disk notes requests in memory. The [`Saver`] of the process writes one Parquet file for each
-//! boot into a [`TraceDirectory`]: the requests, samples of the link to the store, and the metadata of the disk.
+//! boot that is kept ([`saver`] names the others) into a [`TraceDirectory`]: the requests, samples of the link to the
+//! store, and the metadata of the disk.
 //!
 //! | module | content |
 //! |---|---|

@@ -1,9 +1,10 @@
 //! The recorder: notes each request of a disk's boots without slowing it down.
 //!
 //! The recorder decides that a boot begins when the first read of the boot arrives ([`RecordingPhase`]). A request
-//! belongs to the boot that was recorded when the request arrived. Records go into a ring that is allocated once and
-//! that the [`Saver`](crate::Saver) empties once a second, so a disk may boot any number of times. A full ring keeps
-//! the records that came first; further records are counted and dropped.
+//! belongs to the boot that was recorded when the request arrived. The times of reads, by which pauses are measured,
+//! are known to about a fifth of a second. Records go into a ring that is allocated once and that the
+//! [`Saver`](crate::Saver) empties once a second, so a disk may boot any number of times. A full ring keeps the records
+//! that came first; further records are counted and dropped.
 //!
 //! The disk never waits for the saver of the trace, nor the saver for the disk. Threads share data without locks in two
 //! modules only, `ring` and `boot_clock`; tests of these modules try every order in which the steps of threads can
@@ -60,9 +61,10 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Makes a recorder for a disk that was attached at `created`. Requests are recorded if they arrive
-    /// within `window` (more than 71 minutes count as 71) after the first read of a boot. Up to `records_max` recorded
-    /// requests (0 counts as 1) wait to be [drained](Self::drain); further requests are dropped and counted.
+    /// Makes a recorder for a disk that was attached at `created`. Requests are recorded if they arrive within `window`
+    /// (at most 2^32 - 1 microseconds, about 71.6 minutes; more counts as that) after the first read of a boot. Up to
+    /// `records_max` recorded requests (0 counts as 1) wait to be [drained](Self::drain); further requests are dropped
+    /// and counted.
     #[must_use]
     pub fn new(created: Instant, window: Duration, records_max: usize) -> Self {
         let window = window.min(Duration::from_micros(u64::from(u32::MAX)));
@@ -128,7 +130,7 @@ impl Recorder {
 
     /// Records a completed request of `boot`, the boot in which the request arrived; `arrived` is the arrival of the
     /// request, and `took` the time from then until its completion. A request that arrived after the window of the
-    /// boot, or before any boot, is ignored.
+    /// boot, or before any boot, is ignored. If the ring is full, the request is dropped and counted.
     pub fn record(&self, boot: BootId, op: Op, range: ByteRange, arrived: Instant, took: Duration) {
         let at_us = self.micros(arrived);
         if op == Op::Read && took >= Duration::from_micros(GRAIN_US) {
@@ -148,8 +150,9 @@ impl Recorder {
         }
     }
 
-    /// Removes the waiting records, nearly in the order in which the requests completed, and passes them to
-    /// `keep`. A request for which `keep` returns `false` counts as [dropped](Self::dropped).
+    /// Removes the waiting records, nearly in the order in which the requests completed, and passes them to `keep`. A
+    /// request for which `keep` returns `false` counts as [dropped](Self::dropped). A record that a thread is just
+    /// adding, and the records behind it, are left for the next call.
     pub fn drain(&self, keep: &mut dyn FnMut(BootId, Record) -> bool) {
         let _draining = self.draining.lock();
         self.ring.drain(&mut |words| {

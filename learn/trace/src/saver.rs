@@ -2,15 +2,16 @@
 //!
 //! One thread serves all disks of a process; the threads that serve the disks do not wait for it. So no trouble of the
 //! directory (full, gone, as slow as a dead network file system) reaches a disk. All failed writes are counted, and the
-//! first is reported; a failed write is tried again with the next save.
+//! first is reported. A failed write is tried again with the boot's next save; after the last save there is none, and
+//! the boot leaves its last written trace, or none.
 //!
 //! Once a second the thread takes out the records, and samples each link while a boot is recorded. It writes a boot's
 //! trace again 5, 15, 35, ... seconds after the first read, so that `kill -9` loses at most a minute, and all saves of
 //! a boot take only a few times as long as the last one. The last save comes when the window has ended, when the next
 //! boot has begun, or at detach. It survives a loss of power, unless the next boot began within the window.
 //!
-//! If the next boot begins within the window and before much was read, the boot was only a look at the disk, by a tool
-//! or by firmware that was reset. It leaves no trace, and is counted and reported as a look.
+//! If the next boot begins within the window, and before 16 reads were recorded, the boot was only a look at the disk,
+//! by a tool or by firmware that was reset. It leaves no trace, and is counted and reported as a look.
 //!
 //! A guest decides how often it boots. So each disk has a [`TraceBudget`] and a limit on its number of traces, at which
 //! the oldest is removed for the next one. One guest can then neither drive out many traces of other disks nor fill the
@@ -52,10 +53,11 @@ pub struct Recording {
     pub sample: SampleLink,
 }
 
-/// The intervals between samples and between saves, and the limits on the number of traces.
+/// The intervals between samples and between saves, and the limits on the number of traces. The thread wakes at
+/// intervals of [`sample_every`](Self::sample_every), so saves may come later than their time by as much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The interval between samples of the link.
+    /// The interval at which the thread takes out records, samples the link, and writes the traces whose time has come.
     pub sample_every: Duration,
     /// The time from a boot's first read to the first save of its trace. The interval to each next save doubles.
     pub save_first: Duration,
@@ -88,8 +90,8 @@ pub struct SavedBoots {
     pub boots: u64,
     /// The number of boots of which a trace was written.
     pub traces: u64,
-    /// The number of *looks*: boots that left no trace, because they had only a few reads before the next
-    /// boot began. A tool or restarting firmware may cause them.
+    /// The number of *looks*: boots that left no trace, because they had fewer than 16 reads when the next boot began.
+    /// A tool or restarting firmware may cause them.
     pub looks: u64,
     /// The number of boots that left no trace, because their disk had reached its limit of traces in an hour.
     pub beyond: u64,

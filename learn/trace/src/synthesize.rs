@@ -2,7 +2,8 @@
 //!
 //! Trying a trainer at the scale of a cloud must not need 3 GB of other people's traces. The generated data set agrees
 //! with the numbers that the ThinkAhead paper publishes of its traces (sections 3 to 5; a test measures each with
-//! [`stats`](crate::stats)). Of two numbers, the first is for public images and the second for users' images:
+//! [`stats`](crate::stats)). Where two numbers are joined by "and", the first is for public images and the second for
+//! users' images:
 //!
 //! | property | published |
 //! |---|---|
@@ -55,8 +56,8 @@ pub struct SynthesisSettings {
     pub images: usize,
     /// The approximate number of traces, at least the number of images.
     pub traces: usize,
-    /// For images whose boots read in several orders, the share of boots, 0 to 1, that do not have the most
-    /// frequent order. A third of this value is the share of requests, in all boots, that later ones overtake.
+    /// For images whose boots read in several orders, the share of boots, 0 to 1, that do not have the most frequent
+    /// order. A third of this value is the share of the requests of every boot that later requests overtake.
     pub reordering: f64,
     /// The average share of a boot's requests, 0 to 1, that are missing from its trace.
     pub loss: f64,
@@ -65,7 +66,7 @@ pub struct SynthesisSettings {
 }
 
 impl Default for SynthesisSettings {
-    /// Settings of a small data set with as much disorder as the paper's.
+    /// Settings of a small data set (10 images, about 500 traces, the seed 1) with as much disorder as the paper's.
     fn default() -> Self {
         Self { seed: 1, images: 10, traces: 500, reordering: 0.15, loss: 0.01, outliers: 0.025 }
     }
@@ -144,7 +145,8 @@ impl Synthesizer {
     /// calling thread after each trace; an error that it returns stops the writing. Returns the counts of the data set.
     ///
     /// # Errors
-    /// Errors of `each`; [`ErrorKind::Conflict`] if `dir` is not empty; errors of the operating system.
+    /// Errors of `each`; [`ErrorKind::Conflict`] if `dir` is not empty; [`ErrorKind::Denied`] if the path leads through
+    /// a symbolic link that belongs neither to root nor to this user; errors of the operating system.
     pub fn write(
         &self,
         dir: &Path,

@@ -2,13 +2,15 @@
 //!
 //! For each slice, a tracker knows the number of disks that have read it, and the mean time of these reads, but not
 //! which slices the same disk has read. So its counts become a few *boots* that together read as the disks did. A slice
-//! that a quarter of the disks read is in a quarter of the boots (chosen by the slice's number), at its mean time. From
-//! such boots, training can distinguish slices that most boots read from those that few boots read, and order them; but
-//! only from recorded boots can it make groups of boots that are unlike. The times include the waits of the guests;
-//! only recorded boots have the lengths of the waits.
+//! that a quarter of the disks read is in a quarter of the boots (chosen by the slice's number), at its mean time.
+//! There are at most eight boots, and a slice's number of boots is rounded: a slice that fewer than one in sixteen
+//! disks read is in none. From such boots, training can distinguish slices that most boots read from those that few
+//! boots read, and order them; but only from recorded boots can it make groups of boots that are unlike. The times
+//! include the waits of the guests; only recorded boots have the lengths of the waits.
 //!
-//! Counts that have not changed make the same boots again, which are then known. Counts that have grown make other
-//! boots. These are learned in addition to the earlier ones, as the boots of another day would be.
+//! Counts that have not changed make the same boots again; training recognizes these, and does not learn from them
+//! twice. Counts that have grown make other boots, which are learned in addition to the earlier ones, as the boots of
+//! another day would be.
 
 use headstart_block::exchange::{Hint, ImageCounts};
 use headstart_block::random::mix;
@@ -54,7 +56,8 @@ impl Counted {
         Ok(Some(Self { counts: counts.clone(), image: name, boots }))
     }
 
-    /// Learns from the boots that the counts became. Boots that were learned before change nothing.
+    /// Learns from the boots that the counts became, and returns their numbers. Boots that were learned before change
+    /// nothing.
     pub fn learn(self, knowledge: &mut Knowledge) -> CountedBoots {
         let new = self.boots.iter().filter(|boot| knowledge.learn_one(boot)).count();
         let (image, disks) = (self.image, self.counts.disks);

@@ -35,8 +35,9 @@ pub struct TraceFile {
 /// Makes a trace file of a plan of an image.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`](headstart_block::ErrorKind) if there is no such plan, `Unsupported` if the trace file would
-/// be too long; errors of opening the image and of reading its plans.
+/// [`ErrorKind::NotFound`](headstart_block::ErrorKind) if there are no plans of the image or no such group, `Invalid`
+/// if the group has no plan, `Unsupported` if the trace file would be too long; errors of opening the image and of
+/// reading its plans.
 pub fn trace_of(image: &Reference, choice: PlanChoice<'_>, stores: StoreAccess<'_>) -> Result<TraceFile> {
     let open = stores.open(image)?;
     let plans = match choice.plans {

@@ -8,8 +8,9 @@ use headstart_plan::knowledge::RecordedImage;
 use headstart_plan::layers::LayerMap;
 use headstart_plan::overlaybd_trace::LayerExtent;
 
-/// Returns the key under which boots of the image's disks are recorded, and the map of the disk's ranges to
-/// layers.
+/// Returns the key of the image's boots, and the map of the disk's ranges to layers. The key has the digest of the
+/// image's own manifest and the size of the disk. It does not fit boots that were recorded under another name, such as
+/// the digest of the image that an optimized image was made from.
 ///
 /// # Errors
 /// Those of [`of_disk`].
@@ -36,8 +37,9 @@ pub fn of_disk(disk: &Stack, manifest: &Manifest) -> Result<LayerMap> {
     LayerMap::new(digests, parts.filter(|(part, _)| !part.is_empty()))
 }
 
-/// Returns the extents of the disk's data in the order of the disk. Each has its layer, its offset in the layer's file,
-/// and its length in bytes. Ranges that read as zeros have no extent.
+/// Returns the extents of the disk's data in the order of the disk. Each has its offset on the disk, its layer, its
+/// offset in the layer's file (decompressed), and its length, all offsets and lengths in bytes. Ranges that read as
+/// zeros have no extent.
 #[must_use]
 pub fn extents(disk: &Stack) -> Vec<LayerExtent> {
     let extent = |segment: &Segment| LayerExtent {

@@ -24,11 +24,14 @@ pub struct OrderRequest {
     pub image: Reference,
     /// The reference of the image to make, with a tag.
     pub target: Reference,
-    /// The file of plans; `None` for the plan that is published with the image.
+    /// The file of plans; `None` for the plan that is published with the image, or with the one that it was optimized
+    /// from.
     pub plans: Option<PathBuf>,
-    /// The name that the plans have for the image; `None` for the image's digest.
+    /// The name that the plans have for the image; `None` for the image's digest, or that of the image that it was
+    /// optimized from.
     pub known_as: Option<String>,
-    /// The bandwidth of the plan whose order is used, in bytes a second.
+    /// The bandwidth of the plan whose order is used, in bytes a second. Between the bandwidths of two plans, the
+    /// slower plan is used; below all of them, the slowest.
     pub bandwidth: u64,
     /// The number of the group of boots whose plan is used; 0 is the group with the most boots.
     pub group: usize,

@@ -94,8 +94,8 @@ impl<'a> Publication<'a> {
         self.known_as != self.digest
     }
 
-    /// Returns the key of the image's boots in `knowledge`. If there are boots on disks of several sizes, the key is
-    /// that of the image's own size, otherwise that of the size with the most boots.
+    /// Returns the key of the image's boots in `knowledge`. If there are boots on disks of several sizes, the key has
+    /// the image's own size, if there are boots of that size, and otherwise the size with the most boots.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if no boot in `knowledge` is of the image.

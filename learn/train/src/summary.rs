@@ -11,7 +11,8 @@ pub struct TrainedImage {
     pub image: String,
     /// The size of the image's disk in bytes; 0 if it is unknown.
     pub size: u64,
-    /// The number of traces that were learned from.
+    /// The number of traces that were learned from. Until the groups of the image are final, it includes those that are
+    /// also counted in `outliers` as reading too few or too many blocks.
     pub traces: u64,
     /// The numbers of traces that were left out, by reason.
     pub outliers: Outliers,

@@ -25,7 +25,8 @@ pub fn nothing(path: &Path, cause: &str, skipped: &Skipped) -> Error {
 /// by time, by reason.
 ///
 /// # Errors
-/// The first error of `each`; [`ErrorKind::Cancelled`] if the user asks the command to stop.
+/// The first error of `each`; [`ErrorKind::Cancelled`] if the user asks the command to stop; an error of the operating
+/// system if a thread cannot be started.
 pub fn read_all<T: Send>(
     set: &DataSet,
     (task, threads): (&'static str, usize),

@@ -53,7 +53,8 @@ pub struct LearnedBoots {
     pub read: u64,
     /// The number of traces that had been learned before, and were not read again.
     pub known: u64,
-    /// The results of learning from the counts of trackers, one for each tracker and image.
+    /// The results of learning from the counts of trackers: one for each tracker and each of the settings' images that
+    /// it counted.
     pub counted: Vec<CountedBoots>,
     /// The traces that could not be read, and those that were sorted by time before learning, by reason.
     pub skipped: Skipped,
@@ -71,9 +72,9 @@ pub struct TrainingRun<'a> {
 }
 
 impl<'a> TrainingRun<'a> {
-    /// Checks the settings, starts the files of the results, which appear at their paths only in [`save`](Self::save),
-    /// finds the images to publish with, and reads the earlier knowledge. So faults of the settings are found before
-    /// the long work.
+    /// Checks the settings, finds the images to publish with, and reads the earlier knowledge. Also starts the files of
+    /// the results, which appear at their paths only in [`save`](Self::save). So faults of the settings are found
+    /// before the long work.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if settings do not go together, [`ErrorKind::Conflict`] if the earlier knowledge was
@@ -155,7 +156,8 @@ impl<'a> TrainingRun<'a> {
     /// share these layers. Optimized images to publish with are left out: their layers tell nothing of other images.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if one of the images has no boots that were learned; errors of opening an image.
+    /// [`ErrorKind::NotFound`] if one of the images, or an image to publish with, has no boots that were learned;
+    /// errors of opening an image.
     pub fn learn_layers(&mut self) -> Result<()> {
         let published = self.settings.publish.iter().zip(&self.targets);
         let published = published.filter(|(_, target)| !target.is_optimized()).map(|(named, _)| named);
@@ -185,7 +187,8 @@ impl<'a> TrainingRun<'a> {
     ///
     /// # Errors
     /// Errors of writing a file, after which nothing is published; those of
-    /// [`Publication::publish`](crate::published::Publication::publish) for the first image that fails.
+    /// [`Publication::publish`](crate::published::Publication::publish) for the first image that fails. The files are
+    /// then complete, and the plans of the images before it are published.
     pub fn save(self, plans: &Plans) -> Result<(Option<u64>, Vec<PublishedPlans>, Knowledge)> {
         let Self { stores, learned_file, plans_file, targets, knowledge, .. } = self;
         if let Some(file) = learned_file {

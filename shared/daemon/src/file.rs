@@ -13,7 +13,7 @@ pub enum Readers {
     /// Only the owner (mode 0600), because the content gives the right to read blobs or to belong to a
     /// cluster.
     Owner,
-    /// All users (mode 0644).
+    /// All users (mode 0644), unless the umask of the process takes permissions away.
     All,
 }
 
@@ -21,9 +21,9 @@ pub enum Readers {
 /// effective user of this process. `None` if there is no such file.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Denied`] if the file, or a symbolic link in its place, belongs to neither root
-/// nor this user; [`headstart_block::ErrorKind::Corrupt`] if the file is longer than `most` bytes; errors of the
-/// operating system.
+/// [`headstart_block::ErrorKind::Denied`] if the file, or a symbolic link in its place, belongs to neither root nor
+/// this user; [`headstart_block::ErrorKind::Corrupt`] if the file is longer than `most` bytes; an error of the
+/// operating system, also if the path leads to something other than a regular file.
 pub fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
     check_own(path)?;
     let Some(file) = open(path)? else { return Ok(None) };
@@ -35,8 +35,8 @@ pub fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
 /// trusted. `None` if there is no such file.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] if the file is longer than `most` bytes; errors of the operating
-/// system.
+/// [`headstart_block::ErrorKind::Corrupt`] if the file is longer than `most` bytes; an error of the operating system,
+/// also if the path leads to something other than a regular file.
 pub fn read_of_anybody(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
     open(path)?.map(|file| all_of(&file, path, most)).transpose()
 }
@@ -59,9 +59,9 @@ fn all_of(file: &File, path: &Path, most: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Replaces the content of a file, or creates the file, atomically and durably: after a crash it has the old
-/// or the new content. At no moment can users other than `readers` read the new content. The content is first
-/// written to a file beside it, whose name has `.new` at its end.
+/// Replaces the content of a file, or creates the file, atomically and durably: after a crash it has the old or the new
+/// content. At no moment can users other than `readers` read the new content. The content is first written to a file in
+/// the same directory, whose name is that of `path` with `.new` at its end.
 ///
 /// # Errors
 /// Errors of the operating system.

@@ -97,8 +97,9 @@ fn give_up_oom_protection(score: &Path) -> std::io::Result<()> {
     if is_protected { std::fs::write(score, "0") } else { Ok(()) }
 }
 
-/// Returns the number of the process that has the PID file at `path` locked. `None` if no process has it locked,
-/// if the file cannot be read, or if the process has not written its number yet.
+/// Returns the number in the PID file at `path`, provided that a process has the file locked. The number is that of the
+/// process with the lock, if this process has called [`write()`] already; otherwise it may be an earlier process's.
+/// `None` if no process has the file locked, or if the file cannot be read or has no number.
 pub fn holder(path: &Path) -> Option<u32> {
     let mut file = File::open(path).ok()?;
     match flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -124,9 +125,9 @@ pub fn append_to(path: &Path) -> std::io::Result<File> {
 /// The line in a log before the output of another process.
 const NEXT: &str = "-- the next process --";
 
-/// Opens the log of a process that is about to start, for appending, and writes a line that separates its output from
-/// the previous process's. A log of more than [`LOG_MAX`] bytes is first renamed to the path that [`earlier`] returns,
-/// in place of any file there.
+/// Opens the log of a process that is about to start, for appending. If there is output of earlier processes, a line is
+/// written that separates the new output from it. A log of more than [`LOG_MAX`] bytes is first renamed to the path
+/// that [`earlier`] returns, in place of any file there; if that fails, the log goes on.
 ///
 /// # Errors
 /// Errors of the operating system.

@@ -1,6 +1,6 @@
 //! The pages of formats. A page of a format on disk consists of the comments at the head of the modules that read and
-//! write the format. The page of messages between hosts is generated from the comments of the enums of messages, and
-//! from the constants that decide on timeouts.
+//! write the format. The page of messages between hosts has the head of the module of frames, and the comments of the
+//! enums of messages. The page of timers has the constants that decide on timeouts.
 
 use crate::markdown::{escaped, table};
 use crate::source::{comment, files, head, parsed, read, unlinked};
@@ -56,12 +56,13 @@ const WAITING: [&str; 2] = ["/node/timeouts.rs", "/retransmit_timer.rs"];
 /// The wing in which messages between hosts and their timers are.
 const FLEET: &str = "fleet";
 
-/// Generates the pages of formats on disk and of messages between hosts, from the sources in the repository
-/// at `root`.
+/// Generates the pages of formats on disk, the page of messages between hosts, and the page of timers, from the sources
+/// in the repository at `root`.
 ///
 /// # Errors
 ///
-/// A listed module cannot be read, or has no comment at its head.
+/// A source file cannot be read or is not valid Rust; a listed module has no comment at its head; the enum of messages
+/// or the timers are not found.
 pub fn pages(root: &Path) -> Result<Vec<SitePage>> {
     let mut pages = Vec::new();
     for (name, title, modules) in FORMATS {

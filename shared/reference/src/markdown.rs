@@ -1,7 +1,7 @@
 //! Text as Markdown: escaped so that it appears unchanged, in tables, and in blocks of code.
 
-/// Returns `text` with a backslash before each character that is special in Markdown, except between
-/// backticks.
+/// Returns `text` with a backslash before each of the characters `\*_<>[]|`, which are special in Markdown. Text
+/// between backticks is not changed.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());

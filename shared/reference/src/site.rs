@@ -35,8 +35,9 @@ const DOCUMENTS: [(&str, &str); 13] = [
     ("lab/README.md", "wings/lab.md"),
 ];
 
-/// Writes the source of the documentation site, `book.toml` and `src/`, into `directory`; an existing `src/`
-/// is replaced. `root` is the repository; `recorded` is the output of `scripts/make-fixtures`.
+/// Writes the source of the documentation site, `book.toml` and `src/`, into `directory`. An existing `src/` is removed
+/// first, so after an error `src/` is missing or incomplete. `root` is the repository; `recorded` is the output of
+/// `scripts/make-fixtures`.
 ///
 /// # Errors
 ///

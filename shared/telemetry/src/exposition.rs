@@ -112,8 +112,8 @@ impl<F: Fn(&mut PageEncoder<'_>) -> fmt::Result + Send + Sync + 'static> Collect
 pub struct PageEncoder<'a>(DescriptorEncoder<'a>);
 
 impl PageEncoder<'_> {
-    /// Adds a metric of `kind`, a counter or a gauge, with one sample for each item of `samples`: the labels that tell
-    /// the samples apart, and the value.
+    /// Adds a metric of `kind`, which must be a counter or a gauge, with one sample for each item of `samples`: the
+    /// labels that tell the samples apart, and the value.
     ///
     /// # Errors
     /// Never fails, because the page is a string in memory; the result serves the `?` of callers.

@@ -76,8 +76,8 @@ impl Attached {
         self.process.line(part, TIMEOUT, is_it)
     }
 
-    /// Sends SIGTERM, waits for the end of the process, and returns the report that it printed. Panics if the
-    /// process fails.
+    /// Sends SIGTERM, waits for the end of the process, and returns the report that it printed. Panics if the process
+    /// does not end within [`TIMEOUT`], fails, or prints no report.
     #[track_caller]
     pub fn detach(self) -> Value {
         self.detach_by(Signal::TERM)

@@ -67,7 +67,8 @@ pub fn mixed_disk(scene: &Scene, name: &str, mib: u64) {
         .write(size - 512, &noise(7, 512));
 }
 
-/// Copies a disk's file from `from` to `to`, holes included, and opens the copy for changes.
+/// Copies a disk's file from `from` to `to`, and opens the copy for changes. Holes stay holes, and written zeros may
+/// become holes.
 pub fn copy_of(scene: &Scene, from: &str, to: &str) -> DiskBuilder {
     crate::scene::run_tool("cp", &["--sparse=always", "--reflink=auto", from, to], &scene.path(""));
     DiskBuilder { file: File::options().read(true).write(true).open(scene.path(to)).unwrap() }

@@ -17,7 +17,8 @@
 //! between the client and this proxy, so that the proxy's own answers go over the slow link too.
 //!
 //! For each connection of a client the proxy has one connection to the server. Requests on it are passed on one after
-//! the other, with unchanged headers: signatures, and the Host from which redirects are built, stay the same.
+//! the other, with unchanged headers: signatures, and the Host from which redirects are built, stay the same. There are
+//! two exceptions: the proxy answers `Expect` itself and leaves it out, and a fault may change the Range.
 
 mod connection;
 mod http;

@@ -307,7 +307,7 @@ impl<'a> Race<'a> {
 
     /// Text that compares server `which` (an index) with the peers, and says if it meets two targets. For the first
     /// one, the server's rate, divided by that of the fastest peer, must be at least the `target` of the workload. If
-    /// that number is above 1, a rate of 0.9 of the ceiling's is enough, too. For the second one, the CPU time for one
+    /// the `target` is above 1, a rate of 0.9 of the ceiling's is enough, too. For the second one, the CPU time for one
     /// operation must not exceed that of the peer with the least. Without peers, the text says only that there is none.
     pub fn verdict(&self, which: usize) -> String {
         let Some((fastest, thriftiest)) = self.best_peers() else {

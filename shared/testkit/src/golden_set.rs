@@ -1,4 +1,5 @@
-//! The golden set: blobs that the reference's tools made, with their recipes and their expected bytes.
+//! The golden set: blobs that the tools of the reference implementation (`OverlayBD`) made, with their recipes and
+//! their expected bytes.
 //!
 //! The set is stored beside the repository and is not part of it; if it is absent, tests print that and pass.
 

@@ -13,7 +13,7 @@
 //! | [`metrics`] | a strict parser of pages of metrics |
 //! | [`disk`] | disks with pseudo-random content, the same in each run |
 //! | [`data_sets`] | small data sets of recorded boots |
-//! | [`golden_set`] | blobs that the reference's tools made |
+//! | [`golden_set`] | blobs that the tools of the reference implementation (`OverlayBD`) made |
 //! | [`help`] | the help texts of the programs, and the examples in them |
 //! | [`files`] | the contents of directories, and the ages of files |
 //! | `model` | words of a model of memory, for protocols without locks (feature `model`) |

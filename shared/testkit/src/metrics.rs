@@ -114,7 +114,8 @@ impl Metrics {
         self.sum("headstart_request_seconds_count", &[("kind", kind)])
     }
 
-    /// Returns `true` if all bytes of the disk's images are in the cache of this host.
+    /// Returns `true` if all bytes of the images of all disks on the page are in the cache of this host. Panics if the
+    /// page lacks these numbers.
     pub fn all_is_local(&self) -> bool {
         self.sum("headstart_image_local_bytes", &[]) == self.sum("headstart_image_bytes", &[])
     }

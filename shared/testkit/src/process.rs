@@ -230,8 +230,9 @@ impl Process {
         }
     }
 
-    /// Waits until the program has ended and all of its output is collected, and returns its exit status.
-    /// Panics after `limit`.
+    /// Waits until the program has ended, and returns its exit status. All output of the program is collected then.
+    /// Output of children that the program left behind is collected for one second more, at most until `limit`. Panics
+    /// if the program has not ended after `limit`.
     #[track_caller]
     pub fn end(&mut self, limit: Duration) -> ExitStatus {
         let until = Instant::now() + limit;
@@ -270,7 +271,7 @@ impl Process {
         self.end(limit)
     }
 
-    /// Sends SIGKILL to the program, and waits until it has ended.
+    /// Sends SIGKILL to the program, and waits until it has ended, at most 30 seconds.
     pub fn kill(&mut self) {
         kill(&mut self.child);
     }

@@ -46,9 +46,9 @@ pub struct Behaviour {
     pub redirect: bool,
     /// The form in which signed URLs contain their expiry.
     pub style: RedirectStyle,
-    /// The duration for which the storage really accepts a signed URL.
+    /// The duration for which the storage really accepts a signed URL, from the time at which it was signed.
     pub life: Duration,
-    /// The duration that signed URLs claim to be valid. `None`: the true one, `life`.
+    /// The duration for which signed URLs claim to be valid, cut to whole seconds. `None`: the true one, `life`.
     pub told: Option<Duration>,
     /// The HTTP status with which the storage refuses an expired URL.
     pub expired_status: u16,
@@ -156,7 +156,8 @@ impl Front {
         self.front.address().to_string()
     }
 
-    /// Changes the behaviour. Signed URLs that were already handed out keep the expiry that they contain.
+    /// Changes the behaviour, also for signed URLs that were handed out before: the storage accepts them for the new
+    /// [`Behaviour::life`], counted from the time at which they were signed. The expiry that they state stays the same.
     pub fn set(&self, behaviour: Behaviour) {
         *self.shared.behaviour.lock() = behaviour;
     }

@@ -138,7 +138,7 @@ impl Scene {
         names(&self.path(dir))
     }
 
-    /// All files and directories below a directory of the scene, by path: for a file, the SHA-256 of its
+    /// All files and directories below a directory of the scene, by their full paths: for a file, the SHA-256 of its
     /// content in hexadecimal; for a directory, the word `directory`.
     pub fn fingerprint(&self, dir: &str) -> BTreeMap<PathBuf, String> {
         let mut found = BTreeMap::new();
@@ -274,7 +274,7 @@ impl Started {
         self.child.id()
     }
 
-    /// Sends a signal to the process.
+    /// Sends a signal to the process. Panics if this value has noticed before that the process has ended.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
@@ -301,8 +301,8 @@ impl Started {
         running
     }
 
-    /// Waits until the command ends, and returns its outcome. Panics if the command panicked, or exceeds the
-    /// time limit of 120 seconds.
+    /// Waits until the command ends, and returns its outcome. Panics if the command panicked, or exceeds the time limit
+    /// of 120 seconds. Also panics if children that the command left behind keep its output open for 120 seconds more.
     pub fn finish(mut self) -> CommandRun {
         let outputs = Outputs::of(&mut self.child);
         let mut pause = Duration::from_micros(200);

@@ -13,7 +13,7 @@
 //! 1. gets the wire after the parcels that asked before it, and leaves when its last byte has: `max(free, arrived) +
 //!    length / rate`. No capacity is saved up while the wire is idle, so there is no burst at the full speed of memory;
 //! 2. arrives half a round trip later. As many parcels of a connection are on their way at once as TCP's window would
-//!    have: twice the bandwidth-delay product, and 1 MiB at least.
+//!    have: twice the bandwidth-delay product, and 1 MiB at least, but no more than 4,096 parcels.
 //!
 //! A connection offers its next parcel when the last one has left. So connections take turns, parcel by parcel, and a
 //! small answer never queues behind all of a large one on another connection. The sockets' own flow control works as
@@ -26,10 +26,10 @@
 //! # Precision
 //!
 //! All times are computed, not accumulated from sleeps: a thread that wakes late sends late, and the next parcel is
-//! computed from the time at which the last one should have left (up to `FORGIVEN` late, so that a machine that stood
-//! still does not follow up with a flood). Each connection has four threads, one reading and one writing in each
-//! direction, because a sleeping thread is woken within a tenth of a millisecond, and the timers of async runtimes tick
-//! in whole ones.
+//! computed from the time at which the last one should have left (up to 50 ms late, so that a machine that stood still
+//! does not follow up with a flood). Each connection has four threads, one reading and one writing in each direction,
+//! because a sleeping thread is woken within a tenth of a millisecond, and the timers of async runtimes tick in whole
+//! ones.
 
 use headstart_block::{exact, saturating, to_usize};
 use parking_lot::Mutex;
@@ -170,12 +170,14 @@ struct Proxy {
 }
 
 impl Shaper {
-    /// Starts a proxy in front of the server at `to`, on a free loopback port.
+    /// Starts a proxy in front of the server at `to`, on a free loopback port. Returns an error of the operating system
+    /// if the proxy cannot listen, or its thread cannot be started. The proxy connects to the server only when a client
+    /// connects; if the server cannot be reached within 5 seconds, the client's connection is reset.
     pub fn start(link: &ShapedLink, to: SocketAddr) -> io::Result<Self> {
         Self::start_at(link, (Ipv4Addr::LOCALHOST, 0).into(), to)
     }
 
-    /// Starts a proxy in front of the server at `to`, listening at the address `listen`.
+    /// Starts a proxy as [`start`](Self::start) does, but listening at the address `listen`.
     pub fn start_at(link: &ShapedLink, listen: SocketAddr, to: SocketAddr) -> io::Result<Self> {
         let listener = Arc::new(TcpListener::bind(listen)?);
         let addr = listener.local_addr()?;

@@ -1,4 +1,4 @@
-//! `headstart swarm pin` and `unpin`: the hosts of a swarm are an image's repository.
+//! `headstart swarm pin` and `unpin`: the hosts of a swarm keep an image together, in the place of a repository.
 
 use super::warm::HostReports;
 use crate::agent::AgentSocket;

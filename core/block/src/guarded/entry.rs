@@ -42,9 +42,10 @@ impl GuardedEntry {
     /// accessed, because its server may hang or have ended.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] if a symbolic link on the way belongs to neither; [`ErrorKind::Invalid`] if the
-    /// path names no entry of a directory, as `/` and `.` do; errors of the operating system, which name the
-    /// directory that cannot be entered.
+    /// [`ErrorKind::Denied`] if a symbolic link on the way belongs to neither; [`ErrorKind::Invalid`] if the path names
+    /// no entry of a directory, as an empty path, `/`, `.` and `a/..` do; errors of the operating system, also for a
+    /// path through more than 40 symbolic links. If a directory on the way is missing or may not be entered, the remedy
+    /// in the error names it.
     pub fn find(path: &Path) -> Result<Self> {
         let failed = |e: io::Error| Error::io("cannot be reached", e).about(path.display());
         let mut steps = steps(path);

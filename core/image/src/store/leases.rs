@@ -289,7 +289,7 @@ fn cannot_look(error: io::Error, path: &Path) -> Error {
 /// store. The lease of a copy of the directory, at another path or on another host, has another name.
 ///
 /// # Errors
-/// Errors of looking at the path.
+/// Errors of looking at the path, and of reading this host's identity from `/proc`.
 pub fn lease_of_directory(uuid: Uuid, dir: &Path) -> Result<String> {
     Ok(directory_id(uuid, &canonical(dir)?, &HostId::here()?))
 }

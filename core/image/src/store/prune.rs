@@ -75,8 +75,8 @@ impl ImageStore {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] or [`ErrorKind::NotFound`] if a manifest or lease cannot be read, and
-    /// [`ErrorKind::Conflict`] if another process holds the store's lock for too long: nothing is deleted.
-    /// Errors of deleting files.
+    /// [`ErrorKind::Conflict`] if another process holds the store's lock for too long: no blob is deleted then, but
+    /// leases that are over may be gone. Errors of deleting files.
     pub fn prune(&self, options: &PruneOptions) -> Result<PruneReport> {
         let (looking, lock) = if options.dry_run {
             (self.layout.lock_to_look()?, None)

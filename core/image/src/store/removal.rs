@@ -23,8 +23,9 @@ impl ImageStore {
     /// image. The blobs stay until [`ImageStore::prune`].
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is no such image; [`ErrorKind::Conflict`] if a lease says that a disk
-    /// needs the image, and no other entry of the index leads to it.
+    /// [`ErrorKind::NotFound`] if there is no such image; [`ErrorKind::Conflict`] if a lease says that a disk needs the
+    /// image, and no other entry of the index leads to it, or if another process holds the store's lock for too long;
+    /// an error if a lease cannot be read.
     pub fn remove(&self, selector: &Selector) -> Result<()> {
         self.remove_with(selector, false, false).map(drop)
     }
@@ -33,7 +34,7 @@ impl ImageStore {
     /// `dry_run`, nothing is changed and the result describes what would be removed.
     ///
     /// # Errors
-    /// As [`ImageStore::remove`].
+    /// As [`ImageStore::remove`]; a lease that cannot be read is an error also with `force`.
     pub fn remove_with(&self, selector: &Selector, force: bool, dry_run: bool) -> Result<Removal> {
         let _lock = if dry_run { self.layout.lock_to_look()? } else { Some(self.layout.lock()?) };
         let before = self.layout.index()?;

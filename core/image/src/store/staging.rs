@@ -135,9 +135,10 @@ impl Staging {
     /// Publishes the image in the store under `tag`. Another image that had the tag loses it.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if a blob that the image shares with another image was removed meanwhile, or
-    /// if another process holds the store's lock for too long; [`ErrorKind::NoSpace`] if the disk is full.
-    /// The store is then as it was before.
+    /// [`ErrorKind::Conflict`] if a blob that the image shares with another image was removed meanwhile, or if another
+    /// process holds the store's lock for too long; [`ErrorKind::NoSpace`] if the disk is full; errors of writing. The
+    /// store is then as it was before, unless only the last step failed, the syncing of the store's directory: the
+    /// image is then published, but a power failure may undo that.
     pub fn publish(self, image: &NewImage, tag: &Tag) -> Result<Image> {
         self.publish_over(image, tag).map(|(image, _)| image)
     }

@@ -52,7 +52,8 @@ fn merge_from(first: usize, layers: &[&[Segment]]) -> Vec<Segment> {
 
 /// Merges two lists of segments in one pass, and returns the result in the order of the disk. Where both lists cover a
 /// sector, `upper` counts; the hidden parts of `lower` are left out. Each list must be sorted by the offset on the
-/// disk, and its segments must not overlap each other. Segments keep their layer numbers.
+/// disk, and its segments must not overlap each other. Segments keep their layer numbers; those that continue each
+/// other are joined, as by `merge`.
 #[must_use]
 pub fn overlay(upper: &[Segment], lower: &[Segment]) -> Vec<Segment> {
     let mut out = Vec::with_capacity(upper.len() + lower.len());

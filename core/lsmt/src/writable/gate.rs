@@ -81,7 +81,8 @@ pub struct SpaceStatus {
     /// Number of runs (entries of the map from the disk's sectors to stored data) in memory; each takes about
     /// 50 bytes.
     pub runs: u64,
-    /// Number of writes and discards since the disk was opened; one of many megabytes counts as several.
+    /// Number of writes and discards since the disk was opened. One of more than 4 MiB counts as several; if the limits
+    /// leave little slack, shorter ones do so, too.
     pub writes: u64,
     /// Number of writes and discards that failed since the disk was opened because the disk had too many runs
     /// and none could be merged.

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl WritableDisk {
-    /// Does one step of garbage collection: punches some hundred holes in files, or copies about a mebibyte,
-    /// or flushes, or rewrites a log. Returns `false` if there is nothing to do for this `load` at present,
-    /// or another thread is doing a step.
+    /// Does one step of garbage collection: punches some hundred holes in files, or copies about a mebibyte, or
+    /// flushes, or rewrites a log. Returns `false` if there is nothing to do for this `load` at present, if a commit
+    /// has to end first, or if another thread is doing a step.
     ///
     /// Two kinds of steps take longer. A step that moves data out of the pairs below the active one passes over the
     /// runs that later writes hide, perhaps over all of them, until it has found a mebibyte. On a file system without

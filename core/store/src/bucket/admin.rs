@@ -42,9 +42,10 @@ impl Bucket {
         warn_if_silent(&self.store, self.store.silence_limit, call).await
     }
 
-    /// Returns all leases of the store, each with its state. `look` collects the facts that this host knows
-    /// about a lease. The age of a lease is measured by the store's clock; `here`, the current time of this
-    /// host, is used instead if this user may not write to the store.
+    /// Returns all leases of the store, each with its state. `look` collects the facts that this host knows about a
+    /// lease. The age of a lease is measured by the store's clock; `here`, the current time of this host, is used
+    /// instead if this user may not write to the store, or if other processes keep asking for the store's time at the
+    /// same moments.
     ///
     /// # Errors
     /// Errors of the store.
@@ -99,9 +100,9 @@ impl Bucket {
     }
 
     /// Deletes the blobs that neither a tagged image nor a lease needs and that are at least
-    /// [`BucketPruneOptions::older_than`] old. Also works on a store in which the very first copy broke off,
-    /// so that there is no index yet. While the prune runs, an object in the store announces it, and new
-    /// copies into the store are refused. After `stop` is requested, the prune removes that object and ends.
+    /// [`BucketPruneOptions::older_than`] old. Also works on a store in which the very first copy broke off, so that
+    /// there is no index yet. While the prune runs, an object in the store announces it, and new copies into the store
+    /// are refused; a dry run is not announced. After `stop` is requested, the prune removes that object and ends.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] if [`BucketPruneOptions::older_than`] is shorter than a week;

@@ -96,7 +96,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Renames the temporary file to `name` in the layout's top directory, in place of an older file.
+    /// Renames the temporary file to `name` in the layout's top directory, in place of an older file. The rename
+    /// survives a power failure only after [`LayoutDir::sync_root`].
     ///
     /// # Errors
     /// Errors of renaming; the temporary file is then deleted.
@@ -129,8 +130,8 @@ impl LayoutDir {
     /// Opens the layout in the directory `root`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is no `oci-layout` file, [`ErrorKind::Unsupported`] if it is of a
-    /// later version; other errors of reading it.
+    /// [`ErrorKind::NotFound`] if there is no `oci-layout` file; [`ErrorKind::Corrupt`] if that file is not JSON;
+    /// [`ErrorKind::Unsupported`] if it states no version or another one than 1; other errors of reading it.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self> {
         let layout = Self::at(root);
         let mut text = Vec::new();
@@ -206,7 +207,8 @@ impl LayoutDir {
     /// Reads the index, which lists the images with their tags.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if the file is not an index; errors of reading it. The message names the file.
+    /// [`ErrorKind::Corrupt`] if the file is not an index; [`ErrorKind::Unsupported`] if it is longer than
+    /// [`MAX_INDEX_SIZE`]; errors of reading it. The message names the file.
     pub fn index(&self) -> Result<LayoutIndex> {
         let path = self.index_path();
         let mut bytes = Vec::new();

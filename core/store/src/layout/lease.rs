@@ -228,7 +228,8 @@ pub enum Standing {
     Held,
     /// Over: the holder is gone, and the lease may be removed.
     Over,
-    /// Not known, because only another host can tell. The lease is treated as valid.
+    /// Not known: only another host or container can tell, the facts that decide are not known, or the lease cannot be
+    /// read. The lease is treated as valid.
     Foreign,
 }
 
@@ -285,8 +286,8 @@ impl Lease {
     /// Parses the JSON text of a lease.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if `bytes` is not a lease;
-    /// [`headstart_block::ErrorKind::Unsupported`] if it is of a later version.
+    /// [`headstart_block::ErrorKind::Corrupt`] if `bytes` is not a lease; [`headstart_block::ErrorKind::Unsupported`]
+    /// if it is of another version.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         #[derive(Deserialize)]
         struct Versioned {

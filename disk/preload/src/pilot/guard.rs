@@ -7,11 +7,12 @@ use headstart_block::{Plan, PlanItem, SLICE_SIZE, Time, saturating, to_usize};
 use headstart_pull::Preloading;
 use std::sync::Arc;
 
-/// The minimum number of due items (preloaded items that the boot should have read by now) before a plan is
-/// judged.
+/// The minimum number of due items (preloaded items that the boot should have read by now) before a plan is judged by
+/// them: from this number on preloading stops if none of them was read, from one and a half times the number on by
+/// [`FLOOR`].
 pub const DUE_MIN: u64 = 6;
-/// The minimum share, 0 to 1, of the due items in whose block the boot must have read. If the share is smaller,
-/// preloading stops.
+/// The minimum share, 0 to 1, of the due items in whose block the boot must have read. If the share is smaller, and at
+/// least one and a half times [`DUE_MIN`] items are due, preloading by this plan stops.
 pub const FLOOR: f64 = 0.34;
 /// The minimum number of slices (64 KiB) that the boot must have read before a plan is judged by the share of
 /// them that it names.

@@ -22,6 +22,7 @@ impl AgentClient {
     /// the list. If the cluster's directory `dir` has a later list, `published` is first replaced by that one. Each
     /// list includes all before it, and an agent refuses a list that is older than its own. If the agent refuses the
     /// list and `dir` has a later one by then, that one is sent. So another command may sign and send a list meanwhile.
+    /// If the answer cannot be understood, the result has no names.
     ///
     /// # Errors
     /// Those of all requests (see [`AgentClient`]); errors of reading the directory's files.

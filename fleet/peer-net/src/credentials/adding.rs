@@ -23,19 +23,20 @@ pub struct AddSettings {
     /// Roles for the certificate. If the host is a member already, it keeps the roles that it has and gets
     /// these in addition.
     pub roles: Roles,
-    /// The number of days for which the certificate is valid, 1 to [`DAYS_MAX`](super::DAYS_MAX). `None`:
-    /// [`super::DAYS`].
+    /// The number of days for which the certificate is valid, 1 to [`DAYS_MAX`](super::DAYS_MAX); it ends earlier if
+    /// the authority's own certificate does. `None`: [`super::DAYS`].
     pub days: Option<u32>,
 }
 
-/// Signs a certificate for the key in a host's request, and writes it to the cluster's directory `dir`. A new
-/// name becomes a member of the cluster; a member with the same key gets its certificate renewed.
+/// Signs a certificate for the key in a host's request, and writes it to the cluster's directory `dir`. A new name
+/// becomes a member of the cluster; a member with the same key gets its certificate renewed.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`] if a name or the number of days is not valid or the request is for another name,
-/// [`ErrorKind::NotFound`] if there is no such request, [`ErrorKind::Conflict`] if a member of that name has
-/// another key, [`ErrorKind::Denied`] if the key was revoked; the errors of [`SigningRequest::parse`], and
-/// errors of the operating system.
+/// [`ErrorKind::NotFound`] if there is no such request, [`ErrorKind::Conflict`] if a member of that name has another
+/// key, or if another command changes the cluster, [`ErrorKind::Denied`] if the key was revoked, or if users other than
+/// root and this one may write to `dir`, [`ErrorKind::Unavailable`] if the authority's own certificate has ended; the
+/// errors of [`SigningRequest::parse`], and errors of the operating system.
 pub fn add(dir: &Path, settings: &AddSettings) -> Result<MadeHost> {
     let name = settings.name.as_str();
     check_name(name)?;

@@ -51,7 +51,8 @@ pub struct InitSettings {
     /// The name of the host that becomes operator or authority if no host of the cluster has that role. If the name
     /// is `None`, or is not among the hosts of this call, the first host of this call gets the role.
     pub default_operator: Option<String>,
-    /// The number of days for which hosts' certificates are valid, 1 to [`DAYS_MAX`]. `None`: [`DAYS`].
+    /// The number of days for which hosts' certificates are valid, 1 to [`DAYS_MAX`]; they end earlier if the
+    /// authority's own certificate does. `None`: [`DAYS`].
     pub days: Option<u32>,
 }
 
@@ -96,10 +97,11 @@ pub struct MadeCluster {
 /// an earlier version made them. So another call can add hosts and roles.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] if a name or the number of days is not valid, [`ErrorKind::Conflict`] if `dir`
-/// contains files that do not belong to a cluster, [`ErrorKind::Denied`] if users other than root and this one may
-/// write to `dir`; errors of the operating system. A valid name is 1 to 253 bytes of lower-case letters, digits,
-/// hyphens and dots, as in DNS.
+/// [`ErrorKind::Invalid`] if a name or the number of days is not valid, [`ErrorKind::Conflict`] if `dir` contains files
+/// that do not belong to a cluster, or if another command changes the cluster, [`ErrorKind::Denied`] if users other
+/// than root and this one may write to `dir`, [`ErrorKind::Unavailable`] if the authority's own certificate has ended;
+/// errors of the operating system. A valid name is 1 to 253 bytes of lower-case letters, digits, hyphens and dots, as
+/// in DNS.
 pub fn init(dir: &Path, settings: &InitSettings) -> Result<MadeCluster> {
     let mut wanted = settings.roles();
     let names = settings.names();

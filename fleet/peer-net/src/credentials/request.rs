@@ -47,8 +47,8 @@ impl SigningRequest {
     /// Parses a request in DER, and verifies its signature with the public key in it.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if the bytes are not a request or the signature does not verify,
-    /// [`ErrorKind::Invalid`] if it does not name exactly one host, or its key is not a P-256 key.
+    /// [`ErrorKind::Corrupt`] if the bytes are not a request or the signature does not verify, [`ErrorKind::Invalid`]
+    /// if it does not name exactly one host, the name is not valid for a host, or its key is not a P-256 key.
     pub fn parse(der: &[u8]) -> Result<Self> {
         let nonsense = || Error::corrupt("is not a signing request");
         if der.len() > REQUEST_MAX {

@@ -30,13 +30,13 @@ impl PublishedTrustList {
     }
 }
 
-/// Revokes all certificates that the named hosts have, and replaces the gossip key, which those hosts know.
-/// Writes the new trust list to the cluster's directory `dir` and returns it; the caller sends it to the
-/// hosts.
+/// Revokes all certificates that the named hosts have, and replaces the gossip key, which those hosts know. Writes the
+/// new trust list to the cluster's directory `dir` and returns it; the caller sends it to the hosts.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] if `dir` has no certificate for one of the names; errors of the operating system.
-/// After an error no host is revoked.
+/// [`ErrorKind::NotFound`] if `dir` has no certificate for one of the names: then no host is revoked.
+/// [`ErrorKind::Conflict`] if another command changes the cluster; errors of the operating system. After these the new
+/// list may be in force already: [`published`] returns it then.
 pub fn revoke(dir: &Path, names: &[String]) -> Result<PublishedTrustList> {
     revoke_at(dir, names, unix_now())
 }
@@ -63,8 +63,8 @@ fn revoke_at(dir: &Path, names: &[String], now: u64) -> Result<PublishedTrustLis
     Ok(published)
 }
 
-/// Replaces the gossip key without revoking any host. Writes the new trust list to the cluster's directory
-/// `dir` and returns it; the caller sends it to the hosts.
+/// Replaces the gossip key without revoking any host. Writes the new trust list to the cluster's directory `dir` and
+/// returns it; the caller sends it to the hosts.
 ///
 /// # Errors
 /// Errors of the operating system.

@@ -99,7 +99,7 @@ impl Swarm {
         self.host.set_holdings(holdings);
     }
 
-    /// The hash of this host's name, which identifies it on all hosts.
+    /// The hash of this host's name, by which all hosts identify this one.
     pub fn key(&self) -> PeerKey {
         self.key
     }

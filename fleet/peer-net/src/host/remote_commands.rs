@@ -313,8 +313,9 @@ impl Swarm {
         commands
     }
 
-    /// Sends the outcome of a received command to the host that sent the command. Does nothing if that host is no
-    /// longer connected.
+    /// Sends the outcome of a received command to the host that sent the command. Paths of this host are left out of
+    /// the reason. Does nothing if the other host is no longer connected. If too many of its commands were refused
+    /// ([`REFUSED_MAX`](crate::complaints::REFUSED_MAX)), its connection is closed instead.
     pub fn report_outcome(&self, received: &ReceivedCommand, done: &CommandOutcome) {
         self.host.done(received, done);
     }
@@ -347,14 +348,13 @@ impl Swarm {
     }
 
     /// Sends a command to the connected host `name`, waits until that host has carried it out, and returns the outcome.
-    /// The command must be a `Bring` or a `Pin`: a host reports no outcome of the others when it has accepted them, so
-    /// the wait would end only with the connection. An order that names too many parts for one frame is sent as
-    /// several.
+    /// The command must be a `Bring` or a `Pin`: a host that has accepted another command reports no outcome, so the
+    /// wait would end only with the connection. An order that names too many parts for one frame is sent as several.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is no connection to the host, [`ErrorKind::Unavailable`] if the
-    /// connection ends before the outcome arrives, [`ErrorKind::Invalid`] if the command is too long. A
-    /// failure on the other host is part of the outcome.
+    /// [`ErrorKind::NotFound`] if there is no connection to the host, [`ErrorKind::Unavailable`] if the connection ends
+    /// before the outcome arrives, [`ErrorKind::Invalid`] if the command is too long. A failure on the other host is
+    /// part of the outcome.
     pub async fn order(&self, name: &str, command: &RemoteCommand) -> Result<CommandOutcome> {
         let link = self.host.link_to(name).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "this host is not connected to it")

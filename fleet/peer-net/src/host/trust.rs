@@ -245,13 +245,14 @@ impl Host {
 }
 
 impl crate::Swarm {
-    /// Applies a trust list that the authority signed (revoked hosts, and a gossip key) on this host, and
-    /// sends it to the connected hosts that understand it (version 2 of the connection format), which pass it
-    /// on. Returns the names of the connected hosts that it is sent to.
+    /// Applies a trust list that the authority signed (revoked hosts, and a gossip key) on this host, and sends it to
+    /// the connected hosts that understand it (version 2 of the connection format), which pass it on. Returns the names
+    /// of the connected hosts that it is sent to.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if the authority has not signed the list, [`ErrorKind::Conflict`] if this host
-    /// has a list with a higher number, or a different one with the same number.
+    /// [`ErrorKind::Corrupt`] if the authority has not signed the list, [`ErrorKind::Unsupported`] if the list is of
+    /// another version, [`ErrorKind::Conflict`] if this host has a list with a higher number, or a different one with
+    /// the same number.
     pub fn publish_trust(&self, list: &[u8]) -> Result<Vec<String>> {
         self.host.on_trust_list(None, list)?;
         let links = self.host.links();

@@ -27,8 +27,8 @@ pub struct Gssd {
     pub borrower: Option<VssdId>,
 }
 
-/// The units in which flash is lent (BlockFlex paper, section 4.3.2). Amounts are rounded down to whole
-/// units, and no gSSD is made that is smaller than one unit.
+/// The units in which flash is lent (BlockFlex paper, section 4.3.2). Amounts are rounded down to whole units, and no
+/// gSSD that is smaller than one unit gets into the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grain {
     /// Number of channels in a unit.

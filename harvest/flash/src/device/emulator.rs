@@ -3,15 +3,15 @@
 //! The emulator takes no time: the [scheduler](crate::scheduler) models the duration of operations. Its state:
 //! * *rules*: pages of a block are programmed in ascending order, each once between two erasures;
 //! * *bad blocks*: a share of all blocks, drawn from a seed, and each block on which a program or an erasure failed. A
-//!   failed program leaves the first half of its pages, a failed erasure leaves the data;
+//!   failed program leaves the first half of its pages (rounded down), a failed erasure leaves the data;
 //! * *unreadable pages*: single ones, until their block is erased; or all pages ([`Emulator::unplug`]). An erasure may
 //!   also fail for a passing reason;
 //! * *power*: pages programmed since the last flush are volatile. After a [loss](Emulator::lose_power) each such page
 //!   is there, is gone, or is torn at a sector; flushed pages are there. Power can be cut in the middle of the n-th
 //!   operation that changes something ([`Emulator::cut_power_after`]): that operation is then done in part.
 //!
-//! A page that was lost or torn still counts as programmed: after a loss a block has to be erased before it is
-//! programmed.
+//! A page that was lost or torn still counts as programmed: its block has to be erased before the page is programmed
+//! again.
 
 use super::{Flash, FlashBlock, FlashError, Geometry, failed, outside, whole_pages, within};
 use headstart_block::random::Random;
@@ -213,7 +213,9 @@ impl Emulator {
         Self::of(self.geometry, blocks, self.file.clone(), self.faults, random)
     }
 
-    /// Returns a copy of this flash with the same content, for tests that try several continuations.
+    /// Returns a copy of this flash with the same content, for tests that try several continuations. The copy is in
+    /// memory: of flash in a file ([`Self::in_file`]) the content is not copied. Faults that were requested for later
+    /// operations are not copied either, and the copy has power.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn copied(&self) -> Self {

@@ -65,13 +65,14 @@ pub struct FileFlash {
 }
 
 impl FileFlash {
-    /// Makes flash of the file or block device at `path`. A file is created if it is missing, and is sparse;
-    /// a device must not be mounted. **All its data is erased.** `table` is the path of the file for wear and bad
-    /// blocks. For flash in a file the usual path is that of [`table_beside`](Self::table_beside).
+    /// Makes flash of the file or block device at `path`. A file is created if it is missing, and is sparse; a device
+    /// must not be mounted. **All its data is erased.** `table` is the path of the file for wear and bad blocks. For
+    /// flash in a file the usual path is that of [`table_beside`](Self::table_beside).
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if the file or device is in use, [`ErrorKind::Invalid`] if a device is too small,
-    /// errors of the operating system.
+    /// [`ErrorKind::Conflict`] if the file or device is in use, [`ErrorKind::Invalid`] if a device is too small or the
+    /// layout is impossible, [`ErrorKind::Denied`] if the file belongs to neither root nor this user, errors of the
+    /// operating system.
     pub fn create(path: &Path, table: &Path, geometry: Geometry) -> Result<Self, Error> {
         Self::create_after(path, table, geometry, |_| Ok(()))
     }
@@ -128,8 +129,9 @@ impl FileFlash {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if the flash or its table is missing, [`ErrorKind::Conflict`] if the flash is in use,
-    /// [`ErrorKind::Corrupt`] if the table is damaged, [`ErrorKind::Unsupported`] if the table is of a later
-    /// version, errors of the operating system.
+    /// [`ErrorKind::Corrupt`] if the table is damaged, [`ErrorKind::Unsupported`] if the table is of another version,
+    /// [`ErrorKind::Invalid`] if the flash is smaller than the table says, [`ErrorKind::Denied`] if the flash belongs
+    /// to neither root nor this user, errors of the operating system.
     pub fn open(path: &Path, table: &Path) -> Result<Self, Error> {
         let bytes = std::fs::read(table);
         let bytes = bytes.map_err(|error| Error::io("cannot be read", error).about(table.display()))?;

@@ -9,12 +9,13 @@ use std::process::{Command, Output, Stdio};
 /// hold the locks of all files that were open here.
 static FORKS: RwLock<()> = RwLock::new(());
 
-/// Runs a program and returns its output. While the child process may still hold locks of files that are open in
-/// this process, no other test opens flash ([`between_forks`]): the kernel closes these files in the child only
-/// when the child executes the program, which may be after `spawn` has returned.
+/// Runs a program without input, and returns its output and exit status; the status is 127 if there is no such program.
+/// While the child process may still hold locks of files that are open in this process, no other test opens flash
+/// ([`between_forks`]): the kernel closes these files in the child only when the child executes the program, which may
+/// be after `spawn` has returned.
 ///
 /// # Errors
-/// The program cannot be started or waited for.
+/// The shell that executes the program cannot be started, or cannot be waited for.
 pub fn output_of(program: &str, args: &[&OsStr]) -> std::io::Result<Output> {
     let child = {
         let _alone = FORKS.write();

@@ -57,10 +57,11 @@ impl Geometry {
         (total <= u64::from(u32::MAX)).then_some(flash)
     }
 
-    /// Checks that no field is 0, and that sizes and block numbers fit their types.
+    /// Checks that no field is 0, that pages and their number are within the fields' ranges, and that the size of a
+    /// block and the number of all blocks fit 32 bits.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] if a field is 0 or out of range.
+    /// [`headstart_block::ErrorKind::Invalid`] if one of these does not hold.
     pub fn check(&self) -> Result<(), Error> {
         let channel = u64::from(self.dies) * u64::from(self.planes);
         let total =

@@ -1,16 +1,17 @@
 //! The duration of operations on one channel: a bus, dies, and one erasure at a time.
 //!
-//! The model is that of BlockFlex's SSD (section 4.6), by an engineer's estimate:
+//! The model is that of BlockFlex's SSD (section 4.6). Durations that the paper does not give are estimates:
 //! * a *read* senses a page in its die (70 us), then moves the requested bytes over the bus. The die is held until the
 //!   last byte has left its register;
 //! * a *program* moves a page over the bus, then programs it (700 us): four dies in turn keep the bus busy;
-//! * an *erasure* holds its die (4.2 ms) and leaves the bus free. A channel erases one block at a time: 68 s for the
-//!   16,384 blocks of 64 GiB, and 17 and 34 s for a quarter and half of them (section 5.6);
+//! * an *erasure* holds its die (4.2 ms) and leaves the bus free. A channel erases one block at a time. A channel of 64
+//!   GiB has 16,384 blocks: erasing all of them takes 68 s, half of them 34 s, a quarter 17 s (section 5.6);
 //! * the *bus* carries one transfer at a time, at 70 MB/s: 234 us for a page of 16 KiB.
 //!
-//! Erasures may be suspended if that is switched on (off by default, as in the paper). Then an operation does not wait
-//! for the end of an erasure in its die: the erasure pauses for the operation, and ends later by the duration of the
-//! pause ("Reducing SSD Read Latency via NAND Flash Program and Erase Suspension", FAST 2012).
+//! Erasures may be suspended if [`Speeds::suspend`] is set (it is not by default, as in the paper). Then a read or
+//! program does not wait for the end of an erasure in its die: the erasure pauses for the operation, and ends later by
+//! the duration of the pause ("Reducing SSD Read Latency via NAND Flash Program and Erase Suspension", FAST 2012). One
+//! erasure is suspended at most 32 times; further operations in its die wait for its end.
 
 use super::Geometry;
 use std::ops::Range;

@@ -121,9 +121,9 @@ impl Journal {
         Ok(Self::over(path, new.written.clone(), room, len))
     }
 
-    /// Opens a journal, calls `each` with its records in order, and cuts off an incomplete end. A journal of
-    /// an earlier version is replaced by one of this version. The mark that the journal was closed is
-    /// removed, durably.
+    /// Opens a journal, and calls `each` with its records in order. Damage for which the journal has a copy is put
+    /// right, and an incomplete end is cut off. A journal of an earlier version is replaced by one of this version. The
+    /// mark that the journal was closed is removed, durably. Returns the journal, and its end as it was found.
     ///
     /// # Errors
     /// As [`replay`]; the file cannot be opened or repaired.
@@ -271,7 +271,9 @@ impl Journal {
         self.check(&state)
     }
 
-    /// Makes all records durable, and marks the journal as closed properly. Records may still be appended.
+    /// Makes all records durable, and marks the journal as closed properly. Records may still be appended. Without an
+    /// error the mark is left out if the journal has no records, if another thread appends or syncs meanwhile, or if
+    /// the file system is full.
     ///
     /// # Errors
     /// As [`Journal::sync`].
@@ -327,7 +329,8 @@ impl Journal {
 
     /// Checks that the file system has room for `bytes` bytes to append, with `others` bytes left for other callers,
     /// and allocates room ahead if there is less. After the file system has refused room once, this asks for no more
-    /// until [`Journal::look_for_room`] has been called.
+    /// until [`Journal::look_for_room`] has been called. On a file system that allocates no room ahead, the check fails
+    /// only after a write was refused.
     ///
     /// # Errors
     /// NoSpace if the file system is full; an earlier write to the journal failed.
@@ -378,8 +381,9 @@ impl Journal {
             )
     }
 
-    /// Returns `true` if the file has grown so much that it should be rewritten: since it was last made or
-    /// rewritten it has grown to at least twice its size, and by at least 1 MiB.
+    /// Returns `true` if the file has grown so much that it should be rewritten: since it was last made or rewritten it
+    /// has grown to at least twice its size, and by at least 1 MiB. A journal that was opened and not rewritten since
+    /// is compared with an empty one.
     #[must_use]
     pub fn has_grown(&self) -> bool {
         let state = self.lock();

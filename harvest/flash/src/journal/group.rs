@@ -44,8 +44,8 @@ pub(super) fn long(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|eight| eight.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// Returns the first [`FRONT`] bytes of a new journal's file: the header, and no marks. `generation` is the
-/// number of journals that this one has replaced, one after the other; 0 for the first.
+/// Returns the first [`FRONT`] bytes of a new journal's file: the header, and no marks. `generation` is 1 for a new
+/// journal, and one more with each rewriting.
 #[must_use]
 pub fn front(generation: u64) -> Vec<u8> {
     let mut identity = MAGIC.to_vec();
@@ -119,8 +119,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Returns the position before the first group of a journal of this generation (the number of journals
-    /// replaced so far).
+    /// Returns the position before the first group of a journal of this generation (1 for a new journal, one more with
+    /// each rewriting).
     #[must_use]
     pub fn begin(generation: u64) -> Self {
         Self { next: 1, sum: sum(&[&generation.to_le_bytes()]) }

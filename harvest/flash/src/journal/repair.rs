@@ -20,7 +20,7 @@ pub enum JournalFault {
         /// The offset of the group in the file, in bytes.
         at: u64,
     },
-    /// One bit is wrong. The checksum tells which one, and it is corrected.
+    /// One bit is wrong. The checksum tells which one, and the bit is corrected.
     Bit {
         /// The offset in the file of the byte with the wrong bit.
         at: u64,
@@ -50,7 +50,8 @@ pub struct Examined {
     pub faults: Vec<JournalFault>,
     /// The records up to the first damage that cannot be repaired; all records if there is none.
     pub records: Vec<JournalRecord>,
-    /// The bytes of the journal after all possible repairs. Damage that cannot be repaired is still in them.
+    /// The bytes of the journal after all possible repairs. Damage that cannot be repaired is still in them. A journal
+    /// of version 2 is not changed at all.
     pub mended: Vec<u8>,
 }
 
@@ -65,7 +66,8 @@ impl Examined {
 /// Finds the faults of a journal in its bytes, and repairs what can be repaired in a copy.
 ///
 /// # Errors
-/// The bytes are no journal, or are of an unknown version.
+/// The bytes are no journal, or are of an unknown version; a record is of a kind that this version does not know; both
+/// copies of the header are damaged.
 pub fn examine(bytes: &[u8]) -> Result<Examined> {
     if old::is_old(bytes) {
         return examine_old(bytes);

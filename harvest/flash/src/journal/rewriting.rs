@@ -56,14 +56,14 @@ impl<'a> Rewriting<'a> {
         new.write(record).map_err(|error| error.about(journal.path.display()))
     }
 
-    /// Adds the records that were appended to the old journal since the rewriting began, and replaces the old
-    /// file by the new one. Calls `before` as [`Journal::sync_after`] does: the set of these records is
-    /// fixed, and they are not written yet. All records are durable when this returns; other threads' syncs
-    /// wait for it.
+    /// Adds the records that were appended to the old journal since the rewriting began, and replaces the old file by
+    /// the new one. Calls `before` as [`Journal::sync_after`] does: the set of these records is fixed, and they are not
+    /// written yet. All records are durable when this returns; other threads' syncs wait for it.
     ///
     /// # Errors
-    /// The new file cannot be written: the old one stays in use. After an error of `before`, or if it is
-    /// unknown which of the files would be found after a crash, the journal accepts no more records.
+    /// The new file cannot be written, or there is no room to allocate ahead for it: the old one stays in use. After an
+    /// error of `before`, or if it is unknown which of the files would be found after a crash, the journal accepts no
+    /// more records.
     pub fn finish(mut self, before: impl FnOnce() -> Result<()>) -> Result<()> {
         let Tail(journal) = self.tail;
         // The bulk of it while the other is used.

@@ -2,12 +2,12 @@
 //!
 //! To delete a vSSD frees space, but first the journal must record the deletion. So some room is always taken ahead:
 //! `fallocate` beyond the end of the file, which makes the file no longer, and changes nothing for readers. A caller
-//! that is about to take flash must check first ([`Journal::check_room`](super::Journal::check_room)). It is refused
-//! while less than [`RESERVE`] is left and the file system gives no more. Work that moves or trims data may use up
-//! half of the reserve. The rest is for records that give flash back, which need no check.
+//! that is about to take flash must check first ([`Journal::check_room`](super::Journal::check_room)). The caller is
+//! refused while less than [`RESERVE`] is left and the file system gives no more. Work that moves or trims data may use
+//! up half of the reserve. The rest is for records that give flash back, which need no check.
 //!
 //! The file system can refuse a write all the same: some give no room ahead (such as NFS 3), and a reserve can be used
-//! up. That does no harm: its bytes stay in memory, and are written again from the same offset.
+//! up. That does no harm: the bytes of the refused write stay in memory, and are written again from the same offset.
 
 #[cfg(any(test, feature = "testing"))]
 use headstart_block::to_usize;

@@ -96,7 +96,8 @@ impl ChannelSchedulers {
         }
     }
 
-    /// Returns the time at which [`Self::advance`] is due; `None` while no operation waits or is under way.
+    /// Returns the time at which [`Self::advance`] is due; `None` if no operation waits and, on emulated flash, none is
+    /// under way.
     #[must_use]
     pub fn next(&self) -> Option<Duration> {
         self.first().map(|(at, _)| at)

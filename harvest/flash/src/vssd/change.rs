@@ -1,8 +1,8 @@
 //! The records of a vSSD for the journal, and its recovery from them.
 //!
-//! A journal is a snapshot and the changes after it, in the order of their numbers. [`Vssd::restore`] (or
-//! [`Vssd::new`]), then [`Vssd::apply`] for each change, then [`Vssd::recovered`]. Pages that were programmed and not
-//! recorded are lost, and erased before their block is used again.
+//! A journal is a snapshot and the changes after it, in the order of their numbers. To recover a vSSD, a driver calls
+//! [`Vssd::restore`] (or [`Vssd::new`]), then [`Vssd::apply`] for each change, then [`Vssd::recovered`]. Pages that
+//! were programmed and not recorded are lost, and erased before their block is used again.
 
 use super::map::{Entry, Patch, Spot};
 use super::open::Open;

@@ -1,8 +1,8 @@
 //! Pages that were lost: their slot had to go with its content, or the flash cannot read them any more.
 //!
-//! The first is the deal of an evictable disk, the second happens to any. A read of such a page returns an error,
-//! rather than zeros or, worse, bytes of the flash's next holder; writing it whole, or trimming it, makes it a page
-//! like any other.
+//! Only a disk that borrows flash can meet the first; the second can happen to any disk. A read of such a page returns
+//! an error, rather than zeros or, worse, bytes of the flash's next holder; writing it whole, or trimming it, makes it
+//! a page like any other.
 
 use super::Vssd;
 use super::change::{Change, ChangeKind};
@@ -181,7 +181,8 @@ impl Vssd {
     }
 
     /// Answers [`CollectStep::Copy`](super::CollectStep::Copy): the page to copy can never be read again and is lost.
-    /// Returns the change to write to the journal, or `None` if the page was written or trimmed meanwhile.
+    /// Returns the change to write to the journal, or `None` if the page was written, trimmed or moved meanwhile: then
+    /// it is not lost.
     pub fn lose(&mut self, placement: Placement) -> Option<Change> {
         let (page, from) = (placement.page, placement.from);
         let (block, at) = self.stripe.locate(page);

@@ -85,9 +85,10 @@ impl Vssd {
         self.open.flights.range(first..placement.spot).next().is_none()
     }
 
-    /// Maps the disk's page to the page of flash that was programmed. Returns the change to write to the
-    /// journal. `None` if nothing is mapped: the page is beyond the present size of the disk, or the placement is a
-    /// collector's copy of a page that was written, trimmed or moved meanwhile.
+    /// Maps the disk's page to the page of flash that was programmed. Returns the change to write to the journal.
+    /// `None` if nothing is mapped. Either the page is beyond the present size of the disk, or the placement was for a
+    /// copy by the collector that is of no use: the disk's page was written, trimmed or moved meanwhile, or the copy is
+    /// in a slot that is being given up.
     #[expect(clippy::needless_pass_by_value, reason = "it is given up: nobody answers it twice")]
     pub fn commit(&mut self, placement: Placement) -> Option<Change> {
         let Placement { page, spot, from, .. } = placement;

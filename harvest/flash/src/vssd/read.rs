@@ -27,8 +27,8 @@ pub struct Pieces<'a> {
 
 impl Vssd {
     /// Looks up the `length` bytes of the disk from `offset` on. The caller must [pin](super::Pins) each flash block
-    /// before it releases the lock that protects this vSSD; otherwise the block may be erased before it is read.
-    /// Lost pages appear as zeros here: [`Vssd::is_lost`] tells them.
+    /// before it releases the lock that protects this vSSD; otherwise the block may be erased before it is read. Lost
+    /// pages appear as zeros here: [`Vssd::is_lost`] tells whether a page is lost.
     ///
     /// # Errors
     /// Invalid if a byte is beyond the disk.

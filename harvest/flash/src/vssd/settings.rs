@@ -28,12 +28,12 @@ pub struct VssdSettings {
     /// Number of consecutive pages that are stored in one logical block before the next logical block takes
     /// over. Divides the number of pages in a block.
     pub unit: u32,
-    /// Number of logical blocks that consecutive units are spread over; 0 for an automatic choice: see
+    /// Number of logical blocks that consecutive units are spread over, at most 4,096; 0 for an automatic choice: see
     /// [`VssdSettings::width`].
     pub interleave: u32,
-    /// Number of pages that may be mapped one by one, outside of their logical block's flash block. If there are
-    /// more, an idle vSSD copies logical blocks together again ("folds"). Each such page takes 8 to 16 bytes of
-    /// memory, and 4 more for its log block.
+    /// Number of pages that may be mapped one by one, outside of their logical block's flash block. If there are more,
+    /// an idle vSSD copies logical blocks together again ("folds"). Each such page takes some 34 bytes of memory where
+    /// few pages of a logical block are mapped in this way, and 12 to 20 bytes where many are.
     pub overlay_limit: u64,
     /// `true` if the size may exceed the capacity of the blocks, because a harvest VM's blocks come and go. A
     /// write can then fail for lack of space.
@@ -58,7 +58,7 @@ impl VssdSettings {
     }
 
     /// Returns the largest size, in bytes, for which `blocks` flash blocks are enough: the inverse of
-    /// [`Self::blocks_needed`].
+    /// [`Self::blocks_needed`]. 0 if they are enough for no size.
     #[must_use]
     pub fn size_of_blocks(&self, blocks: u64) -> u64 {
         let block = u64::from(self.geometry.block_size());

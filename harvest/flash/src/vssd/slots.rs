@@ -38,12 +38,12 @@ pub struct Leaving {
 }
 
 impl Vssd {
-    /// Adds borrowed blocks as slot `slot` (from 1 on). The blocks are erased; each comes with its number of
-    /// erasures. From now on writes are striped over their channels as well. Returns the change to write to
-    /// the journal.
+    /// Adds borrowed blocks as slot `slot` (from 1 on). The blocks are erased; each comes with its number of erasures.
+    /// From now on writes are striped over their channels as well. Returns the change to write to the journal.
     ///
     /// # Errors
-    /// Invalid if the slot is in use, or if the vSSD has one of the blocks already.
+    /// Invalid if the slot is in use; if `blocks` is empty, too long for a slot, or has a block twice; or if the vSSD
+    /// has one of the blocks already, or the flash does not have it.
     pub fn add_slot(&mut self, slot: u8, blocks: &[(FlashBlock, u32)]) -> Result<Change> {
         self.space.add(slot, blocks)?;
         let blocks = blocks.iter().map(|&(block, _)| block).collect();
@@ -95,9 +95,9 @@ impl Vssd {
 
     /// Sets the present duration of a program on each channel, by which channels are compared: `time` returns it for
     /// the number of a channel. A channel on which a program takes a quarter longer than on the fastest one is *slow*,
-    /// because other VMs use it. A long transfer takes as long as on the slowest channel that it is spread over, so
-    /// slow channels get only the pages for which there is no room elsewhere. A driver whose channels are shared should
-    /// call this often.
+    /// because other VMs use it. It is slow until a program takes less than a twentieth longer. A long transfer takes
+    /// as long as on the slowest channel that it is spread over, so slow channels get only the pages for which there is
+    /// no room elsewhere. A driver whose channels are shared should call this often.
     pub fn set_program_times(&mut self, time: impl Fn(u16) -> Duration) {
         self.space.set_program_times(time);
     }
@@ -124,10 +124,10 @@ impl Vssd {
         drained
     }
 
-    /// Returns `true` if a slot that is being drained, or its blocks on one `channel`, store no page that is needed
-    /// now or would be needed after a crash, and none of these blocks is being erased. A reader that looked a page up
-    /// earlier may still be reading it. `false` if the slot is not being drained or does not exist. The call takes
-    /// time in proportion to the number of these blocks.
+    /// Returns `true` if a slot that is being drained, or its blocks on one `channel`, store no page that is needed now
+    /// or would be needed after a crash, and none of these blocks is being erased or is lent. A reader that looked a
+    /// page up earlier may still be reading it. `false` if the slot is not being drained or does not exist. The call
+    /// takes time in proportion to the number of these blocks.
     #[must_use]
     pub fn drained(&self, slot: u8, channel: Option<u16>) -> bool {
         let pools = self.space.pools_of(slot, channel);

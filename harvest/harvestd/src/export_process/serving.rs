@@ -20,14 +20,15 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The exit status of a process whose daemon is gone.
 const STATUS_ALONE: i32 = 1;
 
-/// Runs an export process: serves the vSSD that the daemon names over standard input, until the daemon asks
-/// it to stop or `is_cancelled` returns `true`. If the connection to the daemon breaks, the process ends at
-/// once without answering further requests; clients send these again when a daemon runs again. `pid_file` is
-/// locked as long as the process runs.
+/// Runs an export process: serves the vSSD that the daemon names over standard input, until the daemon asks it to stop
+/// or `is_cancelled` returns `true`. If the connection to the daemon breaks, the process ends at once without answering
+/// further requests; clients send these again when a daemon runs again. `pid_file` is locked as long as the process
+/// runs.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] if the process was not started by a daemon, or if a message is
-/// invalid; [`headstart_block::ErrorKind::Conflict`] if another process has the lock.
+/// [`headstart_block::ErrorKind::Invalid`] if the process was not started by a daemon, or if a message is invalid;
+/// [`headstart_block::ErrorKind::Conflict`] if another process has the lock; errors of the operating system, and of
+/// stopping the servers.
 pub fn run_export_process(pid_file: &Path, is_cancelled: impl Fn() -> bool) -> Result<()> {
     let channel = Channel::inherited()?;
     let mut lock = pid_file::lock(pid_file, "another process serves this vSSD")?;

@@ -162,12 +162,12 @@ const FLASH: &str = "flash";
 const JOURNAL: &str = "journal";
 
 impl FlashPlace {
-    /// Returns the place of the flash of the host in `dir`: the path `flash` if it is given; otherwise
-    /// memory if `emulated` and a `size` is given; otherwise a file in `dir`. `size` is in bytes.
+    /// Returns the place of the flash of the host in `dir`: the path `flash` if it is given; otherwise memory if
+    /// `emulated` and a `size` is given; otherwise a file in `dir`. `size` is in bytes.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if the host in `dir` has its flash in another place, if it has none yet and no `size` is
-    /// given, or if `flash` is neither a file nor a block device.
+    /// given, or if `flash` is neither a file nor a block device; errors of the operating system.
     pub fn of(dir: &Path, flash: Option<&Path>, size: Option<u64>, emulated: bool) -> Result<Self> {
         if flash.is_none() && !emulated && !dir.join(FLASH).exists() {
             let known = dir.join(JOURNAL).exists();

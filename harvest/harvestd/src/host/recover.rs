@@ -76,13 +76,15 @@ pub(crate) struct Parts {
 }
 
 impl Host {
-    /// Opens the host in the directory of the options, or makes a new one. `clock` must count from the same
-    /// zero at every opening, for example the Unix epoch, because the journal stores times.
+    /// Opens the host in the directory of the options, or makes a new one. `clock` must count from the same zero at
+    /// every opening, for example the Unix epoch, because the journal stores times.
     ///
     /// # Errors
     /// Conflict if another process has the host open, if the flash is another host's or of another size, if a new
-    /// directory has other files, or if the flash has data and may not be erased; Invalid if new flash has no size,
-    /// or a size out of range; Corrupt if the journal is damaged; errors of the operating system.
+    /// directory has other files, or if the flash has data and may not be erased; Invalid if new flash has no size, or
+    /// a size out of range; Corrupt if the journal or the table of the flash is damaged, or if the table is missing;
+    /// Unsupported if one of them is of another version; NotFound if the flash is missing; Denied if the directory, or
+    /// a file in it or of the flash, belongs to neither root nor this user; errors of the operating system.
     #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
     pub fn open(options: Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let dir = &options.dir;

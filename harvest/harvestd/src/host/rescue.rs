@@ -85,13 +85,14 @@ impl Examination {
     }
 }
 
-/// Examines the directory of a host that is not running, and changes nothing. `flash` is the path of the
-/// flash; `None` if the flash is in the directory.
+/// Examines the directory of a host that is not running, and changes nothing. `flash` is the path of the flash; `None`
+/// if the flash is in the directory. If no readable record of the journal names the flash, only the journal is
+/// examined.
 ///
 /// # Errors
 /// NotFound if there is no journal; Conflict if a host has the directory open; Unsupported for a journal of a later
-/// version; Invalid for a file that is no journal; Corrupt if the journal's header is damaged, or if no readable record
-/// names the flash; errors of the operating system.
+/// version, or with a record that this version does not know; Invalid for a file that is no journal; Corrupt if the
+/// journal's header is damaged beyond repair; errors of the operating system.
 pub fn check(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
     let _lock = lock_there(dir)?;
     Ok(Found::look(dir, flash)?.examination)

@@ -121,8 +121,8 @@ pub enum Way {
     Independent,
     /// All of the image is on each host before the run.
     Local,
-    /// All of the image is sent to all hosts before their disks are attached, chunk by chunk along a tree.
-    /// Each host forwards a chunk to this number of other hosts as soon as the chunk has arrived.
+    /// All of the image is sent to all hosts before their disks are attached, chunk by chunk along a tree. Each host
+    /// forwards a chunk to this number of other hosts (0 counts as 1) as soon as the chunk has arrived.
     Broadcast(u32),
     /// Hosts fetch from each other and from the store, with the nodes of the product's swarm.
     Swarm(Box<SwarmModel>),
@@ -145,7 +145,7 @@ pub struct SwarmModel {
     /// The hosts that have all of the image before the run.
     pub warm: Warm,
     /// The number of complete copies of the image that are striped over all hosts before the run. With one copy or
-    /// more, nodes do not fetch from the store. 0: no copies.
+    /// more, nodes do not fetch from the store, and requests of disks to the store fail after 15 seconds. 0: no copies.
     pub pinned: u32,
     /// The recent requests that each root remembers from an earlier run, by host: see
     /// [`FleetOutcome::recent`](super::FleetOutcome::recent). Empty: roots remember nothing.
@@ -177,8 +177,8 @@ pub enum Warm {
     All,
 }
 
-/// The faults that a run injects. Each pair of times is a span that begins at the first and ends just before
-/// the second.
+/// The faults that a run injects. Each pair of times is a span that begins at the first and ends just before the
+/// second. No host is drawn for more than one kind of bad behaviour (`corrupt` to `mutes`).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FleetFaults {
     /// The number of messages between hosts that are lost, in a million messages. Lost adverts (announcements of
@@ -190,7 +190,8 @@ pub struct FleetFaults {
     pub restarts: Vec<Restart>,
     /// Spans in which no message passes between the first half of the hosts and the second.
     pub partitions: Vec<(Nanos, Nanos)>,
-    /// Spans in which the store does not answer.
+    /// Spans in which the store does not answer. A request that reaches the store then is answered after the span if
+    /// the rest of the span is at most 15 seconds; otherwise it fails after 15 seconds.
     pub store_away: Vec<(Nanos, Nanos)>,
     /// The number of hosts, drawn at random, that send wrong bytes.
     pub corrupt: u32,
@@ -222,8 +223,9 @@ pub struct Death {
     pub roots: bool,
 }
 
-/// A restart of the agents of some hosts. Disks go on without an agent meanwhile, and the bytes on the host
-/// stay. The new agent knows nothing of the other hosts; only a root keeps its memory of recent requests.
+/// A restart of the agents of some hosts. Disks go on without an agent meanwhile, and the bytes on the host stay. The
+/// new agent knows nothing of the other hosts; only a root keeps its memory of recent requests. Without a swarm,
+/// nothing happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restart {
     /// Virtual time at which the agents end.

@@ -57,8 +57,8 @@ pub struct HostOutcome {
     /// Bytes of chunks received from peers, on demand or ahead, that no disk read; the last chunk of a blob
     /// counts as a whole one.
     pub unread: u64,
-    /// Bytes of chunks that the node fetched ahead because peers had advertised or pushed them, and that no
-    /// disk read.
+    /// Bytes of chunks that the node fetched ahead because peers had advertised or pushed them, and that no disk read.
+    /// After a restart, only those of the new node count.
     pub unmatched: u64,
     /// Bytes of chunks sent to peers.
     pub sent: u64,
@@ -135,7 +135,8 @@ pub struct FleetSummary {
     pub slowest: f64,
     /// Throughput of the fastest disk, in bytes a second.
     pub fastest: f64,
-    /// Jain's fairness index of the disks' throughputs, 0 to 1: 1 if all are equal, 0 if no disk completed.
+    /// Jain's fairness index of the disks' throughputs, 0 to 1: 1 if all are equal, 0 if no disk is complete. The
+    /// throughput of a disk that is not complete counts as 0.
     pub fairness: f64,
     /// Bytes that the store sent to all hosts together.
     pub store_bytes: u64,

@@ -22,8 +22,9 @@ pub const GIGABYTES: [u32; 3] = [128, 256, 512];
 pub struct Available {
     /// The requested amount in words, such as `128 GB`.
     pub request: String,
-    /// Share of lenders (servers or unsold VMs) that could meet the request, 0 to 1, averaged over all
-    /// moments, for each duration of [`hours`]. In figure 6, empty if the fleet has no unsold VM of the size.
+    /// Share of lenders (servers or unsold VMs) that could meet the request, 0 to 1, for each duration of [`hours`]. In
+    /// figures 4 and 5, it is averaged over all moments. In figure 6, only unsold VMs that became free after the
+    /// beginning count; empty if the fleet has none of the size.
     pub share: Vec<f64>,
 }
 

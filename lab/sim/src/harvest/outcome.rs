@@ -42,7 +42,7 @@ pub struct HarvestOutcome {
     pub averages: (OrderedNumbers, OrderedNumbers),
     /// Utilisation of capacity of those regular VMs or servers that use less than 60% on average.
     pub capacity_low: Utilisation,
-    /// Utilisation of capacity of those regular VMs or servers that leave at least a fifth unused on average.
+    /// Utilisation of capacity of those regular VMs or servers that leave more than 20.1% unused on average.
     pub capacity_fifth: Utilisation,
     /// Utilisation of bandwidth of all regular VMs; zeros for unsold storage.
     pub bandwidth: Utilisation,

@@ -57,8 +57,8 @@ pub struct PerformanceReport {
     pub beside: Vec<beside::Pair>,
 }
 
-/// Runs all measurements. `step` is called before each run; an error that it returns ends the measurements. `seed`
-/// draws all random numbers: the same seed gives the same report.
+/// Runs all measurements. `step` is called before each run; an error that it returns ends the measurements. All random
+/// numbers follow from `seed`: the same seed gives the same report.
 ///
 /// # Errors
 /// The errors of `step`; an error if a vSSD (virtual SSD) has no room, which would be a bug of the simulation.

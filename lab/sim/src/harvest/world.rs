@@ -3,9 +3,9 @@
 //!
 //! Operations that take time on real flash take virtual time here: to erase a gSSD takes 4.2 ms for each block, on all
 //! its channels at the same time; data is moved at 70 MB/s for each channel. In each step, in this order: unsold
-//! storage appears and is sold; harvest VMs leave and come; every home (lender) is sampled and forecast; homes that
-//! will need more than their free storage take lent storage back; finished work is reported to the broker; the use is
-//! counted.
+//! storage appears and is sold; harvest VMs leave; every home (lender) is sampled and forecast; harvest VMs come and
+//! request storage; homes that need more than their free storage take lent storage back; finished work is reported to
+//! the broker; after the history, the use is counted.
 
 use super::ceiling::{Ceiling, Rules};
 use super::course::{STEP, Seconds};

@@ -1,6 +1,6 @@
 //! The model of [`hits`](super::hits), evaluated read by read. It is slower than [`Evaluator`](super::Evaluator), but
-//! lets a policy decide at each read, and returns the wait of each read. The rules are the same; a property test
-//! compares the two.
+//! lets a policy decide at each read, and returns the wait of each counted read. The rules are the same; a property
+//! test compares the two.
 
 use crate::bandwidth::{Bandwidth, RawNanos};
 use crate::block_table::BlockTable;
@@ -16,9 +16,9 @@ pub trait Online {
         Vec::new()
     }
 
-    /// Handles the arrival of a read of `blocks` (their numbers on the disk), after the misses of the read were
-    /// queued. Returns the blocks to preload from now on, which replace all that have not been preloaded yet; `None`
-    /// to go on with those.
+    /// Handles the arrival of a read of `blocks` (their numbers on the disk), after the misses of the read were queued.
+    /// Returns the blocks to preload from now on, which replace all blocks whose preloading has not begun; `None` to go
+    /// on with the earlier ones.
     fn on_read(&mut self, blocks: &[u64]) -> Option<Vec<u64>>;
 }
 

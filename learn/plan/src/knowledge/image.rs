@@ -72,7 +72,8 @@ impl ImageKnowledge {
         self.profile.metadata()
     }
 
-    /// Returns the number of traces left out as outliers so far, by reason.
+    /// Returns the number of traces left out as outliers so far, by reason. Until the groups of the image are final,
+    /// traces with unusually few or many blocks are those that would be left out if the groups were made now.
     #[must_use]
     pub fn dropped(&self) -> Dropped {
         let founding = || {

@@ -8,10 +8,10 @@
 //! read delay the slices that a normal boot needs. So the plan has two parts:
 //!
 //! 1. The slices that a boot is likely to read, by the average first access of their blocks.
-//! 2. Then the blocks without likely slices, with the slices that at least half as many boots read. Rarer slices are
-//!    left to misses. At 5 MB/s this saves 3.4% of the bytes of whole blocks, and normal boots do not wait longer:
-//!    their wait is 0.048 of the wait with whole blocks, instead of 0.053. (For all boots, odd ones included, it is
-//!    0.577 instead of 0.573.)
+//! 2. Then the blocks without likely slices. Of these, only slices are planned that at least half as many boots read as
+//!    a likely slice needs; rarer slices are left to misses. At 5 MB/s this saves 3.4% of the bytes of whole blocks,
+//!    and normal boots do not wait longer: their wait is 0.048 of the wait with whole blocks, instead of 0.053. (For
+//!    all boots, odd ones included, it is 0.577 instead of 0.573.)
 //!
 //! A slice is *likely* if the share of the training boots that read it, less two standard errors, is at least a
 //! quarter. That takes three of three boots, four of five, five of seven, twelve of 25, or 35 of a hundred. (A quarter,
@@ -57,9 +57,9 @@ fn enough(boots: u32, bandwidth: Bandwidth) -> f64 {
     (half + (half * half - (1.0 + spread) * least * least).max(0.0).sqrt()) / (1.0 + spread)
 }
 
-/// Returns the items of a plan for a short delay of a boot: blocks with slices that a further boot is likely
-/// to read, by average first access, then blocks that have only rarer slices. The documentation of the module
-/// defines *likely*.
+/// Returns the items of a plan for a short delay of a boot: blocks with slices that a further boot is likely to read,
+/// by average first access; then blocks that have only rarer slices, with those slices that at least half as many boots
+/// read as a likely slice needs. The documentation of the module defines *likely*.
 #[must_use]
 pub fn items(training: &Training<'_>, aim: &Aim) -> Vec<Item> {
     let (statistics, blocks) = (training.statistics, training.block_table.blocks());

@@ -7,9 +7,9 @@
 
 use crate::similarity::Similarities;
 
-/// Returns the groups of similar traces, each as the ascending indices of its traces; groups are in the order
-/// of their first index. Two traces whose similarity is below `alike` (-1 to 1), or not above 0, have no edge in the
-/// graph.
+/// Returns the groups of similar traces, each as the ascending indices of its traces; groups are in the order of their
+/// first index. Two traces whose similarity is below `alike` (-1 to 1), or not above 0, have no edge in the graph. A
+/// trace without edges is a group of its own.
 #[must_use]
 pub fn communities(similarities: &Similarities, alike: f64) -> Vec<Vec<usize>> {
     let size = similarities.len();

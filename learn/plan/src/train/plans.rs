@@ -68,7 +68,7 @@ impl Plans {
     }
 
     /// Returns the plans for a disk of the image and size `key` with the metadata `metadata`: the image's own plans,
-    /// otherwise those of similar images, otherwise [`ImagePlans::none`].
+    /// otherwise those of the same image on disks of other sizes or of similar images, otherwise [`ImagePlans::none`].
     #[must_use]
     pub fn choose(&self, key: &RecordedImage, metadata: &Metadata) -> Arc<ImagePlans> {
         self.choose_layered(key, metadata, None)
@@ -77,8 +77,9 @@ impl Plans {
     /// Chooses plans like [`Plans::choose`]. If `map` is given, plans can also be made from the layers of the disk.
     ///
     /// The image's own plans are preferred. Plans of layers come next if layers that have plans make up at least half
-    /// of the disk's data: two disks that share a layer have the same bytes at the same offsets, which equal
-    /// metadata cannot promise. Then come similar images, and last the plans of layers that make up less.
+    /// of the disk's data: two disks that share a layer have the same bytes at the same offsets, which equal metadata
+    /// cannot promise. Then come the same image on disks of other sizes and similar images, and last the plans of
+    /// layers that make up less than half.
     #[must_use]
     pub fn choose_layered(
         &self,

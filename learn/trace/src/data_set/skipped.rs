@@ -13,14 +13,14 @@ pub const EXAMPLES_MAX: usize = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SkipReason {
-    /// The file is cut short, or its bytes are damaged.
+    /// The file is cut short, or its bytes are damaged; in a Parquet file also a row that is not a request.
     Damaged,
     /// The file is not a trace that can be read: its numbers have another type or shape, or its version is
     /// newer.
     WrongType,
     /// The file has more bytes or requests than the limits allow.
     TooLarge,
-    /// There is no file for a creation that the table names.
+    /// There is no file for a creation that the table names, or the file was removed after it was listed.
     Missing,
     /// There is a file, but the table of creations does not name it.
     Unlisted,
@@ -28,15 +28,17 @@ pub enum SkipReason {
     BadMetadata,
     /// The table of creations names the trace twice; the first row counts.
     Repeated,
-    /// The operating system cannot read the file.
+    /// The operating system cannot read the file, or the path in the table of creations leads to something other than a
+    /// file.
     Unreadable,
     /// The trace has no requests.
     Empty,
     /// A time is before 1970, or longer after the creation than the limits allow.
     Time,
-    /// A request is neither a read nor a write, its range is impossible, or it is a read of more than 1 GiB.
+    /// A row of a NumPy file is neither a read nor a write, or its range is impossible; or a read of any file is longer
+    /// than 1 GiB.
     NoRequest,
-    /// A request is past the end of the disk.
+    /// A request reaches beyond the end of the disk, or beyond the first PiB.
     PastDisk,
     /// The trace was not skipped: its requests were not in the order of time, and were sorted.
     Unsorted,

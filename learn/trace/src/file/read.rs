@@ -15,8 +15,8 @@ use std::path::Path;
 pub struct ReadLimits {
     /// The maximum size of a file, in bytes.
     pub file_bytes_max: u64,
-    /// The maximum number of records and link samples of a trace together. Each takes up to 48 bytes of
-    /// memory.
+    /// The maximum number of records and link samples of a trace together. Each takes up to 48 bytes of memory in the
+    /// trace, and more while the file is read.
     pub records_max: usize,
 }
 

@@ -24,7 +24,8 @@ const BATCH_ROWS: usize = 1024;
 /// have in `trace`; [`read`](fn@super::read) accepts them only in the order of time.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] if the metadata of the creation take more than 64 KiB.
+/// [`ErrorKind::Invalid`] if the metadata of the creation take more than 64 KiB; [`ErrorKind::Io`] if the Parquet
+/// writer fails.
 pub fn encode(trace: &Trace) -> Result<Vec<u8>> {
     let header = Header { version: VERSION, creation: &trace.creation, dropped: trace.dropped };
     let header = serde_json::to_string(&header)

@@ -42,8 +42,8 @@ pub struct BootCounts {
     pub requests_early: u64,
     /// The number of reads in the first six minutes.
     pub reads: u64,
-    /// The time from the creation of the disk to its first read, in microseconds; `None` if there are no
-    /// reads or the time of the creation is unknown.
+    /// The time from the creation of the disk to its first read, in microseconds; `None` if there are no reads in the
+    /// first six minutes, or the time of the creation is unknown.
     pub grace_us: Option<u64>,
     /// The number of reads that are in more than one block, for each size of block in [`CROSS`].
     pub cross: [u64; CROSS.len()],
@@ -119,8 +119,8 @@ impl BootCounts {
     }
 }
 
-/// Returns the first `max` distinct blocks that a trace reads, by their numbers on the disk, in the order of
-/// first access.
+/// Returns the first `max` distinct blocks that a trace reads, by their numbers on the disk, in the order of first
+/// access. The records must be in the order of time.
 #[must_use]
 pub fn first_blocks(trace: &Trace, max: usize) -> Vec<u64> {
     let reads = trace.records.iter().filter(|record| record.op == Op::Read && !record.range.is_empty());

@@ -29,9 +29,9 @@ pub struct CreationFigures {
     pub images: u64,
     /// The number of distinct families of images; unknown families do not count.
     pub families: u64,
-    /// The number of distinct users.
+    /// The number of distinct users; all disks without a user count as one user's.
     pub users: u64,
-    /// The number of distinct clusters.
+    /// The number of distinct clusters; all disks without a cluster count as one cluster's.
     pub clusters: u64,
     /// The number of creations from each kind of image.
     pub creations_by_kind: ByKind<u64>,
@@ -51,13 +51,13 @@ pub struct CreationFigures {
     /// The number of clusters in which an image is used, for the thousand images with the most creations
     /// (figure 6 of the ThinkAhead paper).
     pub clusters_per_image: Distribution,
-    /// The number of distinct images used in each hour, in five clusters with about the mean number of
-    /// creations (figure 7 of the ThinkAhead paper). The figure covers the seven days in a row with the most
-    /// creations; days begin at noon UTC.
+    /// The number of distinct images used in each hour (figure 7 of the ThinkAhead paper), for the five clusters whose
+    /// numbers of creations are nearest to the mean; fewer if there are fewer clusters. Only creations of the seven
+    /// days in a row with the most creations count; days begin at noon UTC.
     pub images_by_hour: Vec<ClusterHours>,
-    /// The percentage of images that are used again on the next day: of the images from which disks are created on
-    /// either of two days in a row, those from which disks are created on both. The mean over all such pairs of days;
-    /// days begin at noon UTC.
+    /// The number of images from which disks are created on both of two days in a row, as a percentage of the images
+    /// from which disks are created on at least one of the two. This is the mean over all pairs of such days that both
+    /// have creations, 0 without such a pair. Days begin at noon UTC.
     pub next_day_percent: f64,
     /// The number of creations of each of the hundred images that have the most, in descending order (figure
     /// 14 of the ThinkAhead paper).

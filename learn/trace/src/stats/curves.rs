@@ -8,8 +8,8 @@ use serde::Serialize;
 /// Points that a curve has at most.
 const POINTS: usize = 200;
 
-/// A cumulative distribution: pairs of a value and the share (0 to 1) of values that are not greater, both
-/// ascending.
+/// A cumulative distribution: pairs of a value and the share (0 to 1) of values that are not greater, both ascending;
+/// empty without values.
 pub type Curve = Vec<(f64, f64)>;
 
 /// The curves of figures 8, 12, 13, 15, 18, 22 and 23 of the ThinkAhead paper; [`Figures`](super::Figures)
@@ -31,7 +31,7 @@ pub struct Curves {
     pub interval_us: ByKind<Curve>,
     /// Standard deviations between the traces of an image (figure 22 of the ThinkAhead paper), in this order: of the
     /// number of reads of a block, of the mean time of these reads, and of the time of the first read. Each is divided
-    /// by the greatest value in the image, as in [`Deviations`](super::figures::Deviations).
+    /// as in [`Deviations`](super::figures::Deviations).
     pub deviation: [Curve; 3],
     /// Jaccard's index (common blocks divided by all, 0 to 1) of the blocks of two images (figure 23 of the
     /// ThinkAhead paper), in this order: images with the same family but not the same user, with the same

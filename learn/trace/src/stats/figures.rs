@@ -19,8 +19,9 @@ const PAIRS_MAX: usize = 20_000;
 /// The cosine of read counts from which on the ThinkAhead paper considers two traces similar.
 pub const ALIKE: f64 = 0.9;
 
-/// The numbers of figures 2, 8, 12, 13, 15, 18, 20, 22 and 23 of the ThinkAhead paper, and of the disorder in
-/// traces: reordering, loss and outliers.
+/// The numbers of figures 2, 8, 12, 13, 15, 18, 20, 22 and 23 of the ThinkAhead paper, and of the disorder in traces:
+/// reordering, loss and outliers. Traces of one image on disks of different sizes count as traces of different images,
+/// except in [`jaccard`](Self::jaccard).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
     /// The number of traces of each kind of image.
@@ -105,9 +106,9 @@ pub struct UniqueBlocks {
     pub blocks: Vec<u32>,
 }
 
-/// Standard deviations, between the traces of an image, of three metrics of a block. Each value is the mean
-/// over an image's blocks, divided by the greatest value of the metric in that image; the distributions are
-/// over images.
+/// Standard deviations, between the traces of an image, of three metrics of a block. Each value is the mean over those
+/// blocks of an image that at least two traces read. The number of reads is divided by the greatest number in that
+/// image, and both times by the greatest mean time. The distributions are over images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Deviations {
     /// The standard deviation of the number of reads of a block.

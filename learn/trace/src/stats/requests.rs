@@ -87,7 +87,7 @@ impl RequestStats {
     }
 }
 
-/// Returns the median of some numbers, the greater of two middle ones; 0 without numbers.
+/// Returns the median of some numbers; of an even count, the greater of the two in the middle. 0 without numbers.
 #[must_use]
 pub fn median(numbers: impl Iterator<Item = u64>) -> u64 {
     let mut numbers: Vec<_> = numbers.collect();

@@ -4,7 +4,8 @@
 //! A client at the TCP port is unknown, so the port differs from the socket:
 //!
 //! * A request must name this host: an IP address, `localhost`, the host's own name, or a name that the operator gave.
-//!   A page in a browser cannot read answers by a name of its own that it points at this address (DNS rebinding).
+//!   Only a request of HTTP/1.0 may have no `Host` header. A page in a browser cannot read answers by a name of its own
+//!   that it points at this address (DNS rebinding).
 //! * A request's head must arrive within [`HEAD_TIME`], and each connection carries one request.
 //! * At most [`CONNECTIONS_MAX`] connections are open; one more closes the oldest. Connections at the socket are not
 //!   counted.
@@ -56,8 +57,9 @@ pub struct HttpPort {
     pub names: Vec<String>,
 }
 
-/// The running servers of a daemon's HTTP interface: one at a Unix socket and, if configured, one at a TCP
-/// port. Dropping this stops them.
+/// The running servers of a daemon's HTTP interface: one at a Unix socket and, if configured, one at a TCP port.
+/// Dropping this stops them: connections over TCP are closed at once; a connection at the socket is closed as soon as
+/// its request in progress has been answered.
 pub struct Rest {
     tasks: Vec<AbortHandle>,
     /// The value that removes the socket when it is dropped.
@@ -106,10 +108,11 @@ impl Drop for Rest {
 }
 
 /// Serves `looking`, the read-only part of a daemon's interface, over TCP to clients that need not be trusted. A
-/// request's `Host` header must have an IP address, `localhost`, this host's own name or one of `names`; others
-/// are refused. At most 64 connections are open, and one more closes the oldest. Each connection carries one
-/// request, whose head must arrive within 5 s. Digests of blobs are removed from the answers. Runs until the
-/// future is dropped, which closes all connections.
+/// request's `Host` header must have an IP address, `localhost`, this host's own name or one of `names`; others are
+/// refused with status 421. Only a request of HTTP/1.0 may have no such header. At most 64 connections are open, and
+/// one more closes the oldest. Each connection carries one request, whose head must arrive within 5 s. In answers, each
+/// run of 64 or more hexadecimal digits is replaced by `-`, so that no digest of a blob is told; an answer of more than
+/// 64 MiB is replaced by status 500. Runs until the future is dropped, which closes all connections.
 pub async fn serve(listener: TcpListener, looking: Router, names: Vec<String>) {
     let names: Arc<[String]> = names.into_iter().chain(own_name()).collect();
     let check = move |request: Request, next: Next| {

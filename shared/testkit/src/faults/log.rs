@@ -34,7 +34,7 @@ pub struct LoggedRequest {
     /// The time just before the proxy sent the end of the answer. Anything that the client does in reaction
     /// to the answer starts later. `None` while the request is running.
     pub finished: Option<Duration>,
-    /// The HTTP status of the answer; 0 if there was no answer.
+    /// The HTTP status of the answer; 502 if the server could not be asked; 0 if there was no answer.
     pub status: u16,
     /// Bytes of the answer's body that the proxy sent to the client.
     pub sent: u64,

@@ -42,8 +42,8 @@ impl Pair {
 }
 
 /// Runs store and sort, with and without harvesting, for two virtual minutes (two seconds if `length` is short) after a
-/// warm-up. `think` is the mean pause of a thread of the store before each request. `seed` draws the requests of the
-/// store.
+/// warm-up. `think` is the mean pause of a thread of the store before each request. The requests of the store are drawn
+/// with `seed`.
 ///
 /// # Errors
 /// An error if a vSSD (virtual SSD) has no room, which would be a bug of the simulation.
