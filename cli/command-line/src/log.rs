@@ -1,8 +1,8 @@
 //! The log: the messages that all crates write while a command works, printed as lines on standard error.
 //!
 //! The environment variable `HEADSTART_LOG` selects the messages: a level (`error`, `warn`, `info`, `debug`, `trace`,
-//! `off`), or levels by crate (`warn,headstart_store=debug`). If it is not set, the warnings and errors of this
-//! project's crates are printed, and no messages of other libraries.
+//! `off`), or levels by crate (`warn,headstart_store=debug`). If it is not set or is empty, the warnings and errors of
+//! this project's crates are printed, and no messages of other libraries.
 //!
 //! A client or a failing disk can cause a thousand messages a second. So a command that serves limits its warnings and
 //! errors ([`limit`]): each statement in the code that logs them may print a hundred, then one more every three

@@ -2,7 +2,8 @@
 //!
 //! A client or another host can do the same wrong thing a thousand times a second, and all users of the host share the
 //! log. Of each cause, a server therefore logs the first line as a warning, then at most one line a minute, with the
-//! number of lines that were no warnings meanwhile. It logs all other lines at level `debug`.
+//! number of lines that were no warnings meanwhile. It logs all other lines at level `debug`. ([`Complaints`] says what
+//! happens if there are more than 4096 causes.)
 
 use parking_lot::Mutex;
 use std::collections::HashMap;

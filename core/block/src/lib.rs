@@ -1,12 +1,12 @@
 //! The vocabulary of headstart: sizes, ranges, sources of bytes, block devices, errors.
 //!
-//! Every other crate uses these types. The only I/O here is reading files ([`FileSource`]), creating private files,
-//! closing files to other users, opening files in directories of other users, and locking files.
+//! Nearly every other crate uses these types. The only I/O here is on files: reading them ([`FileSource`]), creating
+//! private ones, taking away other users' permissions, handling files in directories of other users, and locking.
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`atomic`] | [`AtomicWord`]: protocols without locks that a model of memory checks |
-//! | [`complaints`] | log lines that clients and other hosts cause: a few are warnings, the rest debug lines |
+//! | [`atomic`] | [`AtomicWord`]: atomic words; tests check protocols without locks on a model of memory |
+//! | [`complaints`] | log lines that clients and other hosts cause: a few are warnings, all others debug lines |
 //! | [`digest`] | the names of blobs |
 //! | [`size`] | sectors, sizes as people write them (`4k`, `40G`) |
 //! | [`number`] | conversions of integers: lossless, asserted, saturating |

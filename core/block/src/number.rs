@@ -10,7 +10,7 @@
 //!   shows a fault of this program, and the thread panics rather than go on with a wrong one.
 //! * The nearest number that fits is as good: [`saturating`], for times, counters and limits.
 //!
-//! None of these conversions allocates.
+//! No conversion that succeeds allocates memory.
 
 /// A primitive integer type, from `u8` to `i128` and the pointer-sized ones; the bound of [`saturating`].
 pub trait Integer: Copy {

@@ -1,4 +1,5 @@
-//! Randomness from a seed: the same seed gives the same numbers, on every machine and in every version.
+//! Randomness from a seed: the same seed gives the same numbers, on every machine and in every version. The exceptions
+//! are [`Random::normal`] and [`Random::exponential`], whose results may differ between systems in the last bit.
 //!
 //! The crate `rand` does not promise that: its `StdRng` and `SmallRng` may use other algorithms in any version. Even
 //! for a generator that is fixed by name (`rand_pcg`), versions have changed the ranges and samples that are drawn from

@@ -23,10 +23,10 @@
 //! are contiguous, and are final once its last group is hashed. So [`TreeBuilder`] keeps only the chaining values of
 //! the groups of the current *region* (1024 groups, 16 MiB of blob). When a region is full, its nodes are written to a
 //! temporary store (the *spool*), and only its chaining value is kept. At the end the few nodes above the regions are
-//! computed and written, in pre-order, between the copied regions. The memory needed is 32 KiB, up to 4 MiB of spool
-//! (which then moves to a file), and 4 bytes for each MiB of blob. A region is sealed only when the group after it
-//! begins, so that the topmost node is never in the spool: the root is computed in another way than chaining values
-//! are.
+//! computed and written, in pre-order, between the copied regions. The memory needed is some 200 KiB, up to 4 MiB of
+//! spool (a longer spool is a file), and about 4 bytes for each MiB of blob. A region is sealed only when the group
+//! after it begins, so that the topmost node is never in the spool: the root is computed in another way than chaining
+//! values are.
 //!
 //! The crate `bao-tree`, whose outboards the tests compare with these, cannot build a tree in that way: it needs the
 //! length before the first byte, and writes the nodes of a pre-order outboard at places all over it. Here the length of

@@ -5,7 +5,8 @@
 //! it.
 //!
 //! Adding such a layer to an image makes a new image: the manifest and its digest differ, but the disk is the same. The
-//! new manifest names the original image ([`OPTIMIZED_FROM`]), so that knowledge about one serves the other.
+//! new manifest names the original image ([`OPTIMIZED_FROM`]; if the source names an original itself, that one), so
+//! that knowledge about one serves the other.
 
 use crate::manifest::{
     ACCELERATION_LAYER, BLOB_DIGEST, BLOB_SIZE, Config, ImageLayer, MAX_MANIFEST_SIZE, Manifest,

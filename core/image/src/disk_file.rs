@@ -1,11 +1,11 @@
 //! Disk images of other formats, opened as block devices to be imported.
 //!
-//! Raw files and devices and flat vmdk are read here, with their holes. qcow2 (backing chains, compressed clusters) is
-//! read through the `imago` library. The formats that the library lacks (vhd, vhdx, sparse vmdk, zstd qcow2) go through
-//! `qemu-img` if it is installed: it converts to a sparse raw file in a scratch directory.
+//! Raw files, block devices and flat vmdk are read here, with their holes. qcow2 (backing chains, compressed clusters)
+//! is read through the `imago` library. The formats that the library lacks (vhd, vhdx, sparse vmdk, zstd qcow2) need
+//! `qemu-img`, which converts them to a sparse raw file in a scratch directory.
 //!
 //! All of these readers return zeros past the end of a file, so a truncated file would become an empty disk. Therefore
-//! headers, tables and places of data are compared with the ends of the files before anything is read.
+//! headers, tables and places of data are compared with the ends of the files before any data is read.
 //!
 //! A disk image may name other files: its backing file, its extents. The author of the image chose those names, so a
 //! hostile image could pull `/etc/shadow`, or another tenant's disk in the same directory, into a tenant's disk. Only

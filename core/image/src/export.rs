@@ -1,8 +1,9 @@
 //! Writing a disk out as a file of another format: sparse raw or qcow2.
 //!
 //! The output has no name until it is whole, so a failed, stopped or killed export leaves nothing, and an older file
-//! stays until the new one is there. An output that is a block device is written in place. Symbolic links of other
-//! users are not followed.
+//! stays until the new one is there. (On file systems that cannot make files without a name, a killed export leaves a
+//! temporary file, which the next export into the same directory removes.) An output that is a block device is written
+//! in place. A symbolic link is followed only if it belongs to root or to this user.
 
 mod output_file;
 mod qcow2;

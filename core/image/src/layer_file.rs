@@ -1,4 +1,5 @@
-//! Single layer files, outside of any store, in a tar archive or ZFile or in neither.
+//! Single layer files, outside of any store. A file may have the wrappers of a layer's blob (a tar archive, a ZFile, or
+//! both) or none.
 
 use crate::blob::{LayerSource, open_layer_source};
 use crate::progress::Progress;

@@ -2,8 +2,8 @@
 //!
 //! An image is a manifest in a store: ordered layers, each a blob named by its SHA-256 and covered by a BLAKE3 hash
 //! tree. This crate joins the two formats below it (ZFile and LSMT, which know nothing of each other) into blobs, keeps
-//! blobs and manifests in OCI layout directories, and turns disks into images and back. It reads the files of
-//! OverlayBD's tools, and they read its files.
+//! blobs and manifests in OCI layout directories, and turns disks into images and back. It reads the images and layers
+//! that OverlayBD's tools make, and these tools read those of this crate.
 //!
 //! The modules that name and hold an image, from the bottom up:
 //!
@@ -16,6 +16,7 @@
 //! | [`store`] | OCI layout directories that writers, readers and prune share |
 //! | [`remote`] | an image in a remote store, for inspection |
 //! | [`store_access`] | an image in any store, for code that may block |
+//! | [`verified_blob`] | a blob that is checked against its hash tree as it is read |
 //! | [`named_image`] | an image with a name that the user gave: that of its export, or of its boots |
 //! | [`image_key`] | the key under which trackers gather the reads of an image's disks |
 //! | `image_blobs` | the common part of local and remote images, for opening and checking |

@@ -1,4 +1,4 @@
-//! [`ManagedStore`]: a directory or an object store, with the operations of its operators on leases and images.
+//! [`ManagedStore`]: a directory or an object store, with the operations for people who run it: on leases and images.
 
 use crate::reference::{Location, Selector};
 use crate::store::{ImageStore, PruneOptions, PruneReport, Removal, seen};

@@ -17,7 +17,7 @@
 //! | manifest | `dev.headstart.version` | the version of headstart that made the image |
 //! | manifest | `dev.headstart.options` | the options: `zstd,frame=32768,crc` |
 //! | manifest | `dev.headstart.virtual-size` | the disk's size in bytes |
-//! | manifest | `dev.headstart.optimized-from` | digest of the manifest of the image that this one lays out again |
+//! | manifest | `dev.headstart.optimized-from` | digest of the original's manifest; see [`OPTIMIZED_FROM`] |
 //!
 //! # Reading
 //!
@@ -80,8 +80,9 @@ pub const INDEX_OFFSET: &str = "dev.headstart.index-offset";
 /// Key of a layer annotation: the length in bytes of the first part of the blob, which holds the data that
 /// boots read, in the order of a preload plan. Only the layer that an optimization wrote has it.
 pub const BOOT_LAYER: &str = "dev.headstart.boot-layer";
-/// Key of a manifest annotation: the digest of the manifest of the image from which this optimized image was
-/// made. Both have the same disk, with its data stored in another order.
+/// Key of a manifest annotation: the digest of the manifest of the image from which this optimized image was made; if
+/// that image was itself optimized, of the image from which that one was made. All have the same disk, with its data
+/// stored in another order.
 pub const OPTIMIZED_FROM: &str = "dev.headstart.optimized-from";
 /// Key of a manifest annotation: the version of headstart that made the image.
 pub const VERSION: &str = "dev.headstart.version";

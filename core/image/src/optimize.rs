@@ -16,6 +16,8 @@
 //!
 //! # The layer
 //!
+//! The new layer, with the default packing (another one may have other frames, or no compression):
+//!
 //! ```text
 //! LSMT:   header | data of the first plan, in its order | data that only others name | (the rest) | table | trailer
 //! ZFile:  header | frames of 32 KiB, one after another ...                                     | index | trailer
@@ -68,7 +70,8 @@ use write::{DataBytes, write_layer};
 /// The form in which an optimization stores the disk in the new image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// The source's layers, and on top of them a layer with a second copy of the data that boots read.
+    /// The source's layers (without its own boot layer, if it has one), and on top of them a layer with a second copy
+    /// of the data that boots read.
     #[default]
     BootLayer,
     /// A single layer with all data; the data that boots read comes first.

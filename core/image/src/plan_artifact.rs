@@ -5,11 +5,13 @@
 //! stores the list is an index under a tag (`headstart_store::referrers`). The content of the artifact is opaque here:
 //! a file of plans for this image alone, as `headstart-plan` writes it.
 //!
-//! | in the artifact's manifest | |
+//! The manifest of the artifact has these fields and annotations:
+//!
+//! | field or annotation | value |
 //! |---|---|
 //! | `artifactType` | [`PLAN`] |
 //! | `subject` | the image's manifest |
-//! | `config` | the empty one |
+//! | `config` | the empty config of OCI, `{}` |
 //! | `layers` | one: the file of plans, of media type [`PLAN`] |
 //! | `dev.headstart.plan.generation` | the number of times that a plan was published: the highest is the newest |
 //! | `dev.headstart.plan.traces` | the number of recorded boots from which the plan was made |

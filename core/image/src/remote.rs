@@ -1,10 +1,11 @@
 //! [`RemoteImage`]: an image in any store, of which only parts are read: its documents, and the heads, ends and indexes
 //! of its layers.
 //!
-//! This type serves to describe and to check an image, not to read its disk: the fetched data stays in memory, in
-//! chunks of 64 KiB, and nothing is stored. [`RemoteImage::warm`] guesses the parts that opening the layers will read,
-//! and fetches them for all layers at once. After the manifest, that takes two steps for any number of layers: first
-//! lengths, then bytes. A wrong guess costs one more request.
+//! This type serves to describe and to check an image, not to read its disk. Fetched data stays in memory, in chunks of
+//! 64 KiB, and nothing is stored; only the data of reads of 1 MiB and more is not kept. [`RemoteImage::warm`] guesses
+//! the parts that opening the layers will read, and fetches the parts of many layers at once. So after the manifest,
+//! opening takes two steps: first the lengths of the blobs are asked for, then these parts. A wrong guess costs one
+//! more request.
 //!
 //! If a layer has a hash tree, its data is checked against the tree.
 

@@ -4,8 +4,8 @@
 //! <store>/oci-layout               says that this is an OCI image layout
 //! <store>/index.json               the images: manifests with their tags
 //! <store>/blobs/sha256/<hex>       blobs by digest: manifests, configs, layers, hash trees
-//! <store>/.headstart/lock          held while the index or the set of blobs changes
-//! <store>/.headstart/staging/<x>/  what one writer has not published yet; its `lease` is held while it lives
+//! <store>/.headstart/lock          locked while the index or the set of blobs changes
+//! <store>/.headstart/staging/<x>/  what one writer has not published yet; a living writer locks `lease` in it
 //! <store>/.headstart/leases/<id>   an image that a disk needs, whatever becomes of its tags
 //! <store>/.headstart/untagged/<hex> an image that lost its last name, and when
 //! ```
@@ -22,8 +22,9 @@
 //! 3. `index.json` is replaced by rename, after the blobs' directory is synced. A crash at any moment leaves
 //!    the old index or the new one, and at worst blobs and staging directories that the next prune removes.
 //! 4. Putting a manifest in the index, deleting blobs and replacing the index are done under the store's lock, which is
-//!    only ever held for short, bounded work. The lock and the leases are `flock`s: the kernel drops them when their
-//!    owner dies, so a dead process never holds a lock.
+//!    only ever held for short, bounded work. This lock and the lock on the file `lease` of a staging directory are
+//!    `flock`s: the kernel drops them when their owner dies, so a dead process never holds a lock. (The leases of
+//!    images are files that stay; [`Standing`](headstart_store::layout::Standing) says which of them count.)
 //!
 //! The blobs of a writer ([`Staging`]) are in its staging directory until it publishes them. A prune never touches the
 //! staging directory of a writer that is alive, so a long import and a prune do not disturb each other. A blob that the
@@ -226,7 +227,7 @@ impl ImageStore {
     /// Opens the file of the blob `digest`. Its content is not checked against the digest.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if the store does not have the blob.
+    /// [`ErrorKind::NotFound`] if the store does not have the blob; other errors of opening its file.
     pub fn open_blob(&self, digest: &Digest) -> Result<FileSource> {
         self.layout.open_blob(digest)
     }

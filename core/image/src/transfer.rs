@@ -12,10 +12,11 @@
 //! # Hash trees in registries
 //!
 //! A manifest names its layers' hash trees only in annotations. The garbage collection of a registry ignores these and
-//! would delete the trees some day. So they get an artifact of their own, whose `subject` is the image and whose layers
-//! are the trees; the registry keeps it as long as the image. (In a registry without referrers, the fallback tag lists
-//! it.) If a tree is lost nevertheless, it can be rebuilt from the whole blob, but until then ranges cannot be checked.
-//! So a tree that the source lacks is reported and counted, but does not stop the copy.
+//! would delete the trees some day. So a copy adds an artifact whose `subject` is the image and whose layers are the
+//! trees; the registry keeps the artifact as long as the image. (In a registry that does not list artifacts itself, an
+//! index under a tag lists the artifact.) If a tree is lost nevertheless, it can be rebuilt from the whole blob, but
+//! until then ranges cannot be checked. So a tree that the source lacks is reported and counted, but does not stop the
+//! copy.
 
 use crate::manifest::{MANIFEST_OCI, Manifest, media_type};
 use crate::plan_artifact::{self, EMPTY_CONFIG};

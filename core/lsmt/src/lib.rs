@@ -1,6 +1,9 @@
 //! Layers in OverlayBD's LSMT format (log-structured merge-tree): segment index, merged view, writable layer, commit,
 //! garbage collection.
 //!
+//! OverlayBD is the reference implementation of the format. "The DADI paper" is the paper that describes it (USENIX ATC
+//! 2020).
+//!
 //! | module | content |
 //! |---|---|
 //! | [`segment`] | 16 bytes that give the place of one run of sectors |

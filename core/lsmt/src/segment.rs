@@ -1,7 +1,7 @@
 //! The segment: 16 bytes that give the place of one run of a disk's sectors in a layer.
 //!
-//! The same two words are the record on disk and the entry in memory (DADI section 3.1, figure 4, with
-//! the field widths that OverlayBD really uses):
+//! The same two words are the record on disk and the entry in memory (section 3.1 and figure 4 of the DADI paper, ATC
+//! 2020, with the field widths that OverlayBD, the reference implementation, really uses):
 //!
 //! ```text
 //! word 0   bits  0..50  offset    first sector on the disk

@@ -1,9 +1,9 @@
 //! The merged view: layers on top of each other, read as one disk.
 //!
-//! The layers' tables are merged once, when the stack is made (DADI section 3.2, algorithm 2). A read is then one
-//! range lookup in the merged index and a read of each segment from the layer that it names; sectors that no segment
-//! covers are zeros (algorithm 3). Segments that are side by side in a layer's file are read with one call. Reading
-//! takes no lock and allocates nothing.
+//! The layers' tables are merged once, when the stack is made (DADI paper, ATC 2020, section 3.2, algorithm 2). A read
+//! is then one range lookup in the merged index, and a read of each segment that is found, from the layer that the
+//! segment names; sectors that no segment covers are zeros (algorithm 3). Up to eight segments that are side by side in
+//! a layer's file are read with one call. The stack itself takes no lock for a read and allocates nothing.
 
 use crate::Segment;
 use crate::index::{Index, MAX_LAYERS, merge};

@@ -1,20 +1,21 @@
 //! The sources of blobs: directories, HTTP, object stores, OCI registries; authentication, retries, limits.
 //!
 //! [`open`] gives a [`Store`] for a [`Location`]: manifests by tag or digest, ranges of blobs, and writing both.
-//! All kinds of stores are read through the same stack of small parts, each of which does one thing:
+//! All kinds of stores are read through the same stack of small parts, each of which does one thing. (Directories need
+//! neither `hedge` nor `http`; for object stores the library `object_store` takes the place of `http`.)
 //!
 //! | from the outside in | function | reason for its place |
 //! |---|---|---|
 //! | `stoppable` | ends calls when the user wants to stop | outermost, so that it ends every wait |
-//! | [`retry`] | tries metadata calls again, with a deadline | each try is a whole new call |
+//! | [`retry`] | tries failed calls again until a deadline; reads mostly pass through | each try is a whole new call |
 //! | `directory`, `web`, `bucket`, `registry` | know addresses and tokens | a second request gets its own address |
 //! | `link` | bounds the requests at once, pauses for a busy store | a waiting read must not hold bytes of the rate |
-//! | [`limit`] | the rate that the process may take | a second request takes bytes of the rate, too |
+//! | [`limit`] | the rate that one or several processes may take | a second request takes bytes of the rate, too |
 //! | `hedge` | sends a slow demand read a second time | measures only the time of the request |
-//! | `http` | time-outs, one request, exactly the bytes asked for | the only part that uses the network |
+//! | `http` | time-outs, one request, exactly the bytes asked for | innermost: it uses the network |
 //!
-//! A read is tried once, except for a blob that is not there (yet). Further tries are the task of the pull engine,
-//! which knows other sources and the reader's deadline.
+//! A read is tried once; only a blob that is not there (yet) is asked for twice more. Further tries are the task of the
+//! pull engine, which knows other sources and the reader's deadline.
 //!
 //! | module | content |
 //! |---|---|

@@ -1,13 +1,14 @@
 //! [`RateLimit`]: the rate that the reads of one process, or of several processes together, may take.
 //!
-//! A limit is a token bucket, which holds the bytes of a quarter of a second. A read takes its bytes before its request
-//! is sent. Pacing the bytes that were received would limit only the average, because bytes that a server has sent
-//! cannot be held back any more.
+//! A limit is a token bucket, which holds at most the bytes of a quarter of a second (but at least 64 KiB). A read
+//! takes its bytes before its request is sent. Pacing the bytes that were received would limit only the average,
+//! because bytes that a server has sent cannot be held back any more.
 //!
-//! * A *background* read waits for its turn among the background reads, then until the bucket has its bytes. It takes
-//!   no bytes while a demand read of the process waits.
-//! * A *demand* read may overdraw the bucket by as much as the bucket holds. So it never waits for bytes that
-//!   background reads took. It waits only if the demand reads alone exceed the rate.
+//! * A *background* read waits for its turn among the background reads. Then it takes its bytes as the bucket has them,
+//!   a full bucket at a time at most. It takes no bytes while a demand read of the process waits.
+//! * A *demand* read waits only while the bucket is overdrawn by more than a full bucket. Background reads never
+//!   overdraw the bucket, so a demand read never waits for bytes that they took. It waits only if the demand reads
+//!   alone exceed the rate.
 //!
 //! A cancelled read does not give its bytes back: the server may have sent them.
 //!

@@ -1,8 +1,9 @@
 //! Trying again: jittered back-off with a deadline.
 //!
 //! `Retrying` wraps a whole store (only `stoppable` is further out), so each new try is a whole new call, which waits
-//! for its turn and takes its tokens again. It retries metadata calls. Reads pass through once, because the pull engine
-//! knows other sources and its reader's deadline.
+//! for its turn and takes its bytes of the rate limit again. Metadata calls and writes are retried if the error is
+//! [`ErrorKind::Unavailable`]. Reads of blobs pass through once (a missing blob is the exception, see below), because
+//! the pull engine knows other sources and its reader's deadline.
 //!
 //! * If a server asks for a pause (`Retry-After`), the next try comes after that pause; if the pause ends after the
 //!   deadline, there is one more try at the deadline. Object stores are an exception, because their library does not
@@ -10,16 +11,17 @@
 //! * No try begins after the deadline. A single try has no time limit as a whole, only the time-outs of each of its
 //!   steps: a long list of tags over a slow link is no failure.
 //! * A fault in a server's configuration ([`is_lasting`](headstart_block::Error::is_lasting): no ranges, a
-//!   certificate of an unknown authority) is tried again for a moment only (`LASTING`): a balancer may have sent
-//!   one request to the wrong server.
-//! * If the caller has the manifest already and only asks for a newer one, all tries together end after a short time
-//!   (`AGAIN_LIMIT`). Then the last refusal that the store sent is returned, if there was one, even if later tries got
-//!   no answer: a store that says "too many requests" and then nothing counts as reached.
-//! * If the store does not have a blob that a manifest names, the read is tried twice more within a second
-//!   (`ABSENT_PAUSES`), because registries and mirrors of several places may show a manifest before its blobs. If the
-//!   blob stays missing, the error is [`ErrorKind::NotFound`], which is not tried again. A missing length or manifest
-//!   is an answer at once: the tag may be mistyped, or the blob yet to be pushed.
-//! * A manifest that does not match its digest ([`ErrorKind::Corrupt`]) is asked for once more.
+//!   certificate of an unknown authority) is tried again for two seconds only: a balancer may have sent one request to
+//!   the wrong server.
+//! * A check of the store has a deadline of three seconds at most.
+//! * If the caller has the manifest already and only asks for a newer one, the deadline is the same, and all tries
+//!   together end after five seconds. If the last try got no answer, the last refusal that the store sent before is
+//!   returned, if there was one: a store that says "too many requests" and then nothing counts as reached.
+//! * If the store does not have a blob that a manifest names, the read is tried twice more within a second (with the
+//!   default pauses), because registries and mirrors of several places may show a manifest before its blobs. If the
+//!   blob stays missing, the error is [`ErrorKind::NotFound`], which is not tried again. (A stream is tried once.) A
+//!   missing length or manifest is an answer at once: the tag may be mistyped, or the blob yet to be pushed.
+//! * A manifest that does not match its digest ([`ErrorKind::Corrupt`]) is asked for once more, with a new deadline.
 
 use crate::counters::{Meter, StoreCounters};
 use crate::layout::Lease;

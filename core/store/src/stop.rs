@@ -1,4 +1,4 @@
-//! [`Stop`]: the user's request to end a command, which ends every wait for a store (`stoppable.rs`).
+//! [`Stop`]: the user's request to end a command. The request ends every wait for a store (`stoppable.rs`).
 
 use std::future::{Future, pending};
 use tokio::sync::watch;

@@ -12,11 +12,14 @@
 //! DIR/DIGEST.SUM.map       its sidecar: the units that are there
 //! ```
 //!
+//! `SUM` stands for the other facts that distinguish blobs here: the length, and the hash tree or, without a tree, the
+//! store.
+//!
 //! # Units
 //!
-//! Presence is tracked in *units* of 16 KiB, the group that a hash tree covers, and not in chunks of 64 KiB
-//! (four of them): a hot slice of 64 KiB is some 30 KB when compressed, so whole chunks would move twice the
-//! bytes. Pages of an outboard are units of 4 KiB. Eviction, pins and access marks go by chunks.
+//! Presence is tracked in *units* of 16 KiB, the group that a hash tree covers, and not in *chunks* of 64 KiB (four
+//! units): a hot slice of 64 KiB is some 30 KB when compressed, so whole chunks would move twice the bytes. An outboard
+//! (the file of a blob's hash tree) has units of 4 KiB, its pages. Eviction, pins and access marks go by chunks.
 //!
 //! # Promises
 //!
@@ -54,7 +57,8 @@
 //! | `cache`, `blob`, `spec` | the items that other crates see; the read path and why it is safe |
 //! | `storage`, `counts` | the directory and its limits, which all blobs share; counts of what was done |
 //! | `insert`, `room` | fetched bytes on their way into a blob; the room that they take |
-//! | `claim`, `pin` | single-flight; chunks that must stay; `claim_table` and `pin_table` have those of this process |
+//! | `claim`, `pin` | the right to fetch a range; chunks that must stay |
+//! | `claim_table`, `pin_table` | the claims and pins of this process |
 //! | `sidecar` | the format, byte by byte, and the parts of it that are trusted |
 //! | `durable` | the units that survive a loss of power; forgetting |
 //! | `earlier` | hash trees that version 0.1.0 cached |

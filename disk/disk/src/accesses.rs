@@ -1,4 +1,5 @@
-//! The first reads of a disk: a log that reads write and the driver of preloading reads.
+//! The first reads of a disk: a log that the disk's reads write. The code that follows plans
+//! ([`preloading`](crate::preloading)) reads the log.
 //!
 //! The guest's reads, hits and misses alike, decide whether a plan is followed, changed or stopped. So each read notes
 //! the slices that it touches, and the log records each slice once, in the order of the first reads. Noting is on the

@@ -18,6 +18,7 @@
 //! | [`pinned`] | manifests of images that the hosts of a swarm keep jointly, for the same purpose |
 //! | [`accesses`] | the log of first reads, which each read updates |
 //! | [`preloading`] | preloads by the plans that are found, and compares them with that log |
+//! | `collecting` | the threads that collect the garbage of a writable layer |
 //! | `hold` | keeps the image from being deleted while a disk needs it |
 //! | [`release`] | removes the leases of a disk whose process is down |
 //! | `known_links` | bandwidths seen before, for the first plan of a disk |

@@ -1,4 +1,5 @@
-//! The copies of images that a process makes, whose reads end before the process's runtime does.
+//! The copies of images that a process makes. Their reads must end before the process's async runtime does;
+//! [`Copies::end`] sees to that.
 
 use headstart_store::{RetrySettings, Stop, StopSender, StoreSettings};
 use std::time::Duration;
@@ -8,8 +9,8 @@ use tokio::time::timeout;
 /// The longest wait for reads of a copy that ended early.
 const LAST_READS: Duration = Duration::from_secs(2);
 
-/// The tracker of the image copies that a process makes. Reads of a copy that was abandoned may go on for a while: the
-/// process must call [`Copies::end`] before it drops its runtime, whose timers these reads use.
+/// All image copies that a process makes, so that they can be ended together. Reads of a copy that was abandoned may go
+/// on for a while: the process must call [`Copies::end`] before it drops its runtime, whose timers these reads use.
 pub struct Copies {
     sender: StopSender,
     stop: Stop,

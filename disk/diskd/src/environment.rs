@@ -9,8 +9,8 @@ use headstart_store::StoreSettings;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// A connector to the swarm of this host, the other hosts that have the same images. A session calls it after it has
-/// opened the cache.
+/// Connects a session to the swarm, which is the other hosts that have the same images. A session calls the connector
+/// after it has opened the cache.
 pub trait SwarmConnector: Sync {
     /// Connects the cache to the swarm, with tasks on `runtime`, and returns the swarm's client for the disks.
     ///

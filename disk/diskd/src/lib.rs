@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`session`] | opening all disks, step by step, and closing them (read this first) |
 //! | [`disk`] | one disk, from the request for it to its release |
-//! | [`settings`] | plain values: the disks, the images that earlier processes of them served, shared settings |
+//! | [`settings`] | plain values: the disks, the images that earlier processes served for them, shared settings |
 //! | [`policy`] | the policy of preloading |
 //! | [`environment`] | the resources that the program provides to a session |
 //! | `keep_base`, [`copies`] | copies of images in writable directories |

@@ -15,7 +15,7 @@ const RECONNECT: u32 = 60;
 const VERSION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A version of QEMU (major, minor), which decides the options of its command line. The default, 10.0, is
-/// used if none is installed.
+/// used if the version of the installed QEMU is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QemuVersion(u32, u32);
 

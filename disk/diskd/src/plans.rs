@@ -1,5 +1,5 @@
-//! The lookup of plans for a disk: all the places where plans can be, and their search while the disk is being
-//! attached.
+//! The lookup of plans for a disk: all the places where plans can be, and the search of these places while the disk is
+//! being attached. The table has the places, and the [`Origin`] of the plans that each may have:
 //!
 //! | place | origin |
 //! |---|---|

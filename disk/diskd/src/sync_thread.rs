@@ -1,4 +1,4 @@
-//! The thread that syncs and trims the cache while disks are served.
+//! The thread that makes the cache durable and keeps its size limit while disks are served.
 
 use headstart_cache::Cache;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! `/dev/nbdN`: the kernel's own NBD client, joined to this program's NBD server on the same host.
 //!
 //! The module is for programs that need a block device (a mount, LVM, a container runtime) on hosts without ublk. The
-//! standard tool `nbd-client` hands a connection to the server's Unix socket to the kernel; this module speaks nothing
-//! of the protocol.
+//! standard tool `nbd-client` connects to the server's Unix socket, and hands the connection to the kernel; this module
+//! speaks nothing of the protocol.
 //!
 //! # Defaults, limits, dangers
 //!

@@ -11,16 +11,19 @@
 //! | [`ublk`] | the kernel, as `/dev/ublkbN` |
 //! | [`kernel_nbd`] | the kernel, as `/dev/nbdN`: its nbd driver joined to the NBD server of this crate |
 //!
+//! The module [`socket`] makes the Unix sockets of these servers.
+//!
 //! # Promises of all servers
 //!
 //! * A read whose bytes are on this host ([`BlockDevice::read_local_at`]) is served by the thread that received it, or
 //!   by another one if the read is much work. It never queues behind a read that waits for remote bytes, which a store
 //!   or another host has to send.
-//! * A write is durable before the flush after it is answered: a server calls [`BlockDevice::flush`] and holds no
-//!   writes back itself.
+//! * A flush is answered only when all writes that were answered before it are durable: a server calls
+//!   [`BlockDevice::flush`], and holds no writes back itself.
 //! * A client that breaks its protocol, vanishes or stalls harms only itself.
 //! * Stopping is bounded: no new work is taken, requests in flight get [`STOP_TIMEOUT`] to finish, the device is
-//!   flushed, and the sockets, files and devices that the server made are gone.
+//!   flushed, and the sockets, files and devices that the server made are removed. (If a program still has a mounted
+//!   file or a device of the kernel open, the kernel may keep it longer; a warning is logged then.)
 
 mod account_names;
 mod blocking_pool;

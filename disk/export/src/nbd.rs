@@ -36,8 +36,8 @@
 //!   others leave free. A new client of an export that has less than its share replaces a client of the export that has
 //!   most, preferably the one that has been idle for longest (`standing`).
 //! * The memory that the requests of all clients hold is bounded (`budget`): a server of 64 clients that receive none
-//!   of their replies stays below 256 MiB. A client that receives nothing of them for [`NbdSettings::send_timeout`] is
-//!   disconnected.
+//!   of their replies stays below 256 MiB. A client that receives nothing of a reply for [`NbdSettings::send_timeout`]
+//!   is disconnected.
 //! * A client is told only the kind of an error. The log has the error itself, with paths and addresses.
 //! * A handshake, TLS included, may take [`NbdSettings::handshake_timeout`] in all.
 

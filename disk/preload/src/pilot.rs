@@ -19,9 +19,8 @@
 //!   slow, pause, or wait for a slow link; but boots of an image read its blocks in much the same order, and the
 //!   third leaves room for those that do not. Order is compared by blocks, not by slices, because a boot reads some of
 //!   a block's planned slices at once and others much later.
-//! * The time at which boots first read that block, or another one that comes later in the plan, has passed: a guest
-//!   is taken to be at most [`FASTER`] times as fast as those that were recorded, unless what it has read says that
-//!   it is faster still.
+//! * Recorded boots had read that block by now, or one that comes later in the plan. For this, the guest is taken to be
+//!   [`FASTER`] times as fast as the recorded ones, or even faster if the blocks that it has read show that.
 //!
 //! Measured on 20 boots of ten images (boots from which no plan was made), a boot reads all due items of its image's
 //! plan, from the first item to the last. Of a plan with a third of blocks that the boot leaves out, it reads 60 to 70%

@@ -1,16 +1,18 @@
-//! The plan switcher, which chooses the plan of an image that a running boot follows (paper, section 5.3).
+//! The plan switcher, which chooses the plan of an image that a running boot follows (ThinkAhead paper, FAST'26,
+//! section 5.3).
 //!
 //! An image has groups of recorded boots that are alike, each with plans for some bandwidths. A boot begins with the
-//! plan of the largest group for the expected bandwidth. Later the boot may be switched to the plan of another group,
-//! or to the same group's plan for another bandwidth. The engine skips those items of the new plan that are local
-//! already.
+//! plan of the largest group for the expected bandwidth, or for the lowest bandwidth if none is expected. Later the
+//! boot may be switched to the plan of another group, or to the same group's plan for another bandwidth. The engine
+//! skips those items of the new plan that are local already.
 //!
 //! *Group*. The blocks that the boot has read so far, in the order of first access, are compared with as many of the
 //! first blocks of each group's centroid (its most typical boot). With `k` blocks read, the `i`-th block of either
 //! order has the weight `k - i`, and a block that is missing in one of the orders has the weight 0 there. So blocks of
-//! a centroid that the boot should have read by now and has not read count against that group; later blocks do not. The
-//! boot is switched to another group, and stays there for at least [`SETTLED`] new blocks, when the correlation (PCC)
-//! with that group's centroid is above [`ALIKE`] and the highest of all, and one of these conditions holds:
+//! a centroid that the boot should have read by now and has not read count against that group; later blocks do not.
+//! Once the boot has read [`SEEN_MIN`] blocks, each new block may switch it to another group. It is switched if the
+//! correlation (Pearson's) with that group's centroid is above [`ALIKE`] and the highest of all, and one of these
+//! conditions holds:
 //!
 //! * For [`STREAK`] new blocks in a row, the correlation is clearly higher than that with the present group's centroid,
 //!   and its distance to 1 is at most half as large.
@@ -19,8 +21,12 @@
 //!   group's centroid. When boots diverge after a long common beginning, the correlations hardly change, but
 //!   these numbers do.
 //!
-//! *Bandwidth*. A group's plan for another bandwidth is taken when the estimated bandwidth has been in that plan's
-//! range for [`DWELL`], at least an eighth beyond the edge of the range. Closer to an edge nothing is switched.
+//! After that, these rules leave the boot in its new group for at least [`SETTLED`] new blocks.
+//!
+//! *Bandwidth*. The range of a plan reaches from its own bandwidth to that of the group's next faster plan. If the
+//! estimated bandwidth has been below the range of the present plan, or above it, for [`DWELL`], and by about an eighth
+//! at least, the plan for the latest estimate is taken. If no bandwidth was expected, the first estimate is used at
+//! once.
 //!
 //! The sums of the correlations are updated with each new block: the first access of a block costs a search among the
 //! centroids' blocks and a few additions for each group, a later access only the search. Memory is bounded: only the
@@ -50,8 +56,8 @@ pub const SEEN_MIN: u32 = 16;
 pub const SETTLED: u32 = 32;
 /// The number of blocks read after which groups are no longer compared.
 pub const SEEN_MAX: u32 = 4096;
-/// The duration for which the estimated bandwidth must stay in another plan's range before that plan is
-/// taken.
+/// The duration for which the estimated bandwidth must stay below, or above, the range of the present plan before
+/// another plan is taken.
 pub const DWELL: Duration = Duration::from_millis(500);
 /// The least difference in correlation that counts.
 const CLEAR: f64 = 0.02;

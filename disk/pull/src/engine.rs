@@ -1,7 +1,8 @@
 //! The engine, which owns all state of one disk's fetching and changes it only when it is given an event.
 //!
-//! This module passes each event on. `reads` decides which bytes a read that missed needs. `fetches` decides when a
-//! request is sent, and handles its end. The other modules decide what is fetched without a read.
+//! This module passes each event on. Its private parts: `reads` finds the bytes that a missed read lacks, and makes
+//! requests for them. `fetches` sends requests, and handles their ends. `background` sends requests that no read waits
+//! for, and `streams` handles the long ones among them.
 //!
 //! # The life of a request
 //!
@@ -24,7 +25,7 @@
 //! * `Arrived`: it is off the link, but not yet verified (its pages of the hash tree may still be on their way). It
 //!   takes no place on the link: otherwise data that waits for its hash-tree pages could keep them from being sent.
 //! * `Waiting`: it failed, and is tried again when its back-off is over, or at once when the store answers again
-//!   after it was down.
+//!   after it was down. (A request whose bytes were wrong does not wait: it is queued again at once.)
 //! * *gone*: its bytes are local, from any source; or it failed for good, or too often.
 //!
 //! # Readers and requests
@@ -40,7 +41,7 @@
 //! * The failure of a background request does not fail the reads that wait for it: they bypass it, as misses. The reads
 //!   fail only if the new requests fail too.
 //! * If a read is abandoned by its client, its requests stay as background work, because their bytes are probably
-//!   wanted again. If there are very many such requests already, those of this read that are not sent are dropped
+//!   wanted again. If 256 background requests are queued already, those of this read that are not sent are dropped
 //!   instead.
 //!
 //! # Priority
@@ -49,15 +50,22 @@
 //! starts a request only if all of this is true:
 //!
 //! * No miss is queued.
+//! * Fewer than [`EngineSettings::depth_max`] background requests are in flight.
 //! * Background fetches are not paused after a failure of the store.
 //! * The bytes of the misses on the link must have left the store by now. (A background request that is sent at the
 //!   same moment as a miss shares the link with the miss, and halves the miss's speed.)
 //! * At most the bandwidth-delay product is on the link, misses included (a quarter more if no read has missed lately);
 //!   or no read waits, and fewer than [`EngineSettings::depth_min`] background requests are in flight.
 //!
-//! The transfer of a background request takes about a round trip, so a miss waits only for the few transfers that were
-//! on the link before it. With [`BackgroundSharing::Strict`] the background starts nothing while any miss is
-//! outstanding. Filling starts a request only when nothing is to be preloaded.
+//! A long preload is *streamed*: its bytes are used as they arrive ([`EngineSettings::stream_min`]). While a stream
+//! makes progress, the last condition differs. Its second part does not count. But blocks in which the guest reads on,
+//! and that the plan does not name, are requested as long as all requests other than streams have at most the
+//! bandwidth-delay product on the link.
+//!
+//! A background request that is not streamed is at most so long that its transfer takes about a round trip (but at
+//! least [`EngineSettings::background_min`]). So a miss waits only for the few transfers that were on the link before
+//! it. With [`BackgroundSharing::Strict`] the background starts nothing while any miss is outstanding. Filling starts a
+//! request only when nothing is to be preloaded.
 //!
 //! # Invariants
 //!
@@ -67,9 +75,9 @@
 //!    requested only in the gaps between two missing ranges: gaps of at most [`EngineSettings::gap`], or longer ones in
 //!    a stream.
 //! 4. A read waits for a request if and only if the request has it among its waiters.
-//! 5. Everything is bounded: reads by a setting, requests of misses by the reads, requests of the background by
-//!    the depth and `UNVERIFIED_MAX`, items passed in one event by `BUDGET` (the rest follows in a tick
-//!    that the engine asks for at once).
+//! 5. Everything is bounded. A setting limits the reads, and the reads limit the requests of misses. At most 64
+//!    requests of the background are unverified or wait for another try, beyond those that may be in flight. One event
+//!    passes at most 256 items of the plan; the rest follows in a tick that the engine asks for at once.
 
 use crate::active::Active;
 use crate::background_fill::BackgroundFill;

@@ -9,10 +9,11 @@
 //! meaning of each. It must report one [`EngineEvent::Tick`] at creation, so that preloading starts in the grace period
 //! before the first read.
 //!
-//! | module | decides on |
+//! | module | content |
 //! |---|---|
-//! | [`engine`] | the states of a fetch, and the events that move it (read this first) |
-//! | `active` | the holder of each byte: single-flight |
+//! | [`engine`] | the states of a request, and the events that change them (read this first) |
+//! | [`event`], [`blob_view`] | the inputs and outputs of the engine, and its view of the disk |
+//! | `active` | the one request that fetches each byte |
 //! | `queue` | strict priority: miss, preload, fill |
 //! | `window` | the parts of a plan that go into one request |
 //! | `preload`, `cursor` | the next part of the [`Plan`], and its progress |

@@ -1,16 +1,19 @@
 //! The settings of a simulation: of the engine, the link, and the guest's behaviour.
 //!
-//! | | the paper's | the real one |
+//! There are two models: that of the ThinkAhead paper ([`Model::paper`]), and the realistic one ([`Model::real`]). The
+//! table compares them:
+//!
+//! | subject | the paper's model | the realistic model |
 //! |---|---|---|
 //! | guest | open loop | closed loop |
 //! | reads | the first [`PAPER_READS`] | all |
-//! | link | one stream: no round trip, constant bandwidth | round trip, latency, depth, a series if measured |
+//! | link | no round trip, constant bandwidth | round trip, latency; bandwidth constant or as measured |
 //! | answers | one after the other | at once, on connections that share the link |
 //! | writes | change nothing (the paper's published simulator, its *artifact*, drops them) | written bytes are local |
-//! | local together | a block | [`UNIT`], the unit that the product's cache verifies |
-//! | a miss brings | its blocks | its own bytes, and the rest of its blocks behind the preloads |
-//! | a preload brings | the block | the slices of its mask |
-//! | beside a miss | nothing starts | as much as the bandwidth-delay product leaves room for |
+//! | smallest part that becomes local | a block | [`UNIT`], the unit that the product's cache verifies |
+//! | a miss brings | its blocks | its own bytes; the rest of its blocks follows ([`MissRest::Block`]) |
+//! | an item of the plan brings | its block | the slices of its mask |
+//! | background requests beside a miss | none starts | as many as the bandwidth-delay product has room for |
 //! | order of preloads | exactly the plan's | the plan's, neighbours in one request |
 //!
 //! In the paper's model each request is for one block. A miss is sent next after the block that is on the link; several

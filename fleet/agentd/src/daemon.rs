@@ -1,10 +1,10 @@
 //! The agent as a whole: its directories, its membership in the swarm, and the sockets at which programs find it.
 //!
 //! ```text
-//! DIR/lock            held while an agent runs there
+//! DIR/lock            locked as long as an agent uses DIR
 //! DIR/agent.sock      the socket at which programs find the agent: HTTP
 //! DIR/swarm.sock      the socket at which disks' processes find the swarm
-//! DIR/disks/          its disks
+//! DIR/disks/          the records of the host's disks
 //! DIR/rate            the rate at which the agent and its disks together may fetch from stores
 //! STATE/pins          the images that hosts are to keep together
 //! STATE/recent        the recent requests to this host, if it is a root
@@ -12,8 +12,8 @@
 //! STATE/trust         the revoked hosts, and the gossip key
 //! ```
 //!
-//! The files in DIR are valid until the host restarts, which also ends the processes of the disks; the files in STATE
-//! are still valid after a restart. DIR and STATE may be the same directory.
+//! The files in DIR describe running processes, so they are of no use after a reboot of the host. The files in STATE
+//! are still valid after a reboot. DIR and STATE may be the same directory.
 //!
 //! The agent takes no part in reads of local bytes, and no disk needs it: it can be killed, started again and replaced
 //! by another release at any time.

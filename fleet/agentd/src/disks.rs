@@ -7,10 +7,12 @@
 //! ```text
 //! DIR/disks/NAME.json    the disk's specification, and the number of restarts of its process
 //! DIR/disks/NAME.pid     the number of the process, which holds a lock on this file as long as it lives
-//! DIR/disks/NAME.images  the disk's images, with their manifests: written by the first process, read by the next.
-//!                        NAME.json records that this file exists; if it is missing then, the disk is not served again
+//! DIR/disks/NAME.images  the disk's images, with their manifests: written by the first process of the disk, read by
+//!                        later ones. NAME.json records that this file was written; if the file is missing afterwards,
+//!                        no further process serves the disk
 //! DIR/disks/NAME.out     the process's output: one line when the disk was ready, one when it had ended in good order
 //! DIR/disks/NAME.log     the process's warnings; a log of more than 1 MiB becomes NAME.log.1 when a process starts
+//! DIR/disks/NAME.space   the space that the disk's writable layers take
 //! ```
 //!
 //! Only the lock shows that the process lives, because process numbers are used again. A process that does not get the
@@ -18,7 +20,7 @@
 //!
 //! A disk is detached only by its agent. If a process ends without being asked to by the agent, another one is started,
 //! after a pause that grows each time, even if the cause was a signal that ends a process in good order. There is one
-//! exception: if the first process of a disk ends before it is ready, attaching fails, and no other process is started.
+//! exception: if a process ends before the disk was ever ready, attaching fails, and no other process is started.
 //!
 //! An upgrade of the program interrupts no I/O: running processes go on with the version that they were started from,
 //! and only processes that start later have the new version. So an older process may talk to a newer agent.

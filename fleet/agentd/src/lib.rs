@@ -1,10 +1,10 @@
-//! The daemon of a host: the agent, which its disks share.
+//! The agent: the daemon of a host, which all disks of the host share.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`client`] | the client by which other programs send the agent requests |
 //! | [`daemon`] | the agent as a whole |
-//! | [`disk_process`] | the code that runs in a disk's process, beside the agent |
+//! | [`disk_process`] | the code that runs in the process of a disk, which is not the agent's own process |
 //! | [`disks`] | the disks of this host, and the processes that serve them |
 //! | [`local`] | the socket between the disks' processes and the agent |
 //! | [`pin_manager`] | the content that this host fetches because of an order or a pin |

@@ -7,10 +7,12 @@
 //! read on other hosts. Bytes that the swarm fetched are stored in the cache, which the agent and the process both have
 //! open, so the answer to a want carries no data: the process looks into the cache.
 //!
-//! A disk never depends on this connection. If there is no agent, if the agent ends, or if it is silent for three
-//! seconds while a want waits, all wants are over and everything comes from the store. Meanwhile the disk's process
-//! tries to reach the agent again, and sends its state once it does. So an agent that restarts has its disks again by
-//! itself.
+//! A disk never depends on this connection. If there is no agent, if the agent ends, or if the agent is silent for
+//! three seconds while a want waits, all wants are over and everything comes from the store. A disk also stops waiting
+//! for an answer that takes five seconds longer than the agent may take
+//! ([`NodeSettings::longest`](headstart_swarm::NodeSettings::longest)). Without a connection, the disk's process tries
+//! to reach the agent again, and sends its state once it does. So an agent that was restarted knows its disks again
+//! without further action.
 //!
 //! | module | content |
 //! |---|---|

@@ -1,16 +1,17 @@
 //! The content that this host fetches because of an order, and not because a disk read it. There are two kinds: *warm*
 //! images, which are fetched before a disk needs them, and *pinned* images, of which several hosts keep a part each.
 //!
-//! The blobs of an order are fetched in parts, one part after another and at low priority. A part comes from other
-//! hosts if they have it, otherwise from the blob's store; so all hosts with the same order together ask the store
-//! once. From then on this host exchanges the blob with other hosts as if one of its disks read it. Warm content can
-//! be evicted like anything else in the cache; pinned content is not evicted.
+//! The blobs of an order are fetched in parts of 1 MiB, several at a time and at low priority. A part comes from other
+//! hosts if they have it, otherwise from the blob's store; so all hosts with the same order together mostly ask the
+//! store once. From the beginning of the order on, this host exchanges the blob with other hosts as if one of its disks
+//! read it. Warm content can be evicted like anything else in the cache; pinned content is not evicted.
 //!
 //! # Orders of other hosts
 //!
-//! Only operators give orders, and an order makes this host fetch only from stores that are permitted here
-//! ([`crate::stores`]). The resources that orders may use are bounded before they are used, and the parts of several
-//! orders take turns: an order of a terabyte does not hold up one of a megabyte.
+//! Of other hosts, only operators may give orders (an operator is a host whose certificate has that role). Such an
+//! order makes this host fetch only from stores that are permitted for other hosts ([`crate::stores`]). An order is
+//! refused if it would exceed the limits for its sender. The parts of several orders take turns: an order of a terabyte
+//! does not hold up one of a megabyte.
 
 use crate::stores::Stores;
 use futures::stream::{self, StreamExt};

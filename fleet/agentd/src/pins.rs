@@ -1,18 +1,18 @@
 //! Images that the hosts of a swarm keep together: each host keeps a part, so that all of an image can be fetched while
 //! its store cannot be reached. This module records the pinned images, and the hosts that keep each of them.
 //!
-//! The operator that pins an image names the hosts that keep the image. These hosts keep the stripes of each blob of
-//! the image, and of the blob's hash tree, in turn, with the requested number of copies. Every host saves the pins that
-//! it received in a file of its directory. The newest pin of an image is in force; a pin without hosts ends an earlier
-//! one. Hosts compare their pins with those of operators from time to time, so that a host that could not be reached
-//! gets the pins that it lacks.
+//! An operator (a host whose certificate has that role) pins an image, and names the hosts that keep it. Each blob of
+//! the image is divided into stripes, groups of consecutive chunks, and the hosts keep the stripes in turn, with the
+//! requested number of copies. The same applies to the blob's hash tree. Every host saves the pins that it received in
+//! a file of its state directory. A pin contains the time at which the operator made it: the newest pin of an image is
+//! in force, and a pin without hosts ends an earlier one. Hosts compare their pins with those of operators from time to
+//! time, so that a host that could not be reached gets the pins that it lacks.
 //!
 //! A pin contains the image's manifest, and with that the roots of the image's hash trees. So pinning an image permits
 //! the hosts that keep the image to read it. Other hosts get the pin once they have proved that they may read the
 //! image.
 //!
-//! A host accepts pins only from operators, whatever the time in the pin, and hosts that are no operators do not pass
-//! pins on.
+//! A host accepts a pin only from an operator, however new the pin is. Hosts that are no operators do not pass pins on.
 
 use headstart_block::{Digest, Error, Result};
 use headstart_daemon::file::{self, Readers};

@@ -2,15 +2,16 @@
 //!
 //! # Stores that other hosts name
 //!
-//! A store is opened with this host's credentials and from this host's place in the network. So another host cannot
-//! make this one fetch from any store. A store that another host names is opened only in one of these cases:
+//! A store is opened with this host's credentials and from this host's place in the network. So another host must not
+//! be able to make this one fetch from just any store. A store that another host names is never a directory of this
+//! host, and is opened only in one of these cases:
 //!
 //! * a disk that is attached to this host has an image from that store;
 //! * an image from that store was pinned at this host;
 //! * the administrator of this host allows the store (`headstart agent --allow-store PREFIX`).
 //!
-//! Even if this host has the store open for its own use, the store is opened a second time for other hosts. With that
-//! second one, a redirect of a web server to another origin is not followed.
+//! Even if this host has the store open for its own use, the store is opened a second time for other hosts. The second
+//! one does not follow a web server's redirect to another origin.
 
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_store::{Location, Store, StorePrefix, StoreSettings};

@@ -1,8 +1,9 @@
-//! Two limits for hosts whose orders are refused. The first limits the log lines about such a host. The second limits
-//! the orders of the host that are refused: beyond that limit, the host's connection is closed.
+//! Two limits for hosts whose orders are refused. A host can send thousands of such orders a second, and choose the
+//! text that a log line would quote.
 //!
-//! A host can send thousands of orders a second that are refused, and choose the text that a log line would quote. So
-//! at most one line a minute is logged as a warning for each cause and host (see [`headstart_block::complaints`]).
+//! The first limit is for log lines ([`PeerComplaints`]): for each cause and host, at most one line a minute is logged
+//! as a warning, and the others at level `debug`. The second limit is for the orders ([`REFUSED_MAX`]): if more orders
+//! of a host are refused in a minute, and none is accepted in between, the connection to the host is closed.
 
 /// Limit of refused orders on one connection: if a host gets more than this many of its orders refused within
 /// a minute, and none accepted in between, the connection is closed. The limit is high because an agent sends

@@ -4,7 +4,7 @@
 //! DIR/ca.pem, DIR/ca.key      the authority's certificate and key; the key stays with the operator that adds hosts
 //! DIR/gossip.key              64 hexadecimal digits, the same on all hosts
 //! DIR/trust                   the revoked hosts, signed; missing before the first revocation (`trust_list`)
-//! DIR/records.json            the revoked keys (`records`)
+//! DIR/records.json            the keys that were revoked (`records`)
 //! DIR/hosts/NAME/             the files of the host NAME, to be copied to that host:
 //!     ca.pem, gossip.key, trust   as above
 //!     host.pem, host.key      the host's certificate, which contains its name, and the host's key; without the key if

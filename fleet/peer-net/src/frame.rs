@@ -1,24 +1,27 @@
 //! The format of connections, byte by byte.
 //!
-//! A connection is a sequence of *frames*: a header of 16 bytes, then a body.
+//! A connection is a sequence of *frames*: a header of 16 bytes, then a body. The header has two fields, `a` and `b`,
+//! whose meaning depends on the frame's kind; they are zero where the table of kinds has nothing. Numbers in the header
+//! are little-endian. Bodies that are values of Rust types are encoded by postcard.
 //!
 //! ```text
-//! 0   1   kind
-//! 1   3   zeros
-//! 4   4   length of the body, little-endian
-//! 8   4   a
-//! 12  4   b
+//! offset  length in bytes  field
+//! 0       1                kind
+//! 1       3                zeros
+//! 4       4                length of the body
+//! 8       4                a
+//! 12      4                b
 //!
 //! kind         a          b       body
 //! 1 hello                         the sender's identity, postcard
 //! 2 message                       a `Message`, postcard
 //! 3 chunk      request    chunk   the bytes of a requested chunk
 //! 4 push       blob       chunk   the bytes of an unrequested chunk
-//! 5 proof      blob               32 bytes: the sender may read the blob that it gives this number
+//! 5 proof      blob               32 bytes, which prove that the sender may read the blob
 //! 6 withdrawn  blob               nothing: the sender does not exchange the blob any more
 //! 7 ping                          nothing
 //! 8 bye                           nothing: the sender leaves the swarm
-//! 9 order      number             an `Order`, postcard: to be fetched ahead of need
+//! 9 order      number             a `RemoteCommand`, postcard: an order to fetch ahead of need, or information
 //! 10 done      number             bytes that the order asked for, and those that could not be fetched: 8 bytes each
 //! 11 report                       the reads of an image's disks, a tracker's `HintReport`, postcard
 //! 12 hints                        the tracker's answer, a `HintAnswer`, postcard
@@ -34,9 +37,9 @@
 //! The version of the format is agreed upon in the TLS handshake, by the name of the application protocol. Version 1
 //! ends with kind 12; kinds from 13 on are sent only if both hosts speak version 2.
 //!
-//! Blobs are named by the sender's numbers, except in answers, which carry the number of the request. All input is
-//! untrusted: lengths are checked before memory is allocated for them, and a body that is too long, too short or
-//! malformed is an offence that ends the connection.
+//! In the table, `blob` stands for the number that the sender of the frame gives the blob. An answer has the number of
+//! its request instead. All input is untrusted: lengths are checked before memory is allocated for them, and a body
+//! that is too long, too short or malformed is an offence that ends the connection.
 
 use crate::credentials::{CERTIFICATE_MAX, NAME_MAX, REQUEST_MAX, TRUST_LIST_MAX};
 use headstart_block::{Error, Result, exact};

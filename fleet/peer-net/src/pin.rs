@@ -1,7 +1,7 @@
 //! Pins, in the form in which hosts send them to each other: each describes an image that hosts keep together.
 //!
-//! A pin contains the image's manifest, and with that the roots of its hash trees: a host that has the pin may read
-//! the image.
+//! A pin contains the image's manifest, and with that the root hashes of the hash trees of the image's blobs. A host
+//! that knows these hashes may read the blobs, so a host that has the pin may read the image.
 
 use crate::order::{Order, STORE_MAX};
 use headstart_block::{Digest, Error, Result, saturating};

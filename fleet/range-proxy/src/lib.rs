@@ -2,9 +2,10 @@
 //!
 //! Such a client puts the proxy's address before the URL of a blob, and otherwise sends the request that it would have
 //! sent to the blob's server: `GET /dadip2p/https://registry/v2/app/blobs/sha256:...` with a `Range` and the client's
-//! own authorization. If a registry redirects to an object store, the client puts the signed URL of the object store
-//! there instead. If this host exchanges the blob in the swarm, the answer comes from the cache and the swarm; all
-//! other `GET` and `HEAD` requests are passed to the server unchanged. Other methods are refused.
+//! own authorization. If a registry redirects to an object store, the client puts the proxy's address before the signed
+//! URL of the object store. If this host exchanges the blob in the swarm, and the client may have the blob, the answer
+//! comes from the cache and the swarm. All other `GET` and `HEAD` requests are passed to the server in the URL. Other
+//! methods are refused.
 //!
 //! | module | content |
 //! |---|---|
@@ -14,13 +15,18 @@
 //!
 //! # The right to a blob
 //!
-//! This host may read its blobs, but not every client on this host may. So the proxy first requests a few parts of the
-//! blob, drawn at random, from the server in the client's URL, with the client's credentials. The client gets bytes of
-//! the blob only if the server sends these parts and they are the same as this host's. So neither the name of the
-//! server nor the form of the URL has to be trusted: a server that the client runs itself, and that accepts every
-//! request, does not know the bytes. If the parts are the same, the client is accepted for a minute, or for an hour
-//! while the server cannot be reached. Otherwise the client's requests are passed to the server, without another check
-//! for ten seconds. So a server's refusal reaches the client unchanged.
+//! This host may read its blobs, but not every client on this host may. So the proxy first requests four parts of the
+//! blob, drawn at random (all of a short blob), from the server in the client's URL, with the client's credentials. The
+//! client gets bytes of the blob only if the server sends these parts and they are the same as this host's. So neither
+//! the name of the server nor the form of the URL has to be trusted: a server that the client runs itself, and that
+//! accepts every request, does not know the bytes.
+//!
+//! * If the parts are the same, the client is accepted for a minute. After that it is checked again; if the server
+//!   cannot be reached then, the client stays accepted until an hour after the last successful check.
+//! * Otherwise the client's requests are passed to the server, without another check for ten seconds. So a server's
+//!   refusal reaches the client unchanged.
+//! * If the server sent other bytes, or only some of the parts, no client at all is checked for this blob in the next
+//!   minute: only clients that were accepted in the last minute get its bytes from the cache and the swarm.
 //!
 //! # Bounds
 //!

@@ -1,15 +1,16 @@
 //! An agent's side of hints, for one image: gathers the first reads of its disks for reports to a tracker, and makes a
 //! plan for the disks from the tracker's answers.
 //!
-//! The first reads of all disks of the host are gathered and reported at intervals. Reports are also sent, less often,
-//! while a booting disk reads nothing: in such idle periods it has most use for hints. Reports and answers may be lost:
-//! the counts are statistics, and the tracker repeats the hints of a lost answer, because each report says which
-//! version the agent knows.
+//! A *first read* is the first read of a slice by a disk. The first reads of all disks of the image on this host are
+//! gathered and reported at intervals, at most 4096 in a report. Reports are also sent, less often, while a disk boots
+//! and there is nothing to report: such a disk has time to preload, and so most use for hints. Reports and answers may
+//! be lost: the counts are statistics, and the tracker repeats the hints of a lost answer, because each report says
+//! which version of the tracker's counts the agent knows.
 //!
 //! The plan begins with the slices that most disks read; among slices with equal counts, those that are read earliest
 //! come first. The agent's copy of the counts lags by up to a factor of two, so counts between two powers of two are
 //! taken as equal; otherwise chance would decide the order of a boot in which all disks read the same slices. Only
-//! disks without a plan of their own follow this plan. Reads of the guest go before it.
+//! disks without a plan of their own follow this plan. Reads of the guest have priority over it.
 
 use crate::Time;
 use crate::tracker::{

@@ -35,8 +35,9 @@
 //! | `Timers` | an alarm: idle, set | `timers` |
 //! | `RetransmitTimer` | the times to wait for peers and the store, as they are learned | `retransmit_timer` |
 //!
-//! No machine knows another, except that a blob consists of the machines of its row, so each is tested alone. These
-//! files have the node's methods, which process the events and see the machines only through the machines' methods:
+//! An empty cell of the second column means that the machine's state is no enum. No machine knows another, so each is
+//! tested alone; the only exception is `Blob`, which consists of the machines in its box above. These files have the
+//! node's methods, which process the events and see the machines only through the machines' methods:
 //!
 //! | file | events |
 //! |---|---|
@@ -58,8 +59,9 @@
 //!    stripe from the store for all; for an agent its root, or a designated fetcher while it sees no root; in a tree
 //!    the parent; for a pinned blob the hosts that keep the stripe. A chunk that is prefetched because it was
 //!    advertised is requested only from the hosts of 1 and 2;
-//! 4. the store. The disk fetches the chunk itself if only disks wait for it, and their wants for no other chunk;
-//!    otherwise the agent does ([`Action::Fetch`]), because the disk would begin too late after waiting for an answer.
+//! 4. the store. The disk fetches the chunk itself if only disks wait for the chunk, and their wants wait for no other
+//!    one, or if the agent has no access to the store. Otherwise the agent fetches the chunk ([`Action::Fetch`]): a
+//!    disk begins to fetch only when its want is answered, which would be too late.
 //!
 //! A host that is its own upstream goes to the store, and other hosts' requests for the chunk wait until it is local.
 //! So the store is asked once. No agreement between hosts is needed for that: they all ask the same host.
@@ -74,12 +76,13 @@
 //! promise is repeated, and a waiting host passes it on to the hosts that wait for itself. If no host fetches the
 //! chunk, the promise is not repeated, so hosts that wait for each other do not keep each other waiting.
 //!
-//! *Redirects.* While more bytes wait to be sent than two chunks, and more than its link sends in two milliseconds, a
-//! host names to each later asker of a chunk an earlier one, which has the chunk or will have it before
-//! (`redirect_tree`): a tree grows in the order of asking, and to give each of a thousand hosts a copy, none of them
-//! sends more than a few copies. A host that is redirected waits longer than the host above it in the tree, so that not
-//! all hosts of a branch give up at the same moment, and does not count the silence of that host against it at once. A
-//! host that is connected to none of the named hosts asks the same host again, and accepts no redirect.
+//! *Redirects.* A host is busy while the bytes that wait to be sent are more than two chunks, and more than its link
+//! sends in two milliseconds. A busy host names to each later asker of a chunk an earlier asker, which has the chunk or
+//! will have it before (`redirect_tree`). So a tree grows in the order of asking: each of a thousand hosts gets a copy,
+//! and none of them sends more than a few copies. A host that is redirected waits longer than the host above it in the
+//! tree, so that not all hosts of a branch give up at the same moment. It does not at once count the silence of the
+//! host above as a failure of that host. A host that is connected to none of the named hosts asks the same host again,
+//! and accepts no redirect.
 //!
 //! *No circles.* Hosts that wait for each other would wait until their timeouts end. Five rules prevent that: (1)
 //! Upstreams ascend in an order that is the same for all hosts (weights of designated fetchers, places in the tree,
@@ -95,12 +98,13 @@
 //! as long as the store takes, if there are signs beside the promise that it comes (`timeouts`). After that the peer is
 //! avoided for twelve times as long as it was waited for, at least three seconds, and twice as long each further time;
 //! so is a peer that delivers later than the store would. The chunk is then requested from the next source, at most
-//! `TRIES` times, then from the store; if the store does not answer, from any host that has the chunk (`fallback`). Any
-//! want is answered after a time that is the same for all, unless this host's own fetches show that the store takes
-//! longer: chunks that are not local by then are left to the disk, and no other host is asked. All faults end in one of
-//! these cases: a message that is lost, late or received twice, and a peer that lies, promises everything, sends
-//! rubbish or dies. Wrong bytes never become a chunk (the driver verifies), and their sender is dropped at once. A peer
-//! that does not have what it advertised, or is silent all the time, is dropped after several such failures.
+//! `TRIES` times, then from the store; if the store does not answer, from any host that has the chunk (`fallback`).
+//! There is a limit to the time until a want is answered. It is the same for all wants, but longer if this host's own
+//! fetches show that the store takes longer. Chunks that are not local by then are left to the disk, and no other host
+//! is asked. That covers all faults: messages that are lost, late or received twice, and peers that lie, promise
+//! everything, send rubbish or die. Wrong bytes never become a chunk, because the driver verifies them; their sender is
+//! dropped at once. A peer that does not have what it advertised, or is silent all the time, is dropped after several
+//! such failures.
 //!
 //! # Prefetching
 //!

@@ -1,10 +1,10 @@
 //! The recent requests of agents to a root, in their order, and a prediction of an agent's next requests.
 //!
 //! If an agent requests chunks in an order that the root knows from other agents, the root sends the next chunks of
-//! that order without a request (DADI, section 3.6). The list of requests has two orders at once. By last *use* it is a
-//! segmented LRU: chunks that only one agent has ever requested are removed first, so that an agent that scans a whole
-//! disk does not displace the chunks that boots need. By the order of *requests* it consists of *chains*: a new chunk
-//! is put behind the chunk that the same agent requested before.
+//! that order without a request (DADI, USENIX ATC 2020, section 3.6). The list of requests has two orders at once. By
+//! last *use* it is a segmented LRU: chunks that only one agent has ever requested are removed first, so that an agent
+//! that scans a whole disk does not displace the chunks that boots need. By the order of *requests* it consists of
+//! *chains*: a new chunk is put behind the chunk that the same agent requested before.
 //!
 //! The root keeps up to four *tracks* for each agent, which are positions in chains: an agent has several disks, and a
 //! boot reads several layers. The next request of an agent is one of these:

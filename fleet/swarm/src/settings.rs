@@ -33,10 +33,10 @@ pub enum Topology {
 pub struct NodeSettings {
     /// The rule by which neighbours are chosen.
     pub topology: Topology,
-    /// `true` if a chunk that no peer is known to have is requested from its *designated fetcher*, one host
-    /// for each chunk, so that the store is asked for the chunk only once. In the topologies `Ring`, `Random`
-    /// and `Similar` every host can be a designated fetcher; in a topology with roots only roots can. If
-    /// `false`, every host asks the store, as in the Euro-Par paper.
+    /// `true` if a chunk that no peer is known to have is requested from its *designated fetcher*, one host for each
+    /// chunk, so that the store is asked for the chunk only once. In the topologies `Ring`, `Random` and `Similar`
+    /// every host can be a designated fetcher; in a topology with roots only roots can. If `false`, every host asks the
+    /// store, as in "Optimizing multi-deployment on clouds by means of self-adaptive prefetching" (Euro-Par 2011).
     pub designated_fetchers: bool,
     /// The number of consecutive chunks that form a stripe, 1 to 64. A stripe has one designated fetcher, and
     /// a request contains at most one stripe.

@@ -1,9 +1,10 @@
 //! The reads of an image's disks, counted while the disks boot, so that slower disks profit from the reads of faster
-//! ones (Euro-Par paper, section 2).
+//! ones ("Optimizing multi-deployment on clouds by means of self-adaptive prefetching", Euro-Par 2011, section 2).
 //!
 //! A tracker counts, for each image, the disks that have read each slice, and their mean time after creation. Agents
-//! report their disks' first accesses in batches, and every answer carries hints: the slices that at least a tenth of
-//! the image's disks have read. The tracker knows nothing in advance: the first deployment of an image teaches itself.
+//! report their disks' first accesses in batches, and every answer carries hints: the slices that at least a certain
+//! share of the image's disks have read (a tenth by default, [`TrackerSettings::threshold`]). The tracker knows nothing
+//! in advance: the first deployment of an image teaches itself.
 //!
 //! The counts are a segment tree over the disk (`tree`). Each inner node has the greatest count below it, and the
 //! latest version in which a slice below it became a hint. So an answer skips whole subtrees: those below the
@@ -285,8 +286,8 @@ impl Tracker {
         self.members.reassign(key, Some(owner), &charges, last_report);
     }
 
-    /// The counts of an image; `None` if the tracker has none, because no host reported it or it was removed
-    /// to make room.
+    /// The counts of an image. `None` if the tracker has none: no host has reported the image, or its counts were
+    /// removed to make room.
     #[must_use]
     pub fn counts(&self, image: ImageKey) -> Option<ImageCounts> {
         let record = self.images.get(&image)?;

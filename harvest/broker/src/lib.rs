@@ -1,11 +1,13 @@
-//! The broker: decides which lender lends to which borrower, and corrects wrong decisions (BlockFlex, sections 4.3.2
-//! and 4.5).
+//! The broker: decides which lender lends to which borrower, and corrects wrong decisions (Reidys et al., "BlockFlex",
+//! OSDI 2022, sections 4.3.2 and 4.5; "the paper" here).
 //!
-//! A *lender* is a vSSD with flash to spare: a regular VM's, or an unsold one. A *borrower* is a harvest VM's vSSD.
+//! A *lender* is a vSSD with flash to spare: a regular VM's, or an unsold one. A *borrower* is a harvest VM's vSSD. The
+//! flash that is lent at a time is a *gSSD* (ghost vSSD), which has whole *grains*: units of channels, of flash blocks
+//! and of time ([`gssd::Grain`]). Unused gSSDs are in the *pool* ([`gssd::Pool`]).
 //!
 //! The broker is a pure state machine: [`Broker::on_event`] takes an event and gives out actions. The *driver* is the
-//! code that calls it and carries the actions out: a host does so with real flash, a simulator in a model. Costs are
-//! small: a forecast that changes nothing is a look-up.
+//! code that calls the broker and carries the actions out: a host does so with real flash, a simulator in a model.
+//! Costs are small: a forecast that changes nothing is a look-up.
 //!
 //! # A gSSD's life
 //!
@@ -30,22 +32,24 @@
 //! # Decisions
 //!
 //! * *Creation*: every forecast of the storage that a lender can spare (the predictor has subtracted a margin) may lead
-//!   to a new gSSD, in whole grains, which expires when the forecast does. A regular VM's vSSD lends one gSSD at a
-//!   time, as in the paper, so that one harvest VM has its channels to itself. An unsold vSSD has no VM, and lends one
-//!   gSSD for each channel, so that small requests take little.
-//! * *Re-dating*: every 15 minutes each gSSD gets the expiry of its lender's newest forecast. Unused gSSDs that have
-//!   expired, or that could be larger by a quarter, go back to the lender then.
+//!   to a new gSSD, which expires when the forecast does. A regular VM's vSSD lends one gSSD at a time by default, as
+//!   in the paper, so that one harvest VM has the lent channels to itself. An unsold vSSD has no VM, and lends one gSSD
+//!   for each grain of its channels or of its capacity, whichever are fewer, so that small requests take little.
+//! * *Re-dating*: every 15 minutes by default, each gSSD gets the expiry of its lender's newest forecast. Unused gSSDs
+//!   that have expired go back to the lender then; so does an unused gSSD that could be larger by a quarter, if it is
+//!   the only one of its lender.
 //! * *Waste* (a harvest VM has more than it needs) is counted: it is the price of margins.
-//! * *Early reclamation* (a lender needs blocks back): unused gSSDs go back to the lender at once. For a leased gSSD
-//!   the broker looks in the pool for a replacement: gSSDs of the same size that last for the requested time; or else
-//!   gSSDs of the same size that last for a grain of time; or else all that last for a grain of time, even if they are
-//!   smaller. A replacement is attached to the same borrower, and the data of the old gSSD is moved, block by block, to
-//!   the borrower's other slots. If the data does not fit there, the harvest VM is evicted: its disk is striped over
-//!   all its gSSDs, so it loses all of them. Its user gets a [`BrokerReport`].
+//! * *Early reclamation* (a lender needs blocks back): unused gSSDs go back to the lender at once. If they are not
+//!   enough, leased gSSDs are taken back. For each of these the broker looks in the pool for a replacement: gSSDs that
+//!   are together as large and last for the requested time; or else gSSDs that are together as large and last for a
+//!   grain of time; or else as many as there are that last for a grain of time. A replacement is attached to the same
+//!   borrower, and the data of the old gSSD is moved, block by block, to the borrower's other slots. If the data does
+//!   not fit there, the harvest VM is evicted: its disk is striped over all its gSSDs, so it loses all of them. Its
+//!   user gets a [`BrokerReport`].
 //! * *Expiry*: a leased gSSD that expires is taken back the same way, unless its lender's newest forecast dates it
 //!   later. A lease whose requested time is over by more than [`BrokerSettings::overstay`] ends without a replacement.
-//! * *Under-harvest* (a harvest VM needs more than it has): gSSDs are added if the request allowed that. If the pool
-//!   has none, the user gets one report each time that such a shortage begins.
+//! * *Under-harvest* (a harvest VM needs more than it has): gSSDs are added if the request allowed that. If the VM has
+//!   a lease and still lacks something, its user gets one report each time that such a shortage begins.
 //!
 //! # Time
 //!

@@ -2,7 +2,8 @@
 //!
 //! # The file
 //!
-//! All numbers little-endian. A front of [`FRONT`] bytes, then groups of records without gaps. The front:
+//! All numbers are little-endian. The file has a front of [`FRONT`] bytes, then groups of records without gaps. The
+//! front:
 //!
 //! | bytes | content |
 //! |---|---|
@@ -12,7 +13,7 @@
 //! | 16..24 | the generation: 1 for a new journal, one more with each rewriting |
 //! | 24..32 | CRC-64/NVME of the bytes before |
 //! | 2048..2080 | the same 32 bytes again |
-//! | 4096.. | two slots of 32 KiB, each with a mark, or with bytes that are no valid mark |
+//! | 4096.. | two slots (places) of 32 KiB, each with a mark, or with bytes that are no valid mark |
 //!
 //! A group is a set of records that were written together:
 //!
@@ -39,7 +40,7 @@
 //!
 //! # Torn tails and damage
 //!
-//! Each group has the checksum of the one before, so a missing group, or one from an older state of the file, is
+//! Each group has the checksum of the group before, so a missing group, or one from an older state of the file, is
 //! noticed. A crash while a group is written leaves it whole, in part or not at all. Such an incomplete end is a torn
 //! tail ([`Torn`]). It is cut off, because nothing that follows from it was carried out yet. Any other difference from
 //! the written bytes is damage.

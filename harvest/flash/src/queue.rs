@@ -2,8 +2,8 @@
 //!
 //! The queue has no thread of its own. A thread that enters waits until its operations are done. One of the waiting
 //! threads is the *driver*: it sleeps until the next event at the latest, and advances the schedulers for all threads.
-//! A driver whose own operations are done wakes another thread, which drives from then on. So there is always a driver
-//! while any thread waits.
+//! A driver whose own operations are done wakes another thread, which is the driver from then on. So there is always a
+//! driver while any thread waits.
 //!
 //! ```
 //! # use headstart_flash::device::{Geometry, FlashBlock};

@@ -2,24 +2,25 @@
 //! starves.
 //!
 //! A [`ChannelScheduler`] is a channel with its queues: one for each of four [classes](Class) and each die, in order of
-//! arrival. An operation that has started runs to its end (flash cannot be interrupted), so strict priority alone does
-//! not protect a regular VM: its reads would find the dies full of programs of 0.9 ms that started just before. Two
-//! mechanisms protect it:
+//! arrival. An operation that has started runs to its end (flash cannot be interrupted, unless it can
+//! [suspend](crate::device::timing::Speeds::suspend) erasures), so strict priority alone does not protect a regular VM:
+//! its reads would find the dies full of programs of 0.9 ms that started just before. Two mechanisms protect it:
 //!
 //! * the *guard*: an operation of a harvest VM normally starts only if no operation of a higher class waits and no
-//!   regular operation came for 2 ms;
+//!   operation of the regular VM came for 2 ms ([`SchedulerSettings::guard`]);
 //! * the *budget* ([`Budget`]), which all channels of a regular VM share. The time for which harvest operations make
-//!   regular ones wait is measured. It may be at most a share of the time of the regular VM's threads: 3% for reads and
-//!   programs, 1% for erasures. If more was used (the VM is *in debt*), harvest operations wait. While the budget is at
-//!   least half full, harvest operations need not wait for the 2 ms. So a regular VM loses at most that share of its
-//!   throughput, whether its threads compute or wait for I/O.
+//!   regular ones wait is measured. By default it may be at most 3% of the time of the regular VM's threads for reads
+//!   and programs, and 1% for erasures. If more was used (the VM is *in debt*), harvest operations wait. While the
+//!   budget is at least half full, harvest operations need not wait for the 2 ms. So a regular VM loses at most these
+//!   shares of its throughput, whether its threads compute or wait for I/O.
 //!
-//! *Guarantees.* (1) While an operation of a higher class waits, an operation of a lower class starts only after it has
-//! waited for `bound` itself. Such operations of a class start one at a time, and those of harvest VMs only if the
-//! regular VM is not in debt. (2) A harvest VM's operation that is first in its queue and has waited for `limit` (an
-//! erasure for four times that) starts as soon as its die is free, before all others: nothing starves. Its wait is
-//! counted anew when another operation of its class starts in this way. (3) Operations of a class on the same die start
-//! in the order in which they came. (4) The scheduler never rests while an operation waits that may start.
+//! *Guarantees*, in which `bound` and `limit` are of the [`SchedulerSettings`]. (1) While an operation of a higher
+//! class waits, an operation of a lower class starts only after it has waited for `bound` itself. Such operations of a
+//! class start one at a time, and those of harvest VMs only if the regular VM is not in debt. (2) A harvest VM's
+//! operation that is first in its queue and has waited for `limit` (an erasure for four times that) starts as soon as
+//! its die is free, before all others: nothing starves. Its wait is counted anew when another operation of its class
+//! starts in this way. (3) Operations of a class on the same die start in the order in which they came. (4) The
+//! scheduler never rests while an operation waits that may start.
 //!
 //! A file or a real device has no emulated speed ([`Speed::Bucket`]); a token bucket may limit its channels. There an
 //! operation is reported as done when it may begin, and the driver reports when it has

@@ -3,16 +3,18 @@
 //! A VM's level stays for a while, then moves; the state of the VM decides where to and how soon. Three *contexts*
 //! describe the state, each more closely than the one before: the level; the level and the highest of the last
 //! [`RECENT`] steps; both, and the time for which the level has held (in octaves of steps). For each context the
-//! predictor counts the levels that were needed one horizon later. To the counts of a context, the probabilities from
-//! the next wider context are added as if they were [`BLEND`] observations (as in Witten and Bell's estimate). So a
-//! context that was never seen gives the same probabilities as the wider one. Two estimates are still wider than the
+//! predictor counts the levels that were needed one horizon later. A context is *wider* than one that describes the
+//! state more closely. To the counts of a context, the probabilities from the next wider context are added as if they
+//! were [`BLEND`] observations (as in Witten and Bell's estimate). So a context that was never seen gives the same
+//! probabilities as the next wider one. Two estimates are still wider than the
 //! three contexts. The first counts the distances by which the level moved, whatever the level was. The second, wider
 //! than the first, is a guess: most likely the level stays.
 //!
-//! That gives the probability of each level. A forecast level that is not needed costs 1, and a need above the forecast
-//! costs `setting`. The forecast is the level `k` with the least expected cost, `sum(p(need) * (k - need)+) + setting *
-//! p(need > k)`, where `(x)+` is `x`, but 0 if `x` is negative. Of all rules that use those probabilities this one
-//! wastes least at its coverage: it covers rises where they are likely or cheap, instead of everywhere alike.
+//! That gives the probability of each level. Each level of the forecast above the need costs 1, and a need above the
+//! forecast costs `setting` (the argument of [`Predictor::forecast`]). The forecast is the level `k` with the least
+//! expected cost, `sum(p(need) * (k - need)+) + setting * p(need > k)`, where `(x)+` is `x`, but 0 if `x` is negative.
+//! Of all rules that use those probabilities this one wastes least at its coverage: it covers rises where they are
+//! likely or cheap, instead of everywhere alike.
 
 use super::level::{HIGHEST, Level, Predictor, Reading, level_above};
 use headstart_block::{exact, saturating};

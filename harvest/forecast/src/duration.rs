@@ -1,7 +1,7 @@
 //! The duration of a level: one sub-predictor for each level (BlockFlex, section 4.4.2).
 //!
-//! The sub-predictor of a level that has ended is given the time for which the level lasted. The caller decides what
-//! the end of a level is. Either a level ends whenever another level is needed. Or a level ends only when a higher one
+//! When a level has ended, its sub-predictor is given the time for which the level lasted. The caller decides what the
+//! end of a level is. Either a level ends whenever another level is needed. Or a level ends only when a higher one
 //! is needed, because the level is enough until then. The second end is the one that matters for a lease: see
 //! [`Stretches`]. A forecast is made for a level and the time for which the level has lasted already, and gives the
 //! remaining time.
@@ -108,9 +108,9 @@ impl Lasting for LastLength {
     }
 }
 
-/// A predictor of durations by quantile. Of the level's last durations, it looks at those that were longer than the
-/// time for which the level has lasted already. It forecasts the duration that the share `setting` (0 to 1) of these
-/// reached, less the time already passed.
+/// A predictor of durations by quantile. Of the level's last durations (of all levels' last durations if the level has
+/// none of its own), it looks at those that were longer than the time for which the level has lasted already. It
+/// forecasts the duration that the share `setting` (0 to 1) of these reached, less the time already passed.
 ///
 /// The next duration is shorter than the `k`th shortest of `n` such durations with probability `k / (n + 1)`. Between
 /// these points the forecast is interpolated, beginning with the time already passed. Longer times than any recorded

@@ -1,7 +1,8 @@
 //! All predictors of one vSSD together: samples in, forecasts out.
 //!
 //! Every three minutes the vSSD is sampled; each predictor sees the sample and learns from it. A forecast gives the
-//! amount that will be needed (demand) or can be spared (supply) and its duration, as in the paper's figure 13:
+//! amount that will be needed (demand) or can be spared (supply) and its duration, as in figure 13 of the BlockFlex
+//! paper (Reidys et al., OSDI 2022). The longer of the two durations counts for demand, the shorter for supply:
 //!
 //! ```text
 //! sample -> bandwidth's predictor -> level -> its sub-predictor -> duration \
@@ -10,10 +11,12 @@
 //! ```
 //!
 //! [`PredictorKind`] chooses the predictors: [`PredictorKind::Steps`] are those that the scores of `lab/predictors`
-//! (`score::choose`) select on the public series. A learned one ships only if it wastes at least 10% less than every
-//! plain one at equal coverage on series that it has not seen:
+//! (`score::choose`) select on public series of demand. A forecast *covers* if it is not below the need, and its excess
+//! above the need is *waste*. A learned predictor is chosen only if, at the same share of forecasts that cover, it
+//! wastes at least 10% less than every plain one on series that it has not seen. In the table, "at 95%" means: with a
+//! setting at which 95% of the forecasts cover.
 //!
-//! | quantity | horizon | ships | reason |
+//! | quantity | horizon | chosen predictor | reason |
 //! |---|---|---|---|
 //! | bandwidth | 3 minutes | the highest of 2 steps | at 95% the learned one wastes about as much (-1 to 11% less) |
 //! | bandwidth | 15 minutes | the last level and 2 more | at 95% the learned one wastes more |
@@ -23,14 +26,14 @@
 //!
 //! A forecast of bandwidth must cover the need 95 times of 100: if it does not, the regular VM's I/O still goes first.
 //! A forecast of capacity must cover it 99 times: if it does not, blocks have to be migrated. For a horizon of more
-//! than one step, the forecast is of the highest need until the horizon, because a lease has to meet that. The paper's
-//! LSTMs (`lab/predictors`) are far behind the plain predictors on these series: they learn from one sample each three
-//! minutes, and a level changes every half hour. So they are not in this crate; [`Forecaster::with_predictors`] runs
-//! them, or any others, in place of the product's.
+//! than one step, the forecast is of the highest need until the horizon, because a lease has to meet that need. The
+//! paper's LSTMs (`lab/predictors`) are far behind the plain predictors on these series: they learn from one sample
+//! each three minutes, and a level changes every half hour. So they are not in this crate;
+//! [`Forecaster::with_predictors`] runs them, or any others, in place of the product's.
 //!
 //! In one of eight comparisons of durations an LSTM is better than the quantile: the time for which capacity is enough,
 //! on the side of demand, at 80% coverage (12-29% less waste). At 93% and 95% coverage it is not better, so the
-//! quantile ships there too.
+//! quantile is chosen in that case too.
 //!
 //! The duration of spare storage is about as certain as requested. For a vSSD with the load of one public series of
 //! each kind, of the forecasts with `certainty` 0.5, 0.8, 0.9 and 0.95, storage stayed spare for as long as forecast in

@@ -1,10 +1,10 @@
 //! The input and output of predictors of a level.
 //!
-//! A level is a whole number of channels (bandwidth) or of units of capacity. A reading may be between two levels; the
-//! need is then the higher one. The same predictors serve both sides. For *demand* (a harvest VM) they forecast the
-//! amount that will be needed. For *supply* (a regular VM's spare storage) they forecast the owner's need, and all the
-//! rest of the owner's storage is spare. So the forecast spare storage is there exactly if the owner's need was
-//! covered.
+//! A level is a whole number of channels (bandwidth) or of units of capacity. A measurement ([`Reading`]) may be
+//! between two levels; the need is then the higher one. The same predictors serve both sides. For *demand* (a harvest
+//! VM) they forecast the amount that will be needed. For *supply* (a regular VM's spare storage) they forecast the
+//! owner's need, and all the rest of the owner's storage is spare. So the forecast spare storage is there exactly if
+//! the owner's need was covered.
 
 /// A level: a need rounded up to a whole number, of channels (bandwidth) or of units of capacity.
 pub type Level = u16;

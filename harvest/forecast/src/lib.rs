@@ -2,14 +2,16 @@
 //!
 //! # The predictor that ships
 //!
-//! A harvesting host always forecasts with [`PredictorKind::Default`]: no option of the program changes that. This kind
-//! offers the storage that was free for four weeks, less a fifth ([`spare`]), because leases by forecasts of minutes
-//! ended early in two of three cases (`docs/harvest-fleets.md`). Needs are predicted by [`DemandCounts`] (capacity) and
-//! by the last levels (bandwidth): [`forecaster`] has the figures by which they were chosen. [`PredictorKind::Steps`]
-//! and [`PredictorKind::Plain`] are there for comparison.
+//! A harvesting host always forecasts with [`PredictorKind::Default`]: no option of the program changes that. With this
+//! kind, the capacity that was free for four weeks, less a fifth, counts as spare ([`spare`]). Forecasts of minutes are
+//! not used for that, because two thirds of the leases that were made by them ended early (`docs/harvest-fleets.md`).
+//! Needs are predicted by [`DemandCounts`] (capacity) and by the last levels (bandwidth): [`forecaster`] has the
+//! figures by which they were chosen. [`PredictorKind::Steps`] and [`PredictorKind::Plain`] are there for comparison.
 //!
-//! The paper's LSTMs waste more on every public series. They are in `lab/predictors`, with the scores of all
-//! predictors, and run in the simulator against the product's broker.
+//! The design is that of BlockFlex (Reidys et al., OSDI 2022), "the paper" in this crate. The paper predicts with LSTMs
+//! (neural networks). On the public series of demand (see `docs/harvest-predictors.md`), their forecasts of levels
+//! waste more storage than those of the predictors here, so they are not in the product. They are in `lab/predictors`,
+//! with the scores of all predictors, and run in the simulator against the product's broker.
 //!
 //! No predictor reads a clock, draws random numbers or starts a thread.
 //!

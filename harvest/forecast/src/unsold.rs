@@ -2,9 +2,9 @@
 //!
 //! An unsold VM has no load to learn from. But the time for which VMs of one size stay unsold is stable, so a histogram
 //! of the past times for each size predicts the next one. The paper tags gSSDs of unsold VMs with 12, 6 and 1 hours, in
-//! proportion to the VMs that stayed unsold for so long. Here each VM is asked about on its own: [`Unsold::lasts`]
-//! takes the time for which the VM has been unsold, and returns the further time for which it stays unsold with a given
-//! certainty.
+//! proportion to the VMs that stayed unsold for so long. Here each VM has a forecast of its own: [`Unsold::lasts`]
+//! takes the time for which the VM has been unsold, and returns the further time for which the VM stays unsold with a
+//! given certainty.
 //!
 //! As long as fewer than [`ENOUGH`] times of a size are recorded, the histogram of all sizes is used.
 

@@ -1,9 +1,9 @@
 //! A vSSD as a block device.
 //!
-//! A read looks up and pins its flash blocks under a shared lock, then waits for its turn and reads straight into the
-//! caller's buffer. It handles up to 64 pieces at a time, without allocating memory. A write of part of a page reads
-//! the rest of the page first. A write is durable with the next flush, which flushes the flash first and the journal
-//! after that. All flushes of the same time share one wait.
+//! A read looks up and pins its flash blocks under a shared lock, then waits for its turn on the flash and reads
+//! straight into the caller's buffer. It handles up to 64 pieces (contiguous bytes of one flash block) at a time,
+//! without allocating memory. A write of part of a page reads the rest of the page first. A write is durable with the
+//! next flush, which flushes the flash first and the journal after that. All flushes of the same time share one wait.
 //!
 //! No written data is kept back in memory: a page is programmed before its write returns. So a write of 4 KiB costs a
 //! page of 16 KiB. For each byte written by such writes, 5.4 bytes are programmed if they are in order on a full disk

@@ -4,7 +4,7 @@
 //! # Access
 //!
 //! A vSSD's own socket serves only that vSSD, to the users that its owner and mode admit. If the daemon serves NBD at
-//! an address of the operator's as well (`Shared`), all vSSDs are exports of that one server:
+//! an address of the operator's as well, all vSSDs are exports of that one server:
 //!
 //! * With TLS and client certificates, a vSSD is served to the clients whose certificates have the names that are set
 //!   for it; without names, to no client.

@@ -5,7 +5,7 @@
 //! while is lent as a *gSSD*: free flash blocks that a harvest VM's vSSD may use until the owner needs them. The design
 //! is that of BlockFlex (Reidys et al., OSDI 2022); where a module differs it says so. The flash and its translation
 //! layer are in `headstart-flash`, the decisions in `headstart-broker`, the predictors in `headstart-forecast`;
-//! threads, files and the order of locks are here.
+//! threads, files and the order of locks are in this crate. `DIR` is the daemon's directory:
 //!
 //! ```text
 //! DIR/lock, DIR/journal and so on   the host's own: see `host`

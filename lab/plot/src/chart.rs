@@ -143,7 +143,7 @@ impl Axis {
         Self { label: label.into(), ..Self::default() }
     }
 
-    /// Creates an axis with a logarithmic scale. Numbers that are not above zero are left out. The exception are the
+    /// Creates an axis with a logarithmic scale. Numbers that are not above zero are left out. The exceptions are the
     /// horizontal numbers of distribution functions ([`Data::Steps`]), which are drawn at the start of the axis.
     #[must_use]
     pub fn log(label: impl Into<String>) -> Self {

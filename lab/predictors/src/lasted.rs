@@ -6,9 +6,9 @@
 //! time by which it was shorter. Waste is given as a mean in seconds, and as a share of the real durations.
 //!
 //! With [`Ends::Other`], the forecast at the start of each run of a trace is scored: the time until the level changes.
-//! The paper's sub-predictors are trained on that. With [`Ends::More`], a forecast every 15 minutes is scored: the time
-//! for which no more will be needed than now, on which a lease depends. Durations that have not ended by the end of the
-//! series are left out.
+//! BlockFlex's sub-predictors (one for each level) are trained on that. With [`Ends::More`], a forecast every 15
+//! minutes is scored: the time for which no more will be needed than now: a lease that is large enough now is enough
+//! for that time. Durations that have not ended by the end of the series are left out.
 
 use super::duration::{LengthLstm, NETWORKS};
 use super::score::{PredictorScore, Sums};

@@ -10,7 +10,7 @@
 //! ```text
 //! i, f, o = sigmoid(W [x, h, 1])    g = tanh(W [x, h, 1])
 //! c' = f * c + i * g                h' = o * tanh(c')
-//! y = V [h', 1] after the last step, through softmax where it tells classes apart
+//! y = V [h', 1] after the last step; through softmax if the outputs are probabilities of classes
 //! ```
 //!
 //! Training is one step of Adam (Kingma and Ba, 2015) on the mean squared error of `y`, with gradients through all the

@@ -8,8 +8,9 @@
 //! The need of a step is its highest level, rounded up. With [`Need::At`], a forecast is for the step at the horizon's
 //! end. With [`Need::Within`], it is for the highest need from the next step to the horizon's end; 3 minutes (one step)
 //! ahead, this is the same. A check with [`Need::At`]: the last level times 1.05, rounded up, covers 96.5-98.0%
-//! (bandwidth) and 100% (capacity) of the public series 3 minutes ahead, and 86.1-92.0% and 99.9-100% of them 15
-//! minutes ahead. These are the reference figures that come with the series.
+//! (bandwidth) and 100% (capacity) of the needs in the series that were published with BlockFlex (OSDI 2022) 3 minutes
+//! ahead, and 86.1-92.0% and 99.9-100% of them 15 minutes ahead. These are the reference figures that come with the
+//! series.
 //!
 //! The forecast of supply mirrors that of demand. To forecast that all but `k` is spare is right if `k` covers the
 //! owner's need, and wastes the excess of `k` above the need. So one frontier serves both sides; only the base to which

@@ -1,4 +1,4 @@
-//! Bandwidths, and the bins that plans are made for (paper, section 5.3).
+//! Bandwidths, and the bins (ranges of bandwidths) that plans are made for (ThinkAhead paper, section 5.3).
 
 use headstart_block::{ByteRate, saturating};
 
@@ -36,8 +36,8 @@ impl Bandwidth {
         self.0
     }
 
-    /// Returns the duration of a transfer of `len` bytes, in nanoseconds, rounded up. All models of a link
-    /// use this rule, and therefore agree to the last digit.
+    /// Returns the duration of a transfer of `len` bytes, in nanoseconds, rounded up; 2^64 - 1 if it is longer. All
+    /// models of a link use this rule, and therefore agree to the last digit.
     #[must_use]
     pub fn time_of(self, len: u64) -> RawNanos {
         // Replays ask for this millions of times, mostly of few bytes.

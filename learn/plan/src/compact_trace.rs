@@ -1,8 +1,8 @@
 //! A trace reduced to the data that learning needs.
 //!
 //! Offsets become blocks of a [`BlockTable`] and masks of their slices; writes are dropped, because they are served
-//! locally (paper, section 3.2). A compact trace has its reads in the order of arrival, and three tables that are made
-//! once, so that an evaluation need not walk all reads:
+//! locally (ThinkAhead paper, section 3.2). A compact trace has its reads in the order of arrival, and three tables
+//! that are made once, so that an evaluation need not walk all reads:
 //!
 //! * *Blocks*, in the order of their first access among the first [`READS_MAX`] reads. Only the first access of a block
 //!   can cause a request for it, so an evaluation ([`hits`](crate::evaluate::hits)) visits only first accesses. With

@@ -3,15 +3,15 @@
 //! # The data that is kept of an image
 //!
 //! For an image these are kept: its blocks, the metadata of its creations ([`Profile`](crate::zero_shot::Profile)), and
-//! fingerprints of the traces that were read. The first 256 traces of an image that have enough reads
-//! ([`founding`](KnowledgeSettings::founding)) determine its groups. Until there are so many, all traces are kept,
-//! packed ([`Packed`](crate::compact_trace::Packed)), and the groups are made again from all of them whenever they are
-//! needed. Then the groups are final: each keeps its statistics and a few traces, and a further trace joins the nearest
-//! group of its category. So:
+//! fingerprints of the traces that were read. The groups of an image are determined by its first 256 traces
+//! ([`founding`](KnowledgeSettings::founding)); traces with too few reads do not count. Until there are so many, all
+//! traces are kept, packed ([`Packed`](crate::compact_trace::Packed)), and the groups are made again from all of them
+//! whenever they are needed. Then the groups are final: each keeps its statistics and a few traces, and a further trace
+//! that is no outlier joins the nearest group of its category. So:
 //!
-//! * The result depends only on the traces and their order. It does not matter if they come at once or day by day, nor
-//!   on how many threads they are read. Learning from a further day reads only the traces of that day; the earlier ones
-//!   may be gone.
+//! * The result depends only on the traces and their order. It is the same whether the traces come at once or day by
+//!   day, and with any number of threads. Learning from a further day reads only the traces of that day; the earlier
+//!   ones may be gone.
 //! * The memory for an image is bounded, except for a fingerprint of eight bytes for each of its traces.
 //! * An image that had too few traces to make groups of, or only outliers, gets groups as soon as it has enough traces.
 //!

@@ -1,5 +1,5 @@
-//! The division of an image's traces into groups of similar ones (paper, section 5.2). The numbers here are the
-//! defaults of [`ModelSettings`].
+//! The division of an image's traces into groups of similar ones (ThinkAhead paper, section 5.2). The numbers here are
+//! the defaults of [`ModelSettings`].
 //!
 //! 1. Traces with fewer than ten reads are *outliers*; so are the 2.5% of the traces that read the fewest blocks, and
 //!    the 2.5% that read the most. They are left out, and counted by reason.

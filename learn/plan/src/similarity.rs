@@ -1,4 +1,4 @@
-//! The similarity of two boots: the Pearson correlation of vectors over the blocks (paper, section 5.2).
+//! The similarity of two boots: the Pearson correlation of vectors over the blocks (ThinkAhead paper, section 5.2).
 //!
 //! A vector has a number for each block. With [`Feature::Counts`] it is the number of reads, so boots that read the
 //! same blocks equally often are equal, in whatever order they read. With [`Feature::Order`] it is the earliness of the

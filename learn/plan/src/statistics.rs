@@ -1,5 +1,5 @@
 //! Statistics of each block over many traces: sums and extremes, so that traces can be added one by one, and the
-//! statistics of two parts of a data set can be merged. The paper's score (section 5.3) needs no more than these.
+//! statistics of two parts of a data set can be merged. The ThinkAhead paper's score (section 5.3) needs no more.
 //!
 //! Times count from the trace's first read, in microseconds. There are separate numbers for all reads and for the first
 //! 3,000 reads of a trace, which hit rates count: an order for hits gains nothing from later reads, but a guest waits

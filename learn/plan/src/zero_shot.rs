@@ -1,10 +1,11 @@
-//! The choice of traces to learn from, for an image that has none of its own (paper, section 5.4).
+//! The choice of traces to learn from, for an image that has none of its own (ThinkAhead paper, section 5.4).
 //!
 //! The paper has three *tiers* of similar images: those of the same family, those of the same family and user, and
-//! those of the same family, user and metadata. The narrowest tier with at least five traces is chosen. Two cases that
-//! the paper leaves open are tiers of their own here. The same image on disks of another size comes before all others,
-//! because the same blocks are at the same places. Images of the same family and metadata, of any user, come before
-//! those of the same family alone: figure 23 of the paper finds the former alike (Meta3), the latter hardly (Meta1).
+//! those of the same family, user and metadata (here: the label [`Metadata::meta`]). The narrowest tier with at least
+//! five traces is chosen; if even the widest has fewer, the widest. Two cases that the paper leaves open are tiers of
+//! their own here. The same image on disks of another size comes before all others, with any number of traces, because
+//! the same blocks are at the same places. Images of the same family and metadata, of any user, come before those of
+//! the same family alone: in figure 23 of the paper the former are alike (there: Meta3), the latter hardly (Meta1).
 //!
 //! An image with traces of its own is learned from these alone, even if they are fewer than five. With plans from one
 //! or two own traces, a boot waits a third less at 2 MB/s than with plans from five traces of the family (46 s instead

@@ -1,10 +1,12 @@
 //! The recorder: notes each request of a disk's boots without slowing it down.
 //!
-//! The recorder decides that a boot begins when the first read of the boot arrives ([`RecordingPhase`]). A request
-//! belongs to the boot that was recorded when the request arrived. The times of reads, by which pauses are measured,
-//! are known to about a fifth of a second. Records go into a ring that is allocated once and that the
-//! [`Saver`](crate::Saver) empties once a second, so a disk may boot any number of times. A full ring keeps the records
-//! that came first; further records are counted and dropped.
+//! When a read arrives, the recorder decides whether the read begins a boot ([`boots`](crate::boots) has the rules). A
+//! request belongs to the boot that was recorded when the request arrived. A further boot mostly begins after a
+//! *pause*, a time without reads. The recorder measures pauses to about a fifth of a second.
+//!
+//! Records go into a ring that is allocated once. The [`Saver`](crate::Saver) empties it about once a second, so a disk
+//! may boot any number of times. A full ring keeps the records that came first; further records are counted and
+//! dropped.
 //!
 //! The disk never waits for the saver of the trace, nor the saver for the disk. Threads share data without locks in two
 //! modules only, `ring` and `boot_clock`; tests of these modules try every order in which the steps of threads can

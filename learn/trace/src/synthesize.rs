@@ -15,7 +15,7 @@
 //! | grace period | median above 4 s |
 //! | likeness | 84.8% and 72.7% of the pairs of an image's traces have a cosine of 0.9 or more |
 //! | pairs of images | Jaccard's index 0.87 for the same metadata, 0.82 for the same user, 0.08 for the same family |
-//! | categories | one or two spikes of the number of blocks, outliers of three times as many |
+//! | categories | an image's boots read one or two typical numbers of blocks; outliers read three times as many |
 //!
 //! Properties that are not published, such as the order and the lengths of reads, are chosen so that a preload policy
 //! has something to find; constants in the source have the values. Reordering, loss and outliers can be raised

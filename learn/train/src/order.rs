@@ -1,5 +1,5 @@
-//! A new image with the data of another one, laid out in the order of the other's plans. The plans are published with
-//! the new image.
+//! A new image with the data of another one, laid out in the order of the other's plans. The plans are then published
+//! with the new image; if that fails, the image is complete without them.
 
 use crate::layer_map;
 use headstart_block::{

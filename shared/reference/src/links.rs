@@ -1,6 +1,6 @@
 //! Dead links in Markdown: to files that are not there, and to headings that a file does not have.
 //!
-//! The checks of the project's rules use this file too, for the documents in the repository.
+//! The checks of the project's rules (`shared/rules`) use this file too, for the documents in the repository.
 
 use std::collections::{BTreeMap, BTreeSet};
 

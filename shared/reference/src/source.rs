@@ -47,7 +47,8 @@ pub fn unlinked(text: &str) -> String {
     plain + rest
 }
 
-/// Returns the Rust files below `folder` that are built into the product, without tests, sorted by name.
+/// Returns the paths of the Rust files below `folder` that are built into the product, sorted. Files and directories
+/// that are named `tests`, `benches`, `examples`, `target` or `testing` (before any ending) are left out.
 ///
 /// # Errors
 ///

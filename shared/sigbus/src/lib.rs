@@ -2,11 +2,11 @@
 //!
 //! Touching a mapped page beyond the new end of a shortened file raises `SIGBUS`, which ends the process. So a front
 //! end that shortens its guest's memory, or a user that empties a file of the cache, would end the process, and with it
-//! the disks of all others. A [`Guard`] prevents that. If the fault is in a guarded region, the whole region becomes
+//! the disks of all others. A [`Guard`] prevents that. If such a fault is in a guarded region, the whole region becomes
 //! anonymous memory of zeros, its [`Lost`] flag is set, and the instruction is executed again. After each read from the
-//! region, its user must check the flag, and give the region up if the flag is set. For all other faults, the signal
-//! goes to the handler that was installed earlier with `SA_SIGINFO`. Without such a handler, the signal ends the
-//! process.
+//! region, its user must check the flag, and give the region up if the flag is set. For all other causes of `SIGBUS`
+//! (such as broken memory, or a fault outside guarded regions), the signal goes to the handler that was installed
+//! earlier with `SA_SIGINFO`. Without such a handler, the signal ends the process.
 //!
 //! # The handler
 //!

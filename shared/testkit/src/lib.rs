@@ -16,7 +16,7 @@
 //! | [`golden_set`] | blobs that the tools of the reference implementation (`OverlayBD`) made |
 //! | [`help`] | the help texts of the programs, and the examples in them |
 //! | [`files`] | the contents of directories, and the ages of files |
-//! | `model` | words of a model of memory, for protocols without locks (feature `model`) |
+//! | `model` | atomic words of a model of memory, for protocols without locks (feature `model`) |
 //! | [`mod@wait`] | waiting for a condition, with a limit |
 //! | [`soak`] | the switch for tests that do more if there is time |
 //! | [`fio`] | NBD servers measured side by side |

@@ -1,4 +1,5 @@
-//! A strict parser of pages of metrics, in Prometheus' text format 0.0.4 or in OpenMetrics, which ends with `# EOF`.
+//! A strict parser of pages of metrics, in Prometheus' text format 0.0.4 or in OpenMetrics. A page counts as
+//! OpenMetrics if it ends with `# EOF`.
 //!
 //! A page in OpenMetrics gives the same result as one in Prometheus' format: the names, kinds and samples are those of
 //! the text format 0.0.4.

@@ -1,9 +1,9 @@
-//! Words of a model of memory, for protocols without locks.
+//! Atomic words of a model of memory, for tests of protocols without locks.
 //!
-//! A protocol that is generic over [`AtomicWord`] runs here on loom's words: [`in_every_order`] repeats a test once for
-//! every order in which its threads may act, and for every value that the memory model lets a load return. So a test
-//! shows that the code is right with its orderings, on every processor, for the number of threads and steps that the
-//! test has.
+//! A protocol that is generic over [`AtomicWord`] runs here on the atomic words of the crate loom: [`in_every_order`]
+//! repeats a test once for every order in which its threads may act, and for every value that the memory model lets a
+//! load return. So a test shows that the code is right with its orderings, on every processor, for the number of
+//! threads and steps that the test has.
 //!
 //! A word can be made [weaker](ModelWord::weakened) than the code asks for. A test that then fails shows that the
 //! model notices the lack of an ordering.

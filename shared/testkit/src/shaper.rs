@@ -10,8 +10,9 @@
 //! connections of all proxies on the link share them. The bytes that a connection sends are cut into parcels of about a
 //! millisecond of wire time (at most 64 KiB). A parcel
 //!
-//! 1. gets the wire after the parcels that asked before it, and leaves when its last byte has: `max(free, arrived) +
-//!    length / rate`. No capacity is saved up while the wire is idle, so there is no burst at the full speed of memory;
+//! 1. gets the wire after the parcels that asked before it, and has left at `max(free, arrived) + length / rate`, where
+//!    `free` is the time at which the wire is free of them, and `arrived` the time at which the parcel asked. No
+//!    capacity is saved up while the wire is idle, so there is no burst at the full speed of memory;
 //! 2. arrives half a round trip later. As many parcels of a connection are on their way at once as TCP's window would
 //!    have: twice the bandwidth-delay product, and 1 MiB at least, but no more than 4,096 parcels.
 //!

@@ -1,7 +1,8 @@
 //! Waiting for a condition, with a limit: a test never waits for a fixed time.
 //!
-//! A condition that does not come fails the test at its own line, with what was waited for, for how long, and the
-//! last value seen. Limits are for what hangs, so they may be generous: a test that passes never waits for them.
+//! If the condition is not met within the limit, the test fails at the line of the call, with a text that says what was
+//! waited for, for how long, and which value was seen last. Limits are for programs that hang, so they may be generous:
+//! a test that passes never waits for as long.
 
 use std::fmt::{self, Debug, Display};
 use std::time::{Duration, Instant};

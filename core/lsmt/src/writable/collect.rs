@@ -68,7 +68,8 @@ impl WritableDisk {
     }
 
     /// Collects all garbage at once: copies live data to new files and removes the old ones, while reads and
-    /// writes go on. During the copy, the live data takes space twice. If the space does not suffice or
+    /// writes go on. (A disk with 64 pairs, the most that it may have, keeps the garbage in its active pair.)
+    /// During the copy, the live data takes space twice. If the space does not suffice or
     /// anything else fails, the disk keeps its content. Nothing is done, and the result has zeros, if there is no
     /// garbage and at most one pair below the active one. For small steps beside clients, see
     /// [`collect`](Self::collect).

@@ -245,7 +245,8 @@ impl LayoutDir {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if the blob is not there, [`ErrorKind::Corrupt`] if it does not match
-    /// `digest`, [`ErrorKind::Unsupported`] if it is larger than [`MAX_MANIFEST_SIZE`].
+    /// `digest`, [`ErrorKind::Unsupported`] if it is larger than [`MAX_MANIFEST_SIZE`]; other errors of opening and
+    /// reading its file.
     pub fn read_document(&self, digest: &Digest) -> Result<Vec<u8>> {
         let source = self.open_blob(digest)?;
         let len = usize::try_from(source.len()).ok().filter(|len| *len as u64 <= MAX_MANIFEST_SIZE);

@@ -43,11 +43,12 @@ impl PrivateServer {
         }
     }
 
-    /// Opens a connection and returns the client's end of its socket pair.
+    /// Opens a connection and returns the client's end of its socket pair. If all places are taken, waits up to a few
+    /// seconds until a connection that has to make room ([the module](super) says which do) has ended.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Conflict`] if the server has ended, or if `connections_max` connections are open
-    /// and none of them has to make room ([the module](super) says which do); errors of the operating system.
+    /// and none of them has made room in time; errors of the operating system.
     pub fn connect(&self) -> Result<OwnedFd> {
         let failed = |e| Error::io("cannot make a connection to a disk", e).about(&self.name);
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)

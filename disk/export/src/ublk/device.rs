@@ -62,7 +62,7 @@ impl Ublk {
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the kernel has no ublk or is known to crash, [`ErrorKind::Invalid`] if
-    /// the disk's size is not a whole number of sectors, [`ErrorKind::Io`] if the device cannot be created.
+    /// the disk's size is 0 or not a whole number of sectors, [`ErrorKind::Io`] if the device cannot be created.
     pub fn start(export: Export, settings: &UblkSettings) -> Result<Self> {
         probe_trusting(settings.trust_kernel)?;
         let size = export.device.size();

@@ -213,8 +213,9 @@ impl Boots {
         Some(Self { host: Arc::clone(host), image })
     }
 
-    /// Records slices that the disk has read for the first time. The next report to the tracker contains them, except
-    /// those for which it has no room: a report holds 4096.
+    /// Records slices that the disk has read for the first time, for the next report to the tracker. A report has room
+    /// for 4096 first reads of all disks of the image on this host. Further ones are dropped: no later report contains
+    /// them.
     pub fn read(&self, accesses: &[SliceAccess]) {
         if let Some(image) = self.host.hints.images().by_key.get_mut(&self.image) {
             for access in accesses {

@@ -1,7 +1,8 @@
-//! Pinned blobs, whose stripes (groups of consecutive chunks) a list of hosts keeps in turn. The state machine is told
-//! which hosts keep each blob that this host exchanges.
+//! Pinned blobs: blobs that a list of hosts keeps together. A blob is divided into stripes (groups of consecutive
+//! chunks), which the hosts keep in turn ([`Holding`]). The swarm's state machine is told which hosts keep each blob
+//! that this host exchanges.
 //!
-//! The same hosts keep the outboard of a blob's hash tree, as a blob of its own.
+//! The same hosts keep the outboard of the blob's hash tree, which is a blob of its own.
 
 use crate::blob::Identity;
 use crate::host::Host;

@@ -1,16 +1,17 @@
-//! The orders from one host to another to fetch ahead of need, and their outcomes.
+//! The commands that one host sends to another ([`RemoteCommand`]), and their outcomes. Most commands are *orders*: to
+//! fetch a blob ahead of need, or to keep a part of an image. The others are information.
 //!
-//! An order concerns two hosts of the cluster. The state machine does not see it, so it does not change the sources of
-//! chunks. An order contains the root of the blob's hash tree, by which its receiver checks the fetched bytes; a host
-//! that knows that root may read the blob. An agent without a pin manager carries out no orders.
+//! The swarm's state machine does not see commands. An order to fetch contains the root of the blob's hash tree, by
+//! which the receiver checks the fetched bytes; a host that knows that root may read the blob. The program has to take
+//! the commands that were received ([`Swarm::take_commands`]) and carry them out. If it does not, all are refused.
 //!
 //! # Permitted orders
 //!
-//! Only operators, hosts whose certificate has that role, may order a host to fetch, to pin and to unpin. An order of
-//! another host is refused. Any agent may name its blobs to a root ([`RemoteCommand::Open`]), which then exchanges them
-//! as well if their store is one that the root may fetch from for other hosts. Whichever host sent an order, the bytes
-//! come from other hosts or from such a store. The answer to an order that is not carried out, or not in full, contains
-//! the reason.
+//! Only operators, hosts whose certificate has that role, may order a host to fetch, to pin and to unpin. Such an order
+//! of another host is refused. Any agent may name its blobs to a root ([`RemoteCommand::Open`]). The root then
+//! exchanges these blobs as well, if it may fetch from their store for other hosts. Whichever host sent an order, the
+//! bytes come from other hosts of the swarm, or from a store that the receiver may fetch from for other hosts. If an
+//! order is not carried out, or not in full, its sender gets the reason (version 1 of the protocol has no reasons).
 
 use crate::Swarm;
 use crate::complain;

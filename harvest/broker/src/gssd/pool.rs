@@ -1,8 +1,9 @@
 //! The unused gSSDs. A binary search finds the one that fits a request best.
 //!
-//! As in section 4.3.2 of BlockFlex, the gSSDs are in lists, one for each pair `<capacity, bandwidth>` (capacity in
-//! whole grains). The lists are sorted by that pair, and each list from the farthest expiry to the nearest. A gSSD's
-//! size never changes, but its expiry does, with the forecasts of its lender.
+//! As in section 4.3.2 of BlockFlex, the gSSDs are in lists, one for each pair `<capacity, bandwidth>`: the capacity in
+//! whole units of the [grain](super::Grain), the bandwidth in channels. The lists are sorted by that pair, and each
+//! list from the farthest expiry to the nearest. The size of a gSSD in the pool does not change, but its expiry does,
+//! with the forecasts of its lender.
 //!
 //! A search considers only gSSDs that have enough capacity and bandwidth and last long enough. The best fit is the one
 //! with the least capacity; of several, the one with the least bandwidth; of several of the same size, the one that

@@ -39,7 +39,7 @@ pub struct Grain {
     pub lasts: Duration,
 }
 
-/// The paper's: one channel, 16 GiB (in blocks of 4 MiB), 30 minutes.
+/// BlockFlex's units: one channel, 16 GiB (in blocks of 4 MiB), 30 minutes.
 impl Default for Grain {
     fn default() -> Self {
         Self { bandwidth: 1, capacity: 4096, lasts: Duration::from_secs(30 * 60) }

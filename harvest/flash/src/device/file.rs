@@ -9,14 +9,16 @@
 //! not sync: a sync writes out all programs since the last one, and a vSSD that erases its own blocks as it goes would
 //! write no faster than the disk.
 //!
-//! **Rules.** A file does not enforce the rules of NAND. A program of a page that this process programmed and did not
-//! erase is refused. Nothing is known of blocks that were not erased since the flash was opened: the caller must erase
-//! such a block before it programs the block.
+//! **Rules.** A file does not enforce the rules of NAND. A program is refused if this process has programmed that page,
+//! or a later page of the block, since the last erasure of the block. The state of blocks before the flash was opened
+//! is not known: the caller must erase a block once before it programs the block.
 //!
 //! **Bad blocks.** A block is bad from the moment when a program or an erasure of it fails in the way of a broken
 //! medium, and that is on disk before any caller is told. A full file system, a device that is gone, and the like are
 //! no fault of the block: these are [`FlashError::Failed`]. The error of a sync does not name the data that could not
-//! be written. So a block counts as bad if two syncs after its own erasure fail, and a sync without it succeeds.
+//! be written. So if the sync after an erasure fails, the block is erased and synced again on its own. The block counts
+//! as bad if that second sync fails as well (in the way of a broken medium), and a third one, with nothing of the block
+//! left to write, succeeds.
 //!
 //! **Unreadable pages.** The system reports the same error, EIO, for a lost sector and for a device that is gone. After
 //! such an error the read is tried again, page by page; the first page that fails again is [`FlashError::Unreadable`].

@@ -10,8 +10,9 @@
 //!
 //! Erasures may be suspended if [`Speeds::suspend`] is set (it is not by default, as in the paper). Then a read or
 //! program does not wait for the end of an erasure in its die: the erasure pauses for the operation, and ends later by
-//! the duration of the pause ("Reducing SSD Read Latency via NAND Flash Program and Erase Suspension", FAST 2012). One
-//! erasure is suspended at most 32 times; further operations in its die wait for its end.
+//! the duration of the pause, with the time that suspending and resuming take ("Reducing SSD Read Latency via NAND
+//! Flash Program and Erase Suspension", FAST 2012). One erasure is suspended at most 32 times; further operations in
+//! its die wait for its end.
 
 use super::Geometry;
 use std::ops::Range;

@@ -1,5 +1,7 @@
-//! Finds the damage of a journal, and puts right all that can be put right for certain.
+//! Finds the damage of a journal, and puts right all that can be put right for certain. A journal of version 2 is only
+//! examined.
 //!
+//! An end that was being written at a crash, and was never durable, is cut off.
 //! A damaged group is restored from the copy in a mark. Without a copy, a single wrong bit is corrected by the
 //! checksum: the stored checksum and the computed one differ in another way for each bit, so the difference tells which
 //! bit it is. The probability that a wrong bit is found by chance is one in 2^64 for each bit of the group. Nothing

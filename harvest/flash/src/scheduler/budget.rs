@@ -13,13 +13,16 @@ const PARTS: usize = 9;
 /// The number of parts whose greatest counts are left out, as a burst.
 const BURST: usize = 2;
 
-/// The allowance of a regular VM: the waiting time that harvest operations may still cause it, shared by all
-/// its channels.
+/// The allowance of a regular VM: the waiting time that harvest operations may still cause the VM, shared by all its
+/// channels. It has two parts: one for reads and programs of harvest VMs ([`SchedulerSettings::share`]), one for their
+/// erasures ([`SchedulerSettings::erase_share`]).
 ///
-/// The allowance grows with time, by a share of the time of the VM's threads. The number of threads is unknown; it is
-/// estimated by the number of operations that wait at once. The greatest number in each tenth of a second is recorded.
-/// Of the last nine records the third greatest counts, so that a burst of writes by one thread does not count as many
-/// threads. At most as much is saved up as one thread earns in a quarter of a second.
+/// Each part grows with time, by its share of the time of the VM's threads. At most as much is saved up as one thread
+/// earns in a quarter of a second. The number of threads is unknown. It is estimated by the number of the VM's reads
+/// and writes ([`Class::Regular`](super::Class::Regular)) that have come and not ended: the greatest number in each
+/// tenth of a second is recorded, and the third greatest of the last nine records is the estimate (at least 1). While
+/// more operations than that have come and not ended, their number counts instead. So a burst of writes by one thread
+/// counts as many threads only as long as the writes have not ended.
 #[derive(Clone, Debug)]
 pub struct Budget {
     now: Duration,

@@ -1,8 +1,9 @@
 //! The share of forecasts that cover the need, by provisioning ratio (BlockFlex, section 4.4.3, figure 14).
 //!
 //! A forecast of a level covers the need if the level that was needed is not higher. A forecast of a duration covers it
-//! if the level lasted for at least that duration. The provisioning ratio is a share: it is added to forecast levels
-//! and subtracted from forecast durations. Levels count a VM's own channels (bandwidth) or units of 16 GB (capacity).
+//! if the level lasted for at least that duration. The provisioning ratio is a share of the forecast: a level is raised
+//! by that share of itself, a duration is shortened by it. Levels count a VM's own channels (bandwidth) or units of 16
+//! GB (capacity).
 
 use super::course::{Course, STEP, Seconds};
 use super::fleet::Fleet;

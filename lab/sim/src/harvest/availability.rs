@@ -1,8 +1,9 @@
-//! Storage that could be harvested, and for how long (section 2.2, figures 4 to 6).
+//! Storage that could be harvested, and for how long (BlockFlex, OSDI 2022, section 2.2, figures 4 to 6).
 //!
-//! For each moment of a trace the paper takes a hypothetical harvest VM that comes at that moment, and asks if its
-//! request could be met for a given time without a break. The result is the mean over all moments of the trace. Here a
-//! moment counts only if the given time, begun at that moment, ends within the simulated span.
+//! For each moment of a trace the paper takes a hypothetical harvest VM that comes at that moment, and asks if the VM's
+//! request could be met for a given time without a break. The result is the share of all moments of the trace for which
+//! that is so. Here a moment counts only if the given time, begun at that moment, ends within the simulated span.
+//! Figure 6 ([`lots`]) is different: its times are counted from the moment at which unsold storage becomes free.
 
 use super::course::{Course, Seconds, share_of_starts};
 use super::fleet::Fleet;

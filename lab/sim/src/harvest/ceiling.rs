@@ -9,7 +9,7 @@
 //!
 //! * the storage that homes can lend: each the largest multiple of the grain that stays free through *some* while of
 //!   the least length around that step, and
-//! * the need of as many harvest VMs as there are homes with storage to lend: those that need most.
+//! * the need of as many harvest VMs as gSSDs can be lent in that step: the VMs that need most.
 //!
 //! The sum over the steps is above the gain of the best allocator; how far above is not known (to find the best is a
 //! packing problem). Below it are two that know the future and whose gain can be reached: the *clairvoyant*, the

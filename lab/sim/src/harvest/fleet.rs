@@ -1,8 +1,8 @@
 //! The parts of a fleet: regular VMs on their servers, servers with unsold storage, requests of harvest VMs.
 //!
-//! As in the paper, storage is counted in GB (powers of 1024: a channel has 64 GB, a flash block 4 MB), bandwidth in
-//! channels, and use in shares of owned storage. Also as in the paper, the servers with regular VMs and the servers
-//! with unsold storage are not the same: its traces of sold and of unsold storage come from different clouds.
+//! As in the BlockFlex paper (OSDI 2022), storage is counted in GB (powers of 1024: a channel has 64 GB, a flash block
+//! 4 MB), bandwidth in channels, and use in shares of owned storage. Also as in the paper, no server has both regular
+//! VMs and unsold storage: the paper's traces of sold and of unsold storage come from different clouds.
 
 use super::course::{Course, Seconds};
 

@@ -1,4 +1,4 @@
-//! The gain of harvest VMs and the loss of regular ones (sections 5.3 to 5.5), in virtual time.
+//! The gain of harvest VMs and the loss of regular ones (BlockFlex, OSDI 2022, sections 5.3 to 5.5), in virtual time.
 //!
 //! The product's vSSDs and schedulers run on emulated flash: see `machine`. The flash is that of BlockFlex, but with
 //! fewer blocks, so that disks fill quickly; channels, dies, pages and durations are the same. [`measure`] runs all

@@ -1,16 +1,16 @@
 //! The planner: an allocator that knows the future, and its gain. Unlike the ceiling, this gain can be reached: it is
 //! the gain of a plan, which assigns storage to each harvest VM for each time.
 //!
-//! The rules are the product's: a gSSD is a multiple of the grain; each home (lender) lends one gSSD at a time, to one
-//! harvest VM, and only while the home does not use that storage itself. But the planner knows the use of every VM and
-//! every request before the first one comes; no home ever needs storage back early, and no margin is kept back. The
-//! planner ignores bandwidth, gives a harvest VM the most that the VM will really use instead of its request, and moves
-//! the VM to other storage in no time.
+//! The rules are the product's: a gSSD (a loan of storage) is a multiple of the broker's grain of capacity; each home
+//! (lender) lends one gSSD at a time, to one harvest VM, and only while the home does not use that storage itself. But
+//! the planner knows the use of every VM and every request before the first one comes; no home ever needs storage back
+//! early, and no margin is kept back. The planner ignores bandwidth, gives a harvest VM the most that the VM will
+//! really use instead of its request, and moves the VM to other storage in no time.
 //!
 //! To find the best plan is a packing problem. This planner is greedy: it takes the requests one by one, and assigns to
 //! each the home that fits best, or several homes if less is left over then. If a request finds no place for all of its
-//! time, the time is split in halves, down to `SHORTEST`. The planner does that with several orders of the requests,
-//! and the best plan counts.
+//! time, and that time is six hours or longer, it is split in halves, and the planner looks for a place for each half
+//! in the same way. The planner does that with several orders of the requests, and the best plan counts.
 
 use super::ceiling::{Rules, free};
 use super::course::{Course, STEP};

@@ -1,4 +1,4 @@
-//! The shares of a fleet that are used and sold (section 2.1, figures 1 to 3).
+//! The shares of a fleet that are used and sold (BlockFlex, OSDI 2022, section 2.1, figures 1 to 3).
 
 use super::course::Course;
 use super::fleet::{Fleet, Lot, RegularVm};

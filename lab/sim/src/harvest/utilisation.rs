@@ -1,11 +1,11 @@
-//! The used share of owned storage, without and with harvesting (section 5.2, figures 15 to 17).
+//! The used share of owned storage, without and with harvesting (BlockFlex, OSDI 2022, section 5.2, figures 15 to 17).
 //!
 //! As in the paper, the use of a regular VM's storage is the VM's own use plus that of harvest VMs that borrow from it,
 //! as a share of the storage that the VM owns. For a server with unsold storage, it is the sold storage plus harvest
 //! VMs' use of the rest, as a share of the server's storage. Storage that is leased and not used, or not leased, does
 //! not count. For each VM or server, the average is over the whole time, and the maximum is that of the steps of three
 //! minutes. A figure is the mean over VMs or servers, so that a small VM counts as much as a large one. Gains in GB, in
-//! which size counts, are in `outcome`.
+//! which size counts, are in [`super::outcome`].
 
 use serde::Serialize;
 

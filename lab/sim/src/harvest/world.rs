@@ -2,10 +2,17 @@
 //! go, all in steps of three minutes.
 //!
 //! Operations that take time on real flash take virtual time here: to erase a gSSD takes 4.2 ms for each block, on all
-//! its channels at the same time; data is moved at 70 MB/s for each channel. In each step, in this order: unsold
-//! storage appears and is sold; harvest VMs leave; every home (lender) is sampled and forecast; harvest VMs come and
-//! request storage; homes that need more than their free storage take lent storage back; finished work is reported to
-//! the broker; after the history, the use is counted.
+//! its channels at the same time; data is moved at 70 MB/s for each channel. In each step this happens, in this order:
+//!
+//! 1. unsold storage appears and is sold;
+//! 2. harvest VMs leave;
+//! 3. work that is finished by the beginning of the step is reported to the broker;
+//! 4. every home (lender) is sampled and forecast;
+//! 5. harvest VMs come and request storage;
+//! 6. homes that need more than their free storage take lent storage back;
+//! 7. work that is finished by the end of the step is reported to the broker;
+//! 8. the use of storage is counted, except on the first days, which are without harvest VMs
+//!    ([`FleetSettings::history`](super::fleet::FleetSettings::history)).
 
 use super::ceiling::{Ceiling, Rules};
 use super::course::{STEP, Seconds};

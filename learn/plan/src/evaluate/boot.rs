@@ -143,7 +143,7 @@ impl BootEvaluator {
     }
 
     /// Replays `trace` while `items` are preloaded in this order, and returns the result for this boot. Each block
-    /// should occur once in `items`: further items of a block that is being preloaded are skipped.
+    /// should occur once in `items`: after one item of a block was preloaded, further items of that block are skipped.
     #[must_use]
     pub fn evaluate(&mut self, items: &[Item], trace: &CompactTrace) -> BootScore {
         self.states.fill(State::default());

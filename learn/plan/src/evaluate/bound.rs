@@ -2,7 +2,7 @@
 //!
 //! # Hits
 //!
-//! The model is that of the paper ([`hits`](super::hits)). Let `c` be the time of one block on the wire, and number all
+//! The model is the ThinkAhead paper's ([`hits`](super::hits)). Let `c` be the time of a block on the wire. Number all
 //! transfers from 1, preloads and misses alike. The `k`-th transfer does not start before `(k - 1)·c`. (The disk's last
 //! block may be shorter; all starts are then assumed to be earlier by the saved time.)
 //!

@@ -1,6 +1,6 @@
-//! `iocnt`, `iocnt-t`, `iocnt-2t`: the blocks with the most reads first (paper, section 7). `iocnt` orders by the
-//! number of reads alone, `iocnt-t` also by the average time of the reads, `iocnt-2t` by the number, the average time
-//! and the earliest time. The paper does not give the weights of these terms; here they are equal.
+//! `iocnt`, `iocnt-t`, `iocnt-2t`: the blocks with the most reads first (ThinkAhead paper, section 7). `iocnt` orders
+//! by the number of reads alone, `iocnt-t` also by the average time of the reads, `iocnt-2t` by the number, the average
+//! time and the earliest time. The paper does not give the weights of these terms; here they are equal.
 
 use crate::block_table::BlockId;
 use crate::policy::score::{Scorer, Weights};

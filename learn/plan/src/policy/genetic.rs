@@ -1,13 +1,14 @@
-//! The genetic search for the score's weights (paper, section 5.3; the artifact's operators and numbers).
+//! The genetic search for the weights of the [score](super::score) (ThinkAhead paper, section 5.3). The operators and
+//! numbers are those of the *artifact*, the paper's published simulator.
 //!
 //! An individual is a point of the triangle of non-negative weights with the sum 1. Parents are selected by roulette
 //! over fitness. Crossover exchanges the parts of two parents after a cut, mutation changes a weight by up to a fifth
 //! of the range, and the best individual is always kept.
 //!
-//! This search differs from the artifact (the paper's published simulator) in three points. The artifact keeps α
-//! between 0.1 and 0.2; here α is free, so that the simpler policies are points of the same triangle. The artifact
-//! draws the whole first generation; here it includes the triangle's corners and middle. The artifact draws new traces
-//! for each generation; here the traces stay the same, so that the fitness of generations can be compared.
+//! This search differs from the artifact in three points. The artifact keeps α between 0.1 and 0.2; here α is free, so
+//! that the simpler policies are points of the same triangle. The artifact draws the whole first generation at random;
+//! here it includes the triangle's corners and middle. The artifact draws new traces for each generation; here the
+//! traces stay the same, so that the fitness of generations can be compared.
 
 use crate::best::first_best;
 use crate::policy::score::Weights;

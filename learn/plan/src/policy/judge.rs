@@ -2,10 +2,11 @@
 //!
 //! The next boot will have another grace period (the time before its first read) and another speed. An order that fits
 //! the times of a handful of traces to the millisecond is worse for the next boot than a plain order. So if the
-//! objective is hits, each trace is replayed as up to twelve boots, about 60 in all, with grace periods around those of
-//! the group and speeds around its own. (The recorded grace periods alone are too few to learn from. Three boots that
-//! began late make orders that come too late for one that begins early: the hit rate is 0.57 instead of 0.77.) If the
-//! objective is the delay of a boot, each trace is replayed once, because a guest that waits moves the times itself.
+//! objective is hits, each replayed trace counts as up to twelve boots, so that there are up to 60 in all (more only if
+//! there are more traces). These boots have grace periods around those of the group, and speeds around that of their
+//! trace. (The recorded grace periods alone are too few to learn from. Three boots that began late make orders that
+//! come too late for one that begins early: the hit rate is 0.57 instead of 0.77.) If the objective is the delay of a
+//! boot, each trace is replayed once, because a guest that waits moves the times itself.
 
 use crate::block_table::BlockId;
 use crate::compact_trace::CompactTrace;

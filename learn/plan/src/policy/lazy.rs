@@ -1,4 +1,4 @@
-//! `lazy`: nothing is preloaded; blocks are pulled when they are read (paper, section 7, *Lazyload*).
+//! `lazy`: nothing is preloaded; blocks are pulled when they are read (ThinkAhead paper, section 7, *Lazyload*).
 
 use crate::block_table::BlockId;
 use crate::policy::{Aim, Policy, Training};

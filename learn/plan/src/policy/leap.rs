@@ -1,4 +1,5 @@
-//! `leap`: follows the trend of the last accesses (Leap, USENIX ATC'20, sections 3.2 and 3.3; the paper's section 7).
+//! `leap`: follows the trend of the last accesses (Leap, USENIX ATC'20, sections 3.2 and 3.3; ThinkAhead paper, section
+//! 7).
 //!
 //! Leap watches the differences between the addresses of consecutive accesses; here, between the numbers of blocks. A
 //! difference that the majority of the last few accesses share is the *trend*. Leap looks for it among the last four

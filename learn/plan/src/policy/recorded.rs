@@ -1,8 +1,8 @@
-//! Policies that preload in the order in which some boot read (paper, section 7).
+//! Policies that preload in the order in which some boot read (ThinkAhead paper, section 7).
 //!
 //! * `random`: a training trace drawn at random.
 //! * `dadi` (the paper's DADI+): the training trace that is most similar to the others; at most the first 256 traces
-//!   are compared. DADI itself (section 3.3) prefetches by one recorded trace.
+//!   are compared. DADI itself (USENIX ATC'20, section 3.3) prefetches by one recorded trace.
 //! * `history` (the paper's HB): the test trace itself, known beforehand. It is for evaluation only.
 
 use crate::block_table::BlockId;

@@ -1,4 +1,4 @@
-//! The score of a block (paper, section 5.3, equation 1):
+//! The score of a block (ThinkAhead paper, section 5.3, equation 1):
 //!
 //! `S(b) = α·ac + β·(tmax − tavg)/tmax + (1 − α − β)·(tmax − tmin)/tmax`
 //!

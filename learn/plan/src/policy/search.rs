@@ -1,5 +1,5 @@
 //! `search`, the default policy: an order found by search among all orders, instead of the best order of one family
-//! (`docs/design-learning.md`). The paper has no such policy.
+//! (`docs/design-learning.md`). The ThinkAhead paper has no such policy.
 //!
 //! If the objective is the delay of a boot, `search` makes the plan of [`first`], because no order that a search found
 //! was better on boots that the search had not seen.
@@ -10,8 +10,8 @@
 //! up (preloaded too late for its reads) so that others come in time. A move that gains next to nothing is not kept,
 //! because it may as well be a loss for the next boot.
 //!
-//! Hit rates of 54 boots that no plan was trained on, by bandwidth in MiB/s; the five columns on the right are with
-//! guests five times as fast:
+//! Hit rates of 54 boots that no plan was trained on, by policy and by bandwidth in MiB/s; the five columns on the
+//! right are with guests five times as fast. The last row is the bound of [`bound`](crate::evaluate::bound):
 //!
 //! | | 2 | 4 | 6 | 8 | 10 | 2 | 4 | 6 | 8 | 10 |
 //! |---|---|---|---|---|---|---|---|---|---|---|

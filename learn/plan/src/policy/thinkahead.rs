@@ -1,5 +1,6 @@
 //! `thinkahead`: blocks by score, with the weights that a genetic search finds for the group and the bandwidth
-//! (paper, section 5.3). The fitness of weights is the score that a [`Judge`] gives the order by these weights.
+//! (ThinkAhead paper, section 5.3). The fitness of weights is the score that a [`Judge`] gives to the order by these
+//! weights.
 
 use crate::block_table::BlockId;
 use crate::policy::genetic::Genetic;

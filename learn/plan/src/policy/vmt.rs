@@ -1,5 +1,5 @@
 //! `vmt-min`, `vmt-avg`: blocks by their earliest, or average, time of access in the training traces, counted from
-//! each trace's first read (paper, section 7, after *VMTorrent*, CoNEXT'12).
+//! each trace's first read (ThinkAhead paper, section 7, after *VMTorrent*, CoNEXT'12).
 
 use crate::block_table::BlockId;
 use crate::policy::{Aim, Policy, Training};

@@ -1,4 +1,4 @@
-//! The density of some numbers, its peaks, and the cuts between them (paper, section 5.2).
+//! The density of some numbers, its peaks, and the cuts between the peaks (ThinkAhead paper, section 5.2).
 //!
 //! The paper does not say how it estimates the density. Here the density is the sum of a hump of the shape `(1 - u²)²`
 //! for each number (a polynomial, so that every machine finds the same). The width of the humps follows Silverman's

@@ -1,5 +1,5 @@
-//! Communities of a weighted graph: Louvain's method (Blondel and others, 2008; the paper's section 5.2 clusters by
-//! it).
+//! Communities of a weighted graph: Louvain's method (Blondel and others, 2008). The ThinkAhead paper (section 5.2)
+//! clusters boots by this method.
 //!
 //! Each node moves, in the order of the nodes' numbers, to the neighbouring community that raises modularity most,
 //! until no move raises it. Then each community becomes a node, and the method begins again. The graph is a dense

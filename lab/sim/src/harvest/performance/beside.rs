@@ -1,4 +1,5 @@
-//! A key-value store's mixed load as the regular VM, beside a sort as the harvest VM (section 5.1's pair).
+//! A key-value store's mixed load as the regular VM, beside a sort as the harvest VM: the pair of
+//! loads in section 5.1 of BlockFlex (OSDI 2022).
 
 use super::load::{RECORD, Sort, Ycsb};
 use super::machine::{Machine, Vm};

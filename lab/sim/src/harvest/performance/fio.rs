@@ -1,6 +1,6 @@
 //! A disk that harvests half as many channels as it owns, measured with request patterns as of the benchmark fio. The
-//! disk is compared with a disk that owns all these channels, and with one that harvests nothing (section 5.3, figure
-//! 18).
+//! disk is compared with a disk that owns all these channels, and with one that harvests nothing (BlockFlex, OSDI 2022,
+//! section 5.3, figure 18).
 
 use super::load::{Fio, Paced};
 use super::machine::{Machine, Vm};

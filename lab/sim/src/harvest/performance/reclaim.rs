@@ -1,4 +1,5 @@
-//! Taking a channel back: the time of its erasure, and the cost to the regular VM meanwhile (sections 5.4 and 5.5).
+//! Taking a channel back: the time of its erasure, and the cost to the regular VM meanwhile (BlockFlex,
+//! OSDI 2022, sections 5.4 and 5.5).
 
 use super::load::{Fio, Load, RECORD, Ycsb};
 use super::machine::{Machine, Vm};

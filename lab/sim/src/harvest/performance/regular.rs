@@ -1,4 +1,4 @@
-//! A regular VM whose channels are all harvested (section 5.4, figure 20).
+//! A regular VM whose channels are all harvested (BlockFlex, OSDI 2022, section 5.4, figure 20).
 
 use super::load::{RECORD, Sort, Ycsb};
 use super::machine::{Machine, Vm};

@@ -1,6 +1,6 @@
-//! Read bandwidth of a disk over time, before and after it harvests channels (figure 19). At first all data is on the
-//! disk's own channels. Pages that are written after the harvest are spread over all channels, and so are later reads
-//! of them.
+//! Read bandwidth of a disk over time, before and after the disk harvests channels (BlockFlex, OSDI 2022, figure 19).
+//! At first all data is on the disk's own channels. Pages that are written after the harvest are spread over all
+//! channels, and so are later reads of them.
 
 use super::fio::{self, Owner};
 use super::load::Job;

@@ -1,4 +1,5 @@
-//! Erasures that harvesting causes (section 4.3.2): lent blocks that were written are erased when they come back.
+//! Erasures that harvesting causes (BlockFlex, OSDI 2022, section 4.3.2): lent blocks that were written are erased when
+//! they come back.
 
 use super::tally::ratio;
 use serde::Serialize;
