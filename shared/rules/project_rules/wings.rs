@@ -34,6 +34,9 @@ pub(crate) const WINGS: [Wing; 8] = [
 /// The most lines of a wing's README: one page.
 const PAGE_LINES: usize = 70;
 
+/// The most lines of the repository's README.
+const FRONT_PAGE_LINES: usize = 100;
+
 /// The crates that look at all others and that no crate uses.
 const OBSERVERS: [&str; 3] = ["shared/fuzz", "shared/reference", "shared/rules"];
 
@@ -134,6 +137,12 @@ fn the_front_page_lists_the_crates_of_each_wing() {
         }
     }
     assert_none("list in README.md the crates that are there", &offences);
+}
+
+#[test]
+fn the_front_page_is_read_at_one_go() {
+    let page = std::fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(page.lines().count() <= FRONT_PAGE_LINES, "README.md has more than {FRONT_PAGE_LINES} lines");
 }
 
 #[test]
