@@ -130,7 +130,9 @@ impl Hold {
     }
 
     /// Removes the lease, even if the disk's record exists; to be called when the disk is detached. The lease of a
-    /// writable directory stays. Must not be called in async code, where it panics if the lease is in an object store.
+    /// writable directory stays. For a lease in an object store this waits for the store, some 13 seconds at most. If
+    /// the removal fails, a warning is logged, and the lease counts for up to a week. Must not be called in async code,
+    /// where it panics if the lease is in an object store.
     pub fn release(&self) {
         let in_directory = self.in_directory.lock().take();
         if let Some(held) = in_directory {

@@ -621,7 +621,9 @@ impl SharedBlob {
         }
     }
 
-    /// Reports that a disk has read `range`, which was in the cache.
+    /// Reports that a disk or program has read `range` of the blob. A read that had to wait for a fetch is reported as
+    /// well, when all of `range` is in the cache. Prefetched chunks in `range` count as read from then on, so further
+    /// ones may be prefetched.
     pub fn read(&self, range: ByteRange) {
         let chunks = Chunks::touched(range.intersect(ByteRange::between(0, self.cached.spec().len)));
         if let Some(shared) = self.shared.as_ref().filter(|_| chunks.count > 0) {

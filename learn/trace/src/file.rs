@@ -8,17 +8,18 @@
 //!
 //! | column | type | meaning |
 //! |---|---|---|
-//! | `t_us` | `int64`, unsigned | time since the creation in microseconds |
+//! | `t_us` | `int64`, unsigned | microseconds from the creation to the request's arrival, or to the link sample |
 //! | `op` | `int32`, unsigned 8 bits | 0 write (also zeroing and trimming), 1 read, 2 link sample |
-//! | `offset` | `int64`, unsigned | first byte of the disk; 0 in a link sample |
-//! | `length` | `int64`, unsigned | bytes; 0 in a link sample |
+//! | `offset` | `int64`, unsigned | of a request: its place on the disk, in bytes; 0 in a link sample |
+//! | `length` | `int64`, unsigned | of a request: its length in bytes; 0 in a link sample |
 //! | `service_us` | `int32`, unsigned, nullable | of a request: time from arrival to completion, in microseconds |
 //! | `bandwidth` | `int64`, unsigned, nullable | of a link sample: bytes a second |
 //! | `round_trip_us` | `int32`, unsigned, nullable | of a link sample: round-trip time in microseconds |
 //!
 //! The file's key-value metadata has one entry, `headstart.trace`: a JSON object with `version` (1), `creation` (the
-//! fields of [`Creation`](crate::Creation)) and `dropped`. Readers skip fields that they do not know. A change
-//! that older readers would misunderstand takes a new version, and a reader refuses versions newer than its own.
+//! fields of [`Creation`](crate::Creation)) and `dropped` (the number of requests that are missing because the recorder
+//! had no room for them). Readers skip fields that they do not know. A change that older readers would misunderstand
+//! takes a new version, and a reader refuses versions newer than its own.
 //!
 //! Pages are of the first kind (data page v1), encoded as `PLAIN`, with `RLE` levels in nullable columns, and
 //! compressed by zstd. Other encodings would save a few percent at most; without them, the reader stays small.

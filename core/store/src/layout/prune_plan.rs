@@ -288,11 +288,12 @@ impl PrunePlan {
         }
     }
 
-    /// Takes the content of the document `wanted`. `bytes` is `None` if the document is missing, or if it is
-    /// damaged and [`Wanted::need`] allows that.
+    /// Takes the content of the document `wanted`, the one that [`wanted`](Self::wanted) returned last. `bytes` is
+    /// `None` if the document could not be read and [`Wanted::need`] allows that. If `need` does not allow it, the
+    /// caller must abandon the plan: this call does not check it, and blobs that are needed could be deleted.
     ///
     /// # Errors
-    /// As [`Walk::give`].
+    /// As [`Walk::give`]; none for a document that was only guessed to be an image ([`DocumentNeed::MayBeAnything`]).
     pub fn give(&mut self, wanted: Wanted, bytes: Option<&[u8]>) -> Result<()> {
         let Some(bytes) = bytes else { return Ok(()) };
         if wanted.need != DocumentNeed::MayBeAnything {

@@ -1,7 +1,8 @@
-//! The requests to a host and its answers: plain data, the same in memory, in JSON and over REST.
+//! The requests to a host and its answers: plain data. All types except [`VssdSpec`] have OpenAPI schemas, and the same
+//! fields in memory, in JSON and over REST.
 //!
-//! Sizes are in bytes, bandwidths in channels, and times in whole seconds from now (`left_s`, `ago_s`), so that a
-//! client does not need the host's clock. All types have OpenAPI schemas.
+//! Sizes are in bytes, bandwidths in channels, and durations in whole seconds. A moment is given by its distance from
+//! now (`left_s`, `ago_s`), so that a client does not need the host's clock.
 
 use headstart_broker::Counters;
 use headstart_flash::{GssdId, VssdId, VssdKind};
