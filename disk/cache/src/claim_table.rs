@@ -57,7 +57,10 @@ mod tests {
             let claimed = |unit: u64| table.iter().any(|(&start, &end)| (start..end).contains(&unit));
             let run = a.min(b)..a.max(b);
             let mut free = Vec::new();
-            let others = each_unclaimed(&table, run.clone(), &mut |part| free.extend(part));
+            let others = each_unclaimed(&table, run.clone(), &mut |part| {
+                assert!(!part.is_empty(), "nothing is no part");
+                free.extend(part);
+            });
             let expected: Vec<_> = run.clone().filter(|&unit| !claimed(unit)).collect();
             prop_assert_eq!(others, expected.len() as u64 != run.end - run.start);
             prop_assert_eq!(free, expected);

@@ -269,6 +269,27 @@ mod tests {
     }
 
     #[test]
+    fn proven_chunks_go_by_their_count_and_only_as_many_as_are_needed() {
+        let words = [3, 2, 3, 2, 3].map(|count| 7 << COUNT_BITS | count);
+        let mut census = Census::new(7);
+        words.iter().for_each(|&word| census.add(word, 10));
+        assert_eq!(census.bytes(), 50);
+        let mut cut = census.cut(30, 100);
+        assert_eq!(words.map(|word| cut.takes(word, 10)), [true, true, false, true, false]);
+        assert!(cut.ages);
+    }
+
+    #[test]
+    fn a_proven_chunk_that_stays_loses_one_of_its_count() {
+        let word = AtomicU32::new(7 << COUNT_BITS | 3);
+        let counts = [(); 3].map(|()| {
+            age(&word);
+            word.load(Ordering::Relaxed)
+        });
+        assert_eq!(counts, [2, 1, 1].map(|count| 7 << COUNT_BITS | count));
+    }
+
+    #[test]
     fn epochs_wrap() {
         let word = inserted(0, EPOCH_MASK);
         assert_eq!((bucket(word, EPOCH_MASK), bucket(word, 0), bucket(word, 1)), (0, 1, 2));

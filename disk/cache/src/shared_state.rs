@@ -172,6 +172,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn epochs_follow_each_other_and_begin_again_after_30_bits() {
+        let state = SharedState::alone(None).unwrap();
+        let next = || {
+            state.next_epoch();
+            state.epoch()
+        };
+        assert_eq!([state.epoch(), next(), next()], [0, 1, 2]);
+        state.word(2).store((1 << 30) - 2, Ordering::Relaxed);
+        assert_eq!([next(), next()], [(1 << 30) - 1, 0]);
+    }
+
+    #[test]
     fn bytes_added_during_a_count_are_counted() {
         let state = SharedState::alone(None).unwrap();
         state.add(100);

@@ -477,6 +477,18 @@ mod tests {
     }
 
     #[test]
+    fn a_sidecar_that_was_cut_short_is_not_read() {
+        let header = Header { identity: identity(Kind::Plain, 1_234_567), data_inode: 99 };
+        let file = tempfile::tempfile().unwrap();
+        Sidecar::write_new(&file, &header, &[7; 16]).unwrap();
+        let len = Layout::of(&header.identity).file_len();
+        for (cut, is_read) in [(len, true), (len + 1, true), (len - 1, false), (PAGE, false)] {
+            file.set_len(cut).unwrap();
+            assert_eq!(Header::read(&file).is_ok_and(|read| read == header), is_read, "{cut} of {len}");
+        }
+    }
+
+    #[test]
     fn parts_of_a_sidecar_do_not_overlap() {
         for len in [0, 1, 16384, 16385, 5 << 20, (10 << 30) + 1, MAX_LEN] {
             for kind in [Kind::Plain, Kind::Outboard] {

@@ -191,6 +191,12 @@ mod tests {
             rests.push(block, 32, 2);
         }
         assert!(rests.urgent.len() <= 4 && rests.known.is_empty());
+        for block in (200..300).flat_map(|block| [block, block]) {
+            rests.push(block, 9, 2);
+        }
+        assert_eq!(rests.urgent.len(), 4, "two parts of each of two blocks");
+        assert!(!rests.read_ahead(7, 0) && !rests.read_ahead(7, 2) && rests.knows(7));
+        assert_eq!(rests.pop(), Some(PlanItem::whole(7)));
     }
 
     #[test]

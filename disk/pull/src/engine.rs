@@ -270,6 +270,8 @@ impl Engine {
 }
 
 #[cfg(test)]
+mod edges;
+#[cfg(test)]
 mod invariants;
 #[cfg(test)]
 mod properties;

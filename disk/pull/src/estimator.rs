@@ -420,6 +420,17 @@ mod tests {
     }
 
     #[test]
+    fn the_window_is_two_seconds_of_busy_time() {
+        let (mut link, mut estimator) = (link(10, 0), Estimator::new(64));
+        let mut now = Time(0);
+        for _ in 0..100 {
+            now = link.send(&mut estimator, now, &[500_000]);
+        }
+        let busy: Duration = estimator.buckets.iter().map(|bucket| bucket.busy).sum();
+        assert_eq!(busy, Duration::from_secs(2));
+    }
+
+    #[test]
     fn waiting_behind_others_is_not_distance() {
         let (mut link, mut estimator) = (link(10, 20), Estimator::new(64));
         let mut now = link.send(&mut estimator, Time(0), &[4096]);

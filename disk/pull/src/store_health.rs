@@ -59,5 +59,7 @@ mod tests {
         assert!(store.works());
         assert!(!store.works());
         assert_eq!(store.paused_until(), Time(0));
+        store.failed(now, &retry, &mut back_off);
+        assert!(!store.works(), "it was away for one pause at most");
     }
 }

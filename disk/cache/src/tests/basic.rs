@@ -304,6 +304,35 @@ fn blobs_are_listed_and_removed() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
 }
 
+#[test]
+fn pinned_bytes_are_those_of_the_chunks_that_pins_touch_each_once() {
+    const CHUNK: u64 = 64 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path(), None);
+    let sample = Sample::new(5 * CHUNK as usize, 8);
+    let blob = cache.blob(&sample.plain("a")).unwrap();
+    sample.fill(&blob, units(0, 1));
+    let pinned = || cache.list().unwrap()[0].pinned_bytes;
+    assert_eq!(pinned(), 0);
+    let first = blob.pin(ByteRange::between(CHUNK, 3 * CHUNK)).unwrap();
+    assert_eq!(pinned(), 2 * CHUNK);
+    let second = blob.pin(ByteRange::between(3 * CHUNK - 1, 4 * CHUNK + 1)).unwrap();
+    assert_eq!(pinned(), 4 * CHUNK);
+    drop((first, second));
+    assert_eq!(pinned(), 0);
+}
+
+#[test]
+fn the_free_bytes_are_those_of_the_file_system() {
+    let dir = tempfile::tempdir().unwrap();
+    let file_system = rustix::fs::statvfs(dir.path()).unwrap();
+    let nowhere = dir.path().join("not/there/yet");
+    let usages = [open(dir.path(), None).usage().unwrap(), Cache::usage_of_none(&nowhere).unwrap()];
+    for free in usages.map(|usage| usage.free_bytes) {
+        assert!(free > 1 << 20 && free <= file_system.f_blocks * file_system.f_frsize, "{free}");
+    }
+}
+
 fn sample_fill_all(sample: &Sample, blob: &crate::CachedBlob) {
     sample.fill(blob, ByteRange::between(0, sample.bytes.len() as u64));
 }

@@ -11,6 +11,7 @@ use headstart_block::{ByteRange, Digest, ErrorKind, ReadAt};
 use headstart_testkit::wait::{wait_for, wait_until};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -302,6 +303,67 @@ fn a_cache_whose_room_others_take_first_is_not_full() {
     // There may be no room yet, but the cache is not full.
     assert!(made.is_ok(), "{made:?}");
     assert_eq!(Room::make(&cache.storage, LIMIT + 1).map(|_| ()).unwrap_err().kind(), ErrorKind::NoSpace);
+}
+
+/// Chunks go although the bytes to be written would fit beside those that are there: others have found the room first.
+#[test]
+fn room_that_others_are_about_to_fill_is_made_by_an_eviction() {
+    const LIMIT: u64 = 4 << 20;
+    const WANTED: u64 = LIMIT / 32;
+    let dir = tempfile::tempdir().unwrap();
+    let sample = Sample::new(LIMIT as usize, 1);
+    let cache = open(dir.path(), Some(LIMIT));
+    let blob = cache.blob(&sample.plain("a")).unwrap();
+    sample.fill(&blob, ByteRange::between(0, LIMIT - 2 * WANTED));
+    let first = Room::make(&cache.storage, WANTED).unwrap();
+    assert!(first.is_some() && cache.counters().evicted_bytes == 0);
+    assert!(Room::make(&cache.storage, WANTED).unwrap().is_some() && cache.counters().evicted_bytes > 0);
+}
+
+#[test]
+fn a_cache_full_of_pinned_bytes_says_so_and_its_disk_is_left_alone() {
+    const LIMIT: u64 = 2 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let sample = Sample::new(2 * LIMIT as usize, 1);
+    let cache = open(dir.path(), Some(LIMIT));
+    let blob = cache.blob(&sample.plain("a")).unwrap();
+    let pinned = ByteRange::between(0, LIMIT - (256 << 10));
+    let pin = blob.pin(pinned).unwrap();
+    sample.fill(&blob, pinned);
+    let made = Room::make(&cache.storage, 512 << 10).map(|room| room.is_some());
+    assert_eq!(made.unwrap_err().kind(), ErrorKind::NoSpace);
+    blob.insert(LIMIT, sample.part(ByteRange::between(LIMIT, LIMIT + (512 << 10)))).unwrap();
+    assert!(blob.is_bypassed() && blob.is_local(pinned));
+    drop(pin);
+}
+
+#[test]
+fn room_that_is_found_ends_the_time_without_it() {
+    const LIMIT: u64 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path(), Some(LIMIT));
+    let other = cache.storage.directory.open_lock(EVICT_LOCK).unwrap();
+    assert!(locks::try_lock(&other, &(0..1), Mode::Exclusive).unwrap());
+    let is_crowded_out = || cache.storage.crowded_since.load(Ordering::Relaxed) > 0;
+    cache.storage.state.occupy(LIMIT);
+    assert!(Room::make(&cache.storage, UNIT).unwrap().is_none() && is_crowded_out());
+    // The other evictor is done with some of it.
+    cache.storage.state.subtract(LIMIT / 2);
+    assert!(Room::make(&cache.storage, UNIT).unwrap().is_some() && !is_crowded_out());
+}
+
+/// Not even the files of a blob of which nothing is there and that no process uses.
+#[test]
+fn a_prune_to_a_size_that_is_kept_already_removes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path(), None);
+    let sample = Sample::new(4 * UNIT as usize, 1);
+    let blob = cache.blob(&sample.plain("a")).unwrap();
+    sample.fill(&blob, units(0, 4));
+    cache.prune(0).unwrap();
+    drop(blob);
+    assert_eq!((cache.prune(1 << 20).unwrap().left_blobs, cache.usage().unwrap().blobs), (1, 1));
+    assert_eq!((cache.prune(0).unwrap().left_blobs, cache.usage().unwrap().blobs), (0, 0));
 }
 
 /// Bytes that the file system holds for all files of the cache.

@@ -61,6 +61,22 @@ fn a_plain_blob_is_checked_once_whole() {
 }
 
 #[test]
+fn the_root_of_a_blob_that_was_found_right_is_kept_in_its_sidecar() {
+    let dir = tempfile::tempdir().unwrap();
+    let sample = Sample::new(LEN, 5);
+    let blob = open(dir.path(), None).blob(&sample.plain("a")).unwrap();
+    sample.fill(&blob, all());
+    let root = || {
+        let mut root = [0; 32];
+        blob.present_files().unwrap().sidecar.file.read_exact_at(&mut root, 288).unwrap();
+        root
+    };
+    assert_eq!(root(), [0; 32]);
+    assert!(matches!(check(&blob, &|| false).unwrap(), Checked::Right));
+    assert_eq!(&root(), sample.spec.tree.unwrap().root.as_bytes());
+}
+
+#[test]
 fn a_check_ends_where_nobody_wants_it_and_is_left_to_who_is_at_it() {
     let dir = tempfile::tempdir().unwrap();
     let sample = Sample::new(LEN, 5);

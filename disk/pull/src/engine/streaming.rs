@@ -166,6 +166,35 @@ fn a_stream_goes_on_behind_what_was_read_ahead() {
     assert!(moved <= (64 << 20) + (2 << 20), "{moved}");
 }
 
+/// Bytes before them are still to come, and a read of those waits for the stream.
+#[test]
+fn bytes_that_others_bring_to_the_middle_of_a_stream_do_not_move_it() {
+    let mut sim = streaming(10, 20, lazy());
+    sim.run(millis(1000));
+    let come = sim.disk.local_bytes();
+    sim.bring(40 << 20, (40 << 20) + (256 << 10));
+    sim.read(come + 100_000, 4096);
+    sim.run(millis(10_000));
+    assert!(sim.reads[0].wait() < 20 * MILLI, "{:?}", sim.reads[0].wait());
+    assert!(sim.disk.is_local(ByteRange::between(0, 64 << 20)));
+    assert_eq!((streams(&sim).len(), sim.counters().miss_bytes), (1, 0));
+}
+
+#[test]
+fn the_rest_of_a_broken_stream_goes_on_across_what_a_read_brought() {
+    let mut breaks = true;
+    let fates = Box::new(move |_, _, range: BlobRange, _| {
+        let breaks = range.blob == DATA && range.len() > 4 << 20 && std::mem::take(&mut breaks);
+        if breaks { Fate::Break } else { Fate::Good }
+    });
+    let mut sim = streaming_with(10, 20, lazy(), fates);
+    sim.read_at(millis(1000), ByteRange::between(48 << 20, (48 << 20) + 4096));
+    sim.run(millis(10_000));
+    assert!(sim.disk.is_local(ByteRange::between(0, 64 << 20)));
+    let ends: Vec<_> = streams(&sim).iter().map(|asked| asked.range.range.end() >> 20).collect();
+    assert_eq!((ends, sim.counters().overtaken_in_stream), (vec![64, 64], 1));
+}
+
 #[test]
 fn the_rest_of_a_broken_stream_is_requested_again() {
     let mut breaks = 3;
