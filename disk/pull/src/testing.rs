@@ -5,7 +5,7 @@
 
 use crate::{
     BlobRange, BlobView, DiskBlobId, Engine, EngineAction, EngineCounters, EngineEvent, EngineSettings,
-    FetchId, FetchOutcome, Priority, ReadId, Time,
+    FetchId, FetchOutcome, MissRest, Priority, ReadId, Time,
 };
 use headstart_block::{ByteRange, Error, ErrorKind};
 use std::collections::{BTreeMap, VecDeque};
@@ -22,6 +22,23 @@ const PAGE: u64 = 4 << 10;
 const COVERED: u64 = 1 << 20;
 pub(crate) const DATA: DiskBlobId = DiskBlobId(0);
 pub(crate) const TREE: DiskBlobId = DiskBlobId(1);
+
+pub(crate) const MILLI: Duration = Duration::from_millis(1);
+
+pub(crate) fn millis(n: u64) -> Time {
+    Time(n * 1000)
+}
+
+/// Settings without the rests of blocks that had a miss.
+pub(crate) fn lazy() -> EngineSettings {
+    EngineSettings { miss_rest: MissRest::None, ..EngineSettings::default() }
+}
+
+/// Settings without long requests.
+pub(crate) fn short(mut settings: EngineSettings) -> EngineSettings {
+    (settings.stream_max, settings.stream_min) = (0, u64::MAX);
+    settings
+}
 
 /// A disk whose bytes are in one blob with a hash tree.
 #[derive(Clone, Debug)]
@@ -254,7 +271,20 @@ impl Sim {
 
     /// Starts a read now.
     pub(crate) fn read(&mut self, start: u64, len: u64) {
-        self.start_read(ByteRange::between(start, start + len));
+        self.read_ranges(&[ByteRange::between(start, start + len)]);
+    }
+
+    /// Starts one read of several ranges now. Its course tells of the first range only.
+    pub(crate) fn read_ranges(&mut self, ranges: &[ByteRange]) {
+        let read = ReadId(self.reads.len() as u64);
+        let mut told = Told { part: ranges[0], at: self.now, end: None, forgotten: false };
+        if ranges.iter().all(|part| self.disk.is_local(*part)) {
+            told.end = Some((self.now, Ok(())));
+            self.reads.push(told);
+        } else {
+            self.reads.push(told);
+            self.notify(EngineEvent::Read { read, ranges });
+        }
     }
 
     /// Runs until nothing more happens before `until`, and sets the clock to it.
@@ -285,7 +315,7 @@ impl Sim {
             } else if let Some((_, due)) = self.due.pop_first() {
                 match due {
                     Due::Fails(asked) => self.fails(asked),
-                    Due::Read(part) => self.start_read(part),
+                    Due::Read(part) => self.read_ranges(&[part]),
                     Due::Forget(read) => self.forget(read),
                 }
             }
@@ -449,18 +479,6 @@ impl Sim {
         self.verify_streams();
     }
 
-    fn start_read(&mut self, part: ByteRange) {
-        let read = ReadId(self.reads.len() as u64);
-        let mut told = Told { part, at: self.now, end: None, forgotten: false };
-        if self.disk.is_local(part) {
-            told.end = Some((self.now, Ok(())));
-            self.reads.push(told);
-        } else {
-            self.reads.push(told);
-            self.notify(EngineEvent::Read { read, ranges: &[part] });
-        }
-    }
-
     /// Simulates another process that brings these bytes of the blob, with their pages of the hash tree, and
     /// reports that.
     pub(crate) fn bring(&mut self, start: u64, end: u64) {
@@ -498,7 +516,7 @@ impl Sim {
         while let Some((think, part)) = self.guest.pop_front() {
             self.run(self.now + think);
             let read = self.reads.len();
-            self.start_read(part);
+            self.read_ranges(&[part]);
             while self.reads[read].end.is_none() {
                 self.run(self.now + Duration::from_micros(200));
             }

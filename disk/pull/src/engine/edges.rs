@@ -1,29 +1,9 @@
 //! The rules at their edges, on virtual time: what changed while a request was queued, what only nearly is a miss, and
 //! the counters that become metrics.
 
-use crate::testing::{DATA, Disk, Fate, Link, Sim, TREE, Told, UNIT};
-use crate::{
-    BLOCK_SIZE, BlobRange, EngineEvent, EngineSettings, MissRest, Plan, PlanItem, Priority, ReadId,
-    SLICE_SIZE, Time,
-};
+use crate::testing::{DATA, Disk, Fate, Link, MILLI, Sim, TREE, UNIT, lazy, millis, short};
+use crate::{BLOCK_SIZE, BlobRange, EngineEvent, EngineSettings, Plan, PlanItem, Priority, SLICE_SIZE, Time};
 use headstart_block::ByteRange;
-use std::time::Duration;
-
-const MILLI: Duration = Duration::from_millis(1);
-
-fn millis(n: u64) -> Time {
-    Time(n * 1000)
-}
-
-fn lazy() -> EngineSettings {
-    EngineSettings { miss_rest: MissRest::None, ..EngineSettings::default() }
-}
-
-/// Settings without long requests.
-fn short(mut settings: EngineSettings) -> EngineSettings {
-    (settings.stream_max, settings.stream_min) = (0, u64::MAX);
-    settings
-}
 
 fn plan(blocks: impl IntoIterator<Item = u64>) -> Plan {
     Plan::List(blocks.into_iter().map(PlanItem::whole).collect())
@@ -31,13 +11,6 @@ fn plan(blocks: impl IntoIterator<Item = u64>) -> Plan {
 
 fn page(offset: u64) -> ByteRange {
     ByteRange::between(offset, offset + 4096)
-}
-
-/// Starts one read of several ranges.
-fn read_all(sim: &mut Sim, ranges: &[ByteRange]) {
-    let read = ReadId(sim.reads.len() as u64);
-    sim.reads.push(Told { part: ranges[0], at: sim.now, end: None, forgotten: false });
-    sim.notify(EngineEvent::Read { read, ranges });
 }
 
 /// The data that was requested from the `first` request on.
@@ -82,7 +55,7 @@ fn a_hole_beside_a_miss_asks_for_no_rest_of_its_block() {
     let mut sim = Sim::new(Disk::scattered(32 * 2), EngineSettings::default());
     let slice = |n: u64| ByteRange::between(n * SLICE_SIZE, (n + 1) * SLICE_SIZE);
     // The first slice is a hole; the other is in the second block.
-    read_all(&mut sim, &[slice(0), slice(33)]);
+    sim.read_ranges(&[slice(0), slice(33)]);
     sim.run(millis(5000));
     assert!(sim.disk.is_local(ByteRange::between(BLOCK_SIZE, 2 * BLOCK_SIZE)));
     assert!(!sim.disk.is_local(slice(1)));
@@ -120,7 +93,7 @@ fn a_gap_that_is_fetched_too_brings_its_own_page_of_the_tree() {
     }
     sim.read(32 << 20, 4096);
     assert_eq!(sim.counters().coalesced, 0);
-    read_all(&mut sim, &[page(0), page(2 << 20)]);
+    sim.read_ranges(&[page(0), page(2 << 20)]);
     assert_eq!(sim.counters().coalesced, 1);
     sim.run(millis(2000));
     assert!(sim.reads[1].wait() < 400 * MILLI, "{:?}", sim.reads[1].wait());

@@ -1,23 +1,12 @@
 //! Long requests, by the rules at the head of [`super::streams`], on virtual time.
 
 use crate::testing::wire::PIECE;
-use crate::testing::{Asked, DATA, Disk, Fate, Fates, Link, Sim, TREE, UNIT};
-use crate::{
-    BackgroundSharing, BlobRange, EngineEvent, EngineSettings, MissRest, Plan, PlanItem, Priority, Time,
-};
+use crate::testing::{Asked, DATA, Disk, Fate, Fates, Link, MILLI, Sim, TREE, UNIT, lazy, millis};
+use crate::{BackgroundSharing, BlobRange, EngineEvent, EngineSettings, Plan, PlanItem, Priority, Time};
 use headstart_block::ByteRange;
 use std::time::Duration;
 
-const MILLI: Duration = Duration::from_millis(1);
 const MB: u64 = 1_000_000;
-
-fn lazy() -> EngineSettings {
-    EngineSettings { miss_rest: MissRest::None, ..EngineSettings::default() }
-}
-
-fn millis(n: u64) -> Time {
-    Time(n * 1000)
-}
 
 /// A disk of 192 MiB of which the first 64 are planned, one block after the other.
 fn streaming(rate: u64, round_trip: u64, settings: EngineSettings) -> Sim {

@@ -1,31 +1,15 @@
 //! The rules, one by one, on virtual time: a link of 10 MB/s and 20 ms unless a test says otherwise.
 
-use crate::testing::{DATA, Disk, Fate, LINK, Link, Sim, TREE, UNIT};
+use crate::testing::{DATA, Disk, Fate, LINK, Link, MILLI, Sim, TREE, UNIT, lazy, millis, short};
 use crate::{
-    BLOCK_SIZE, BackgroundSharing, BlobRange, EngineEvent, EngineSettings, FetchId, FetchOutcome, MissRest,
-    Plan, PlanItem, Priority, SLICE_SIZE, Time,
+    BLOCK_SIZE, BackgroundSharing, BlobRange, EngineEvent, EngineSettings, FetchId, FetchOutcome, Plan,
+    PlanItem, Priority, SLICE_SIZE, Time,
 };
 use headstart_block::{ByteRange, ErrorKind};
 use std::time::Duration;
 
-const MILLI: Duration = Duration::from_millis(1);
-
-fn millis(n: u64) -> Time {
-    Time(n * 1000)
-}
-
 fn seconds(n: u64) -> Time {
     Time(n * 1_000_000)
-}
-
-fn lazy() -> EngineSettings {
-    EngineSettings { miss_rest: MissRest::None, ..EngineSettings::default() }
-}
-
-/// Settings without long requests.
-fn short(mut settings: EngineSettings) -> EngineSettings {
-    (settings.stream_max, settings.stream_min) = (0, u64::MAX);
-    settings
 }
 
 fn plan(items: impl IntoIterator<Item = (u64, u32)>) -> Plan {
