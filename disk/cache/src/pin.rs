@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// A guard that keeps a range of a blob from eviction until it is dropped.
 ///
-/// It covers bytes that are local now and those that are inserted later, and all of each chunk (64 KiB) that the range
-/// touches. A pin does not prevent [`CachedBlob::discard`].
+/// The pin covers bytes that are local now and those that are inserted later, and all of each chunk (64 KiB) that the
+/// range touches. A pin does not prevent [`CachedBlob::discard`].
 pub struct CachePin {
     blob: Arc<CachedBlob>,
     chunks: Range<u64>,

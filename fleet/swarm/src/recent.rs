@@ -15,7 +15,7 @@
 //!   Otherwise the chunk begins a *side chain*.
 //! * For a chunk elsewhere in the list: a jump. It begins a new track, which is the first to be dropped.
 //!
-//! When a side chain begins, and at a jump, a *claim* is noted at the chunk: the place that the agent came from. If the
+//! A *claim* is noted at a chunk that begins a side chain or is jumped to: the place that the agent came from. If the
 //! next agent comes from the same place, and afterwards goes back to that place instead of on from the chunk, the chunk
 //! is moved to that place, and the chunk that followed it inherits a claim to follow it. If the agent goes on from the
 //! chunk, the paths fork there, and no chunk is moved. So a single agent never puts a chunk between two that are known

@@ -18,9 +18,9 @@
 //! class waits, an operation of a lower class starts only after it has waited for `bound` itself. Such operations of a
 //! class start one at a time, and those of harvest VMs only if the regular VM is not in debt. (2) A harvest VM's
 //! operation that is first in its queue and has waited for `limit` (an erasure for four times that) starts as soon as
-//! its die is free, before all others: nothing starves. Its wait is counted anew when another operation of its class
-//! starts in this way. (3) Operations of a class on the same die start in the order in which they came. (4) The
-//! scheduler never rests while an operation waits that may start.
+//! its die is free, before all others: nothing starves. The scheduler counts the waits of the class's other operations
+//! anew when one starts in this way. (3) Operations of a class on the same die start in the order in which they came.
+//! (4) The scheduler never rests while an operation waits that may start.
 //!
 //! A file or a real device has no emulated speed ([`Speed::Bucket`]); a token bucket may limit its channels. There an
 //! operation is reported as done when it may begin, and the driver reports when it has

@@ -1,7 +1,7 @@
 //! The duration of a level: one sub-predictor for each level (BlockFlex, section 4.4.2).
 //!
-//! When a level has ended, its sub-predictor is given the time for which the level lasted. The caller decides what the
-//! end of a level is. Either a level ends whenever another level is needed. Or a level ends only when a higher one
+//! The sub-predictor of a level that has ended is given the time for which the level lasted. The caller decides what
+//! the end of a level is. Either a level ends whenever another level is needed. Or a level ends only when a higher one
 //! is needed, because the level is enough until then. The second end is the one that matters for a lease: see
 //! [`Stretches`]. A forecast is made for a level and the time for which the level has lasted already, and gives the
 //! remaining time.

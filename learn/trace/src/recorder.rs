@@ -1,6 +1,6 @@
 //! The recorder: notes each request of a disk's boots without slowing it down.
 //!
-//! When a read arrives, the recorder decides whether the read begins a boot ([`boots`](crate::boots) has the rules). A
+//! The recorder decides at each read that arrives whether it begins a boot ([`boots`](crate::boots) has the rules). A
 //! request belongs to the boot that was recorded when the request arrived. A further boot mostly begins after a
 //! *pause*, a time without reads. The recorder measures pauses to about a fifth of a second.
 //!
