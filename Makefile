@@ -18,10 +18,10 @@ SOAK_CASES ?= 100000
 # tests stay in its foreground, so that Ctrl-C reaches them.
 TIMEOUT := timeout --kill-after=30s $(shell [ -t 0 ] && echo --foreground)
 
-.PHONY: help setup demo test bench bench-boot bench-swarm bench-harvest lint docs dist fuzz soak clean
+.PHONY: help setup demo test test-platforms bench bench-boot bench-swarm bench-harvest lint docs dist fuzz soak clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what building, testing and the demo need (root or sudo)
 	@scripts/setup build disks servers clients demo lint
@@ -36,6 +36,11 @@ test: ## all tests
 	@scripts/setup build tests disks servers clients demo
 	@scripts/demo-disk || echo 'test: going on without the Debian disk: the tests that boot it are SKIPPED'
 	$(TIMEOUT) 60m scripts/test
+
+test-platforms: ## tests that take minutes each, of which `make test` runs a smaller one: emulated guests
+	@scripts/setup build tests disks servers clients demo
+	@scripts/demo-disk
+	$(TIMEOUT) 60m scripts/test --run-ignored only -E 'binary(boot)'
 
 bench: ## measure, with the peer's figure beside ours
 	@scripts/setup build disks servers clients
