@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! file:///dir:tag              an OCI layout directory
-//! http://host:port/path:tag    an OCI layout behind any web server; https:// alike; read-only
+//! http://host:port/path:tag    an OCI layout behind a web server that honours ranges; https:// alike; read-only
 //! s3://bucket/path:tag         an OCI layout in an object store; gs:// and az:// alike
 //! oci://host:port/repo:tag     a repository of an OCI registry
 //! ```
