@@ -64,6 +64,8 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     attached: its read of the boot sector begins a trace if a hypervisor has just connected, if it is of that \
     sector alone and nothing was read for a second, or if nothing was read for 30 seconds. At most six boots of a disk \
     in an hour leave a trace.\n\n\
+    Ctrl-C detaches the disks. While a client is connected, the first one only says so, and a second one detaches; \
+    SIGTERM and SIGHUP detach at once.\n\n\
     With --json, standard output has JSON lines, one object a line: one when the disks can be used (`disks`, \
     `ways`, `metrics`, `ready_ms`), one when they were detached (`reads`, `hits_percent`, `waits`, \
     `preloads`, ...).";
@@ -351,7 +353,7 @@ fn print_ready(
     if let Some(metrics) = metrics {
         writeln!(out, "  metrics: {metrics}")?;
     }
-    writeln!(out, "Ctrl-C detaches.")
+    writeln!(out, "Ctrl-C detaches (twice while a client is connected).")
 }
 
 /// The output at the end.

@@ -179,7 +179,7 @@ fn people_are_told_how_to_use_it() {
     assert!(lines[2].contains("qemu-system-x86_64") && lines[2].contains("snapshot=on"), "{stdout}");
     assert!(lines[3].starts_with("  metrics: http://127.0.0.1:"), "{stdout}");
     let end = ["detached: 0 reads", "recorded nothing: nothing was read"];
-    assert_eq!(&lines[4..], [&["Ctrl-C detaches."], &end[..]].concat());
+    assert_eq!(&lines[4..], [&["Ctrl-C detaches (twice while a client is connected)."], &end[..]].concat());
 }
 
 /// Waits until all requested bytes of the store have come, and none have been stored for a second.
