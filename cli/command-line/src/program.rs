@@ -4,7 +4,7 @@ use crate::report::Report;
 use crate::terminal::{self, Terminal};
 use crate::{log, name, report};
 use clap::Args;
-use headstart_block::Result;
+use headstart_block::{Error, Result};
 use std::process::ExitCode;
 
 /// The last lines of a program's help: its exit status, signals and environment variables.
@@ -16,6 +16,9 @@ pub const EXIT_STATUS: &str = "Exit status: 0 for success, 1 for a failure, with
                            it at once.\n\n\
                            Environment: HEADSTART_LOG sets the level of the log on standard error: error, warn \
                            (default), info, debug, or levels by crate such as warn,headstart_store=debug.";
+
+/// The exit status of a wrong command line, which is clap's, too.
+pub const WRONG_COMMAND_LINE: u8 = 2;
 
 /// Options of every command.
 #[derive(Args, Clone, Copy, Debug)]
@@ -40,6 +43,14 @@ pub fn run(
         Ok(report) => report.print(global.json),
         Err(error) => report::print_error(&error),
     }
+}
+
+/// Prints the error of a command line of the program `name` whose arguments do not fit together, and returns the exit
+/// status of a wrong command line.
+pub fn refuse(name: &'static str, error: &Error) -> ExitCode {
+    name::set(name);
+    report::print_error(error);
+    ExitCode::from(WRONG_COMMAND_LINE)
 }
 
 fn start(global: Global) -> Result<Terminal> {

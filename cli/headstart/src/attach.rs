@@ -85,7 +85,6 @@ struct Opened<'a> {
 
 impl Attach {
     pub(crate) fn run(&self, terminal: &Terminal, quiet: bool, json: bool) -> Result<Box<dyn Report>> {
-        self.check()?;
         if let Some(socket) = &self.agent {
             return self.by_agent(socket);
         }

@@ -91,7 +91,8 @@ pub(crate) enum Command {
     Flatten {
         /// The image
         image: Reference,
-        /// The image to make; a tag that exists is moved to it
+        /// The image to make: file:///DIR:TAG; a tag that exists is moved to it
+        #[arg(value_parser = parse_new_image)]
         target: Reference,
         #[command(flatten)]
         packing: LayerPacking,
@@ -121,7 +122,8 @@ pub(crate) enum Command {
 pub(crate) struct Import {
     /// The disk: a file or a block device
     disk: PathBuf,
-    /// The image to make; a tag that exists is moved to it
+    /// The image to make: file:///DIR:TAG; a tag that exists is moved to it
+    #[arg(value_parser = parse_new_image)]
     target: Reference,
     /// Make a layer of only the differences from this image, on top of its layers
     #[arg(long, value_name = "IMAGE")]
@@ -153,7 +155,8 @@ pub(crate) struct Export {
 
 #[derive(Args)]
 pub(crate) struct Commit {
-    /// The image to make; a tag that exists is moved to it
+    /// The image to make: file:///DIR:TAG; a tag that exists is moved to it
+    #[arg(value_parser = parse_new_image)]
     target: Reference,
     /// The directory of a writable layer; --pair serves in its place
     #[arg(long, value_name = "DIR", required_unless_present = "pair", conflicts_with = "pair")]
@@ -172,6 +175,14 @@ pub(crate) struct Commit {
 impl Command {
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         match self {
+/// Parses the name of an image to be made, which is in a directory and has a tag.
+fn parse_new_image(text: &str) -> Result<Reference> {
+    let image: Reference = text.parse()?;
+    image.directory()?;
+    image.tag()?;
+    Ok(image)
+}
+
             Self::Import(import) => import.run(progress),
             Self::Export(export) => export.run(progress),
             Self::Inspect(inspect) => inspect.run(),

@@ -96,6 +96,17 @@ impl FromStr for Place {
 }
 
 impl Command {
+    /// Checks the rules between arguments that clap cannot express.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if they do not select any leases.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self {
+            Self::List { .. } => Ok(()),
+            Self::Release(release) => release.check(),
+        }
+    }
+
     pub(crate) fn run(&self) -> Result<Box<dyn Report>> {
         match self {
             Self::List { store, stores } => {
@@ -110,17 +121,23 @@ impl Command {
 }
 
 impl Release {
+    fn check(&self) -> Result<()> {
+        let has_filter = self.host.is_some() || self.writable.is_some() || self.id.is_some() || self.all;
+        match &self.place {
+            Place::Store(location) if !has_filter => {
+                Err(Error::invalid("no option or name selects the leases to release")
+                    .about(location)
+                    .remedy("name an image, or give --host, --writable, --id or --all"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn run(&self) -> Result<Released> {
         let (location, image) = match &self.place {
             Place::Store(location) => (location, None),
             Place::Image(image) => (&image.location, Some(image)),
         };
-        let has_filter = self.host.is_some() || self.writable.is_some() || self.id.is_some() || self.all;
-        if image.is_none() && !has_filter {
-            return Err(Error::invalid("no option or name selects the leases to release")
-                .about(location)
-                .remedy("name an image, or give --host, --writable, --id or --all"));
-        }
         let (over, there) = self.stores.with_stores(|access| {
             let store = ManagedStore::open(location, access.settings, access.runtime)?;
             let filter = LeaseFilter {

@@ -115,6 +115,20 @@ enum Command {
 }
 
 /// The command line with all its commands, for man pages, completions and the reference.
+impl Command {
+    /// Checks the rules between arguments that clap cannot express.
+    ///
+    /// # Errors
+    /// An error if the arguments do not fit together, whatever is on this host.
+    fn check(&self) -> Result<()> {
+        match self {
+            Self::Attach(attach) => attach.check(),
+            Self::Lease(lease) => lease.check(),
+            _ => Ok(()),
+        }
+    }
+}
+
 #[must_use]
 pub fn command() -> clap::Command {
     Cli::command()
@@ -125,6 +139,9 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     program::run("headstart", cli.global, |terminal| run(&cli, terminal))
+    if let Err(error) = cli.command.check() {
+        return program::refuse("headstart", &error);
+    }
 }
 
 fn run(cli: &Cli, terminal: &Terminal) -> Result<Box<dyn Report>> {

@@ -1,13 +1,11 @@
 //! Commands that are commands of `headstart-lab` now: each answers with the program that has it.
 
 use clap::Args;
+use headstart_command_line::program::WRONG_COMMAND_LINE;
 use headstart_command_line::report::Report;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
-
-/// The exit status of a wrong command line.
-const WRONG: u8 = 2;
 
 /// The arguments, which are ignored.
 #[derive(Args)]
@@ -37,6 +35,6 @@ impl Report for Moved {
             std::io::stderr(),
             "headstart: `{command}` is a command of headstart-lab: run `headstart-lab {command}{rest}`"
         );
-        ExitCode::from(WRONG)
+        ExitCode::from(WRONG_COMMAND_LINE)
     }
 }

@@ -15,6 +15,7 @@ use headstart_image::progress::Progress;
 use headstart_image::store_access::StoreAccess;
 use headstart_plan::Bandwidth;
 use headstart_plan::train::TrainConfig;
+use headstart_plan::policy::by_name;
 use headstart_trace::data_set::Skipped;
 use headstart_train::counted::CountedBoots;
 use headstart_train::published::PublishedPlans;
@@ -57,7 +58,7 @@ pub(crate) struct Train {
     #[arg(long, short, value_name = "PLANS", required_unless_present = "publish")]
     output: Option<PathBuf>,
     /// The policy that orders the blocks [default: search, which boots best on boots that it has not seen]
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", value_parser = parse_policy)]
     policy: Option<String>,
     /// The measure that the plans are to be best at
     #[arg(long, value_enum, default_value_t = ObjectiveName::Boot)]
@@ -96,6 +97,10 @@ pub(crate) struct Train {
 impl Train {
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         let settings = self.settings();
+fn parse_policy(text: &str) -> Result<String> {
+    by_name(text).map(|_| text.to_owned())
+}
+
         let report = self.stores.with_stores(|stores| self.run_on(&settings, stores, progress))?;
         Ok(Box::new(report))
     }

@@ -122,6 +122,13 @@ impl Scene {
         self.run(words).fails(parts)
     }
 
+    /// Runs a command line that is wrong. Panics unless its exit status is 2, it prints nothing on standard output, and
+    /// what it prints on standard error contains all of `parts`.
+    #[track_caller]
+    pub fn is_wrong(&self, words: &str, parts: &[&str]) -> CommandRun {
+        self.run(words).is_wrong(parts)
+    }
+
     /// Starts a command and returns while it runs.
     pub fn start(&self, words: &str) -> Started {
         Started::new(words, &mut self.command(words))
@@ -236,6 +243,17 @@ impl CommandRun {
         let program = program_of(&self.words);
         assert!(self.stderr.starts_with(&format!("{program}: ")) && self.stderr.ends_with('\n'), "{self}");
         assert_eq!(self.stderr.lines().count(), 1, "{self}");
+        self
+    }
+
+    /// Returns this value. Panics unless the exit status is 2, standard output is empty, and standard error contains
+    /// all of `parts`.
+    #[track_caller]
+    pub fn is_wrong(self, parts: &[&str]) -> Self {
+        assert_eq!((self.status, self.stdout.as_str()), (Some(2), ""), "{self}");
+        for part in parts {
+            assert!(self.stderr.contains(part), "no `{part}` in it\n{self}");
+        }
         self
     }
 

@@ -250,10 +250,16 @@ fn options_that_do_not_fit_together_are_refused() {
     let scene = layered();
     let two = "a=file://~/store:v1 b=file://~/store:base";
     for option in ["--vhost-user ~/v.sock", "--fuse ~/mnt", "--ublk", "--device auto"] {
-        refused(&scene, &format!("{two} {option}"), &[option.split(' ').next().unwrap(), "one image"]);
+        scene.is_wrong(&format!("attach {two} {option}"), &[option.split(' ').next().unwrap(), "one image"]);
     }
-    refused(&scene, "file://~/store:v1 file://~/store:base", &["a name each", "NAME=IMAGE"]);
-    refused(&scene, "a=file://~/store:v1 a=file://~/store:base", &["store:base", "the name `a` already"]);
+    for (words, parts) in [
+        ("file://~/store:v1 file://~/store:base", ["a name each", "NAME=IMAGE"]),
+        ("a=file://~/store:v1 a=file://~/store:base", ["store:base", "the name `a` already"]),
+        ("file://~/store:v1 --plans ~/plans --policy lazy", ["--plans", "--policy auto"]),
+    ] {
+        let run = scene.is_wrong(&format!("attach {words}"), &parts);
+        assert!(run.stderr.starts_with("headstart: ") && run.stderr.lines().count() == 1, "{run}");
+    }
     for (words, part) in [
         ("file://~/store:v1 --size 1G", "--writable"),
         ("file://~/store:v1 --tls-cert x", "--tls-key"),

@@ -59,7 +59,12 @@ fn images_are_copied_between_directories() {
     scene.fails("image export oci://127.0.0.1:9/r:v1 -o x.raw", &["image pull"]);
     scene.fails("image verify --deep oci://127.0.0.1:9/r:v1", &["image pull"]);
     scene.fails("image inspect oci://127.0.0.1:9/r:v1", &["127.0.0.1:9", "refused"]);
-    scene.fails("image import a.raw s3://bucket/x:v1", &["directory", "s3://bucket/x"]);
+    for target in ["s3://bucket/x:v1", "oci://127.0.0.1:9/r:v1", "https://127.0.0.1:9/x:v1"] {
+        let (store, _) = target.rsplit_once(':').unwrap();
+        for making in ["import a.raw", "flatten file://~/store:v1", "commit --writable ~/vm"] {
+            scene.is_wrong(&format!("image {making} {target}"), &["directory", store, "file:///DIR:TAG"]);
+        }
+    }
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn unknown_policies_and_unusable_paths_are_refused() {
     let scene = Scene::new();
     let traces = sample();
     let traces = traces.display();
-    scene.fails(&format!("train --traces {traces} -o plans --policy magic"), &["magic", "vmt-min"]);
+    scene.is_wrong(&format!("train --traces {traces} -o plans --policy magic"), &["magic", "vmt-min"]);
     scene.fails("train --traces nothing -o plans", &["nothing", "cannot be read"]);
     // An unusable place for an output is reported before anything else.
     mknodat(CWD, scene.path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
