@@ -213,6 +213,13 @@ fn damaged_blobs_are_repaired_from_a_copy() {
     fs::write(&stored.lower, vec![7; fs::metadata(&stored.lower).unwrap().len() as usize]).unwrap();
     let said = scene.run("image verify --deep file://~/store:top");
     assert!(said.stdout.contains("--repair-from") || said.stderr.contains("--repair-from"), "{said}");
+    fs::remove_file(&stored.lower).unwrap();
+    let lost = ["is not in the store", "image verify IMAGE --repair-from COPY"];
+    for words in ["image verify", "image export -o out.raw"] {
+        let said = scene.run(&format!("{words} file://~/store:top"));
+        let text = format!("{}{}", said.stdout, said.stderr);
+        assert!(lost.iter().all(|part| text.contains(part)), "{said}");
+    }
     // A copy of another image has none of its blobs.
     mixed_disk(scene, "other.raw", 4);
     scene.ok("image import other.raw file://~/other:x");

@@ -232,10 +232,15 @@ impl LayoutDir {
     /// [`ErrorKind::NotFound`] if the store does not have the blob; other errors of opening it.
     pub fn open_blob(&self, digest: &Digest) -> Result<FileSource> {
         let path = self.blob_path(digest);
-        let missing = |e: io::Error| match e.kind() {
+        let missing = |e: io::Error| {
+            match e.kind() {
             io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, "is not in the store")
-                .remedy("the image is incomplete: copy or import it again"),
+                .remedy(
+                "the image is incomplete: copy or import it again, or fetch what it lacks from a copy by `headstart \
+                 image verify IMAGE --repair-from COPY`",
+            ),
             _ => Error::io("cannot open", e),
+        }
         };
         let file = open_regular(&path).map_err(missing).map_err(|e| self.about_blob(e, digest))?;
         FileSource::from_file(file, path)
