@@ -1,7 +1,7 @@
 //! `headstart plan show`.
 
 use super::mega;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Error, PlanItem, Result};
 use headstart_command_line::megabytes::Megabytes;
@@ -35,9 +35,11 @@ const SHOWN: usize = 20;
 
 /// The plan to show.
 #[derive(Args)]
+#[command(group = ArgGroup::new("source").args(["plans", "reference"]).required(true).multiple(true))]
+#[command(group = ArgGroup::new("disk").args(["image", "creation", "reference"]).multiple(true))]
 pub(crate) struct Show {
     /// The plans that `headstart train` wrote; not needed with --reference [default: those that are published with it]
-    #[arg(long, value_name = "PLANS", required_unless_present = "reference")]
+    #[arg(long, value_name = "PLANS")]
     plans: Option<PathBuf>,
     /// An image that was trained on: its name, or its digest
     #[arg(long, value_name = "KEY", conflicts_with = "creation", requires = "bandwidth")]
@@ -52,11 +54,11 @@ pub(crate) struct Show {
     /// one that is published with it
     #[arg(long, value_name = "IMAGE", conflicts_with = "image", requires = "bandwidth")]
     reference: Option<Reference>,
-    /// The bandwidth in MB/s, such as 10; needed with --image, --creation and --reference
-    #[arg(long, value_name = "MBPS")]
+    /// The bandwidth in MB/s, such as 10; needed with --image, --creation and --reference, and only with these
+    #[arg(long, value_name = "MBPS", requires = "disk")]
     bandwidth: Option<Megabytes>,
     /// The group whose plan is shown; 0 is the largest
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "disk")]
     group: usize,
     #[command(flatten)]
     stores: StoreArgs,

@@ -94,6 +94,9 @@ fn an_image_that_is_new_learns_from_its_relatives() {
     assert_eq!(known(&trained).0, "trained");
     let wrong = scene.run("plan show --plans plans --bandwidth 5 --creation [1]");
     assert_eq!(wrong.status, Some(2));
+    let all = ["--image", "--creation", "--reference"];
+    scene.is_wrong("plan show --plans plans --bandwidth 5", &all);
+    scene.is_wrong("plan show --plans plans --group 1", &all);
     scene.fails(
         "plan show --plans plans --bandwidth 5 --creation {\"device_size\":\"much\"}",
         &["--creation", "much"],
