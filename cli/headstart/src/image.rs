@@ -12,7 +12,7 @@ mod report;
 use crate::Threads;
 use crate::layer::Exported;
 use crate::zfile::LayerPacking;
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use headstart_block::{Error, Result};
 use headstart_command_line::report::Report;
 use headstart_image::commit::{Upper, commit, flatten};
@@ -156,10 +156,11 @@ pub(crate) struct Export {
 #[derive(Args)]
 pub(crate) struct Commit {
     /// The image to make: file:///DIR:TAG; a tag that exists is moved to it
+#[command(group = ArgGroup::new("upper").args(["writable", "pair"]).required(true))]
     #[arg(value_parser = parse_new_image)]
     target: Reference,
-    /// The directory of a writable layer; --pair serves in its place
-    #[arg(long, value_name = "DIR", required_unless_present = "pair", conflicts_with = "pair")]
+    /// A writable directory, as `attach --writable` makes it; --pair serves in its place
+    #[arg(long, value_name = "DIR")]
     writable: Option<PathBuf>,
     /// An unsealed writable layer of OverlayBD: its data file and its index file
     #[arg(long, value_name = "DATA,INDEX", value_delimiter = ',', num_args = 1)]

@@ -1,7 +1,7 @@
 //! `headstart layer`: single layer files, ZFile-wrapped, tar-wrapped or plain.
 
 use crate::Threads;
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 use headstart_block::{BlockDevice, ByteSize, Error, FileSource, Result};
 use headstart_command_line::report::{Fields, Outcome, Report};
 use headstart_image::disk_file::DiskFormat;
@@ -27,12 +27,12 @@ pub(crate) enum Command {
     },
     /// Write the merged view of a stack of layer files
     #[command(
+        group = ArgGroup::new("stack").args(["layers", "pair"]).required(true).multiple(true),
         after_help = "Examples:\n  headstart layer export base.lsmt middle.lsmt top.lsmt -o disk.raw\n  \
                             headstart layer export base.lsmt --pair upper.data,upper.index -o disk.raw"
     )]
     Export {
         /// Layer files, oldest first
-        #[arg(required_unless_present = "pair")]
         layers: Vec<PathBuf>,
         /// An unsealed writable layer to go on top: its data file and its index file
         #[arg(long, value_name = "DATA,INDEX", value_delimiter = ',', num_args = 1)]

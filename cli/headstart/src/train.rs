@@ -1,7 +1,7 @@
 //! `headstart train`: recorded boots in, plans out.
 
 use crate::ask::answer;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use headstart_agentd::client::AgentClient;
 use headstart_block::exchange::ImageCounts;
 use headstart_block::words::count;
@@ -45,9 +45,11 @@ Examples:
 /// The boots to learn from, and the options of training.
 #[derive(Args)]
 pub(crate) struct Train {
+#[command(group = ArgGroup::new("boots").args(["traces", "counts"]).required(true).multiple(true))]
+#[command(group = ArgGroup::new("result").args(["output", "publish"]).required(true).multiple(true))]
     /// The boots to learn from: a directory of traces, a data set of the FAST'26 layout, or one trace; not needed with
     /// --counts
-    #[arg(long, value_name = "DIR", required_unless_present = "counts")]
+    #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
     /// Learn also from a tracker's counts: the file `tracker` of its agent's directory, or that agent's agent.sock
     /// while it runs. The reads of the disks of each image named by --image or --publish are taken as up to eight
@@ -55,7 +57,7 @@ pub(crate) struct Train {
     #[arg(long, value_name = "FILE|SOCK")]
     counts: Vec<PathBuf>,
     /// The file to write the plans to; an existing one is replaced. Not needed with --publish
-    #[arg(long, short, value_name = "PLANS", required_unless_present = "publish")]
+    #[arg(long, short, value_name = "PLANS")]
     output: Option<PathBuf>,
     /// The policy that orders the blocks [default: search, which boots best on boots that it has not seen]
     #[arg(long, value_name = "POLICY", value_parser = parse_policy)]

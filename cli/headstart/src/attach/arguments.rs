@@ -39,7 +39,7 @@ pub(crate) struct Attach {
     #[arg(long, value_name = "N", requires = "vhost_user", help_heading = "Ways to serve the disk",
           value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
     pub(crate) queues: Option<u16>,
-    /// Let clients of NBD and FUSE make the disk larger; without it only --size does
+    /// Let clients of NBD and FUSE make the --writable disk larger; without it only --size does
     #[arg(long, requires = "writable", help_heading = "Ways to serve the disk")]
     pub(crate) allow_resize: bool,
     /// Mount the disk as a file of this user's, with mode 0600: over this file, or as disk.raw in this directory;
@@ -56,11 +56,11 @@ pub(crate) struct Attach {
     /// read-only
     #[arg(long, value_name = "DIR")]
     pub(crate) writable: Option<PathBuf>,
-    /// Copy the image into the writable directory before the disk is served, as `base`: from then on the disk needs no
-    /// store, and that image is served whichever tag of the store is attached
+    /// Copy the image into the --writable directory before the disk is served, as `base`: from then on the disk needs
+    /// no store, and that image is served whichever tag of the store is attached
     #[arg(long, requires = "writable")]
     pub(crate) keep_base: bool,
-    /// Make the disk this large; at least as large as it is
+    /// Make the disk this large, at least as large as it is; needs --writable
     #[arg(long, requires = "writable")]
     pub(crate) size: Option<ByteSize>,
     /// Most bytes that the --writable directory of a disk takes, without the copy of --keep-base, 16M at least: the

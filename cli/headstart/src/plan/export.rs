@@ -1,6 +1,6 @@
 //! `headstart plan export`: a plan as a trace file of `OverlayBD`, which its prefetcher replays.
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Error, Result};
 use headstart_command_line::megabytes::Megabytes;
@@ -23,11 +23,12 @@ Examples:
 
 /// The plan to write, and its target.
 #[derive(Args)]
+#[command(group = ArgGroup::new("result").args(["output", "tag"]).required(true).multiple(true))]
 pub(crate) struct Export {
     /// The image
     image: Reference,
     /// The file to write
-    #[arg(long, short, value_name = "TRACE", required_unless_present = "tag")]
+    #[arg(long, short, value_name = "TRACE")]
     output: Option<PathBuf>,
     /// Publish the image in the same store once more under this tag, with the trace as its acceleration layer
     #[arg(long, value_name = "TAG")]

@@ -99,6 +99,30 @@ fn mistakes_have_status_2() {
     }
 }
 
+/// Where one of several options is needed, the message names all of them.
+#[test]
+fn a_missing_option_is_named_with_those_that_serve_in_its_place() {
+    let scene = Scene::new();
+    for (words, options) in [
+        ("image commit file:///s:a", ["--writable", "--pair"]),
+        ("train -o plans", ["--traces", "--counts"]),
+        ("train --traces set", ["--output", "--publish"]),
+        ("plan show", ["--plans", "--reference"]),
+        ("plan export file:///s:a", ["--output", "--tag"]),
+        ("layer export -o x", ["LAYERS", "--pair"]),
+    ] {
+        let run = scene.is_wrong(words, &options);
+        let needed = run.stderr.split("Usage:").next().unwrap();
+        assert!(options.iter().all(|option| needed.contains(option)), "{run}");
+    }
+    let help = scene.ok("attach --help").stdout;
+    for option in ["--size <", "--allow-resize", "--keep-base", "--writable-max <"] {
+        let (_, text) = help.split_once(&format!("      {option}")).unwrap();
+        let text = text.split("\n      --").next().unwrap();
+        assert!(text.contains("--writable"), "{option}: {text}");
+    }
+}
+
 #[test]
 fn reports_can_be_read_by_programs() {
     let scene = Scene::new();
