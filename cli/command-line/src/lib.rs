@@ -11,6 +11,7 @@
 //! | [`runtime`] | threads for requests to stores |
 //! | [`store_args`] | options of every command that reaches a store over a network |
 //! | [`training`] | the objective of plans |
+//! | [`number`] | whole numbers within bounds, as arguments |
 //! | [`megabytes`] | bandwidths as arguments and in reports |
 //! | [`date`] | times of the calendar in reports |
 
@@ -21,6 +22,7 @@ pub mod date;
 pub mod log;
 pub mod megabytes;
 pub mod name;
+pub mod number;
 pub mod program;
 pub mod report;
 pub mod runtime;

@@ -42,6 +42,7 @@ mod zfile;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use headstart_block::Result;
+use headstart_command_line::number::number;
 use headstart_command_line::program::{self, EXIT_STATUS, Global};
 use headstart_command_line::report::Report;
 use headstart_command_line::terminal::Terminal;
@@ -114,7 +115,6 @@ enum Command {
     Doctor(doctor::Doctor),
 }
 
-/// The command line with all its commands, for man pages, completions and the reference.
 impl Command {
     /// Checks the rules between arguments that clap cannot express.
     ///
@@ -129,6 +129,7 @@ impl Command {
     }
 }
 
+/// The command line with all its commands, for man pages, completions and the reference.
 #[must_use]
 pub fn command() -> clap::Command {
     Cli::command()
@@ -138,10 +139,10 @@ pub fn command() -> clap::Command {
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    program::run("headstart", cli.global, |terminal| run(&cli, terminal))
     if let Err(error) = cli.command.check() {
         return program::refuse("headstart", &error);
     }
+    program::run("headstart", cli.global, |terminal| run(&cli, terminal))
 }
 
 fn run(cli: &Cli, terminal: &Terminal) -> Result<Box<dyn Report>> {
@@ -169,7 +170,7 @@ fn run(cli: &Cli, terminal: &Terminal) -> Result<Box<dyn Report>> {
 #[derive(Args, Clone, Debug)]
 struct Threads {
     /// Threads that compress and decompress [default: one a core]; the output does not depend on it
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = number::<u16>("a number", 1..=256))]
     threads: Option<u16>,
 }
 

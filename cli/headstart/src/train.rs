@@ -7,6 +7,7 @@ use headstart_block::exchange::ImageCounts;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
 use headstart_command_line::megabytes::Megabytes;
+use headstart_command_line::number::number;
 use headstart_command_line::report::{Outcome, Report};
 use headstart_command_line::store_args::StoreArgs;
 use headstart_command_line::training::ObjectiveName;
@@ -14,8 +15,8 @@ use headstart_image::named_image::NamedImage;
 use headstart_image::progress::Progress;
 use headstart_image::store_access::StoreAccess;
 use headstart_plan::Bandwidth;
-use headstart_plan::train::TrainConfig;
 use headstart_plan::policy::by_name;
+use headstart_plan::train::TrainConfig;
 use headstart_trace::data_set::Skipped;
 use headstart_train::counted::CountedBoots;
 use headstart_train::published::PublishedPlans;
@@ -44,9 +45,9 @@ Examples:
 
 /// The boots to learn from, and the options of training.
 #[derive(Args)]
-pub(crate) struct Train {
 #[command(group = ArgGroup::new("boots").args(["traces", "counts"]).required(true).multiple(true))]
 #[command(group = ArgGroup::new("result").args(["output", "publish"]).required(true).multiple(true))]
+pub(crate) struct Train {
     /// The boots to learn from: a directory of traces, a data set of the FAST'26 layout, or one trace; not needed with
     /// --counts
     #[arg(long, value_name = "DIR")]
@@ -87,7 +88,7 @@ pub(crate) struct Train {
     #[arg(long, value_name = "[NAME=]IMAGE")]
     publish: Vec<NamedImage>,
     /// Run the guests this many times as fast as they were recorded
-    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = number::<u32>("a number", 1..=1000))]
     faster: u32,
     /// The seed of policies that draw random numbers: the same seed and boots give the same plans
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -96,13 +97,13 @@ pub(crate) struct Train {
     stores: StoreArgs,
 }
 
-impl Train {
-    pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
-        let settings = self.settings();
 fn parse_policy(text: &str) -> Result<String> {
     by_name(text).map(|_| text.to_owned())
 }
 
+impl Train {
+    pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        let settings = self.settings();
         let report = self.stores.with_stores(|stores| self.run_on(&settings, stores, progress))?;
         Ok(Box::new(report))
     }

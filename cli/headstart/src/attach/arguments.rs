@@ -7,6 +7,7 @@ use clap::Args;
 use headstart_agentd::disk_process::PriorDisks;
 use headstart_agentd::disks::images_record;
 use headstart_block::{ByteRate, ByteSize, Error, Result};
+use headstart_command_line::number::number;
 use headstart_command_line::store_args::StoreArgs;
 use headstart_disk::attach::is_local;
 use headstart_diskd::{DiskRequest, PlanPolicy, ServerSettings, SessionSettings};
@@ -37,7 +38,7 @@ pub(crate) struct Attach {
     pub(crate) vhost_user: Option<PathBuf>,
     /// Request queues of vhost-user-blk [default: one a core, four at most]
     #[arg(long, value_name = "N", requires = "vhost_user", help_heading = "Ways to serve the disk",
-          value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
+          value_parser = number::<u16>("a number", 1..=QUEUES_MAX))]
     pub(crate) queues: Option<u16>,
     /// Let clients of NBD and FUSE make the --writable disk larger; without it only --size does
     #[arg(long, requires = "writable", help_heading = "Ways to serve the disk")]

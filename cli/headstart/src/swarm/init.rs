@@ -4,6 +4,7 @@ use crate::agent::host_name;
 use clap::Args;
 use headstart_block::Result;
 use headstart_command_line::date::date_of_second;
+use headstart_command_line::number::number;
 use headstart_command_line::report::Outcome;
 use headstart_peer_net::credentials::{self, DAYS, DAYS_MAX, InitSettings, Made, MadeHost, Roles};
 use serde::Serialize;
@@ -46,7 +47,7 @@ pub(crate) struct Init {
     authorities: Vec<String>,
     /// Days for which certificates are valid
     #[arg(long, value_name = "N", default_value_t = DAYS,
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(DAYS_MAX)))]
+        value_parser = number::<u32>("a number", 1..=DAYS_MAX))]
     days: u32,
 }
 
