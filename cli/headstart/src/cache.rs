@@ -67,7 +67,7 @@ pub(crate) enum Command {
 #[derive(Args)]
 pub(crate) struct Directory {
     /// The cache directory [default: /var/cache/headstart, or ~/.cache/headstart for other users than root]
-    #[arg(long)]
+    #[arg(long, visible_alias = "cache")]
     dir: Option<PathBuf>,
 }
 

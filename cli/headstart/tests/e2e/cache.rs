@@ -56,6 +56,8 @@ fn blobs_are_listed_removed_and_pruned_but_not_under_a_disk() {
     let usage = scene.json("cache usage --dir ~/cache");
     assert_eq!((&usage["blobs"], &usage["local_bytes"]), (&json!(2), &json!(65536)));
     assert!(scene.ok("cache usage --dir ~/cache").stdout.contains("2, 2 in use"));
+    // The option has the name that it has in `attach`, too.
+    assert_eq!(scene.json("cache usage --cache ~/cache")["local_bytes"], usage["local_bytes"]);
 
     scene.fails(&format!("cache remove --dir ~/cache {}", digests[1]), &["in use", "detach"]);
     let pruned = scene.json("cache prune --dir ~/cache");
