@@ -19,6 +19,8 @@ pub struct NewImageReport {
     pub digest: Digest,
     /// The size of the disk in bytes.
     pub virtual_size: u64,
+    /// The size in bytes of the disk of the image below the new layer. `None` if there is none.
+    pub base_size: Option<u64>,
     /// The digest of the new layer's blob.
     pub layer: Digest,
     /// The length of the new layer's blob in bytes.
@@ -40,6 +42,7 @@ pub(crate) struct Builder<'a> {
     layers: Vec<ImageLayer>,
     config: Config,
     parent_uuid: uuid::Uuid,
+    base_size: Option<u64>,
 }
 
 impl<'a> Builder<'a> {
@@ -47,8 +50,15 @@ impl<'a> Builder<'a> {
     pub(crate) fn new(target: &'a Reference, packing: &'a Packing) -> Result<Self> {
         target.tag()?;
         let staging = ImageStore::create_or_open(target.directory()?)?.stage()?;
-        let parent_uuid = uuid::Uuid::nil();
-        Ok(Self { target, packing, staging, layers: Vec::new(), config: Config::default(), parent_uuid })
+        Ok(Self {
+            target,
+            packing,
+            staging,
+            layers: Vec::new(),
+            config: Config::default(),
+            parent_uuid: uuid::Uuid::nil(),
+            base_size: None,
+        })
     }
 
     /// Puts it on top of `base`, if there is one; the blobs are copied if the base is in another store.
@@ -74,6 +84,7 @@ impl<'a> Builder<'a> {
         self.layers = base.manifest.disk_layers().cloned().collect();
         self.config = store.config(&base.manifest)?;
         self.parent_uuid = base.top_uuid();
+        self.base_size = Some(base.disk().size());
         Ok(self)
     }
 
@@ -147,6 +158,7 @@ impl<'a> Builder<'a> {
             reference: self.target.clone(),
             digest: published.digest,
             virtual_size,
+            base_size: self.base_size,
             layer: digest,
             layer_size: size,
             summary,

@@ -26,6 +26,9 @@ pub(super) struct Made {
     format: Option<String>,
     /// The size of the disk in bytes.
     virtual_size: u64,
+    /// Bytes at the end of the base's disk that the image's disk does not have, if the image's disk is smaller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cut_bytes: Option<u64>,
     /// The number of its layers.
     layers: usize,
     /// The digest of the new layer.
@@ -48,6 +51,10 @@ impl Made {
             digest: made.digest.to_string(),
             format: format.map(|format| format.to_string()),
             virtual_size: made.virtual_size,
+            cut_bytes: made
+                .base_size
+                .and_then(|base| base.checked_sub(made.virtual_size))
+                .filter(|cut| *cut > 0),
             layers: made.layers,
             layer: made.layer.to_string(),
             layer_size: made.layer_size,
@@ -75,6 +82,10 @@ impl fmt::Display for Made {
                 format!("{data} of data in {}, stored in {stored}", count(self.layer_segments, "segment")),
             ),
         ];
+        if let Some(cut) = self.cut_bytes {
+            let text = format!("the last {} of the base: this disk is smaller", ByteSize(cut));
+            fields.push(("cut off", text));
+        }
         fields.extend(self.was.clone().map(|was| ("was", was)));
         Fields(&fields).fmt(f)
     }

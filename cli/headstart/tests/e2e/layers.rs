@@ -91,6 +91,21 @@ fn data_past_a_smaller_size_does_not_come_back() {
     scene.ok("image diff file://~/store:last file://~/store:flat");
 }
 
+/// A disk that was cut short by mistake is not taken for a new version in silence.
+#[test]
+fn a_disk_smaller_than_its_base_is_said_to_be_cut() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "base.raw", 16);
+    scene.ok("image import base.raw file://~/store:base");
+    DiskBuilder::create(scene.path("next.raw"), 12 << 20);
+    let import = "image import next.raw file://~/store:next --base file://~/store:base";
+    let said = scene.ok(import).stdout;
+    assert!(said.contains("the last 4 MiB of the base"), "{said}");
+    assert_eq!(scene.json(import)["cut_bytes"], 4 << 20);
+    let as_large = scene.json("image import base.raw file://~/store:next --base file://~/store:base");
+    assert_eq!(as_large.get("cut_bytes"), None, "{as_large}");
+}
+
 #[test]
 fn a_base_may_lie_in_another_store_and_be_named_by_digest() {
     let scene = Scene::new();
