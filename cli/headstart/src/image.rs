@@ -128,7 +128,9 @@ pub(crate) struct Import {
     /// Make a layer of only the differences from this image, on top of its layers
     #[arg(long, value_name = "IMAGE")]
     base: Option<Reference>,
-    /// Format of the disk: raw, qcow2, vmdk, vhd, vhdx [default: found by its content]
+    /// Format of the disk: raw, qcow2, vmdk, vhd, vhdx [default: found by its content]. If raw is given, archives,
+    /// empty files and sizes that are no multiple of 512 bytes are taken, too: the image has the file's size, and
+    /// writable disks of it end with a whole sector
     #[arg(long)]
     format: Option<DiskFormat>,
     /// Let the disk name files (backing files, data files, extents) in this directory; without it, none, not even in
