@@ -49,22 +49,33 @@ pub(crate) fn kvm() -> HostFinding {
         return not_tried("since there is no QEMU").remedy("install it: apt-get install qemu-system-x86");
     };
     match run_guest(&qemu) {
-        Ok(Trial::Ended(status)) if status.code() == Some(RAN) => {
+        Ok(trial) => judged(&trial, &qemu),
+        Err(error) => not_tried(&format!("since there is no room for a guest's disk: {error}")),
+    }
+}
+
+/// The finding of a trial that the program `qemu` made.
+fn judged(trial: &Trial, qemu: &Path) -> HostFinding {
+    let qemu = qemu.display();
+    let no = |detail| HostFinding::new(FEATURE, Availability::No, format!("there is /dev/kvm, but {detail}"));
+    match trial {
+        Trial::Ended(status) if status.code() == Some(RAN) => {
             HostFinding::new(FEATURE, Availability::Yes, "a virtual machine ran")
         }
-        Ok(Trial::TookTooLong) => {
-            let detail =
-                format!("/dev/kvm is there, but a guest did not run within {} s", GUEST_TIMEOUT.as_secs());
-            HostFinding::new(FEATURE, Availability::No, detail).remedy("use QEMU's own emulation: -accel tcg")
+        Trial::TookTooLong => {
+            let limit = GUEST_TIMEOUT.as_secs();
+            no(format!("a trial guest of {qemu} was not done after {limit} s, and was stopped")).remedy(
+                "if this host is busy, run `headstart doctor` again when it is not; otherwise KVM hangs here: use \
+                 QEMU's own emulation, -accel tcg",
+            )
         }
-        Ok(Trial::Ended(status)) => HostFinding::new(
+        Trial::Ended(status) => no(format!("{qemu} does not run a guest ({status})"))
+            .remedy(format!("see what it says: {qemu} -accel kvm -display none")),
+        Trial::NotStarted => HostFinding::new(
             FEATURE,
-            Availability::No,
-            format!("/dev/kvm is there, but QEMU does not run a guest ({status})"),
-        )
-        .remedy("see what it says: qemu-system-x86_64 -accel kvm -display none"),
-        Ok(Trial::NotStarted) => not_tried("since QEMU does not start"),
-        Err(error) => not_tried(&format!("since there is no room for a guest's disk: {error}")),
+            Availability::Limited,
+            format!("there is /dev/kvm; not tried, since {qemu} does not start"),
+        ),
     }
 }
 
@@ -91,4 +102,20 @@ fn run_guest(qemu: &Path) -> std::io::Result<Trial> {
     command.args(["-display", "none", "-serial", "none", "-monitor", "none"]);
     command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1", "-drive", &disk]);
     Ok(run(&mut command, GUEST_TIMEOUT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_guest_is_told_from_a_host_without_kvm() {
+        let found = judged(&Trial::TookTooLong, Path::new("/usr/bin/qemu-system-x86_64"));
+        assert_eq!(found.state, Availability::No);
+        let said = format!("{}; {}", found.detail, found.remedy.unwrap());
+        for part in ["/dev/kvm", "/usr/bin/qemu-system-x86_64", "after 5 s", "headstart doctor", "-accel tcg"]
+        {
+            assert!(said.contains(part), "no `{part}` in: {said}");
+        }
+    }
 }
