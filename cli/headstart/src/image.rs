@@ -156,9 +156,9 @@ pub(crate) struct Export {
 }
 
 #[derive(Args)]
+#[command(group = ArgGroup::new("upper").args(["writable", "pair"]).required(true))]
 pub(crate) struct Commit {
     /// The image to make: file:///DIR:TAG; a tag that exists is moved to it
-#[command(group = ArgGroup::new("upper").args(["writable", "pair"]).required(true))]
     #[arg(value_parser = parse_new_image)]
     target: Reference,
     /// A writable directory, as `attach --writable` makes it; --pair serves in its place
@@ -167,17 +167,14 @@ pub(crate) struct Commit {
     /// An unsealed writable layer of OverlayBD: its data file and its index file
     #[arg(long, value_name = "DATA,INDEX", value_delimiter = ',', num_args = 1)]
     pair: Vec<PathBuf>,
-    /// The image that it was written on [default: of a writable layer, the one that it records, if that is in a
-    /// directory or kept with the layer by `attach --keep-base`]
+    /// The image that it was written on [default: of a writable directory, the one that it records, if that is in
+    /// a store on this host or kept in it by `attach --keep-base`]
     #[arg(long, value_name = "IMAGE")]
     base: Option<Reference>,
     #[command(flatten)]
     packing: LayerPacking,
 }
 
-impl Command {
-    pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
-        match self {
 /// Parses the name of an image to be made, which is in a directory and has a tag.
 fn parse_new_image(text: &str) -> Result<Reference> {
     let image: Reference = text.parse()?;
@@ -186,6 +183,9 @@ fn parse_new_image(text: &str) -> Result<Reference> {
     Ok(image)
 }
 
+impl Command {
+    pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        match self {
             Self::Import(import) => import.run(progress),
             Self::Export(export) => export.run(progress),
             Self::Inspect(inspect) => inspect.run(),

@@ -282,7 +282,7 @@ fn parse_writable_max(text: &str) -> Result<ByteSize> {
     let size: ByteSize = text.parse()?;
     let least = ByteSize(Limits::MAX_LEAST);
     if size < least {
-        return Err(Error::invalid(format!("a writable layer of {size} has no room to work"))
+        return Err(Error::invalid(format!("a writable directory of {size} has no room to work"))
             .remedy(format!("give {least} at least")));
     }
     Ok(size)

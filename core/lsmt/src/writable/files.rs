@@ -107,7 +107,7 @@ impl RealDirectory {
         let lock = lock.map_err(failed("cannot open its lock file"))?;
         private::close(&lock).map_err(|e| private::not_closed(path, e))?;
         let in_use = || {
-            Error::new(ErrorKind::Conflict, "the writable layer is in use by another process")
+            Error::new(ErrorKind::Conflict, "the writable directory is in use by another process")
                 .remedy("detach it there first, by Ctrl-C or by `headstart disk detach NAME`")
                 .about(path.display())
         };
@@ -134,7 +134,7 @@ impl RealDirectory {
     pub(super) fn close_to_others(&self) -> Result<()> {
         let path = self.dir.path();
         if private::close(self.dir.handle()).map_err(|e| private::not_closed(path, e))? {
-            tracing::warn!(dir = %path.display(), "other users could read a writable layer; now they cannot");
+            tracing::warn!(dir = %path.display(), "other users could read a writable directory; now they cannot");
         }
         Ok(())
     }

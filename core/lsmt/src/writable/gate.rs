@@ -140,8 +140,11 @@ impl WritableDisk {
     pub fn set_limits(&self, limits: Limits) -> Result<()> {
         if let Some(max) = limits.max.filter(|max| *max < Limits::MAX_LEAST) {
             let least = ByteSize(Limits::MAX_LEAST);
-            return Err(Error::invalid(format!("a writable layer of {} has no room to work", ByteSize(max)))
-                .remedy(format!("allow it {least} at least")));
+            return Err(Error::invalid(format!(
+                "a writable directory of {} has no room to work",
+                ByteSize(max)
+            ))
+            .remedy(format!("allow it {least} at least")));
         }
         self.view_mut().limits = limits;
         Ok(())
@@ -321,7 +324,7 @@ fn needs_merging(view: &View, demand: Demand) -> bool {
 
 fn full(limits: &Limits) -> Error {
     let max = ByteSize(limits.max.unwrap_or(0));
-    Error::new(ErrorKind::NoSpace, format!("the writable layer may take no more than {max}")).remedy(
+    Error::new(ErrorKind::NoSpace, format!("the writable directory may take no more than {max}")).remedy(
         "discard data that the disk does not need (fstrim), or attach it with a larger --writable-max",
     )
 }

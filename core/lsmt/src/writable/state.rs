@@ -127,7 +127,7 @@ impl State {
         let file = directory.open(STATE).map_err(|e| match e.kind() {
             ErrorKind::NotFound => Error::new(
                 ErrorKind::NotFound,
-                "it is not a writable layer: it has no state.json",
+                "it is not a writable directory: it has no state.json",
             )
             .remedy(
                 "name the directory of `--writable`; that of several disks has one for each of them in it",
@@ -156,7 +156,7 @@ impl State {
         let Versioned { version } = serde_json::from_slice(text).map_err(unreadable)?;
         if version != VERSION {
             return Err(Error::unsupported(format!(
-                "the writable layer is of version {version}, this program knows version {VERSION}"
+                "the writable directory is of version {version}, this program knows version {VERSION}"
             ))
             .remedy("use the program that made it"));
         }
