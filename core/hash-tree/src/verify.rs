@@ -230,10 +230,10 @@ impl<N: ReadAt + ?Sized, B: Bytes> Walk<'_, N, B> {
         right.copy_from_slice(&node[32..]);
         if !expected.is_above(&left, &right) {
             return Err(Error::corrupt(format!(
-                "node {} of the hash tree (over groups {} to {}) does not match the root",
+                "node {} of the hash tree, over the bytes from {} to {}, does not match the root",
                 tree.node,
-                tree.first,
-                tree.end() - 1
+                tree.first * GROUP_SIZE,
+                tree.end().saturating_mul(GROUP_SIZE).min(self.blob_len)
             )));
         }
         let (below_left, below_right) = tree.children();
@@ -252,10 +252,7 @@ impl<N: ReadAt + ?Sized, B: Bytes> Walk<'_, N, B> {
         if matches {
             return Ok(());
         }
-        Err(Error::corrupt(format!(
-            "16 KiB group {group} (bytes {}) does not match the hash tree",
-            ByteRange::between(offset, offset + len)
-        )))
+        Err(Error::corrupt(format!("the {len} bytes at {offset} do not match the hash tree")))
     }
 }
 

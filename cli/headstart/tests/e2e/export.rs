@@ -202,7 +202,7 @@ fn a_failed_export_leaves_the_older_file() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     fs::write(&blob, bytes).unwrap();
-    let said = ["does not match the hash tree", layer.as_str().unwrap().strip_prefix("sha256:").unwrap()];
+    let said = ["do not match the hash tree", layer.as_str().unwrap().strip_prefix("sha256:").unwrap()];
     scene.fails("image export file://~/store:a -o out.raw", &said);
     scene.fails("image export file://~/store:a -o out.raw --format qcow2", &said);
     assert_eq!(scene.bytes("out.raw"), b"old");

@@ -126,7 +126,11 @@ impl Log {
         while log.next(file, &mut reader, &mut group)? {
             for segment in records_of(&group) {
                 if !is_sound(segment, data_end) {
-                    return Err(Error::corrupt(format!("record {segment:?} points outside the data file")));
+                    return Err(Error::corrupt(format!(
+                        "a record of {} sectors at sector {} of the disk points outside the data file",
+                        segment.len(),
+                        segment.offset()
+                    )));
                 }
                 replay(segment);
             }
@@ -198,7 +202,7 @@ impl Log {
         let tail = len.saturating_sub(self.position);
         let refused = || {
             Error::corrupt(format!(
-                "the records at byte {} fail their checksum, and later ones show that it is not a torn tail",
+                "the records at byte {} fail their checksum, and what follows them shows that no crash left them so",
                 self.position
             ))
         };
