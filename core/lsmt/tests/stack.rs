@@ -8,13 +8,13 @@ mod plain;
 #[path = "support/random_layers.rs"]
 mod random_layers;
 
-use headstart_block::{BlockDevice, ByteRange, ErrorKind, FileSource};
+use headstart_block::{BlockDevice, ByteRange, ErrorKind, FileSource, ReadAt, Result};
 use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Stack, copy_segments};
 use plain::PlainDisk;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use random_layers::{Wanted, wanted};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// The plain disk that a stack of `layers`, lowest first, must be.
 fn model_of(layers: &[Wanted]) -> PlainDisk {
@@ -59,8 +59,55 @@ fn check_extents(disk: &dyn BlockDevice, bytes: &[u8], inside: &[u64]) {
     assert_eq!(disk.extent_at(disk.size()).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
+/// Sectors of layers that were read: the number of the layer, and the sector of its file.
+type Sectors = Vec<(usize, u64)>;
+
+/// The file of a layer, which notes the sectors that are read.
+struct Watched {
+    layer: usize,
+    file: Vec<u8>,
+    read: Arc<Mutex<Sectors>>,
+}
+
+impl ReadAt for Watched {
+    fn len(&self) -> u64 {
+        self.file.len() as u64
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let range = ByteRange::new(offset, buf.len() as u64).unwrap();
+        self.read.lock().unwrap().extend(sectors_of(self.layer, range));
+        self.file.read_at(buf, offset)
+    }
+}
+
+fn sectors_of(layer: usize, range: ByteRange) -> impl Iterator<Item = (usize, u64)> {
+    (range.offset() / 512..range.end().div_ceil(512)).map(move |sector| (layer, sector))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn stored_ranges_are_those_that_a_read_takes(
+        layers in vec(wanted(12), 1..=4), start: prop::sample::Index, len in 1u64..9000,
+    ) {
+        let read = Arc::<Mutex<Sectors>>::default();
+        let open = |(layer, wanted): (usize, &Wanted)| {
+            let watched = Watched { layer, file: wanted.file(), read: Arc::clone(&read) };
+            Layer::open(Arc::new(watched)).unwrap()
+        };
+        let stack = Stack::new(layers.iter().enumerate().map(open).collect()).unwrap();
+        prop_assume!(stack.size() > 0);
+        let start = start.index(stack.size() as usize) as u64;
+        let mut stored = Sectors::new();
+        // The range may go past the end of the disk.
+        let range = ByteRange::between(start, start + len);
+        stack.stored_ranges(range, &mut |layer, range| stored.extend(sectors_of(layer, range)));
+        read.lock().unwrap().clear();
+        stack.read_at(&mut vec![0; len.min(stack.size() - start) as usize], start).unwrap();
+        prop_assert_eq!(&stored, &*read.lock().unwrap());
+    }
 
     #[test]
     fn a_stack_reads_as_its_layers_applied_in_turn(

@@ -4,7 +4,9 @@ use headstart_block::ErrorKind;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::search::NODE;
 use super::*;
+use std::cell::Cell;
 
 /// The largest end of a segment.
 const DISK_END: u64 = Segment::PADDING_OFFSET;
@@ -116,6 +118,41 @@ fn the_search_structure_is_small() {
         let segments = layout(0, &vec![(7, 8, false); size]);
         let bytes = Index::new(segments).unwrap().memory_bytes();
         assert!(bytes * 3 < size * 16 * 4, "{bytes} bytes for {size} segments");
+    }
+}
+
+/// The number of nodes of the tree that the search for `start` looks at.
+fn nodes_looked_at(index: &Index, start: u64) -> u32 {
+    let nodes = Cell::new(0);
+    let count_keys = |node: &[u64; NODE], start: u64| {
+        nodes.set(nodes.get() + 1);
+        node.iter().filter(|key| **key <= start).count()
+    };
+    let count_ends = |window: &[Segment; WINDOW], start: u64| {
+        window.iter().filter(|segment| segment.end() <= start).count()
+    };
+    index.search.find(&index.padded, start, count_keys, count_ends);
+    nodes.get()
+}
+
+#[test]
+fn segments_that_are_spread_evenly_are_found_without_the_tree() {
+    for (size, gap) in [(100, 0), (100, 56), (5_000, 0), (5_000, 3), (5_000, 500)] {
+        let segments = layout(0, &vec![(gap, 8, false); size]);
+        let index = Index::new(segments.clone()).unwrap();
+        assert!(edges(&segments).all(|start| nodes_looked_at(&index, start) == 0), "{size} {gap}");
+    }
+}
+
+#[test]
+fn no_search_looks_at_more_nodes_than_the_tree_is_high() {
+    // In front a crowd of single sectors, and one segment so far off that a bucket takes the whole crowd.
+    for (size, height) in [(100, 1), (130, 2), (2_000, 2), (2_100, 3), (30_000, 3)] {
+        let mut segments = layout(0, &vec![(1, 1, false); size]);
+        segments.push(Segment::data(1 << 49, 8, 1 << 30));
+        let index = Index::new(segments.clone()).unwrap();
+        let most = edges(&segments).map(|start| nodes_looked_at(&index, start)).max();
+        assert!(most > Some(0) && most <= Some(height), "{most:?} for {size}");
     }
 }
 

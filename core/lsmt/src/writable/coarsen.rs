@@ -272,3 +272,106 @@ impl WritableDisk {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "small numbers")]
+mod tests {
+    use super::super::NewDisk;
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use uuid::Uuid;
+
+    /// Sectors of a window of a small disk.
+    const WINDOW: u64 = 128;
+    /// The last window is a short one.
+    const SECTORS: u64 = 8 * WINDOW + 40;
+
+    fn disk() -> (tempfile::TempDir, WritableDisk) {
+        let dir = tempfile::tempdir().unwrap();
+        let new = NewDisk { size: SECTORS * SECTOR_SIZE, parent: String::new(), uuid: Uuid::from_u128(7) };
+        let disk = WritableDisk::create(dir.path(), None, &new).unwrap();
+        assert_eq!(window_sectors(&disk.limits(), new.size), WINDOW);
+        (dir, disk)
+    }
+
+    /// The runs of the disk, without the holes.
+    fn runs_of(disk: &WritableDisk) -> Vec<SectorExtent> {
+        let view = disk.view();
+        view.runs.extents(0, SECTORS).filter(|extent| extent.kind != ExtentKind::Hole).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        #[test]
+        fn windows_with_enough_runs_that_end_in_them_are_found(
+            steps in vec((0u64..40, 1u64..90, any::<bool>()), 0..40), least in 2u64..9,
+        ) {
+            let (_dir, disk) = disk();
+            let (mut at, mut place) = (0, 8);
+            for (gap, len, zeroed) in steps {
+                let (start, end) = (at + gap, (at + gap + len).min(SECTORS));
+                if start < end {
+                    let kind = if zeroed { ExtentKind::Zero } else { ExtentKind::Data(place) };
+                    disk.view_mut().runs.insert(SectorExtent { start, end, kind });
+                }
+                (at, place) = (end, place + len + 1);
+            }
+            let runs = runs_of(&disk);
+            let mut expected = Vec::new();
+            for start in (0..SECTORS).step_by(WINDOW as usize) {
+                let end = (start + WINDOW).min(SECTORS);
+                // A run that goes on outside is not one run less when the window is merged.
+                let own = runs.iter().filter(|run| start <= run.start && run.end <= end).count() as u64;
+                let mut touching = runs.iter().filter(|run| run.start < end && start < run.end);
+                if own >= least && let Some(first) = touching.next() {
+                    let last = touching.next_back().unwrap_or(first);
+                    expected.push((first.start.max(start), last.end.min(end)));
+                }
+            }
+            let (mut found, mut position) = (Vec::new(), 0);
+            while position != u64::MAX {
+                let (window, next) = disk.next_window(position, least);
+                found.extend(window.map(|window| (window.start, window.end)));
+                prop_assert!(next > position);
+                position = next;
+            }
+            prop_assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn a_range_that_has_become_one_run_is_no_window() {
+        let (_dir, disk) = disk();
+        let range = ByteRange::between(0, WINDOW * SECTOR_SIZE);
+        assert!(disk.window_of(range).is_none());
+        disk.write_at(&[1; 512], 8 * SECTOR_SIZE).unwrap();
+        assert!(disk.window_of(range).is_none());
+        disk.write_at(&[1; 512], 12 * SECTOR_SIZE).unwrap();
+        let window = disk.window_of(range).unwrap();
+        assert_eq!((window.start, window.end, window.extents.len()), (8, 13, 3));
+        disk.write_at(&[2; 64 << 10], 0).unwrap();
+        assert!(disk.window_of(range).is_none());
+    }
+
+    /// The copy of a window that was written to meanwhile is dead: its sectors, and no others, are given back.
+    #[test]
+    fn a_copy_that_came_too_late_is_given_back() {
+        let (_dir, disk) = disk();
+        for sector in [8, 12] {
+            disk.write_at(&[1; 512], sector * SECTOR_SIZE).unwrap();
+        }
+        let window = disk.window_of(ByteRange::between(0, WINDOW * SECTOR_SIZE)).unwrap();
+        let mut batch = Batch::default();
+        assert!(matches!(disk.read_window(window, &mut batch), Read::Done));
+        disk.write_at(&[2; 512], 8 * SECTOR_SIZE).unwrap();
+        let before = runs_of(&disk);
+        let active = Arc::clone(&disk.generation().active);
+        let place = active.end();
+        disk.enter_windows(&active, &batch).unwrap();
+        assert_eq!(*disk.ready.lock(), [FileRange { pair: active.number, start: place, end: place + 5 }]);
+        assert_eq!(active.end(), place + 5);
+        assert_eq!(runs_of(&disk), before);
+    }
+}

@@ -541,6 +541,86 @@ mod tests {
         assert_eq!(policy.next(&LIMITS, &sparse(others, most)), Action::Rest, "nothing was moved");
     }
 
+    #[test]
+    fn garbage_is_100_per_cent_where_writes_begin_to_wait() {
+        const MIB: u64 = 1 << 20;
+        let limits = Limits { slack: 8 * MIB, ..LIMITS };
+        for (garbage, percent) in [(LOG_HEADER, 0), (2 * MIB, 25), (8 * MIB, 100), (12 * MIB, 150)] {
+            let data = 3 * MIB + garbage - LOG_HEADER;
+            let space = Space { live: 2 * MIB, data, log: LOG_HEADER, held: MIB };
+            assert_eq!(limits.garbage_percent(&space), percent, "{space:?}");
+            assert_eq!(limits.admits(&space, 0, 0), percent <= 100, "{space:?}");
+        }
+    }
+
+    #[test]
+    fn a_step_is_a_small_part_of_the_slack_in_whole_blocks() {
+        let slacks =
+            [(0, 4096), (300 << 10, 8192), (1 << 20, 32 << 10), (128 << 20, 4 << 20), (1 << 30, 4 << 20)];
+        for (slack, step) in slacks {
+            assert_eq!(Limits { slack, ..LIMITS }.step(), step);
+        }
+        assert_eq!(Limits { max: Some(16 << 20), ..Limits::default() }.step(), 256 << 10);
+    }
+
+    #[test]
+    fn merging_that_did_not_help_is_tried_again_when_there_is_something_new() {
+        const RUNS: u64 = 7000;
+        let facts = |runs, copy_room| Facts { runs, runs_max: 6400, copy_room, ..sparse(0, 0) };
+        let merges = |runs, room, is_told| {
+            let mut policy = Policy::default();
+            for least in [8, 4, 2] {
+                assert_eq!(policy.next(&LIMITS, &facts(RUNS, 0)), Action::Coarsen { least });
+                policy.coarse_pass_ended(false, &facts(RUNS, 0));
+            }
+            if is_told {
+                policy.may_merge_again();
+            }
+            policy.next(&LIMITS, &facts(runs, room)) == Action::Coarsen { least: 8 }
+        };
+        assert!(!merges(RUNS, 0, false) && merges(RUNS, 0, true));
+        // More runs or fewer, by a part of 64.
+        assert!(!merges(RUNS + 100, 0, false) && !merges(RUNS - 100, 0, false));
+        assert!(merges(RUNS + 101, 0, false) && merges(RUNS - 101, 0, false));
+        assert!(!merges(RUNS, WORTH_A_PASS, false) && merges(RUNS, WORTH_A_PASS + 1, false));
+        // Never below the limit.
+        assert!(merges(6401, 0, false) && !merges(6400, 0, false) && !merges(6400, 0, true));
+    }
+
+    /// To the byte: twice the live data and three quarters of the slack, and the limit without an eighth of the slack.
+    #[test]
+    fn steps_are_admitted_up_to_the_bounds() {
+        const MIB: u64 = 1 << 20;
+        let limits = Limits { slack: 8 * MIB, max: Some(32 * MIB), ..LIMITS };
+        let cases = [
+            // Bytes that are live, held, added and killed, and the most bytes of the files after the step.
+            (MIB, 0, 4096, 0, 8 * MIB),
+            (MIB, MIB, 4096, 0, 9 * MIB),
+            (3 * MIB, 0, 0, 2 * MIB, 8 * MIB),
+            (20 * MIB, 0, 4096, 0, 31 * MIB),
+            // A discard takes no space, so that no limit stops it.
+            (20 * MIB, 0, 0, 4096, 46 * MIB - 2 * 4096),
+        ];
+        for (live, held, added, killed, most) in cases {
+            let space = Space { live, data: most - added - LOG_HEADER, log: LOG_HEADER, held };
+            assert!(limits.admits(&space, added, killed), "{space:?}");
+            let beyond = Space { data: space.data + 1, ..space };
+            assert!(!limits.admits(&beyond, added, killed), "{space:?}");
+        }
+    }
+
+    #[test]
+    fn sectors_that_died_are_flushed_before_other_work_once_they_are_many() {
+        let loads = [Load::Busy, Load::Quiet, Load::Pressed, Load::Offline];
+        for (load, many) in loads.into_iter().zip([SLACK / 8, SLACK / 8, SLACK / 32, SLACK / 32]) {
+            let next = |dying| {
+                let facts = Facts { load, dying, set_aside: true, ..sparse(0, 0) };
+                Policy::default().next(&LIMITS, &facts)
+            };
+            assert_eq!([many, many - SECTOR].map(next), [Action::Flush, Action::Reunite], "{load:?}");
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 

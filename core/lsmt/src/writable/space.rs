@@ -239,6 +239,18 @@ mod tests {
     }
 
     #[test]
+    fn ranges_on_either_side_of_the_last_one_lengthen_it() {
+        let range = |(pair, start, end)| FileRange { pair, start, end };
+        let mut list = Vec::new();
+        // Behind it, before it, of another pair, apart from it, and beside one that is not the last.
+        for next in [(1, 20, 24), (1, 24, 30), (1, 10, 20), (2, 30, 31), (2, 32, 33), (1, 30, 40)] {
+            push(&mut list, range(next));
+        }
+        assert_eq!(list, [(1, 10, 30), (2, 30, 31), (2, 32, 33), (1, 30, 40)].map(range));
+        assert_eq!(sectors(&list), 32);
+    }
+
+    #[test]
     fn extents_that_no_run_names_are_found() {
         let runs: RunMap = [Segment::data(50, 4, 20), Segment::data(0, 8, 8), Segment::zeroed(60, 9, 8)]
             .into_iter()

@@ -3,6 +3,8 @@
 
 use super::super::{Limits, Load, NewDisk, WritableDisk};
 use super::collecting::{full_base, taken};
+use super::sim::Machine;
+use crate::LayerMeta;
 use headstart_block::{BlockDevice, ByteRange, ErrorKind};
 use uuid::Uuid;
 
@@ -106,4 +108,26 @@ fn copied_up_bytes_are_known_after_a_restart() {
     drop(disk);
     let disk = WritableDisk::open(dir.path(), Some(full_base(SIZE)), "").unwrap();
     assert_eq!(disk.space().copied_up_bytes, 0);
+}
+
+/// A commit that is never finished keeps all garbage in its place, if holes cannot be punched. Beyond the bound, writes
+/// are refused if there is a limit, and let through if there is none; a discard takes no space, and is never refused.
+#[test]
+fn garbage_that_cannot_be_given_back_stops_no_discard() {
+    for max in [None, Some(MAX)] {
+        let machine = Machine::default();
+        machine.fill_holes();
+        let disk = WritableDisk::create_in(machine.directory(), None, &base_over(SIZE)).unwrap();
+        disk.view_mut().limits = Limits { slack: 4 << 20, max, ..Limits::default() };
+        disk.write_at(&[1; 4096], SIZE - 4096).unwrap();
+        disk.stack_and_commit(Vec::new(), LayerMeta::default()).unwrap();
+        let write = |round: u8| disk.write_at(&vec![round; 512 << 10], 0).map_err(|error| error.kind());
+        let refused: Vec<_> = (0..24).filter_map(|round| write(round).err()).collect();
+        assert_eq!(!refused.is_empty(), max.is_some(), "{max:?}");
+        assert!(refused.iter().all(|kind| *kind == ErrorKind::NoSpace), "{refused:?}");
+        let before = disk.space();
+        disk.write_zeroes(ByteRange::between(0, 512 << 10)).unwrap();
+        let after = disk.space();
+        assert!(after.throttled_writes > before.throttled_writes && after.live_bytes == 4096, "{after:?}");
+    }
 }
