@@ -186,10 +186,15 @@ mod tests {
 
     /// A host among six others, of which the first is a root, and that all share the blob.
     fn sharing(topology: Topology, role: Role) -> (Sharing, NodeSettings, Membership) {
+        sharing_with(1, topology, role)
+    }
+
+    /// The same with this number of roots.
+    fn sharing_with(roots: u32, topology: Topology, role: Role) -> (Sharing, NodeSettings, Membership) {
         let settings = NodeSettings { topology, stripe: 1, ..NodeSettings::default() };
         let mut membership = Membership::new(ME, role, &settings);
         for peer in 0..6 {
-            let role = if peer == 0 { Role::Root } else { Role::Agent };
+            let role = if peer < roots { Role::Root } else { Role::Agent };
             membership.add(PeerId(peer), PeerKey(u64::from(peer) * 20), role);
         }
         let can_fetch = |role| membership.can_fetch_for_others(role);
@@ -236,6 +241,17 @@ mod tests {
         assert_eq!(sharing.upstream(3, &settings, &membership, |_| true), None);
         sharing.choose_fetchers(Some(ME), |_| true);
         assert!((0..64).any(|chunk| sharing.upstream(chunk, &settings, &membership, |_| true).is_some()));
+    }
+
+    #[test]
+    fn an_agent_asks_its_root_for_all_chunks_whichever_root_fetches_them() {
+        let (mut sharing, mut settings, mut membership) = sharing_with(3, Topology::Roots, Role::Agent);
+        assert!(membership.on_accepted(PeerId(1)));
+        for designated_fetchers in [true, false] {
+            settings.designated_fetchers = designated_fetchers;
+            let mut upstream = |chunk| sharing.upstream(chunk, &settings, &membership, |_| true);
+            assert!((0..64).all(|chunk| upstream(chunk) == Some(PeerId(1))), "{designated_fetchers}");
+        }
     }
 
     #[test]

@@ -13,5 +13,6 @@ mod faults;
 mod model;
 mod patterns;
 mod roots;
+mod search;
 mod throttling;
 mod world;

@@ -123,6 +123,14 @@ proptest! {
     }
 }
 
+#[test]
+fn a_place_beyond_the_last_holder_keeps_no_stripe() {
+    for number in 0..6 {
+        assert!((0..3).all(|place| holds(place, 3, 3, number)), "all three keep all");
+        assert!((3..9).all(|place| !holds(place, 3, 3, number)));
+    }
+}
+
 fn numbered(count: u64) -> Vec<PeerKey> {
     let mut keys: Vec<_> = (0..count).map(|n| PeerKey(random::mix(n + 1))).collect();
     keys.sort_unstable();

@@ -207,6 +207,45 @@ fn a_forgotten_blob_leaves_no_trace() {
     assert!(host.asked < 40 && host.unread() == 0);
 }
 
+/// An agent requests these chunks one after the other; the others that it meets are unread.
+fn request(recent: &mut Recent, agent: u64, chunks: &[u32]) {
+    for chunk in chunks {
+        recent.on_request(PeerKey(agent), APP, Chunks::one(*chunk), |_| true);
+        recent.list.check();
+    }
+}
+
+/// The chain that begins with chunk 1.
+fn chain(recent: &Recent) -> Vec<u32> {
+    let chains = recent.save().chains;
+    let order = |chain: &SavedChain| chain.items.iter().map(|item| item.piece.chunk).collect::<Vec<_>>();
+    chains.iter().map(order).find(|chunks| chunks.first() == Some(&1)).expect("it is remembered")
+}
+
+#[test]
+fn a_chunk_is_moved_to_the_place_that_two_agents_come_from_and_return_to() {
+    for (second, moves) in [(2, false), (3, true)] {
+        let mut recent = Recent::new(100);
+        request(&mut recent, 1, &[1, 2, 3, 4, 5]);
+        request(&mut recent, 2, &[1, 2, 3, 100, 4]);
+        assert_eq!(chain(&recent), [1, 2, 3, 4, 5], "one agent moves nothing");
+        recent.forget(PeerKey(2));
+        request(&mut recent, second, &[1, 2, 3, 100, 4]);
+        let expected: &[u32] = if moves { &[1, 2, 3, 100, 4, 5] } else { &[1, 2, 3, 4, 5] };
+        assert_eq!(chain(&recent), expected, "then {second}");
+    }
+}
+
+/// The counts are halved: what agents do now outweighs what many did before.
+#[test]
+fn a_chunk_that_agents_pass_now_is_forgotten_however_many_requested_it_before() {
+    let mut recent = Recent::new(100);
+    (0..1000).for_each(|agent| request(&mut recent, agent, &[1, 2, 3]));
+    assert_eq!(chain(&recent), [1, 2, 3]);
+    (1000..1080).for_each(|agent| request(&mut recent, agent, &[1, 3]));
+    assert_eq!(chain(&recent), [1, 3]);
+}
+
 fn any_piece() -> impl Strategy<Value = ChunkKey> {
     (0_u64..3, 0_u32..40).prop_map(|(blob, chunk)| piece(BlobKey(blob), chunk))
 }

@@ -5,44 +5,49 @@ use crate::event::{Came, Served};
 use crate::message::RequestId;
 use crate::recent::{ChunkKey, Recent, Saved, SavedChain, SavedItem};
 use crate::{
-    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, Node, NodeSettings, PeerId, PeerKey, Role,
-    Time, Topology, Urgency, WantId,
+    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, Node, NodeSettings, PeerId, PeerKey,
+    RejectReason, Role, Time, Topology, Urgency, WantId,
 };
 
-const BLOB: BlobId = BlobId(3);
-const OTHER: PeerId = PeerId(1);
+pub(super) const BLOB: BlobId = BlobId(3);
+pub(super) const OTHER: PeerId = PeerId(1);
 const ALL: Chunks = Chunks { first: 0, count: 64 };
 
 /// A node that knows one other host.
-struct One {
-    node: Node,
-    now: Time,
+pub(super) struct One {
+    pub(super) node: Node,
+    pub(super) now: Time,
 }
 
 impl One {
     fn new(role: Role, local: &[Chunks]) -> Self {
-        let settings = NodeSettings { topology: Topology::Roots, push: 64, ..NodeSettings::default() };
+        Self::with(role, local, 64, false)
+    }
+
+    /// A node that sends at most `push` chunks ahead, and whose agent has a store if the blob is `fetchable`.
+    pub(super) fn with(role: Role, local: &[Chunks], push: u32, fetchable: bool) -> Self {
+        let settings = NodeSettings { topology: Topology::Roots, push, ..NodeSettings::default() };
         let (mut one, len) =
             (Self { node: Node::new(PeerKey(1), role, settings), now: Time(0) }, 64 * CHUNK_SIZE);
         let other = if role == Role::Root { Role::Agent } else { Role::Root };
-        one.tell(Event::Opened { blob: BLOB, key: BlobKey(9), len, local, fetchable: false });
+        one.tell(Event::Opened { blob: BLOB, key: BlobKey(9), len, local, fetchable });
         one.tell(Event::PeerUp { peer: OTHER, key: PeerKey(2), role: other });
         one.tell(Event::PeerShares { peer: OTHER, blob: BLOB });
         one
     }
 
-    fn tell(&mut self, event: Event<'_>) -> Vec<Action> {
+    pub(super) fn tell(&mut self, event: Event<'_>) -> Vec<Action> {
         let mut actions = Vec::new();
         self.node.on_event(self.now, event, &mut actions);
         self.node.check();
         actions
     }
 
-    fn hears(&mut self, message: Message) -> Vec<Action> {
+    pub(super) fn hears(&mut self, message: Message) -> Vec<Action> {
         self.tell(Event::Received { peer: OTHER, message })
     }
 
-    fn want(&mut self, want: u64, chunks: Chunks, urgency: Urgency) -> Vec<Action> {
+    pub(super) fn want(&mut self, want: u64, chunks: Chunks, urgency: Urgency) -> Vec<Action> {
         self.tell(Event::Want { want: WantId(want), blob: BLOB, chunks, urgency })
     }
 
@@ -52,7 +57,7 @@ impl One {
     }
 
     /// Lets time pass, tick by tick.
-    fn wait(&mut self, millis: u64) -> Vec<Action> {
+    pub(super) fn wait(&mut self, millis: u64) -> Vec<Action> {
         let mut actions = Vec::new();
         for _ in 0..millis.div_ceil(10) {
             self.now = Time(self.now.0 + 10_000);
@@ -89,11 +94,11 @@ fn served(actions: &[Action]) -> Vec<(Option<RequestId>, Chunks, Urgency)> {
     actions.iter().filter_map(serve).collect()
 }
 
-fn is_answered(actions: &[Action]) -> bool {
+pub(super) fn is_answered(actions: &[Action]) -> bool {
     actions.iter().any(|action| matches!(action, Action::Answer { .. }))
 }
 
-fn is_cancelled(actions: &[Action]) -> bool {
+pub(super) fn is_cancelled(actions: &[Action]) -> bool {
     actions.iter().any(|action| matches!(action, Action::Send { message: Message::Cancel { .. }, .. }))
 }
 
@@ -211,4 +216,66 @@ fn a_pushed_chunk_that_is_requested_is_promoted_and_sent_once() {
         Chunks::one(4),
         Urgency::Demand
     )));
+}
+
+/// The number of times that an agent passed a chunk by, as the root remembers.
+fn passed(one: &One, chunk: u32) -> u16 {
+    let chains = one.node.recent().save().chains;
+    let mut items = chains.iter().flat_map(|chain| &chain.items);
+    items.find(|item| item.piece.chunk == chunk).expect("it is remembered").passed
+}
+
+/// A chunk that an agent has was read without a request, or not at all: only its reports tell which.
+#[test]
+fn only_an_agent_that_reports_its_reads_passes_chunks_that_it_has() {
+    for reports in [false, true] {
+        let mut one = root();
+        if reports {
+            one.hears(Message::Read { blob: BLOB, runs: vec![Chunks::one(63)] });
+        }
+        one.asks(1, 0, Urgency::Demand);
+        one.hears(Message::Have { blob: BLOB, runs: vec![Chunks { first: 0, count: 17 }] });
+        one.asks(2, 40, Urgency::Demand);
+        assert_eq!([2, 16].map(|chunk| passed(&one, chunk)), [u16::from(reports); 2], "{reports}");
+        assert_eq!([18, 38].map(|chunk| passed(&one, chunk)), [1; 2], "it lacks these");
+    }
+}
+
+#[test]
+fn a_root_remembers_requests_of_its_own_agents_and_only_if_it_pushes() {
+    for (joins, push, remembered) in [(true, 64, 1), (false, 64, 0), (true, 0, 0)] {
+        let mut one = One::with(Role::Root, &[ALL], push, false);
+        if joins {
+            one.hears(Message::Join);
+        }
+        assert_eq!(served(&one.asks(1, 5, Urgency::Demand)).len(), 1);
+        assert_eq!(one.node.recent().len(), remembered, "{joins} {push}");
+    }
+}
+
+/// An agent that requests a chunk again could not keep it.
+#[test]
+fn a_chunk_that_left_in_answer_to_a_request_is_sent_again_at_the_next() {
+    let mut one = root();
+    let chunks = Chunks::one(1);
+    let answer = |request| (Some(RequestId(request)), chunks, Urgency::Demand);
+    assert!(served(&one.asks(1, 1, Urgency::Demand)).contains(&answer(1)));
+    let (peer, request, blob, outcome) = (OTHER, Some(RequestId(1)), BLOB, Served::Well);
+    one.tell(Event::Served { peer, request, blob, chunks, outcome });
+    assert!(served(&one.asks(2, 1, Urgency::Demand)).contains(&answer(2)));
+}
+
+#[test]
+fn a_chunk_that_could_not_be_sent_ahead_is_not_said_to_be_on_its_way() {
+    for outcome in [Served::Missing, Served::Unchecked] {
+        let mut one = root();
+        let (peer, request, blob, chunks) = (OTHER, None, BLOB, Chunks::one(2));
+        let pushed = served(&one.asks(1, 0, Urgency::Demand));
+        assert!(pushed.contains(&(request, chunks, Urgency::Background)), "{pushed:?}");
+        one.tell(Event::Served { peer, request, blob, chunks, outcome });
+        let answers = one.asks(2, 2, Urgency::Demand);
+        let (request, why, others) = (RequestId(2), RejectReason::Failed, Vec::new());
+        let message = Message::Reject { request, chunks, why, others };
+        assert!(answers.contains(&Action::Send { peer, message }), "no store has it: {answers:?}");
+    }
 }
