@@ -6,12 +6,14 @@
 //! |---|---|
 //! | [`arguments`], [`record_args`], [`times`] | the arguments |
 //! | [`by_agent`] | disks that the agent of this host is to have |
+//! | [`interrupts`] | the meaning of Ctrl-C while clients are connected |
 //! | [`release`] | releasing the images of an agent's disk whose process is down |
 //! | [`space`] | the space that writable layers take, for an agent |
 //! | [`status`] | the live line |
 
 mod arguments;
 mod by_agent;
+mod interrupts;
 mod record_args;
 mod release;
 mod space;
@@ -35,6 +37,7 @@ use headstart_diskd::{
 use headstart_export::Leftover;
 use headstart_image::progress::Progress;
 use headstart_store::RateLimit;
+use interrupts::{Answer, Interrupts};
 use serde::Serialize;
 use status::StatusLine;
 use std::fmt;
@@ -247,7 +250,7 @@ fn serve(
     let mut space_reporter = space::SpaceReporter::new(pid_file);
     let mut sizes = sizes(session);
     let sync = session.cache.clone().map(SyncThread::start);
-    let (held, mut was_reported) = (terminal.hold_interrupts(), false);
+    let (held, mut interrupts) = (terminal.hold_interrupts(), Interrupts::default());
     let result = loop {
         let clients = servers.clients();
         if terminal.is_cancelled() {
@@ -262,13 +265,15 @@ fn serve(
             }
             break Ok(clients);
         }
-        if held.take() {
-            if was_reported || clients == 0 {
+        match interrupts.answer(clients, held.take()) {
+            Answer::Stay => {}
+            Answer::Ask => {
+                print_above(&format!("headstart: {}; Ctrl-C again detaches it", connected(clients)));
+            }
+            Answer::Detach => {
                 terminal.stop();
                 break Ok(clients);
             }
-            was_reported = true;
-            print_above(&format!("headstart: {}; Ctrl-C again detaches it", connected(clients)));
         }
         if let Some(error) = servers.failed() {
             break Err(error);

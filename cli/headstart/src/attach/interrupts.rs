@@ -1,0 +1,61 @@
+//! The meaning of Ctrl-C for an attached disk: clients that are connected do not lose it by one key.
+
+/// The answer to what was pressed since the last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The disk goes on.
+    Stay,
+    /// The disk goes on, and the user is told that clients are connected.
+    Ask,
+    /// The disk is detached.
+    Detach,
+}
+
+/// The interrupts that came so far. Asking is of use as long as the clients stay: once none is connected, the next
+/// client gets a question of its own.
+#[derive(Debug, Default)]
+pub struct Interrupts {
+    has_asked: bool,
+}
+
+impl Interrupts {
+    /// Returns what to do if `clients` are connected, and if there `was_interrupt` since the last call.
+    pub fn answer(&mut self, clients: usize, was_interrupt: bool) -> Answer {
+        self.has_asked &= clients > 0;
+        if !was_interrupt {
+            return Answer::Stay;
+        }
+        if clients == 0 || self.has_asked {
+            return Answer::Detach;
+        }
+        self.has_asked = true;
+        Answer::Ask
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_interrupt_detaches_a_disk_without_clients() {
+        assert_eq!(Interrupts::default().answer(0, true), Answer::Detach);
+    }
+
+    #[test]
+    fn the_second_interrupt_detaches_a_disk_with_clients() {
+        let mut interrupts = Interrupts::default();
+        let looks = [(1, false), (1, true), (2, false), (2, true)];
+        let answers = looks.map(|(clients, was_interrupt)| interrupts.answer(clients, was_interrupt));
+        assert_eq!(answers, [Answer::Stay, Answer::Ask, Answer::Stay, Answer::Detach]);
+    }
+
+    #[test]
+    fn the_next_client_is_asked_for_anew() {
+        let mut interrupts = Interrupts::default();
+        assert_eq!(interrupts.answer(1, true), Answer::Ask);
+        assert_eq!(interrupts.answer(0, false), Answer::Stay);
+        assert_eq!(interrupts.answer(1, true), Answer::Ask);
+        assert_eq!(interrupts.answer(1, true), Answer::Detach);
+    }
+}
