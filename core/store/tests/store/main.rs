@@ -1,0 +1,23 @@
+//! Stores of every kind through the interface of the crate, in front of real servers and of servers that do wrong.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`directory`] | stores in directories |
+//! | [`registry`] | a real registry |
+//! | [`hostile_registry`] | registries that misbehave, request by request |
+//! | [`web`] | web servers and their faults |
+//! | [`referrers`] | artifacts of a manifest, in every kind of store |
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+mod directory;
+mod hostile_registry;
+mod referrers;
+mod registry;
+mod web;
