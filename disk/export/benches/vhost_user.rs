@@ -14,7 +14,8 @@
 #![allow(clippy::disallowed_methods, reason = "measures time, and waits for sockets to appear")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark fails by panicking")]
 
-#[path = "../tests/support/vhost_frontend.rs"]
+#[path = "../tests/export/vhost_frontend.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
 mod vhost_frontend;
 
 use headstart_block::{BlockDevice, ByteRange, Extent, FileSource, ReadAt, Result};

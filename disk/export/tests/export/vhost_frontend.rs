@@ -4,9 +4,6 @@
 //! Guest memory begins with the rings of each queue, then a page for each request slot (header, status, indirect
 //! table), then [`Guest::data`]: free for the data of requests.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-#![allow(dead_code, reason = "the bench and the tests use different parts")]
-
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::fs::File;

@@ -2,23 +2,16 @@
 //! request that failed. Method: a disk in memory behind a [`PrivateServer`], a [`RemoteDisk`] served at a socket that
 //! another program made, and a front end with a guest's driver.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
-#[path = "support/memory_disk.rs"]
-mod memory_disk;
-#[path = "support/vhost_frontend.rs"]
-mod vhost_frontend;
-
+use crate::memory_disk::{Deed, MemoryDisk};
+use crate::vhost_frontend::{FLUSH, Guest, IN, IOERR, OK, OUT, Shape};
 use headstart_block::{BlockDevice, ByteRange};
 use headstart_export::nbd::{PrivateServer, RemoteDisk};
 use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
 use headstart_export::{Export, Server};
-use memory_disk::{Deed, MemoryDisk};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use vhost_frontend::{FLUSH, Guest, IN, IOERR, OK, OUT, Shape};
 use vm_memory::{Bytes, GuestAddress};
 
 const SIZE: usize = 4 << 20;

@@ -1,16 +1,13 @@
 //! The vhost-user-blk server, driven through its socket by a front end with a guest's driver.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
-#[path = "support/memory_disk.rs"]
-mod memory_disk;
-#[path = "support/vhost_frontend.rs"]
-mod vhost_frontend;
-
+use crate::memory_disk::{Deed, MemoryDisk};
+use crate::vhost_frontend::{
+    DISCARD, Driver, F_EVENT_IDX, F_FLUSH, F_MQ, F_RO, FLUSH, GET_ID, Guest, IN, IOERR, OK, OUT, Shape,
+    UNSUPP, WRITE_ZEROES, sleep_on,
+};
 use headstart_block::{BlockDevice, ByteRange};
 use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
 use headstart_export::{Export, Server};
-use memory_disk::{Deed, MemoryDisk};
 use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,10 +16,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vhost::vhost_user::{FrontendReqHandler, VhostUserFrontend, VhostUserFrontendReqHandlerMut};
-use vhost_frontend::{
-    DISCARD, Driver, F_EVENT_IDX, F_FLUSH, F_MQ, F_RO, FLUSH, GET_ID, Guest, IN, IOERR, OK, OUT, Shape,
-    UNSUPP, WRITE_ZEROES, sleep_on,
-};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
 const TIMEOUT: Duration = Duration::from_secs(20);

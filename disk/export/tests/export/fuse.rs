@@ -1,6 +1,5 @@
 //! The FUSE server, mounted for real and used by real programs. Needs root and `/dev/fuse`; prints what it skips.
 
-#![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 #![expect(clippy::disallowed_methods, reason = "a test looks at the clock to see that nobody waits")]
 
 mod loop_device;
@@ -372,7 +371,7 @@ fn a_killed_server_leaves_nothing_that_the_next_cannot_clear_away() {
         }
         for _ in 0..2 {
             let mut child = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "serve_until_killed", "--ignored", "--nocapture"])
+                .args(["--exact", "fuse::serve_until_killed", "--ignored", "--nocapture"])
                 .env("HEADSTART_TEST_MOUNT_POINT", &point)
                 .stdout(Stdio::piped())
                 .spawn()

@@ -4,7 +4,6 @@
 //! server from its work. Method: each test starts a server on a socket of its own over a disk in memory that
 //! can lose bytes, fail or panic on request.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "tests of time-outs read the clock")]
 
 mod hostile;

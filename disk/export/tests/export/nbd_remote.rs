@@ -1,15 +1,12 @@
 //! Goal: a disk that another process serves is that disk: bytes, zeros, sizes, errors and durability.
 //! Method: a disk in memory behind a [`PrivateServer`], used through a [`RemoteDisk`], against a plain model.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
+#![allow(clippy::disallowed_methods, reason = "tests")]
 
-#[path = "support/memory_disk.rs"]
-mod memory_disk;
-
+use crate::memory_disk::{Deed, MemoryDisk};
 use headstart_block::{BlockDevice, ByteRange, ErrorKind};
 use headstart_export::Export;
 use headstart_export::nbd::{PrivateServer, RemoteDisk};
-use memory_disk::{Deed, MemoryDisk};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,8 +1,5 @@
 //! A disk in memory whose faults are set by the test.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(dead_code, reason = "tests use different parts")]
-
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result};
 use std::sync::{Condvar, Mutex};
 

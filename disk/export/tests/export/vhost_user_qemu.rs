@@ -3,15 +3,10 @@
 //! The boot sector reads another sector of the disk, writes it to another place, and prints it on the serial
 //! port. Needs `qemu-system-x86_64`; runs without KVM.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
-#[path = "support/memory_disk.rs"]
-mod memory_disk;
-
+use crate::memory_disk::MemoryDisk;
 use headstart_block::BlockDevice;
 use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
 use headstart_export::{Export, Server};
-use memory_disk::MemoryDisk;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
