@@ -1,14 +1,7 @@
 //! The writable layer on the golden set: the set's operations, played on a writable disk, give the set's bytes when
 //! committed.
 
-#![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
-
-#[path = "support/golden_ops.rs"]
-mod golden_ops;
-#[path = "support/plain.rs"]
-mod plain;
-
-use golden_ops::{Op, model, ops_of};
+use crate::golden_ops::{Op, model, ops_of};
 use headstart_block::{BlockDevice, ByteRange};
 use headstart_lsmt::format::{Page, UserTag};
 use headstart_lsmt::writable::{NewDisk, WritableDisk};

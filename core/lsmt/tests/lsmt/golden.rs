@@ -4,21 +4,14 @@
 //! the operations that made it, by playing those on a map of sectors. All three must agree, and with the
 //! hashes that the set gives. Then every committed layer is written again from its operations.
 
-#![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
-
-#[path = "support/golden_ops.rs"]
-mod golden_ops;
-#[path = "support/plain.rs"]
-mod plain;
-
-use golden_ops::{LiveRun, Op, live_runs, model, ops_of};
+use crate::golden_ops::{LiveRun, Op, live_runs, model, ops_of};
+use crate::plain::{PlainDisk, PlainLayer, PlainPage};
 use headstart_block::{BlockDevice, ByteRange, FileSource, ReadAt, SECTOR_SIZE};
 use headstart_lsmt::format::{Page, UserTag};
 use headstart_lsmt::{Layer, LayerForm, LayerMeta, LayerWriter, Segment, Stack, copy_segments, open_pair};
 use headstart_testkit::golden_set::{GoldenSet, unhex};
 use headstart_testkit::scene::{hex, sha256};
 use headstart_zfile::{ZFileReader, is_zfile};
-use plain::{PlainDisk, PlainLayer, PlainPage};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::io::Write as _;

@@ -1,17 +1,10 @@
 //! Layers of the layer writer are read back the same by the crate and by the plain reader, and it refuses
 //! input that would make no layer.
 
-#![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
-
-#[path = "support/plain.rs"]
-mod plain;
-#[path = "support/random_layers.rs"]
-mod random_layers;
-
+use crate::random_layers::wanted;
 use headstart_block::{BlockDevice, ByteRange, ErrorKind};
 use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Segment, Stack, copy_segments};
 use proptest::prelude::*;
-use random_layers::wanted;
 use std::sync::Arc;
 
 fn writer(virtual_size: u64) -> LayerWriter<Vec<u8>> {

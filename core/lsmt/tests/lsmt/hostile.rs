@@ -7,20 +7,13 @@
 //! error, and a file that opens is read in time and memory bounded by the file's own size. Time is bounded by
 //! counting steps and bytes, not by a clock.
 
-#![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
-
-#[path = "../../../shared/fuzz/tests/support/counted.rs"]
-mod counted;
-#[path = "support/plain.rs"]
-mod plain;
-
-use counted::peak_of;
+use crate::counted::peak_of;
 // `ReadAt` itself stays out of scope: its `len` would hide that of a vector behind an `Arc`.
+use crate::plain::PlainDisk;
 use headstart_block::{self as block, BlockDevice, ErrorKind, Result};
 use headstart_lsmt::format::{Flags, Page, UserTag};
 use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Segment, Stack, open_pair};
 use headstart_testkit::golden_set::GoldenSet;
-use plain::PlainDisk;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::Arc;

@@ -1,19 +1,12 @@
 //! Stacks against a plain disk: with any layers, every byte is that of the topmost layer that says
 //! anything of its sector, and zero where none does.
 
-#![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
-
-#[path = "support/plain.rs"]
-mod plain;
-#[path = "support/random_layers.rs"]
-mod random_layers;
-
+use crate::plain::PlainDisk;
+use crate::random_layers::{Wanted, wanted};
 use headstart_block::{BlockDevice, ByteRange, ErrorKind, FileSource, ReadAt, Result};
 use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Stack, copy_segments};
-use plain::PlainDisk;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use random_layers::{Wanted, wanted};
 use std::sync::{Arc, Mutex};
 
 /// The plain disk that a stack of `layers`, lowest first, must be.

@@ -1,10 +1,5 @@
 //! Sparse layers on a real file system: their index is the map of the file's holes.
 
-#![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
-
-#[path = "support/plain.rs"]
-mod plain;
-
 use headstart_block::{BlockDevice, ErrorKind, FileSource};
 use headstart_lsmt::format::{Flags, Page, UserTag};
 use headstart_lsmt::{Layer, LayerForm, LayerMeta, LayerWriter, Segment, Stack};

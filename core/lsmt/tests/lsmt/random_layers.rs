@@ -1,9 +1,6 @@
 //! Random layers: the content that a test wants, the file that our writer makes of it, and the plain disk of that
 //! content.
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
-#![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
-
 use crate::plain::PlainDisk;
 use headstart_block::ByteRange;
 use headstart_lsmt::{Layer, LayerMeta, LayerWriter};

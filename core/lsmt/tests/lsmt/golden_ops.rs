@@ -1,7 +1,5 @@
 //! The recipes of the golden set's layers: their operations, and what those make of a disk.
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
-
 use crate::plain::PlainDisk;
 use headstart_testkit::golden_set::GoldenSet;
 use std::fs;

@@ -3,9 +3,6 @@
 //! It shares no code with the crate: bytes are sliced, and a disk is a map from every single sector to its
 //! content. A file of the crate must read the same here, and a file that this reader reads must read the same there.
 
-#![allow(dead_code, reason = "each test binary uses its own part")]
-#![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
-
 use std::collections::BTreeMap;
 
 pub(crate) type Sector = [u8; 512];
