@@ -14,6 +14,7 @@
 //! | [`house`] | which crate may use which, what every crate says of itself, what ARCHITECTURE.md names |
 //! | [`prose`] | how comments open, and that neither they nor documents call a machine a person |
 //! | [`licences`] | what our dependencies allow us, and where they come from |
+//! | [`test_programs`] | one program of integration tests a crate, and none without tests |
 //! | [`type_names`] | no type name is defined publicly in two crates |
 //! | [`units`] | what the systemd units may do, at most |
 //! | [`unsafety`] | crates without unsafe code promise it |
@@ -34,6 +35,7 @@ mod dead_links;
 mod house;
 mod licences;
 mod prose;
+mod test_programs;
 mod text;
 mod tree;
 mod type_names;
