@@ -384,6 +384,7 @@ impl Driver {
     }
 
     /// The state that both sides see, for messages.
+    #[allow(dead_code, reason = "only the bench says it")]
     pub(crate) fn state(&self) -> String {
         let at = |addr| self.memory.load::<u16>(GuestAddress(addr), Ordering::SeqCst).unwrap();
         let entries = u64::from(self.entries);
