@@ -2,7 +2,7 @@
 
 /// The answer to what was pressed since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub(super) enum Answer {
     /// The disk goes on.
     Stay,
     /// The disk goes on, and the user is told that clients are connected.
@@ -14,13 +14,13 @@ pub enum Answer {
 /// The interrupts that came so far. Asking is of use as long as the clients stay: once none is connected, the next
 /// client gets a question of its own.
 #[derive(Debug, Default)]
-pub struct Interrupts {
+pub(super) struct Interrupts {
     has_asked: bool,
 }
 
 impl Interrupts {
     /// Returns what to do if `clients` are connected, and if there `was_interrupt` since the last call.
-    pub fn answer(&mut self, clients: usize, was_interrupt: bool) -> Answer {
+    pub(super) fn answer(&mut self, clients: usize, was_interrupt: bool) -> Answer {
         self.has_asked &= clients > 0;
         if !was_interrupt {
             return Answer::Stay;

@@ -5,7 +5,7 @@
 //! hashes that the set gives. Then every committed layer is written again from its operations.
 
 use crate::golden_ops::{LiveRun, Op, live_runs, model, ops_of};
-use crate::plain::{PlainDisk, PlainLayer, PlainPage};
+use crate::plain::{self, PlainDisk, PlainLayer, PlainPage};
 use headstart_block::{BlockDevice, ByteRange, FileSource, ReadAt, SECTOR_SIZE};
 use headstart_lsmt::format::{Page, UserTag};
 use headstart_lsmt::{Layer, LayerForm, LayerMeta, LayerWriter, Segment, Stack, copy_segments, open_pair};

@@ -9,7 +9,7 @@
 
 use crate::counted::peak_of;
 // `ReadAt` itself stays out of scope: its `len` would hide that of a vector behind an `Arc`.
-use crate::plain::PlainDisk;
+use crate::plain::{self, PlainDisk};
 use headstart_block::{self as block, BlockDevice, ErrorKind, Result};
 use headstart_lsmt::format::{Flags, Page, UserTag};
 use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Segment, Stack, open_pair};

@@ -1,6 +1,7 @@
 //! Layers of the layer writer are read back the same by the crate and by the plain reader, and it refuses
 //! input that would make no layer.
 
+use crate::plain;
 use crate::random_layers::wanted;
 use headstart_block::{BlockDevice, ByteRange, ErrorKind};
 use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Segment, Stack, copy_segments};

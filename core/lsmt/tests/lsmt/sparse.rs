@@ -1,5 +1,6 @@
 //! Sparse layers on a real file system: their index is the map of the file's holes.
 
+use crate::plain;
 use headstart_block::{BlockDevice, ErrorKind, FileSource};
 use headstart_lsmt::format::{Flags, Page, UserTag};
 use headstart_lsmt::{Layer, LayerForm, LayerMeta, LayerWriter, Segment, Stack};

@@ -1,8 +1,8 @@
 //! Stacks against a plain disk: with any layers, every byte is that of the topmost layer that says
 //! anything of its sector, and zero where none does.
 
-use crate::plain::PlainDisk;
-use crate::random_layers::{Wanted, wanted};
+use crate::plain::{self, PlainDisk};
+use crate::random_layers::{self, Wanted, wanted};
 use headstart_block::{BlockDevice, ByteRange, ErrorKind, FileSource, ReadAt, Result};
 use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Stack, copy_segments};
 use proptest::collection::vec;
