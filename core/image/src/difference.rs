@@ -233,6 +233,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn base_and_difference_give_the_disk(first in disk(), second in disk()) {
             let lower = layer_of(&first, None);
@@ -256,6 +258,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn a_layer_does_not_depend_on_the_extents_of_its_disk(
             first in disk(), second in disk(), grain in 1usize..9000,

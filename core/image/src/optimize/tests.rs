@@ -131,7 +131,7 @@ fn plan() -> impl Strategy<Value = Vec<PlanItem>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(6))]
 
     #[test]
     fn the_disk_stays_the_same_and_is_read_in_order(

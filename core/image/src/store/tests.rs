@@ -369,7 +369,7 @@ fn a_base_that_vanishes_is_a_conflict_that_changes_nothing() {
 /// during all of that. A conflict is right only for a base.
 #[test]
 fn publish_remove_and_prune_at_once() {
-    const ROUNDS: usize = 60;
+    const ROUNDS: usize = 21;
     let (_dir, store) = new_store();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -22,7 +22,7 @@ fn play(disk: &WritableDisk, ops: &[Op]) {
             Some(bytes) => disk.write_at(&bytes, op.offset).unwrap(),
             None => disk.write_zeroes(ByteRange::new(op.offset, op.len).unwrap()).unwrap(),
         }
-        if number % 7 == 0 {
+        if number % 53 == 0 {
             disk.flush().unwrap();
         }
     }

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 proptest! {
-    #![proptest_config(cases(2_500))]
+    #![proptest_config(cases(800))]
 
     #[test]
     fn any_history_reads_as_an_array(
@@ -17,7 +17,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(2_500))]
+    #![proptest_config(cases(800))]
 
     #[test]
     fn survives_crashes_between_operations(
@@ -28,7 +28,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(3_000))]
+    #![proptest_config(cases(1_000))]
 
     #[test]
     fn survives_crashes_at_any_step(
@@ -45,7 +45,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(2_000))]
+    #![proptest_config(cases(800))]
 
     #[test]
     fn keeps_what_it_has_when_steps_fail(

@@ -358,7 +358,7 @@ fn a_repair_may_be_interrupted() {
 }
 
 proptest! {
-    #![proptest_config(cases(1_000))]
+    #![proptest_config(cases(400))]
 
     /// Nothing is missing in silence, whatever is done to the noted part of an index, by a crash or behind our back.
     #[test]

@@ -8,9 +8,13 @@ use super::super::{Load, NewDisk, WritableDisk};
 use super::model::{Interlude, Model, Op};
 use super::sim::{Fault, Machine};
 use headstart_block::{BlockDevice, ByteRange, ErrorKind};
+use headstart_testkit::soak;
 use uuid::Uuid;
 
-const SEEDS: u64 = 12;
+/// Crashes of each kind at each step; each of them leaves other remains.
+fn seeds() -> u64 {
+    if soak::is_on() { 12 } else { 4 }
+}
 
 pub(super) const fn write(start: u64, len: u64) -> Op {
     Op::Write { start, len }
@@ -34,7 +38,7 @@ pub(super) fn fail_every_step_of(script: &[Op], new: impl Fn(u64) -> Model) {
     let steps = new(0).run(script);
     for after in 0..steps {
         for fault in [Fault::Crash, Fault::Kill, Fault::Eio, Fault::Full] {
-            let seeds = if fault == Fault::Kill { 1 } else { SEEDS };
+            let seeds = if fault == Fault::Kill { 1 } else { seeds() };
             for number in 0..seeds {
                 let mut ops = vec![Op::Arm { after, fault }];
                 ops.extend_from_slice(script);
@@ -111,7 +115,7 @@ fn an_interrupted_creation_is_told_from_a_disk() {
     WritableDisk::create_in(whole.directory(), None, &new).unwrap();
     for after in 0..whole.steps() {
         for fault in [Fault::Crash, Fault::Eio, Fault::Full] {
-            for number in 0..SEEDS * 4 {
+            for number in 0..seeds() * 4 {
                 let machine = Machine::default();
                 machine.arm(after, fault);
                 let created = WritableDisk::create_in(machine.directory(), None, &new);
@@ -209,7 +213,7 @@ fn data_is_kept_until_the_log_without_it_is_durable() {
     drop(disk);
     let opening = steps(&machine, &|| drop(WritableDisk::open_in(machine.directory(), None, "").unwrap()));
     for (killed, crashed) in (0..collecting).flat_map(|killed| (0..=opening).map(move |n| (killed, n))) {
-        for number in 0..SEEDS {
+        for number in 0..seeds() {
             let (machine, disk) = prepared();
             machine.arm(killed, Fault::Kill);
             collect(&disk);
