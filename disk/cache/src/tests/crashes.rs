@@ -4,6 +4,7 @@ use super::model::lose_power;
 use super::{Sample, UNIT, open, open_in, units};
 use crate::Cache;
 use headstart_block::{ByteRange, Digest};
+use headstart_testkit::soak;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -45,6 +46,13 @@ fn an_end_of_the_process_loses_nothing_and_a_loss_of_power_what_was_not_synced()
     assert_eq!(local_units(&open_in(dir.path(), None, [9; 16]), &sample), [2, 3, 4]);
 }
 
+/// The bytes of a sidecar of `len` bytes that mean something, without those before `from`: every third of them, and all
+/// in `make soak`.
+fn places(from: u64, len: u64) -> impl Iterator<Item = u64> {
+    let all = (from..400).chain((4096..len).filter(move |at| *at >= from && at % 4096 < 80));
+    all.step_by(if soak::is_on() { 1 } else { 3 })
+}
+
 #[test]
 fn a_sidecar_with_any_byte_changed_never_makes_wrong_bytes_visible() {
     let base = tempfile::tempdir().unwrap();
@@ -56,8 +64,7 @@ fn a_sidecar_with_any_byte_changed_never_makes_wrong_bytes_visible() {
     };
     let map = only(base.path(), ".map");
     let original = fs::read(&map).unwrap();
-    let places = (0..400).chain(4096..4110).chain((4096..len).filter(|at| at % 4096 < 80));
-    for (case, at) in places.enumerate() {
+    for (case, at) in places(0, len).enumerate() {
         let file = fs::File::options().write(true).open(&map).unwrap();
         file.write_all_at(&original, 0).unwrap();
         file.write_all_at(&[original[at as usize] ^ (1 << (case % 8))], at).unwrap();
@@ -84,8 +91,7 @@ fn a_sidecar_with_any_byte_changed_never_makes_wrong_bytes_visible() {
 
 /// The rest of the test above, after the files were made again, with another inode.
 fn continue_with(dir: &Path, sample: &Sample, from: u64, len: u64) {
-    let places = (from..400).chain(4096..4110).chain((4096..len).filter(|at| at % 4096 < 80));
-    for (case, at) in places.enumerate() {
+    for (case, at) in places(from, len).enumerate() {
         fs::remove_dir_all(dir).unwrap();
         prepared(dir, sample);
         lose_power(&open(dir, None));

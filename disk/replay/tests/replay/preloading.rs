@@ -16,13 +16,18 @@ use headstart_replay::link::LinkBandwidth;
 use headstart_replay::{Boot, BootOutcome, Guide, Model, Nanos, Piloting, Simulator};
 use headstart_trace::Trace;
 use headstart_trace::data_set::{DataSet, DataSetLimits};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 const RATES: [u64; 5] = [2, 5, 10, 30, 100];
 const ROUND_TRIPS: [u64; 3] = [1, 20, 50];
+
+/// Returns `true` in `make soak`, where all settings are simulated.
+fn soaks() -> bool {
+    std::env::var_os("HEADSTART_SOAK").is_some_and(|value| !value.is_empty() && value != "0")
+}
 
 /// An image: the plans from five of its boots (of one, four), and two others.
 struct Image {
@@ -85,15 +90,22 @@ fn piloted(
     (outcome.waited.as_secs(), guide.report())
 }
 
-/// Calls `each` with each setting of the grid, and a boot in it.
+/// Calls `each` with every third setting of the grid, other ones for each image, and a boot in it; in `make soak` with
+/// all of them.
 fn grid(mut each: impl FnMut(&Image, &Boot, &Model, &str)) {
-    for image in &*IMAGES {
+    let step = if soaks() { 1 } else { 3 };
+    for (first, image) in IMAGES.iter().enumerate() {
+        let mut number = first;
         for (rate, round_trip) in RATES.iter().flat_map(|rate| ROUND_TRIPS.map(|away| (*rate, away))) {
             for (faster, grace) in [(1, 0), (5, 3)] {
                 let model = model(rate, round_trip);
                 let setting =
                     format!("{} {rate} MB/s {round_trip} ms {faster}x, {grace} s of grace", image.name);
                 for boot in &image.boots {
+                    number += 1;
+                    if number % step != 0 {
+                        continue;
+                    }
                     let boot = Boot::faster(boot, faster).with_grace(seconds(grace));
                     each(image, &boot, &model, &setting);
                 }
@@ -125,31 +137,44 @@ fn never(plan: &RatedPlan, disk: u64) -> Vec<PlanItem> {
     (0..disk / BLOCK_SIZE).filter(|block| !read.contains(block)).map(PlanItem::whole).collect()
 }
 
-/// The ratio of a boot's time to that of a lazy boot in a setting: the median, and the worst.
-fn cost(wrong: impl Fn(&RatedPlan, u64) -> Vec<PlanItem>, name: &str) -> [f64; 2] {
+/// Makes a plan for a disk of this size from a plan that is right.
+type Wrong = fn(&RatedPlan, u64) -> Vec<PlanItem>;
+
+/// The ratios of a boot's time to that of a lazy boot, by setting, for each kind of wrong plans: the median, and the
+/// worst.
+fn costs<const N: usize>(wrong: [(&str, Wrong); N]) -> [[f64; 2]; N] {
     let mut simulator = Simulator::new();
-    let mut costs = Vec::new();
+    let mut costs: [Vec<(f64, String)>; N] = std::array::from_fn(|_| Vec::new());
+    let mut plans = BTreeMap::new();
     grid(|image, boot, model, setting| {
-        let plans = changed(&image.plans, |plan| wrong(plan, boot.disk_size()));
+        let disk = boot.disk_size();
+        let plans = plans
+            .entry((image.name, disk))
+            .or_insert_with(|| wrong.map(|(_, wrong)| changed(&image.plans, |plan| wrong(plan, disk))));
         let lazy = simulator.run(boot, &Plan::Lazy, model).waited.as_secs();
-        let (planned, _) = piloted(&mut simulator, boot, &plans, model);
-        costs.push((planned / lazy, setting.to_owned()));
+        for (costs, plans) in costs.iter_mut().zip(plans) {
+            let (planned, _) = piloted(&mut simulator, boot, plans, model);
+            costs.push((planned / lazy, setting.to_owned()));
+        }
     });
-    costs.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (median, worst) = (costs[costs.len() / 2].0, costs.last().unwrap());
-    eprintln!("{name}: {median:.3} times lazy in the median, {:.3} at worst ({})", worst.0, worst.1);
-    [median, worst.0]
+    let mut names = wrong.iter().map(|(name, _)| name);
+    costs.map(|mut costs| {
+        costs.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (median, worst) = (costs[costs.len() / 2].0, costs.last().unwrap());
+        let name = names.next().unwrap();
+        eprintln!("{name}: {median:.3} times lazy in the median, {:.3} at worst ({})", worst.0, worst.1);
+        [median, worst.0]
+    })
 }
 
 #[test]
 fn wrong_plans_cost_little() {
-    let right = |plan: &RatedPlan| plan.items.to_vec();
-    let costs = [
-        cost(stranger, "another image's plan"),
-        cost(never, "what is never read"),
-        cost(|plan, disk| [never(plan, disk), right(plan)].concat(), "what is never read, then what is"),
-        cost(|plan, _| right(plan).into_iter().rev().collect(), "the plan from its end"),
-    ];
+    let costs = costs([
+        ("another image's plan", stranger as Wrong),
+        ("what is never read", never),
+        ("what is never read, then what is", |plan, disk| [&never(plan, disk)[..], &plan.items].concat()),
+        ("the plan from its end", |plan, _| plan.items.iter().rev().copied().collect()),
+    ]);
     // One boot is late or early by a tenth for reasons of its own, whatever comes first.
     for [median, worst] in costs {
         assert!(median <= 1.02 && worst <= 1.15, "{median} {worst}");
@@ -208,8 +233,12 @@ fn good_plans_are_never_stopped() {
     ];
     for how in ways {
         let (mut lazily, mut planned) = (0.0, 0.0);
-        for (image, rate) in IMAGES.iter().flat_map(|image| [2, 10, 100].map(|rate| (image, rate))) {
-            for (faster, grace) in [(1, 3), (5, 0)] {
+        let links = IMAGES.iter().flat_map(|image| [2, 10, 100].map(|rate| (image, rate)));
+        for (number, (image, rate)) in links.enumerate() {
+            let guests = [(1, 3), (5, 0)];
+            // One of the guests in turn, and in `make soak` each of them.
+            let guests = if soaks() { &guests[..] } else { &guests[number % 2..][..1] };
+            for &(faster, grace) in guests {
                 let boot = Boot::faster(&perturbed(&image.boots[0], how), faster);
                 let boot = boot.with_grace(seconds(grace));
                 let model = model(rate, 20);
