@@ -3,6 +3,7 @@
 use super::*;
 use crate::device::timing::Speeds;
 use headstart_block::random::Random;
+use headstart_testkit::soak;
 use proptest::prelude::*;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -177,6 +178,11 @@ fn loads() -> Vec<Load> {
     of.map(load).to_vec()
 }
 
+/// Every second load, and in `make soak` each of them.
+fn sampled_loads() -> impl Iterator<Item = Load> {
+    loads().into_iter().step_by(if soak::is_on() { 1 } else { 2 })
+}
+
 /// The bound: 5% of throughput, and 5% of P95 latency or one program time.
 fn assert_spared(alone: &Figures, with: &Figures, share: f64, load: Load) {
     let program = Speeds::default().alone(Work::Program(PAGE));
@@ -187,12 +193,12 @@ fn assert_spared(alone: &Figures, with: &Figures, share: f64, load: Load) {
 #[test]
 fn a_regular_vm_hardly_feels_a_harvest_vm_that_saturates() {
     let settings = SchedulerSettings::default();
-    for load in loads() {
+    for load in sampled_loads() {
         let speeds = Speeds::default();
-        let alone = run(load, ALONE, settings, speeds, 6);
-        let with = run(load, Harvest { pages: 8, erasures: 0 }, settings, speeds, 6);
+        let alone = run(load, ALONE, settings, speeds, 4);
+        let with = run(load, Harvest { pages: 8, erasures: 0 }, settings, speeds, 4);
         assert_spared(&alone, &with, 0.05, load);
-        let both = run(load, Harvest { pages: 8, erasures: 4 }, settings, speeds, 6);
+        let both = run(load, Harvest { pages: 8, erasures: 4 }, settings, speeds, 4);
         assert_spared(&alone, &both, 0.05, load);
         assert!(with.longest < settings.limit.mul_f64(1.2), "{load:?}: {with:?}");
     }
@@ -212,7 +218,7 @@ fn a_channel_is_slow_where_others_use_it() {
 
 #[test]
 fn erasures_cost_a_regular_vm_less_than_a_part_in_66() {
-    for load in loads() {
+    for load in sampled_loads() {
         let alone = run(load, ALONE, SchedulerSettings::default(), Speeds::default(), 6);
         let with =
             run(load, Harvest { pages: 0, erasures: 4 }, SchedulerSettings::default(), Speeds::default(), 6);

@@ -271,10 +271,10 @@ fn crash_at(point: u64, end: End, faults: FlashFaults, live: Life) -> bool {
     died
 }
 
-/// Crashes at every third point of a life, at other ones from run to run, and at all of them in `make soak`; at one in
+/// Crashes at every ninth point of a life, at other ones from run to run, and at all of them in `make soak`; at one in
 /// `sparse` of these.
 pub(super) fn crash_everywhere(end: End, live: Life, sparse: u64) {
-    let step = sparse * if soak::is_on() { 1 } else { 3 };
+    let step = sparse * if soak::is_on() { 1 } else { 9 };
     let start = u64::from(std::process::id()) % step;
     let _ = writeln!(std::io::stderr(), "crashes at point {start} and each {step} further");
     let mut point = start;
@@ -318,8 +318,11 @@ fn crash_after_a_close_at(point: u64, end: End) -> bool {
 
 #[test]
 fn a_crash_anywhere_after_a_close_is_recovered() {
-    for end in [End::Killed, End::PowerLost] {
-        let points = (0..).take_while(|point| crash_after_a_close_at(*point, end)).count();
+    let step = if soak::is_on() { 1 } else { 4 };
+    // Of the ends, each one has points of its own.
+    for (start, end) in [(0, End::Killed), (2, End::PowerLost)] {
+        let points = (start % step as u64..).step_by(step);
+        let points = points.take_while(|point| crash_after_a_close_at(*point, end)).count() * step;
         assert!(points > 30, "{points}");
     }
 }
@@ -396,7 +399,8 @@ fn a_power_cut_anywhere_in_a_life_is_recovered() {
 
 #[test]
 fn a_crash_with_flash_that_fails_is_recovered() {
-    for seed in 1..30 {
+    let step = if soak::is_on() { 1 } else { 4 };
+    for seed in (1..30).step_by(step) {
         let faults = FlashFaults { seed, made_bad: 0.02, program: 0.004, erase: 0.01 };
         for end in [End::Killed, End::PowerLost] {
             crash_at(seed * 17, end, faults, live);
