@@ -137,11 +137,11 @@ fn no_boot_is_learned_from_and_replayed() {
     for name in &some {
         fs::copy(scene.path("all").join(name), scene.path("some").join(name)).unwrap();
     }
-    let report = scene.json("simulate disk --traces some --train all --bandwidth 4 --policies search");
+    let report = scene.json("simulate disk --traces some --train all --bandwidth 4 --policies vmt-min");
     let training = &report["training"];
     assert_eq!((&training["traces"], &training["left_out"]), (&json!(21 - some.len()), &json!(some.len())));
     scene.fails("simulate disk --traces all --train some", &["no boot to learn from"]);
-    let few = format!("simulate disk --traces {sample} --split 0.8 --bandwidth 4 --policies search");
+    let few = format!("simulate disk --traces {sample} --split 0.8 --bandwidth 4 --policies vmt-min");
     let enough = scene.json(&format!("{few} --min-traces 4"));
     assert!(enough["rows"][0]["boots"].as_u64() < Some(6), "{enough}");
     scene.fails(&format!("{few} --min-traces 20"), &["no image has 20 boots"]);
@@ -173,7 +173,7 @@ fn plans_that_were_written_are_replayed() {
 fn a_recorded_link_is_simulated_and_drawn() {
     let scene = Scene::new();
     fs::write(scene.path("series.csv"), "seconds,MBps\n0,8\n6.5,2\n20,30\n").unwrap();
-    let words = format!("simulate disk --traces {} --split 0.8 --policies lazy,search,history", sample());
+    let words = format!("simulate disk --traces {} --split 0.8 --policies lazy,vmt-min,history", sample());
     let link = scene.json(&format!("{words} --link series.csv --plot link"));
     assert_eq!((&link["rows"][0]["bandwidth"], link["rows"].as_array().unwrap().len()), (&Value::Null, 3));
     assert!(link["rows"][1]["switches_bin"].as_u64() > Some(0), "{link}");
@@ -190,7 +190,7 @@ fn a_recorded_link_is_simulated_and_drawn() {
             || scene.bytes("figures/bandwidth.svg").starts_with(b"<?xml")
     );
     let table = scene.ok(&format!("{words} --bandwidth 3 --without switching")).stdout;
-    assert!(table.contains("search -switching") && table.contains("learned from 15 boots"), "{table}");
+    assert!(table.contains("vmt-min -switching") && table.contains("learned from 15 boots"), "{table}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const SIZE: u64 = 2 << 30;
-const HOSTS: u32 = 30;
+const HOSTS: u32 = 16;
 
 /// Boots of one image: the same reads nearly in one order, each guest at a pace of its own.
 fn boots(count: u64) -> Vec<Arc<Boot>> {
