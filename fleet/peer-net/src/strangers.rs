@@ -143,6 +143,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn places_of_strangers_are_bounded_and_given_in_order(
             comes in prop::collection::vec((0u8..80, any::<bool>(), 0u64..100, prop::option::of(0usize..64)), 0..600),

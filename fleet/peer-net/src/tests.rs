@@ -317,7 +317,7 @@ fn strangers_do_not_keep_hosts_out() {
     let a = cluster.host("a", Role::Agent, &[]);
     let credentials = cluster.credentials("b");
     let mut sockets = std::collections::VecDeque::new();
-    for _ in 0..20 {
+    for _ in 0..8 {
         // The sockets come again as fast as they are thrown out.
         for _ in 0..70 {
             sockets.push_back(std::net::TcpStream::connect(a.swarm.address()).unwrap());

@@ -16,7 +16,9 @@ pub struct SampleBlob {
 /// Creates a blob of `len` pseudo-random bytes; the same `seed` gives the same bytes.
 pub fn sample(len: usize, seed: u64) -> SampleBlob {
     let mut random = Random::new(seed);
-    let bytes: Vec<u8> = std::iter::repeat_with(|| random.bits().to_le_bytes()).flatten().take(len).collect();
+    let mut bytes = vec![0; len.next_multiple_of(8)];
+    bytes.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.bits().to_le_bytes());
+    bytes.truncate(len);
     let (spec, outboard) = BlobSpec::of(&bytes).unwrap();
     SampleBlob { bytes, outboard, spec }
 }

@@ -151,7 +151,7 @@ fn a_scan_washes_nothing_out() {
         boot.iter().for_each(|p| recent.on_request(PeerKey(key), p.blob, Chunks::one(p.chunk), keep));
     }
     let mut scanner = Host::new(50);
-    (0..20_000).for_each(|n| scanner.read(&mut recent, piece(BlobKey(9), n)));
+    (0..8_000).for_each(|n| scanner.read(&mut recent, piece(BlobKey(9), n)));
     assert!(recent.len() <= 2000);
     let host = Host::new(60).boot(&mut recent, &boot);
     assert!(host.asked < 80 && host.unread() == 0, "{} {}", host.asked, host.unread());

@@ -119,7 +119,7 @@ fn roots_and_trees_fetch_each_chunk_once() {
 #[test]
 fn hundreds_of_hosts_spare_the_store() {
     let rules = Rules { chunks: 4 * REGION, ..Rules::default() };
-    let outcome = run(&NodeSettings::default(), rules, &[Role::Agent; 300], |_| {
+    let outcome = run(&NodeSettings::default(), rules, &[Role::Agent; 200], |_| {
         (Duration::ZERO, (REGION..2 * REGION).collect())
     });
     assert!(outcome.last <= 1.7 * outcome.ideal, "{} s", outcome.last);
