@@ -272,7 +272,7 @@ fn attaches_beside_prunes_lose_nothing() {
     std::thread::scope(|scope| {
         let mover = scope.spawn(|| {
             let mut rounds = 0u32;
-            while !done.load(Ordering::Relaxed) || rounds < 8 {
+            while !done.load(Ordering::Relaxed) || rounds < 5 {
                 let level = rounds % 6 + 1;
                 let import = format!("image import disk.raw file://~/store:v1 --level {level}");
                 for words in [import.as_str(), PRUNE_NOW] {
@@ -287,7 +287,7 @@ fn attaches_beside_prunes_lose_nothing() {
             .map(|n| {
                 let scene = &scene;
                 scope.spawn(move || {
-                    for round in 0..6 {
+                    for round in 0..4 {
                         let dir = if round % 2 == 0 {
                             format!("--writable ~/vm{n}.{round}")
                         } else {
@@ -309,7 +309,7 @@ fn attaches_beside_prunes_lose_nothing() {
         assert!(ended.into_iter().all(|ended| ended.is_ok()));
     });
     // Each directory still has its image.
-    for (n, round) in (0..3).flat_map(|n| [0, 2, 4].map(|round| (n, round))) {
+    for (n, round) in (0..3).flat_map(|n| [0, 2].map(|round| (n, round))) {
         let dir = format!("vm{n}.{round}");
         let state: Value = serde_json::from_slice(&scene.bytes(&format!("{dir}/state.json"))).unwrap();
         let parent = state["parent"].as_str().unwrap();

@@ -97,9 +97,9 @@ fn a_stopped_flatten_or_commit_leaves_nothing() {
 #[test]
 fn a_stopped_export_leaves_the_older_file() {
     let scene = Scene::new();
-    let disk = DiskBuilder::create(scene.path("disk.raw"), 1 << 30);
+    let disk = DiskBuilder::create(scene.path("disk.raw"), 1 << 29);
     let bytes = text(1, 1 << 20);
-    for n in 0..1024u64 {
+    for n in 0..512u64 {
         disk.write(n << 20, &bytes);
     }
     scene.ok("image import disk.raw file://~/store:a --codec lz4");
@@ -113,7 +113,7 @@ fn a_stopped_export_leaves_the_older_file() {
         assert_eq!(scene.bytes("out/disk"), b"old");
     }
     let packed = "zfile pack big -o out/disk --level 19 --threads 1";
-    fs::write(scene.path("big"), text(2, 40 << 20)).unwrap();
+    fs::write(scene.path("big"), text(2, 20 << 20)).unwrap();
     stopped(&scene, packed, Signal::INT, |pid| has_unnamed_in(pid, &scene.path("out")));
     assert_eq!(scene.names("out"), ["disk"]);
 }

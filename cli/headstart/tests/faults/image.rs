@@ -17,8 +17,9 @@ impl Image {
     pub(crate) fn new(mib: usize) -> Self {
         let scene = Scene::new();
         let content: Vec<u8> = (0..mib as u64)
-            .flat_map(|n| if n % 2 == 0 { noise(n + 1, 1 << 20) } else { text(n + 1, 1 << 20) })
-            .collect();
+            .map(|n| if n % 2 == 0 { noise(n + 1, 1 << 20) } else { text(n + 1, 1 << 20) })
+            .collect::<Vec<_>>()
+            .concat();
         DiskBuilder::create(scene.path("disk.raw"), content.len() as u64).write(0, &content);
         scene.ok("image import disk.raw file://~/store:v1 --codec lz4");
         Self { scene, content }

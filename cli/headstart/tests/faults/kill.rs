@@ -193,7 +193,7 @@ fn flushed_writes_survive_kill_9() {
         part: n * sectors / 2..n * sectors / 2 + sectors / 2 - 2048,
         random: Random(n + 7),
     });
-    let rounds = if soak::is_on() { 100 } else { 20 };
+    let rounds = if soak::is_on() { 100 } else { 10 };
     // On a busy machine it takes more rounds until all that is a load.
     for round in 0..10 * rounds {
         if round >= rounds && is_load(&guests, rounds) {

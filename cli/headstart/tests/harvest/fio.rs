@@ -86,7 +86,7 @@ fn a_file_system_stays_whole_while_its_flash_is_taken_back() {
     tools::run(&scene, "mkfs.ext4", "-q -F -b 4096 mnt/disk.raw 420M");
     let Some(device) = LoopDevice::over(&scene.path("mnt/disk.raw")) else { return };
     let Some(mounted) = Mounted::over(&device, scene.path("fs").display().to_string()) else { return };
-    let fio = "--name=v --directory=fs --size=80m --numjobs=3 --rw=randwrite --bs=4k --ioengine=psync --direct=1 \
+    let fio = "--name=v --directory=fs --size=40m --numjobs=3 --rw=randwrite --bs=4k --ioengine=psync --direct=1 \
                --verify=crc32c --randseed=7 --group_reporting --minimal";
     let mut load = Command::new(find("fio").unwrap());
     load.args(fio.split_whitespace()).args(["--do_verify=0", "--rate=8m", "--fsync=500"]);

@@ -80,11 +80,11 @@ fn the_next_user_of_flash_reads_no_bytes_of_the_last() {
         return;
     }
     let scene = Scene::new();
-    let daemon = Daemon::start(&scene, "--size 2G");
+    let daemon = Daemon::start(&scene, "--size 1G");
     let batch = daemon.create("batch --kind harvest");
     // All channels except the harvest VM's own: the next vSSD has the same flash.
-    let db = daemon.create("db --channels 15 --size 1G");
-    qemu_io(&scene, &db, &["write -P 0x5a 0 1G", "flush"]);
+    let db = daemon.create("db --channels 15 --size 512M");
+    qemu_io(&scene, &db, &["write -P 0x5a 0 512M", "flush"]);
     daemon.wait_until_unused("db");
     daemon.ask("vssd delete db");
     daemon.create_soon("shelf --kind unsold --channels 15");
@@ -95,8 +95,8 @@ fn the_next_user_of_flash_reads_no_bytes_of_the_last() {
     daemon.ask("release batch");
     daemon.wait_until_gone("batch", None);
     daemon.ask("vssd delete shelf");
-    let db = uri(&daemon.create_soon("db --channels 15 --size 1G"));
-    qemu_io(&scene, &db, &["read -P 0 0 1G"]);
+    let db = uri(&daemon.create_soon("db --channels 15 --size 512M"));
+    qemu_io(&scene, &db, &["read -P 0 0 512M"]);
 }
 
 #[test]
