@@ -137,8 +137,8 @@ impl RetransmitTimer {
         .then_some(usual)
     }
 
-    /// The time for which a promise without any evidence is relied on, after other peers were asked `times` times for
-    /// the chunks.
+    /// The time without progress of a promise after which other peers are asked for its chunks, if they were asked
+    /// `times` times before.
     pub(crate) fn for_bare_promise(&self, times: u8) -> Duration {
         Duration::from_micros(self.max_us).saturating_mul(1 << times.min(8))
     }

@@ -5,8 +5,8 @@
 //! this host's own fetches show, if it repeats the promise. But a promise costs nothing, and a store that answers no
 //! host shows no limit. Therefore:
 //!
-//! * a peer that never sent anything is not believed for longer than other peers take that made the same promise after
-//!   it;
+//! * a peer that never sent anything is not believed for longer than other peers take, once these have kept some
+//!   promises (`OVERTAKEN`) since it made its own;
 //! * from time to time, the node *probes*: it asks other peers for promised chunks that do not come, which costs a few
 //!   small messages and makes no host fetch anything; then it asks the promising peer again. If that peer is honest and
 //!   the store merely slow, this costs nothing. If another peer has the chunks, the promise counts as broken, as if its
