@@ -36,27 +36,39 @@
 //!
 //! # A new kind of store
 //!
+//! Paths without a folder are below this crate's `src`.
+//!
 //! 1. Its name: a scheme and a variant of [`Location`] in [`reference`](mod@reference), and in [`prefix`] the
 //!    comparison of two such locations. The compiler does not report a scheme that is missing in the list of
-//!    [`StorePrefix`]'s parser, or in the texts that list the kinds: the remedies in both modules, the options' help
-//!    (`cli/command-line/src/store_args.rs`, `cli/headstart/src/image.rs`).
+//!    [`StorePrefix`]'s parser, or in the texts that list the kinds: the remedies in both modules and in
+//!    `cli/headstart/src/image/copy.rs`, and the options' help (`cli/command-line/src/store_args.rs`,
+//!    `cli/headstart/src/image.rs`, `image/list.rs` there, `--allow-store` in `agent/arguments.rs` there).
 //! 2. A module with the implementation of [`Store`]; the documentation of that trait says what a kind has to override.
 //!    A store that is an image layout below a URL uses [`layout`]. A store over HTTP sends its requests by `http`
-//!    behind `guard`, reads by `link`, and writes through `upload`. Then an arm in [`open`], and a row in the tables
-//!    above.
-//! 3. The code that distinguishes kinds: the stores that other hosts may name
-//!    (`fleet/peer-net/src/host/remote_commands.rs`), `image list` (`cli/headstart/src/image/list.rs`), and
-//!    `attach --agent` (`cli/headstart/src/attach/by_agent.rs`), for buckets' credentials.
+//!    behind `guard`, reads by `link`, and writes through `upload`; if it asks for a password, `registry/login.rs` has
+//!    the whole way from docker's configuration to the request. Then an arm in [`open`], rows in the tables above, and
+//!    the heads and fields that name the kinds: `layout.rs`, `referrers.rs`, `settings.rs`, `store.rs`. A library that
+//!    it needs goes into `Cargo.toml`, of the workspace and of this crate.
+//! 3. The code that distinguishes kinds: `image list` (`cli/headstart/src/image/list.rs`), `attach --agent`
+//!    (`cli/headstart/src/attach/by_agent.rs`) for buckets' credentials, the remedy of `no_leases`
+//!    (`core/image/src/managed_store.rs`), whose last arm speaks of web servers, and `for_others`
+//!    (`fleet/peer-net/src/host/remote_commands.rs`), which takes endpoints of buckets out of errors for other hosts.
+//!    The stores that other hosts may name (`fleet/agentd/src/stores.rs`) follow from [`StorePrefix`].
 //! 4. For a kind that keeps leases: [`Store::keeps_leases`] and the calls beside it, and a variant of the private enum
 //!    `Place` in `core/image/src/managed_store.rs`, through which `lease`, `image remove` and `image prune` work. Its
 //!    prune decides by [`PrunePlan`](layout::PrunePlan), as those of directories (`core/image/src/store/prune.rs`) and
 //!    buckets (`bucket/prune.rs`) do. The rest is not shared: the rules of the leases that count, their lifetimes, and
 //!    the mark of a prune are each kind's own (`layout/lease.rs`; `standing` and [`LEASE_LASTS`](bucket::LEASE_LASTS)
-//!    in `bucket/leases.rs`, `bucket/prune_mark.rs`), and the buckets' are private. The help of `lease` and of
-//!    `image prune` names the kinds (`cli/headstart/src/lease.rs`, `image/prune.rs` there).
-//! 5. A server of it in the test kit (`shared/testkit`), installed by `scripts/setup servers`; its faults in
-//!    `core/store/tests`; a disk on it in `cli/headstart/tests/attach`.
-//! 6. The documents: quick start (names of images), how-to pages, configuration, leases, threat model, swarm trust.
+//!    in `bucket/leases.rs`, `bucket/prune_mark.rs`), and the buckets' are private. A disk renews its lease after times
+//!    that fit buckets (`disk/disk/src/hold.rs`, `hold/claim.rs` there). The help of `lease` and of `image prune` names
+//!    the kinds (`cli/headstart/src/lease.rs`, `image/prune.rs` there).
+//! 5. Tests: a server of it in the test kit (`shared/testkit`, which tests its servers itself), installed by
+//!    `scripts/setup servers`; its faults in `core/store/tests`; a disk on it in `cli/headstart/tests/attach`; for a
+//!    parser of its answers a target and a corpus in `shared/fuzz`.
+//! 6. The documents: `CHANGELOG.md`; the status in `README.md`; the store's step of a miss in `ARCHITECTURE.md`, and
+//!    steps 39 and 42 in `docs/read-path.md`; *store* and *reference* in the glossary; quick start (names of images), a
+//!    how-to page and its line in `docs/SUMMARY.md`, configuration, leases, threat model, swarm trust, the row on tags
+//!    in `docs/design.md`; `core/README.md`; the last lines of `scripts/demo`.
 
 #![forbid(unsafe_code)]
 
