@@ -175,7 +175,8 @@ pub(crate) struct Commit {
     packing: LayerPacking,
 }
 
-/// Parses the name of an image to be made, which is in a directory and has a tag.
+/// Parses the name of an image to be made, which is in a directory and not named by a digest. Without a tag, `latest`
+/// is meant.
 fn parse_new_image(text: &str) -> Result<Reference> {
     let image: Reference = text.parse()?;
     image.directory()?;

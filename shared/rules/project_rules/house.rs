@@ -87,7 +87,10 @@ fn every_rust_file_says_first_what_it_is() {
 fn the_root_of_a_module_is_beside_its_folder() {
     let inside = sources().into_iter().filter(|source| source.is_rust() && source.stem() == "mod");
     let offences: Vec<_> = inside.map(|source| source.path).collect();
-    assert_none("rename x/mod.rs to x.rs; what tests share is tests/support/x.rs, with a #[path]", &offences);
+    assert_none(
+        "rename x/mod.rs to x.rs; what several test programs share is tests/support/x.rs, with a #[path]",
+        &offences,
+    );
 }
 
 #[test]
