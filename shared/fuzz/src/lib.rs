@@ -6,7 +6,7 @@
 //! notices. The same functions run in three places:
 //!
 //! * `make fuzz`: `fuzz_targets/` hands them to libFuzzer, on a nightly compiler;
-//! * `make test`: `tests/replay.rs` replays the committed corpus, with every byte of it flipped in turn;
+//! * `make test`: `tests/replay.rs` replays the committed corpus, with every eighth byte of it changed in turn;
 //! * `examples/make_corpus.rs` writes the corpus's valid inputs with our own writers.
 
 #![forbid(unsafe_code)]
