@@ -85,7 +85,7 @@ fuzz: ## every parser on hostile input, FUZZ_SECONDS (30) each
 
 soak: ## all tests at length: every crash point and byte, longer simulations, SOAK_CASES (100000) per property
 	@scripts/setup build disks servers clients demo
-	HEADSTART_SOAK=1 PROPTEST_CASES=$(SOAK_CASES) $(TIMEOUT) 12h $(CARGO) test --workspace --locked
+	HEADSTART_SOAK=1 PROPTEST_CASES=$(SOAK_CASES) $(TIMEOUT) 12h $(CARGO) test --workspace --locked --no-fail-fast
 
 clean: ## remove everything that was built
 	$(CARGO) clean
