@@ -10,7 +10,7 @@ mod push;
 mod report;
 
 use crate::Threads;
-use crate::layer::Exported;
+use crate::layer::{Exported, Pair, pair_parser};
 use crate::zfile::LayerPacking;
 use clap::{ArgGroup, Args, Subcommand};
 use headstart_block::{Error, Result};
@@ -165,8 +165,8 @@ pub(crate) struct Commit {
     #[arg(long, value_name = "DIR")]
     writable: Option<PathBuf>,
     /// An unsealed writable layer of OverlayBD: its data file and its index file
-    #[arg(long, value_name = "DATA,INDEX", value_delimiter = ',', num_args = 1)]
-    pair: Vec<PathBuf>,
+    #[arg(long, value_name = "DATA,INDEX", value_parser = pair_parser())]
+    pair: Option<Pair>,
     /// The image that it was written on [default: of a writable directory, the one that it records, if that is in
     /// a store on this host or kept in it by `attach --keep-base`]
     #[arg(long, value_name = "IMAGE")]
@@ -184,7 +184,27 @@ fn parse_new_image(text: &str) -> Result<Reference> {
     Ok(image)
 }
 
+/// Parses the name of an image to be made, which may be in any store and has a tag.
+fn parse_new_image_anywhere(text: &str) -> Result<Reference> {
+    let image: Reference = text.parse()?;
+    image.tag()?;
+    Ok(image)
+}
+
 impl Command {
+    /// Checks the rules between arguments that clap cannot express.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] if they do not fit together.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self {
+            Self::Push(push) => push.check(),
+            Self::Pull(pull) => pull.check(),
+            Self::Copy(copy) => copy.check(),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         match self {
             Self::Import(import) => import.run(progress),
@@ -239,11 +259,11 @@ impl Export {
 
 impl Commit {
     fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
-        let upper = match (&self.writable, self.pair.as_slice()) {
+        let upper = match (&self.writable, &self.pair) {
             (Some(dir), _) => Upper::Writable(dir.clone()),
-            (None, [data, index]) => Upper::Pair { data: data.clone(), index: index.clone() },
-            (None, _) => {
-                return Err(Error::invalid("--pair takes two files").remedy("give it as --pair DATA,INDEX"));
+            (None, Some(Pair { data, index })) => Upper::Pair { data: data.clone(), index: index.clone() },
+            (None, None) => {
+                return Err(Error::invalid("nothing to commit").remedy("give --writable or --pair"));
             }
         };
         let made = commit(&upper, self.base.as_ref(), &self.target, &self.packing.options(), progress)?;

@@ -1,6 +1,7 @@
 //! `headstart layer`: single layer files, ZFile-wrapped, tar-wrapped or plain.
 
 use crate::Threads;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgGroup, Subcommand};
 use headstart_block::{BlockDevice, ByteSize, Error, FileSource, Result};
 use headstart_command_line::report::{Fields, Outcome, Report};
@@ -11,7 +12,9 @@ use headstart_image::new_image::check_size;
 use headstart_image::progress::Progress;
 use headstart_lsmt::{LayerForm, Stack};
 use serde::Serialize;
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
@@ -35,8 +38,8 @@ pub(crate) enum Command {
         /// Layer files, oldest first
         layers: Vec<PathBuf>,
         /// An unsealed writable layer to go on top: its data file and its index file
-        #[arg(long, value_name = "DATA,INDEX", value_delimiter = ',', num_args = 1)]
-        pair: Vec<PathBuf>,
+        #[arg(long, value_name = "DATA,INDEX", value_parser = pair_parser())]
+        pair: Option<Pair>,
         /// The file or device to write the disk to; what is there is overwritten
         #[arg(long, short)]
         output: PathBuf,
@@ -58,12 +61,36 @@ pub(crate) enum Command {
     },
 }
 
+/// The files of an unsealed writable layer.
+#[derive(Clone, Debug)]
+pub(crate) struct Pair {
+    pub(crate) data: PathBuf,
+    pub(crate) index: PathBuf,
+}
+
+/// Returns the parser of a pair's option: the names of both files, with a comma between them.
+pub(crate) fn pair_parser() -> impl TypedValueParser<Value = Pair> {
+    OsStringValueParser::new().try_map(|names| Pair::of(&names))
+}
+
+impl Pair {
+    fn of(names: &OsStr) -> Result<Self> {
+        let files: Vec<_> = names.as_bytes().split(|byte| *byte == b',').map(OsStr::from_bytes).collect();
+        match files[..] {
+            [data, index] if !data.is_empty() && !index.is_empty() => {
+                Ok(Self { data: data.into(), index: index.into() })
+            }
+            _ => Err(Error::invalid("not the names of two files").remedy("give --pair DATA,INDEX")),
+        }
+    }
+}
+
 impl Command {
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         match self {
             Self::Inspect { file, segments } => Ok(Box::new(LayerReport::open(file, *segments)?)),
             Self::Export { layers, pair, output, format, size, threads } => {
-                let stack = stack(layers, pair, *size)?;
+                let stack = stack(layers, pair.as_ref(), *size)?;
                 let report = export_disk(&stack, output, *format, threads.number(), progress)?;
                 Ok(Box::new(Exported::new(output, report)))
             }
@@ -72,15 +99,13 @@ impl Command {
     }
 }
 
-fn stack(files: &[PathBuf], pair: &[PathBuf], size: Option<ByteSize>) -> Result<Stack> {
+fn stack(files: &[PathBuf], pair: Option<&Pair>, size: Option<ByteSize>) -> Result<Stack> {
     let mut layers = Vec::with_capacity(files.len() + 1);
     for file in files {
         layers.push(LayerFile::open(file)?.layer);
     }
-    match pair {
-        [] => {}
-        [data, index] => layers.push(open_pair_files(data, index)?),
-        _ => return Err(Error::invalid("--pair takes two files").remedy("give it as --pair DATA,INDEX")),
+    if let Some(Pair { data, index }) = pair {
+        layers.push(open_pair_files(data, index)?);
     }
     let mut stack = Stack::new(layers)?;
     if let Some(ByteSize(size)) = size {

@@ -122,8 +122,10 @@ impl Command {
     /// An error if the arguments do not fit together, whatever is on this host.
     fn check(&self) -> Result<()> {
         match self {
-            Self::Attach(attach) => attach.check(),
+            Self::Image(image) => image.check(),
             Self::Lease(lease) => lease.check(),
+            Self::Attach(attach) => attach.check(),
+            Self::Agent(agent) => agent.check(),
             _ => Ok(()),
         }
     }

@@ -45,6 +45,19 @@ enum Command {
     Trace(trace::Command),
 }
 
+impl Command {
+    /// Checks the rules between arguments that clap cannot express.
+    ///
+    /// # Errors
+    /// An error if the arguments do not fit together, whatever is on this host.
+    fn check(&self) -> Result<()> {
+        match self {
+            Self::Simulate(simulate) => simulate.check(),
+            Self::Replay(_) | Self::Trace(_) => Ok(()),
+        }
+    }
+}
+
 /// Returns the definition of the command line with all its commands, from which man pages, shell completions
 /// and the reference are made.
 #[must_use]
@@ -56,6 +69,9 @@ pub fn command() -> clap::Command {
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Err(error) = cli.command.check() {
+        return program::refuse("headstart-lab", &error);
+    }
     program::run("headstart-lab", cli.global, |terminal| run(&cli, terminal))
 }
 

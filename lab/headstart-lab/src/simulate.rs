@@ -51,6 +51,18 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Checks the rules between arguments that clap cannot express.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] if they do not fit together.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self {
+            Self::Disk(disk) => disk.check(),
+            Self::Fleet(fleet) => fleet.check(),
+            Self::Harvest(harvest) => harvest.check(),
+        }
+    }
+
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         match self {
             Self::Disk(disk) => Ok(Box::new(disk.run(progress)?)),
@@ -65,7 +77,6 @@ type Gathered = BTreeMap<String, Results>;
 
 impl Disk {
     fn run(&self, progress: &dyn Progress) -> Result<DiskReport> {
-        self.check()?;
         let routes = self.routes()?;
         let plots = self.plot.as_deref().map(plots::open).transpose()?;
         let data = self.data()?;

@@ -160,11 +160,11 @@ impl AgentArgs {
         self.cache_size.map(|ByteSize(bytes)| bytes)
     }
 
-    /// The part of the host in a swarm; `None` without options for that.
+    /// Checks the rules between arguments that clap cannot express.
     ///
     /// # Errors
-    /// If the credentials cannot be read, or options do not go together.
-    pub(super) fn swarm(&self) -> Result<Option<SwarmSettings>> {
+    /// [`headstart_block::ErrorKind::Invalid`] if they do not fit together.
+    pub(crate) fn check(&self) -> Result<()> {
         let is_roots = self.topology.0 == Topology::Roots;
         for (option, is_given) in [("--push", self.push > 0), ("--agents", self.agents.is_some())] {
             if is_given && !is_roots {
@@ -172,6 +172,14 @@ impl AgentArgs {
                 return Err(error.remedy("add --topology roots, here and on the other hosts"));
             }
         }
+        Ok(())
+    }
+
+    /// The part of the host in a swarm; `None` without options for that.
+    ///
+    /// # Errors
+    /// If the credentials cannot be read.
+    pub(super) fn swarm(&self) -> Result<Option<SwarmSettings>> {
         let security = match (&self.credentials, &self.plain) {
             (Some(dir), _) => {
                 let name = self.name.clone().map_or_else(host_name, Ok)?;

@@ -38,6 +38,10 @@ pub(super) struct CheckArg {
 }
 
 impl Copy {
+    pub(super) fn check(&self) -> Result<()> {
+        check(&self.source, &self.target, Some(&self.warming))
+    }
+
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         let warm = self.warming.of_push()?;
         copy(&self.source, &self.target, self.check, &self.stores, warm.as_ref(), progress)
@@ -76,6 +80,22 @@ impl Target {
     }
 }
 
+/// Checks that the arguments of a copy fit together.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Invalid`] if neither the source nor the target has a tag, or if other hosts are to
+/// fetch an image from a directory.
+pub(super) fn check(source: &Reference, target: &Target, warming: Option<&PushWarming>) -> Result<()> {
+    target.tag(source)?;
+    if warming.is_some_and(PushWarming::is_requested) && !target.location.is_remote() {
+        let cause = "other hosts cannot get an image out of a directory, so that --warm can bring it to none";
+        return Err(Error::invalid(cause)
+            .about(&target.location)
+            .remedy("push it to a registry or an object store, or leave out --warm"));
+    }
+    Ok(())
+}
+
 /// Copies an image, and has the swarm's roots fetch it if that is requested.
 pub(super) fn copy(
     source: &Reference,
@@ -87,13 +107,7 @@ pub(super) fn copy(
 ) -> Result<Box<dyn Report>> {
     let tag = target.tag(source)?;
     // Other hosts cannot get an image from a directory.
-    let warm = warm.filter(|warm| warm.said || target.location.is_remote());
-    if warm.is_some() && !target.location.is_remote() {
-        let cause = "other hosts cannot get an image out of a directory, so that --warm can bring it to none";
-        return Err(Error::invalid(cause)
-            .about(&target.location)
-            .remedy("push it to a registry or an object store, or leave out --warm"));
-    }
+    let warm = warm.filter(|_| target.location.is_remote());
     let request = CopyRequest { source, target: &target.location, tag: &tag, check: check.check };
     let done = stores.with_stores_on(None, |stores| request.make(stores, progress))?;
     let image = Reference { location: target.location.clone(), selector: Selector::Tag(tag) };

@@ -1,5 +1,6 @@
 //! `headstart image optimize`: the blocks that boots read are stored first, in the order of a plan.
 
+use super::parse_new_image_anywhere;
 use crate::zfile::LayerPacking;
 use clap::Args;
 use headstart_block::words::count;
@@ -37,6 +38,7 @@ pub(crate) struct Optimize {
     /// The image
     image: Reference,
     /// The image to make; a tag that exists is moved to it
+    #[arg(value_parser = parse_new_image_anywhere)]
     target: Reference,
     /// The plans, as `headstart train` wrote them [default: the plan that was published with the image]
     #[arg(long, value_name = "FILE")]

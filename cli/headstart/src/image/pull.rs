@@ -1,6 +1,6 @@
 //! `headstart image pull`: from any store into a directory.
 
-use super::copy::{CheckArg, Target, copy};
+use super::copy::{CheckArg, Target, check, copy};
 use clap::Args;
 use headstart_block::{Error, Result};
 use headstart_command_line::report::Report;
@@ -22,12 +22,16 @@ pub(crate) struct Pull {
 }
 
 impl Pull {
-    pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+    pub(super) fn check(&self) -> Result<()> {
         if self.target.location.is_remote() {
             return Err(Error::invalid("is not a directory, which an image is pulled into")
                 .about(&self.target.location)
                 .remedy("use `headstart image copy` between other stores"));
         }
+        check(&self.source, &self.target, None)
+    }
+
+    pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         copy(&self.source, &self.target, self.check, &self.stores, None, progress)
     }
 }

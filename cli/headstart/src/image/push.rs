@@ -1,6 +1,6 @@
 //! `headstart image push`: from a directory into any other store.
 
-use super::copy::{CheckArg, Target, copy};
+use super::copy::{CheckArg, Target, check, copy};
 use crate::swarm::PushWarming;
 use clap::Args;
 use headstart_block::{Error, Result};
@@ -25,12 +25,16 @@ pub(crate) struct Push {
 }
 
 impl Push {
-    pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+    pub(super) fn check(&self) -> Result<()> {
         if self.source.location.is_remote() {
             return Err(Error::invalid("is not a directory, which an image is pushed from")
                 .about(&self.source)
                 .remedy("use `headstart image copy` between other stores"));
         }
+        check(&self.source, &self.target, Some(&self.warming))
+    }
+
+    pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         let warm = self.warming.of_push()?;
         copy(&self.source, &self.target, self.check, &self.stores, warm.as_ref(), progress)
     }

@@ -170,7 +170,7 @@ const ON_PUSH: &str = "HEADSTART_WARM_ON_PUSH";
 pub(crate) struct OnPush<'a> {
     agent: &'a AgentSocket,
     /// `true` if it was requested this time.
-    pub(crate) said: bool,
+    said: bool,
 }
 
 /// The result of that.
@@ -187,6 +187,11 @@ pub(crate) enum AfterPush {
 }
 
 impl PushWarming {
+    /// `true` if the option is given, whatever the environment says.
+    pub(crate) fn is_requested(&self) -> bool {
+        self.warm
+    }
+
     /// The warming after this push, if it is wanted and possible.
     ///
     /// # Errors

@@ -53,8 +53,11 @@ fn images_are_copied_between_directories() {
 
     scene.fails("image copy file://~/store:none file://~/other", &["store:none", "image list"]);
     scene.fails("image copy file://~/nowhere:v1 file://~/other", &["nowhere", "oci-layout"]);
-    scene.fails("image push oci://127.0.0.1:9/r:v1 file://~/other", &["image copy"]);
-    scene.fails("image pull file://~/store:v1 oci://127.0.0.1:9/r", &["image copy"]);
+    scene.is_wrong("image push oci://127.0.0.1:9/r:v1 file://~/other", &["image copy"]);
+    scene.is_wrong("image pull file://~/store:v1 oci://127.0.0.1:9/r", &["image copy"]);
+    scene.is_wrong("image copy file://~/store:v1 file://~/other --warm", &["directory", "--warm"]);
+    let digest = copied["digest"].as_str().unwrap();
+    scene.is_wrong(&format!("image copy file://~/store@{digest} file://~/other"), &["no tag", "other:TAG"]);
     scene.fails("image pull oci://127.0.0.1:9/r:v1 file://~/other", &["127.0.0.1:9", "refused"]);
     scene.fails("image export oci://127.0.0.1:9/r:v1 -o x.raw", &["image pull"]);
     scene.fails("image verify --deep oci://127.0.0.1:9/r:v1", &["image pull"]);

@@ -88,6 +88,8 @@ fn mistakes_have_status_2() {
         "layer export -o x",
         "layer export a",
         "layer export a -o x --size wide",
+        "layer export a -o x --pair a",
+        "layer export -o x --pair a,b,c",
         "layer verify",
         "zfile pack a",
         "zfile inspect a b",

@@ -58,6 +58,11 @@ fn a_boot_layer_on_top_is_preloaded_by_one_request() {
         &["named.plans", "no plans for sha256:", "--known-as"],
     );
     scene.fails("image optimize file://~/store:v1 file://~/store:fast --plans disk.raw", &["disk.raw"]);
+    let digest = format!("sha256:{}", "0".repeat(64));
+    for store in ["file://~/store", "oci://127.0.0.1:9/r"] {
+        let words = format!("image optimize file://~/store:v1 {store}@{digest}");
+        scene.is_wrong(&words, &["by a tag, not by a digest"]);
+    }
     scene.fails(
         "image optimize file://~/store:v1 file://~/store:fast --plans set.plans --group 3",
         &["group 3"],

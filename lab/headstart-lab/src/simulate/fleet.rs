@@ -40,7 +40,6 @@ struct Ran {
 
 impl Fleet {
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<FleetReport> {
-        self.check()?;
         let plots = self.plot.as_deref().map(super::plots::open).transpose()?;
         let mut report = FleetReport::new(self);
         let ways = self.ways();

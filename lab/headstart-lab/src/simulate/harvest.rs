@@ -34,7 +34,6 @@ const ACCURACY_VMS: usize = 8;
 
 impl Harvest {
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<HarvestReport> {
-        self.check()?;
         let plots = self.plot.as_deref().map(super::plots::open).transpose()?;
         let settings = self.settings();
         let fleet = match &self.series {

@@ -163,7 +163,7 @@ fn plans_that_were_written_are_replayed() {
     assert!(float(row(&report, 4, "iocnt"), "hit_rate") > float(row(&report, 4, "lazy"), "hit_rate"));
     scene.fails(&format!("{words} --policies search"), &["no plans of `search`", "iocnt", "--train"]);
     scene.fails(&format!("{words} --policies iocnt --without preprocessing"), &["training", "--train DIR"]);
-    scene.fails(&format!("{words} --min-traces 3"), &["--min-traces", "--split 0.8"]);
+    scene.is_wrong(&format!("{words} --min-traces 3"), &["--min-traces", "--split 0.8"]);
     fs::write(scene.path("bad"), b"0,8\n").unwrap();
     scene.fails(&format!("simulate disk --traces {sample} --plans bad"), &["bad"]);
     scene.fails(&format!("simulate disk --traces {sample} --plans {sample}"), &["traces"]);
@@ -211,9 +211,10 @@ fn simulations_without_boots_or_sense_are_refused() {
     }
     scene.fails("simulate disk --traces set --link nothing.csv", &["nothing.csv", "cannot be read"]);
     for of_real in ["--store-fails 1%", "--store-away 1s@2s", "--store-latency 5ms"] {
-        scene.fails(&format!("simulate disk --traces set {of_real}"), &["paper's model", "--model real"]);
+        scene.is_wrong(&format!("simulate disk --traces set {of_real}"), &["paper's model", "--model real"]);
     }
-    scene.fails("simulate disk --traces set --hide-own", &["--hide-own", "none"]);
+    scene.is_wrong("simulate disk --traces set --hide-own", &["--hide-own", "none"]);
+    scene.is_wrong("simulate harvest --margin 91", &["--margin", "from 0 to 90"]);
     scene.fails("simulate fleet --region 1E", &["too large to be simulated", "256.00 TiB"]);
     let wrong = [
         "--policies best",
@@ -296,5 +297,5 @@ fn the_disk_may_be_a_real_image() {
     let wrong = "simulate disk --traces boot.parquet --model real --image";
     scene.fails(&format!("{wrong} other=file://~/s:a"), &["boots of `vm`", "--image vm=IMAGE"]);
     scene.fails(&format!("{wrong} vm=file://~/s:b"), &["s:b"]);
-    scene.fails("simulate disk --traces boot.parquet --image file://~/s:a", &["--image", "--model real"]);
+    scene.is_wrong("simulate disk --traces boot.parquet --image file://~/s:a", &["--image", "--model real"]);
 }

@@ -37,9 +37,9 @@ fn boots_are_put_beside_warm_ones() {
         scene.json("simulate fleet --hosts 3 --disks 2 --patterns boots --traces set --plan recorded");
     let row = &report["rows"][2];
     assert!(row["later_p99"].as_f64().is_some() && row["disks"] == 6 && row["incomplete"] == 0, "{report}");
-    scene.fails("simulate fleet --traces set", &["--patterns boots"]);
+    scene.is_wrong("simulate fleet --traces set", &["--patterns boots"]);
     scene.fails("simulate fleet --patterns boots --traces set --boots-of nothing", &["no boot of `nothing`"]);
-    scene.fails("simulate fleet --hosts 2 --liars 3", &["only 2 hosts"]);
+    scene.is_wrong("simulate fleet --hosts 2 --liars 3", &["only 2 hosts"]);
     assert_eq!(scene.run("simulate fleet --topology star").status, Some(2));
 }
 
@@ -55,7 +55,7 @@ fn a_fleet_is_its_own_repository() {
         assert!(swarm.1 * 2.0 < alone.1, "{found:?}");
     }
     assert!(report["rows"].as_array().unwrap().iter().all(|row| row["incomplete"] == 0), "{report}");
-    scene.fails(&format!("{words} --pinned 9"), &["9 copies on 8 hosts", "--pinned"]);
+    scene.is_wrong(&format!("{words} --pinned 9"), &["9 copies on 8 hosts", "--pinned"]);
 }
 
 /// Roots that know earlier requests send the chunks ahead, even if other requests were among them.
@@ -73,5 +73,5 @@ fn roots_send_ahead() {
     assert_eq!(names, ["swarm", "swarm-push", "swarm-push-strays"]);
     let waited: Vec<_> = rows.iter().map(|row| row["waited"].as_f64().unwrap()).collect();
     assert!(waited[1] < waited[0] / 2.0 && rows.iter().all(|row| row["disks"] == 1), "{report}");
-    scene.fails(&format!("simulate fleet {boots} --push 9"), &["--topology roots", "--push"]);
+    scene.is_wrong(&format!("simulate fleet {boots} --push 9"), &["--topology roots", "--push"]);
 }

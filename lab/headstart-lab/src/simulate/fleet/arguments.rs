@@ -327,7 +327,7 @@ fn restart(text: &str) -> std::result::Result<Restart, String> {
 
 impl Fleet {
     /// Checks that the options go together.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(in crate::simulate) fn check(&self) -> Result<()> {
         let boots = self.patterns.contains(&PatternName::Boots);
         if boots != self.traces.is_some() {
             return Err(Error::invalid("boots are replayed from traces, and traces replayed as boots")

@@ -142,7 +142,7 @@ impl ForesightName {
 }
 
 impl Harvest {
-    pub(super) fn check(&self) -> Result<()> {
+    pub(in crate::simulate) fn check(&self) -> Result<()> {
         if !(0.1..=33.0).contains(&self.bandwidth) {
             return Err(Error::invalid("is not a mean share of bandwidth")
                 .about("--bandwidth")
