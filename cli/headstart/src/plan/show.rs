@@ -45,7 +45,8 @@ pub(crate) struct Show {
     #[arg(long, value_name = "KEY", conflicts_with = "creation", requires = "bandwidth")]
     image: Option<String>,
     /// The size of its disk, if there are several [default: the one with the most traces of its own]
-    #[arg(long, requires = "image")]
+    // clap drops `requires` where an argument that conflicts with the required one is given.
+    #[arg(long, requires = "image", conflicts_with_all = ["creation", "reference"])]
     size: Option<ByteSize>,
     /// A disk that is created: a row of the data set's metadata as a JSON object, by the names of its columns
     #[arg(long, value_name = "JSON", value_parser = parse_row, requires = "bandwidth")]

@@ -97,6 +97,10 @@ fn an_image_that_is_new_learns_from_its_relatives() {
     let all = ["--image", "--creation", "--reference"];
     scene.is_wrong("plan show --plans plans --bandwidth 5", &all);
     scene.is_wrong("plan show --plans plans --group 1", &all);
+    for disk in ["--creation {}", "--reference file://~/store:v1"] {
+        let words = format!("plan show --plans plans --bandwidth 5 --size 4G {disk}");
+        scene.is_wrong(&words, &["--size", disk.split(' ').next().unwrap()]);
+    }
     scene.fails(
         "plan show --plans plans --bandwidth 5 --creation {\"device_size\":\"much\"}",
         &["--creation", "much"],
