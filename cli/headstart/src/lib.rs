@@ -172,7 +172,7 @@ fn run(cli: &Cli, terminal: &Terminal) -> Result<Box<dyn Report>> {
 #[derive(Args, Clone, Debug)]
 struct Threads {
     /// Threads that compress and decompress [default: one a core]; the output does not depend on it
-    #[arg(long, value_name = "N", value_parser = number::<u16>("a number", 1..=256))]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=256))]
     threads: Option<u16>,
 }
 

@@ -88,7 +88,7 @@ pub(crate) struct Train {
     #[arg(long, value_name = "[NAME=]IMAGE")]
     publish: Vec<NamedImage>,
     /// Run the guests this many times as fast as they were recorded
-    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = number::<u32>("a number", 1..=1000))]
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = number::<u32>(1..=1000))]
     faster: u32,
     /// The seed of policies that draw random numbers: the same seed and boots give the same plans
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -3,7 +3,7 @@
 use crate::Threads;
 use clap::{Args, Subcommand};
 use headstart_block::{ByteSize, Error, Result};
-use headstart_command_line::number::number;
+use headstart_command_line::number::named;
 use headstart_command_line::report::{Fields, Outcome, Report};
 use headstart_image::progress::Progress;
 use headstart_image::zfile_files::{open, pack, unpack};
@@ -89,7 +89,7 @@ struct Frames {
     #[arg(long, default_value = "32k", value_name = "SIZE", value_parser = parse_frame_size)]
     frame_size: u32,
     /// Level of zstd, 1 to 19
-    #[arg(long, value_name = "N", value_parser = number::<i32>("a level", 1..=19))]
+    #[arg(long, value_name = "N", value_parser = named::<i32>("a level", 1..=19))]
     level: Option<i32>,
     /// Leave out the checksum of each frame
     #[arg(long)]

@@ -4,7 +4,7 @@ use crate::socket_args::AgentSocketArgs;
 use clap::Args;
 use headstart_block::{ByteRate, ByteSize, Error, Result};
 use headstart_cache::Cache;
-use headstart_command_line::number::number;
+use headstart_command_line::number::at_least;
 use headstart_command_line::store_args::StoreArgs;
 use headstart_daemon::http::HttpPort;
 use headstart_daemon::places::{run_dir, state_dir};
@@ -79,7 +79,7 @@ pub(crate) struct AgentArgs {
     root: bool,
     /// For a root of the topology `roots`: most agents that it accepts; others are refused, and ask another root
     /// [default: twice its share of them]
-    #[arg(long, value_name = "N", requires = "root", value_parser = number::<u32>("a number", 1..=u32::MAX),
+    #[arg(long, value_name = "N", requires = "root", value_parser = at_least::<u32>(1),
         help_heading = "Swarm")]
     agents: Option<u32>,
     /// For a root of the topology `roots`: most chunks of 64K that are sent unasked to an agent that is likely to want
@@ -118,7 +118,7 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "PREFIX", requires = "swarm", help_heading = "Swarm")]
     pub(super) allow_store: Vec<StorePrefix>,
     /// Most hosts to be connected to
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = number::<u16>("a number", 1..=u16::MAX),
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least::<u16>(1),
         requires = "swarm", help_heading = "Swarm")]
     connections: u16,
     /// Serve metrics and the other read-only requests at this address, too, such as 127.0.0.1:9647

@@ -38,7 +38,7 @@ pub(crate) struct Attach {
     pub(crate) vhost_user: Option<PathBuf>,
     /// Request queues of vhost-user-blk [default: one a core, four at most]
     #[arg(long, value_name = "N", requires = "vhost_user", help_heading = "Ways to serve the disk",
-          value_parser = number::<u16>("a number", 1..=QUEUES_MAX))]
+          value_parser = number::<u16>(1..=QUEUES_MAX))]
     pub(crate) queues: Option<u16>,
     /// Let clients of NBD and FUSE make the --writable disk larger; without it only --size does
     #[arg(long, requires = "writable", help_heading = "Ways to serve the disk")]

@@ -6,7 +6,7 @@ use super::vssd::VssdReport;
 use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
-use headstart_command_line::number::number;
+use headstart_command_line::number::at_least;
 use headstart_command_line::report::Outcome;
 use headstart_harvestd::NewOffer;
 use headstart_harvestd::host::{HarvestRequest, LeaseStatus};
@@ -42,7 +42,7 @@ pub(crate) struct Offer {
     #[arg(long, value_name = "SIZE")]
     capacity: ByteSize,
     /// Most channels to offer space on
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u16>("a number", 1..=u16::MAX))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least::<u16>(1))]
     bandwidth: u16,
     /// The time for which it is offered, such as 2h: a request for longer is not answered from it
     #[arg(long = "for", value_name = "TIME", default_value = "12h", value_parser = humantime::parse_duration)]
@@ -99,7 +99,7 @@ pub(crate) struct Request {
     #[arg(long, value_name = "SIZE")]
     capacity: ByteSize,
     /// Fewest channels to borrow: more are faster
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u16>("a number", 1..=u16::MAX))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least::<u16>(1))]
     bandwidth: u16,
     /// The time for which to borrow, such as 30m or 2h
     #[arg(long = "for", value_name = "TIME", default_value = "30m", value_parser = humantime::parse_duration)]

@@ -7,7 +7,7 @@ use crate::socket_args::SocketArgs;
 use clap::{Args, Subcommand};
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
-use headstart_command_line::number::number;
+use headstart_command_line::number::at_least;
 use headstart_command_line::report::{Outcome, Report};
 use headstart_flash::VssdKind;
 use headstart_harvestd::client::HarvestClient;
@@ -94,7 +94,7 @@ pub(crate) struct Create {
     #[arg(long, value_name = "KIND", default_value = "regular")]
     kind: VssdKind,
     /// Channels that it owns [default: as many as its size takes; one if no size is given]
-    #[arg(long, value_name = "N", value_parser = number::<u16>("a number", 1..=u16::MAX))]
+    #[arg(long, value_name = "N", value_parser = at_least::<u16>(1))]
     channels: Option<u16>,
     /// Its size [default: the capacity of its channels, less the flash's own need]
     #[arg(long)]

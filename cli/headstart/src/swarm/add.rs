@@ -65,7 +65,7 @@ pub(crate) struct Add {
     authority: bool,
     /// Days for which the certificate is valid; it is renewed for the same number
     #[arg(long, value_name = "N", default_value_t = DAYS,
-        value_parser = number::<u32>("a number", 1..=DAYS_MAX))]
+        value_parser = number::<u32>(1..=DAYS_MAX))]
     days: u32,
 }
 

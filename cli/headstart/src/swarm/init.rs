@@ -47,7 +47,7 @@ pub(crate) struct Init {
     authorities: Vec<String>,
     /// Days for which certificates are valid
     #[arg(long, value_name = "N", default_value_t = DAYS,
-        value_parser = number::<u32>("a number", 1..=DAYS_MAX))]
+        value_parser = number::<u32>(1..=DAYS_MAX))]
     days: u32,
 }
 

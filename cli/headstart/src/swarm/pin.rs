@@ -5,7 +5,7 @@ use crate::agent::AgentSocket;
 use clap::Args;
 use headstart_block::words::count;
 use headstart_block::{Error, Result};
-use headstart_command_line::number::number;
+use headstart_command_line::number::at_least;
 use headstart_command_line::report::Outcome;
 use headstart_command_line::runtime::{FEW, with_runtime};
 use headstart_command_line::store_args::StoreArgs;
@@ -31,7 +31,7 @@ pub(crate) struct PinImage {
     /// The image
     image: Reference,
     /// The number of hosts that keep each byte
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = number::<u32>("a number", 1..=u32::MAX))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = at_least::<u32>(1))]
     copies: u32,
     /// A host that is to keep a part, by its name (may be repeated) [default: this one and all that it is connected to]
     #[arg(long = "on", value_name = "HOST")]

@@ -155,7 +155,8 @@ fn inputs_that_cannot_be_imported_are_named() {
         ("--frame-size 128k", ["131072", "64k"]),
         ("--codec gzip", ["`gzip`", "lz4, zstd or none"]),
         ("--level 25", ["25", "a level from 1 to 19"]),
-        ("--threads 0", ["0", "a number from 1 to 256"]),
+        ("--threads 0", ["0", "a whole number from 1 to 256"]),
+        ("--threads 1.5", ["1.5", "a whole number from 1 to 256"]),
     ] {
         let run = scene.run(&format!("image import disk.raw file://~/store:a {option}"));
         assert!(run.status == Some(2) && parts.iter().all(|part| run.stderr.contains(part)), "{run}");

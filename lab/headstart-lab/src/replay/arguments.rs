@@ -38,7 +38,7 @@ pub(crate) struct Replay {
     #[arg(long, value_enum, default_value_t = ClockName::Closed)]
     pub(super) clock: ClockName,
     /// Run the guest this many times as fast as it was recorded
-    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = number::<u32>("a number", 1..=1000))]
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = number::<u32>(1..=1000))]
     pub(super) faster: u32,
     /// From the connection to the first read [default: as recorded, from the creation of the disk]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]

@@ -116,7 +116,7 @@ pub(crate) struct Disk {
     #[arg(long)]
     pub(super) left: bool,
     /// Run the guests this many times as fast as they were recorded
-    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = number::<u32>("a number", 1..=1000))]
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = number::<u32>(1..=1000))]
     pub(super) faster: u32,
     /// Give separate figures for each image, or for each type of image
     #[arg(long, value_enum)]
@@ -128,7 +128,7 @@ pub(crate) struct Disk {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
     /// Threads [default: one a core]; the figures do not depend on it
-    #[arg(long, value_name = "N", value_parser = number::<u16>("a number", 1..=256))]
+    #[arg(long, value_name = "N", value_parser = number::<u16>(1..=256))]
     threads: Option<u16>,
     #[command(flatten)]
     pub(super) stores: StoreArgs,

@@ -50,10 +50,10 @@ Examples:
 #[derive(Args)]
 pub(crate) struct Fleet {
     /// Hosts
-    #[arg(long, value_name = "N", default_value_t = 24, value_parser = number::<u32>("a number", 1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = number::<u32>(1..=100_000))]
     pub(super) hosts: u32,
     /// Disks on each host, where boots are replayed
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u32>("a number", 1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u32>(1..=1000))]
     pub(super) disks: u32,
     /// The patterns of the disks' reads, separated by commas
     #[arg(
@@ -93,7 +93,7 @@ pub(crate) struct Fleet {
     #[arg(long, value_name = "TIMES", default_value = "1", value_parser = ratio, conflicts_with = "image")]
     pub(super) ratio: f64,
     /// Run the guests this many times as fast as they were recorded
-    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = number::<u32>("a number", 1..=1000))]
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = number::<u32>(1..=1000))]
     pub(super) faster: u32,
     /// From a disk's creation to its first read [default: as recorded]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]

@@ -42,19 +42,19 @@ Examples:
 pub(crate) struct Harvest {
     /// Regular VMs; the numbers of servers with unsold storage and of requests are in the paper's proportion, 4000 to
     /// 1400 to 60000
-    #[arg(long, value_name = "N", default_value_t = 400, value_parser = number::<u32>("a number", 1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = number::<u32>(1..=100_000))]
     vms: u32,
     /// Days that are simulated
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = number::<u32>("a number", 1..=400))]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = number::<u32>(1..=400))]
     days: u32,
     /// Days before these, from which predictors learn
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = number::<u32>("a number", 0..=100))]
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = number::<u32>(0..=100))]
     history: u32,
     /// Servers with unsold storage [default: in proportion]
-    #[arg(long, value_name = "N", value_parser = number::<u32>("a number", 0..=1_000_000))]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(0..=1_000_000))]
     servers: Option<u32>,
     /// Requests of harvest VMs in all [default: in proportion]
-    #[arg(long, value_name = "N", value_parser = number::<u32>("a number", 0..=10_000_000))]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(0..=10_000_000))]
     requests: Option<u32>,
     /// The mean share of its bandwidth that a regular VM uses, in percent: 9.2 in the paper's figure 1, 22 in figure 16
     #[arg(long, value_name = "PERCENT", default_value_t = 9.2)]
