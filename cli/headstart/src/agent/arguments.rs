@@ -54,7 +54,14 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "DIR", conflicts_with = "plain", group = "swarm", help_heading = "Swarm")]
     credentials: Option<PathBuf>,
     /// This host's name in the swarm, which is in its certificate [default: the host's name]
-    #[arg(long, value_name = "NAME", requires = "credentials", help_heading = "Swarm")]
+    // clap drops `requires` where an argument that conflicts with the required one is given.
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "credentials",
+        conflicts_with = "plain",
+        help_heading = "Swarm"
+    )]
     name: Option<String>,
     /// Take part under this name without encryption, trusting every peer: only on loopback
     #[arg(long, value_name = "NAME", group = "swarm", help_heading = "Swarm")]

@@ -44,7 +44,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "PATH")]
     flash: Option<PathBuf>,
     /// Use --flash although it is not blank: its whole content is erased, the first time
-    #[arg(long, requires = "flash")]
+    #[arg(long, requires = "flash", conflicts_with = "emulated")]
     erase: bool,
     /// Use memory that is as slow as flash in place of flash: for trials. All data is lost at the end
     #[arg(long, requires = "size", conflicts_with = "flash")]

@@ -102,6 +102,7 @@ fn mistakes_in_the_set_up_of_a_cluster_are_named() {
         "agent --dir ~/x --cache ~/c --tracker",
         "agent --dir ~/x --cache ~/c --root",
         "agent --dir ~/x --cache ~/c --name a",
+        "agent --dir ~/x --cache ~/c --name a --plain a",
         "agent --dir ~/x --cache ~/c --plain a --push 8",
         "agent --dir ~/x --cache ~/c --plain a --join a",
         "agent --dir ~/x --cache ~/c --plain a --connections 0",

@@ -46,7 +46,9 @@ fn a_daemon_that_cannot_start_says_why() {
     scene.fails("harvest serve ~/file --size 1G", &["file"]);
     let taken = ["file", "there is a file already", "--erase"];
     scene.fails("harvest serve ~/new --size 1G --flash ~/file", &taken);
-    assert_eq!(scene.run("harvest serve ~/h --size 1G --erase").status, Some(2));
+    for erased in ["--erase", "--erase --emulated"] {
+        scene.is_wrong(&format!("harvest serve ~/h --size 1G {erased}"), &["--erase"]);
+    }
     assert_eq!(scene.bytes("file"), b"precious");
     let mut daemon = Daemon::start(&scene, "--size 1G");
     // The command with the path can be copied.
