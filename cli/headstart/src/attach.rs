@@ -37,7 +37,7 @@ use headstart_diskd::{
 use headstart_export::Leftover;
 use headstart_image::progress::Progress;
 use headstart_store::RateLimit;
-use interrupts::{Answer, Interrupts};
+use interrupts::{Answer, InterruptPolicy};
 use serde::Serialize;
 use status::StatusLine;
 use std::fmt;
@@ -250,7 +250,7 @@ fn serve(
     let mut space_reporter = space::SpaceReporter::new(pid_file);
     let mut sizes = sizes(session);
     let sync = session.cache.clone().map(SyncThread::start);
-    let (held, mut interrupts) = (terminal.hold_interrupts(), Interrupts::default());
+    let (held, mut policy) = (terminal.hold_interrupts(), InterruptPolicy::default());
     let result = loop {
         let clients = servers.clients();
         if terminal.is_cancelled() {
@@ -265,7 +265,7 @@ fn serve(
             }
             break Ok(clients);
         }
-        match interrupts.answer(clients, held.take()) {
+        match policy.answer(clients, held.take()) {
             Answer::Stay => {}
             Answer::Ask => {
                 print_above(&format!("headstart: {}; Ctrl-C again detaches it", connected(clients)));

@@ -1,4 +1,7 @@
 //! The meaning of Ctrl-C for an attached disk: clients that are connected do not lose it by one key.
+//!
+//! Clients are counted at each look, every 50 ms. A change of all clients between two looks is not noticed: the user is
+//! not asked again.
 
 /// The answer to what was pressed since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,14 +14,14 @@ pub(super) enum Answer {
     Detach,
 }
 
-/// The interrupts that came so far. Asking is of use as long as the clients stay: once none is connected, the next
-/// client gets a question of its own.
+/// Remembers whether the user was asked about the clients that are connected. Once none is, the next client gets a
+/// question of its own.
 #[derive(Debug, Default)]
-pub(super) struct Interrupts {
+pub(super) struct InterruptPolicy {
     has_asked: bool,
 }
 
-impl Interrupts {
+impl InterruptPolicy {
     /// Returns what to do if `clients` are connected, and if there `was_interrupt` since the last call.
     pub(super) fn answer(&mut self, clients: usize, was_interrupt: bool) -> Answer {
         self.has_asked &= clients > 0;
@@ -39,23 +42,23 @@ mod tests {
 
     #[test]
     fn one_interrupt_detaches_a_disk_without_clients() {
-        assert_eq!(Interrupts::default().answer(0, true), Answer::Detach);
+        assert_eq!(InterruptPolicy::default().answer(0, true), Answer::Detach);
     }
 
     #[test]
     fn the_second_interrupt_detaches_a_disk_with_clients() {
-        let mut interrupts = Interrupts::default();
+        let mut policy = InterruptPolicy::default();
         let looks = [(1, false), (1, true), (2, false), (2, true)];
-        let answers = looks.map(|(clients, was_interrupt)| interrupts.answer(clients, was_interrupt));
+        let answers = looks.map(|(clients, was_interrupt)| policy.answer(clients, was_interrupt));
         assert_eq!(answers, [Answer::Stay, Answer::Ask, Answer::Stay, Answer::Detach]);
     }
 
     #[test]
     fn the_next_client_is_asked_for_anew() {
-        let mut interrupts = Interrupts::default();
-        assert_eq!(interrupts.answer(1, true), Answer::Ask);
-        assert_eq!(interrupts.answer(0, false), Answer::Stay);
-        assert_eq!(interrupts.answer(1, true), Answer::Ask);
-        assert_eq!(interrupts.answer(1, true), Answer::Detach);
+        let mut policy = InterruptPolicy::default();
+        assert_eq!(policy.answer(1, true), Answer::Ask);
+        assert_eq!(policy.answer(0, false), Answer::Stay);
+        assert_eq!(policy.answer(1, true), Answer::Ask);
+        assert_eq!(policy.answer(1, true), Answer::Detach);
     }
 }
