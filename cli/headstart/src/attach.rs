@@ -268,7 +268,8 @@ fn serve(
         match policy.answer(clients, held.take()) {
             Answer::Stay => {}
             Answer::Ask => {
-                print_above(&format!("headstart: {}; Ctrl-C again detaches it", connected(clients)));
+                let connected = connected(clients);
+                print_above(&format!("headstart: {connected}; Ctrl-C again detaches nevertheless"));
             }
             Answer::Detach => {
                 terminal.stop();
