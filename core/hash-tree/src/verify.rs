@@ -229,11 +229,11 @@ impl<N: ReadAt + ?Sized, B: Bytes> Walk<'_, N, B> {
         left.copy_from_slice(&node[..32]);
         right.copy_from_slice(&node[32..]);
         if !expected.is_above(&left, &right) {
+            let start = tree.first * GROUP_SIZE;
+            let len = tree.end().saturating_mul(GROUP_SIZE).min(self.blob_len) - start;
             return Err(Error::corrupt(format!(
-                "node {} of the hash tree, over the bytes from {} to {}, does not match the root",
-                tree.node,
-                tree.first * GROUP_SIZE,
-                tree.end().saturating_mul(GROUP_SIZE).min(self.blob_len)
+                "the {len} bytes at {start} are below node {} of the hash tree, which does not match the root",
+                tree.node
             )));
         }
         let (below_left, below_right) = tree.children();
