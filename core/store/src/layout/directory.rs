@@ -49,6 +49,10 @@ pub const ATTACH_LOCK_LIMIT: Duration = Duration::from_secs(30);
 /// The longest time that all others wait for the lock, in seconds: a prune of a large store takes minutes.
 const LOCK_LIMIT: Duration = Duration::from_secs(900);
 
+/// The remedy for a blob that is not there.
+const MISSING_REMEDY: &str = "the image is incomplete: copy or import it again, or fetch what it lacks from a copy by \
+                              `headstart image verify IMAGE --repair-from COPY`";
+
 /// A local directory in the OCI image layout, in which images are stored.
 #[derive(Clone, Debug)]
 pub struct LayoutDir {
@@ -232,15 +236,11 @@ impl LayoutDir {
     /// [`ErrorKind::NotFound`] if the store does not have the blob; other errors of opening it.
     pub fn open_blob(&self, digest: &Digest) -> Result<FileSource> {
         let path = self.blob_path(digest);
-        let missing = |e: io::Error| {
-            match e.kind() {
-            io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, "is not in the store")
-                .remedy(
-                "the image is incomplete: copy or import it again, or fetch what it lacks from a copy by `headstart \
-                 image verify IMAGE --repair-from COPY`",
-            ),
+        let missing = |e: io::Error| match e.kind() {
+            io::ErrorKind::NotFound => {
+                Error::new(ErrorKind::NotFound, "is not in the store").remedy(MISSING_REMEDY)
+            }
             _ => Error::io("cannot open", e),
-        }
         };
         let file = open_regular(&path).map_err(missing).map_err(|e| self.about_blob(e, digest))?;
         FileSource::from_file(file, path)
