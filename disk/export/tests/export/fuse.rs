@@ -3,15 +3,16 @@
 #![expect(clippy::disallowed_methods, reason = "a test looks at the clock to see that nobody waits")]
 
 mod loop_device;
-mod memory_disk;
+mod sparse_disk;
 mod used;
 
 use headstart_block::{BlockDevice, ByteRange};
 use headstart_export::fuse::{FuseServer, FuseSettings};
 use headstart_export::{Export, Server};
-use memory_disk::MemoryDisk;
+use headstart_testkit::process::{has_fuse, installed};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use sparse_disk::SparseDisk;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -21,30 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// `true` if FUSE can be tested here; prints past the test harness why not.
-fn can_mount() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    let able = root && OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
-    if !able {
-        skip("needs root and /dev/fuse");
-    }
-    able
-}
-
-fn skip(why: &str) {
-    let name = thread::current().name().unwrap_or("?").to_owned();
-    let _ = writeln!(std::io::stderr(), "SKIPPED {name}: {why}");
-}
-
-fn has(tool: &str) -> bool {
-    let found =
-        Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
-    if !found {
-        skip(&format!("needs {tool}"));
-    }
-    found
-}
 
 /// Runs a tool; returns its output. Panics with its messages if it fails.
 fn run(tool: &str, args: &[&str]) -> String {
@@ -71,16 +48,16 @@ fn content(len: usize, seed: u64) -> Vec<u8> {
 /// A disk mounted in a directory of its own.
 struct Mounted {
     server: Option<FuseServer>,
-    disk: Arc<MemoryDisk>,
+    disk: Arc<SparseDisk>,
     directory: tempfile::TempDir,
 }
 
 impl Mounted {
-    fn new(disk: MemoryDisk) -> Self {
+    fn new(disk: SparseDisk) -> Self {
         Self::with(disk, &FuseSettings::default())
     }
 
-    fn with(disk: MemoryDisk, settings: &FuseSettings) -> Self {
+    fn with(disk: SparseDisk, settings: &FuseSettings) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let point = directory.path().join("mnt");
         fs::create_dir(&point).unwrap();
@@ -115,12 +92,12 @@ fn is_mount_point(path: &Path) -> bool {
 
 #[test]
 fn a_data_set_is_read_whole_with_its_exact_size() {
-    if !can_mount() {
+    if !has_fuse() {
         return;
     }
     for len in [1, 511, 513, 4095, 1_000_003] {
         let bytes = content(len, len as u64);
-        let mut mounted = Mounted::new(MemoryDisk::of(&bytes, true));
+        let mut mounted = Mounted::new(SparseDisk::of(&bytes, true));
         let (plain, copy) = (mounted.beside("plain"), mounted.beside("copy"));
         fs::write(&plain, &bytes).unwrap();
         assert_eq!(fs::metadata(mounted.path()).unwrap().len(), len as u64);
@@ -142,14 +119,14 @@ fn a_data_set_is_read_whole_with_its_exact_size() {
 
 #[test]
 fn a_regular_file_becomes_the_disk() {
-    if !can_mount() {
+    if !has_fuse() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("disk.img");
     fs::write(&path, b"what was there").unwrap();
     let bytes = content(300_000, 5);
-    let export = Export::new("file", Arc::new(MemoryDisk::of(&bytes, true)) as Arc<dyn BlockDevice>);
+    let export = Export::new("file", Arc::new(SparseDisk::of(&bytes, true)) as Arc<dyn BlockDevice>);
     let server = FuseServer::start(export.clone(), &path, &FuseSettings::default()).unwrap();
     assert_eq!((server.path(), server.uri()), (path.as_path(), path.display().to_string()));
     assert!(fs::metadata(&path).unwrap().is_file());
@@ -163,12 +140,12 @@ fn a_regular_file_becomes_the_disk() {
 
 #[test]
 fn holes_are_found() {
-    if !can_mount() || !has("qemu-img") {
+    if !has_fuse() || !installed(&["qemu-img"]) {
         return;
     }
     use rustix::fs::{SeekFrom, seek};
     let bytes = content(1 << 20, 3);
-    let mut mounted = Mounted::new(MemoryDisk::of(&bytes, true));
+    let mut mounted = Mounted::new(SparseDisk::of(&bytes, true));
     let file = File::open(mounted.path()).unwrap();
     assert_eq!(seek(&file, SeekFrom::Hole(0)).unwrap(), 65536);
     assert_eq!(seek(&file, SeekFrom::Data(70_000)).unwrap(), 131_072);
@@ -188,13 +165,13 @@ fn holes_are_found() {
 
 #[test]
 fn any_bytes_can_be_written() {
-    if !can_mount() {
+    if !has_fuse() {
         return;
     }
     use rustix::fs::{FallocateFlags, fallocate};
     let mut model = content(1 << 20, 9);
     let settings = FuseSettings { allow_resize: true, ..FuseSettings::default() };
-    let mut mounted = Mounted::with(MemoryDisk::of(&model, false), &settings);
+    let mut mounted = Mounted::with(SparseDisk::of(&model, false), &settings);
     let file = OpenOptions::new().read(true).write(true).open(mounted.path()).unwrap();
     let mut state = 77_u64;
     let mut random = |below: usize| {
@@ -238,11 +215,11 @@ fn any_bytes_can_be_written() {
 
 #[test]
 fn neighbours_in_one_sector_do_not_lose_each_others_writes() {
-    if !can_mount() {
+    if !has_fuse() {
         return;
     }
     const WRITERS: usize = 8;
-    let mut mounted = Mounted::new(MemoryDisk::new(64 << 10, false));
+    let mut mounted = Mounted::new(SparseDisk::new(64 << 10, false));
     let path = mounted.path();
     thread::scope(|scope| {
         for writer in 0..WRITERS {
@@ -273,11 +250,11 @@ fn neighbours_in_one_sector_do_not_lose_each_others_writes() {
 
 #[test]
 fn a_read_from_elsewhere_holds_up_nobody() {
-    if !can_mount() {
+    if !has_fuse() {
         return;
     }
     let bytes = content(8 << 20, 11);
-    let mut mounted = Mounted::new(MemoryDisk::of(&bytes, true));
+    let mut mounted = Mounted::new(SparseDisk::of(&bytes, true));
     mounted.disk.leave(ByteRange::between(4 << 20, 8 << 20));
     let path = mounted.path();
     let (bytes, path, disk) = (&bytes, &path, &mounted.disk);
@@ -307,10 +284,10 @@ fn a_read_from_elsewhere_holds_up_nobody() {
 /// The store is away, more reads wait than there are threads for, and another program makes its writes durable.
 #[test]
 fn a_flush_does_not_wait_for_reads() {
-    if !can_mount() {
+    if !has_fuse() {
         return;
     }
-    let mut mounted = Mounted::new(MemoryDisk::of(&content(16 << 20, 17), false));
+    let mut mounted = Mounted::new(SparseDisk::of(&content(16 << 20, 17), false));
     mounted.disk.leave(ByteRange::between(4 << 20, 16 << 20));
     // Opened before: the kernel drops the file's pages at each open, which waits for pages that are being read.
     let file = File::options().read(true).write(true).open(mounted.path()).unwrap();
@@ -338,11 +315,11 @@ fn a_flush_does_not_wait_for_reads() {
 
 #[test]
 fn a_stop_is_bounded_though_reads_wait_and_files_are_open() {
-    if !can_mount() {
+    if !has_fuse() {
         return;
     }
     let bytes = content(1 << 20, 13);
-    let mut mounted = Mounted::new(MemoryDisk::of(&bytes, true));
+    let mut mounted = Mounted::new(SparseDisk::of(&bytes, true));
     mounted.disk.leave(ByteRange::between(1 << 19, 1 << 20));
     let path = mounted.path();
     let open = File::open(&path).unwrap();
@@ -358,7 +335,7 @@ fn a_stop_is_bounded_though_reads_wait_and_files_are_open() {
 
 #[test]
 fn a_killed_server_leaves_nothing_that_the_next_cannot_clear_away() {
-    if !can_mount() {
+    if !has_fuse() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -388,7 +365,7 @@ fn a_killed_server_leaves_nothing_that_the_next_cannot_clear_away() {
             assert_eq!(dead.raw_os_error(), Some(Errno::NOTCONN.raw_os_error()));
         }
         let bytes = content(100_000, 17);
-        let export = Export::new("again", Arc::new(MemoryDisk::of(&bytes, true)) as Arc<dyn BlockDevice>);
+        let export = Export::new("again", Arc::new(SparseDisk::of(&bytes, true)) as Arc<dyn BlockDevice>);
         let server = FuseServer::start(export, &point, &FuseSettings::default()).unwrap();
         assert_eq!(fs::read(server.path()).unwrap(), bytes);
         assert!(server.failed().is_none());
@@ -401,7 +378,7 @@ fn a_killed_server_leaves_nothing_that_the_next_cannot_clear_away() {
 #[ignore = "the child of the test above"]
 fn serve_until_killed() {
     let Some(point) = std::env::var_os("HEADSTART_TEST_MOUNT_POINT") else { return };
-    let disk = Arc::new(MemoryDisk::of(&content(100_000, 19), true)) as Arc<dyn BlockDevice>;
+    let disk = Arc::new(SparseDisk::of(&content(100_000, 19), true)) as Arc<dyn BlockDevice>;
     let server =
         FuseServer::start(Export::new("killed", disk), Path::new(&point), &FuseSettings::default()).unwrap();
     fs::read(server.path()).unwrap();
@@ -413,10 +390,10 @@ fn serve_until_killed() {
 
 #[test]
 fn an_unmount_by_hand_is_noticed() {
-    if !can_mount() {
+    if !has_fuse() {
         return;
     }
-    let mut mounted = Mounted::new(MemoryDisk::new(4096, true));
+    let mut mounted = Mounted::new(SparseDisk::new(4096, true));
     run("umount", &[mounted.beside("mnt").to_str().unwrap()]);
     let mut failure = None;
     for _ in 0..3000 {
@@ -432,7 +409,7 @@ fn an_unmount_by_hand_is_noticed() {
 
 #[test]
 fn a_missing_mount_point_is_named_with_its_remedy() {
-    let export = Export::new("none", Arc::new(MemoryDisk::new(4096, true)) as Arc<dyn BlockDevice>);
+    let export = Export::new("none", Arc::new(SparseDisk::new(4096, true)) as Arc<dyn BlockDevice>);
     let Err(error) = FuseServer::start(export, Path::new("/nonexistent/x"), &FuseSettings::default()) else {
         panic!("mounted on nothing")
     };

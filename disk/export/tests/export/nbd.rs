@@ -15,7 +15,6 @@ mod tls;
 
 use headstart_export::nbd::{Address, NbdServer, NbdSettings};
 use headstart_export::{Export, Server as _};
-use headstart_testkit::process::skipped;
 use headstart_testkit::wait::wait_for_value;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -57,24 +56,6 @@ impl Served {
         let left = || self.server.connections();
         wait_for_value("all clients are gone", std::time::Duration::from_secs(60), left, |left| *left == 0);
     }
-}
-
-/// `true` if all of `programs` are installed; prints which are not.
-fn installed(programs: &[&str]) -> bool {
-    let runs = |program: &&&str| {
-        let mut command = tool(program);
-        command
-            .arg("--version")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .is_ok_and(|s| s.success())
-    };
-    let missing = programs.iter().find(|program| !runs(program));
-    if let Some(program) = missing {
-        skipped(&format!("{program} is not installed"));
-    }
-    missing.is_none()
 }
 
 /// A program; nbdsh starts the first `python3` of the path, which has to be the system's.

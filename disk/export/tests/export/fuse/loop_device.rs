@@ -1,6 +1,7 @@
 //! A loop device that is always detached.
 
 use super::run;
+use headstart_testkit::process::skipped;
 use std::path::Path;
 use std::process::Command;
 
@@ -14,7 +15,7 @@ impl LoopDevice {
         command.args(["--find", "--show", "--offset", &offset.to_string(), &direct]).arg(path);
         let output = command.output().ok()?;
         if !output.status.success() {
-            super::skip(&format!("losetup: {}", String::from_utf8_lossy(&output.stderr).trim()));
+            skipped(&format!("losetup: {}", String::from_utf8_lossy(&output.stderr).trim()));
             return None;
         }
         Some(Self(String::from_utf8_lossy(&output.stdout).trim().to_owned()))

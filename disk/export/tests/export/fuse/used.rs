@@ -1,8 +1,9 @@
 //! A file system on a loop device on the file, used as people use it.
 
 use super::loop_device::{FileSystem, LoopDevice};
-use super::memory_disk::MemoryDisk;
-use super::{Mounted, can_mount, content, has, run};
+use super::sparse_disk::SparseDisk;
+use super::{Mounted, content, run};
+use headstart_testkit::process::{has_fuse, installed};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -54,11 +55,11 @@ fn random_load(directory: &Path, seed: u64) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn ext4_on_a_loop_device_survives_a_write_load() {
-    if !can_mount() || !["mkfs.ext4", "losetup", "mount"].into_iter().all(has_tool) {
+    if !has_fuse() || !installed(&["mkfs.ext4", "losetup", "mount"]) {
         return;
     }
     for direct in [false, true] {
-        let mut mounted = Mounted::new(MemoryDisk::new(96 << 20, false));
+        let mut mounted = Mounted::new(SparseDisk::new(96 << 20, false));
         let Some(device) = LoopDevice::attach(&mounted.path(), START, direct) else { return };
         run("mkfs.ext4", &["-q", "-F", &device.0]);
         let point = mounted.beside("ext4");
@@ -89,12 +90,4 @@ fn ext4_on_a_loop_device_survives_a_write_load() {
         drop(device);
         mounted.stop();
     }
-}
-
-/// `true` if a tool is installed: `mount --version` and its like report that; `mkfs.ext4` has `-V`.
-fn has_tool(tool: &str) -> bool {
-    if tool == "mkfs.ext4" {
-        return std::process::Command::new(tool).arg("-V").output().is_ok();
-    }
-    has(tool)
 }

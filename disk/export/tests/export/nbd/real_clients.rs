@@ -1,10 +1,11 @@
 //! The clients that people use.
 
 use super::test_disk::TestDisk;
-use super::{installed, output, run, serve};
+use super::{output, run, serve};
 use headstart_block::{ByteRange, ErrorKind};
 use headstart_export::nbd::{NbdServer, NbdSettings};
 use headstart_export::{Export, Server as _};
+use headstart_testkit::process::installed;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,8 +1,9 @@
 //! TLS with certificates made here.
 
 use super::test_disk::TestDisk;
-use super::{Served, installed, output, run, serve_with};
+use super::{Served, output, run, serve_with};
 use headstart_export::nbd::{Address, TlsSettings};
+use headstart_testkit::process::installed;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::fs;
 use std::path::Path;

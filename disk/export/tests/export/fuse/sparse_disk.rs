@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 
 /// The disk. Sectors that were never written, or were zeroed, are holes.
-pub(crate) struct MemoryDisk {
+pub(crate) struct SparseDisk {
     size: AtomicU64,
     sectors: Mutex<BTreeMap<u64, [u8; SECTOR_SIZE as usize]>>,
     read_only: bool,
@@ -17,7 +17,7 @@ pub(crate) struct MemoryDisk {
     pub(crate) fail_writes: AtomicBool,
 }
 
-impl MemoryDisk {
+impl SparseDisk {
     pub(crate) fn new(size: u64, read_only: bool) -> Self {
         Self {
             size: AtomicU64::new(size),
@@ -90,7 +90,7 @@ impl MemoryDisk {
     }
 }
 
-impl BlockDevice for MemoryDisk {
+impl BlockDevice for SparseDisk {
     fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
