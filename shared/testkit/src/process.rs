@@ -61,6 +61,36 @@ pub fn find(program: &str) -> Option<PathBuf> {
     dirs.map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
+/// A command that runs the test `name`, which includes its modules, by itself in another process of this program of
+/// tests. A test that is ignored runs, too.
+///
+/// # Panics
+/// If the program's file cannot be found.
+#[must_use]
+pub fn one_test(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--include-ignored", "--nocapture"]);
+    command
+}
+
+/// Set in a process that runs one test alone.
+const ALONE: &str = "HEADSTART_TEST_ALONE";
+
+/// Gives the test `name`, which includes its modules, a process of its own, as its subject is the whole process: its
+/// memory, its threads, its panics. Returns `true` in that process. In another one, has such a process run the test,
+/// fails if that fails, and returns `false`.
+#[track_caller]
+#[must_use]
+pub fn is_alone(name: &str) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let output = one_test(name).env(ALONE, "1").stderr(Stdio::inherit()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{}: {said}", output.status);
+    false
+}
+
 /// A running program with its output so far. It is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Process {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_store::{Location, Mirror, RetrySettings, Store, StoreSettings, Tag, Urgency, open};
-use headstart_testkit::process::Process;
+use headstart_testkit::process::{Process, one_test};
 use headstart_testkit::redirect::{Behaviour, Front, RedirectStyle};
 use headstart_testkit::registry::{PASSWORD, Registry, RegistryAccess, USER};
 use headstart_testkit::token_server::TokenServer;
@@ -649,9 +649,8 @@ async fn credential_helpers_are_asked() {
         let config = json!({"credHelpers": { &host: "test" }}).to_string();
         fs::write(directory.path().join("config.json"), config).unwrap();
         let path = std::env::var("PATH").unwrap();
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let mut command = one_test("registry::credential_helpers_are_asked");
         command
-            .args(["--exact", "registry::credential_helpers_are_asked", "--nocapture"])
             .env(HELPED, &host)
             .env("DOCKER_CONFIG", directory.path())
             .env("PATH", format!("{}:{path}", directory.path().display()));

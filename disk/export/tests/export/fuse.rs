@@ -9,7 +9,7 @@ mod used;
 use headstart_block::{BlockDevice, ByteRange};
 use headstart_export::fuse::{FuseServer, FuseSettings};
 use headstart_export::{Export, Server};
-use headstart_testkit::process::{has_fuse, installed};
+use headstart_testkit::process::{has_fuse, installed, one_test};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sparse_disk::SparseDisk;
@@ -347,8 +347,7 @@ fn a_killed_server_leaves_nothing_that_the_next_cannot_clear_away() {
             fs::create_dir(&point).unwrap();
         }
         for _ in 0..2 {
-            let mut child = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "fuse::serve_until_killed", "--ignored", "--nocapture"])
+            let mut child = one_test("fuse::serve_until_killed")
                 .env("HEADSTART_TEST_MOUNT_POINT", &point)
                 .stdout(Stdio::piped())
                 .spawn()

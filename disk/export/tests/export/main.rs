@@ -9,8 +9,7 @@
 //! | [`vhost_user_qemu`] | QEMU boots from it |
 //! | [`fuse`] | the FUSE server, mounted |
 //!
-//! [`memory_disk`] is a disk whose faults are set by the test, [`vhost_frontend`] a guest's driver, and [`alone`] gives
-//! a test a process of its own.
+//! [`memory_disk`] is a disk whose faults are set by the test, and [`vhost_frontend`] a guest's driver.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -20,7 +19,6 @@
     reason = "tests"
 )]
 
-mod alone;
 mod fuse;
 mod memory_disk;
 mod nbd;

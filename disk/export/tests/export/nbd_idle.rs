@@ -3,11 +3,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests")]
 
-use crate::alone::is_alone;
 use headstart_block::{BlockDevice, ByteRange, Extent, Result};
 use headstart_export::nbd::proto::{NbdRequest, OptionHeader, option};
 use headstart_export::nbd::{Address, NbdServer, NbdSettings};
 use headstart_export::{Export, Server as _};
+use headstart_testkit::process::is_alone;
 use headstart_testkit::wait::wait_for_value;
 use std::fs;
 use std::io::{Read, Write};

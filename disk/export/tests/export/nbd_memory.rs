@@ -4,11 +4,11 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests")]
 
-use crate::alone::is_alone;
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result};
 use headstart_export::nbd::proto::{NbdRequest, OptionHeader, command, option};
 use headstart_export::nbd::{Address, NbdServer, NbdSettings};
 use headstart_export::{Export, Server as _};
+use headstart_testkit::process::is_alone;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
