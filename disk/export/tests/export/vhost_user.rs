@@ -8,6 +8,7 @@ use crate::vhost_frontend::{
 use headstart_block::{BlockDevice, ByteRange};
 use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
 use headstart_export::{Export, Server};
+use headstart_testkit::process::is_alone;
 use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -576,21 +577,19 @@ fn a_broken_queue_is_given_up_and_told() {
     }
 }
 
-/// The number of threads of the server that panicked, which would not be noticed otherwise.
-fn count_panics() -> &'static AtomicUsize {
-    static PANICS: AtomicUsize = AtomicUsize::new(0);
-    static HOOK: std::sync::Once = std::sync::Once::new();
-    HOOK.call_once(|| {
-        let default = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            let thread = std::thread::current();
-            if thread.name().is_some_and(|name| name.starts_with("vhost-") || name == "blocking-pool") {
-                PANICS.fetch_add(1, Ordering::SeqCst);
-            }
-            default(info);
-        }));
-    });
-    &PANICS
+/// The number of threads of the server that panicked, which would not be noticed otherwise. The hook is one of the
+/// whole process, so that the test has to be alone in it.
+fn count_panics() -> Arc<AtomicUsize> {
+    let panics = Arc::new(AtomicUsize::new(0));
+    let (counted, default) = (Arc::clone(&panics), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |info| {
+        let thread = std::thread::current();
+        if thread.name().is_some_and(|name| name.starts_with("vhost-") || name == "blocking-pool") {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+        default(info);
+    }));
+    panics
 }
 
 /// The bytes that a hostile guest writes to some places of its memory, and the time that it waits then.
@@ -602,6 +601,9 @@ fn scribbles() -> impl Strategy<Value = Vec<(u64, u64, u8)>> {
 /// server does not, and serves the next guest.
 #[test]
 fn a_guest_that_scribbles_harms_itself_alone() {
+    if !is_alone("vhost_user::a_guest_that_scribbles_harms_itself_alone") {
+        return;
+    }
     let panics = count_panics();
     let served = Served::new(pattern(1 << 20), false);
     let config = ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() };
