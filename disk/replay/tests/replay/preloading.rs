@@ -14,6 +14,7 @@ use headstart_preload::PilotReport;
 use headstart_pull::{Engine, Plan};
 use headstart_replay::link::LinkBandwidth;
 use headstart_replay::{Boot, BootOutcome, Guide, Model, Nanos, Piloting, Simulator};
+use headstart_testkit::soak;
 use headstart_trace::Trace;
 use headstart_trace::data_set::{DataSet, DataSetLimits};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,11 +24,6 @@ use std::time::Duration;
 
 const RATES: [u64; 5] = [2, 5, 10, 30, 100];
 const ROUND_TRIPS: [u64; 3] = [1, 20, 50];
-
-/// Returns `true` in `make soak`, where all settings are simulated.
-fn soaks() -> bool {
-    std::env::var_os("HEADSTART_SOAK").is_some_and(|value| !value.is_empty() && value != "0")
-}
 
 /// An image: the plans from five of its boots (of one, four), and two others.
 struct Image {
@@ -93,7 +89,7 @@ fn piloted(
 /// Calls `each` with every third setting of the grid, other ones for each image, and a boot in it; in `make soak` with
 /// all of them.
 fn grid(mut each: impl FnMut(&Image, &Boot, &Model, &str)) {
-    let step = if soaks() { 1 } else { 3 };
+    let step = if soak::is_on() { 1 } else { 3 };
     for (first, image) in IMAGES.iter().enumerate() {
         let mut number = first;
         for (rate, round_trip) in RATES.iter().flat_map(|rate| ROUND_TRIPS.map(|away| (*rate, away))) {
@@ -237,7 +233,7 @@ fn good_plans_are_never_stopped() {
         for (number, (image, rate)) in links.enumerate() {
             let guests = [(1, 3), (5, 0)];
             // One of the guests in turn, and in `make soak` each of them.
-            let guests = if soaks() { &guests[..] } else { &guests[number % 2..][..1] };
+            let guests = if soak::is_on() { &guests[..] } else { &guests[number % 2..][..1] };
             for &(faster, grace) in guests {
                 let boot = Boot::faster(&perturbed(&image.boots[0], how), faster);
                 let boot = boot.with_grace(seconds(grace));
