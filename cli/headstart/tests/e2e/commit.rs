@@ -132,6 +132,23 @@ fn a_grown_directory_becomes_an_image_of_its_size() {
 }
 
 #[test]
+fn a_pair_smaller_than_its_base_is_said_to_be_cut() {
+    let (scene, bytes, _) = scene_with_base();
+    let new = NewDisk { size: 12 << 20, parent: String::new(), uuid: Uuid::from_u128(1) };
+    let written = WritableDisk::create(scene.path("dir"), None, &new).unwrap();
+    written.write_at(&[7; 4096], 0).unwrap();
+    written.flush().unwrap();
+    drop(written);
+    scene.wait_until_unlocked("dir");
+    let commit = "image commit file://~/store:cut --pair dir/data,dir/index --base file://~/store:base";
+    let made = scene.json(commit);
+    assert_eq!((&made["virtual_size"], &made["cut_bytes"]), (&(12 << 20).into(), &(4 << 20).into()));
+    scene.ok("image export file://~/store:cut -o out.raw");
+    let out = scene.bytes("out.raw");
+    assert!(out.len() == 12 << 20 && out[..4096] == [7; 4096] && out[4096..] == bytes[4096..12 << 20]);
+}
+
+#[test]
 fn a_directory_of_another_image_is_refused() {
     let (scene, bytes, base) = scene_with_base();
     let mut written = Written::create(&scene, "dir", "store:base", bytes);
