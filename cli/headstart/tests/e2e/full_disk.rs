@@ -5,7 +5,6 @@ use crate::scene::Scene;
 use crate::tools::{self, SmallDisk, installed};
 use headstart_block::BlockDevice;
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
-use headstart_testkit::soak;
 use std::fs;
 use uuid::Uuid;
 
@@ -99,8 +98,7 @@ fn an_import_that_nearly_fits_succeeds_or_changes_nothing() {
     let Some((scene, _small)) = cramped() else { return };
     DiskBuilder::create(scene.path("next.raw"), 8 << 20).write(0, &noise(2, 1_500_000));
     let (mut failed, mut succeeded) = (0, 0);
-    let step = if soak::is_on() { 75 } else { 150 };
-    for left in (100..1900).step_by(step).map(|kib| kib << 10) {
+    for left in (100..1900).step_by(75).map(|kib| kib << 10) {
         // Fills the disk except for `left`.
         let space = rustix::fs::statvfs(scene.path("small")).unwrap();
         let free = space.f_bavail * space.f_frsize;

@@ -101,7 +101,7 @@ fn mistakes_have_status_2() {
     }
 }
 
-/// Where one of several options is needed, the message names all of them.
+/// The message names all options of which one is needed.
 #[test]
 fn a_missing_option_is_named_with_those_that_serve_in_its_place() {
     let scene = Scene::new();

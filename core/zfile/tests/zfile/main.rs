@@ -7,8 +7,8 @@
 //! | [`damage`] | damaged blobs and failing media |
 //! | [`allocation`] | the memory that reads and opening take |
 //!
-//! [`plain`] is a plain reader of the format that shares no code with the crate; [`golden_zfile`] finds the blobs of the
-//! golden set.
+//! [`plain`] is a plain reader of the format that shares no code with the crate; [`golden_zfile`] finds the blobs of
+//! the golden set.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "tests may panic")]
 

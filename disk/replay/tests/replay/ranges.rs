@@ -14,7 +14,6 @@ use headstart_plan::preprocess::{ImageModel, ModelSettings};
 use headstart_plan::{Bandwidth, BlockTable, CompactTrace, evaluate};
 use headstart_pull::Plan;
 use headstart_replay::{Boot, BootOutcome, Model, Simulator};
-use headstart_testkit::soak;
 use headstart_trace::Trace;
 use headstart_trace::data_set::{DataSet, DataSetLimits};
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,8 +98,7 @@ fn replay(images: &Images, normal: &BTreeSet<String>, faster: u32, planned: bool
     // With fewer boots a fair split is not possible.
     for ((_, size), traces) in images.iter().filter(|(_, traces)| traces.len() >= 5) {
         let (mut of_normals, mut of_all) = (Sums::default(), Sums::default());
-        // Every second turn, and in `make soak` each.
-        for turn in (0..traces.len().div_ceil(2)).step_by(if soak::is_on() { 1 } else { 2 }) {
+        for turn in 0..traces.len().div_ceil(2) {
             let is_test = |at: &usize| (at + traces.len() - 2 * turn) % traces.len() < 2;
             let (test, train): (Vec<_>, Vec<_>) = (0..traces.len()).partition(is_test);
             let train: Vec<_> = train.into_iter().map(|at| &traces[at]).collect();

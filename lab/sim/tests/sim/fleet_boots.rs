@@ -127,7 +127,7 @@ fn check(waited: &Waited, what: &str) {
 fn many_disks_of_an_image_gain_by_hints_plans_and_a_swarm() {
     let traces = boots(SMALL, "p-deb12min").unwrap();
     let boots: Boots = traces.iter().map(|trace| Arc::new(Boot::of(trace))).collect();
-    let disks = if soak::is_on() { 40 } else { 16 };
+    let disks = if soak::is_on() { 40 } else { 24 };
     check(&waited(disks, &of_the_paper(disks), boots.clone()), &format!("{disks} disks, the paper's links"));
     check(&waited(disks, &quick(disks), boots), &format!("{disks} disks, quick links"));
 }

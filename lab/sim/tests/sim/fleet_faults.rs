@@ -27,8 +27,8 @@ const MS: u64 = 1_000_000;
 const TIME_OUT: f64 = 15.0;
 
 /// Seeds of `make test`, and the factor of `make soak`.
-const SEEDS: u64 = 200;
-const SOAK: u64 = 30;
+const SEEDS: u64 = 600;
+const SOAK: u64 = 10;
 
 /// A fleet and its reads.
 struct World {
