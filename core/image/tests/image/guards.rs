@@ -11,6 +11,7 @@ use headstart_image::progress::Silent;
 use headstart_image::reference::Reference;
 use headstart_image::store::ImageStore;
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
+use headstart_testkit::disk::noise;
 use headstart_zfile::{Codec, ZFileOptions};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -30,16 +31,12 @@ fn import(dir: &Path, bytes: &[u8], base: Option<&Reference>, tag: &str, packing
     target
 }
 
-fn noise(len: usize) -> Vec<u8> {
-    (0..len as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
-}
-
 #[test]
 fn damage_without_frame_checksums_is_not_passed_on() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let packing = Packing::ZFile(ZFileOptions { codec: Codec::Lz4, crc: false, ..ZFileOptions::default() });
-    let whole = import(dir, &noise(4 * MIB), None, "whole", &packing);
+    let whole = import(dir, &noise(1, 4 * MIB), None, "whole", &packing);
     let blob = OpenImage::open(&whole).unwrap().layers[0].blob.blob.digest;
     let stored = ImageStore::open(whole.directory().unwrap()).unwrap().open_blob(&blob).unwrap();
     let file = File::options().read(true).write(true).open(stored.path()).unwrap();
@@ -70,14 +67,14 @@ fn flatten_error<T>(result: headstart_block::Result<T>) -> String {
 fn an_image_whose_hash_tree_got_lost_is_checked_as_a_whole() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    let whole = import(dir, &noise(MIB), None, "whole", &Packing::default());
+    let whole = import(dir, &noise(1, MIB), None, "whole", &Packing::default());
     let tree = OpenImage::open(&whole).unwrap().layers[0].blob.tree.unwrap();
     let store = ImageStore::open(whole.directory().unwrap()).unwrap();
     fs::remove_file(store.open_tree(&tree).unwrap().path()).unwrap();
     let open = OpenImage::open(&whole).unwrap();
     let mut bytes = vec![0; MIB];
     open.disk().read_at(&mut bytes, 0).unwrap();
-    assert!(bytes == noise(MIB));
+    assert!(bytes == noise(1, MIB));
 }
 
 /// Goal: data past a base's end stays hidden. Method: a lower layer of 2 MiB under a top layer of 1 MiB, as other tools

@@ -13,6 +13,7 @@ use headstart_image::reference::{Reference, Selector, Tag};
 use headstart_image::remote::RemoteImage;
 use headstart_image::verify::{Depth, Verdict, verify, verify_remote};
 use headstart_store::{Copied, RetrySettings, Store, StoreCounters, StoreSettings, Urgency, open};
+use headstart_testkit::disk::noise;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -23,10 +24,6 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 const MIB: usize = 1 << 20;
-
-fn noise(len: usize, seed: u64) -> Vec<u8> {
-    (0..len as u64).map(|i| ((i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
-}
 
 /// A store in front of a directory that counts, and that loses and damages blobs.
 struct Front {
@@ -122,10 +119,10 @@ impl Scene {
             format!("file://{}/store:{tag}", dir.path().display()).parse().unwrap()
         };
         let disk = dir.path().join("disk.raw");
-        let mut bytes = noise(16 * MIB, 0);
+        let mut bytes = noise(0, 16 * MIB);
         fs::write(&disk, &bytes).unwrap();
         import_disk(&DiskFile::at(disk.clone()), None, &image("base"), &Packing::default(), &Silent).unwrap();
-        bytes[MIB..6 * MIB].copy_from_slice(&noise(5 * MIB, 1 << 40));
+        bytes[MIB..6 * MIB].copy_from_slice(&noise(1 << 40, 5 * MIB));
         fs::write(&disk, &bytes).unwrap();
         let base = image("base");
         import_disk(&DiskFile::at(disk), Some(&base), &image("top"), &Packing::default(), &Silent).unwrap();

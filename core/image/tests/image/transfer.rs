@@ -16,6 +16,7 @@ use headstart_image::transfer::{HASH_TREES, TransferReport, list_remote, transfe
 use headstart_image::verify::{Depth, verify};
 use headstart_lsmt::Layer;
 use headstart_store::{Copied, RetrySettings, Store, StoreCounters, StoreSettings, Urgency, open};
+use headstart_testkit::disk::noise;
 use headstart_zfile::{Codec, ZFileOptions};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -31,19 +32,15 @@ const AT_ONCE: PruneOptions =
 
 const MIB: usize = 1 << 20;
 
-fn noise(len: usize, seed: u64) -> Vec<u8> {
-    (0..len as u64).map(|i| ((i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
-}
-
 /// An image of two layers in a store of its own.
 fn import(dir: &Path, packing: &Packing) -> Reference {
     let image =
         |tag: &str| -> Reference { format!("file://{}/source:{tag}", dir.display()).parse().unwrap() };
     let disk = dir.join("disk.raw");
-    let mut bytes = noise(3 * MIB, 0);
+    let mut bytes = noise(0, 3 * MIB);
     fs::write(&disk, &bytes).unwrap();
     import_disk(&DiskFile::at(disk.clone()), None, &image("base"), packing, &Silent).unwrap();
-    bytes[MIB..2 * MIB].copy_from_slice(&noise(MIB, 1 << 40));
+    bytes[MIB..2 * MIB].copy_from_slice(&noise(1 << 40, MIB));
     fs::write(&disk, &bytes).unwrap();
     let base = image("base");
     import_disk(&DiskFile::at(disk), Some(&base), &image("top"), packing, &Silent).unwrap();
@@ -229,7 +226,7 @@ impl ReadAt for Interrupted {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_that_broke_off_goes_on_within_the_blob() {
     let dir = tempfile::tempdir().unwrap();
-    let bytes = noise(40 * MIB, 5);
+    let bytes = noise(5, 40 * MIB);
     let digest = Digest::of(&bytes);
     let partial = dir.path().join("target/.headstart/partial").join(digest.hex());
     let blob = dir.path().join("target/blobs/sha256").join(digest.hex());
