@@ -1,16 +1,16 @@
 //! Goal: a disk that another process serves is that disk: bytes, zeros, sizes, errors and durability.
 //! Method: a disk in memory behind a [`PrivateServer`], used through a [`RemoteDisk`], against a plain model.
 
-#![allow(clippy::disallowed_methods, reason = "tests")]
-
 use crate::memory_disk::{Deed, MemoryDisk};
-use headstart_block::{BlockDevice, ByteRange, ErrorKind};
+use headstart_block::{BlockDevice, ByteRange, ErrorKind, Result};
 use headstart_export::Export;
 use headstart_export::nbd::{PrivateServer, RemoteDisk};
+use headstart_testkit::wait::wait_until;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 const SIZE: usize = 3 << 20;
 const CONNECTIONS: usize = 4;
@@ -177,20 +177,20 @@ fn errors_are_those_of_the_disk_and_the_connection_stays() {
     remote.flush().unwrap();
 }
 
+/// Begins a flush, which the disk holds until it is told otherwise.
+fn held_flush(disk: &MemoryDisk, remote: &Arc<RemoteDisk>) -> JoinHandle<Result<()>> {
+    disk.hold_flush(true);
+    let remote = Arc::clone(remote);
+    let flushing = std::thread::spawn(move || remote.flush());
+    wait_until("the flush begins", TIMEOUT, || disk.deeds().last() == Some(&Deed::FlushBegins));
+    flushing
+}
+
 /// A flush is answered when the disk has flushed, and holds up neither reads nor writes.
 #[test]
 fn a_flush_waits_for_the_disk_and_for_nobody_else() {
     let Scene { disk, server: _server, remote, .. } = scene(false);
-    disk.hold_flush(true);
-    let flushing = std::thread::spawn({
-        let remote = Arc::clone(&remote);
-        move || remote.flush()
-    });
-    let until = Instant::now() + TIMEOUT;
-    while disk.deeds().last() != Some(&Deed::FlushBegins) {
-        assert!(Instant::now() < until, "the flush does not begin");
-        std::thread::yield_now();
-    }
+    let flushing = held_flush(&disk, &remote);
     remote.write_at(&[9; 512], 0).unwrap();
     let mut bytes = [0; 512];
     remote.read_at(&mut bytes, 0).unwrap();
@@ -204,16 +204,7 @@ fn a_flush_waits_for_the_disk_and_for_nobody_else() {
 #[test]
 fn a_closed_connection_ends_all_requests() {
     let Scene { disk, server, remote, losses } = scene(false);
-    disk.hold_flush(true);
-    let flushing = std::thread::spawn({
-        let remote = Arc::clone(&remote);
-        move || remote.flush()
-    });
-    let until = Instant::now() + TIMEOUT;
-    while disk.deeds().last() != Some(&Deed::FlushBegins) {
-        assert!(Instant::now() < until, "the flush does not begin");
-        std::thread::yield_now();
-    }
+    let flushing = held_flush(&disk, &remote);
     assert!(!server.end(Duration::from_millis(50)), "a flush is under way");
     assert_eq!(flushing.join().unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(losses.load(Ordering::SeqCst), 1);
@@ -232,12 +223,12 @@ fn extents_come_through() {
         fn size(&self) -> u64 {
             8 << 20
         }
-        fn read_at(&self, buf: &mut [u8], offset: u64) -> headstart_block::Result<()> {
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
             assert!(offset + buf.len() as u64 <= 4 << 20, "a hole is read");
             buf.fill(5);
             Ok(())
         }
-        fn extent_at(&self, offset: u64) -> headstart_block::Result<headstart_block::Extent> {
+        fn extent_at(&self, offset: u64) -> Result<headstart_block::Extent> {
             let zero = offset >= 4 << 20;
             let end = if zero { 8 << 20 } else { 4 << 20 };
             Ok(headstart_block::Extent { range: ByteRange::between(offset, end), zero })

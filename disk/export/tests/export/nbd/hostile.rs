@@ -7,7 +7,7 @@ use headstart_block::ByteRange;
 use headstart_export::Export;
 use headstart_export::nbd::proto::{NbdRequest, OptionHeader, command, option};
 use headstart_testkit::process::is_alone;
-use headstart_testkit::wait::wait_until;
+use headstart_testkit::wait::{wait_for_value, wait_until};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::io::Write as _;
@@ -355,9 +355,7 @@ fn random_sessions_do_no_harm() {
     check_serves(&served);
     served.wait_until_empty();
     // A leak would be one for each session.
-    let until = Instant::now() + Duration::from_secs(60);
-    while threads() >= before + SESSIONS as usize / 2 {
-        assert!(Instant::now() < until, "threads were {before}, and are {}", threads());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let what = format!("there are hardly more threads than the {before} of the beginning");
+    let limit = before + SESSIONS as usize / 2;
+    wait_for_value(&what, Duration::from_secs(60), threads, |now| *now < limit);
 }
