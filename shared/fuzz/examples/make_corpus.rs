@@ -60,6 +60,9 @@ fn main() -> Result<()> {
     save("writable", "flushed-twice", &writable()?)?;
     save("tar_wrapper", "pax", &[pax(5), tar_header(b'0', "0"), b"bytes".to_vec(), vec![0; 1531]].concat())?;
     save("tar_wrapper", "plain", &[tar_header(b'0', "5"), b"bytes".to_vec(), vec![0; 1531]].concat())?;
+    for (name, layer) in layer_tars() {
+        save("layer_tar", name, &layer)?;
+    }
     let documents = image().documents()?;
     save("manifest", "two-layers", &documents.manifest)?;
     save("config", "two-layers", &documents.config)?;
@@ -284,6 +287,70 @@ fn tar_header(kind: u8, size: &str) -> Vec<u8> {
     let sum: u64 = header.iter().copied().map(u64::from).sum();
     header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
     header
+}
+
+/// A header with other bytes at these places.
+fn changed_header(mut header: Vec<u8>, changes: &[(usize, &[u8])]) -> Vec<u8> {
+    for (at, bytes) in changes {
+        header[*at..*at + bytes.len()].copy_from_slice(bytes);
+    }
+    header[148..156].fill(b' ');
+    let sum: u64 = header.iter().copied().map(u64::from).sum();
+    header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    header
+}
+
+/// Layers of images: entries of the oldest form, of PAX, of GNU, and sparse files.
+fn layer_tars() -> Vec<(&'static str, Vec<u8>)> {
+    const GNU: (usize, &[u8]) = (257, b"ustar  \0");
+    let content = |bytes: &[u8]| {
+        let mut content = bytes.to_vec();
+        content.resize(bytes.len().next_multiple_of(512), 0);
+        content
+    };
+    let extended = |records: &[&str]| {
+        let whole = |record: &&str| format!("{} {record}\n", record.len() + 4);
+        let text: String = records.iter().map(whole).collect();
+        [tar_header(b'x', &format!("{:o}", text.len())), content(text.as_bytes())].concat()
+    };
+    let old = |kind, size| changed_header(tar_header(kind, size), &[(257, &[0; 8]), (0, b"old/")]);
+    let pax = [
+        old(0, "0"),
+        extended(&["path=a/file", "mtime=-1.250000000", "uid=4000000000", "SCHILY.xattr.user.a=b"]),
+        tar_header(b'0', "5"),
+        content(b"bytes"),
+        tar_header(b'1', "1750"),
+        vec![7; 1024],
+        changed_header(tar_header(b'3', "0"), &[(329, b"0000001\x000000003\0")]),
+    ];
+    let gnu = [
+        changed_header(tar_header(b'L', "5"), &[GNU]),
+        content(b"long"),
+        changed_header(tar_header(b'K', "7"), &[GNU]),
+        content(b"target"),
+        changed_header(tar_header(b'2', "0"), &[GNU, (108, b"\x80\0\0\0\xff\0\0\0"), (136, &[0xff; 12])]),
+        changed_header(
+            tar_header(b'S', "3"),
+            &[GNU, (386, b"00000000010\x0000000000003\0"), (482, b"\x0100000000100\0")],
+        ),
+        vec![0; 512],
+        content(b"abc"),
+    ];
+    let sparse = [
+        extended(&["GNU.sparse.size=100", "GNU.sparse.numblocks=1", "GNU.sparse.map=10,5"]),
+        tar_header(b'0', "5"),
+        content(b"bytes"),
+        extended(&["GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.realsize=100"]),
+        tar_header(b'0', "1005"),
+        content(b"2\n0\n2\n50\n3\n"),
+        content(b"bytes"),
+    ];
+    let end = [0; 1024];
+    vec![
+        ("pax", [&pax.concat()[..], &end].concat()),
+        ("gnu", [&gnu.concat()[..], &end].concat()),
+        ("sparse", [&sparse.concat()[..], &end].concat()),
+    ]
 }
 
 fn layers() -> Result<Vec<(&'static str, Vec<u8>)>> {

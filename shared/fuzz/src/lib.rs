@@ -32,6 +32,7 @@ use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Stack, copy_segments, open_p
 use headstart_plan::overlaybd_trace::{self, LayerExtent};
 use headstart_plan::zero_shot::Metadata;
 use headstart_plan::{Knowledge, PlanFile, RecordedImage};
+use headstart_tar::{TarEntry, TarLimits, TarReader};
 use headstart_trace::file::{ReadLimits, encode, read};
 use headstart_trace::stats::RequestStats;
 use headstart_trace::{Creation, Trace, fast26};
@@ -54,6 +55,7 @@ pub const TARGETS: &[Target] = &[
     ("lsmt_sparse", lsmt_sparse),
     ("writable", writable),
     ("tar_wrapper", tar_wrapper),
+    ("layer_tar", layer_tar),
     ("manifest", manifest),
     ("config", config),
     ("oci_index", oci_index),
@@ -193,6 +195,56 @@ pub fn lsmt_sparse(input: &[u8]) -> Result<()> {
 pub fn tar_wrapper(input: &[u8]) -> Result<()> {
     let range = tar_wrapper::locate(input)?.ok_or_else(|| Error::corrupt("no tar wrapper"))?;
     read_source(&SourceRange::new(input, range)?)
+}
+
+/// A layer of a container image: a tar archive, once with all content read and once with all content skipped.
+///
+/// # Errors
+/// Where the input is not one.
+///
+/// # Panics
+/// Where the two have other entries, or an entry's extents or offsets are not what they are said to be.
+pub fn layer_tar(input: &[u8]) -> Result<()> {
+    let (read, result) = tar_entries(input, true);
+    let (skipped, _) = tar_entries(input, false);
+    assert!(read == skipped, "the content decides on the entries");
+    result
+}
+
+/// The entries in front of the first fault, and that fault.
+fn tar_entries(input: &[u8], reads: bool) -> (Vec<TarEntry>, Result<()>) {
+    let mut entries = Vec::new();
+    let mut reader = TarReader::new(input, TarLimits::default());
+    let mut buf = vec![0; to_usize(READ_SIZE)];
+    let result = loop {
+        match reader.next_entry() {
+            Ok(Some(entry)) => {
+                check_tar_entry(&entry, &reader);
+                entries.push(entry);
+            }
+            Ok(None) => break reader.finish().map(drop),
+            Err(e) => break Err(e),
+        }
+        while reads && reader.content_left() > 0 {
+            match reader.read_content(&mut buf) {
+                Ok(n) => assert!(n > 0, "the content ends early"),
+                Err(e) => return (entries, Err(e)),
+            }
+        }
+    };
+    (entries, result)
+}
+
+fn check_tar_entry(entry: &TarEntry, reader: &TarReader<&[u8]>) {
+    assert_eq!((reader.position(), reader.content_left()), (entry.content_offset, entry.stored_size));
+    assert!(entry.content_offset % 512 == 0 && entry.header_offset < entry.content_offset);
+    let (mut end, mut stored) = (0, 0);
+    for extent in entry.sparse.iter().flatten() {
+        assert!(extent.offset() >= end && !extent.is_empty() && extent.end() <= entry.size, "{entry:?}");
+        (end, stored) = (extent.end(), stored + extent.len());
+    }
+    assert_eq!(entry.stored_size, if entry.sparse.is_some() { stored } else { entry.size });
+    assert!(entry.xattrs.is_sorted_by(|a, b| a.0 < b.0) && entry.mtime.nanoseconds < 1_000_000_000);
 }
 
 /// An image's manifest.

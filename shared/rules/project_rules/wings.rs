@@ -17,13 +17,14 @@ pub(crate) struct Wing {
 }
 
 /// The wings. No wing lists `lab`, so no product links it; fleet and harvest do not list each other.
-pub(crate) const WINGS: [Wing; 8] = [
+pub(crate) const WINGS: [Wing; 9] = [
     Wing { folder: "core", uses: &["shared"] },
     Wing { folder: "learn", uses: &["core", "shared"] },
     Wing { folder: "disk", uses: &["core", "learn", "shared"] },
+    Wing { folder: "containers", uses: &["core", "learn", "disk", "shared"] },
     Wing { folder: "fleet", uses: &["core", "learn", "disk", "shared"] },
     Wing { folder: "harvest", uses: &["core", "disk/export", "shared"] },
-    Wing { folder: "cli", uses: &["core", "learn", "disk", "fleet", "harvest", "shared"] },
+    Wing { folder: "cli", uses: &["core", "learn", "disk", "containers", "fleet", "harvest", "shared"] },
     Wing { folder: "shared", uses: &["core"] },
     Wing {
         folder: "lab",

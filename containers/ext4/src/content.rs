@@ -1,0 +1,262 @@
+//! Content of files: taken from a stream, given to the layer at once, and kept where the parent has it already.
+//!
+//! The content of a file goes to consecutive blocks and straight to the layer, in parts of up to [`PART`] bytes. It is
+//! never read again. Holes take no blocks.
+//!
+//! # Files that stay the same
+//! A layer that changes only the mode or the time of a file brings its whole content again. It is compared with the
+//! parent's, part by part, while it streams in. If all is equal, the file keeps its blocks. If not, what was equal so
+//! far is copied from the parent, and the file gets new blocks.
+
+use crate::BLOCK_SIZE;
+use crate::directory;
+use crate::extents::{Extent, ExtentMap};
+use crate::features::LARGE_FILE;
+use crate::inode::Inode;
+use crate::read::BlockReader;
+use crate::state::{State, append_run};
+use headstart_block::{Error, Result, exact, to_usize};
+use std::ops::Range;
+
+/// Bytes that are read and written at once: a multiple of a block.
+const PART: u64 = 1 << 20;
+/// Bytes of the largest file that is possible without the feature `large_file`.
+const SMALL_FILE: u64 = (1 << 31) - 1;
+/// Blocks of the largest file that 32-bit logical block numbers can describe.
+const MAX_BLOCKS: u64 = (1 << 32) - 1;
+
+/// The place that the content of files is written to: the data of a layer.
+pub trait BlockSink {
+    /// Takes whole blocks, the content of the disk from byte `offset` on. No block is given twice, except that a block
+    /// of metadata may be given at the end for a block that was freed in the same layer.
+    ///
+    /// # Errors
+    /// Errors of the output.
+    fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<()>;
+}
+
+/// The content of a file, as a stream.
+pub trait FileContent {
+    /// Length of the file in bytes, holes included.
+    fn size(&self) -> u64;
+
+    /// The ranges of the file, in bytes, that have data: ascending, apart, and not past the size. The others are holes.
+    fn runs(&self) -> &[Range<u64>];
+
+    /// Fills `buf` with the next bytes of data, one range after the other.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] if the stream ends before.
+    fn read(&mut self, buf: &mut [u8]) -> Result<()>;
+}
+
+/// Writes content into new blocks of a file without any.
+pub(crate) fn write(
+    state: &mut State,
+    sink: &mut dyn BlockSink,
+    inode: &mut Inode,
+    content: &mut dyn FileContent,
+) -> Result<()> {
+    let (size, runs) = (content.size(), content.runs().to_vec());
+    let mut stream = Stream { content, runs: runs.clone(), at: 0 };
+    write_runs(state, sink, inode, size, &runs, &mut |_, at, buf| stream.fill(at, buf))
+}
+
+/// Compares content with that of a file of the parent; if they differ, the file gets new blocks with the new content.
+/// Both have the same size.
+pub(crate) fn keep_or_write(
+    state: &mut State,
+    sink: &mut dyn BlockSink,
+    inode: &mut Inode,
+    content: &mut dyn FileContent,
+) -> Result<()> {
+    let (size, runs) = (content.size(), content.runs().to_vec());
+    let old = state.extents(inode)?;
+    let mut stream = Stream { content, runs: runs.clone(), at: 0 };
+    let (mut new_part, mut old_part) = (Vec::new(), Vec::new());
+    let mut at = 0;
+    while at < size {
+        let len = to_usize(PART.min(size - at));
+        new_part.resize(len, 0);
+        old_part.resize(len, 0);
+        stream.fill(at, &mut new_part)?;
+        read_old(state, &old, at, &mut old_part)?;
+        if new_part != old_part {
+            break;
+        }
+        at += len as u64;
+    }
+    if at >= size {
+        return Ok(());
+    }
+    let acl = std::mem::take(&mut inode.file_acl);
+    state.free_content(inode)?;
+    inode.file_acl = acl;
+    let part = at..at + new_part.len() as u64;
+    write_runs(state, sink, inode, size, &runs, &mut |state, from, buf| {
+        let mut from = from;
+        let mut rest = buf;
+        // Parts come in order: equal ones from the parent, the one that differs from memory, the others from the stream.
+        while !rest.is_empty() {
+            let end =
+                [part.start, part.end, u64::MAX].into_iter().find(|&end| end > from).unwrap_or(u64::MAX);
+            let (now, later) = rest.split_at_mut(to_usize((end - from).min(rest.len() as u64)));
+            if end == part.start {
+                read_old(state, &old, from, now)?;
+            } else if end == part.end {
+                let start = to_usize(from - part.start);
+                now.copy_from_slice(&new_part[start..start + now.len()]);
+            } else {
+                stream.fill(from, now)?;
+            }
+            from += now.len() as u64;
+            rest = later;
+        }
+        Ok(())
+    })
+}
+
+/// Source of a file's bytes: fills a buffer with those from an offset on. Offsets ascend.
+type Fill<'a> = dyn FnMut(&mut State, u64, &mut [u8]) -> Result<()> + 'a;
+
+/// Takes blocks for the runs of a file, and writes them.
+fn write_runs(
+    state: &mut State,
+    sink: &mut dyn BlockSink,
+    inode: &mut Inode,
+    size: u64,
+    runs: &[Range<u64>],
+    fill: &mut Fill<'_>,
+) -> Result<()> {
+    if State::blocks_for(size) > MAX_BLOCKS {
+        return Err(Error::unsupported(format!(
+            "a file of {size} bytes is more than ext4 can describe, 16 TiB"
+        )));
+    }
+    if size > SMALL_FILE {
+        // The kernel does so at the first large file, too.
+        state.superblock.features = state.superblock.features.with(LARGE_FILE);
+    }
+    let mut extents = Vec::new();
+    let mut buf = Vec::new();
+    for blocks in block_runs(runs) {
+        let mut next = blocks.start;
+        while next < blocks.end {
+            let run = state
+                .allocator
+                .take_run(&mut state.blocks, (blocks.end - next).min(PART / BLOCK_SIZE as u64))?;
+            let bytes = (run.end - run.start) * BLOCK_SIZE as u64;
+            buf.resize(to_usize(bytes), 0);
+            let start = next * BLOCK_SIZE as u64;
+            let inside = to_usize(bytes.min(size - start));
+            fill(state, start, &mut buf[..inside])?;
+            buf[inside..].fill(0);
+            sink.data(run.start * BLOCK_SIZE as u64, &buf)?;
+            append_run(&mut extents, exact(next, "fewer blocks than 32 bits count"), run.clone());
+            next += run.end - run.start;
+        }
+    }
+    inode.size = size;
+    state.set_extents(inode, &extents, &[])
+}
+
+/// The blocks that runs of bytes touch, as runs that are apart.
+fn block_runs(runs: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut blocks: Vec<Range<u64>> = Vec::new();
+    for run in runs.iter().filter(|run| run.start < run.end) {
+        let (start, end) = (run.start / BLOCK_SIZE as u64, State::blocks_for(run.end));
+        match blocks.last_mut() {
+            Some(last) if last.end >= start => last.end = last.end.max(end),
+            _ => blocks.push(start..end),
+        }
+    }
+    blocks
+}
+
+/// Content as bytes of the file: zeros in holes.
+struct Stream<'a> {
+    content: &'a mut dyn FileContent,
+    runs: Vec<Range<u64>>,
+    /// The run that comes next or is being read.
+    at: usize,
+}
+
+impl Stream<'_> {
+    /// Fills `buf` with the bytes of the file from `offset` on. Offsets must ascend, and only holes may be left out.
+    fn fill(&mut self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let end = offset + buf.len() as u64;
+        let mut done = offset;
+        while let Some(run) = self.runs.get(self.at) {
+            let (from, to) = (run.start.max(done), run.end.min(end));
+            if from >= to {
+                break;
+            }
+            buf[to_usize(done - offset)..to_usize(from - offset)].fill(0);
+            self.content.read(&mut buf[to_usize(from - offset)..to_usize(to - offset)])?;
+            done = to;
+            if run.end > end {
+                return Ok(());
+            }
+            self.at += 1;
+        }
+        buf[to_usize(done - offset)..].fill(0);
+        Ok(())
+    }
+}
+
+/// Reads content that a file has in the parent.
+fn read_old(state: &mut State, old: &ExtentMap, offset: u64, buf: &mut [u8]) -> Result<()> {
+    buf.fill(0);
+    let Some(parent) = state.blocks.parent() else { return Ok(()) };
+    let end = offset + buf.len() as u64;
+    for extent in old.extents.iter().filter(|extent| !extent.unwritten) {
+        read_extent(parent, extent, offset..end, buf)?;
+    }
+    Ok(())
+}
+
+/// Reads the part of an extent that lies in `range`, the bytes of the file that `buf` gets.
+fn read_extent(parent: &mut BlockReader, extent: &Extent, range: Range<u64>, buf: &mut [u8]) -> Result<()> {
+    let start = u64::from(extent.logical) * BLOCK_SIZE as u64;
+    let stop = start + u64::from(extent.len) * BLOCK_SIZE as u64;
+    let (from, to) = (start.max(range.start), stop.min(range.end));
+    if from >= to {
+        return Ok(());
+    }
+    let place = extent.start * BLOCK_SIZE as u64 + (from - start);
+    parent.read(place, &mut buf[to_usize(from - range.start)..to_usize(to - range.start)])
+}
+
+/// Stores the target of a new symbolic link: in the inode if it fits there, else in a block.
+pub(crate) fn fill_symlink(state: &mut State, inode: &mut Inode, target: &[u8]) -> Result<()> {
+    if inode.set_fast_symlink(target) {
+        return Ok(());
+    }
+    inode.size = target.len() as u64;
+    let place = state.allocator.take_metadata_block(&mut state.blocks)?;
+    state.blocks.fresh(place)?[..target.len()].copy_from_slice(target);
+    let mut extents = Vec::new();
+    append_run(&mut extents, 0, place..place + 1);
+    state.set_extents(inode, &extents, &[])
+}
+
+/// Reads the target of a symbolic link.
+pub(crate) fn link_target(state: &mut State, inode: &Inode) -> Result<Vec<u8>> {
+    if let Some(target) = inode.fast_symlink()? {
+        return Ok(target.to_vec());
+    }
+    let damaged = || Error::corrupt("the target of a symbolic link is damaged");
+    let len = to_usize(inode.size);
+    let place = state.extents(inode)?.block(0).ok_or_else(damaged)?;
+    state.blocks.with(place, |content| content.get(..len).map(<[u8]>::to_vec).ok_or_else(damaged))
+}
+
+/// Gives a new directory its first block.
+pub(crate) fn fill_directory(state: &mut State, inode: &mut Inode, own: u32, parent: u32) -> Result<()> {
+    let place = state.allocator.take_metadata_block(&mut state.blocks)?;
+    *state.blocks.fresh(place)? = directory::empty(own, parent);
+    inode.size = BLOCK_SIZE as u64;
+    let mut extents = Vec::new();
+    append_run(&mut extents, 0, place..place + 1);
+    state.set_extents(inode, &extents, &[])
+}

@@ -1,0 +1,6 @@
+mod damage;
+mod formats;
+mod limits;
+mod sparse;
+mod stream;
+mod support;
