@@ -120,10 +120,10 @@ impl ModelTree {
     }
 
     fn directory(&mut self, number: usize) -> &mut BTreeMap<Vec<u8>, usize> {
-        match &mut self.node_mut(number).body {
-            Body::Directory(names) => names,
-            other => panic!("{other:?} is no directory"),
-        }
+        let Body::Directory(names) = &mut self.node_mut(number).body else {
+            unreachable!("callers give directories")
+        };
+        names
     }
 
     fn add_name(&mut self, dir: usize, name: &[u8], number: usize) {
@@ -198,10 +198,8 @@ impl FileTree for ModelTree {
     }
 
     fn link_target(&mut self, node: usize) -> Result<Vec<u8>> {
-        match &self.node(node).body {
-            Body::Symlink(target) => Ok(target.clone()),
-            other => panic!("{other:?} is no link"),
-        }
+        let Body::Symlink(target) = &self.node(node).body else { unreachable!("callers give links") };
+        Ok(target.clone())
     }
 
     fn xattrs(&mut self, node: usize) -> Result<Vec<NodeXattr>> {

@@ -425,3 +425,181 @@ fn tables(geometry: &Geometry, groups: &[GroupDescriptor]) -> Vec<(u32, Range<u3
     tables.sort_unstable_by_key(|(group, bits)| (*group, bits.start));
     tables
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::blank;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    impl Allocator {
+        /// Says that a group has this number of free inodes.
+        pub(crate) fn count_free_inodes(&mut self, group: u32, count: u32) {
+            self.groups[group as usize].free_inodes = count;
+        }
+    }
+
+    /// Bytes of a disk of three groups, the last of which is shorter.
+    const SIZE: u64 = 300 << 20;
+
+    /// The blocks of a file system that are in use, by its bitmaps.
+    fn used(allocator: &Allocator, blocks: &mut MetadataBlocks) -> BTreeSet<u64> {
+        let mut used = BTreeSet::new();
+        for group in 0..allocator.geometry.groups() {
+            let (first, count) =
+                (allocator.geometry.first_block(group), allocator.geometry.blocks_in_group(group));
+            let bits = if allocator.groups[group as usize].flags & BLOCK_UNINIT != 0 {
+                allocator.tables_in(group).iter().flat_map(|(_, bits)| bits.clone()).collect()
+            } else {
+                let bitmap = blocks.get(allocator.groups[group as usize].block_bitmap).unwrap();
+                (0..count).filter(|&bit| bitmap::is_set(bitmap, bit)).collect::<Vec<_>>()
+            };
+            used.extend(bits.into_iter().map(|bit| first + u64::from(bit)));
+        }
+        used
+    }
+
+    fn free_blocks(groups: &[GroupDescriptor]) -> u64 {
+        groups.iter().map(|group| u64::from(group.free_blocks)).sum()
+    }
+
+    /// A request; numbers choose among what was taken.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Run(u64),
+        Metadata(u16),
+        Free(prop::sample::Index),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => (1_u64..20_000).prop_map(Step::Run),
+            1 => (1_u16..600).prop_map(Step::Metadata),
+            2 => any::<prop::sample::Index>().prop_map(Step::Free),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+        #[test]
+        fn blocks_are_taken_in_ascending_order_and_freed_at_the_end(steps in proptest::collection::vec(step(), 0..20)) {
+            let mut state = blank(SIZE).state;
+            let before = used(&state.allocator, &mut state.blocks);
+            prop_assert_eq!(before.len() as u64 + free_blocks(state.allocator.groups()), state.geometry.blocks());
+            let (mut model, mut taken, mut mark) = (before, Vec::new(), 0);
+            let mut freed = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Run(most) => {
+                        let Ok(run) = state.allocator.take_run(&mut state.blocks, most) else { break };
+                        prop_assert!(run.end - run.start <= most && run.start >= mark && !run.is_empty());
+                        mark = run.end;
+                        prop_assert!(run.clone().all(|block| model.insert(block)), "a block is taken twice");
+                        taken.push(run);
+                    }
+                    Step::Metadata(count) => {
+                        for _ in 0..count {
+                            let Ok(block) = state.allocator.take_metadata_block(&mut state.blocks) else { break };
+                            prop_assert!(model.insert(block));
+                            taken.push(block..block + 1);
+                        }
+                    }
+                    Step::Free(index) if !taken.is_empty() => {
+                        let run = taken.swap_remove(index.index(taken.len()));
+                        state.allocator.free_run(run.clone()).unwrap();
+                        freed.push(run);
+                    }
+                    Step::Free(_) => {}
+                }
+                if state.allocator.blocks.wrapped {
+                    break;
+                }
+            }
+            prop_assert!(used(&state.allocator, &mut state.blocks) == model);
+            for run in freed {
+                run.for_each(|block| prop_assert_removed(&mut model, block));
+            }
+            let geometry = state.geometry;
+            let groups = state.allocator.finish(&mut state.blocks).unwrap();
+            prop_assert_eq!(free_blocks(&groups), geometry.blocks() - model.len() as u64);
+            let again = Allocator::open(geometry, groups, &mut state.blocks).unwrap();
+            prop_assert!(used(&again, &mut state.blocks) == model);
+            let tables: BTreeSet<_> = again
+                .tables
+                .iter()
+                .flat_map(|(group, bits)| bits.clone().map(|bit| geometry.first_block(*group) + u64::from(bit)))
+                .collect();
+            let last = model.difference(&tables).last().map_or(0, |block| block + 1);
+            prop_assert_eq!(again.blocks.next, last);
+        }
+    }
+
+    fn prop_assert_removed(model: &mut BTreeSet<u64>, block: u64) {
+        assert!(model.remove(&block));
+    }
+
+    #[test]
+    fn all_blocks_of_a_disk_can_be_taken_and_no_more() {
+        let mut state = blank(SIZE).state;
+        let mut free = free_blocks(state.allocator.groups());
+        state.allocator.take_metadata_block(&mut state.blocks).unwrap();
+        free -= 1;
+        while let Ok(run) = state.allocator.take_run(&mut state.blocks, 1000) {
+            free -= run.end - run.start;
+        }
+        assert_eq!((free, free_blocks(state.allocator.groups())), (0, 0));
+        assert!(state.allocator.take_metadata_block(&mut state.blocks).is_err());
+        assert!(state.allocator.take_run(&mut state.blocks, 1).is_err());
+        assert_eq!(used(&state.allocator, &mut state.blocks).len() as u64, state.geometry.blocks());
+    }
+
+    #[test]
+    fn all_inodes_can_be_taken_and_the_mark_is_after_the_last() {
+        let mut state = blank(32 << 20).state;
+        let count = state.superblock.inodes_count;
+        for number in 11..=count {
+            assert_eq!(state.take_inode(number % 2 == 0).unwrap(), number);
+        }
+        assert!(state.take_inode(false).is_err());
+        for number in [12, 100, count] {
+            state.allocator.free_inode(&mut state.blocks, number, number % 2 == 0).unwrap();
+            assert!(state.allocator.free_inode(&mut state.blocks, number, false).is_err(), "it is free");
+        }
+        let groups = state.allocator.groups().to_vec();
+        let mut again = Allocator::open(state.geometry, groups, &mut state.blocks).unwrap();
+        assert_eq!(again.inodes.next, u64::from(count) - 1);
+        for number in [count, 12, 100] {
+            assert_eq!(again.take_inode(&mut state.blocks, false).unwrap(), number);
+        }
+    }
+
+    #[test]
+    fn runs_outside_the_disk_or_freed_twice_are_errors() {
+        let mut state = blank(SIZE).state;
+        let end = state.geometry.blocks();
+        for run in [end..end + 1, 5..5, u64::MAX - 1..u64::MAX] {
+            assert!(state.allocator.free_run(run).is_err());
+        }
+        let run = state.allocator.take_run(&mut state.blocks, 5).unwrap();
+        state.allocator.free_run(run.clone()).unwrap();
+        state.allocator.free_run(run).unwrap();
+        assert!(state.allocator.finish(&mut state.blocks).is_err());
+    }
+
+    #[test]
+    fn the_content_of_the_parent_ends_at_the_mark() {
+        let mut state = blank(SIZE).state;
+        let run = state.allocator.take_run(&mut state.blocks, 50).unwrap();
+        let groups = state.allocator.groups().to_vec();
+        let mut layer = Allocator::open(state.geometry, groups, &mut state.blocks).unwrap();
+        assert!(layer.is_of_parent(&run));
+        let new = layer.take_run(&mut state.blocks, 50).unwrap();
+        assert!(
+            new.start >= run.end && !layer.is_of_parent(&new) && !layer.is_of_parent(&(run.start..new.end))
+        );
+        while layer.take_run(&mut state.blocks, 50_000).is_ok() {}
+        assert!(!layer.is_of_parent(&run), "new blocks may be anywhere");
+    }
+}

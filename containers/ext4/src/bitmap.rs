@@ -69,3 +69,37 @@ fn byte_of(bit: u32) -> usize {
 fn mask_of(bit: u32) -> u8 {
     1 << (bit % 8)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_bitmap_is_a_list_of_flags(
+            runs in proptest::collection::vec((0..BITS, 0..300_u32, any::<bool>()), 0..60),
+            searches in proptest::collection::vec((0..BITS, 0..BITS), 1..20),
+            end in prop_oneof![Just(BITS), 0..BITS],
+        ) {
+            let (mut bitmap, mut model) = ([0; crate::BLOCK_SIZE], vec![false; BITS as usize]);
+            for (start, len, value) in runs {
+                for bit in start..BITS.min(start + len) {
+                    let changed = if value { set(&mut bitmap, bit) } else { clear(&mut bitmap, bit) };
+                    prop_assert_eq!(changed, model[bit as usize] != value);
+                    model[bit as usize] = value;
+                }
+            }
+            pad(&mut bitmap, end);
+            model[end as usize..].fill(true);
+            for bit in 0..BITS {
+                prop_assert_eq!(is_set(&bitmap, bit), model[bit as usize]);
+            }
+            for (from, to) in searches {
+                let found = |value: bool| (from..to).find(|&bit| model[bit as usize] == value);
+                prop_assert_eq!(first_clear(&bitmap, from, to), found(false));
+                prop_assert_eq!(first_set(&bitmap, from, to), found(true).unwrap_or(to));
+            }
+        }
+    }
+}

@@ -200,3 +200,111 @@ impl MetadataBlocks {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_block::ReadAt;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    /// Number of blocks of the parent.
+    const BLOCKS: u64 = 12;
+
+    fn over_parent() -> MetadataBlocks {
+        let parent: Vec<u8> = (0..BLOCKS).flat_map(|number| [number.to_le_bytes()[0]; BLOCK_SIZE]).collect();
+        MetadataBlocks::new(Some(BlockReader::new(Arc::new(parent) as Arc<dyn ReadAt>)))
+    }
+
+    fn changes(blocks: MetadataBlocks) -> Vec<(u64, Block)> {
+        let mut found = Vec::new();
+        blocks
+            .changes(&mut |number, content| {
+                found.push((number, *content));
+                Ok(())
+            })
+            .unwrap();
+        found
+    }
+
+    #[test]
+    fn only_blocks_that_differ_are_changes() {
+        let mut blocks = over_parent();
+        blocks.get(3).unwrap();
+        blocks.get_mut(4).unwrap();
+        blocks.get_mut(5).unwrap()[7] = 77;
+        blocks.fresh(0).unwrap();
+        blocks.fresh(6).unwrap()[0] = 1;
+        blocks.get_mut(7).unwrap()[7] = 77;
+        blocks.forget(7);
+        let mut five = [5; BLOCK_SIZE];
+        five[7] = 77;
+        let mut six = [0; BLOCK_SIZE];
+        six[0] = 1;
+        assert_eq!(changes(blocks), [(5, five), (6, six)]);
+        let mut new = MetadataBlocks::new(None);
+        assert!(new.parent().is_none() && *new.get(9).unwrap() == ZEROS);
+        new.get_mut(9).unwrap();
+        new.fresh(2).unwrap()[1] = 1;
+        assert_eq!(changes(new).iter().map(|(number, _)| *number).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn a_fresh_block_is_not_read() {
+        let mut blocks = over_parent();
+        assert!(blocks.get_mut(BLOCKS).is_err() && blocks.get(BLOCKS).is_err());
+        assert_eq!(*blocks.fresh(BLOCKS).unwrap(), ZEROS);
+    }
+
+    #[test]
+    fn places_of_the_temporary_file_are_used_again() {
+        let mut blocks = over_parent();
+        blocks.limit(2);
+        for round in 0..50 {
+            for number in 0..BLOCKS {
+                blocks.get_mut(number).unwrap()[1] = round;
+            }
+        }
+        assert!(blocks.spill.as_ref().unwrap().end <= BLOCKS);
+        assert!(blocks.here <= 2);
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_are_those_of_a_list_wherever_they_are(
+            capacity in 1_usize..6,
+            steps in proptest::collection::vec((0..4_u8, 0..BLOCKS, any::<u8>()), 0..200),
+        ) {
+            let mut blocks = over_parent();
+            blocks.limit(capacity);
+            let parent: Vec<Block> = (0..BLOCKS).map(|number| [number.to_le_bytes()[0]; BLOCK_SIZE]).collect();
+            let mut model = parent.clone();
+            for (step, number, value) in steps {
+                let at = usize::try_from(number).unwrap();
+                match step {
+                    0 => prop_assert_eq!(blocks.get(number).unwrap(), &model[at]),
+                    1 => {
+                        blocks.get_mut(number).unwrap()[usize::from(value)] = value;
+                        model[at][usize::from(value)] = value;
+                    }
+                    2 => {
+                        blocks.fresh(number).unwrap()[0] = value;
+                        model[at] = ZEROS;
+                        model[at][0] = value;
+                    }
+                    _ => {
+                        blocks.forget(number);
+                        model[at] = parent[at];
+                    }
+                }
+                prop_assert!(blocks.here <= capacity);
+            }
+            let expected: Vec<_> = (0..BLOCKS)
+                .zip(model.into_iter().zip(parent))
+                .filter(|(_, (new, old))| new != old)
+                .map(|(number, (new, _))| (number, new))
+                .collect();
+            prop_assert!(changes(blocks) == expected);
+        }
+    }
+}

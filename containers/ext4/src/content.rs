@@ -260,3 +260,120 @@ pub(crate) fn fill_directory(state: &mut State, inode: &mut Inode, own: u32, par
     append_run(&mut extents, 0, place..place + 1);
     state.set_extents(inode, &extents, &[])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// Content whose byte at an offset tells the offset.
+    struct Numbered {
+        runs: Vec<Range<u64>>,
+        next: (usize, u64),
+    }
+
+    impl Numbered {
+        fn new(runs: Vec<Range<u64>>) -> Self {
+            Self { runs, next: (0, 0) }
+        }
+    }
+
+    fn byte(at: u64) -> u8 {
+        (at % 255).to_le_bytes()[0] + 1
+    }
+
+    impl FileContent for Numbered {
+        fn size(&self) -> u64 {
+            self.runs.last().map_or(0, |run| run.end)
+        }
+
+        fn runs(&self) -> &[Range<u64>] {
+            &self.runs
+        }
+
+        fn read(&mut self, buf: &mut [u8]) -> Result<()> {
+            for to in buf {
+                let (run, done) = &mut self.next;
+                while self.runs.get(*run).is_some_and(|run| run.start + *done == run.end) {
+                    (*run, *done) = (*run + 1, 0);
+                }
+                let run = self.runs.get(*run).ok_or_else(|| Error::corrupt("is cut off"))?;
+                *to = byte(run.start + *done);
+                *done += 1;
+            }
+            Ok(())
+        }
+    }
+
+    /// Runs from lengths of holes and data in turn.
+    fn runs(lengths: &[(u64, u64)]) -> Vec<Range<u64>> {
+        let mut at = 0;
+        let run = |&(hole, data): &(u64, u64)| {
+            let start = at + hole;
+            at = start + data;
+            start..at
+        };
+        lengths.iter().map(run).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_stream_gives_the_bytes_of_its_runs_and_zeros_between(
+            lengths in proptest::collection::vec((0_u64..9000, 0_u64..9000), 0..12),
+            cuts in proptest::collection::vec(1_usize..7000, 1..20),
+            more in 0_u64..5000,
+        ) {
+            let runs = runs(&lengths);
+            let mut content = Numbered::new(runs.clone());
+            let size = content.size() + more;
+            let expected: Vec<u8> = (0..size)
+                .map(|at| if runs.iter().any(|run| run.contains(&at)) { byte(at) } else { 0 })
+                .collect();
+            let mut stream = Stream { content: &mut content, runs, at: 0 };
+            let (mut found, mut next) = (Vec::new(), 0);
+            while (found.len() as u64) < size {
+                let len = cuts[next % cuts.len()].min(to_usize(size) - found.len());
+                let mut buf = vec![0xee; len];
+                stream.fill(found.len() as u64, &mut buf).unwrap();
+                found.extend(buf);
+                next += 1;
+            }
+            prop_assert!(found == expected);
+        }
+
+        #[test]
+        fn runs_of_blocks_are_the_blocks_that_have_data(
+            lengths in proptest::collection::vec((0_u64..20_000, 0_u64..20_000), 0..20),
+        ) {
+            let runs = runs(&lengths);
+            let blocks = block_runs(&runs);
+            let found: BTreeSet<_> = blocks.iter().cloned().flatten().collect();
+            let expected: BTreeSet<_> =
+                runs.iter().filter(|run| !run.is_empty()).flat_map(|run| run.start / 4096..run.end.div_ceil(4096)).collect();
+            prop_assert_eq!(found, expected);
+            prop_assert!(blocks.windows(2).all(|pair| pair[0].end < pair[1].start));
+        }
+    }
+
+    #[test]
+    fn holes_may_be_left_out_of_a_stream() {
+        let runs = vec![0..10, 5000..5010, 10_000..10_001];
+        let mut content = Numbered::new(runs.clone());
+        let mut stream = Stream { content: &mut content, runs, at: 0 };
+        let mut buf = [7; 4];
+        for (at, expected) in [(0, [1, 2, 3, 4]), (4, [5, 6, 7, 8]), (8, [9, 10, 0, 0])] {
+            stream.fill(at, &mut buf).unwrap();
+            assert_eq!(buf, expected);
+        }
+        stream.fill(4998, &mut buf).unwrap();
+        assert_eq!(buf, [0, 0, byte(5000), byte(5001)]);
+    }
+
+    #[test]
+    fn a_stream_that_is_cut_off_is_an_error() {
+        let mut content = Numbered::new(std::iter::once(0..10).collect());
+        let mut stream = Stream { content: &mut content, runs: std::iter::once(0..11).collect(), at: 0 };
+        assert!(stream.fill(0, &mut [0; 11]).is_err());
+    }
+}

@@ -96,3 +96,36 @@ impl<S: BlockSink> FileSystem<S> {
         Ok((sink, summary))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::file_system::NewInode;
+    use crate::support::{blank, plain_attributes};
+
+    #[test]
+    fn the_summary_counts_what_is_free() {
+        let before = blank(64 << 20).finish().unwrap().1;
+        assert_eq!(before.size, 64 << 20);
+        let mut fs = blank(64 << 20);
+        let root = fs.root();
+        for (name, new) in
+            [(b"a", NewInode::Directory), (b"b", NewInode::Symlink(&[b'x'; 100])), (b"c", NewInode::Fifo)]
+        {
+            fs.create(root, name, &new, &plain_attributes(0o755)).unwrap();
+        }
+        let after = fs.finish().unwrap().1;
+        assert_eq!((before.free_blocks - after.free_blocks, before.free_inodes - after.free_inodes), (2, 3));
+    }
+
+    #[test]
+    fn counts_that_contradict_the_bitmaps_are_errors() {
+        // A file has blocks that are free.
+        let mut fs = blank(64 << 20);
+        fs.state.allocator.free_run(9000..9001).unwrap();
+        assert!(fs.finish().is_err());
+        // A group counts more inodes as free than it has.
+        let mut fs = blank(64 << 20);
+        fs.state.allocator.count_free_inodes(0, u32::MAX);
+        assert!(fs.finish().is_err());
+    }
+}

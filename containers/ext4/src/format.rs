@@ -155,3 +155,51 @@ impl<S: BlockSink> FileSystem<S> {
         self.set_attributes(self.root(), attributes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::{Discard, plain_attributes};
+    use proptest::prelude::*;
+    use std::ops::Range;
+
+    fn new(size: u64) -> NewFileSystem {
+        NewFileSystem { size, uuid: [1; 16], hash_seed: [2; 4], root: plain_attributes(0o755) }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        #[test]
+        fn tables_lie_on_the_disk_and_do_not_overlap(
+            size in prop_oneof![SMALLEST..SMALLEST << 5, SMALLEST << 5..1 << 34, 1_u64 << 34..1 << 41],
+        ) {
+            let superblock = new(size).superblock().unwrap();
+            let geometry = Geometry::new(&superblock);
+            prop_assert!(geometry.blocks() * BLOCK_SIZE as u64 <= size);
+            let table = u64::from(geometry.inode_table_blocks());
+            let mut places: Vec<Range<u64>> = std::iter::once(0..geometry.descriptor_blocks_at(0)).collect();
+            for group in descriptors(&geometry) {
+                places.push(group.block_bitmap..group.block_bitmap + 1);
+                places.push(group.inode_bitmap..group.inode_bitmap + 1);
+                places.push(group.inode_table..group.inode_table + table);
+            }
+            places.sort_by_key(|place| place.start);
+            prop_assert!(places.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            prop_assert!(places.last().unwrap().end < geometry.blocks());
+            let inodes = u64::from(superblock.inodes_count);
+            prop_assert!(inodes * BYTES_PER_INODE >= geometry.blocks() * BLOCK_SIZE as u64);
+        }
+    }
+
+    #[test]
+    fn the_largest_file_system_is_made_and_others_are_refused() {
+        for size in [SMALLEST, LARGEST] {
+            let fs = new(size).make(Discard).unwrap();
+            assert_eq!(fs.state.geometry.blocks() * BLOCK_SIZE as u64, size);
+        }
+        for size in [0, SMALLEST - 1, LARGEST + 1, u64::MAX] {
+            assert!(new(size).make(Discard).is_err());
+        }
+    }
+}

@@ -106,3 +106,59 @@ impl DirectoryBlocks for OpenDirectory<'_> {
         Ok(number)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::empty;
+    use crate::state::ROOT;
+    use crate::support::blank;
+
+    #[test]
+    fn a_directory_grows_by_blocks_of_zeros() {
+        let mut state = blank(64 << 20).state;
+        let mut open = OpenDirectory::open(&mut state, ROOT).unwrap();
+        assert_eq!((open.count(), *open.block(0).unwrap()), (1, empty(ROOT, ROOT)));
+        assert!(open.block(1).is_err());
+        for number in 1..2000_u32 {
+            assert_eq!(open.append().unwrap(), number);
+            assert_eq!(*open.block(number).unwrap(), [0; BLOCK_SIZE]);
+            open.block_mut(number).unwrap()[..4].copy_from_slice(&number.to_le_bytes());
+            if number % 3 == 0 {
+                // Another file takes a block, so that the directory is in many pieces.
+                let state = &mut *open.state;
+                state.allocator.take_metadata_block(&mut state.blocks).unwrap();
+            }
+        }
+        open.close().unwrap();
+        let mut open = OpenDirectory::open(&mut state, ROOT).unwrap();
+        assert_eq!(open.count(), 2000);
+        for number in 1..2000_u32 {
+            assert_eq!(open.block(number).unwrap()[..4], number.to_le_bytes());
+        }
+        let (tree, extents) = (open.map.tree_blocks.len(), open.map.extents.len());
+        assert!(extents > 340 && tree < 6, "{extents} extents, {tree} blocks of their tree");
+        assert_eq!(open.inode.blocks, (2000 + tree as u64) * 8);
+    }
+
+    #[test]
+    fn an_inode_without_changes_is_not_stored() {
+        let mut state = blank(8 << 20).state;
+        let mut open = OpenDirectory::open(&mut state, ROOT).unwrap();
+        open.inode.flags |= 0x10;
+        open.close().unwrap();
+        let mut open = OpenDirectory::open(&mut state, ROOT).unwrap();
+        assert!(!open.is_indexed() && open.inode.flags & 0x10 == 0);
+        open.inode_mut().flags |= 0x10;
+        open.close().unwrap();
+        assert!(state.inode(ROOT).unwrap().flags & 0x10 != 0);
+    }
+
+    #[test]
+    fn other_files_are_refused() {
+        let mut state = blank(8 << 20).state;
+        for number in [0, 1, 3, 10_000] {
+            assert!(OpenDirectory::open(&mut state, number).is_err());
+        }
+    }
+}

@@ -80,3 +80,70 @@ fn drop_files(state: &mut State, number: u32) -> Result<Vec<u32>> {
     }
     Ok(below)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::directory::DirectoryEntry;
+    use crate::file_system::{FileSystem, InodeNumber, NewInode};
+    use crate::support::{Discard, blank, plain_attributes};
+
+    fn make(fs: &mut FileSystem<Discard>, dir: InodeNumber, name: &[u8], new: &NewInode<'_>) -> InodeNumber {
+        fs.create(dir, name, new, &plain_attributes(0o755)).unwrap()
+    }
+
+    /// Adds a name in a directory without a look at what it stands for.
+    fn insert(
+        fs: &mut FileSystem<Discard>,
+        dir: InodeNumber,
+        name: &[u8],
+        file: InodeNumber,
+        kind: FileKind,
+    ) {
+        let mut open = OpenDirectory::open(&mut fs.state, dir.0).unwrap();
+        let entry = DirectoryEntry { name, inode: file.0, kind: kind.entry_type() };
+        directory::insert_linear(&mut open, &entry).unwrap();
+        open.close().unwrap();
+    }
+
+    #[test]
+    fn a_directory_goes_with_everything_in_it() {
+        let empty = blank(64 << 20).finish().unwrap().1;
+        let mut fs = blank(64 << 20);
+        let root = fs.root();
+        let top = make(&mut fs, root, b"top", &NewInode::Directory);
+        let file = make(&mut fs, root, b"file", &NewInode::Regular);
+        let mut dir = top;
+        for number in 0..500_u32 {
+            fs.link(dir, b"link", file).unwrap();
+            make(&mut fs, dir, b"other", &NewInode::Symlink(&[b'x'; 200]));
+            make(&mut fs, dir, b"beside", &NewInode::Directory);
+            dir = make(&mut fs, dir, number.to_string().as_bytes(), &NewInode::Directory);
+        }
+        assert_eq!(fs.status(file).unwrap().links, 501);
+        assert!(fs.remove(root, b"top").unwrap());
+        assert_eq!((fs.status(file).unwrap().links, fs.status(root).unwrap().links), (1, 2));
+        assert!(fs.remove(root, b"file").unwrap());
+        let summary = fs.finish().unwrap().1;
+        assert_eq!((summary.free_blocks, summary.free_inodes), (empty.free_blocks, empty.free_inodes));
+    }
+
+    #[test]
+    fn circles_and_entries_of_a_wrong_kind_are_errors() {
+        for case in 0..4 {
+            let mut fs = blank(8 << 20);
+            let root = fs.root();
+            let top = make(&mut fs, root, b"top", &NewInode::Directory);
+            let below = make(&mut fs, top, b"below", &NewInode::Directory);
+            let file = make(&mut fs, root, b"file", &NewInode::Regular);
+            let (target, kind) = [
+                (top, FileKind::Directory),
+                (root, FileKind::Directory),
+                (file, FileKind::Directory),
+                (top, FileKind::Regular),
+            ][case];
+            insert(&mut fs, below, b"wrong", target, kind);
+            assert!(fs.remove(root, b"top").is_err(), "case {case}");
+        }
+    }
+}

@@ -255,3 +255,104 @@ pub(crate) fn append_run(extents: &mut Vec<Extent>, logical: u32, run: Range<u64
         start += u64::from(more);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::features::Features;
+    use crate::inode::FileKind;
+    use crate::support::blank;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn appended_runs_are_a_list_of_blocks(
+            runs in proptest::collection::vec((0_u64..3, 1_u64..50_000), 1..12),
+        ) {
+            let (mut extents, mut model, mut logical, mut next) = (Vec::new(), Vec::new(), 0, 100);
+            for (gap, len) in runs {
+                next += gap;
+                append_run(&mut extents, logical, next..next + len);
+                model.extend(next..next + len);
+                next += len;
+                logical += u32::try_from(len).unwrap();
+            }
+            let found: Vec<_> = extents.iter().flat_map(Extent::run).collect();
+            prop_assert!(found == model);
+            let mut end = 0;
+            for extent in &extents {
+                prop_assert!((1..=MAX_EXTENT).contains(&extent.len) && u64::from(extent.logical) == end);
+                end = extent.end();
+            }
+            // Extents that go on where the one before ends are there only if that one is as long as possible.
+            let joined = extents.windows(2).all(|pair| pair[0].run().end != pair[1].start || pair[0].len == MAX_EXTENT);
+            prop_assert!(joined);
+        }
+    }
+
+    #[test]
+    fn a_hole_or_unwritten_blocks_are_not_joined() {
+        let mut extents = Vec::new();
+        append_run(&mut extents, 0, 10..12);
+        append_run(&mut extents, 3, 12..13);
+        extents.push(Extent { logical: 4, start: 13, len: 1, unwritten: true });
+        append_run(&mut extents, 5, 14..15);
+        assert_eq!(extents.iter().map(|extent| extent.len).collect::<Vec<_>>(), [2, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_new_tree_takes_the_blocks_of_the_old_one_first() {
+        let mut state = blank(64 << 20).state;
+        let extents: Vec<_> = (0..1500_u32)
+            .map(|n| Extent { logical: 2 * n, start: 5000 + 2 * u64::from(n), len: 1, unwritten: false })
+            .collect();
+        let mut inode = Inode::new(FileKind::Regular, 32);
+        state.set_extents(&mut inode, &extents[..1400], &[]).unwrap();
+        let before = state.extents(&inode).unwrap();
+        assert_eq!((before.tree_blocks.len(), inode.blocks), (5, (1400 + 5) * SECTORS));
+        state.set_extents(&mut inode, &extents, &before.tree_blocks).unwrap();
+        let after = state.extents(&inode).unwrap();
+        assert_eq!((&after.extents, after.tree_blocks.len()), (&extents, 5));
+        assert!(after.tree_blocks.iter().all(|block| before.tree_blocks.contains(block)));
+        state.set_extents(&mut inode, &extents[..3], &after.tree_blocks).unwrap();
+        assert_eq!(state.extents(&inode).unwrap().tree_blocks, [0; 0]);
+        assert_eq!(inode.blocks, 3 * SECTORS);
+    }
+
+    #[test]
+    fn a_block_of_attributes_goes_with_its_last_user() {
+        let mut state = blank(8 << 20).state;
+        state.superblock.features = Features::default();
+        let long = [ExtendedAttribute { name: b"user.long".to_vec(), value: vec![1; 2000] }];
+        let mut inode = Inode::new(FileKind::Regular, 32);
+        state.set_attributes(&mut inode, &long).unwrap();
+        assert!(state.superblock.features.has(EXT_ATTR));
+        let block = inode.file_acl;
+        assert_eq!(state.attributes(&inode).unwrap()[&b"user.long"[..]], vec![1; 2000]);
+        xattr::set_users(state.blocks.get_mut(block).unwrap(), 2);
+        let mut other = inode.clone();
+        state.set_attributes(&mut other, &[]).unwrap();
+        assert_eq!((other.file_acl, other.blocks), (0, 0));
+        assert_eq!(xattr::users(state.blocks.get(block).unwrap()).unwrap(), 1);
+        state.free_content(&mut inode).unwrap();
+        assert_eq!((inode.file_acl, inode.blocks), (0, 0));
+        inode.file_acl = 1 << 40;
+        assert!(state.free_content(&mut inode).is_err());
+    }
+
+    #[test]
+    fn inodes_that_do_not_exist_are_errors() {
+        let mut state = blank(8 << 20).state;
+        let last = state.superblock.inodes_count;
+        assert!(state.inode(last).is_ok());
+        for number in [0, last + 1, u32::MAX] {
+            assert!(state.inode(number).is_err());
+        }
+        assert!(state.clear_inode(last, false).is_err(), "it is free");
+        let mut inode = Inode::new(FileKind::Directory, 32);
+        inode.size = 5000;
+        assert!(State::directory_blocks(&inode).is_err());
+        inode.size = 1 << 44;
+        assert!(State::directory_blocks(&inode).is_err());
+    }
+}

@@ -1,13 +1,17 @@
 //! Images that the programs of e2fsprogs make, for tests.
 
+use crate::content::BlockSink;
 use crate::extents::{self, ExtentMap};
+use crate::file_system::{FileSystem, InodeAttributes};
+use crate::format::NewFileSystem;
 use crate::geometry::Geometry;
 use crate::group::{DescriptorChecksum, GroupDescriptor};
-use crate::inode::{FileKind, Inode};
+use crate::inode::{FileKind, Inode, InodeTime};
 use crate::little_endian::u16_at;
 use crate::superblock::Superblock;
 use crate::{BLOCK_SIZE, Block};
-use headstart_block::to_usize;
+use headstart_block::{Result, to_usize};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::ops::Range;
@@ -213,4 +217,24 @@ impl OpenImage {
         self.put_inode(number, &inode);
         map.extents.iter().flat_map(|extent| extent.start..extent.start + u64::from(extent.len)).collect()
     }
+}
+
+/// A sink that keeps nothing.
+pub(crate) struct Discard;
+
+impl BlockSink for Discard {
+    fn data(&mut self, _: u64, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Attributes of root's files from the beginning of 1970, without extended ones.
+pub(crate) fn plain_attributes(mode: u16) -> InodeAttributes {
+    InodeAttributes { mode, uid: 0, gid: 0, mtime: InodeTime::default(), xattrs: BTreeMap::new() }
+}
+
+/// A new file system of `size` bytes, whose blocks go nowhere.
+pub(crate) fn blank(size: u64) -> FileSystem<Discard> {
+    let new = NewFileSystem { size, uuid: [7; 16], hash_seed: [1, 2, 3, 4], root: plain_attributes(0o755) };
+    new.make(Discard).unwrap()
 }

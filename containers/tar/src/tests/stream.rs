@@ -94,7 +94,7 @@ fn archives_end_as_those_of_go() {
     let zeros = |n: usize| vec![0; n];
     assert_eq!(count(&[]).unwrap(), 0);
     assert_eq!(count(&[zeros(1024)]).unwrap(), 0);
-    assert_eq!(count(&[file.clone()]).unwrap(), 1);
+    assert_eq!(count(std::slice::from_ref(&file)).unwrap(), 1);
     assert_eq!(count(&[file.clone(), zeros(512)]).unwrap(), 1);
     assert_eq!(count(&[file.clone(), zeros(10_240), b"garbage".to_vec()]).unwrap(), 1);
     assert_eq!(count(&[file[..600].to_vec()]).unwrap(), 1, "the padding may be cut");

@@ -31,7 +31,7 @@ fn check(name: &str, base: &[Item], layer: &[Item], outcomes: &[Outcome]) {
         assert!(result.is_err(), "{name}");
         return;
     }
-    result.unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert!(result.is_ok(), "{name}: {result:?}");
     let rows = tree.rows();
     let first = |path: &str| row(&tree, &followed(&tree, path)).first;
     for outcome in outcomes {

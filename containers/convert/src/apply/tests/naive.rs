@@ -34,7 +34,7 @@ impl NaiveTree {
     pub(super) fn rows(&self) -> BTreeMap<Vec<u8>, Row> {
         let mut firsts = BTreeMap::new();
         let rows = self.names.iter().map(|(path, number)| {
-            let path = path[1..].as_bytes().to_vec();
+            let path = path.as_bytes()[1..].to_vec();
             let first = firsts.entry(*number).or_insert_with(|| path.clone()).clone();
             (path, Row { first, ..self.nodes[*number].clone() })
         });

@@ -156,7 +156,7 @@ pub(super) fn paths(tree: &ModelTree) -> Vec<String> {
 /// The row at a path, which there must be.
 #[track_caller]
 pub(super) fn row(tree: &ModelTree, path: &str) -> Row {
-    tree.rows().remove(path.as_bytes()).unwrap_or_else(|| panic!("nothing at {path}"))
+    tree.rows().remove(path.as_bytes()).expect("there is a node at the path")
 }
 
 pub(super) fn xattrs(row: &Row) -> Vec<(&str, &str)> {
