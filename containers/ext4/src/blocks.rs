@@ -2,8 +2,8 @@
 //!
 //! Every structure of the file system but the content of files is edited here, block by block, as the page cache of a
 //! kernel would: a block is read from the parent when it is needed first, and is changed in memory. At the end the
-//! blocks that differ from the parent's are the metadata of the layer. So a layer costs what it changes, whoever made
-//! the parent, and its bytes do not depend on how much of the parent was in memory.
+//! blocks that differ from the parent's are the metadata of the layer. So a layer costs what it changes, whatever
+//! program made the parent, and its bytes do not depend on how much of the parent was in memory.
 //!
 //! # Memory
 //! Changed blocks stay in memory up to [`BLOCKS_IN_MEMORY`]. Beyond that, they are moved to a temporary file without a

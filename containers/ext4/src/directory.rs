@@ -85,8 +85,8 @@ struct FoundEntry {
     place: FoundRecord,
 }
 
-/// The only block of a directory without entries, with the inode `own`, in the directory `parent`; for the root directory
-/// both are the same.
+/// The only block of a directory without entries, with the inode `own`, in the directory `parent`; for the root
+/// directory both are the same.
 pub(crate) fn empty(own: u32, parent: u32) -> Block {
     let entry = |name, inode| DirectoryEntry { name, inode, kind: DIRECTORY_TYPE };
     let mut block = [0; BLOCK_SIZE];

@@ -55,8 +55,8 @@ pub struct InodeStatus {
     pub size: u64,
     /// Time of the last modification.
     pub mtime: InodeTime,
-    /// Number of names of a file. A directory has two, and one more for each directory in it; 1 if there are too many to
-    /// count.
+    /// Number of names of a file. A directory has two, and one more for each directory in it; 1 if there are too many
+    /// to count.
     pub links: u32,
     /// Major and minor number of a device; zeros for other files.
     pub device: (u32, u32),
@@ -217,8 +217,8 @@ impl<S: BlockSink> FileSystem<S> {
         self.add_name(directory.0, name, file.0, kind)
     }
 
-    /// Removes a name, and its file if that has no other name; a directory with everything in it. `false` if there is no
-    /// such name.
+    /// Removes a name, and its file if that has no other name; a directory with everything in it. `false` if there is
+    /// no such name.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if a directory or an inode is damaged; errors of reading the parent.
@@ -324,6 +324,11 @@ impl<S: BlockSink> FileSystem<S> {
     /// Counts one more, or one less, `..` that leads to a directory.
     fn count_subdirectory(&mut self, directory: u32, more: bool) -> Result<()> {
         let mut inode = self.state.inode(directory)?;
+        if inode.kind()? != FileKind::Directory {
+            return Err(Error::corrupt(format!(
+                "the directory with inode {directory} lay in one of those below it"
+            )));
+        }
         inode.links = match (inode.links, more) {
             // With too many to count, a directory has 1 for ever.
             (0 | 1, _) => 1,

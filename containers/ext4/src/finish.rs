@@ -31,8 +31,8 @@ impl<S: BlockSink> FileSystem<S> {
     /// everything else is read when it is needed. The content of files goes to `sink`.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if there is no ext4 file system, or it is damaged; `Unsupported` if it has
-    /// features that cannot be changed here, by their names; errors of reading the parent.
+    /// [`headstart_block::ErrorKind::Corrupt`] if there is no ext4 file system, or it is damaged; `Unsupported` if it
+    /// has features that cannot be changed here, by their names; errors of reading the parent.
     pub fn open(parent: Arc<dyn ReadAt>, sink: S) -> Result<Self> {
         let disk = parent.len();
         let mut blocks = MetadataBlocks::new(Some(BlockReader::new(parent)));

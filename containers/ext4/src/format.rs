@@ -5,8 +5,8 @@
 //! (`flex_bg`), so that metadata which is read together is near, and the content of a file is in one piece wherever
 //! possible. An inode of 256 bytes for each 16 KiB of the disk. Superblock and descriptors have no copies
 //! (`sparse_super2` without backup groups): a layer would have to write them again and again, and a damaged image is
-//! fetched again rather than repaired. No journal, and no checksums of metadata but those of the descriptors, which make
-//! it possible that most groups have no bitmap yet (`uninit_bg`): the image's own hash tree protects every byte.
+//! fetched again rather than repaired. No journal, and no checksums of metadata but those of the descriptors, which
+//! make it possible that most groups have no bitmap yet (`uninit_bg`): the image's own hash tree protects every byte.
 //!
 //! Nothing depends on the time or on chance: times are 0, the ids are given.
 
@@ -188,7 +188,7 @@ mod tests {
             prop_assert!(places.windows(2).all(|pair| pair[0].end <= pair[1].start));
             prop_assert!(places.last().unwrap().end < geometry.blocks());
             let inodes = u64::from(superblock.inodes_count);
-            prop_assert!(inodes * BYTES_PER_INODE >= geometry.blocks() * BLOCK_SIZE as u64);
+            prop_assert!((inodes + 1) * BYTES_PER_INODE > geometry.blocks() * BLOCK_SIZE as u64);
         }
     }
 

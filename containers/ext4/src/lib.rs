@@ -11,10 +11,10 @@
 //! [`FileSystem`] are the changes. [`FileSystem::finish`] writes what is left to write.
 //!
 //! # One pass
-//! The content of a file comes as a stream ([`FileContent`]) and goes to the layer at once ([`BlockSink`]): it is copied
-//! once and kept nowhere. Metadata is changed in memory, block by block, as a kernel would change it; a temporary file
-//! takes what is too much. At the end, those blocks that differ from the parent's are written, in ascending order. So a
-//! layer that adds one small file has seven blocks, whoever made the parent.
+//! The content of a file comes as a stream ([`FileContent`]) and goes to the layer at once ([`BlockSink`]): it is
+//! copied once and kept nowhere. Metadata is changed in memory, block by block, as a kernel would change it; a
+//! temporary file takes what is too much. At the end, those blocks that differ from the parent's are written, in
+//! ascending order. So a layer that adds one small file has seven blocks, whatever program made the parent.
 //!
 //! # The parent
 //! A parent may be in a registry, and is read like that: superblock and descriptors of groups when it is opened, after
@@ -26,14 +26,14 @@
 //! never a panic, an endless loop or more memory than it has blocks.
 //!
 //! # Layout of new file systems
-//! Groups of 128 MiB, of which 16 have their bitmaps and inode tables together; blocks of 4 KiB, inodes of 256 bytes, one
-//! for each 16 KiB; no journal, no copies of the superblock, no checksums but those of descriptors, which allow groups
-//! without bitmaps. The reasons are in the module `format`.
+//! Groups of 128 MiB, of which 16 have their bitmaps and inode tables together; blocks of 4 KiB, inodes of 256 bytes,
+//! one for each 16 KiB; no journal, no copies of the superblock, no checksums but those of descriptors, which allow
+//! groups without bitmaps. The reasons are in the module `format`.
 //!
 //! # Order of allocation
 //! Blocks and inodes are taken one after the other, from behind the last one that the parent uses. Content lies on the
-//! disk in the order in which it came, mostly in one piece for each file. What a layer frees, it does not use itself, and
-//! later layers use it only after they have come to the end of the disk: free blocks take no space in an image. The
+//! disk in the order in which it came, mostly in one piece for each file. What a layer frees, it does not use itself,
+//! and later layers use it only after they have come to the end of the disk: free blocks take no space in an image. The
 //! details are in the module `allocation`.
 //!
 //! # Files that stay the same
@@ -41,9 +41,10 @@
 //! owners is as small as these. See [`FileSystem::replace`].
 //!
 //! # Not supported
-//! * Parents with `metadata_csum`, `bigalloc`, `inline_data`, `encrypt`, `casefold`, `large_dir`, `ea_inode`, `quota` or
-//!   other features that are not in the list of the module `features`, with other blocks than those of 4 KiB or other
-//!   inodes than those of 256 bytes; with a journal that has to be replayed, or with errors. They are refused by name.
+//! * Parents with `metadata_csum`, `bigalloc`, `inline_data`, `encrypt`, `casefold`, `large_dir`, `ea_inode`, `quota`
+//!   or other features that are not in the list of the module `features`, with other blocks than those of 4 KiB or
+//!   other inodes than those of 256 bytes; with a journal that has to be replayed, or with errors. They are refused by
+//!   name.
 //! * Moving files, changing a part of a file, growing or shrinking a file system.
 //! * Files of more than 16 TiB; times before 1901 or after 2446; extended attributes that do not fit into the inode and
 //!   one block.

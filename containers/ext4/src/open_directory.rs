@@ -26,8 +26,8 @@ impl<'a> OpenDirectory<'a> {
     /// Opens the directory with this inode.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] if the inode is that of another kind of file; `Corrupt` if it is damaged;
-    /// errors of the parent.
+    /// [`headstart_block::ErrorKind::Invalid`] if the inode is that of another kind of file; `Corrupt` if it is
+    /// damaged; errors of the parent.
     pub(crate) fn open(state: &'a mut State, number: u32) -> Result<Self> {
         let inode = state.inode(number)?;
         if inode.kind()? != FileKind::Directory {

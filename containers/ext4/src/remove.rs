@@ -9,8 +9,8 @@ use headstart_block::{Error, Result};
 /// The most directories in each other that are removed: more are a circle, in a damaged file system.
 const MAX_DEPTH: usize = 4096;
 
-/// Counts one name less of the file with inode `number`. A file without names is removed, a directory with everything in
-/// it. Returns the file's kind.
+/// Counts one name less of the file with inode `number`. A file without names is removed, a directory with everything
+/// in it. Returns the file's kind.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Corrupt`] if a directory or inode is damaged; errors of reading the parent.
@@ -60,8 +60,8 @@ struct Level {
     below: Vec<u32>,
 }
 
-/// Drops the names of a directory's files; returns the directories in it. The names themselves stay in its blocks, which
-/// are freed with it.
+/// Drops the names of a directory's files; returns the directories in it. The names themselves stay in its blocks,
+/// which are freed with it.
 fn drop_files(state: &mut State, number: u32) -> Result<Vec<u32>> {
     if state.inode(number)?.kind()? != FileKind::Directory {
         return Err(Error::corrupt(format!("the entry of inode {number} says that it is a directory")));

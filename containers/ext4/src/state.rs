@@ -49,7 +49,8 @@ impl State {
         self.put_inode_bytes(number, &encoded)
     }
 
-    /// Makes an inode free: all its bytes become zeros, whatever they were, so that equal file systems have equal bytes.
+    /// Makes an inode free: all its bytes become zeros, whatever they were, so that equal file systems have equal
+    /// bytes.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if it is free already; errors of the parent.
@@ -309,10 +310,10 @@ mod tests {
         let mut inode = Inode::new(FileKind::Regular, 32);
         state.set_extents(&mut inode, &extents[..1400], &[]).unwrap();
         let before = state.extents(&inode).unwrap();
-        assert_eq!((before.tree_blocks.len(), inode.blocks), (5, (1400 + 5) * SECTORS));
+        assert_eq!((before.tree_blocks.len(), inode.blocks), (6, (1400 + 6) * SECTORS));
         state.set_extents(&mut inode, &extents, &before.tree_blocks).unwrap();
         let after = state.extents(&inode).unwrap();
-        assert_eq!((&after.extents, after.tree_blocks.len()), (&extents, 5));
+        assert_eq!((&after.extents, after.tree_blocks.len()), (&extents, 6));
         assert!(after.tree_blocks.iter().all(|block| before.tree_blocks.contains(block)));
         state.set_extents(&mut inode, &extents[..3], &after.tree_blocks).unwrap();
         assert_eq!(state.extents(&inode).unwrap().tree_blocks, [0; 0]);

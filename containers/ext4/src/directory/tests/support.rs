@@ -55,8 +55,8 @@ impl DirectoryBlocks for MemoryBlocks {
     }
 }
 
-/// A directory to which these entries were added, one after the other: names of regular files, and their inodes. Returns
-/// `true` with it if it is indexed.
+/// A directory to which these entries were added, one after the other: names of regular files, and their inodes.
+/// Returns `true` with it if it is indexed.
 pub(super) fn directory_of<N: AsRef<[u8]>>(
     (own, parent): (u32, u32),
     entries: impl IntoIterator<Item = (N, u32)>,
