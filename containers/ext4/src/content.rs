@@ -205,6 +205,12 @@ impl Stream<'_> {
     }
 }
 
+/// Reads content of a file, all of which is the parent's.
+pub(crate) fn read(state: &mut State, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<()> {
+    let extents = state.extents(inode)?;
+    read_old(state, &extents, offset, buf)
+}
+
 /// Reads content that a file has in the parent.
 fn read_old(state: &mut State, old: &ExtentMap, offset: u64, buf: &mut [u8]) -> Result<()> {
     buf.fill(0);

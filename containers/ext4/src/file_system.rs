@@ -286,6 +286,27 @@ impl<S: BlockSink> FileSystem<S> {
         Ok(file)
     }
 
+    /// Fills `buf` with the content of a regular file from byte `offset` on, holes as zeros. Only content of the parent
+    /// can be read: what this layer writes is given to the sink, and is not kept.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] if the file is not a regular one, ends before `buf` is full, or has
+    /// content of this layer; `Corrupt` if it is damaged; errors of reading the parent.
+    pub fn read_content(&mut self, file: InodeNumber, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let inode = self.state.inode(file.0)?;
+        let is_inside = offset.checked_add(buf.len() as u64).is_some_and(|end| end <= inode.size);
+        if inode.kind()? != FileKind::Regular || !is_inside {
+            return Err(Error::invalid(format!(
+                "{} bytes at {offset} are not inside of a regular file's content",
+                buf.len()
+            )));
+        }
+        if !self.state.has_content_of_parent(&inode)? {
+            return Err(Error::invalid("the content was written by this layer, and is not kept"));
+        }
+        content::read(&mut self.state, &inode, offset, buf)
+    }
+
     fn hash(&self) -> HashSettings {
         self.state.superblock.hash_settings()
     }
