@@ -19,6 +19,8 @@
 //! | manifest | `dev.headstart.virtual-size` | the disk's size in bytes |
 //! | manifest | `dev.headstart.optimized-from` | digest of the original's manifest; see [`OPTIMIZED_FROM`] |
 //!
+//! Images that were converted from a container's image have those of [`ContainerOrigin`] and [`LayerOrigin`] besides.
+//!
 //! # Reading
 //!
 //! Only the fields that the OCI specification demands are required: other tools' images have no annotations of
@@ -30,6 +32,9 @@
 //!
 //! The same image gives the same bytes: no dates, and all keys sorted.
 
+mod origin;
+
+pub use self::origin::{ContainerOrigin, LayerOrigin};
 use headstart_block::{Digest, Error, Result};
 pub use headstart_hash_tree::Tree;
 use headstart_hash_tree::outboard_len;
@@ -427,12 +432,15 @@ impl Config {
         Value::Object(self.0).to_string().into_bytes()
     }
 
-    /// The same config for other layers: its description of the old ones (history, date) is removed.
-    fn with_layers(mut self, layers: &[ImageLayer]) -> Self {
+    /// The same config for other layers. Its description of the old ones (history, date) is removed, unless there is
+    /// still one layer for each.
+    fn with_layers(mut self, layers: &[ImageLayer], are_the_same: bool) -> Self {
         // OverlayBD's convention: the content that counts is the blob as stored.
         let ids: Vec<_> = layers.iter().map(|layer| layer.blob.digest.to_string()).collect();
-        self.0.remove("history");
-        self.0.remove("created");
+        if !are_the_same {
+            self.0.remove("history");
+            self.0.remove("created");
+        }
         self.0.insert("rootfs".to_owned(), json!({"type": "layers", "diff_ids": ids}));
         self
     }
@@ -454,6 +462,9 @@ pub struct NewImage {
     /// The manifest digest of the image from which this one was made by an optimization; `None` if it is not
     /// an optimized copy.
     pub optimized_from: Option<Digest>,
+    /// The container's image from which the new one is converted, layer by layer; `None` for any other image. The
+    /// config keeps its date and its history then.
+    pub converted_from: Option<ContainerOrigin>,
 }
 
 /// The two documents that describe a published image.
@@ -478,7 +489,8 @@ impl NewImage {
             ))
             .remedy("flatten the base first"));
         }
-        let config = to_json(&self.config.clone().with_layers(&self.layers).0)?;
+        let is_converted = self.converted_from.is_some();
+        let config = to_json(&self.config.clone().with_layers(&self.layers, is_converted).0)?;
         let blob = BlobRef {
             media_type: CONFIG_OCI.to_owned(),
             digest: Digest::of(&config),
@@ -490,7 +502,8 @@ impl NewImage {
             (VIRTUAL_SIZE, self.virtual_size.to_string()),
         ];
         let optimized_from = self.optimized_from.map(|digest| (OPTIMIZED_FROM, digest.to_string()));
-        let annotations = annotations.into_iter().chain(optimized_from);
+        let converted_from = self.converted_from.iter().flat_map(ContainerOrigin::annotations);
+        let annotations = annotations.into_iter().chain(optimized_from).chain(converted_from);
         let annotations = annotations.map(|(key, value)| (key.to_owned(), value));
         let manifest = ImageManifestBuilder::default()
             .schema_version(SCHEMA_VERSION)
@@ -532,6 +545,7 @@ mod tests {
             options: "zstd,frame=32768,crc".to_owned(),
             config: Config::default(),
             optimized_from: None,
+            converted_from: None,
         }
     }
 

@@ -152,6 +152,7 @@ impl<'a> Builder<'a> {
             options: describe(self.packing),
             config: self.config,
             optimized_from: None,
+            converted_from: None,
         };
         let (published, was) = self.staging.publish_over(&image, self.target.tag()?)?;
         Ok(NewImageReport {

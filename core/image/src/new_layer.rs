@@ -24,10 +24,13 @@ impl Default for Packing {
     }
 }
 
-/// The output of a layer in the making.
+/// The output of a layer in the making: the layer's bytes are written to it, and it compresses and hashes them and
+/// writes them to a staged file.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time")]
-pub(crate) enum LayerOutput {
+pub enum LayerOutput {
+    /// The bytes are compressed.
     ZFile(ZFileWriter<BlobWriter>),
+    /// The bytes are stored as they are.
     Plain(BlobWriter),
 }
 
@@ -65,11 +68,11 @@ impl LayerOutput {
     }
 }
 
-/// Stages the blob and the hash tree of the layer that `write` writes.
+/// Stages the blob and the hash tree of the layer that `write` writes, and describes them as a layer of an image.
 ///
 /// # Errors
 /// Errors of `write` or writing; the staged files are then left to the staging area to remove.
-pub(crate) fn stage_layer(
+pub fn stage_layer(
     staging: &Staging,
     packing: &Packing,
     write: impl FnOnce(LayerOutput) -> Result<(LayerOutput, LayerSummary)>,
@@ -79,8 +82,10 @@ pub(crate) fn stage_layer(
     Ok((blob.finish()?.layer().with_index_offset(index_offset), summary))
 }
 
-/// The packing options as the manifest records them.
-pub(crate) fn describe(packing: &Packing) -> String {
+/// Returns the packing options as manifests record them, such as `zstd,frame=32768,crc`. The number of threads is no
+/// part of them: the layer does not depend on it.
+#[must_use]
+pub fn describe(packing: &Packing) -> String {
     let Packing::ZFile(options) = packing else { return "plain".to_owned() };
     let ZFileOptions { codec, frame_size, crc, level, threads: _ } = options;
     let level = level.map(|level| format!(",level={level}")).unwrap_or_default();

@@ -180,6 +180,7 @@ pub fn optimize(
         options: describe(request.packing),
         config: source.config()?,
         optimized_from: Some(source.known_as()),
+        converted_from: None,
     };
     let (made, was) = site.publish(source, &image, request.target, stores, progress)?;
     Ok(OptimizeReport {

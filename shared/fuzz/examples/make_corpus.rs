@@ -412,6 +412,7 @@ fn image() -> NewImage {
         options: "zstd,frame=32768,crc".to_owned(),
         config: Config::default(),
         optimized_from: None,
+        converted_from: None,
     }
 }
 

@@ -56,6 +56,7 @@ impl Place {
             options: describe(&packing),
             config: Config::default(),
             optimized_from: None,
+            converted_from: None,
         };
         staging.publish(&image, reference.tag().unwrap()).unwrap();
         reference
@@ -275,6 +276,7 @@ fn a_layer_on_top_of_a_boot_layer_shadows_it() {
         options: String::new(),
         config: Config::default(),
         optimized_from: None,
+        converted_from: None,
     };
     let next = place.image("store:next");
     staging.publish(&image, next.tag().unwrap()).unwrap();

@@ -127,7 +127,10 @@ impl Staging {
     }
 
     /// Opens a blob that was staged; `None` if it was not.
-    pub(crate) fn open(&self, digest: &Digest) -> Result<Option<FileSource>> {
+    ///
+    /// # Errors
+    /// Errors of opening the file.
+    pub fn open(&self, digest: &Digest) -> Result<Option<FileSource>> {
         let is_staged = self.dir.blobs().contains_key(digest);
         is_staged.then(|| FileSource::open(self.path().join(digest.hex()))).transpose()
     }

@@ -39,6 +39,7 @@ fn image_of(layers: Vec<ImageLayer>) -> NewImage {
         options: "test".to_owned(),
         config: Config::default(),
         optimized_from: None,
+        converted_from: None,
     }
 }
 

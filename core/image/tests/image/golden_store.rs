@@ -98,8 +98,14 @@ fn an_image_on_top_of_it_keeps_its_layers() {
     let mut layers = base.manifest.layers.clone();
     layers.push(writer.finish().unwrap().layer());
     let config = store.config(&base.manifest).unwrap();
-    let image =
-        NewImage { layers, virtual_size: 1 << 30, options: "test".to_owned(), config, optimized_from: None };
+    let image = NewImage {
+        layers,
+        virtual_size: 1 << 30,
+        options: "test".to_owned(),
+        config,
+        optimized_from: None,
+        converted_from: None,
+    };
     let tag: Tag = "top".parse().unwrap();
     let made = staging.publish(&image, &tag).unwrap();
     let read = store.resolve(&Selector::Tag(tag)).unwrap();

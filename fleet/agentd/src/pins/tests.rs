@@ -8,7 +8,14 @@ pub(crate) fn pin(layer: u8, hosts: &[&str], copies: u32, since: u64) -> Pin {
     let tree = Tree { root, digest: Digest::of(&[layer, 1]), size: outboard_len(5 << 20) };
     let layers = vec![ImageLayer::new(Digest::of(&[layer]), 5 << 20, tree)];
     let (options, config) = (String::new(), Config::default());
-    let image = NewImage { layers, virtual_size: 1 << 30, options, config, optimized_from: None };
+    let image = NewImage {
+        layers,
+        virtual_size: 1 << 30,
+        options,
+        config,
+        optimized_from: None,
+        converted_from: None,
+    };
     let manifest = image.documents().unwrap().manifest;
     let digest = Digest::of(&manifest).to_string();
     let hosts: Vec<_> = hosts.iter().map(ToString::to_string).collect();

@@ -80,7 +80,14 @@ impl Member {
 fn image_of(sample: &SampleBlob) -> Pin {
     let layers = vec![ImageLayer::new(sample.spec.digest, sample.spec.len, sample.spec.tree.unwrap())];
     let (options, config) = (String::new(), Config::default());
-    let image = NewImage { layers, virtual_size: 1 << 30, options, config, optimized_from: None };
+    let image = NewImage {
+        layers,
+        virtual_size: 1 << 30,
+        options,
+        config,
+        optimized_from: None,
+        converted_from: None,
+    };
     let manifest = image.documents().unwrap().manifest;
     Pin {
         image: "http://127.0.0.1:9/images:v1".to_owned(),
