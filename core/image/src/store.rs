@@ -8,6 +8,7 @@
 //! <store>/.headstart/staging/<x>/  what one writer has not published yet; a living writer locks `lease` in it
 //! <store>/.headstart/leases/<id>   an image that a disk needs, whatever becomes of its tags
 //! <store>/.headstart/untagged/<hex> an image that lost its last name, and when
+//! <store>/.headstart/converted/<hex> the layer that a conversion of a container's layer gave, by its key
 //! ```
 //!
 //! Other tools (skopeo, oras) read and write the same directories: fields that they put in the index and that are
@@ -34,6 +35,7 @@
 //! Readers take no lock. If the image of a reader is removed and pruned, files that are open already stay readable, and
 //! opening another one gives a clear "not found". Disks leave leases, so this does not happen to them.
 
+mod conversions;
 mod leases;
 mod prune;
 mod removal;

@@ -6,6 +6,7 @@
 //! blobs/sha256/<hex>       blobs by digest: manifests, configs, layers, hash trees
 //! ```
 
+mod converted;
 mod directory;
 mod graph;
 mod index;

@@ -33,6 +33,9 @@ pub(super) const LEASES: &str = "leases";
 /// The directory in it of marks of images without a name.
 pub(super) const UNTAGGED: &str = "untagged";
 
+/// The directory in it of notes of conversions.
+pub(super) const CONVERTED: &str = "converted";
+
 /// The file that is locked.
 const LOCK: &str = "lock";
 
@@ -452,7 +455,7 @@ impl LayoutDir {
     /// Deletes temporary files that a crash left behind. Failures are ignored, because such files only take
     /// space.
     pub fn remove_unnamed(&self, _lock: &LayoutLock) {
-        let parts = [LEASES, UNTAGGED].map(|name| self.private_part(name).ok().flatten());
+        let parts = [LEASES, UNTAGGED, CONVERTED].map(|name| self.private_part(name).ok().flatten());
         for dir in parts.into_iter().flatten().chain(self.make_private().ok()) {
             let names = dir.names().unwrap_or_default().into_iter();
             // The others are those of earlier versions.
