@@ -99,7 +99,7 @@ mod path;
 mod resolve;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::file_tree::{FileTree, LayerContent, NewNode, NodeAttributes, NodeKind, NodeStatus, NodeXattr};
 use attributes::{EPOCH, bounded_time, check_device, kept_xattrs, merged_xattrs};

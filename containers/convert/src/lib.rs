@@ -7,6 +7,7 @@
 //! | [`apply`] | [`Applier`]: the meaning of a layer's entries, as calls of a tree |
 //! | [`file_tree`] | [`FileTree`]: the state that lower layers left, and that the calls change |
 //! | [`content`] | [`EntryContent`]: files' bytes on their way from the tar to the tree |
+//! | [`ext4_tree`] | [`Ext4Tree`]: a file system as such a tree |
 //!
 //! A back end implements [`FileTree`] for the blocks of a file system.
 
@@ -14,10 +15,12 @@
 
 pub mod apply;
 pub mod content;
+pub mod ext4_tree;
 pub mod file_tree;
 #[cfg(test)]
 mod model_tree;
 
 pub use apply::{Applier, ApplyLimits, LayerCounts};
 pub use content::EntryContent;
+pub use ext4_tree::Ext4Tree;
 pub use file_tree::{FileTree, LayerContent, NewNode, NodeAttributes, NodeKind, NodeStatus, NodeXattr};

@@ -1,8 +1,8 @@
-//! Tests of the applier on trees in memory.
+//! Tests of the applier on trees in memory, and random layers and golden images for trees of other kinds.
 
 mod containerd;
-mod golden;
-mod naive;
-mod properties;
+pub(crate) mod golden;
+pub(crate) mod naive;
+pub(crate) mod properties;
 mod rules;
-mod support;
+pub(crate) mod support;

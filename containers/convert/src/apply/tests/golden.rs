@@ -4,7 +4,7 @@
 
 use crate::apply::{Applier, ApplyLimits, LayerCounts};
 use crate::content::EntryContent;
-use crate::file_tree::NodeKind;
+use crate::file_tree::{FileTree, NodeKind};
 use crate::model_tree::{ModelTree, Row};
 use flate2::read::MultiGzDecoder;
 use headstart_block::Result;
@@ -17,7 +17,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 /// The folder of the images; `HEADSTART_SHARED` names another place for the folder of all shared data.
-fn golden() -> Option<PathBuf> {
+pub(crate) fn golden() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared");
     let shared = std::env::var_os("HEADSTART_SHARED").map_or(beside, PathBuf::from);
     let dir = shared.join("formats/golden-containers");
@@ -27,7 +27,7 @@ fn golden() -> Option<PathBuf> {
     dir.is_dir().then_some(dir)
 }
 
-fn json(path: &Path) -> Value {
+pub(crate) fn json(path: &Path) -> Value {
     let mut text = Vec::new();
     let file = File::open(path).unwrap();
     if path.extension().is_some_and(|extension| extension == "gz") {
@@ -38,10 +38,16 @@ fn json(path: &Path) -> Value {
     serde_json::from_slice(&text).unwrap()
 }
 
-fn apply_tar(tree: &mut ModelTree, path: &Path) -> Result<LayerCounts> {
+/// Applies a layer of the set.
+pub(crate) fn apply_tar<T: FileTree>(tree: &mut T, path: &Path) -> Result<LayerCounts> {
     let file = File::open(path).unwrap();
     let is_gzip = path.extension().is_some_and(|extension| extension == "gz");
     let input: Box<dyn Read> = if is_gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+    apply_reader(tree, input)
+}
+
+/// Applies the layer that a tar is.
+pub(crate) fn apply_reader<T: FileTree>(tree: &mut T, input: impl Read) -> Result<LayerCounts> {
     let mut reader = TarReader::new(input, TarLimits::default());
     let mut applier = Applier::new(tree, ApplyLimits::default());
     while let Some(entry) = reader.next_entry().unwrap() {
@@ -104,14 +110,13 @@ fn described(path: &[u8], row: &Row) -> Value {
 }
 
 /// The tree in the form of a tree file: by path, with the paths of the same node.
-fn description(tree: &ModelTree) -> BTreeMap<String, Value> {
-    let rows = tree.rows();
+fn description(rows: &BTreeMap<Vec<u8>, Row>) -> BTreeMap<String, Value> {
     let mut groups: BTreeMap<&[u8], Vec<String>> = BTreeMap::new();
     for (path, row) in rows.iter().filter(|(_, row)| row.kind != NodeKind::Directory) {
         groups.entry(&row.first).or_default().push(format!("/{}", escaped(path)));
     }
     let mut all = BTreeMap::new();
-    for (path, row) in &rows {
+    for (path, row) in rows {
         let mut value = described(path, row);
         if let Some(group) = groups.get(row.first.as_slice()).filter(|group| group.len() > 1) {
             value["group"] = group.clone().into();
@@ -153,8 +158,12 @@ fn is_free(unspecified: &Value, path: &str, field: &str) -> bool {
 }
 
 /// Every difference that matters.
-fn differences(expected: &Value, unspecified: &Value, tree: &ModelTree) -> Vec<String> {
-    let (mut expected, mut actual) = (expectation(expected), description(tree));
+pub(crate) fn differences(
+    expected: &Value,
+    unspecified: &Value,
+    rows: &BTreeMap<Vec<u8>, Row>,
+) -> Vec<String> {
+    let (mut expected, mut actual) = (expectation(expected), description(rows));
     // Trees are written down without the root if no entry names it.
     if !expected.contains_key("/") {
         actual.remove("/");
@@ -193,7 +202,7 @@ fn golden_layers_give_the_golden_trees() {
             let counts = apply_tar(&mut tree, &dir.join(layer["file"].as_str().unwrap())).unwrap();
             assert_eq!(counts.ignored_entries + counts.ignored_xattrs, 0, "{counts:?}");
             let file = expected["file"].as_str().unwrap();
-            let found = differences(&json(&dir.join(file)), &expected["unspecified"], &tree);
+            let found = differences(&json(&dir.join(file)), &expected["unspecified"], &tree.rows());
             assert!(found.is_empty(), "{file}: {found:#?}");
             trees += 1;
         }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The applier's tree, and the paths that the current layer brought. Paths begin with `/`; the root's is `/`.
 #[derive(Clone, Debug)]
-pub(super) struct NaiveTree {
+pub(crate) struct NaiveTree {
     names: BTreeMap<String, usize>,
     nodes: Vec<Row>,
     brought: BTreeSet<String>,
@@ -17,21 +17,25 @@ pub(super) struct NaiveTree {
 
 /// A refusal.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refused;
+pub(crate) struct Refused;
+
+/// The most components of a path. Without a small limit, paths through links grow so long that most of the time goes
+/// into cleaning them.
+pub(crate) const DEPTH: usize = 12;
 
 type Outcome<T> = Result<T, Refused>;
 
 impl NaiveTree {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let names = BTreeMap::from([("/".to_owned(), 0)]);
         Self { names, nodes: vec![directory()], brought: BTreeSet::new() }
     }
 
-    pub(super) fn next_layer(&mut self) {
+    pub(crate) fn next_layer(&mut self) {
         self.brought.clear();
     }
 
-    pub(super) fn rows(&self) -> BTreeMap<Vec<u8>, Row> {
+    pub(crate) fn rows(&self) -> BTreeMap<Vec<u8>, Row> {
         let mut firsts = BTreeMap::new();
         let rows = self.names.iter().map(|(path, number)| {
             let path = path.as_bytes()[1..].to_vec();
@@ -70,13 +74,20 @@ impl NaiveTree {
         if *links > 255 {
             return Err(Refused);
         }
+        check_depth(&dir, name)?;
         let joined = clean(&format!("/{dir}/{name}"));
         if joined == "/" || self.lstat(&joined)? != Some(NodeKind::Symlink) {
             return Ok(joined);
         }
         *links += 1;
         let target = String::from_utf8(self.nodes[self.names[&joined]].bytes.clone()).unwrap();
-        Ok(if target.starts_with('/') { target } else { clean(&format!("{}/{target}", split(&joined).0)) })
+        if target.starts_with('/') {
+            check_depth("", &target)?;
+            return Ok(target);
+        }
+        let dir = split(&joined).0;
+        check_depth(dir, &target)?;
+        Ok(clean(&format!("{dir}/{target}")))
     }
 
     fn root_path(&self, path: &str) -> Outcome<String> {
@@ -124,7 +135,7 @@ impl NaiveTree {
         Ok(())
     }
 
-    pub(super) fn apply(&mut self, item: &Item) -> Outcome<()> {
+    pub(crate) fn apply(&mut self, item: &Item) -> Outcome<()> {
         let entry = &item.entry;
         let cleaned = clean(std::str::from_utf8(&entry.path).unwrap());
         if cleaned.is_empty() || cleaned == "/" {
@@ -156,6 +167,7 @@ impl NaiveTree {
             }
             return Ok(());
         }
+        check_depth(&parent, name)?;
         let path = clean(&format!("{parent}/{name}"));
         self.put(&path, item)?;
         self.brought.insert(path);
@@ -219,6 +231,18 @@ fn is_below(dir: &str, path: &str) -> bool {
 fn split(path: &str) -> (&str, &str) {
     let (dir, name) = path.rsplit_once('/').unwrap();
     (if dir.is_empty() { "/" } else { dir }, name)
+}
+
+/// Refuses a path that is too deep while the components of `tail` are joined to `dir`, one after the other.
+fn check_depth(dir: &str, tail: &str) -> Outcome<()> {
+    let mut depth = clean(&format!("/{dir}")).split('/').filter(|part| !part.is_empty()).count();
+    for part in tail.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        depth = if part == ".." { depth.saturating_sub(1) } else { depth + 1 };
+        if depth > DEPTH {
+            return Err(Refused);
+        }
+    }
+    Ok(())
 }
 
 /// Cleans a path; an empty one stands for `.`.

@@ -1,7 +1,8 @@
 //! Random stacks of layers: the applier and the naive one make the same trees, and refuse the same entries.
 
-use super::naive::NaiveTree;
-use super::support::{Item, apply, dir, file, link, symlink};
+use super::naive::{DEPTH, NaiveTree};
+use super::support::{Item, apply_within, dir, file, link, symlink};
+use crate::apply::ApplyLimits;
 use crate::model_tree::ModelTree;
 use headstart_tar::TarKind;
 use proptest::prelude::*;
@@ -42,7 +43,8 @@ fn kind() -> impl Strategy<Value = Item> {
     ]
 }
 
-fn item() -> impl Strategy<Value = Item> {
+/// An entry of a layer.
+pub(crate) fn item() -> impl Strategy<Value = Item> {
     let xattr = prop::option::weighted(0.3, ("[xy]", "[12]"));
     (kind(), 0..8_u32, 1..9_i64, xattr).prop_map(|(item, mode, time, xattr)| {
         let item = item.mode(0o700 | mode).owner(mode, mode + 1).time(time);
@@ -54,7 +56,7 @@ fn item() -> impl Strategy<Value = Item> {
 }
 
 /// The items that the naive applier takes, and the first that it refuses with the number of those before it.
-fn accepted(naive: &mut NaiveTree, items: &[Item]) -> (Vec<Item>, Option<(usize, Item)>) {
+pub(crate) fn accepted(naive: &mut NaiveTree, items: &[Item]) -> (Vec<Item>, Option<(usize, Item)>) {
     let (mut taken, mut refused) = (Vec::new(), None);
     for item in items {
         let mut next = naive.clone();
@@ -76,12 +78,13 @@ proptest! {
         let (mut tree, mut naive) = (ModelTree::new(), NaiveTree::new());
         for layer in &layers {
             naive.next_layer();
+            let limits = ApplyLimits { depth: DEPTH, ..ApplyLimits::default() };
             let (taken, refused) = accepted(&mut naive, layer);
             if let Some((count, item)) = refused {
                 let with: Vec<_> = taken[..count].iter().cloned().chain([item]).collect();
-                prop_assert!(apply(&mut tree.clone(), &with).is_err(), "{:?}", with.last());
+                prop_assert!(apply_within(&mut tree.clone(), &with, limits).is_err(), "{:?}", with.last());
             }
-            let result = apply(&mut tree, &taken);
+            let result = apply_within(&mut tree, &taken, limits);
             prop_assert!(result.is_ok(), "{result:?}");
             prop_assert_eq!(tree.rows(), naive.rows());
         }

@@ -2,20 +2,20 @@
 
 use crate::apply::resolve::resolve;
 use crate::apply::{Applier, ApplyLimits, LayerCounts};
-use crate::file_tree::{LayerContent, NodeXattr};
+use crate::file_tree::{FileTree, LayerContent, NodeXattr};
 use crate::model_tree::{ModelTree, Row};
 use headstart_block::{ByteRange, Result};
 use headstart_tar::{TarEntry, TarKind, TarTime};
 
 /// An entry and its stored bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Item {
-    pub(super) entry: TarEntry,
-    pub(super) stored: Vec<u8>,
+pub(crate) struct Item {
+    pub(crate) entry: TarEntry,
+    pub(crate) stored: Vec<u8>,
 }
 
 impl Item {
-    pub(super) fn new(kind: TarKind, path: impl AsRef<[u8]>) -> Self {
+    pub(crate) fn new(kind: TarKind, path: impl AsRef<[u8]>) -> Self {
         let entry = TarEntry {
             path: path.as_ref().to_vec(),
             kind,
@@ -35,40 +35,40 @@ impl Item {
         Self { entry, stored: Vec::new() }
     }
 
-    pub(super) fn mode(mut self, mode: u32) -> Self {
+    pub(crate) fn mode(mut self, mode: u32) -> Self {
         self.entry.mode = mode;
         self
     }
 
-    pub(super) fn owner(mut self, uid: u32, gid: u32) -> Self {
+    pub(crate) fn owner(mut self, uid: u32, gid: u32) -> Self {
         (self.entry.uid, self.entry.gid) = (uid, gid);
         self
     }
 
-    pub(super) fn time(mut self, seconds: i64) -> Self {
+    pub(crate) fn time(mut self, seconds: i64) -> Self {
         self.entry.mtime = TarTime { seconds, nanoseconds: 0 };
         self
     }
 
-    pub(super) fn xattr(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn xattr(mut self, name: &str, value: &str) -> Self {
         self.entry.xattrs.push((name.into(), value.into()));
         self.entry.xattrs.sort();
         self
     }
 
     /// A sparse file of `size` bytes, whose stored bytes are those of `extents`.
-    pub(super) fn sparse(mut self, size: u64, extents: &[ByteRange]) -> Self {
+    pub(crate) fn sparse(mut self, size: u64, extents: &[ByteRange]) -> Self {
         self.entry.size = size;
         self.entry.sparse = Some(extents.to_vec());
         self
     }
 }
 
-pub(super) fn dir(path: impl AsRef<[u8]>) -> Item {
+pub(crate) fn dir(path: impl AsRef<[u8]>) -> Item {
     Item::new(TarKind::Directory, path)
 }
 
-pub(super) fn file(path: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> Item {
+pub(crate) fn file(path: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> Item {
     let mut item = Item::new(TarKind::Regular, path);
     item.stored = content.as_ref().to_vec();
     item.entry.size = item.stored.len() as u64;
@@ -83,12 +83,12 @@ fn to(kind: TarKind, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Item {
 }
 
 /// A symbolic link to `target`.
-pub(super) fn symlink(target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Item {
+pub(crate) fn symlink(target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Item {
     to(TarKind::Symlink, target, path)
 }
 
 /// A hard link to `target`.
-pub(super) fn link(target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Item {
+pub(crate) fn link(target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Item {
     to(TarKind::HardLink, target, path)
 }
 
@@ -121,11 +121,15 @@ impl LayerContent for Stored<'_> {
 }
 
 /// Applies a layer.
-pub(super) fn apply(tree: &mut ModelTree, items: &[Item]) -> Result<LayerCounts> {
+pub(crate) fn apply<T: FileTree>(tree: &mut T, items: &[Item]) -> Result<LayerCounts> {
     apply_within(tree, items, ApplyLimits::default())
 }
 
-pub(super) fn apply_within(tree: &mut ModelTree, items: &[Item], limits: ApplyLimits) -> Result<LayerCounts> {
+pub(crate) fn apply_within<T: FileTree>(
+    tree: &mut T,
+    items: &[Item],
+    limits: ApplyLimits,
+) -> Result<LayerCounts> {
     let mut applier = Applier::new(tree, limits);
     for item in items {
         applier.apply(&item.entry, &mut Stored { entry: &item.entry, rest: &item.stored })?;
@@ -135,7 +139,7 @@ pub(super) fn apply_within(tree: &mut ModelTree, items: &[Item], limits: ApplyLi
 
 /// The tree after all of those layers.
 #[track_caller]
-pub(super) fn tree_of(layers: &[&[Item]]) -> ModelTree {
+pub(crate) fn tree_of(layers: &[&[Item]]) -> ModelTree {
     let mut tree = ModelTree::new();
     for layer in layers {
         apply(&mut tree, layer).unwrap();
@@ -145,7 +149,7 @@ pub(super) fn tree_of(layers: &[&[Item]]) -> ModelTree {
 }
 
 /// The paths of a tree, without the root's.
-pub(super) fn paths(tree: &ModelTree) -> Vec<String> {
+pub(crate) fn paths(tree: &ModelTree) -> Vec<String> {
     tree.rows()
         .into_keys()
         .filter(|path| !path.is_empty())
@@ -155,18 +159,18 @@ pub(super) fn paths(tree: &ModelTree) -> Vec<String> {
 
 /// The row at a path, which there must be.
 #[track_caller]
-pub(super) fn row(tree: &ModelTree, path: &str) -> Row {
+pub(crate) fn row(tree: &ModelTree, path: &str) -> Row {
     tree.rows().remove(path.as_bytes()).expect("there is a node at the path")
 }
 
-pub(super) fn xattrs(row: &Row) -> Vec<(&str, &str)> {
+pub(crate) fn xattrs(row: &Row) -> Vec<(&str, &str)> {
     let text = |bytes| std::str::from_utf8(bytes).unwrap();
     row.xattrs.iter().map(|(name, value): &NodeXattr| (text(name), text(value))).collect()
 }
 
 /// The path without links of the file or directory that a path leads to.
 #[track_caller]
-pub(super) fn followed(tree: &ModelTree, path: &str) -> String {
+pub(crate) fn followed(tree: &ModelTree, path: &str) -> String {
     let path =
         resolve(&mut tree.clone(), path.as_bytes().split(|b| *b == b'/').filter(|c| !c.is_empty()), 1024);
     String::from_utf8(path.unwrap().names.join(&b'/')).unwrap()
