@@ -1,6 +1,8 @@
-//! Conversion of container images: the layers of an image, which are streams of tar entries, become layers of a disk.
+//! Conversion of container images: the layers of an image, which are streams of tar entries, become layers of a disk
+//! with an ext4 file system.
 //!
-//! The modules so far are the front half, which knows no file system's format.
+//! A layer is read once, from front to back, and is written as it is read. It needs no root, no mount, no kernel and no
+//! temporary copy; the same layers give the same bytes on every machine.
 //!
 //! | module | subject |
 //! |---|---|
@@ -8,8 +10,12 @@
 //! | [`file_tree`] | [`FileTree`]: the state that lower layers left, and that the calls change |
 //! | [`content`] | [`EntryContent`]: files' bytes on their way from the tar to the tree |
 //! | [`ext4_tree`] | [`Ext4Tree`]: a file system as such a tree |
-//!
-//! A back end implements [`FileTree`] for the blocks of a file system.
+//! | `layer_stream` | compressed bytes become a tar, with the digests of both |
+//! | [`options`] | [`ConvertOptions`], and the names of layers that follow from them |
+//! | [`layer`] | [`convert_layer`]: one layer |
+//! | [`parent_disk`] | the disk of the layers below |
+//! | [`known_layers`] | [`KnownLayers`]: layers that were converted before |
+//! | [`image`] | [`convert_image`]: all layers of an image |
 
 #![forbid(unsafe_code)]
 
@@ -17,10 +23,25 @@ pub mod apply;
 pub mod content;
 pub mod ext4_tree;
 pub mod file_tree;
+pub mod image;
+pub mod known_layers;
+pub mod layer;
+mod layer_stream;
 #[cfg(test)]
 mod model_tree;
+pub mod options;
+pub mod parent_disk;
+#[cfg(test)]
+mod test_layers;
 
 pub use apply::{Applier, ApplyLimits, LayerCounts};
 pub use content::EntryContent;
 pub use ext4_tree::Ext4Tree;
 pub use file_tree::{FileTree, LayerContent, NewNode, NodeAttributes, NodeKind, NodeStatus, NodeXattr};
+pub use image::{
+    ContainerImage, ContainerLayer, ConvertReport, ConvertRequest, LayerOpener, LayerOutcome,
+    StagedConversion, convert_image, stage_image,
+};
+pub use known_layers::{KnownLayers, NoKnownLayers, StoredLayers};
+pub use layer::{ConvertedLayer, LayerInput, LayerPlace, convert_layer};
+pub use options::{ConvertLimits, ConvertOptions, chain_id};

@@ -1,0 +1,182 @@
+//! Layers that are known, images that are the same, and images that are refused.
+
+use super::support::{TestImage, options, reference, rows_of};
+use crate::apply::tests::golden::apply_reader;
+use crate::known_layers::NoKnownLayers;
+use crate::model_tree::ModelTree;
+use crate::test_layers::{TarMaker, forms, gzip, sample_tars, zstd};
+use headstart_block::{Digest, ErrorKind};
+use headstart_image::store::ImageStore;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+fn gzipped(tars: &[Vec<u8>]) -> TestImage {
+    TestImage::new(tars, |tar| gzip(tar, 1))
+}
+
+/// The number of blobs in the store.
+fn blobs(dir: &Path) -> usize {
+    std::fs::read_dir(dir.join("blobs/sha256")).map_or(0, Iterator::count)
+}
+
+#[test]
+fn an_image_keeps_its_config_and_says_where_it_is_from() {
+    let dir = tempfile::tempdir().unwrap();
+    let tars = sample_tars();
+    let report = gzipped(&tars).convert(dir.path(), "a", &options(2)).unwrap();
+    let (store, image) = ImageStore::open_image(&reference(dir.path(), "a")).unwrap();
+    assert_eq!(image.digest, report.digest);
+    let origin = image.manifest.converted_from().unwrap();
+    assert_eq!(origin.manifest, Digest::of(b"manifest"));
+    assert_eq!(origin.converter, "writer=1,fs=ext4,size=134217728,lz4,frame=32768,crc");
+    let config = store.read_document(&image.manifest.config.digest).unwrap();
+    let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    assert_eq!((&config["architecture"], &config["config"]["Cmd"][0]), (&"arm64".into(), &"/bin/sh".into()));
+    assert_eq!(config["history"].as_array().unwrap().len(), 2);
+    assert_eq!(config["created"], "2026-01-02T03:04:05Z");
+    let ids: Vec<_> = image.manifest.layers.iter().map(|layer| layer.blob.digest.to_string()).collect();
+    assert_eq!(config["rootfs"]["diff_ids"], serde_json::json!(ids));
+    assert_eq!(image.manifest.virtual_size, Some(128 << 20));
+    let mut model = ModelTree::new();
+    for tar in &tars {
+        apply_reader(&mut model, &tar[..]).unwrap();
+    }
+    assert_eq!(rows_of(dir.path(), "a"), model.rows());
+}
+
+#[test]
+fn the_same_image_is_the_same_to_the_byte() {
+    let tars = sample_tars();
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let image = gzipped(&tars);
+    let expected = image.convert(first.path(), "a", &options(1)).unwrap().digest;
+    for threads in [2, 8] {
+        let tag = format!("t{threads}");
+        let report = image.convert_with(second.path(), &tag, &options(threads), &NoKnownLayers).unwrap();
+        assert_eq!(report.digest, expected);
+    }
+    let again = image.convert(first.path(), "b", &options(1)).unwrap();
+    assert_eq!(again.digest, expected);
+    assert!(again.layers.iter().all(|outcome| outcome.converted.is_none()));
+}
+
+#[test]
+fn layers_that_are_known_are_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let tars = sample_tars();
+    gzipped(&tars[..2]).convert(dir.path(), "base", &options(1)).unwrap();
+    let more = TarMaker::new().file("usr/share/more", b"more").done();
+    let image = TestImage::new(&[&tars[..2], &[more]].concat(), |tar| zstd(tar, 1));
+    let report = image.convert(dir.path(), "more", &options(1)).unwrap();
+    let converted: Vec<_> = report.layers.iter().map(|outcome| outcome.converted.is_some()).collect();
+    assert_eq!((converted, image.opened.load(Ordering::Relaxed)), (vec![false, false, true], 1));
+    let fresh = tempfile::tempdir().unwrap();
+    let fresh = image.convert(fresh.path(), "more", &options(2)).unwrap();
+    assert_eq!(report.digest, fresh.digest);
+    // A layer whose lower layers are others is not the same layer.
+    let report = gzipped(&tars[1..2]).convert(dir.path(), "other", &options(1)).unwrap();
+    assert!(report.layers[0].converted.is_some());
+}
+
+#[test]
+fn layers_whose_blobs_are_gone_are_converted_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = gzipped(&sample_tars());
+    let first = image.convert(dir.path(), "a", &options(1)).unwrap();
+    let blob = dir.path().join("blobs/sha256").join(first.layers[1].layer.blob.digest.hex());
+    std::fs::remove_file(blob).unwrap();
+    let note = dir.path().join(".headstart/converted").join(first.layers[2].key.hex());
+    std::fs::write(note, b"{").unwrap();
+    let second = image.convert(dir.path(), "a", &options(1)).unwrap();
+    let converted: Vec<_> = second.layers.iter().map(|outcome| outcome.converted.is_some()).collect();
+    assert_eq!((converted, second.digest), (vec![false, true, true], first.digest));
+}
+
+#[test]
+fn notes_of_a_store_lead_to_layers_of_their_key_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = gzipped(&sample_tars());
+    let report = image.convert(dir.path(), "a", &options(1)).unwrap();
+    let notes = dir.path().join(".headstart/converted");
+    let name = |at: usize| notes.join(report.layers[at].key.hex());
+    std::fs::copy(name(2), name(0)).unwrap();
+    let again = image.convert(dir.path(), "b", &options(1)).unwrap();
+    assert!(again.layers[0].converted.is_some());
+    assert_eq!(again.digest, report.digest);
+}
+
+/// The error of an image, after which the store has nothing of it.
+#[track_caller]
+fn refused(image: &TestImage) -> (ErrorKind, String) {
+    let dir = tempfile::tempdir().unwrap();
+    gzipped(&[TarMaker::new().file("kept", b"x").done()]).convert(dir.path(), "kept", &options(1)).unwrap();
+    let before = blobs(dir.path());
+    let error = image.convert(dir.path(), "new", &options(2)).unwrap_err();
+    let store = ImageStore::open(dir.path()).unwrap();
+    assert_eq!((blobs(dir.path()), store.list().unwrap().len()), (before, 1));
+    assert_eq!(std::fs::read_dir(dir.path().join(".headstart/staging")).map_or(0, Iterator::count), 0);
+    (error.kind(), error.to_string())
+}
+
+#[test]
+fn images_that_make_no_sense_are_refused_and_nothing_is_left() {
+    let image = gzipped(&sample_tars());
+    let mut missing = image.clone();
+    missing.layers.pop();
+    let (kind, text) = refused(&missing);
+    assert!(kind == ErrorKind::Corrupt && text.contains("2 layers, but its config has 3"), "{text}");
+    let mut swapped = image.clone();
+    swapped.layers.swap(1, 2);
+    assert_eq!(refused(&swapped).0, ErrorKind::Corrupt);
+    let empty = TestImage::new(&[], <[u8]>::to_vec);
+    assert_eq!(refused(&empty).0, ErrorKind::Unsupported);
+    let config = b"not JSON".to_vec();
+    assert_eq!(refused(&TestImage { config, ..image.clone() }).0, ErrorKind::Corrupt);
+    let encrypted = format!("{}+encrypted", image.media_type);
+    for media_type in ["application/vnd.in-toto+json", &encrypted, ""] {
+        let other = TestImage { media_type: media_type.to_owned(), ..image.clone() };
+        assert_eq!(refused(&other).0, ErrorKind::Unsupported, "{media_type}");
+    }
+    let mut damaged = image.clone();
+    let top = &mut damaged.layers[2].0;
+    let middle = top.len() / 2;
+    top[middle] ^= 1;
+    let (kind, text) = refused(&damaged);
+    let digest = Digest::of(&damaged.layers[2].0);
+    assert!(kind == ErrorKind::Corrupt && text.contains(&format!("layer {digest}")), "{text}");
+    let many = vec![TarMaker::new().done(); 256];
+    let (kind, text) = refused(&gzipped(&many));
+    assert!(kind == ErrorKind::Unsupported && text.contains("256 layers"), "{text}");
+}
+
+#[test]
+fn many_small_layers_are_one_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let layer = |number: u32| TarMaker::new().file(&format!("files/{number}"), &number.to_le_bytes()).done();
+    let tars: Vec<_> = (0..60).map(layer).collect();
+    let report = gzipped(&tars).convert(dir.path(), "many", &options(1)).unwrap();
+    let added: u64 = report.layers[1..].iter().map(|outcome| outcome.layer.blob.size).sum();
+    assert!(added < 300_000, "{added}");
+    assert_eq!(rows_of(dir.path(), "many").len(), 62);
+}
+
+#[test]
+fn every_media_type_of_a_layer_is_taken_for_what_its_bytes_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let tar = TarMaker::new().file("f", b"x").done();
+    let mut digests = Vec::new();
+    let types = [
+        "application/vnd.oci.image.layer.v1.tar",
+        "application/vnd.oci.image.layer.v1.tar+zstd",
+        "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
+        "application/vnd.docker.image.rootfs.diff.tar.gzip",
+        "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
+    ];
+    for (media_type, (_, bytes)) in types.iter().cycle().zip(forms(&tar)) {
+        let image = TestImage::new(std::slice::from_ref(&tar), |_| bytes.clone());
+        let image = TestImage { media_type: (*media_type).to_owned(), ..image };
+        let report = image.convert_with(dir.path(), "t", &options(1), &NoKnownLayers).unwrap();
+        digests.push(report.layers[0].layer.blob.digest);
+    }
+    assert!(digests.iter().all(|digest| *digest == digests[0]));
+}

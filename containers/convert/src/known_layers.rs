@@ -1,0 +1,71 @@
+//! Layers that were converted before, found by their keys.
+//!
+//! A conversion that finds the layer of a key takes it as it is. A place whose answers others can make up can put any
+//! content into the images that are converted, so keys in annotations of other people's images are not searched: a
+//! store notes the conversions of its own writers, out of the reach of copies ([`ImageStore::converted`]).
+
+use headstart_block::{Digest, Error, ReadAt, Result};
+use headstart_image::manifest::ImageLayer;
+use headstart_image::store::ImageStore;
+use std::sync::Arc;
+
+/// A place where layers are found that were converted before.
+pub trait KnownLayers {
+    /// Returns the layer with that key; `None` if there is none.
+    ///
+    /// # Errors
+    /// Errors of the place. A layer that is damaged or incomplete is none, and no error.
+    fn find(&self, key: &Digest) -> Result<Option<ImageLayer>>;
+
+    /// Opens the blob of a layer that [`find`](KnownLayers::find) returned. It is read as the parent of other layers,
+    /// block by block.
+    ///
+    /// # Errors
+    /// Errors of the place.
+    fn open(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>>;
+
+    /// Notes a layer that was converted and published. A failure is ignored: a note only saves work.
+    fn remember(&self, key: &Digest, layer: &ImageLayer);
+}
+
+/// No place: every layer is converted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoKnownLayers;
+
+impl KnownLayers for NoKnownLayers {
+    fn find(&self, _key: &Digest) -> Result<Option<ImageLayer>> {
+        Ok(None)
+    }
+
+    fn open(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
+        Err(Error::invalid(format!("layer {} is not known", layer.blob.digest)))
+    }
+
+    fn remember(&self, _key: &Digest, _layer: &ImageLayer) {}
+}
+
+/// The layers that were converted into a store in a local directory.
+#[derive(Clone, Debug)]
+pub struct StoredLayers(ImageStore);
+
+impl StoredLayers {
+    /// The layers of `store`.
+    #[must_use]
+    pub fn new(store: ImageStore) -> Self {
+        Self(store)
+    }
+}
+
+impl KnownLayers for StoredLayers {
+    fn find(&self, key: &Digest) -> Result<Option<ImageLayer>> {
+        self.0.converted(key)
+    }
+
+    fn open(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
+        Ok(Arc::new(self.0.open_layer(layer)?))
+    }
+
+    fn remember(&self, key: &Digest, layer: &ImageLayer) {
+        let _ = self.0.note_conversion(key, layer);
+    }
+}

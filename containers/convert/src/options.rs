@@ -1,0 +1,172 @@
+//! The options of a conversion, and the names that follow from them.
+//!
+//! A layer's blob depends on the layer and all below it (their chain id), on the options and on this program: on
+//! nothing else. The digest of these three is the *key* of the conversion, by which a layer that was converted before
+//! is found without a database.
+
+use crate::apply::ApplyLimits;
+use headstart_block::{Digest, Error, Result};
+use headstart_image::new_layer::{Packing, describe};
+use headstart_tar::TarLimits;
+use std::ops::RangeInclusive;
+use uuid::Uuid;
+
+/// The version of what is written. It goes up whenever the same layers give other bytes.
+pub const WRITER_VERSION: u32 = 1;
+
+/// The size of the disk of a converted image if nothing else is wanted: 64 GiB, as with OverlayBD. Free space takes no
+/// space in an image.
+pub const DEFAULT_DISK_SIZE: u64 = 64 << 30;
+
+/// The sizes of disks that ext4 can have here, in bytes: 1 MiB to 16 TiB.
+const SIZES: RangeInclusive<u64> = 1 << 20..=16 << 40;
+
+/// The id of every file system: the same layers give the same bytes.
+pub(crate) const FILE_SYSTEM_UUID: [u8; 16] = *b"headstart ext4\0\x01";
+
+/// The seed of hashes of names in large directories.
+pub(crate) const HASH_SEED: [u32; 4] = [0x6865_6164, 0x7374_6172, 0x7420_6578, 0x7434_0001];
+
+/// The bounds on a container's layers, whose makers are not trusted. A layer beyond one of them is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConvertLimits {
+    /// The bounds on the tar of a layer.
+    pub tar: TarLimits,
+    /// The bounds on the entries of a layer.
+    pub apply: ApplyLimits,
+    /// The most bytes of the tar of a layer. The default is 128 GiB: twice the default disk.
+    pub tar_bytes: u64,
+    /// The largest window of zstd as a power of 2, from 10 to 31: that many bytes of memory are needed. The default is
+    /// 26, 64 MiB: `zstd` uses larger ones only on request (`--ultra -22`, `--long`).
+    pub zstd_window_log: u32,
+}
+
+impl Default for ConvertLimits {
+    fn default() -> Self {
+        Self {
+            tar: TarLimits::default(),
+            apply: ApplyLimits::default(),
+            tar_bytes: 128 << 30,
+            zstd_window_log: 26,
+        }
+    }
+}
+
+/// The options of a conversion.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConvertOptions {
+    /// The size of the disk in bytes: 1 MiB to 16 TiB, a multiple of 4096. The default is [`DEFAULT_DISK_SIZE`].
+    pub size: u64,
+    /// The form in which layers are stored. Its number of threads does not count.
+    pub packing: Packing,
+    /// The number of threads, 1 to 256, by which layers do not change. The default is 1: the caller's. With more, one
+    /// of them reads and decompresses, and the others compress what the caller's thread makes.
+    pub threads: usize,
+    /// The bounds on layers.
+    pub limits: ConvertLimits,
+}
+
+impl Default for ConvertOptions {
+    fn default() -> Self {
+        Self {
+            size: DEFAULT_DISK_SIZE,
+            packing: Packing::default(),
+            threads: 1,
+            limits: ConvertLimits::default(),
+        }
+    }
+}
+
+impl ConvertOptions {
+    /// Checks the size of the disk; the other options are checked where they are used.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] if no disk can have it.
+    pub fn check(&self) -> Result<()> {
+        if self.size.is_multiple_of(4096) && SIZES.contains(&self.size) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("a file system on a disk of {} bytes is not possible", self.size))
+            .remedy("choose a multiple of 4 KiB from 1 MiB to 16 TiB"))
+    }
+
+    /// Returns the options that the bytes of layers depend on, and [`WRITER_VERSION`], in words.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        format!("writer={WRITER_VERSION},fs=ext4,size={},{}", self.size, describe(&self.packing))
+    }
+
+    /// Returns the key of the layer with that chain id.
+    #[must_use]
+    pub fn key(&self, chain: &Digest) -> Digest {
+        Digest::of(format!("headstart convert\n{}\n{chain}\n", self.describe()).as_bytes())
+    }
+
+    /// The packing, with the threads of the conversion.
+    pub(crate) fn threaded_packing(&self) -> Packing {
+        match &self.packing {
+            Packing::Plain => Packing::Plain,
+            Packing::ZFile(options) => {
+                let mut options = options.clone();
+                options.threads = self.threads;
+                Packing::ZFile(options)
+            }
+        }
+    }
+}
+
+/// Returns the chain id of a layer: the digest of its content and that of all layers below it, as the image
+/// specification defines it. `below` is the chain id of the layer below, `None` for the first.
+#[must_use]
+pub fn chain_id(below: Option<&Digest>, diff_id: &Digest) -> Digest {
+    below.map_or(*diff_id, |below| Digest::of(format!("{below} {diff_id}").as_bytes()))
+}
+
+/// The id of the layer with that chain id, as OverlayBD's convertor chooses it: its first 16 bytes.
+pub(crate) fn layer_uuid(chain: Option<&Digest>) -> Uuid {
+    let first = chain.and_then(|chain| chain.as_bytes().first_chunk().copied());
+    first.map_or(Uuid::nil(), Uuid::from_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_zfile::{Codec, ZFileOptions};
+
+    #[test]
+    fn chain_ids_are_those_of_the_specification() {
+        let [a, b] = [b"a", b"b"].map(|text| Digest::of(text));
+        assert_eq!(chain_id(None, &a), a);
+        assert_eq!(chain_id(Some(&a), &b), Digest::of(format!("{a} {b}").as_bytes()));
+        assert_eq!(layer_uuid(Some(&a)).simple().to_string(), a.hex()[..32]);
+        assert!(layer_uuid(None).is_nil());
+    }
+
+    #[test]
+    fn keys_differ_by_what_changes_bytes_and_by_nothing_else() {
+        let chain = Digest::of(b"a");
+        let plain = ConvertOptions::default();
+        let threads = ConvertOptions { threads: 8, ..plain.clone() };
+        let limits = ConvertLimits { tar_bytes: 5, ..ConvertLimits::default() };
+        let limited = ConvertOptions { limits, ..plain.clone() };
+        let threaded = ZFileOptions { threads: 3, ..ZFileOptions::default() };
+        let packing = ConvertOptions { packing: Packing::ZFile(threaded), ..plain.clone() };
+        for same in [threads, limited, packing] {
+            assert_eq!(same.key(&chain), plain.key(&chain));
+        }
+        let larger = ConvertOptions { size: 128 << 30, ..plain.clone() };
+        let lz4 = ZFileOptions { codec: Codec::Lz4, ..ZFileOptions::default() };
+        let lz4 = ConvertOptions { packing: Packing::ZFile(lz4), ..plain.clone() };
+        let stored = ConvertOptions { packing: Packing::Plain, ..plain.clone() };
+        for other in [larger, lz4, stored] {
+            assert_ne!(other.key(&chain), plain.key(&chain));
+        }
+        assert_ne!(plain.key(&chain), plain.key(&Digest::of(b"b")));
+    }
+
+    #[test]
+    fn sizes_that_no_disk_has_are_refused() {
+        let check = |size| ConvertOptions { size, ..ConvertOptions::default() }.check().is_ok();
+        assert!(check(64 << 30) && check(1 << 20) && !check(0) && !check((1 << 30) + 512) && !check(1 << 60));
+    }
+}
