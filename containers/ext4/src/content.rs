@@ -188,6 +188,10 @@ impl Stream<'_> {
         let end = offset + buf.len() as u64;
         let mut done = offset;
         while let Some(run) = self.runs.get(self.at) {
+            if run.is_empty() {
+                self.at += 1;
+                continue;
+            }
             let (from, to) = (run.start.max(done), run.end.min(end));
             if from >= to {
                 break;
