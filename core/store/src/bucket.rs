@@ -16,6 +16,7 @@
 //! kept. If another writer changes the same tag, or ten attempts fail, the result is a conflict for a person to solve.
 
 mod admin;
+mod documents;
 #[cfg(test)]
 mod lease_tests;
 mod leases;
@@ -30,12 +31,11 @@ pub use leases::{LEASE_LASTS, LEAST_AGE};
 pub use prune::{BucketPruneOptions, BucketPruneReport, BucketRemoval, Look};
 pub use prune_mark::PRUNING_LASTS;
 
-use crate::MAX_MANIFEST_SIZE;
 use crate::counters::{Meter, StoreCounters};
 use crate::http;
 use crate::layout::{
-    self, INDEX_FILE, LAYOUT, LAYOUT_FILE, LayoutIndex, Lease, MAX_INDEX_SIZE, blob_name, check_document,
-    check_layout, follow, select,
+    self, INDEX_FILE, LAYOUT, LAYOUT_FILE, LayoutIndex, Lease, MAX_INDEX_SIZE, blob_name, check_layout,
+    follow,
 };
 use crate::link::{Answer, Link, about_errors};
 use crate::media_type::INDEX_OCI;
@@ -183,13 +183,6 @@ impl BucketStore {
         }
     }
 
-    async fn document(&self, digest: Digest) -> Result<Bytes> {
-        let name = blob_name(&digest);
-        let (bytes, _) = self.object(&name, MAX_MANIFEST_SIZE).await?;
-        check_document(&digest, &bytes).map_err(|e| e.about(self.thing(&name)))?;
-        Ok(bytes)
-    }
-
     async fn ask_range(&self, blob: &Digest, range: ByteRange) -> Result<Answer> {
         let name = blob_name(blob);
         let path = self.path(&name);
@@ -278,7 +271,7 @@ impl BucketStore {
         for _ in 0..MOST_RACES {
             let Versioned { mut index, version } = self.index().await?;
             let before = match layout::referrers_list(&index, subject)? {
-                Some(list) => match self.document(list).await {
+                Some(list) => match self.read_document(list).await {
                     Err(e) if e.kind() == ErrorKind::NotFound => None,
                     list => Some(list?),
                 },
@@ -579,13 +572,14 @@ impl Store for BucketStore {
 
     async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
         let find = async {
-            let digest = match selector {
-                Selector::Digest(digest) => *digest,
-                Selector::Tag(tag) => select(&self.index().await?.index, tag, &self.location)?,
-            };
-            follow(digest, self.document(digest).await?, |digest| self.document(digest)).await
+            let (digest, bytes) = self.selected(selector).await?;
+            follow(digest, bytes, |digest| self.read_document(digest)).await
         };
-        find.await.map_err(|e| e.about(format_args!("{}{}", layout::name(&self.location, selector), self.at)))
+        find.await.map_err(|e| e.about(self.name_of(selector)))
+    }
+
+    async fn document(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        self.selected(selector).await.map_err(|e| e.about(self.name_of(selector)))
     }
 
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
@@ -674,7 +668,7 @@ impl Store for BucketStore {
     async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {
         let index = self.index().await?.index;
         let Some(list) = layout::referrers_list(&index, subject)? else { return Ok(Vec::new()) };
-        let bytes = self.document(list).await?;
+        let bytes = self.read_document(list).await?;
         listed(&bytes, artifact_type).map_err(|e| e.about(self.thing(&blob_name(&list))))
     }
 

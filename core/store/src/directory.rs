@@ -62,8 +62,22 @@ impl DirectoryStore {
         tokio::task::spawn_blocking(move || work(&layout)).await.map_err(stopped)?
     }
 
-    async fn document(&self, digest: Digest) -> Result<Bytes> {
+    async fn read_document(&self, digest: Digest) -> Result<Bytes> {
         self.blocking(move |layout| layout.read_document(&digest)).await.map(Bytes::from)
+    }
+
+    async fn selected(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        let digest = match selector.clone() {
+            Selector::Digest(digest) => digest,
+            Selector::Tag(tag) => {
+                let location = self.location();
+                let found = move |layout: &LayoutDir| {
+                    select(&LayoutDir::open(layout.root())?.index()?, &tag, &location)
+                };
+                self.blocking(found).await?
+            }
+        };
+        Ok((digest, self.read_document(digest).await?))
     }
 
     /// The layout, made if there is none yet, and this writer's part of it.
@@ -227,19 +241,14 @@ impl Store for DirectoryStore {
 
     async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
         let find = async {
-            let digest = match selector.clone() {
-                Selector::Digest(digest) => digest,
-                Selector::Tag(tag) => {
-                    let location = self.location();
-                    let found = move |layout: &LayoutDir| {
-                        select(&LayoutDir::open(layout.root())?.index()?, &tag, &location)
-                    };
-                    self.blocking(found).await?
-                }
-            };
-            follow(digest, self.document(digest).await?, |digest| self.document(digest)).await
+            let (digest, bytes) = self.selected(selector).await?;
+            follow(digest, bytes, |digest| self.read_document(digest)).await
         };
         find.await.map_err(|e| e.about(layout::name(&self.location(), selector)))
+    }
+
+    async fn document(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        self.selected(selector).await.map_err(|e| e.about(layout::name(&self.location(), selector)))
     }
 
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {

@@ -31,6 +31,7 @@
 //! | `upload` | a blob on its way into a store, checked against its digest |
 //! | [`media_type`] | names of documents |
 //! | [`blob_source`] | a blob of a store as a source, for copies |
+//! | [`blob_reader`] | a blob of a store as a stream that goes on where it broke |
 //! | [`bucket`](mod@bucket) | object stores, also for their operators |
 //! | [`counters`] | counts of the work, for metrics |
 //!
@@ -72,6 +73,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod blob_reader;
 pub mod blob_source;
 pub mod bucket;
 pub mod counters;

@@ -220,6 +220,18 @@ impl Registry {
         };
         self.on_any(|_| false, |_| {}, fetch).await
     }
+
+    fn about_image(&self, error: Error, selector: &Selector) -> Error {
+        let error = error.about(layout::name(&self.location, selector));
+        match (error.kind(), selector) {
+            (ErrorKind::NotFound, Selector::Tag(_)) => {
+                let option = self.origin.plain_option();
+                let list = format!("`headstart image list {}{option}`", self.location);
+                error.remedy(format!("{list} shows those that there are"))
+            }
+            _ => error,
+        }
+    }
 }
 
 /// Adds the media types that a manifest may have.
@@ -288,17 +300,11 @@ impl Store for Registry {
             let fetch = async |digest| Ok(self.manifest_bytes(&Selector::Digest(digest)).await?.1);
             layout::follow(digest, bytes, fetch).await
         };
-        find.await.map_err(|e| {
-            let error = e.about(layout::name(&self.location, selector));
-            match (error.kind(), selector) {
-                (ErrorKind::NotFound, Selector::Tag(_)) => {
-                    let option = self.origin.plain_option();
-                    let list = format!("`headstart image list {}{option}`", self.location);
-                    error.remedy(format!("{list} shows those that there are"))
-                }
-                _ => error,
-            }
-        })
+        find.await.map_err(|e| self.about_image(e, selector))
+    }
+
+    async fn document(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        self.manifest_bytes(selector).await.map_err(|e| self.about_image(e, selector))
     }
 
     fn has_let_nobody_in(&self) -> bool {

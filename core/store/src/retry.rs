@@ -123,6 +123,24 @@ impl Retrying {
     {
         self.settings.run(call, |_| Meter::add(&self.meter.retries, 1)).await
     }
+
+    /// As [`run`](Self::run), for a call that checks what came: once more where that was wrong.
+    async fn run_checked<T, F, Fut>(&self, mut call: F) -> Result<T>
+    where
+        F: FnMut() -> Fut + Send,
+        Fut: Future<Output = Result<T>> + Send,
+        T: Send,
+    {
+        match self.run(&mut call).await {
+            // Damaged on its way, perhaps: once more, and then it is the store's own.
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                Meter::add(&self.meter.retries, 1);
+                tracing::debug!(%error, "trying again");
+                self.run(call).await
+            }
+            found => found,
+        }
+    }
 }
 
 /// The last refusal of a store, while it is asked again.
@@ -164,15 +182,11 @@ impl Store for Retrying {
     }
 
     async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
-        match self.run(|| self.store.manifest(selector)).await {
-            // Damaged on its way, perhaps: once more, and then it is the store's own.
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
-                Meter::add(&self.meter.retries, 1);
-                tracing::debug!(%error, "trying again");
-                self.run(|| self.store.manifest(selector)).await
-            }
-            found => found,
-        }
+        self.run_checked(|| self.store.manifest(selector)).await
+    }
+
+    async fn document(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        self.run_checked(|| self.store.document(selector)).await
     }
 
     async fn manifest_again(&self, selector: &Selector, known: &Digest) -> Result<Option<(Digest, Bytes)>> {

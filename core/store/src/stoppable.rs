@@ -79,6 +79,10 @@ impl Store for Stoppable {
         self.ask(self.store.manifest(selector)).await
     }
 
+    async fn document(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        self.ask(self.store.document(selector)).await
+    }
+
     async fn manifest_again(&self, selector: &Selector, known: &Digest) -> Result<Option<(Digest, Bytes)>> {
         self.ask(self.store.manifest_again(selector, known)).await
     }

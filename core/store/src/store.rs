@@ -22,6 +22,7 @@ pub type Copied<'a> = &'a (dyn Fn(u64) -> Result<()> + Send + Sync);
 /// | a store that | also overrides |
 /// |---|---|
 /// | sends bytes as they come | [`Store::read_stream`], which by default reads the whole range into memory first |
+/// | holds images of several platforms | [`Store::document`], as all stores here do |
 /// | can cheaply check that a manifest is unchanged | [`Store::manifest_again`] |
 /// | can be written | [`Store::prepare_to_write`], so that a store that refuses does so before data is sent |
 /// | holds plans | [`Store::referrers`] and [`Store::put_referrer`], without which no plan is found |
@@ -62,6 +63,17 @@ pub trait Store: Send + Sync {
     /// index of several platforms' images, returns the manifest of the image for Linux on amd64. A manifest of more
     /// than [`MAX_MANIFEST_SIZE`](crate::MAX_MANIFEST_SIZE) bytes is an error.
     async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)>;
+
+    /// Returns the digest and the bytes of the document that `selector` selects, checked against the digest: a manifest
+    /// or, unlike [`Store::manifest`], an index as it is. A document of more than
+    /// [`MAX_MANIFEST_SIZE`](crate::MAX_MANIFEST_SIZE) bytes is an error.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Unsupported`] if the store gives manifests only.
+    async fn document(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        let _ = selector;
+        Err(Error::unsupported("gives manifests only"))
+    }
 
     /// Returns the manifest that `selector` now selects; `None` if it is still the one with the digest
     /// `known`, which the caller has. Takes one small request if the store supports that.

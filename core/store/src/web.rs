@@ -77,10 +77,18 @@ impl WebStore {
         LayoutIndex::parse(&bytes).map_err(|e| e.about(self.url(INDEX_FILE)))
     }
 
-    async fn document(&self, digest: Digest) -> Result<Bytes> {
+    async fn read_document(&self, digest: Digest) -> Result<Bytes> {
         let bytes = self.file(&blob_name(&digest), MAX_MANIFEST_SIZE).await?;
         check_document(&digest, &bytes).map_err(|e| e.about(self.url(&blob_name(&digest))))?;
         Ok(bytes)
+    }
+
+    async fn selected(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        let digest = match selector {
+            Selector::Digest(digest) => *digest,
+            Selector::Tag(tag) => select(&self.index().await?, tag, &self.base)?,
+        };
+        Ok((digest, self.read_document(digest).await?))
     }
 
     async fn ask_range(&self, blob: &Digest, range: ByteRange) -> Result<Answer> {
@@ -118,13 +126,14 @@ impl Store for WebStore {
 
     async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
         let find = async {
-            let digest = match selector {
-                Selector::Digest(digest) => *digest,
-                Selector::Tag(tag) => select(&self.index().await?, tag, &self.base)?,
-            };
-            follow(digest, self.document(digest).await?, |digest| self.document(digest)).await
+            let (digest, bytes) = self.selected(selector).await?;
+            follow(digest, bytes, |digest| self.read_document(digest)).await
         };
         find.await.map_err(|e| e.about(layout::name(&self.location(), selector)))
+    }
+
+    async fn document(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
+        self.selected(selector).await.map_err(|e| e.about(layout::name(&self.location(), selector)))
     }
 
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
@@ -177,7 +186,7 @@ impl Store for WebStore {
         let Some(list) = layout::referrers_list(&self.index().await?, subject)? else {
             return Ok(Vec::new());
         };
-        let bytes = self.document(list).await?;
+        let bytes = self.read_document(list).await?;
         listed(&bytes, artifact_type).map_err(|e| e.about(self.url(&blob_name(&list))))
     }
 

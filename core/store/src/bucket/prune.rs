@@ -178,7 +178,7 @@ impl BucketStore {
             entry.digest.iter().for_each(|digest| walk.start(*digest, entry.media_type));
         }
         while let Some(wanted) = walk.wanted() {
-            if let Ok(bytes) = self.document(wanted.digest).await {
+            if let Ok(bytes) = self.read_document(wanted.digest).await {
                 let _ = walk.give(wanted.digest, &bytes);
             }
         }
@@ -348,7 +348,7 @@ impl BucketStore {
                 mark.renew(self).await?;
             }
             let Wanted { digest, need } = wanted;
-            let bytes = match (self.document(digest).await, need) {
+            let bytes = match (self.read_document(digest).await, need) {
                 (Ok(bytes), _) => Some(bytes),
                 (Err(e), DocumentNeed::MayBeAnything) if e.kind() == ErrorKind::Corrupt => None,
                 (Err(e), DocumentNeed::MayBeAnything | DocumentNeed::MayBeMissing)

@@ -36,10 +36,26 @@ impl<'a> LayoutEntry<'a> {
         }
     }
 
+    /// Returns the text of a field of the entry's platform, such as `os` or `architecture`. `None` if it has none.
+    #[must_use]
+    pub fn platform(&self, key: &str) -> Option<&'a str> {
+        self.value.get("platform")?.get(key)?.as_str()
+    }
+
+    /// Returns an annotation of the entry. `None` if it has none of that key.
+    #[must_use]
+    pub fn annotation(&self, key: &str) -> Option<&'a str> {
+        self.value.get("annotations")?.get(key)?.as_str()
+    }
+
+    /// `true` if the entry states the type of an artifact, so that it is no image.
+    #[must_use]
+    pub fn is_artifact(&self) -> bool {
+        self.value.get("artifactType").is_some()
+    }
+
     fn is_for_this_platform(&self) -> bool {
-        let platform = |key| self.value.get("platform").and_then(|platform| platform.get(key));
-        platform("os").is_some_and(|os| os == "linux")
-            && platform("architecture").is_some_and(|arch| arch == "amd64")
+        self.platform("os") == Some("linux") && self.platform("architecture") == Some("amd64")
     }
 
     fn is_selected(&self, selector: &Selector) -> bool {

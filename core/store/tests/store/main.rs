@@ -2,6 +2,7 @@
 //!
 //! | module | subject |
 //! |---|---|
+//! | [`blob_reader`] | blobs as streams that break |
 //! | [`directory`] | stores in directories |
 //! | [`registry`] | a real registry |
 //! | [`hostile_registry`] | registries that misbehave, request by request |
@@ -16,6 +17,7 @@
     reason = "tests"
 )]
 
+mod blob_reader;
 mod directory;
 mod hostile_registry;
 mod referrers;
