@@ -25,7 +25,7 @@ const ROWS: &[&[&str]] = &[
         "headstart-trace",
         "headstart-zfile",
     ],
-    &["headstart-broker", "headstart-image", "headstart-plan"],
+    &["headstart-broker", "headstart-container-source", "headstart-image", "headstart-plan"],
     &["headstart-convert", "headstart-predictors", "headstart-pull", "headstart-swarm", "headstart-train"],
     &["headstart-cache", "headstart-preload"],
     &["headstart-disk", "headstart-export", "headstart-replay", "headstart-snapshotter"],
