@@ -63,6 +63,10 @@ fn main() -> Result<()> {
     for (name, layer) in layer_tars() {
         save("layer_tar", name, &layer)?;
     }
+    save("image_archive", "docker", &docker_archive())?;
+    save("image_archive", "oci", &oci_archive())?;
+    save("image_document", "manifest", docker_manifest(&Digest::of(b"{}"), 2).as_bytes())?;
+    save("image_document", "index", OCI_INDEX.as_bytes())?;
     let documents = image().documents()?;
     save("manifest", "two-layers", &documents.manifest)?;
     save("config", "two-layers", &documents.config)?;
@@ -351,6 +355,66 @@ fn layer_tars() -> Vec<(&'static str, Vec<u8>)> {
         ("gnu", [&gnu.concat()[..], &end].concat()),
         ("sparse", [&sparse.concat()[..], &end].concat()),
     ]
+}
+
+/// A member of an archive.
+fn member(name: &str, kind: u8, link: &str, content: &[u8]) -> Vec<u8> {
+    let header = tar_header(kind, &format!("{:o}", content.len()));
+    let mut member = changed_header(header, &[(0, &[0; 100]), (0, name.as_bytes()), (157, link.as_bytes())]);
+    member.extend(content);
+    member.resize(member.len().next_multiple_of(512), 0);
+    member
+}
+
+/// The config of an image of one layer, `low`, once or twice.
+fn container_config(layers: usize) -> String {
+    let ids = vec![format!("\"{}\"", Digest::of(b"low")); layers].join(",");
+    format!(r#"{{"os":"linux","architecture":"amd64","rootfs":{{"type":"layers","diff_ids":[{ids}]}}}}"#)
+}
+
+/// An archive in the old form of `docker save`, without digests: a changed byte reaches the code behind them.
+fn docker_archive() -> Vec<u8> {
+    let list = r#"[{"Config":"c.json","RepoTags":["app:1"],"Layers":["a/layer.tar","b/layer.tar"]}]"#;
+    let parts = [
+        member("a/layer.tar", b'0', "", b"low"),
+        member("b/layer.tar", b'2', "../a/layer.tar", b""),
+        member("c.json", b'0', "", container_config(2).as_bytes()),
+        member("manifest.json", b'0', "", list.as_bytes()),
+        vec![0; 1024],
+    ];
+    parts.concat()
+}
+
+/// A manifest in Docker's format, of one layer, `low`.
+fn docker_manifest(config: &Digest, size: usize) -> String {
+    let layer = Digest::of(b"low");
+    format!(
+        r#"{{"schemaVersion":2,"mediaType":"application/vnd.docker.distribution.manifest.v2+json",
+"config":{{"mediaType":"application/vnd.docker.container.image.v1+json","size":{size},"digest":"{config}"}},
+"layers":[{{"mediaType":"application/vnd.docker.image.rootfs.diff.tar","size":3,"digest":"{layer}"}}]}}"#
+    )
+}
+
+/// An OCI layout of one image as an archive.
+fn oci_archive() -> Vec<u8> {
+    let config = container_config(1);
+    let manifest = docker_manifest(&Digest::of(config.as_bytes()), config.len());
+    let (digest, size) = (Digest::of(manifest.as_bytes()), manifest.len());
+    let index = format!(
+        r#"{{"schemaVersion":2,"manifests":[{{"mediaType":"application/vnd.docker.distribution.manifest.v2+json",
+"size":{size},"digest":"{digest}","platform":{{"os":"linux","architecture":"amd64"}}}}]}}"#
+    );
+    let blob =
+        |content: &[u8]| member(&format!("blobs/sha256/{}", Digest::of(content).hex()), b'0', "", content);
+    let parts = [
+        member("oci-layout", b'0', "", br#"{"imageLayoutVersion":"1.0.0"}"#),
+        member("index.json", b'0', "", index.as_bytes()),
+        blob(manifest.as_bytes()),
+        blob(config.as_bytes()),
+        blob(b"low"),
+        vec![0; 1024],
+    ];
+    parts.concat()
 }
 
 fn layers() -> Result<Vec<(&'static str, Vec<u8>)>> {

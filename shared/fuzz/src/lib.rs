@@ -11,10 +11,12 @@
 
 #![forbid(unsafe_code)]
 
+mod containers;
 pub mod harvest;
 mod nbd;
 mod swarm;
 
+pub use containers::{image_archive, image_document};
 pub use harvest::{demand_series, harvest_journal};
 pub use nbd::nbd;
 pub use swarm::{signing_request, swarm};
@@ -56,6 +58,8 @@ pub const TARGETS: &[Target] = &[
     ("writable", writable),
     ("tar_wrapper", tar_wrapper),
     ("layer_tar", layer_tar),
+    ("image_archive", image_archive),
+    ("image_document", image_document),
     ("manifest", manifest),
     ("config", config),
     ("oci_index", oci_index),

@@ -1,0 +1,6 @@
+//! An archive of container images.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    let _ = headstart_fuzz::image_archive(input);
+});
