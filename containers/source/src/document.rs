@@ -149,8 +149,8 @@ impl BlobDescriptor {
         let layer = Self::of(descriptor)?;
         LayerType::parse(&layer.media_type)?;
         if layer.annotations.contains_key(OVERLAYBD) {
-            return Err(Error::unsupported("is a layer of OverlayBD, not a tar archive of files")
-                .remedy("the image is a disk already: use it as it is"));
+            return Err(Error::unsupported("is a layer of OverlayBD: the image is converted already")
+                .remedy("use it as it is"));
         }
         Ok(layer)
     }

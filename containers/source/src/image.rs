@@ -61,6 +61,12 @@ pub struct ContainerLayer {
 }
 
 impl ContainerLayer {
+    /// The name of the layer for messages, with its place in the image and the name of the image.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Opens the layer as it is stored: `size` bytes. Reads block, and fail if the bytes do not match the digest; the
     /// last ones are given only if all do. A store starts to send now and takes care of retries: a layer is best
     /// opened when it is about to be read, because open layers that are not read hold up others.
@@ -68,9 +74,18 @@ impl ContainerLayer {
     /// # Errors
     /// Errors of the archive. Those of a store come when the layer is read; all name the layer.
     pub fn open(&self) -> Result<Box<dyn Read + Send>> {
+        let stream = self.open_unchecked()?;
+        Ok(Box::new(VerifiedReader::new(stream, self.digest, self.size, self.name.clone())))
+    }
+
+    /// Works as [`open`](Self::open), but gives the bytes without checking them: for a reader that finds their digest
+    /// itself, and compares it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), except that errors of reading need not name the layer.
+    pub fn open_unchecked(&self) -> Result<Box<dyn Read + Send>> {
         let stream = self.place.stream(&self.digest, self.size).map_err(|e| named(e, &self.name))?;
-        let verified = VerifiedReader::new(stream, self.digest, self.size, self.name.clone());
-        if self.is_foreign { Ok(Box::new(ForeignReader(verified))) } else { Ok(Box::new(verified)) }
+        if self.is_foreign { Ok(Box::new(ForeignReader(stream))) } else { Ok(stream) }
     }
 }
 
@@ -86,7 +101,7 @@ impl fmt::Debug for ContainerLayer {
 }
 
 /// A reader of a foreign layer, whose absence has a reason.
-struct ForeignReader<R>(VerifiedReader<R>);
+struct ForeignReader<R>(R);
 
 impl<R: Read> Read for ForeignReader<R> {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
