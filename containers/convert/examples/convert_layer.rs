@@ -52,7 +52,7 @@ fn main() {
     let staging = ImageStore::create_or_open(store).unwrap().stage().unwrap();
     let place = LayerPlace { chain: diff_id, parent_chain: None, parent: None };
     for _ in 0..5 {
-        let input = LayerInput { bytes: Box::new(file()), digest, size, diff_id };
+        let input = LayerInput { name: path.clone(), bytes: Box::new(file()), digest, size, diff_id };
         let start = Instant::now();
         let layer = convert_layer(input, &place, &staging, &options, &Silent).unwrap();
         let seconds = start.elapsed().as_secs_f64();

@@ -11,47 +11,19 @@ use crate::layer::{ConvertedLayer, LayerInput, LayerPlace, convert_layer};
 use crate::options::{ConvertOptions, chain_id};
 use crate::parent_disk::OpenLayers;
 use headstart_block::{Digest, Error, ReadAt, Result};
+use headstart_container_source::{ContainerImage, ContainerLayer};
 use headstart_image::manifest::{Config, ContainerOrigin, ImageLayer, LayerOrigin, MAX_LAYERS, NewImage};
 use headstart_image::new_layer::describe;
 use headstart_image::progress::{Progress, step};
 use headstart_image::reference::Reference;
 use headstart_image::store::{ImageStore, Staging};
-use std::io::Read;
 use std::sync::Arc;
 
-/// Opens the bytes of a layer, from the first on.
-pub type LayerOpener<'a> = Box<dyn FnOnce() -> Result<Box<dyn Read + Send + 'a>> + Send + 'a>;
-
-/// A layer of a container's image.
-pub struct ContainerLayer<'a> {
-    /// The digest of the layer as stored, mostly compressed.
-    pub digest: Digest,
-    /// The digest of its tar.
-    pub diff_id: Digest,
-    /// The media type that its manifest gives. The compression is found by the layer's bytes.
-    pub media_type: String,
-    /// Its length as stored, in bytes.
-    pub size: u64,
-    /// Opens its bytes. Called at most once, and not at all if the layer is known.
-    pub open: LayerOpener<'a>,
-}
-
-/// A container's image.
-pub struct ContainerImage<'a> {
-    /// The digest of its manifest.
-    pub manifest: Digest,
-    /// The media type of its manifest.
-    pub media_type: String,
-    /// The bytes of its config.
-    pub config: Vec<u8>,
-    /// Its layers, lowest first.
-    pub layers: Vec<ContainerLayer<'a>>,
-}
-
 /// A conversion that was asked for.
-pub struct ConvertRequest<'r, 'i> {
-    /// The image.
-    pub image: ContainerImage<'i>,
+#[derive(Clone, Copy)]
+pub struct ConvertRequest<'r> {
+    /// The image, from any source.
+    pub image: &'r ContainerImage,
     /// The place and the tag of the new image, in a local directory.
     pub target: &'r Reference,
     /// The options.
@@ -97,7 +69,7 @@ pub struct ConvertReport {
 /// As [`stage_image`]; [`headstart_block::ErrorKind::Unsupported`] if the target is not a local directory, `Invalid` if
 /// it has no tag, `Conflict` if the blob of a known layer is not in the target's store; errors of writing to it.
 /// Nothing is published then, unless only the last step failed, the syncing of the store's directory.
-pub fn convert_image(request: ConvertRequest<'_, '_>, progress: &dyn Progress) -> Result<ConvertReport> {
+pub fn convert_image(request: ConvertRequest<'_>, progress: &dyn Progress) -> Result<ConvertReport> {
     let ConvertRequest { image, target, options, known } = request;
     let tag = target.tag()?;
     let staging = ImageStore::create_or_open(target.directory()?)?.stage()?;
@@ -113,24 +85,23 @@ pub fn convert_image(request: ConvertRequest<'_, '_>, progress: &dyn Progress) -
 /// them.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] if the config is damaged or has other diff ids than the layers;
-/// `Unsupported` if the image has no layers, too many, or one that is not a file tree; as [`convert_layer`]; errors of
-/// `known`.
+/// [`headstart_block::ErrorKind::Corrupt`] if the config is damaged; `Unsupported` if the image has no layers or too
+/// many; as [`convert_layer`]; errors of the image's source and of `known`.
 pub fn stage_image(
-    image: ContainerImage<'_>,
+    image: &ContainerImage,
     staging: &Staging,
     options: &ConvertOptions,
     known: &dyn KnownLayers,
     progress: &dyn Progress,
 ) -> Result<StagedConversion> {
     options.check()?;
-    let ContainerImage { manifest, media_type, config, layers } = image;
-    let config = Config::parse(&config)?;
-    check_layers(&config, &layers)?;
-    progress.begin("convert", layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size)));
+    let config = Config::parse(&image.config)
+        .map_err(|e| e.about(format!("config {} of {}", image.config_digest, image.name)))?;
+    check_count(image.layers.len()).map_err(|e| e.about(&image.name))?;
+    progress.begin("convert", image.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size)));
     let mut chain = None;
     let (mut outcomes, mut open) = (Vec::<LayerOutcome>::new(), OpenLayers::default());
-    for layer in layers {
+    for layer in &image.layers {
         let parent_chain = chain;
         let own = chain_id(parent_chain.as_ref(), &layer.diff_id);
         let key = options.key(&own);
@@ -146,19 +117,21 @@ pub fn stage_image(
             open_below(&mut open, &below.layer, staging, known)?;
         }
         let place = LayerPlace { chain: own, parent_chain, parent: open.disk()? };
-        let ContainerLayer { digest, diff_id, size, open: opener, .. } = layer;
-        let bytes = opener().map_err(|e| e.about(format!("layer {digest}")))?;
-        let input = LayerInput { bytes, digest, size, diff_id };
-        let converted = convert_layer(input, &place, staging, options, progress)?;
+        let converted = convert_layer(input_of(layer)?, &place, staging, options, progress)?;
         outcomes.push(LayerOutcome { layer: converted.layer.clone(), key, converted: Some(converted) });
     }
+    let origin = ContainerOrigin {
+        manifest: image.manifest_digest,
+        media_type: image.manifest_media_type.clone(),
+        converter: options.describe(),
+    };
     let image = NewImage {
         layers: outcomes.iter().map(|outcome| outcome.layer.clone()).collect(),
         virtual_size: options.size,
         options: describe(&options.packing),
         config,
         optimized_from: None,
-        converted_from: Some(ContainerOrigin { manifest, media_type, converter: options.describe() }),
+        converted_from: Some(origin),
     };
     Ok(StagedConversion { image, layers: outcomes })
 }
@@ -178,52 +151,24 @@ fn open_below(
     open.push(blob).map_err(|e| e.about(format!("converted layer {digest}")))
 }
 
-/// Checks that the layers are those of the config, and can be converted.
-fn check_layers(config: &Config, layers: &[ContainerLayer<'_>]) -> Result<()> {
-    if layers.is_empty() {
-        return Err(Error::unsupported("is an image without layers, which has no disk"));
-    }
-    if layers.len() > MAX_LAYERS {
-        return Err(Error::unsupported(format!("has {} layers, more than {MAX_LAYERS}", layers.len()))
-            .remedy("flatten it where it was made"));
-    }
-    let ids = config.diff_ids();
-    if ids.len() != layers.len() {
-        return Err(Error::corrupt(format!(
-            "has {} layers, but its config has {} diff ids",
-            layers.len(),
-            ids.len()
-        )));
-    }
-    for (layer, id) in layers.iter().zip(&ids) {
-        let named = |error: Error| error.about(format!("layer {}", layer.digest));
-        if layer.diff_id != *id {
-            let cause = format!("should have the diff id {}, but the config has {id}", layer.diff_id);
-            return Err(named(Error::corrupt(cause)));
-        }
-        check_media_type(&layer.media_type).map_err(named)?;
-    }
-    Ok(())
+/// The bytes of a layer, which are checked as they are converted.
+fn input_of(layer: &ContainerLayer) -> Result<LayerInput<'static>> {
+    Ok(LayerInput {
+        name: layer.name().to_owned(),
+        bytes: layer.open_unchecked()?,
+        digest: layer.digest,
+        size: layer.size,
+        diff_id: layer.diff_id,
+    })
 }
 
-/// Refuses layers that are not file trees, by their media types.
-fn check_media_type(media_type: &str) -> Result<()> {
-    const TREES: [&str; 4] = [
-        "application/vnd.oci.image.layer.v1.tar",
-        "application/vnd.oci.image.layer.nondistributable.v1.tar",
-        "application/vnd.docker.image.rootfs.diff.tar",
-        "application/vnd.docker.image.rootfs.foreign.diff.tar",
-    ];
-    let compression = TREES.iter().find_map(|tree| media_type.strip_prefix(tree));
-    match compression {
-        Some("" | "+gzip" | "+zstd" | ".gzip" | ".zstd") => Ok(()),
-        Some(other) if other.contains("encrypted") => {
-            Err(Error::unsupported("is encrypted").remedy("decrypt the image first"))
-        }
-        _ => Err(Error::unsupported(format!(
-            "is `{}`, and not a container's layer that is known",
-            media_type.escape_debug()
-        ))),
+/// Refuses images that have no disk, or more layers than a disk.
+fn check_count(layers: usize) -> Result<()> {
+    match layers {
+        0 => Err(Error::unsupported("is an image without layers, which has no disk")),
+        1..=MAX_LAYERS => Ok(()),
+        _ => Err(Error::unsupported(format!("has {layers} layers, more than {MAX_LAYERS}"))
+            .remedy("flatten it where it was made")),
     }
 }
 

@@ -32,6 +32,8 @@ use std::sync::Arc;
 
 /// The bytes of a container's layer, and what its image says of them.
 pub struct LayerInput<'a> {
+    /// The name of the layer, for messages.
+    pub name: String,
     /// The layer as stored, mostly compressed, from its first byte on.
     pub bytes: Box<dyn Read + Send + 'a>,
     /// The digest that these bytes must have.
@@ -84,7 +86,7 @@ impl BlockSink for LayerBlocks {
 /// [`ErrorKind::Corrupt`] if the stream is damaged, is not the one that the image says, or makes no sense on the
 /// parent; [`ErrorKind::Unsupported`] if it is beyond a limit or has what a file system cannot hold;
 /// [`ErrorKind::Invalid`] if the file system is full, and for options that are not possible; `Cancelled` if the user
-/// wants to stop; errors of the stream, the parent and of writing. Errors about the layer name its digest.
+/// wants to stop; errors of the stream, the parent and of writing. Errors about the layer name it.
 pub fn convert_layer(
     input: LayerInput<'_>,
     place: &LayerPlace,
@@ -92,13 +94,13 @@ pub fn convert_layer(
     options: &ConvertOptions,
     progress: &dyn Progress,
 ) -> Result<ConvertedLayer> {
-    let digest = input.digest;
+    let name = input.name.clone();
     convert(input, place, staging, options, progress).map_err(|error| match error.kind() {
         // These speak of an entry or a block of the layer.
         ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::Invalid => {
-            Error::new(error.kind(), error.to_string()).about(format!("layer {digest}"))
+            Error::new(error.kind(), error.to_string()).about(name)
         }
-        _ => error.about(format!("layer {digest}")),
+        _ => error.about(name),
     })
 }
 
@@ -110,7 +112,7 @@ fn convert(
     progress: &dyn Progress,
 ) -> Result<ConvertedLayer> {
     options.check()?;
-    let LayerInput { bytes, digest, size, diff_id } = input;
+    let LayerInput { bytes, digest, size, diff_id, .. } = input;
     let stream = LayerStream { bytes, size, limits: &options.limits, progress };
     let origin = LayerOrigin { digest, chain: place.chain, key: options.key(&place.chain) };
     let mut counted = None;

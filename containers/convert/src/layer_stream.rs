@@ -15,6 +15,7 @@
 use crate::options::ConvertLimits;
 use flate2::bufread::MultiGzDecoder;
 use headstart_block::{Digest, Error, ErrorKind, Result, to_usize};
+use headstart_container_source::LayerCompression;
 use headstart_image::progress::{Progress, step};
 use sha2::{Digest as _, Sha256};
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
@@ -232,22 +233,13 @@ impl<'a> Decoder<'a> {
         let mut first = vec![0; MAGIC];
         let len = fill(&mut bytes, &mut first)?;
         first.truncate(len);
-        let form = |first: &[u8]| match first {
-            [0x1f, 0x8b, ..] => Ok(StreamForm::Gzip),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Ok(StreamForm::Zstd),
-            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Err("xz"),
-            [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59] => Err("bzip2"),
-            _ => Ok(StreamForm::Plain),
-        };
-        let form = form(&first).map_err(|by| {
-            Error::unsupported(format!("is compressed by {by}, which no image may use"))
-                .remedy("compress it by gzip or zstd")
-        })?;
+        refuse_other_compression(&first)?;
+        let compression = LayerCompression::of_bytes(&first);
         let input = BufReader::with_capacity(INPUT, Cursor::new(first).chain(bytes));
-        Ok(match form {
-            StreamForm::Plain => Self::Plain(input),
-            StreamForm::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(input))),
-            StreamForm::Zstd => Self::Zstd(ZstdDecoder::new(input, limits.zstd_window_log)?),
+        Ok(match compression {
+            LayerCompression::None => Self::Plain(input),
+            LayerCompression::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(input))),
+            LayerCompression::Zstd => Self::Zstd(ZstdDecoder::new(input, limits.zstd_window_log)?),
         })
     }
 
@@ -261,11 +253,15 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// The forms of layers that are read.
-enum StreamForm {
-    Plain,
-    Gzip,
-    Zstd,
+/// Refuses a layer whose first bytes are those of a compression that no image may use.
+fn refuse_other_compression(first: &[u8]) -> Result<()> {
+    let by = match first {
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => "xz",
+        [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59] => "bzip2",
+        _ => return Ok(()),
+    };
+    let cause = format!("is compressed by {by}, which no image may use");
+    Err(Error::unsupported(cause).remedy("compress it by gzip or zstd"))
 }
 
 impl Read for Decoder<'_> {

@@ -38,10 +38,7 @@ pub use apply::{Applier, ApplyLimits, LayerCounts};
 pub use content::EntryContent;
 pub use ext4_tree::Ext4Tree;
 pub use file_tree::{FileTree, LayerContent, NewNode, NodeAttributes, NodeKind, NodeStatus, NodeXattr};
-pub use image::{
-    ContainerImage, ContainerLayer, ConvertReport, ConvertRequest, LayerOpener, LayerOutcome,
-    StagedConversion, convert_image, stage_image,
-};
+pub use image::{ConvertReport, ConvertRequest, LayerOutcome, StagedConversion, convert_image, stage_image};
 pub use known_layers::{KnownLayers, NoKnownLayers, StoredLayers};
 pub use layer::{ConvertedLayer, LayerInput, LayerPlace, convert_layer};
 pub use options::{ConvertLimits, ConvertOptions, chain_id};

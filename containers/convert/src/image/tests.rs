@@ -1,5 +1,7 @@
-//! Tests of whole images: golden ones, ones that share layers, and ones that are refused.
+//! Tests of whole images: golden ones, ones of other tools from every kind of source, ones that share layers, and ones
+//! that are refused.
 
 mod golden;
+mod peers;
 mod sharing;
 mod support;

@@ -25,6 +25,7 @@ fn options(threads: usize) -> ConvertOptions {
 
 fn input(bytes: &[u8], tar: &[u8]) -> LayerInput<'static> {
     LayerInput {
+        name: format!("layer {}", Digest::of(bytes)),
         bytes: Box::new(Pieces::new(bytes.to_vec())),
         digest: Digest::of(bytes),
         size: bytes.len() as u64,

@@ -1,6 +1,6 @@
 //! Golden images, converted whole.
 
-use super::support::{TestImage, options, reference, rows_of};
+use super::support::{TestImage, TestLayer, options, reference, rows_of};
 use crate::ConvertReport;
 use crate::apply::tests::golden::{differences, golden, json};
 use crate::ext4_tree::tests::support::{check, e2fsck, store_disk};
@@ -8,12 +8,10 @@ use crate::known_layers::NoKnownLayers;
 use crate::parent_disk::disk_of;
 use crate::test_layers::zstd;
 use flate2::read::MultiGzDecoder;
-use headstart_block::Digest;
 use headstart_image::open_image::OpenImage;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
 fn tar(path: &Path) -> Vec<u8> {
     let bytes = fs::read(path).unwrap();
@@ -36,10 +34,10 @@ fn golden_images_are_converted_to_their_trees() {
         let paths: Vec<_> = files.map(|layer| dir.join(layer["file"].as_str().unwrap())).collect();
         let folder = paths[0].parent().unwrap();
         let config = fs::read(folder.join("config.json")).unwrap();
-        let layers = paths.iter().map(|path| (fs::read(path).unwrap(), Digest::of(&tar(path)))).collect();
+        let layers = paths.iter().map(|path| TestLayer::new(fs::read(path).unwrap(), &tar(path))).collect();
         let media_type = json(&folder.join("manifest.json"))["layers"][0]["mediaType"].clone();
         let media_type = media_type.as_str().unwrap().to_owned();
-        let image = TestImage { layers, media_type, config, opened: Arc::default() };
+        let image = TestImage { layers, media_type, config };
         let report = image.convert(store.path(), "golden", &options(2)).unwrap();
         let expected = case["trees"].as_array().unwrap().last().unwrap();
         let file = expected["file"].as_str().unwrap();
@@ -53,7 +51,7 @@ fn golden_images_are_converted_to_their_trees() {
             check(e2fsck, &path);
         }
         // The same content in another compression, by another number of threads, into another store.
-        let layers = paths.iter().map(|path| (zstd(&tar(path), 1), Digest::of(&tar(path)))).collect();
+        let layers = paths.iter().map(|path| TestLayer::new(zstd(&tar(path), 1), &tar(path))).collect();
         let again = TestImage { layers, ..image };
         let again =
             again.convert_with(&other.path().join("store"), "x", &options(1), &NoKnownLayers).unwrap();

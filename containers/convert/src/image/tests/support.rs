@@ -1,23 +1,24 @@
 //! Images in memory, and stores that they are converted into.
 
 use crate::ext4_tree::tests::support::rows;
-use crate::image::{ContainerImage, ContainerLayer, ConvertReport, ConvertRequest, convert_image};
+use crate::image::{ConvertReport, ConvertRequest, convert_image};
 use crate::known_layers::{KnownLayers, StoredLayers};
 use crate::model_tree::Row;
 use crate::options::ConvertOptions;
 use crate::parent_disk::disk_of;
+use crate::test_layers::TarMaker;
 use headstart_block::{Digest, Result};
+use headstart_container_source::{ArchiveChoice, ContainerImage, open_oci_archive};
 use headstart_image::new_layer::Packing;
 use headstart_image::open_image::OpenImage;
 use headstart_image::progress::Silent;
 use headstart_image::reference::Reference;
 use headstart_image::store::ImageStore;
 use headstart_zfile::{Codec, ZFileOptions};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::Cursor;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
@@ -27,21 +28,43 @@ pub(crate) fn options(threads: usize) -> ConvertOptions {
     ConvertOptions { size: 128 << 20, packing, threads, ..ConvertOptions::default() }
 }
 
-/// An image: compressed layers with the digests of their tars, and the number of layers that were opened.
+/// A layer of a test's image.
+#[derive(Clone)]
+pub(crate) struct TestLayer {
+    /// The bytes that the source has.
+    pub(crate) bytes: Vec<u8>,
+    /// The digest that the manifest has for them.
+    pub(crate) digest: Digest,
+    /// The digest of the tar.
+    pub(crate) diff_id: Digest,
+}
+
+impl TestLayer {
+    pub(crate) fn new(bytes: Vec<u8>, tar: &[u8]) -> Self {
+        Self { digest: Digest::of(&bytes), diff_id: Digest::of(tar), bytes }
+    }
+
+    /// Changes a byte that the source has.
+    pub(crate) fn damage(&mut self) {
+        let middle = self.bytes.len() / 2;
+        self.bytes[middle] ^= 1;
+    }
+}
+
+/// An image.
 #[derive(Clone)]
 pub(crate) struct TestImage {
-    pub(crate) layers: Vec<(Vec<u8>, Digest)>,
+    pub(crate) layers: Vec<TestLayer>,
     pub(crate) media_type: String,
     pub(crate) config: Vec<u8>,
-    pub(crate) opened: Arc<AtomicUsize>,
 }
 
 impl TestImage {
     /// The image of tars, each compressed by `compress`.
     pub(crate) fn new(tars: &[Vec<u8>], compress: impl Fn(&[u8]) -> Vec<u8>) -> Self {
-        let layers: Vec<_> = tars.iter().map(|tar| (compress(tar), Digest::of(tar))).collect();
-        let ids: Vec<_> = layers.iter().map(|(_, id)| id.to_string()).collect();
-        let config = serde_json::json!({
+        let layers: Vec<_> = tars.iter().map(|tar| TestLayer::new(compress(tar), tar)).collect();
+        let ids: Vec<_> = layers.iter().map(|layer| layer.diff_id).collect();
+        let config = json!({
             "architecture": "arm64",
             "os": "linux",
             "created": "2026-01-02T03:04:05Z",
@@ -49,34 +72,41 @@ impl TestImage {
             "history": [{"created_by": "test"}, {"created_by": "nothing", "empty_layer": true}],
             "rootfs": {"type": "layers", "diff_ids": ids},
         });
-        Self {
-            layers,
-            media_type: GZIP.to_owned(),
-            config: config.to_string().into_bytes(),
-            opened: Arc::default(),
-        }
+        Self { layers, media_type: GZIP.to_owned(), config: config.to_string().into_bytes() }
     }
 
-    fn source(&self) -> ContainerImage<'static> {
-        let layers = self.layers.iter().cloned().map(|(bytes, diff_id)| {
-            let opened = Arc::clone(&self.opened);
-            ContainerLayer {
-                digest: Digest::of(&bytes),
-                diff_id,
-                media_type: self.media_type.clone(),
-                size: bytes.len() as u64,
-                open: Box::new(move || {
-                    opened.fetch_add(1, Ordering::Relaxed);
-                    Ok(Box::new(Cursor::new(bytes)))
-                }),
-            }
+    /// The manifest of the image.
+    pub(crate) fn manifest(&self) -> Vec<u8> {
+        let layer = |layer: &TestLayer| json!({"mediaType": self.media_type, "size": layer.bytes.len(), "digest": layer.digest});
+        let config = json!({
+            "mediaType": "application/vnd.oci.image.config.v1+json",
+            "size": self.config.len(),
+            "digest": Digest::of(&self.config),
         });
-        ContainerImage {
-            manifest: Digest::of(b"manifest"),
-            media_type: "application/vnd.oci.image.manifest.v1+json".to_owned(),
-            config: self.config.clone(),
-            layers: layers.collect(),
+        let layers: Vec<Value> = self.layers.iter().map(layer).collect();
+        json!({"schemaVersion": 2, "config": config, "layers": layers}).to_string().into_bytes()
+    }
+
+    /// Opens the image, which is in an archive in memory.
+    fn open(&self) -> Result<ContainerImage> {
+        let manifest = self.manifest();
+        let digest = Digest::of(&manifest);
+        let entry = json!({
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "size": manifest.len(),
+            "digest": digest,
+        });
+        let index = json!({"schemaVersion": 2, "manifests": [entry]}).to_string();
+        let mut blobs: BTreeMap<_, _> =
+            self.layers.iter().map(|layer| (layer.digest, layer.bytes.as_slice())).collect();
+        blobs.extend([(digest, manifest.as_slice()), (Digest::of(&self.config), self.config.as_slice())]);
+        let mut archive = TarMaker::new()
+            .file("oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)
+            .file("index.json", index.as_bytes());
+        for (digest, bytes) in blobs {
+            archive = archive.file(&format!("blobs/sha256/{}", digest.hex()), bytes);
         }
+        open_oci_archive(Arc::new(archive.done()), "test", &ArchiveChoice::Only, None)
     }
 
     /// Converts the image into the store `dir` under a tag.
@@ -87,8 +117,8 @@ impl TestImage {
         options: &ConvertOptions,
         known: &dyn KnownLayers,
     ) -> Result<ConvertReport> {
-        let target = reference(dir, tag);
-        convert_image(ConvertRequest { image: self.source(), target: &target, options, known }, &Silent)
+        let (image, target) = (self.open()?, reference(dir, tag));
+        convert_image(ConvertRequest { image: &image, target: &target, options, known }, &Silent)
     }
 
     /// Converts the image, with the layers that the store knows.
