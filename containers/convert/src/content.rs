@@ -8,6 +8,8 @@ use std::io::Read;
 /// The content of the entry that a [`TarReader`] returned last.
 #[derive(Debug)]
 pub struct EntryContent<'a, R: Read> {
+    /// The bytes before those that the reader gives next.
+    start: &'a [u8],
     entry: &'a TarEntry,
     reader: &'a mut TarReader<R>,
 }
@@ -15,7 +17,12 @@ pub struct EntryContent<'a, R: Read> {
 impl<'a, R: Read> EntryContent<'a, R> {
     /// The content of `entry`, the last one of `reader`.
     pub fn new(entry: &'a TarEntry, reader: &'a mut TarReader<R>) -> Self {
-        Self { entry, reader }
+        Self::after(&[], entry, reader)
+    }
+
+    /// The content of `entry`, the last one of `reader`, of which `start` was read already.
+    pub fn after(start: &'a [u8], entry: &'a TarEntry, reader: &'a mut TarReader<R>) -> Self {
+        Self { start, entry, reader }
     }
 }
 
@@ -33,6 +40,12 @@ impl<R: Read> LayerContent for EntryContent<'_, R> {
     }
 
     fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
-        self.reader.read_content(buf)
+        if self.start.is_empty() {
+            return self.reader.read_content(buf);
+        }
+        let (now, later) = self.start.split_at(buf.len().min(self.start.len()));
+        buf[..now.len()].copy_from_slice(now);
+        self.start = later;
+        Ok(now.len())
     }
 }

@@ -15,6 +15,7 @@
 
 use crate::apply::{Applier, LayerCounts};
 use crate::content::EntryContent;
+use crate::estargz::{is_of_estargz, start_of};
 use crate::ext4_tree::Ext4Tree;
 use crate::layer_stream::{LayerStream, TarStream};
 use crate::options::{ConvertOptions, FILE_SYSTEM_UUID, HASH_SEED, layer_uuid};
@@ -144,7 +145,7 @@ fn convert(
     Ok(ConvertedLayer { layer: layer.with_origin(&origin), entries, tar_bytes, file_system, summary })
 }
 
-/// Applies all entries of a tar, and reads it to its end.
+/// Applies all entries of a tar that are the image's, and reads it to its end.
 fn apply_tar<S: BlockSink>(
     tree: &mut Ext4Tree<S>,
     tar: &mut dyn TarStream,
@@ -153,7 +154,10 @@ fn apply_tar<S: BlockSink>(
     let mut reader = TarReader::new(tar, options.limits.tar.clone());
     let mut applier = Applier::new(tree, options.limits.apply);
     while let Some(entry) = reader.next_entry()? {
-        applier.apply(&entry, &mut EntryContent::new(&entry, &mut reader))?;
+        let start = start_of(&entry, &mut reader)?;
+        if !is_of_estargz(&entry, &start) {
+            applier.apply(&entry, &mut EntryContent::after(&start, &entry, &mut reader))?;
+        }
     }
     reader.finish()?;
     Ok(applier.finish())

@@ -10,6 +10,7 @@
 //! | [`file_tree`] | [`FileTree`]: the state that lower layers left, and that the calls change |
 //! | [`content`] | [`EntryContent`]: files' bytes on their way from the tar to the tree |
 //! | [`ext4_tree`] | [`Ext4Tree`]: a file system as such a tree |
+//! | `estargz` | entries that serve lazy loading, and are left out |
 //! | `layer_stream` | compressed bytes become a tar, with the digests of both |
 //! | [`options`] | [`ConvertOptions`], and the names of layers that follow from them |
 //! | [`layer`] | [`convert_layer`]: one layer |
@@ -21,6 +22,7 @@
 
 pub mod apply;
 pub mod content;
+mod estargz;
 pub mod ext4_tree;
 pub mod file_tree;
 pub mod image;

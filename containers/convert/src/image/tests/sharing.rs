@@ -153,6 +153,29 @@ fn images_that_make_no_sense_are_refused_and_nothing_is_left() {
 }
 
 #[test]
+fn what_serves_estargz_is_left_out_whatever_the_source_says_of_it() {
+    let table: &[u8] = br#"{"version": 1, "entries": []}"#;
+    let tars = [
+        TarMaker::new()
+            .file(".prefetch.landmark", &[15])
+            .file("a", b"a")
+            .file("stargz.index.json", table)
+            .done(),
+        TarMaker::new().file(".no.prefetch.landmark", &[15]).file("b", b"b").done(),
+        TarMaker::new().file("stargz.index.json", b"a file of the image").done(),
+    ];
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let gzip = gzipped(&tars).convert(first.path(), "t", &options(1)).unwrap();
+    let plain = TestImage::new(&tars, <[u8]>::to_vec).convert(second.path(), "t", &options(1)).unwrap();
+    for (one, other) in gzip.layers.iter().zip(&plain.layers) {
+        assert_eq!((one.key, one.layer.blob.digest), (other.key, other.layer.blob.digest));
+    }
+    let rows = rows_of(first.path(), "t");
+    assert_eq!(rows.keys().collect::<Vec<_>>(), [&b""[..], b"a", b"b", b"stargz.index.json"]);
+    assert_eq!(rows[&b"stargz.index.json"[..]].bytes, b"a file of the image");
+}
+
+#[test]
 fn many_small_layers_are_one_disk() {
     let dir = tempfile::tempdir().unwrap();
     let layer = |number: u32| TarMaker::new().file(&format!("files/{number}"), &number.to_le_bytes()).done();
