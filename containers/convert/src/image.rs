@@ -132,6 +132,7 @@ pub fn stage_image(
         config,
         optimized_from: None,
         converted_from: Some(origin),
+        belongs_to: None,
     };
     Ok(StagedConversion { image, layers: outcomes })
 }

@@ -50,28 +50,15 @@ impl ImageBlobs for ImageStore {
 
 impl ImageBlobs for RemoteImage {
     fn layer(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
-        Ok(self.blob_of(layer)?)
+        Ok(self.blobs().blob_of(layer)?)
     }
 
     fn guarded(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
-        let blob = self.blob_of(layer)?;
-        let Some(tree) = &layer.tree else { return Ok(blob) };
-        match self.tree_of(tree) {
-            Ok(outboard) => {
-                let name = blob.name();
-                Ok(Arc::new(VerifiedBlob::over(blob, name, tree.root, Box::new(outboard))?))
-            }
-            // Making it again would take all of the blob.
-            Err(e) if e.kind() == ErrorKind::NotFound => {
-                tracing::warn!(error = %e, "its hash tree is lost: reads of the layer are not checked");
-                Ok(blob)
-            }
-            Err(e) => Err(e),
-        }
+        self.blobs().guarded(layer)
     }
 
     fn tree(&self, tree: &Tree) -> Result<Arc<dyn ReadAt>> {
-        Ok(self.tree_of(tree)?)
+        Ok(self.blobs().tree_of(tree)?)
     }
 
     fn config(&self, _: &Manifest) -> Result<Config> {

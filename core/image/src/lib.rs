@@ -20,6 +20,7 @@
 //! | [`named_image`] | an image with a name that the user gave: that of its export, or of its boots |
 //! | [`image_key`] | the key under which trackers gather the reads of an image's disks |
 //! | `image_blobs` | the common part of local and remote images, for opening and checking |
+//! | `staged_image` | an image that was made here, as a store to copy it from |
 //!
 //! The modules that work with images:
 //!
@@ -34,6 +35,8 @@
 //! | [`open_image`], [`layer_file`] | open an image, or single layer files, as a disk |
 //! | [`export`] | writes a disk out as sparse raw or qcow2 |
 //! | [`acceleration`] | the trace that an image carries as its topmost layer |
+//! | [`image_site`] | the place in which an image is made, and its publication in any store |
+//! | [`converted_layers`] | the layers that conversions of containers' layers gave, found in any store |
 //! | [`plan_artifact`] | publishes with an image the plan made from its boots, and finds it |
 //! | [`managed_store`] | removes and prunes the images of a store that keeps leases |
 //! | [`zfile_files`] | single compressed files |
@@ -47,6 +50,7 @@
 pub mod acceleration;
 pub mod blob;
 pub mod commit;
+pub mod converted_layers;
 pub mod copies;
 pub mod diff;
 mod difference;
@@ -55,6 +59,7 @@ mod disk_size;
 pub mod export;
 mod image_blobs;
 pub mod image_key;
+pub mod image_site;
 pub mod import;
 pub mod kept_base;
 pub mod layer_file;
@@ -69,6 +74,7 @@ pub mod optimize;
 pub mod plan_artifact;
 pub mod progress;
 pub mod remote;
+mod staged_image;
 pub mod store;
 pub mod store_access;
 pub mod tar_wrapper;

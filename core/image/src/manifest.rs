@@ -63,6 +63,9 @@ pub const OVERLAYBD_VERSION: &str = "containerd.io/snapshot/overlaybd/version";
 /// The value of [`OVERLAYBD_VERSION`] for layers whose blob holds the disk's data itself, unlike turboOCI
 /// layers.
 pub const OVERLAYBD_VERSION_NATIVE: &str = "0.1.0";
+/// The artifact type of an image of OverlayBD's that belongs to a container's image with the same content, as
+/// OverlayBD's convertor writes it.
+pub const OVERLAYBD_IMAGE: &str = "application/vnd.containerd.overlaybd.native.v1+json";
 /// Key of a layer annotation with the value `yes` on an acceleration layer, which holds a recorded boot trace
 /// and is no part of the disk.
 pub const ACCELERATION_LAYER: &str = "containerd.io/snapshot/overlaybd/acceleration-layer";
@@ -222,6 +225,17 @@ impl ImageLayer {
             return Err(contradicts(TREE_SIZE));
         }
         Ok(Self { blob, tree, annotations })
+    }
+
+    /// Reads the JSON value of a descriptor.
+    pub(crate) fn from_json(descriptor: &Value) -> Result<Self> {
+        let descriptor = serde_json::from_value(descriptor.clone());
+        Self::parse(&descriptor.map_err(|e| Error::corrupt("is not a descriptor of a layer").caused_by(e))?)
+    }
+
+    /// The JSON value of the layer's descriptor.
+    pub(crate) fn to_json(&self) -> Result<Value> {
+        serde_json::to_value(self.descriptor()?).map_err(cannot_build)
     }
 
     fn descriptor(&self) -> Result<Descriptor> {
@@ -465,6 +479,9 @@ pub struct NewImage {
     /// The container's image from which the new one is converted, layer by layer; `None` for any other image. The
     /// config keeps its date and its history then.
     pub converted_from: Option<ContainerOrigin>,
+    /// The manifest of the container's image beside which this one is published in the same store, so that programs
+    /// find this one by that; the image gets the artifact type [`OVERLAYBD_IMAGE`]. `None` for all others.
+    pub belongs_to: Option<BlobRef>,
 }
 
 /// The two documents that describe a published image.
@@ -505,7 +522,13 @@ impl NewImage {
         let converted_from = self.converted_from.iter().flat_map(ContainerOrigin::annotations);
         let annotations = annotations.into_iter().chain(optimized_from).chain(converted_from);
         let annotations = annotations.map(|(key, value)| (key.to_owned(), value));
-        let manifest = ImageManifestBuilder::default()
+        let mut manifest = ImageManifestBuilder::default();
+        if let Some(subject) = &self.belongs_to {
+            manifest = manifest
+                .artifact_type(MediaType::Other(OVERLAYBD_IMAGE.to_owned()))
+                .subject(subject.descriptor()?);
+        }
+        let manifest = manifest
             .schema_version(SCHEMA_VERSION)
             .media_type(MediaType::ImageManifest)
             .config(blob.descriptor()?)
@@ -546,6 +569,7 @@ mod tests {
             config: Config::default(),
             optimized_from: None,
             converted_from: None,
+            belongs_to: None,
         }
     }
 

@@ -153,6 +153,7 @@ impl<'a> Builder<'a> {
             config: self.config,
             optimized_from: None,
             converted_from: None,
+            belongs_to: None,
         };
         let (published, was) = self.staging.publish_over(&image, self.target.tag()?)?;
         Ok(NewImageReport {

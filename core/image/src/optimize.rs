@@ -36,7 +36,6 @@
 
 mod cost;
 mod layout;
-mod made;
 mod order;
 mod same;
 mod site;
@@ -181,6 +180,7 @@ pub fn optimize(
         config: source.config()?,
         optimized_from: Some(source.known_as()),
         converted_from: None,
+        belongs_to: None,
     };
     let (made, was) = site.publish(source, &image, request.target, stores, progress)?;
     Ok(OptimizeReport {

@@ -14,6 +14,7 @@ use crate::opening::opening_ranges;
 use crate::progress::{Progress, step};
 use crate::reference::{Reference, Selector};
 use crate::store::Image;
+use crate::verified_blob::VerifiedBlob;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result, to_usize};
@@ -44,8 +45,13 @@ pub struct RemoteImage {
     pub reference: Reference,
     /// The image's manifest and the manifest's digest.
     pub image: Image,
+    blobs: RemoteBlobs,
+}
+
+/// Blobs of a store, with the lengths that they have there.
+pub(crate) struct RemoteBlobs {
     link: Arc<Link>,
-    blobs: HashMap<Digest, Arc<RemoteBlob>>,
+    found: HashMap<Digest, Arc<RemoteBlob>>,
 }
 
 /// The way to the store.
@@ -72,21 +78,8 @@ impl RemoteImage {
         let link = Arc::new(Link { store, retry, runtime });
         let (digest, bytes) = link.runtime.block_on(link.store.manifest(&reference.selector))?;
         let manifest = Manifest::parse(&bytes).map_err(|e| e.about(format!("image {reference}")))?;
-        let find = |digest: Digest| {
-            let link = &link;
-            async move { Ok::<_, Error>((digest, link.store.blob_len(&digest).await?)) }
-        };
-        let mut digests: Vec<Digest> = manifest.blobs().map(|(digest, _)| digest).collect();
-        digests.sort_unstable();
-        digests.dedup();
-        let finding = stream::iter(digests).map(find).buffer_unordered(AT_ONCE);
-        let found: Vec<_> = link.runtime.block_on(finding.try_collect())?;
-        let blob = |(digest, len): (Digest, Option<u64>)| {
-            let (link, chunks) = (Arc::clone(&link), Mutex::default());
-            Some((digest, Arc::new(RemoteBlob { link, digest, len: len?, chunks })))
-        };
-        let blobs = found.into_iter().filter_map(blob).collect();
-        Ok(Self { reference: reference.clone(), image: Image { digest, manifest }, link, blobs })
+        let blobs = RemoteBlobs::find(link, manifest.blobs().map(|(digest, _)| digest))?;
+        Ok(Self { reference: reference.clone(), image: Image { digest, manifest }, blobs })
     }
 
     /// Fetches ahead of time the data that opening the disk's layers will most likely read. Data that is
@@ -98,8 +91,8 @@ impl RemoteImage {
     pub fn warm(&self) -> Result<()> {
         let mut wanted = Vec::new();
         for layer in self.image.manifest.disk_layers() {
-            let Ok(blob) = self.blob_of(layer) else { continue };
-            let tree = layer.tree.and_then(|tree| self.tree_of(&tree).ok());
+            let Ok(blob) = self.blobs.blob_of(layer) else { continue };
+            let tree = layer.tree.and_then(|tree| self.blobs.tree_of(&tree).ok());
             for range in opening_ranges(blob.len, layer.index_offset()) {
                 if let Some(tree) = &tree {
                     pages(blob.len, range, &mut |pages| wanted.push((Arc::clone(tree), pages)));
@@ -114,7 +107,7 @@ impl RemoteImage {
             }
         };
         let bringing = stream::iter(wanted).map(bring).buffer_unordered(AT_ONCE);
-        self.link.runtime.block_on(bringing.try_collect())
+        self.blobs.link.runtime.block_on(bringing.try_collect())
     }
 
     /// Fetches ranges of layers' blobs, many in parallel, for a later read without a wait. They stay in memory.
@@ -133,7 +126,7 @@ impl RemoteImage {
         let runs =
             chunks.chunk_by(|a, b| a.0 == b.0 && a.1 + 1 == b.1).flat_map(|run| run.chunks(CHUNKS_AT_ONCE));
         let bring = |run: &[(Digest, u64)]| {
-            let (blob, first) = (self.blobs.get(&run[0].0).cloned(), run[0].1);
+            let (blob, first) = (self.blobs.found.get(&run[0].0).cloned(), run[0].1);
             let count = run.len() as u64;
             async move {
                 if let Some(blob) = blob {
@@ -144,23 +137,18 @@ impl RemoteImage {
             }
         };
         let bringing = stream::iter(runs.map(bring)).buffer_unordered(AT_ONCE).try_collect::<()>();
-        self.link.runtime.block_on(bringing)
+        self.blobs.link.runtime.block_on(bringing)
     }
 
-    /// A layer's blob, which has the length in the manifest.
-    pub(crate) fn blob_of(&self, layer: &ImageLayer) -> Result<Arc<RemoteBlob>> {
-        self.sized("layer", &layer.blob.digest, layer.blob.size)
-    }
-
-    /// The outboard of a hash tree, in the same way.
-    pub(crate) fn tree_of(&self, tree: &Tree) -> Result<Arc<RemoteBlob>> {
-        self.sized("hash tree", &tree.digest, tree.size)
+    /// The blobs of the image.
+    pub(crate) fn blobs(&self) -> &RemoteBlobs {
+        &self.blobs
     }
 
     /// The image's config, checked against its digest.
     pub(crate) fn read_config(&self) -> Result<Config> {
         let config = &self.image.manifest.config;
-        let blob = self.sized("config", &config.digest, config.size)?;
+        let blob = self.blobs.sized("config", &config.digest, config.size)?;
         let about = |e: Error| e.about(blob.name());
         if blob.len > crate::manifest::MAX_MANIFEST_SIZE {
             return Err(about(Error::unsupported(format!("a config of {} bytes", blob.len))));
@@ -173,18 +161,83 @@ impl RemoteImage {
         }
         Config::parse(&bytes).map_err(about)
     }
+}
+
+impl RemoteBlobs {
+    /// Asks for the lengths of blobs. One that the store does not have is left out.
+    fn find(link: Arc<Link>, digests: impl Iterator<Item = Digest>) -> Result<Self> {
+        let find = |digest: Digest| {
+            let link = &link;
+            async move { Ok::<_, Error>((digest, link.store.blob_len(&digest).await?)) }
+        };
+        let digests: BTreeSet<Digest> = digests.collect();
+        let finding = stream::iter(digests).map(find).buffer_unordered(AT_ONCE);
+        let found: Vec<_> = link.runtime.block_on(finding.try_collect())?;
+        let blob = |(digest, len): (Digest, Option<u64>)| {
+            let (link, chunks) = (Arc::clone(&link), Mutex::default());
+            Some((digest, Arc::new(RemoteBlob { link, digest, len: len?, chunks })))
+        };
+        let found = found.into_iter().filter_map(blob).collect();
+        Ok(Self { link, found })
+    }
+
+    /// A layer's blob, which has the length in the manifest.
+    pub(crate) fn blob_of(&self, layer: &ImageLayer) -> Result<Arc<RemoteBlob>> {
+        self.sized("layer", &layer.blob.digest, layer.blob.size)
+    }
+
+    /// The outboard of a hash tree, in the same way.
+    pub(crate) fn tree_of(&self, tree: &Tree) -> Result<Arc<RemoteBlob>> {
+        self.sized("hash tree", &tree.digest, tree.size)
+    }
+
+    /// A layer's blob, guarded by its hash tree if it has one that is not lost.
+    pub(crate) fn guarded(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
+        let blob = self.blob_of(layer)?;
+        let Some(tree) = &layer.tree else { return Ok(blob) };
+        match self.tree_of(tree) {
+            Ok(outboard) => {
+                let name = blob.name();
+                Ok(Arc::new(VerifiedBlob::over(blob, name, tree.root, Box::new(outboard))?))
+            }
+            // Making it again would take all of the blob.
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                tracing::warn!(error = %e, "its hash tree is lost: reads of the layer are not checked");
+                Ok(blob)
+            }
+            Err(e) => Err(e),
+        }
+    }
 
     fn sized(&self, what: &str, digest: &Digest, size: u64) -> Result<Arc<RemoteBlob>> {
         let about = |e: Error| {
             e.about(format!("{what} {}", self.link.name(digest))).remedy("copy the image there again")
         };
-        let blob = self.blobs.get(digest);
+        let blob = self.found.get(digest);
         let blob = blob.ok_or_else(|| about(Error::new(ErrorKind::NotFound, "is not there")))?;
         if blob.len == size {
             return Ok(Arc::clone(blob));
         }
         Err(about(Error::corrupt(format!("has {} bytes, its manifest says {size}", blob.len))))
     }
+}
+
+/// Opens the blob of a layer in `store`, whose ranges are fetched when they are read and checked against the layer's
+/// hash tree, if it has one. Requests run on `runtime`; the caller must not be on one of its threads, because this
+/// function and all reads block.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if the blob is not there, [`ErrorKind::Corrupt`] if it has another length; errors of the
+/// store.
+pub fn open_layer(
+    store: Arc<dyn Store>,
+    layer: &ImageLayer,
+    retry: RetrySettings,
+    runtime: Handle,
+) -> Result<Arc<dyn ReadAt>> {
+    let link = Arc::new(Link { store, retry, runtime });
+    let digests = [Some(layer.blob.digest), layer.tree.map(|tree| tree.digest)];
+    RemoteBlobs::find(link, digests.into_iter().flatten())?.guarded(layer)
 }
 
 impl Link {

@@ -18,7 +18,7 @@
 //! until then ranges cannot be checked. So a tree that the source lacks is reported and counted, but does not stop the
 //! copy.
 
-use crate::manifest::{MANIFEST_OCI, Manifest, media_type};
+use crate::manifest::{INDEX_OCI, MANIFEST_OCI, Manifest, OVERLAYBD_IMAGE, media_type};
 use crate::plan_artifact::{self, EMPTY_CONFIG};
 use crate::progress::{Progress, step};
 use crate::reference::{Selector, Tag};
@@ -104,25 +104,60 @@ pub enum PlanFate {
     Lost,
 }
 
-/// Copies the image that `selector` selects in `source` into `target`, under `tag`. Failed reads are retried
-/// according to `retry`. `target` must be opened without mirrors, because otherwise a blob that only a mirror
+/// The way in which an image is found in the store into which it is copied.
+#[derive(Clone, Copy, Debug)]
+pub enum Publication<'a> {
+    /// By this tag. If another image had the tag, it loses it.
+    Tag(&'a Tag),
+    /// By its digest, and by the tags that it has already.
+    Digest,
+    /// As an artifact of type [`OVERLAYBD_IMAGE`] that belongs to the manifest with this digest, and that takes the
+    /// place of those that belong to it already.
+    Referrer(&'a Digest),
+    /// By an index of several images, `index`, which names its digest. If another image had the tag, it loses it.
+    Index {
+        /// The tag of the index.
+        tag: &'a Tag,
+        /// The JSON text of the index.
+        index: &'a Bytes,
+    },
+}
+
+impl<'a> From<&'a Tag> for Publication<'a> {
+    fn from(tag: &'a Tag) -> Self {
+        Self::Tag(tag)
+    }
+}
+
+impl Publication<'_> {
+    /// The tag that is moved.
+    fn tag(&self) -> Option<&Tag> {
+        match self {
+            Self::Tag(tag) | Self::Index { tag, .. } => Some(tag),
+            Self::Digest | Self::Referrer(_) => None,
+        }
+    }
+}
+
+/// Copies the image that `selector` selects in `source` into `target`, where it is found as `publication` says: under a
+/// tag, mostly. Failed reads are retried according to `retry`. `target` must be opened without mirrors, because otherwise a blob that only a mirror
 /// has would count as being there.
 ///
 /// # Errors
 /// Errors of the stores; [`ErrorKind::Cancelled`] if the user wants to stop. After an error the tag is as it was
 /// before, unless only the answer to the last request was lost. `target` may have some of the image's blobs, which a
 /// later copy reuses. A copy cannot be stopped while the manifest is being written.
-pub async fn transfer(
+pub async fn transfer<'a>(
     source: &Arc<dyn Store>,
     selector: &Selector,
     target: &Arc<dyn Store>,
-    tag: &Tag,
+    publication: impl Into<Publication<'a>>,
     retry: RetrySettings,
     progress: &dyn Progress,
 ) -> Result<TransferReport> {
     let publishing = AtomicBool::new(false);
     let work = Transfer { source, target, retry, progress, publishing, checks_present: false };
-    work.run_or_stop(selector, Some(tag)).await
+    work.run_or_stop(selector, publication.into()).await
 }
 
 /// Works as [`transfer`], but also reads every blob that `target` has already, and copies those again that do
@@ -140,7 +175,7 @@ pub async fn repair(
 ) -> Result<TransferReport> {
     let publishing = AtomicBool::new(false);
     let work = Transfer { source, target, retry, progress, publishing, checks_present: true };
-    work.run_or_stop(selector, tag).await
+    work.run_or_stop(selector, tag.map_or(Publication::Digest, Publication::Tag)).await
 }
 
 struct Transfer<'a> {
@@ -174,9 +209,9 @@ enum Fate {
 }
 
 impl Transfer<'_> {
-    async fn run_or_stop(&self, selector: &Selector, tag: Option<&Tag>) -> Result<TransferReport> {
+    async fn run_or_stop(&self, selector: &Selector, publication: Publication<'_>) -> Result<TransferReport> {
         let done = tokio::select! {
-            done = self.run(selector, tag) => done,
+            done = self.run(selector, publication) => done,
             stopped = self.until_stopped() => Err(stopped),
         };
         if done.is_err() {
@@ -184,6 +219,7 @@ impl Transfer<'_> {
             let _ = tokio::time::timeout(LAST_WORD, self.target.done_writing()).await;
         }
         let location = self.target.name();
+        let tag = publication.tag();
         let image = tag.map_or(format!("{location}{selector}"), |tag| format!("{location}:{tag}"));
         done.map_err(|e| match e.kind() {
             ErrorKind::Cancelled => {
@@ -205,13 +241,13 @@ impl Transfer<'_> {
         }
     }
 
-    async fn run(&self, selector: &Selector, tag: Option<&Tag>) -> Result<TransferReport> {
+    async fn run(&self, selector: &Selector, publication: Publication<'_>) -> Result<TransferReport> {
         let name = format!("image {}{selector}", self.source.name());
         let (digest, bytes) = self.source.manifest(selector).await?;
         let manifest = Manifest::parse(&bytes).map_err(|e| e.about(&name))?;
         let items = items(&manifest);
         self.target.prepare_to_write().await?;
-        let done = self.copy_all(digest, bytes, items, tag).await;
+        let done = self.copy_all(digest, bytes, items, publication).await;
         self.target.done_writing().await;
         done
     }
@@ -222,7 +258,7 @@ impl Transfer<'_> {
         digest: Digest,
         bytes: Bytes,
         items: Vec<Item>,
-        tag: Option<&Tag>,
+        publication: Publication<'_>,
     ) -> Result<TransferReport> {
         let manifest = Manifest::parse(&bytes)?;
         self.progress.begin("copy", items.iter().fold(0, |sum, item| sum.saturating_add(item.size)));
@@ -253,18 +289,38 @@ impl Transfer<'_> {
         let is_there =
             |digest: Digest| fates.iter().any(|(item, fate)| item.digest == digest && *fate != Fate::Lost);
         put_trees(self.target, &manifest, &bytes, is_there).await?;
-        if let Some(tag) = tag {
+        if let Some(tag) = publication.tag() {
             // Only for the report: an error here stops nothing.
             let before = self.target.manifest(&Selector::Tag(tag.clone())).await;
             report.was = before.ok().map(|(was, _)| was).filter(|was| *was != digest);
         }
-        let stored = self.target.put_manifest(&media_type(&bytes), bytes, tag).await?;
+        let stored = self.publish(bytes, publication).await?;
         if stored != digest {
             let cause = format!("stored the manifest under another digest, {stored}");
             return Err(Error::corrupt(cause).about(self.target.name()));
         }
         report.plan = self.take_plan_along(&digest).await;
         Ok(report)
+    }
+
+    /// Writes the manifest, and what leads to it. Returns its digest.
+    async fn publish(&self, manifest: Bytes, publication: Publication<'_>) -> Result<Digest> {
+        let (target, media_type) = (self.target, media_type(&manifest));
+        match publication {
+            Publication::Tag(tag) => target.put_manifest(&media_type, manifest, Some(tag)).await,
+            Publication::Digest => target.put_manifest(&media_type, manifest, None).await,
+            Publication::Referrer(subject) => {
+                let digest = Digest::of(&manifest);
+                let old = target.referrers(subject, OVERLAYBD_IMAGE).await?;
+                let old: Vec<_> = old.iter().map(|old| old.digest).filter(|old| *old != digest).collect();
+                target.put_referrer(subject, &media_type, manifest, &old).await
+            }
+            Publication::Index { tag, index } => {
+                let stored = target.put_manifest(&media_type, manifest, None).await?;
+                target.put_manifest(INDEX_OCI, index.clone(), Some(tag)).await?;
+                Ok(stored)
+            }
+        }
     }
 
     /// Copies the plan; an error is not fatal, because an image is worth copying without its plan, too.

@@ -477,6 +477,7 @@ fn image() -> NewImage {
         config: Config::default(),
         optimized_from: None,
         converted_from: None,
+        belongs_to: None,
     }
 }
 

@@ -117,6 +117,7 @@ mod tests {
             config: Config::parse(config).unwrap(),
             optimized_from: None,
             converted_from: Some(from.clone()),
+            belongs_to: None,
         };
         let documents = image.documents().unwrap();
         let manifest = Manifest::parse(&documents.manifest).unwrap();

@@ -1,32 +1,25 @@
-//! [`Site`]: the place in which the new image is made: in its target directory, or here, to be copied into a store.
+//! [`Site`]: the place in which the new image is made, and the layers of the old one there.
 
 use super::layout::Layout;
-use super::made::Made;
 use super::source::{Blobs, Source};
 use crate::image_blobs::ImageBlobs;
-use crate::manifest::{ImageLayer, Manifest, NewImage};
+use crate::image_site::ImageSite;
+use crate::manifest::{ImageLayer, NewImage};
 use crate::open_image::open_layer_blob;
 use crate::progress::{Progress, step};
-use crate::reference::{Reference, Selector};
+use crate::reference::Reference;
 use crate::store::{Image, ImageStore, Staging};
 use crate::store_access::StoreAccess;
-use crate::transfer::transfer;
+use crate::transfer::Publication;
 use headstart_block::{
     BlockDevice, ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, Result, to_usize,
 };
 use headstart_lsmt::Stack;
 use std::io::Write;
 use std::sync::Arc;
-use tempfile::TempDir;
 
 /// A place for data that is not published yet.
-pub(super) struct Site {
-    staging: Staging,
-    /// The target, if it is a directory.
-    store: Option<ImageStore>,
-    /// The scratch directory for a target that is not a directory. Dropped after its content.
-    _scratch: Option<TempDir>,
-}
+pub(super) struct Site(ImageSite);
 
 /// The layers of which a new one is made.
 pub(super) struct Below {
@@ -46,25 +39,16 @@ impl Below {
 impl Site {
     pub(super) fn new(target: &Reference) -> Result<Self> {
         target.tag()?;
-        if !target.location.is_remote() {
-            let store = ImageStore::create_or_open(target.directory()?)?;
-            return Ok(Self { staging: store.stage()?, store: Some(store), _scratch: None });
-        }
-        let scratch = TempDir::with_prefix("headstart-").map_err(|e| {
-            Error::io("cannot make a directory for scratch files", e)
-                .remedy("set TMPDIR to one that is there")
-        })?;
-        let staging = ImageStore::create_or_open(scratch.path().join("store"))?.stage()?;
-        Ok(Self { staging, store: None, _scratch: Some(scratch) })
+        Ok(Self(ImageSite::new(&target.location)?))
     }
 
     pub(super) fn staging(&self) -> &Staging {
-        &self.staging
+        self.0.staging()
     }
 
     /// A blob that was staged.
     pub(super) fn staged(&self, digest: &Digest) -> Result<FileSource> {
-        let staged = self.staging.open(digest)?;
+        let staged = self.staging().open(digest)?;
         staged
             .ok_or_else(|| Error::new(ErrorKind::NotFound, "was not written").about(format!("blob {digest}")))
     }
@@ -76,7 +60,7 @@ impl Site {
         layers: &[ImageLayer],
         progress: &dyn Progress,
     ) -> Result<()> {
-        let Some(store) = &self.store else { return Ok(()) };
+        let Some(store) = self.0.directory() else { return Ok(()) };
         let missing: Vec<_> = layers.iter().filter(|layer| !has(store, layer)).collect();
         if missing.is_empty() {
             return Ok(());
@@ -85,11 +69,11 @@ impl Site {
         for layer in missing {
             let named =
                 |e: Error| e.about(format!("layer {} of {}", layer.blob.digest, source.open.reference));
-            if self.staging.open(&layer.blob.digest)?.is_some() {
+            if self.staging().open(&layer.blob.digest)?.is_some() {
                 continue;
             }
             let blob = source.blobs().layer(layer)?;
-            let mut writer = self.staging.blob_writer()?;
+            let mut writer = self.staging().blob_writer()?;
             copy(&*blob, &mut writer, progress)?;
             // The hash tree is made again on the way.
             let staged = writer.finish()?;
@@ -116,10 +100,10 @@ impl Site {
     }
 
     fn blob(&self, source: &Source, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
-        if let Some(staged) = self.staging.open(&layer.blob.digest)? {
+        if let Some(staged) = self.staging().open(&layer.blob.digest)? {
             return Ok(Arc::new(staged));
         }
-        match &self.store {
+        match self.0.directory() {
             Some(store) if has(store, layer) => store.guarded(layer),
             _ => source.blobs().guarded(layer),
         }
@@ -136,8 +120,8 @@ impl Site {
         let Blobs::Remote(remote) = &source.blobs else { return Ok(()) };
         let mut far = Vec::with_capacity(below.layers.len());
         for layer in &below.layers {
-            let here = self.store.as_ref().is_some_and(|store| has(store, layer));
-            far.push(!here && self.staging.open(&layer.blob.digest)?.is_none());
+            let here = self.0.directory().is_some_and(|store| has(store, layer));
+            far.push(!here && self.staging().open(&layer.blob.digest)?.is_none());
         }
         let mut wanted = Vec::new();
         for part in layout.parts() {
@@ -159,29 +143,9 @@ impl Site {
         stores: StoreAccess<'_>,
         progress: &dyn Progress,
     ) -> Result<(Image, Option<Digest>)> {
-        let tag = target.tag()?;
-        if self.store.is_some() {
-            return self.staging.publish_over(image, tag);
-        }
-        let documents = image.documents()?;
-        self.staging.put(&documents.config)?;
-        let digest = Digest::of(&documents.manifest);
-        let manifest = Manifest::parse(&documents.manifest)?;
-        let rest = source.store(stores)?;
-        let made = Made { staging: self.staging, rest, manifest: (digest, documents.manifest.into()) };
-        let to = headstart_store::open(&target.location, &stores.settings.without_mirrors())?;
-        let selector = Selector::Digest(digest);
-        let retry = stores.settings.retry;
-        let made: Arc<dyn headstart_store::Store> = Arc::new(made);
-        let copied = stores.runtime.block_on(async {
-            match to.check().await {
-                // It will be made.
-                Err(e) if e.kind() == ErrorKind::NotFound => {}
-                checked => checked?,
-            }
-            transfer(&made, &selector, &to, tag, retry, progress).await
-        })?;
-        Ok((Image { digest, manifest }, copied.was))
+        let publication = Publication::Tag(target.tag()?);
+        let rest = || source.store(stores);
+        self.0.publish(image, &target.location, publication, rest, stores, progress)
     }
 }
 

@@ -57,6 +57,7 @@ impl Place {
             config: Config::default(),
             optimized_from: None,
             converted_from: None,
+            belongs_to: None,
         };
         staging.publish(&image, reference.tag().unwrap()).unwrap();
         reference
@@ -277,6 +278,7 @@ fn a_layer_on_top_of_a_boot_layer_shadows_it() {
         config: Config::default(),
         optimized_from: None,
         converted_from: None,
+        belongs_to: None,
     };
     let next = place.image("store:next");
     staging.publish(&image, next.tag().unwrap()).unwrap();

@@ -40,6 +40,7 @@ fn image_of(layers: Vec<ImageLayer>) -> NewImage {
         config: Config::default(),
         optimized_from: None,
         converted_from: None,
+        belongs_to: None,
     }
 }
 

@@ -105,6 +105,7 @@ fn an_image_on_top_of_it_keeps_its_layers() {
         config,
         optimized_from: None,
         converted_from: None,
+        belongs_to: None,
     };
     let tag: Tag = "top".parse().unwrap();
     let made = staging.publish(&image, &tag).unwrap();

@@ -15,6 +15,7 @@ pub(crate) fn pin(layer: u8, hosts: &[&str], copies: u32, since: u64) -> Pin {
         config,
         optimized_from: None,
         converted_from: None,
+        belongs_to: None,
     };
     let manifest = image.documents().unwrap().manifest;
     let digest = Digest::of(&manifest).to_string();

@@ -87,6 +87,7 @@ fn image_of(sample: &SampleBlob) -> Pin {
         config,
         optimized_from: None,
         converted_from: None,
+        belongs_to: None,
     };
     let manifest = image.documents().unwrap().manifest;
     Pin {

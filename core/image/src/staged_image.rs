@@ -1,4 +1,4 @@
-//! [`Made`]: an image that was made here on the layers of another store, as a store to copy it from.
+//! [`StagedImage`]: an image that was made here on the layers of another store, as a store to copy it from.
 
 use crate::store::Staging;
 use async_trait::async_trait;
@@ -9,15 +9,15 @@ use headstart_store::{Selector, Stop, Store, StoreCounters, Tag, Urgency};
 use std::sync::Arc;
 
 /// The store of the staged blobs, and behind it the store that has the rest.
-pub(super) struct Made {
-    pub(super) staging: Staging,
-    pub(super) rest: Arc<dyn Store>,
+pub(crate) struct StagedImage {
+    pub(crate) staging: Staging,
+    pub(crate) rest: Arc<dyn Store>,
     /// The image's manifest.
-    pub(super) manifest: (Digest, Bytes),
+    pub(crate) manifest: (Digest, Bytes),
 }
 
 #[async_trait]
-impl Store for Made {
+impl Store for StagedImage {
     fn location(&self) -> String {
         self.rest.location()
     }
