@@ -40,7 +40,7 @@ pub use headstart_hash_tree::Tree;
 use headstart_hash_tree::outboard_len;
 pub use headstart_store::MAX_MANIFEST_SIZE;
 pub use headstart_store::media_type::{
-    CONFIG_DOCKER, CONFIG_OCI, INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI,
+    CONFIG_DOCKER, CONFIG_OCI, INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI, OVERLAYBD_IMAGE,
 };
 use oci_spec::image::{
     Descriptor, DescriptorBuilder, ImageManifest, ImageManifestBuilder, MediaType, SCHEMA_VERSION,
@@ -63,9 +63,6 @@ pub const OVERLAYBD_VERSION: &str = "containerd.io/snapshot/overlaybd/version";
 /// The value of [`OVERLAYBD_VERSION`] for layers whose blob holds the disk's data itself, unlike turboOCI
 /// layers.
 pub const OVERLAYBD_VERSION_NATIVE: &str = "0.1.0";
-/// The artifact type of an image of OverlayBD's that belongs to a container's image with the same content, as
-/// OverlayBD's convertor writes it.
-pub const OVERLAYBD_IMAGE: &str = "application/vnd.containerd.overlaybd.native.v1+json";
 /// Key of a layer annotation with the value `yes` on an acceleration layer, which holds a recorded boot trace
 /// and is no part of the disk.
 pub const ACCELERATION_LAYER: &str = "containerd.io/snapshot/overlaybd/acceleration-layer";

@@ -15,3 +15,6 @@ pub const CONFIG_DOCKER: &str = "application/vnd.docker.container.image.v1+json"
 /// The media type of the empty config, which consists of the two bytes `{}`. An artifact that needs no config has this
 /// one.
 pub const CONFIG_EMPTY: &str = "application/vnd.oci.empty.v1+json";
+/// The artifact type of an image of OverlayBD's that belongs to a container's image with the same content, as
+/// OverlayBD's convertor writes it.
+pub const OVERLAYBD_IMAGE: &str = "application/vnd.containerd.overlaybd.native.v1+json";

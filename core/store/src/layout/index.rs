@@ -5,7 +5,7 @@
 //! blobs of a store.
 
 use super::MAX_INDEX_SIZE;
-use crate::media_type::{INDEX_DOCKER, INDEX_OCI};
+use crate::media_type::{INDEX_DOCKER, INDEX_OCI, OVERLAYBD_IMAGE};
 use crate::reference::{Selector, Tag};
 use headstart_block::{Digest, Error, Result};
 use serde_json::{Map, Value, json};
@@ -56,6 +56,11 @@ impl<'a> LayoutEntry<'a> {
 
     fn is_for_this_platform(&self) -> bool {
         self.platform("os") == Some("linux") && self.platform("architecture") == Some("amd64")
+    }
+
+    /// `true` if the entry is an image of OverlayBD's, as it is listed beside the image that it was converted from.
+    fn is_disk_image(&self) -> bool {
+        self.value.get("artifactType").is_some_and(|kind| kind == OVERLAYBD_IMAGE)
     }
 
     fn is_selected(&self, selector: &Selector) -> bool {
@@ -145,15 +150,17 @@ impl LayoutIndex {
         tagged.find(LayoutEntry::is_for_this_platform).or(first)
     }
 
-    /// Returns the first entry for Linux on amd64. If there is none but the index has exactly one entry,
-    /// returns that one; otherwise `None`.
+    /// Returns the first entry for Linux on amd64 that is a disk image, converted from another entry; if there is none,
+    /// the first entry for Linux on amd64. If there is none, either, but the index has exactly one entry, returns that
+    /// one; otherwise `None`.
     #[must_use]
     pub fn for_this_platform(&self) -> Option<LayoutEntry<'_>> {
         let only = match self.manifests.as_deref() {
             Some([only]) => Some(LayoutEntry::new(only)),
             _ => None,
         };
-        self.entries().find(LayoutEntry::is_for_this_platform).or(only)
+        let ours = || self.entries().filter(LayoutEntry::is_for_this_platform);
+        ours().find(LayoutEntry::is_disk_image).or_else(|| ours().next()).or(only)
     }
 
     /// Makes `tag` refer to the manifest `digest`. All earlier entries with the tag are replaced. `size` is
