@@ -4,7 +4,7 @@
 //! key is known ([`KnownLayers`]) is not read at all. Blobs of known layers are opened only if a layer on them has to
 //! be converted, and are read block by block then.
 //!
-//! Nothing is visible before the image is published, which is the last step. After an error the store is as it was.
+//! Nothing is visible before the image is published ([`crate::request`]). After an error the store is as it was.
 
 use crate::known_layers::KnownLayers;
 use crate::layer::{ConvertedLayer, LayerInput, LayerPlace, convert_layer};
@@ -15,22 +15,8 @@ use headstart_container_source::{ContainerImage, ContainerLayer};
 use headstart_image::manifest::{Config, ContainerOrigin, ImageLayer, LayerOrigin, MAX_LAYERS, NewImage};
 use headstart_image::new_layer::describe;
 use headstart_image::progress::{Progress, step};
-use headstart_image::reference::Reference;
-use headstart_image::store::{ImageStore, Staging};
+use headstart_image::store::Staging;
 use std::sync::Arc;
-
-/// A conversion that was asked for.
-#[derive(Clone, Copy)]
-pub struct ConvertRequest<'r> {
-    /// The image, from any source.
-    pub image: &'r ContainerImage,
-    /// The place and the tag of the new image, in a local directory.
-    pub target: &'r Reference,
-    /// The options.
-    pub options: &'r ConvertOptions,
-    /// Layers that were converted before. Their blobs have to be in the target's store.
-    pub known: &'r dyn KnownLayers,
-}
 
 /// A layer of a new image.
 #[derive(Clone, Debug)]
@@ -52,35 +38,6 @@ pub struct StagedConversion {
     pub layers: Vec<LayerOutcome>,
 }
 
-/// An image that was converted and published.
-#[derive(Clone, Debug)]
-pub struct ConvertReport {
-    /// The digest of its manifest.
-    pub digest: Digest,
-    /// The digest of the manifest that its tag named before; `None` if the tag is new or named the same manifest.
-    pub was: Option<Digest>,
-    /// The layers, lowest first.
-    pub layers: Vec<LayerOutcome>,
-}
-
-/// Converts an image, and publishes it under its tag.
-///
-/// # Errors
-/// As [`stage_image`]; [`headstart_block::ErrorKind::Unsupported`] if the target is not a local directory, `Invalid` if
-/// it has no tag, `Conflict` if the blob of a known layer is not in the target's store; errors of writing to it.
-/// Nothing is published then, unless only the last step failed, the syncing of the store's directory.
-pub fn convert_image(request: ConvertRequest<'_>, progress: &dyn Progress) -> Result<ConvertReport> {
-    let ConvertRequest { image, target, options, known } = request;
-    let tag = target.tag()?;
-    let staging = ImageStore::create_or_open(target.directory()?)?.stage()?;
-    let StagedConversion { image, layers } = stage_image(image, &staging, options, known, progress)?;
-    let (published, was) = staging.publish_over(&image, tag)?;
-    for outcome in layers.iter().filter(|outcome| outcome.converted.is_some()) {
-        known.remember(&outcome.key, &outcome.layer);
-    }
-    Ok(ConvertReport { digest: published.digest, was, layers })
-}
-
 /// Converts an image, and stages its layers. They can be published in any way, with the blobs of known layers beside
 /// them.
 ///
@@ -99,14 +56,14 @@ pub fn stage_image(
         .map_err(|e| e.about(format!("config {} of {}", image.config_digest, image.name)))?;
     check_count(image.layers.len()).map_err(|e| e.about(&image.name))?;
     progress.begin("convert", image.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size)));
-    let mut chain = None;
+    let chains = chains(&image.layers);
+    let keys: Vec<Digest> = chains.iter().map(|chain| options.key(chain)).collect();
+    let found = known.find(&keys)?;
+    let mut parent_chain = None;
     let (mut outcomes, mut open) = (Vec::<LayerOutcome>::new(), OpenLayers::default());
-    for layer in &image.layers {
-        let parent_chain = chain;
-        let own = chain_id(parent_chain.as_ref(), &layer.diff_id);
-        let key = options.key(&own);
-        chain = Some(own);
-        if let Some(found) = known.find(&key)? {
+    for (((layer, own), key), found) in image.layers.iter().zip(chains).zip(keys).zip(found) {
+        let parent_chain = parent_chain.replace(own);
+        if let Some(found) = found {
             step(progress, layer.size)?;
             // The same layer may have been compressed otherwise then.
             let layer = found.with_origin(&LayerOrigin { digest: layer.digest, chain: own, key });
@@ -135,6 +92,13 @@ pub fn stage_image(
         belongs_to: None,
     };
     Ok(StagedConversion { image, layers: outcomes })
+}
+
+/// The chain ids of layers.
+fn chains(layers: &[ContainerLayer]) -> Vec<Digest> {
+    let mut below = None;
+    let chain = |layer: &ContainerLayer| *below.insert(chain_id(below.as_ref(), &layer.diff_id));
+    layers.iter().map(chain).collect()
 }
 
 /// Opens a layer below the one that is to be converted.

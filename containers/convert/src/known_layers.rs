@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 /// A place where layers are found that were converted before.
 pub trait KnownLayers {
-    /// Returns the layer with that key; `None` if there is none.
+    /// Returns the layer of each key; `None` if there is none.
     ///
     /// # Errors
     /// Errors of the place. A layer that is damaged or incomplete is none, and no error.
-    fn find(&self, key: &Digest) -> Result<Option<ImageLayer>>;
+    fn find(&self, keys: &[Digest]) -> Result<Vec<Option<ImageLayer>>>;
 
     /// Opens the blob of a layer that [`find`](KnownLayers::find) returned. It is read as the parent of other layers,
     /// block by block.
@@ -24,8 +24,8 @@ pub trait KnownLayers {
     /// Errors of the place.
     fn open(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>>;
 
-    /// Notes a layer that was converted and published. A failure is ignored: a note only saves work.
-    fn remember(&self, key: &Digest, layer: &ImageLayer);
+    /// Notes layers that were converted and published, with their keys. A failure is no error: a note only saves work.
+    fn remember(&self, layers: &[(Digest, ImageLayer)]);
 }
 
 /// No place: every layer is converted.
@@ -33,18 +33,19 @@ pub trait KnownLayers {
 pub struct NoKnownLayers;
 
 impl KnownLayers for NoKnownLayers {
-    fn find(&self, _key: &Digest) -> Result<Option<ImageLayer>> {
-        Ok(None)
+    fn find(&self, keys: &[Digest]) -> Result<Vec<Option<ImageLayer>>> {
+        Ok(vec![None; keys.len()])
     }
 
     fn open(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
         Err(Error::invalid(format!("layer {} is not known", layer.blob.digest)))
     }
 
-    fn remember(&self, _key: &Digest, _layer: &ImageLayer) {}
+    fn remember(&self, _layers: &[(Digest, ImageLayer)]) {}
 }
 
-/// The layers that were converted into a store in a local directory.
+/// The layers that were converted into a store in a local directory. Those of other stores:
+/// [`RepositoryLayers`](crate::repository_layers::RepositoryLayers).
 #[derive(Clone, Debug)]
 pub struct StoredLayers(ImageStore);
 
@@ -57,15 +58,17 @@ impl StoredLayers {
 }
 
 impl KnownLayers for StoredLayers {
-    fn find(&self, key: &Digest) -> Result<Option<ImageLayer>> {
-        self.0.converted(key)
+    fn find(&self, keys: &[Digest]) -> Result<Vec<Option<ImageLayer>>> {
+        keys.iter().map(|key| self.0.converted(key)).collect()
     }
 
     fn open(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
         Ok(Arc::new(self.0.open_layer(layer)?))
     }
 
-    fn remember(&self, key: &Digest, layer: &ImageLayer) {
-        let _ = self.0.note_conversion(key, layer);
+    fn remember(&self, layers: &[(Digest, ImageLayer)]) {
+        for (key, layer) in layers {
+            let _ = self.0.note_conversion(key, layer);
+        }
     }
 }

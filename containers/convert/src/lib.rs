@@ -16,7 +16,10 @@
 //! | [`layer`] | [`convert_layer`]: one layer |
 //! | [`parent_disk`] | the disk of the layers below |
 //! | [`known_layers`] | [`KnownLayers`]: layers that were converted before |
-//! | [`image`] | [`convert_image`]: all layers of an image |
+//! | [`repository_layers`] | [`RepositoryLayers`]: those in stores of any kind |
+//! | [`image`] | [`stage_image`]: all layers of an image |
+//! | [`request`] | [`ConvertRequest`]: from the name of an image to a published one |
+//! | `sibling_index` | an index that lists an image beside its original |
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +36,9 @@ mod layer_stream;
 mod model_tree;
 pub mod options;
 pub mod parent_disk;
+pub mod repository_layers;
+pub mod request;
+mod sibling_index;
 #[cfg(test)]
 mod test_layers;
 
@@ -40,7 +46,9 @@ pub use apply::{Applier, ApplyLimits, LayerCounts};
 pub use content::EntryContent;
 pub use ext4_tree::Ext4Tree;
 pub use file_tree::{FileTree, LayerContent, NewNode, NodeAttributes, NodeKind, NodeStatus, NodeXattr};
-pub use image::{ConvertReport, ConvertRequest, LayerOutcome, StagedConversion, convert_image, stage_image};
+pub use image::{LayerOutcome, StagedConversion, stage_image};
 pub use known_layers::{KnownLayers, NoKnownLayers, StoredLayers};
 pub use layer::{ConvertedLayer, LayerInput, LayerPlace, convert_layer};
 pub use options::{ConvertLimits, ConvertOptions, chain_id};
+pub use repository_layers::RepositoryLayers;
+pub use request::{ConvertReport, ConvertRequest, ConvertedForm};

@@ -40,7 +40,8 @@ const MOST_TRIED: usize = 4;
 /// Errors of the store.
 pub async fn find(store: &dyn Store, key: &Digest) -> Result<Option<ImageLayer>> {
     let listed = match store.referrers(key, CONVERTED_LAYER).await {
-        Err(e) if e.kind() == ErrorKind::Corrupt => return Ok(None),
+        // The store may not be there yet.
+        Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => return Ok(None),
         listed => listed?,
     };
     for artifact in listed.iter().take(MOST_TRIED) {

@@ -1,7 +1,7 @@
 //! Golden images, converted whole.
 
+use super::support::InDirectory;
 use super::support::{TestImage, TestLayer, options, reference, rows_of};
-use crate::ConvertReport;
 use crate::apply::tests::golden::{differences, golden, json};
 use crate::ext4_tree::tests::support::{check, e2fsck, store_disk};
 use crate::known_layers::NoKnownLayers;
@@ -55,7 +55,7 @@ fn golden_images_are_converted_to_their_trees() {
         let again = TestImage { layers, ..image };
         let again =
             again.convert_with(&other.path().join("store"), "x", &options(1), &NoKnownLayers).unwrap();
-        let digests = |report: &ConvertReport| {
+        let digests = |report: &InDirectory| {
             report.layers.iter().map(|outcome| outcome.layer.blob.digest).collect::<Vec<_>>()
         };
         assert_eq!(digests(&report), digests(&again));

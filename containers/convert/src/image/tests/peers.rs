@@ -1,17 +1,15 @@
 //! An image that `umoci` makes, which `skopeo` copies to a registry and into archives: whatever place and compression
 //! its layers are read from, the converted layers are the same, and their tree is the one that `umoci` unpacks.
 
-use super::support::{options, reference, rows_of};
+use super::support::{InDirectory, convert_into, options, reference, rows_of};
 use crate::ext4_tree::tests::support::{check, e2fsck, store_disk};
 use crate::file_tree::NodeKind;
-use crate::image::{ConvertReport, ConvertRequest, convert_image};
 use crate::known_layers::{NoKnownLayers, StoredLayers};
 use crate::parent_disk::disk_of;
 use crate::test_layers::noise;
 use headstart_block::{ErrorKind, Result};
 use headstart_container_source::{ContainerImage, LayerCompression, SourceName, open};
 use headstart_image::open_image::OpenImage;
-use headstart_image::progress::Silent;
 use headstart_image::store::ImageStore;
 use headstart_store::StoreSettings;
 use headstart_testkit::process::installed;
@@ -155,9 +153,7 @@ fn an_image_of_other_tools_gives_the_same_layers_from_every_source() {
         assert!(claimed.eq([compression; 4]), "{name}: {:?}", image.layers);
         let store = dir.path().join(format!("store-{number}"));
         let (target, options) = (reference(&store, "app"), options(1 + number % 3));
-        let request =
-            ConvertRequest { image: &image, target: &target, options: &options, known: &NoKnownLayers };
-        reports.push((name, convert_image(request, &Silent).unwrap()));
+        reports.push((name, convert_into(&image, &target, &options, &NoKnownLayers).unwrap()));
         assert_eq!(converted(&store, "app"), expected);
         if let Some(e2fsck) = &e2fsck {
             let (disk, path) = (OpenImage::open(&target).unwrap().into_disk(), store.join("disk"));
@@ -165,7 +161,7 @@ fn an_image_of_other_tools_gives_the_same_layers_from_every_source() {
             check(e2fsck, &path);
         }
     }
-    let layers = |report: &ConvertReport| {
+    let layers = |report: &InDirectory| {
         let layers = report.layers.iter().map(|outcome| (outcome.key, outcome.layer.blob.digest));
         layers.collect::<Vec<_>>()
     };
@@ -187,8 +183,7 @@ fn an_image_is_known_from_another_source_and_is_not_converted_twice() {
     let convert = |name: &str, tag: &str| {
         let image = open_image(name, "", &runtime).unwrap();
         let (target, options) = (reference(&store, tag), options(2));
-        let request = ConvertRequest { image: &image, target: &target, options: &options, known: &known };
-        convert_image(request, &Silent).unwrap()
+        convert_into(&image, &target, &options, &known).unwrap()
     };
     let first = convert(&format!("file://{top}/layout:app"), "gzip");
     assert!(first.layers.iter().all(|outcome| outcome.converted.is_some()));

@@ -1,7 +1,7 @@
 //! Images in memory, and stores that they are converted into.
 
 use crate::ext4_tree::tests::support::rows;
-use crate::image::{ConvertReport, ConvertRequest, convert_image};
+use crate::image::{LayerOutcome, StagedConversion, stage_image};
 use crate::known_layers::{KnownLayers, StoredLayers};
 use crate::model_tree::Row;
 use crate::options::ConvertOptions;
@@ -116,16 +116,38 @@ impl TestImage {
         tag: &str,
         options: &ConvertOptions,
         known: &dyn KnownLayers,
-    ) -> Result<ConvertReport> {
-        let (image, target) = (self.open()?, reference(dir, tag));
-        convert_image(ConvertRequest { image: &image, target: &target, options, known }, &Silent)
+    ) -> Result<InDirectory> {
+        convert_into(&self.open()?, &reference(dir, tag), options, known)
     }
 
     /// Converts the image, with the layers that the store knows.
-    pub(crate) fn convert(&self, dir: &Path, tag: &str, options: &ConvertOptions) -> Result<ConvertReport> {
+    pub(crate) fn convert(&self, dir: &Path, tag: &str, options: &ConvertOptions) -> Result<InDirectory> {
         let known = StoredLayers::new(ImageStore::create_or_open(dir)?);
         self.convert_with(dir, tag, options, &known)
     }
+}
+
+/// An image that was converted into a directory.
+#[derive(Debug)]
+pub(crate) struct InDirectory {
+    pub(crate) digest: Digest,
+    pub(crate) layers: Vec<LayerOutcome>,
+}
+
+/// Converts an image into a directory, from any source.
+pub(crate) fn convert_into(
+    image: &ContainerImage,
+    target: &Reference,
+    options: &ConvertOptions,
+    known: &dyn KnownLayers,
+) -> Result<InDirectory> {
+    let staging = ImageStore::create_or_open(target.directory()?)?.stage()?;
+    let StagedConversion { image, layers } = stage_image(image, &staging, options, known, &Silent)?;
+    let published = staging.publish(&image, target.tag()?)?;
+    let new = layers.iter().filter(|outcome| outcome.converted.is_some());
+    let new: Vec<_> = new.map(|outcome| (outcome.key, outcome.layer.clone())).collect();
+    known.remember(&new);
+    Ok(InDirectory { digest: published.digest, layers })
 }
 
 pub(crate) fn reference(dir: &Path, tag: &str) -> Reference {

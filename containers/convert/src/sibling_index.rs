@@ -1,0 +1,116 @@
+//! An index that lists an image that was converted beside its original.
+//!
+//! Programs that know nothing of disks take the first entry for their platform, which is the original: it is listed
+//! first. The entry of the converted image has the artifact type of such images, and the operating system's feature
+//! [`FEATURE`], which other programs do not have.
+
+use headstart_block::{Error, Result};
+use headstart_container_source::ImagePlatform;
+use headstart_image::manifest::{BlobRef, INDEX_OCI, OVERLAYBD_IMAGE};
+use serde_json::{Value, json};
+
+/// The feature that a host needs to run an image whose layers are those of a disk.
+const FEATURE: &str = "overlaybd";
+
+/// Returns the JSON text of the index. `document` is what the original's name leads to: its manifest, or an index that
+/// lists it. All other entries of that index stay as they are; an older converted image of the same platform goes.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Corrupt`] if `document` is neither.
+pub(crate) fn index_with(
+    document: &[u8],
+    original: &BlobRef,
+    converted: &BlobRef,
+    platform: Option<&ImagePlatform>,
+) -> Result<Vec<u8>> {
+    let value: Value =
+        serde_json::from_slice(document).map_err(|e| Error::corrupt("is not JSON").caused_by(e))?;
+    let platform = platform.map(platform_json);
+    let (mut index, mut entries) = match value.get("manifests") {
+        Some(Value::Array(entries)) => (value.clone(), entries.clone()),
+        Some(_) => return Err(Error::corrupt("is an index without a list of manifests")),
+        None => (json!({ "schemaVersion": 2 }), vec![entry(original, platform.as_ref())]),
+    };
+    entries.retain(|entry| !is_converted(entry) || !is_for(entry, platform.as_ref()));
+    let mut sibling = entry(converted, platform.as_ref());
+    sibling["artifactType"] = json!(OVERLAYBD_IMAGE);
+    if platform.is_some() {
+        sibling["platform"]["os.features"] = json!([FEATURE]);
+    }
+    entries.push(sibling);
+    index["manifests"] = Value::Array(entries);
+    // Docker's lists of manifests know no artifact types.
+    index["mediaType"] = json!(INDEX_OCI);
+    Ok(index.to_string().into_bytes())
+}
+
+fn is_converted(entry: &Value) -> bool {
+    entry["artifactType"] == OVERLAYBD_IMAGE
+}
+
+fn is_for(entry: &Value, platform: Option<&Value>) -> bool {
+    let same = |key| platform.is_none_or(|platform| entry["platform"][key] == platform[key]);
+    ["os", "architecture", "variant"].into_iter().all(same)
+}
+
+fn entry(blob: &BlobRef, platform: Option<&Value>) -> Value {
+    let BlobRef { media_type, digest, size } = blob;
+    let mut entry = json!({ "mediaType": media_type, "digest": digest.to_string(), "size": size });
+    if let Some(platform) = platform {
+        entry["platform"] = platform.clone();
+    }
+    entry
+}
+
+fn platform_json(platform: &ImagePlatform) -> Value {
+    let mut value = json!({ "os": platform.os(), "architecture": platform.architecture() });
+    if let Some(variant) = platform.variant() {
+        value["variant"] = json!(variant);
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_block::Digest;
+
+    fn blob(name: &str) -> BlobRef {
+        let media_type = "application/vnd.oci.image.manifest.v1+json".to_owned();
+        BlobRef { media_type, digest: Digest::of(name.as_bytes()), size: 7 }
+    }
+
+    fn amd64() -> ImagePlatform {
+        "linux/amd64".parse().unwrap()
+    }
+
+    #[test]
+    fn the_original_is_listed_first_and_the_converted_image_beside_it() {
+        let index =
+            index_with(br#"{"config":{},"layers":[]}"#, &blob("a"), &blob("b"), Some(&amd64())).unwrap();
+        let value: Value = serde_json::from_slice(&index).unwrap();
+        assert_eq!(value["manifests"][0]["digest"], Digest::of(b"a").to_string());
+        assert_eq!(value["manifests"][1]["digest"], Digest::of(b"b").to_string());
+        assert_eq!(value["manifests"][1]["platform"]["os.features"], json!(["overlaybd"]));
+        assert_eq!(value["mediaType"], INDEX_OCI);
+    }
+
+    #[test]
+    fn a_new_conversion_takes_the_place_of_the_old_one_of_its_platform_only() {
+        let arm = "linux/arm64".parse().unwrap();
+        let index = index_with(b"{}", &blob("a"), &blob("old"), Some(&amd64())).unwrap();
+        let index = index_with(&index, &blob("a"), &blob("arm"), Some(&arm)).unwrap();
+        let index = index_with(&index, &blob("a"), &blob("new"), Some(&amd64())).unwrap();
+        let value: Value = serde_json::from_slice(&index).unwrap();
+        let digests = value["manifests"].as_array().unwrap().iter().map(|entry| entry["digest"].clone());
+        let expected = ["a", "arm", "new"].map(|name| json!(Digest::of(name.as_bytes()).to_string()));
+        assert_eq!(digests.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn documents_that_are_no_index_and_no_json_are_refused() {
+        for document in [&b"{"[..], br#"{"manifests":7}"#] {
+            assert!(index_with(document, &blob("a"), &blob("b"), None).is_err());
+        }
+    }
+}
