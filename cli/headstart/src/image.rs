@@ -1,5 +1,6 @@
 //! `headstart image`: arguments and dispatch; the reports are in [`report`].
 
+mod convert;
 mod copy;
 mod list;
 mod look;
@@ -39,6 +40,9 @@ pub(crate) enum Command {
                             --base file:///srv/images:debian\n  \
                             headstart image import vm1-snapshot.qcow2 file:///srv/images:vm1 --allow-dir /var/lib/vm1")]
     Import(Import),
+    /// Make a disk image of a container's image
+    #[command(after_help = convert::EXAMPLES)]
+    Convert(convert::Convert),
     /// Write an image's disk to a file or device
     #[command(after_help = "Example:\n  headstart image export file:///srv/images:debian -o debian.raw")]
     Export(Export),
@@ -198,6 +202,7 @@ impl Command {
     /// [`headstart_block::ErrorKind::Invalid`] if they do not fit together.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
+            Self::Convert(convert) => convert.check(),
             Self::Push(push) => push.check(),
             Self::Pull(pull) => pull.check(),
             Self::Copy(copy) => copy.check(),
@@ -208,6 +213,7 @@ impl Command {
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         match self {
             Self::Import(import) => import.run(progress),
+            Self::Convert(convert) => convert.run(progress),
             Self::Export(export) => export.run(progress),
             Self::Inspect(inspect) => inspect.run(),
             Self::Verify(verify) => verify.run(progress),

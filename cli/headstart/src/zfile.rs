@@ -112,6 +112,11 @@ impl LayerPacking {
         self.codec.map_or(Packing::Plain, |codec| Packing::ZFile(self.frames.options(codec)))
     }
 
+    /// The number of threads.
+    pub(crate) fn threads(&self) -> usize {
+        self.frames.threads.number()
+    }
+
     /// The packing, with zstd at `level` if no level was given.
     pub(crate) fn options_at(&self, level: i32) -> headstart_image::new_layer::Packing {
         let frames = Frames { level: self.frames.level.or(Some(level)), ..self.frames.clone() };

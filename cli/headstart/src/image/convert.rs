@@ -1,0 +1,272 @@
+//! `headstart image convert`: an image of a disk is made of a container's image.
+
+use super::parse_new_image_anywhere;
+use crate::zfile::LayerPacking;
+use clap::Args;
+use headstart_block::words::count;
+use headstart_block::{ByteSize, Error, Result};
+use headstart_command_line::report::{Fields, Outcome, Report};
+use headstart_command_line::store_args::StoreArgs;
+use headstart_container_source::{ImagePlatform, SourceName};
+use headstart_convert::{ConvertOptions, ConvertReport, ConvertRequest, ConvertedForm, LayerOutcome};
+use headstart_image::progress::Progress;
+use headstart_image::reference::{Location, Reference, Selector};
+use serde::Serialize;
+use std::fmt;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  headstart image convert oci://registry.lan/app:1 file:///srv/images:app
+  headstart image convert oci://registry.lan/app:1 oci://registry.lan/app:1-disk
+  headstart image convert oci://registry.lan/app:1 --referrer
+  headstart image convert oci://registry.lan/app:1 --index
+  docker save app:1 -o app.tar && headstart image convert docker-archive:app.tar file:///srv/images:app
+
+Each layer becomes one layer of a disk with an ext4 file system. The original stays as it is, with its
+digest and signatures. The same layers and options give the same bytes on every machine, so layers that a
+store has from an earlier conversion are neither read nor converted again. No root is needed.";
+
+/// Makes a disk of a container's image.
+#[derive(Args)]
+pub(crate) struct Convert {
+    /// The container's image: a reference, oci-archive:FILE[:NAME] or docker-archive:FILE[:NAME]
+    source: SourceName,
+    /// The image to make; a tag that exists is moved to it
+    #[arg(value_parser = parse_new_image_anywhere, required_unless_present_any = ["referrer", "index"])]
+    target: Option<Reference>,
+    /// Publish the new image beside the source, as an artifact that belongs to it: programs that look for one find it
+    /// by the source's name
+    #[arg(long, conflicts_with_all = ["target", "index"])]
+    referrer: bool,
+    /// Publish the new image in an index that lists the source first. Without TARGET, the source's tag is moved to
+    /// the index; TARGET must be in the source's store
+    #[arg(long)]
+    index: bool,
+    /// The platform, such as linux/arm64 [default: Linux on the processor of this host]
+    #[arg(long, value_name = "PLATFORM")]
+    platform: Option<ImagePlatform>,
+    /// Size of the disk: free space takes none in the image
+    #[arg(long, default_value = "64G", value_name = "SIZE")]
+    size: ByteSize,
+    /// Find the layers that were converted before in this store, and keep the new ones there, so that all images of a
+    /// registry share them [default: the new image's store]
+    #[arg(long, value_name = "STORE")]
+    layer_store: Option<Location>,
+    #[command(flatten)]
+    packing: LayerPacking,
+    #[command(flatten)]
+    stores: StoreArgs,
+}
+
+impl Convert {
+    pub(super) fn check(&self) -> Result<()> {
+        let form = self.form()?;
+        self.options().check()?;
+        let target = match &form {
+            ConvertedForm::Image(target) => &target.location,
+            ConvertedForm::Referrer | ConvertedForm::Index(_) => return Ok(()),
+        };
+        match &self.layer_store {
+            Some(other) if !target.is_remote() => {
+                Err(Error::invalid("keeps no layers for an image in a directory").about(other).remedy(
+                    "leave out --layer-store: a directory knows the layers that were converted into it",
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The form in which the new image is published.
+    fn form(&self) -> Result<ConvertedForm> {
+        if let (Some(target), false) = (&self.target, self.index) {
+            return Ok(ConvertedForm::Image(target.clone()));
+        }
+        let SourceName::Store(source) = &self.source else {
+            return Err(Error::invalid("is an archive, beside which nothing can be published")
+                .about(&self.source)
+                .remedy("name the image to make in place of --referrer and --index"));
+        };
+        if self.referrer {
+            return Ok(ConvertedForm::Referrer);
+        }
+        let named = self.target.as_ref().unwrap_or(source);
+        if named.location != source.location {
+            return Err(Error::invalid("an index lists images of its own store")
+                .about(named)
+                .remedy(format!("name a tag of {}, or leave it out", source.location)));
+        }
+        let Selector::Tag(tag) = &named.selector else {
+            return Err(Error::invalid("has no tag that could name the index")
+                .about(named)
+                .remedy(format!("give one: {}:TAG", source.location)));
+        };
+        Ok(ConvertedForm::Index(tag.clone()))
+    }
+
+    fn options(&self) -> ConvertOptions {
+        let packing = self.packing.options();
+        let threads = self.packing.threads();
+        ConvertOptions { size: self.size.0, packing, threads, ..ConvertOptions::default() }
+    }
+
+    pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        let (form, options) = (self.form()?, self.options());
+        let request = ConvertRequest {
+            source: &self.source,
+            platform: self.platform.as_ref(),
+            form: &form,
+            layer_store: self.layer_store.as_ref(),
+            options: &options,
+        };
+        let done = self.stores.with_stores(|stores| request.make(stores, progress))?;
+        Ok(Box::new(Converted::new(&self.source, &form, &done)))
+    }
+}
+
+/// An image that was converted.
+#[derive(Serialize)]
+struct Converted {
+    /// The reference of the new image.
+    image: String,
+    /// The digest of its manifest.
+    digest: String,
+    /// The image that it was converted from, as it was named.
+    source: String,
+    /// The digest of that image's manifest.
+    converted_from: String,
+    /// The platform of the image, if it states one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    platform: Option<String>,
+    /// The size of the disk in bytes.
+    virtual_size: u64,
+    /// Bytes of all layers as stored, without their hash trees.
+    stored_bytes: u64,
+    /// Bytes of the layers that were converted now.
+    added_bytes: u64,
+    /// The layers, lowest first.
+    layers: Vec<ConvertedLayerReport>,
+    /// The digest that the tag named before, if it was moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    was: Option<String>,
+}
+
+/// A layer of an image that was converted.
+#[derive(Serialize)]
+struct ConvertedLayerReport {
+    /// The digest of the new layer.
+    digest: String,
+    /// Bytes of the new layer as stored.
+    size: u64,
+    /// The digest of the container's layer.
+    converted_from: Option<String>,
+    /// `true` if an earlier conversion made it.
+    known: bool,
+    /// The counts of a layer that was converted now.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    counts: Option<EntryCounts>,
+}
+
+/// The counts of the entries of a container's layer.
+#[derive(Serialize)]
+struct EntryCounts {
+    /// Bytes of its tar.
+    tar_bytes: u64,
+    /// All entries.
+    entries: u64,
+    /// Regular files.
+    files: u64,
+    /// Bytes of the regular files.
+    file_bytes: u64,
+    /// Names that it removes from the layers below.
+    whiteouts: u64,
+    /// Entries that stand for nothing, such as those whose names lead out of the root.
+    ignored_entries: u64,
+    /// Extended attributes that no file system in a container keeps.
+    ignored_xattrs: u64,
+}
+
+impl ConvertedLayerReport {
+    fn new(outcome: &LayerOutcome) -> Self {
+        let counts = outcome.converted.as_ref().map(|converted| EntryCounts {
+            tar_bytes: converted.tar_bytes,
+            entries: converted.entries.entries,
+            files: converted.entries.files,
+            file_bytes: converted.entries.file_bytes,
+            whiteouts: converted.entries.whiteouts,
+            ignored_entries: converted.entries.ignored_entries,
+            ignored_xattrs: converted.entries.ignored_xattrs,
+        });
+        Self {
+            digest: outcome.layer.blob.digest.to_string(),
+            size: outcome.layer.blob.size,
+            converted_from: outcome.layer.origin().map(|origin| origin.digest.to_string()),
+            known: outcome.converted.is_none(),
+            counts,
+        }
+    }
+}
+
+impl Converted {
+    fn new(source: &SourceName, form: &ConvertedForm, done: &ConvertReport) -> Self {
+        let digest = Selector::Digest(done.digest);
+        let selector = match form {
+            ConvertedForm::Image(target) => target.selector.clone(),
+            ConvertedForm::Index(tag) => Selector::Tag(tag.clone()),
+            ConvertedForm::Referrer => digest,
+        };
+        let image = Reference { location: done.location.clone(), selector };
+        let layers: Vec<_> = done.layers.iter().map(ConvertedLayerReport::new).collect();
+        let new = layers.iter().filter(|layer| !layer.known);
+        Self {
+            image: image.to_string(),
+            digest: done.digest.to_string(),
+            source: source.to_string(),
+            converted_from: done.original.digest.to_string(),
+            platform: done.platform.as_ref().map(ToString::to_string),
+            virtual_size: done.virtual_size,
+            stored_bytes: layers.iter().map(|layer| layer.size).sum(),
+            added_bytes: new.map(|layer| layer.size).sum(),
+            layers,
+            was: done.was.map(|was| was.to_string()),
+        }
+    }
+
+    /// Sums a count over the layers that were converted now.
+    fn sum(&self, count: impl Fn(&EntryCounts) -> u64) -> u64 {
+        self.layers.iter().filter_map(|layer| layer.counts.as_ref()).map(count).sum()
+    }
+}
+
+impl Outcome for Converted {}
+
+impl fmt::Display for Converted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.layers.iter().filter(|layer| layer.known).count();
+        let layers = match known {
+            0 => self.layers.len().to_string(),
+            known => format!("{}, {known} of them converted before", self.layers.len()),
+        };
+        let stored = format!("{}, {} of them new", ByteSize(self.stored_bytes), ByteSize(self.added_bytes));
+        let mut fields = vec![
+            ("image", self.image.clone()),
+            ("digest", self.digest.clone()),
+            ("made from", format!("{} ({})", self.source, self.converted_from)),
+        ];
+        fields.extend(self.platform.clone().map(|platform| ("platform", platform)));
+        fields.push(("disk", ByteSize(self.virtual_size).to_string()));
+        fields.push(("layers", layers));
+        fields.push(("stored", stored));
+        let files = self.sum(|counts| counts.files);
+        if files > 0 {
+            let bytes = ByteSize(self.sum(|counts| counts.file_bytes));
+            fields.push(("new layers have", format!("{bytes} in {}", count(files, "file"))));
+        }
+        let ignored = self.sum(|counts| counts.ignored_entries) + self.sum(|counts| counts.ignored_xattrs);
+        if ignored > 0 {
+            let what = "entries outside of the root and attributes that containers do not keep";
+            fields.push(("left out", format!("{ignored} ({what})")));
+        }
+        fields.extend(self.was.clone().map(|was| ("was", was)));
+        Fields(&fields).fmt(f)
+    }
+}
