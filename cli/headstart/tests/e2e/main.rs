@@ -3,6 +3,7 @@
 //! | module | subject |
 //! |---|---|
 //! | [`import`], [`disk_formats`], [`backing_files`] | disks of every kind and size become images |
+//! | [`convert`] | container images become images of disks |
 //! | [`export`] | images become disks again |
 //! | [`layers`], [`commit`] | images on top of images; flatten, diff, inspect |
 //! | [`optimize`] | the blocks that boots read are stored first |
@@ -26,6 +27,7 @@
 mod backing_files;
 mod cache;
 mod commit;
+mod convert;
 mod copies;
 mod disk_formats;
 mod doctor;

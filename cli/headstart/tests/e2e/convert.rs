@@ -1,0 +1,193 @@
+//! Container images become images of disks: from layouts, archives and registries, in each form of publication.
+
+use crate::scene::{Scene, run_tool, sha256};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use headstart_testkit::process::installed;
+use headstart_testkit::registry::{Registry, RegistryAccess};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::Write;
+
+fn digest(bytes: &[u8]) -> String {
+    format!("sha256:{}", sha256(bytes))
+}
+
+/// Writes a blob into the layout `layout`, and returns its descriptor.
+fn blob(scene: &Scene, layout: &str, media_type: &str, bytes: &[u8]) -> Value {
+    let dir = scene.path(layout).join("blobs/sha256");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join(sha256(bytes)), bytes).unwrap();
+    json!({ "mediaType": media_type, "digest": digest(bytes), "size": bytes.len() })
+}
+
+/// The tar of a directory, which is made with the files `files`.
+fn tar(scene: &Scene, name: &str, files: &[(&str, &str)]) -> Vec<u8> {
+    let root = scene.path(name);
+    for (path, content) in files {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    let fixed = ["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner", "--format=pax"];
+    let root = root.display().to_string();
+    run_tool(
+        "tar",
+        &[&fixed[..], &["--pax-option=delete=atime,delete=ctime", "-C", &root, "-cf", "-", "."]].concat(),
+        &scene.path("."),
+    )
+    .stdout
+}
+
+/// Makes the image `app` of `tars` in the layout `layout`, for Linux on amd64.
+fn image(scene: &Scene, layout: &str, tars: &[Vec<u8>]) -> Value {
+    let config = json!({
+        "os": "linux", "architecture": "amd64", "config": { "Cmd": ["/bin/app"] },
+        "rootfs": { "type": "layers", "diff_ids": tars.iter().map(|tar| digest(tar)).collect::<Vec<_>>() },
+    });
+    let config =
+        blob(scene, layout, "application/vnd.oci.image.config.v1+json", config.to_string().as_bytes());
+    let layer = |tar: &Vec<u8>| {
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        gzip.write_all(tar).unwrap();
+        blob(scene, layout, "application/vnd.oci.image.layer.v1.tar+gzip", &gzip.finish().unwrap())
+    };
+    let media_type = "application/vnd.oci.image.manifest.v1+json";
+    let manifest = json!({
+        "schemaVersion": 2, "mediaType": media_type, "config": config,
+        "layers": tars.iter().map(layer).collect::<Vec<_>>(),
+    });
+    let manifest = blob(scene, layout, media_type, manifest.to_string().as_bytes());
+    let mut entry = manifest.clone();
+    entry["annotations"] = json!({ "org.opencontainers.image.ref.name": "app" });
+    let index = json!({ "schemaVersion": 2, "manifests": [entry] });
+    fs::write(scene.path(layout).join("index.json"), index.to_string()).unwrap();
+    fs::write(scene.path(layout).join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+    manifest
+}
+
+/// The layers of an image: a base, and a layer on top that removes a file and adds one.
+fn layers(scene: &Scene) -> Vec<Vec<u8>> {
+    let base =
+        tar(scene, "base", &[("etc/name", "base\n"), ("etc/gone", "x"), ("srv/data", &"data ".repeat(9000))]);
+    let top = tar(scene, "top", &[("etc/.wh.gone", ""), ("etc/motd", "hello\n")]);
+    vec![base, top]
+}
+
+/// The content of a file of a disk, as the tools of ext4 read it.
+fn file(scene: &Scene, disk: &str, path: &str) -> String {
+    let output = run_tool("debugfs", &["-R", &format!("cat {path}"), disk], &scene.path("."));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Checks the disk of a converted image.
+fn check(scene: &Scene, image: &str) {
+    scene.ok(&format!("image verify --deep {image}"));
+    if !installed(&["debugfs", "e2fsck"]) {
+        return;
+    }
+    scene.ok(&format!("image export {image} -o back.raw"));
+    run_tool("e2fsck", &["-fn", "back.raw"], &scene.path("."));
+    assert_eq!(file(scene, "back.raw", "/etc/name"), "base\n");
+    assert_eq!(file(scene, "back.raw", "/etc/motd"), "hello\n");
+    assert_eq!(file(scene, "back.raw", "/etc/gone"), "");
+    fs::remove_file(scene.path("back.raw")).unwrap();
+}
+
+#[test]
+fn a_container_image_becomes_a_disk_and_is_not_converted_twice() {
+    let scene = Scene::new();
+    let original = image(&scene, "layout", &layers(&scene));
+    let made = scene.json("image convert file://~/layout:app file://~/store:app --size 256M");
+    assert_eq!((&made["converted_from"], &made["platform"]), (&original["digest"], &"linux/amd64".into()));
+    assert_eq!(made["layers"][1]["whiteouts"], 1);
+    check(&scene, "file://~/store:app");
+
+    let again = scene.json("image convert file://~/layout:app file://~/store:again --size 256M --threads 1");
+    assert_eq!((&again["digest"], &again["added_bytes"]), (&made["digest"], &0.into()));
+    assert_eq!((&again["layers"][0]["known"], &again["layers"][1]["known"]), (&true.into(), &true.into()));
+    // Other options give other layers.
+    let other = scene.json("image convert file://~/layout:app file://~/store:lz4 --size 256M --codec lz4");
+    assert_eq!(other["layers"][0]["known"], false);
+    // The original is as it was.
+    let source = scene.bytes("layout/index.json");
+    assert!(String::from_utf8(source).unwrap().contains(original["digest"].as_str().unwrap()));
+    scene.fails("image convert file://~/store:app file://~/store:twice", &["converted already"]);
+    scene.fails("image convert file://~/layout:none file://~/store:none", &["layout:none"]);
+}
+
+#[test]
+fn an_archive_gives_the_same_image_as_its_layout() {
+    let scene = Scene::new();
+    image(&scene, "layout", &layers(&scene));
+    run_tool("tar", &["-C", "layout", "-cf", "app.tar", "."], &scene.path("."));
+    let made = scene.json("image convert file://~/layout:app file://~/store:app --size 256M");
+    let archived = scene.json("image convert oci-archive:~/app.tar file://~/other:app --size 256M");
+    assert_eq!(archived["digest"], made["digest"]);
+    for form in ["--referrer", "--index"] {
+        scene
+            .is_wrong(&format!("image convert oci-archive:~/app.tar {form}"), &["archive", "name the image"]);
+    }
+}
+
+#[test]
+fn an_image_is_published_beside_its_original_as_a_referrer_and_in_an_index() {
+    let scene = Scene::new();
+    let original = image(&scene, "layout", &layers(&scene));
+    let referrer = scene.json("image convert file://~/layout:app --referrer --size 256M");
+    let named = referrer["image"].as_str().unwrap().to_owned();
+    assert!(named.contains("@sha256:"), "{named}");
+    check(&scene, &named);
+    let manifest = scene.manifest("layout", &referrer["digest"]);
+    assert_eq!(manifest["subject"]["digest"], original["digest"]);
+    // The tag still names the original.
+    scene.fails("image inspect file://~/layout:app", &["app"]);
+
+    let index = scene.json("image convert file://~/layout:app --index --size 256M");
+    assert_eq!(index["added_bytes"], 0);
+    check(&scene, "file://~/layout:app");
+    // The original can still be converted by its name: into the same layers, in place of the older sibling.
+    let again = scene.json("image convert file://~/layout:app --index --size 256M --codec lz4");
+    assert_eq!(again["converted_from"], original["digest"]);
+    assert_eq!(scene.json("image inspect file://~/layout:app")["digest"], again["digest"]);
+    scene.is_wrong("image convert file://~/layout:app file://~/store:app --index", &["its own store"]);
+    scene.is_wrong("image convert file://~/layout:app", &["TARGET"]);
+}
+
+#[test]
+fn images_of_a_registry_share_the_layers_that_were_converted_before() {
+    if !installed(&["skopeo"]) {
+        return;
+    }
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
+    let (scene, host) = (Scene::new(), registry.host());
+    let layers = layers(&scene);
+    image(&scene, "layout", &layers);
+    let other = tar(&scene, "other-top", &[("etc/motd", "other\n")]);
+    image(&scene, "second", &[layers[0].clone(), other]);
+    let fixed = ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"];
+    for (layout, name) in [("layout", "one"), ("second", "two")] {
+        let (from, to) = (format!("oci:{layout}:app"), format!("docker://{host}/{name}:app"));
+        run_tool("skopeo", &[&fixed[..], &[&from, &to]].concat(), &scene.path("."));
+    }
+    let convert = |name: &str, rest: &str| {
+        scene.json(&format!("image convert oci://{host}/{name}:app {rest} --size 256M --plain-http {host}"))
+    };
+    let shared = format!("--layer-store oci://{host}/converted");
+    let one = convert("one", &format!("oci://{host}/one:disk {shared}"));
+    assert_eq!(one["layers"][0]["known"], false);
+    scene.ok(&format!("image verify --deep oci://{host}/one:disk --plain-http {host}"));
+    let two = convert("two", &format!("oci://{host}/two:disk {shared}"));
+    assert_eq!((&two["layers"][0]["known"], &two["layers"][1]["known"]), (&true.into(), &false.into()));
+    assert_eq!(two["layers"][0]["digest"], one["layers"][0]["digest"]);
+    scene.ok(&format!("image verify --deep oci://{host}/two:disk --plain-http {host}"));
+
+    // Beside the original, whose repository keeps the layers itself.
+    let referrer = convert("one", "--referrer");
+    assert_eq!(referrer["layers"][0]["known"], false, "the repository has the blob, but no record of it");
+    let again = convert("one", "--referrer");
+    assert_eq!((&again["layers"][0]["known"], &again["digest"]), (&true.into(), &referrer["digest"]));
+    convert("one", "--index");
+    let found = scene.json(&format!("image inspect oci://{host}/one:app --plain-http {host}"));
+    assert_eq!(found["layers"].as_array().unwrap().len(), 2);
+}
