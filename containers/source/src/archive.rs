@@ -187,8 +187,7 @@ pub(crate) struct RangeReader {
 
 impl Read for RangeReader {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let left = self.end - self.offset;
-        let len = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
+        let len = to_usize((self.end - self.offset).min(buf.len() as u64));
         self.source.read_at(&mut buf[..len], self.offset)?;
         self.offset += len as u64;
         Ok(len)

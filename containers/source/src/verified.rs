@@ -3,7 +3,7 @@
 //! The last bytes are given only if the whole is right. So a consumer that was given as many bytes as the stream has
 //! knows that they are right, also one that does not read on to the end of the stream.
 
-use headstart_block::{Digest, Error, Result};
+use headstart_block::{Digest, Error, Result, to_usize};
 use sha2::{Digest as _, Sha256};
 use std::io::{self, Read};
 
@@ -33,7 +33,7 @@ impl<R: Read> VerifiedReader<R> {
     }
 
     fn next(&mut self, buf: &mut [u8]) -> Result<usize, io::Error> {
-        let most = usize::try_from(self.left).map_or(buf.len(), |left| left.min(buf.len()));
+        let most = to_usize(self.left.min(buf.len() as u64));
         let mut read = 0;
         if most > 0 {
             read = self.inner.read(&mut buf[..most])?;
