@@ -32,12 +32,19 @@ fn run(program: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{program} {arguments:?}: {said}");
 }
 
-/// Copies an image by `skopeo`, and compresses its layers by `compression`.
+/// Copies an image by `skopeo` with `options`.
 #[track_caller]
-fn copy(compression: &str, format: &str, from: &str, to: &str) {
+fn copy(options: &[&str], from: &str, to: &str) {
     let fixed = ["--insecure-policy", "copy", "--quiet", "--src-tls-verify=false", "--dest-tls-verify=false"];
-    let chosen = ["--format", format, "--dest-compress-format", compression];
-    run("skopeo", &[&fixed, &chosen[..], &[from, to]].concat());
+    run("skopeo", &[&fixed, options, &[from, to]].concat());
+}
+
+/// Copies the image in `top` to an archive of an OCI layout, and compresses its layers by `compression`.
+#[track_caller]
+fn archive(top: &Path, compression: &str) -> String {
+    let archive = format!("oci-archive:{}/{compression}.tar:app", top.display());
+    copy(&["--dest-compress-format", compression], &format!("oci:{}/layout:app", top.display()), &archive);
+    archive
 }
 
 /// Makes the image `layout:app` in `top`: files and links, an opaque directory, a whiteout, and a change.
@@ -115,22 +122,21 @@ fn open_image(name: &str, registry: &str, runtime: &Runtime) -> Result<Container
 
 /// Copies the image in `top` to all kinds of sources, and returns their names with the compression of their layers.
 fn copies(top: &Path, host: &str) -> Vec<(String, LayerCompression)> {
+    let (gzip, zstd) = (archive(top, "gzip"), archive(top, "zstd"));
     let (top, from) = (top.display(), format!("oci:{}/layout:app", top.display()));
-    for (tag, compression, format) in
-        [("gzip", "gzip", "oci"), ("docker", "gzip", "v2s2"), ("zstd", "zstd", "oci")]
-    {
-        copy(compression, format, &from, &format!("docker://{host}/app:{tag}"));
-    }
-    copy("gzip", "oci", &from, &format!("oci-archive:{top}/gzip.tar:app"));
-    copy("zstd", "oci", &from, &format!("oci-archive:{top}/zstd.tar:app"));
-    copy("gzip", "v2s2", &from, &format!("docker-archive:{top}/docker.tar:app:1"));
+    // Otherwise layers of another compression that the registry has would do.
+    let exactly = &["--preserve-digests"];
+    copy(exactly, &gzip, &format!("docker://{host}/app:gzip"));
+    copy(&["--format", "v2s2"], &from, &format!("docker://{host}/app:docker"));
+    copy(exactly, &zstd, &format!("docker://{host}/app:zstd"));
+    copy(&[], &from, &format!("docker-archive:{top}/docker.tar:app:1"));
     vec![
         (format!("file://{top}/layout:app"), LayerCompression::Gzip),
         (format!("oci://{host}/app:gzip"), LayerCompression::Gzip),
         (format!("oci://{host}/app:docker"), LayerCompression::Gzip),
         (format!("oci://{host}/app:zstd"), LayerCompression::Zstd),
-        (format!("oci-archive:{top}/gzip.tar:app"), LayerCompression::Gzip),
-        (format!("oci-archive:{top}/zstd.tar"), LayerCompression::Zstd),
+        (gzip, LayerCompression::Gzip),
+        (zstd, LayerCompression::Zstd),
         (format!("docker-archive:{top}/docker.tar:app:1"), LayerCompression::None),
     ]
 }
@@ -177,17 +183,16 @@ fn an_image_is_known_from_another_source_and_is_not_converted_twice() {
     }
     let (dir, runtime) = (tempfile::tempdir().unwrap(), Runtime::new().unwrap());
     make_image(dir.path());
-    let (top, store) = (dir.path().display(), dir.path().join("store"));
-    copy("zstd", "oci", &format!("oci:{top}/layout:app"), &format!("oci-archive:{top}/zstd.tar:app"));
+    let (zstd, store) = (archive(dir.path(), "zstd"), dir.path().join("store"));
     let known = StoredLayers::new(ImageStore::create_or_open(&store).unwrap());
     let convert = |name: &str, tag: &str| {
         let image = open_image(name, "", &runtime).unwrap();
         let (target, options) = (reference(&store, tag), options(2));
         convert_into(&image, &target, &options, &known).unwrap()
     };
-    let first = convert(&format!("file://{top}/layout:app"), "gzip");
+    let first = convert(&format!("file://{}/layout:app", dir.path().display()), "gzip");
     assert!(first.layers.iter().all(|outcome| outcome.converted.is_some()));
-    let second = convert(&format!("oci-archive:{top}/zstd.tar"), "zstd");
+    let second = convert(&zstd, "zstd");
     assert!(second.layers.iter().all(|outcome| outcome.converted.is_none()));
     let error = open_image(&format!("file://{}:gzip", store.display()), "", &runtime).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);

@@ -77,7 +77,10 @@ impl TestImage {
 
     /// The manifest of the image.
     pub(crate) fn manifest(&self) -> Vec<u8> {
-        let layer = |layer: &TestLayer| json!({"mediaType": self.media_type, "size": layer.bytes.len(), "digest": layer.digest});
+        let layer = |layer: &TestLayer| {
+            let size = layer.bytes.len();
+            json!({"mediaType": self.media_type, "size": size, "digest": layer.digest})
+        };
         let config = json!({
             "mediaType": "application/vnd.oci.image.config.v1+json",
             "size": self.config.len(),
