@@ -252,8 +252,11 @@ fn serve(
     let sync = session.cache.clone().map(SyncThread::start);
     let (held, mut policy) = (terminal.hold_interrupts(), InterruptPolicy::default());
     let result = loop {
-        let clients = servers.clients();
-        if terminal.is_cancelled() {
+        // A client that comes after these looks at the signals is among those that are counted.
+        let (is_cancelled, was_interrupt) = (terminal.is_cancelled(), held.take());
+        let counts = servers.clients();
+        let clients = counts.connected;
+        if is_cancelled {
             if clients > 0 {
                 let connected = connected(clients);
                 let asked = if is_for_good(pid_file) {
@@ -265,7 +268,7 @@ fn serve(
             }
             break Ok(clients);
         }
-        match policy.answer(clients, held.take()) {
+        match policy.answer(counts, was_interrupt) {
             Answer::Stay => {}
             Answer::Ask => {
                 let connected = connected(clients);

@@ -9,7 +9,7 @@ use headstart_export::fuse::{FuseServer, FuseSettings};
 use headstart_export::kernel_nbd::{self, KernelNbd, KernelNbdSettings};
 use headstart_export::nbd::{Address, NbdServer, NbdSettings, TlsSettings};
 use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
-use headstart_export::{Export, Leftover, Server, SocketAccess};
+use headstart_export::{ClientCounts, Export, Leftover, Server, SocketAccess};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -241,9 +241,9 @@ impl Servers {
         .remedy("build it with --features ublk (experimental), or use --nbd, --vhost-user or --fuse"))
     }
 
-    /// The number of clients that use a disk now, over all servers.
+    /// The clients that use a disk now, and those that did before, over all servers.
     #[must_use]
-    pub fn clients(&self) -> usize {
+    pub fn clients(&self) -> ClientCounts {
         self.running.iter().map(|server| server.clients()).sum()
     }
 

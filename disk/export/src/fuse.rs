@@ -48,7 +48,7 @@ mod tree;
 use self::image::Image;
 use self::mount::{Mount, Unmounted};
 use self::tree::Tree;
-use crate::{Export, STOP_TIMEOUT, Server, SocketAccess};
+use crate::{ClientCounts, Export, STOP_TIMEOUT, Server, SocketAccess};
 use fuser::{INodeNo, Notifier, Session, SessionACL};
 use headstart_block::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
@@ -56,7 +56,6 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::thread;
 use std::time::Duration;
@@ -213,8 +212,8 @@ impl Server for FuseServer {
         }
     }
 
-    fn clients(&self) -> usize {
-        self.image.opened.load(Ordering::Relaxed)
+    fn clients(&self) -> ClientCounts {
+        *self.image.clients.lock()
     }
 
     fn failed(&self) -> Option<Error> {

@@ -42,6 +42,7 @@ pub use socket::{Leftover, SocketAccess, SocketMode, SocketOwner};
 
 use headstart_block::{BlockDevice, Error, Result};
 use std::fmt;
+use std::iter::Sum;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,6 +87,25 @@ impl fmt::Debug for Export {
     }
 }
 
+/// The clients of a server, or of several, at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientCounts {
+    /// The number of clients that use a disk.
+    pub connected: usize,
+    /// The number of clients that use a disk or did before. As long as it is the same, no client has come: those that
+    /// use a disk did so all along.
+    pub ever: u64,
+}
+
+impl Sum for ClientCounts {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            connected: sum.connected + one.connected,
+            ever: sum.ever + one.ever,
+        })
+    }
+}
+
 /// A running server with threads of its own. Dropping it stops it, as [`stop`](Server::stop) does, but an
 /// error is only logged.
 pub trait Server: Send + Sync {
@@ -97,9 +117,9 @@ pub trait Server: Send + Sync {
     /// called after [`BlockDevice::resize`].
     fn resized(&self);
 
-    /// The number of clients that use a disk now; 0 also if the server cannot tell.
-    fn clients(&self) -> usize {
-        0
+    /// The clients that use a disk now, and those that did before; none also if the server cannot tell.
+    fn clients(&self) -> ClientCounts {
+        ClientCounts::default()
     }
 
     /// The error that ended the server before it was stopped. It is returned once; `None` afterwards, and while the

@@ -66,7 +66,7 @@ pub use private::PrivateServer;
 pub use tls::TlsSettings;
 
 use crate::complaints::complain;
-use crate::{Export, Leftover, STOP_TIMEOUT, Server, SocketAccess};
+use crate::{ClientCounts, Export, Leftover, STOP_TIMEOUT, Server, SocketAccess};
 use address::Listener;
 use connection_registry::{ConnectionRegistry, Limits};
 use disk::ExportState;
@@ -263,7 +263,7 @@ impl Server for NbdServer {
         self.listener.uri(self.registry.tls.is_some(), export)
     }
 
-    fn clients(&self) -> usize {
+    fn clients(&self) -> ClientCounts {
         self.registry.connections_to_any()
     }
 

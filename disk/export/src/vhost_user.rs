@@ -45,7 +45,7 @@ mod tests;
 
 use crate::complaints::complain;
 use crate::socket::{self, Leftover, SocketAccess, SocketFile};
-use crate::{Export, STOP_TIMEOUT, Server};
+use crate::{ClientCounts, Export, STOP_TIMEOUT, Server};
 use blk::Target;
 use headstart_block::{Error, Result, exact};
 use owner::Owner;
@@ -126,6 +126,8 @@ struct Shared {
 struct Sessions {
     next: u64,
     links: BTreeMap<u64, Arc<Link>>,
+    /// The number of sessions that have ended and whose guest had used the disk.
+    gone: u64,
     failure: Option<Error>,
 }
 
@@ -220,8 +222,12 @@ impl Server for VhostUserServer {
         }
     }
 
-    fn clients(&self) -> usize {
-        self.shared.lock().links.values().filter(|link| link.has_rings()).count()
+    fn clients(&self) -> ClientCounts {
+        let sessions = self.shared.lock();
+        let links = || sessions.links.values();
+        let connected = links().filter(|link| link.has_rings()).count();
+        let here = links().filter(|link| link.had_rings()).count() as u64;
+        ClientCounts { connected, ever: sessions.gone + here }
     }
 
     fn failed(&self) -> Option<Error> {
@@ -348,7 +354,10 @@ struct Present {
 
 impl Drop for Present {
     fn drop(&mut self) {
-        self.shared.lock().links.remove(&self.id);
+        let mut sessions = self.shared.lock();
+        let used = sessions.links.remove(&self.id).is_some_and(|link| link.had_rings());
+        sessions.gone += u64::from(used);
+        drop(sessions);
         self.shared.ended.notify_all();
     }
 }

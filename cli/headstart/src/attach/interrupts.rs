@@ -1,7 +1,9 @@
 //! The meaning of Ctrl-C for an attached disk: clients that are connected do not lose it by one key.
 //!
-//! Clients are counted at each look, every 50 ms. A change of all clients between two looks is not noticed: the user is
-//! not asked again.
+//! The user is asked about the clients that are connected at that moment, and about no other: if a client has come
+//! since, be it in the place of one that has left, the next Ctrl-C asks again.
+
+use headstart_export::ClientCounts;
 
 /// The answer to what was pressed since the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,24 +16,23 @@ pub(super) enum Answer {
     Detach,
 }
 
-/// Remembers whether the user was asked about the clients that are connected. Once none is, the next client gets a
-/// question of its own.
+/// Remembers the clients that the user was asked about.
 #[derive(Debug, Default)]
 pub(super) struct InterruptPolicy {
-    has_asked: bool,
+    /// [`ClientCounts::ever`] at the last question.
+    asked_about: Option<u64>,
 }
 
 impl InterruptPolicy {
-    /// Returns what to do if `clients` are connected, and if there `was_interrupt` since the last call.
-    pub(super) fn answer(&mut self, clients: usize, was_interrupt: bool) -> Answer {
-        self.has_asked &= clients > 0;
+    /// Returns what to do about `clients`, and if there `was_interrupt` since the last call.
+    pub(super) fn answer(&mut self, clients: ClientCounts, was_interrupt: bool) -> Answer {
         if !was_interrupt {
             return Answer::Stay;
         }
-        if clients == 0 || self.has_asked {
+        if clients.connected == 0 || self.asked_about == Some(clients.ever) {
             return Answer::Detach;
         }
-        self.has_asked = true;
+        self.asked_about = Some(clients.ever);
         Answer::Ask
     }
 }
@@ -40,25 +41,39 @@ impl InterruptPolicy {
 mod tests {
     use super::*;
 
+    /// The answers to Ctrl-C, pressed at these counts of clients: connected, ever.
+    fn answers<const N: usize>(looks: [(usize, u64); N]) -> [Answer; N] {
+        let mut policy = InterruptPolicy::default();
+        looks.map(|(connected, ever)| policy.answer(ClientCounts { connected, ever }, true))
+    }
+
     #[test]
     fn one_interrupt_detaches_a_disk_without_clients() {
-        assert_eq!(InterruptPolicy::default().answer(0, true), Answer::Detach);
+        assert_eq!(answers([(0, 0)]), [Answer::Detach]);
+        assert_eq!(answers([(0, 3)]), [Answer::Detach]);
     }
 
     #[test]
     fn the_second_interrupt_detaches_a_disk_with_clients() {
         let mut policy = InterruptPolicy::default();
-        let looks = [(1, false), (1, true), (2, false), (2, true)];
-        let answers = looks.map(|(clients, was_interrupt)| policy.answer(clients, was_interrupt));
+        let clients = ClientCounts { connected: 2, ever: 5 };
+        let looks = [false, true, false, true];
+        let answers = looks.map(|was_interrupt| policy.answer(clients, was_interrupt));
         assert_eq!(answers, [Answer::Stay, Answer::Ask, Answer::Stay, Answer::Detach]);
     }
 
     #[test]
+    fn clients_that_stay_when_another_leaves_are_not_asked_about_again() {
+        assert_eq!(answers([(2, 2), (1, 2)]), [Answer::Ask, Answer::Detach]);
+    }
+
+    #[test]
     fn the_next_client_is_asked_for_anew() {
-        let mut policy = InterruptPolicy::default();
-        assert_eq!(policy.answer(1, true), Answer::Ask);
-        assert_eq!(policy.answer(0, false), Answer::Stay);
-        assert_eq!(policy.answer(1, true), Answer::Ask);
-        assert_eq!(policy.answer(1, true), Answer::Detach);
+        assert_eq!(answers([(1, 1), (1, 2), (1, 2)]), [Answer::Ask, Answer::Ask, Answer::Detach]);
+    }
+
+    #[test]
+    fn a_client_that_joins_is_asked_for_anew() {
+        assert_eq!(answers([(1, 1), (2, 2), (2, 2)]), [Answer::Ask, Answer::Ask, Answer::Detach]);
     }
 }

@@ -9,6 +9,10 @@ use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+/// The time after which a person presses Ctrl-C again.
+const SECOND_PRESS: Duration = Duration::from_millis(150);
 
 /// A client that stays connected, and reads when it is told to.
 struct Client {
@@ -59,6 +63,7 @@ fn the_first_interrupt_takes_no_disk_away_that_is_used() {
         attached.process().line("that a client is connected", TIMEOUT, |line| line.contains("connected"));
     assert_eq!(told, "headstart: 1 client is connected; Ctrl-C again detaches nevertheless");
     client.reads();
+    std::thread::sleep(SECOND_PRESS);
     attached.detach_by(Signal::INT);
     // Without clients the first signal is enough.
     drop(client);
@@ -75,20 +80,57 @@ fn the_first_interrupt_takes_no_disk_away_that_is_used() {
     assert!(!attached.output().contains("panicked"), "{}", attached.output());
 }
 
+/// A client that has finished its handshake.
+fn shake_hands(scene: &Scene) -> UnixStream {
+    let mut socket = UnixStream::connect(scene.path("d.sock")).unwrap();
+    let mut greeting = [0; 18];
+    socket.read_exact(&mut greeting).unwrap();
+    // The flags of a client that wants no zeros, and the option EXPORT_NAME without a name.
+    let option = [&3_u32.to_be_bytes()[..], b"IHAVEOPT", &1_u32.to_be_bytes(), &0_u32.to_be_bytes()].concat();
+    socket.write_all(&option).unwrap();
+    socket.read_exact(&mut [0; 10]).unwrap();
+    socket
+}
+
+/// A client that the server has answered a read of.
+fn connect_at_once(scene: &Scene) -> UnixStream {
+    let mut socket = shake_hands(scene);
+    let (magic, read, number) = (0x2560_9513_u32.to_be_bytes(), [0; 4], [7; 8]);
+    let request = [&magic[..], &read, &number, &0_u64.to_be_bytes(), &512_u32.to_be_bytes()].concat();
+    socket.write_all(&request).unwrap();
+    let mut reply = [0; 16 + 512];
+    socket.read_exact(&mut reply).unwrap();
+    assert_eq!((&reply[4..8], &reply[8..16]), (&[0; 4][..], &number[..]));
+    socket
+}
+
+/// The server sees at each of its looks that one client is connected: it is not always the same.
+#[test]
+fn an_interrupt_after_a_question_about_one_client_does_not_detach_from_under_the_next() {
+    let scene = noisy(1);
+    let mut attached = Attached::start(&scene, "file://~/store:v1 --nbd unix:~/d.sock");
+    let mut client = connect_at_once(&scene);
+    for questions in 1..=6 {
+        attached.process().signal(Signal::INT);
+        wait_until("the user is asked", TIMEOUT, || {
+            assert!(attached.process().is_running(), "{}", attached.output());
+            attached.output().matches("Ctrl-C again detaches").count() == questions
+        });
+        std::thread::sleep(SECOND_PRESS);
+        drop(client);
+        client = connect_at_once(&scene);
+    }
+    attached.detach();
+}
+
 /// Clients decide how often they misbehave, but not how much of the log they fill.
 #[test]
 fn a_thousand_clients_that_misbehave_leave_a_few_lines() {
     let scene = noisy(1);
     let mut attached = Attached::start(&scene, "file://~/store:v1 --nbd unix:~/d.sock");
     let misbehave = || {
-        let mut socket = UnixStream::connect(scene.path("d.sock")).unwrap();
-        let mut greeting = [0; 18];
-        socket.read_exact(&mut greeting).unwrap();
-        // The flags of a client that wants no zeros, the option EXPORT_NAME without a name, and no request.
-        let option =
-            [&3_u32.to_be_bytes()[..], b"IHAVEOPT", &1_u32.to_be_bytes(), &0_u32.to_be_bytes()].concat();
-        socket.write_all(&option).unwrap();
-        socket.read_exact(&mut [0; 10]).unwrap();
+        let mut socket = shake_hands(&scene);
+        // This is no request.
         socket.write_all(&[b'x'; 28]).unwrap();
         // The client is disconnected.
         let _ = socket.read_to_end(&mut Vec::new());

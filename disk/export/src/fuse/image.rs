@@ -1,14 +1,15 @@
 //! The effect of the file system's requests on the disk: the part of the server that knows no directory entries.
 
 use super::image_writer::ImageWriter;
-use crate::Export;
 use crate::blocking_pool::BlockingPool;
+use crate::{ClientCounts, Export};
 use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
 use headstart_block::{BlockDevice, Error, ErrorKind, Result, exact, to_usize};
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The most bytes of a request: no kernel sends more (fuser's own buffer ends there).
@@ -42,8 +43,8 @@ pub(super) struct Image {
     /// `true` if something was written since the file's times were last looked at.
     pub(super) modified: AtomicBool,
     faults: AtomicU64,
-    /// The number of times that the file is open.
-    pub(super) opened: AtomicUsize,
+    /// The number of times that the file is open, and was opened.
+    pub(super) clients: Mutex<ClientCounts>,
 }
 
 impl Image {
@@ -61,7 +62,7 @@ impl Image {
             unflushed: AtomicBool::new(false),
             modified: AtomicBool::new(false),
             faults: AtomicU64::new(0),
-            opened: AtomicUsize::new(0),
+            clients: Mutex::default(),
         }
     }
 

@@ -216,7 +216,10 @@ impl Filesystem for Tree {
         if self.image.read_only && writes {
             return reply.error(Errno::EROFS);
         }
-        self.image.opened.fetch_add(1, Ordering::Relaxed);
+        let mut clients = self.image.clients.lock();
+        clients.connected += 1;
+        clients.ever += 1;
+        drop(clients);
         self.image.device.client_came();
         if !self.image.read_only {
             // Another server may have written to the disk: a program that opens the file again sees that.
@@ -235,7 +238,9 @@ impl Filesystem for Tree {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.image.opened.fetch_sub(1, Ordering::Relaxed);
+        let mut clients = self.image.clients.lock();
+        clients.connected = clients.connected.saturating_sub(1);
+        drop(clients);
         self.image.device.client_left();
         reply.ok();
     }

@@ -15,6 +15,7 @@
 use super::budget::Pool;
 use super::disk::ExportState;
 use super::standing::{Activity, Choice, Client, choose, choose_fairly, now};
+use crate::ClientCounts;
 use crate::complaints::{Complaints, complain};
 use parking_lot::{Condvar, Mutex, RwLock};
 use rustix::fd::OwnedFd;
@@ -63,6 +64,8 @@ pub(crate) struct Limits {
 struct ConnectionTable {
     stopping: bool,
     next: u64,
+    /// The number of connections that have ever chosen an export.
+    chosen: u64,
     connections: BTreeMap<u64, RegisteredConnection>,
 }
 
@@ -278,9 +281,11 @@ impl ConnectionRegistry {
         change(&mut self.exports.write())
     }
 
-    /// The number of connections that have chosen an export.
-    pub(crate) fn connections_to_any(&self) -> usize {
-        self.table.lock().connections.values().filter(|connection| connection.export.is_some()).count()
+    /// The connections that have chosen an export, those that have ended included.
+    pub(crate) fn connections_to_any(&self) -> ClientCounts {
+        let table = self.table.lock();
+        let connected = table.connections.values().filter(|connection| connection.export.is_some()).count();
+        ClientCounts { connected, ever: table.chosen }
     }
 
     /// The number of connections that have chosen this export.
@@ -341,6 +346,7 @@ impl Slot {
             match found {
                 Some(true) => {
                     (connection.export, connection.is_waiting) = (Some(Arc::clone(state)), false);
+                    table.chosen += 1;
                     return Placed::HasPlace;
                 }
                 Some(false) if now() < until && (connection.is_waiting || waiting < HANDSHAKES_MAX) => {

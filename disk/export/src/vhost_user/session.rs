@@ -56,6 +56,8 @@ struct LinkState {
     channel: Option<UnixStream>,
     /// The rings that were started and not seen to end.
     rings: Vec<Arc<RingHandle>>,
+    /// `true` once a ring was started.
+    had_rings: bool,
     /// `true` if no ring may start any more.
     closing: bool,
 }
@@ -81,6 +83,11 @@ impl Link {
     /// `true` if a guest uses the disk.
     pub(crate) fn has_rings(&self) -> bool {
         !self.lock().rings.is_empty()
+    }
+
+    /// `true` if a guest uses the disk, or has used it: one that restarts stops its rings for a moment.
+    pub(crate) fn had_rings(&self) -> bool {
+        self.lock().had_rings
     }
 
     /// Lets no ring start any more, and has all rings end when they have answered what they hold.
@@ -260,6 +267,7 @@ impl Session {
         }
         let handle = RingHandle::start(index, parts).map_err(Error::ReqHandlerError)?;
         state.rings.push(Arc::clone(&handle));
+        state.had_rings = true;
         drop(state);
         self.ring(index)?.running = Some(handle);
         Ok(())

@@ -7,7 +7,7 @@ use crate::vhost_frontend::{
 };
 use headstart_block::{BlockDevice, ByteRange};
 use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
-use headstart_export::{Export, Server};
+use headstart_export::{ClientCounts, Export, Server};
 use headstart_testkit::process::is_alone;
 use proptest::prelude::*;
 use std::io::{Read, Write};
@@ -321,6 +321,7 @@ fn a_front_end_that_vanishes_leaves_the_disk_to_the_next() {
     assert_eq!(guest.read(8192, 512).unwrap(), [5; 512]);
     served.disk.bring();
     assert_eq!(guest.read(0, 512).unwrap(), pattern(512));
+    assert_eq!(served.server.as_ref().unwrap().clients().ever, 6);
 }
 
 #[test]
@@ -375,6 +376,8 @@ fn a_ring_that_is_stopped_answers_first_and_goes_on_later() {
     assert_eq!(guest.queues[0].wait(Duration::from_millis(50)), None);
     guest.start_queue(0);
     assert_eq!(guest.queues[0].wait(TIMEOUT), Some((2, 513)));
+    let clients = served.server.as_ref().unwrap().clients();
+    assert_eq!(clients, ClientCounts { connected: 1, ever: 1 }, "the same guest as before");
     // Disabled and enabled again, without a stop.
     guest.frontend.set_vring_enable(0, false).unwrap();
     guest.queues[0].submit(3, IN, 0, &[(data, 512)]);

@@ -4,8 +4,8 @@ use super::raw_client::RawClient;
 use super::test_disk::TestDisk;
 use super::{Served, serve, serve_with};
 use headstart_block::ByteRange;
-use headstart_export::Export;
 use headstart_export::nbd::proto::{NbdRequest, OptionHeader, command, option};
+use headstart_export::{ClientCounts, Export, Server};
 use headstart_testkit::process::is_alone;
 use headstart_testkit::wait::{wait_for_value, wait_until};
 use proptest::prelude::*;
@@ -67,6 +67,22 @@ fn clients_beyond_the_limit_are_turned_away() {
     check_serves(&served);
     second.read(2, 0, 512);
     assert_eq!(second.reply(512).cookie, 2);
+}
+
+#[test]
+fn a_client_in_the_place_of_another_is_a_further_one() {
+    let served = serve_with(TestDisk::new(vec![1; LEN], true), |_| {});
+    let counts = || Server::clients(&*served.server);
+    assert_eq!(counts(), ClientCounts::default());
+    for ever in 1..=3 {
+        let mut client = RawClient::open(&served.socket, false);
+        client.read(1, 0, 512);
+        assert_eq!(client.reply(512).error, 0);
+        assert_eq!(counts(), ClientCounts { connected: 1, ever });
+        drop(client);
+        served.wait_until_empty();
+        assert_eq!(counts(), ClientCounts { connected: 0, ever });
+    }
 }
 
 /// A client that sends nothing at all, one that has chosen a disk and asks for nothing, and one that takes no replies
