@@ -5,6 +5,7 @@
 //! | [`program`] | the run of a program: its options, its terminal, its exit status |
 //! | [`report`] | the report of a command, for people or as JSON |
 //! | [`terminal`] | requests of the user to stop, and progress |
+//! | `signals` | signals that come together, and second ones |
 //! | `bar` | the progress bar, and lines above it |
 //! | [`log`] | the messages of all crates while a command works |
 //! | [`name`] | the name of the program in its messages |
@@ -26,6 +27,7 @@ pub mod number;
 pub mod program;
 pub mod report;
 pub mod runtime;
+mod signals;
 pub mod store_args;
 pub mod terminal;
 pub mod training;

@@ -13,7 +13,8 @@ pub const EXIT_STATUS: &str = "Exit status: 0 for success, 1 for a failure, with
                            differences, 2 for a wrong command line, 130 if the command was cut off by a second \
                            signal.\n\n\
                            Ctrl-C, SIGTERM and SIGHUP end a command in good order, within seconds; a second one ends \
-                           it at once.\n\n\
+                           it at once. Signals that come together are one: SIGTERM and SIGHUP within a second of the \
+                           first, Ctrl-C within a tenth of one.\n\n\
                            Environment: HEADSTART_LOG sets the level of the log on standard error: error, warn \
                            (default), info, debug, or levels by crate such as warn,headstart_store=debug.";
 

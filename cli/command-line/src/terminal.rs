@@ -2,13 +2,15 @@
 
 pub use crate::bar::{bar, print_above};
 use crate::name;
+use crate::signals::{Meaning, SignalPolicy};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
 use headstart_store::{Stop as StopRequests, StopSender};
 use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -74,6 +76,7 @@ pub struct Terminal {
 /// The requests from signals.
 struct Stop {
     asked: AtomicBool,
+    policy: Mutex<SignalPolicy>,
     /// The sender that ends waits, too.
     waits: StopSender,
     /// `true` if the command serves others: it is not cut off, however long it takes to end.
@@ -90,23 +93,28 @@ impl Stop {
         let (waits, stop) = StopRequests::new();
         let _ = WAITS.set(stop);
         let (asked, serves, computes, held) = Default::default();
-        Self { asked, waits, serves, computes, held, interrupts: AtomicU32::new(0) }
+        Self { asked, policy: Mutex::default(), waits, serves, computes, held, interrupts: AtomicU32::new(0) }
     }
 
     fn signalled(&self, is_interrupt: bool) {
-        if is_interrupt && self.held.load(Ordering::Relaxed) {
-            self.interrupts.fetch_add(1, Ordering::Relaxed);
-        } else if self.ask() {
+        let is_held = self.held.load(Ordering::Relaxed);
+        let meaning = self.policy.lock().meaning(is_interrupt, is_held, Instant::now());
+        match meaning {
+            Meaning::Nothing => {}
+            Meaning::Interrupt => {
+                self.interrupts.fetch_add(1, Ordering::Relaxed);
+            }
+            Meaning::Stop => self.ask(),
             // After a second request, no wait is worth its time.
-            cut_off("stopped at once; unfinished files may be left", CUT_OFF);
+            Meaning::CutOff => cut_off("stopped at once; unfinished files may be left", CUT_OFF),
         }
     }
 
-    /// Asks the work to stop; returns `true` if it was asked before.
-    fn ask(&self) -> bool {
-        let was_asked = self.asked.swap(true, Ordering::Relaxed);
+    /// Asks the work to stop.
+    fn ask(&self) {
+        self.policy.lock().ask(Instant::now());
+        self.asked.store(true, Ordering::Relaxed);
         self.waits.ask();
-        was_asked
     }
 
     /// Ends the process, unless it serves.
@@ -118,8 +126,12 @@ impl Stop {
         }
     }
 
-    fn grace(&self) -> Duration {
-        if self.computes.load(Ordering::Relaxed) { SHORT_GRACE } else { GRACE }
+    /// The rest of the time that the command has for its end; `None` if it was not asked to stop, or may take as long
+    /// as it wants to. Later signals make it no longer.
+    fn time_left(&self) -> Option<Duration> {
+        let grace = if self.computes.load(Ordering::Relaxed) { SHORT_GRACE } else { GRACE };
+        let asked_at = self.policy.lock().asked_at().filter(|_| !self.serves.load(Ordering::Relaxed))?;
+        Some(grace.saturating_sub(asked_at.elapsed()))
     }
 }
 
@@ -130,7 +142,7 @@ fn cut_off(why: &str, status: i32) -> ! {
 }
 
 /// A guard from [`Terminal::hold_interrupts`]: until it is dropped, Ctrl-C is counted and does not stop the
-/// command.
+/// command. One press is counted once, even if several programs send it to the command.
 pub struct HeldInterrupts(Arc<Stop>);
 
 impl HeldInterrupts {
@@ -148,9 +160,10 @@ impl Drop for HeldInterrupts {
 
 impl Terminal {
     /// Catches Ctrl-C, SIGTERM and SIGHUP from now on. The first of these signals asks the command to stop and clean
-    /// up; a second one ends the process at once. A command that has not stopped after 5 seconds (0.3 seconds if
-    /// [`computes`](Self::computes) was called) is ended by force, unless [`serves`](Self::serves) was called. Progress
-    /// is hidden if `quiet` or if standard error is not a terminal.
+    /// up; a second one ends the process at once, unless it came together with the first (`signals`). A command that
+    /// has not stopped after 5 seconds (0.3 seconds if [`computes`](Self::computes) was called) is ended by force,
+    /// unless [`serves`](Self::serves) was called. Progress is hidden if `quiet` or if standard error is not a
+    /// terminal.
     ///
     /// # Errors
     /// An error if the signals cannot be caught or the thread that waits for them cannot be started.
@@ -173,10 +186,10 @@ impl Terminal {
                         _ = hangups.recv() => false,
                     }
                 };
-                let is_asked = flags.asked.load(Ordering::Relaxed);
+                let left = flags.time_left();
                 tokio::select! {
                     is_interrupt = next => flags.signalled(is_interrupt),
-                    () = tokio::time::sleep(flags.grace()), if is_asked => flags.end_by_force(),
+                    () = tokio::time::sleep(left.unwrap_or_default()), if left.is_some() => flags.end_by_force(),
                 }
             }
         };

@@ -147,6 +147,19 @@ fn signals_detach_in_good_order() {
     attached.detach();
 }
 
+/// Programs send several signals for one request to stop; a second request would leave the socket behind.
+#[test]
+fn signals_that_come_together_detach_in_good_order() {
+    let scene = layered();
+    let (term, int, hup) = (Signal::TERM, Signal::INT, Signal::HUP);
+    for signals in [[term, hup, term], [hup, hup, term], [term, term, term], [int, int, term]] {
+        let mut attached = Attached::start(&scene, "file://~/store:v1 --nbd unix:~/d.sock");
+        signals.iter().for_each(|signal| attached.process().signal(*signal));
+        assert_eq!(attached.process().end(TIMEOUT).code(), Some(0), "{signals:?}: {}", attached.output());
+        assert!(!scene.path("d.sock").exists(), "{signals:?}");
+    }
+}
+
 #[test]
 fn a_signal_while_attaching_ends_it() {
     let scene = layered();

@@ -393,7 +393,8 @@ fn bytes_below(dir: &Path) -> u64 {
     entries.map(of).sum()
 }
 
-/// A command that checks no flag is cut off, and a second signal cuts off at once: both are reported.
+/// A command that checks no flag is cut off, and a second signal cuts off at once: both are reported. Signals that come
+/// together are no second one.
 #[test]
 fn a_command_that_cannot_end_in_order_is_cut_off() {
     let scene = Scene::new();
@@ -404,14 +405,21 @@ fn a_command_that_cannot_end_in_order_is_cut_off() {
             threads.map(|thread| fs::read_to_string(thread.path().join("comm")).unwrap_or_default());
         names.any(|name| name.trim() == "signals")
     };
-    for (signals, status, said) in
-        [(&[Signal::TERM][..], 1, "by force"), (&[Signal::INT, Signal::TERM], 130, "stopped at once")]
-    {
+    // Each with the milliseconds before it.
+    for (signals, status, said) in [
+        (&[(0, Signal::TERM)][..], 1, "by force"),
+        (&[(0, Signal::TERM), (0, Signal::HUP), (0, Signal::TERM)], 1, "by force"),
+        (&[(0, Signal::INT), (150, Signal::INT)], 130, "stopped at once"),
+        (&[(0, Signal::INT), (1100, Signal::TERM)], 130, "stopped at once"),
+    ] {
         // It waits for a writer of the pipe, and there is none.
         let mut started = scene.start("image list oci://127.0.0.1:1/x --proxy-file fifo");
         let pid = started.id();
         started.wait_until("it listens to signals", || heard(pid));
-        signals.iter().for_each(|signal| started.signal(*signal));
+        for (pause, signal) in signals {
+            std::thread::sleep(Duration::from_millis(*pause));
+            started.signal(*signal);
+        }
         let run = started.finish();
         assert_eq!(run.status, Some(status), "{run}");
         assert!(run.stderr.contains(said) && run.stderr.contains("unfinished files"), "{run}");
