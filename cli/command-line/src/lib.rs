@@ -13,6 +13,7 @@
 //! | [`store_args`] | options of every command that reaches a store over a network |
 //! | [`training`] | the objective of plans |
 //! | [`number`] | whole numbers within bounds, as arguments |
+//! | [`duration`] | times within bounds, as arguments |
 //! | [`megabytes`] | bandwidths as arguments and in reports |
 //! | [`date`] | times of the calendar in reports |
 
@@ -20,6 +21,7 @@
 
 mod bar;
 pub mod date;
+pub mod duration;
 pub mod log;
 pub mod megabytes;
 pub mod name;

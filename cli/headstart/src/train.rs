@@ -6,6 +6,7 @@ use headstart_agentd::client::AgentClient;
 use headstart_block::exchange::ImageCounts;
 use headstart_block::words::count;
 use headstart_block::{ByteSize, Result};
+use headstart_command_line::duration::duration;
 use headstart_command_line::megabytes::Megabytes;
 use headstart_command_line::number::number;
 use headstart_command_line::report::{Outcome, Report};
@@ -27,6 +28,9 @@ use std::fmt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+/// The longest round trip to a store that plans are made for, as in simulations.
+const ROUND_TRIP_MAX: Duration = Duration::from_secs(3600);
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -70,7 +74,7 @@ pub(crate) struct Train {
     #[arg(long, value_name = "MBPS", value_delimiter = ',')]
     bandwidth: Vec<Megabytes>,
     /// Round trip to the store
-    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = duration(Duration::ZERO..=ROUND_TRIP_MAX))]
     round_trip: Duration,
     /// The file with earlier knowledge, to which these boots are added; made if it is not there. Boots that it knows
     /// are not read again

@@ -301,3 +301,17 @@ fn no_read_waits_behind_a_stream() {
         assert!(moved as f64 >= 0.93 * took * (rate * 1_000_000) as f64, "{moved} in {took} s");
     }
 }
+
+/// Times that cannot be counted are the end of time: a run ends there, and panics with no setting.
+#[test]
+fn a_run_ends_at_the_end_of_time() {
+    let reads = [(SECOND, 5), (2 * SECOND, 6), (3 * SECOND, 7)];
+    let boot = boot(8, &reads);
+    let real = Model::real(RATE, Duration::from_millis(20));
+    let slow = Model { local_read: Duration::MAX, ..real.clone() };
+    let outcome = Simulator::new().run(&boot, &Plan::Lazy, &slow);
+    assert_eq!((outcome.reads, outcome.last_read), (3, Nanos::NEVER));
+    let mut far = real;
+    far.link.round_trip = Duration::MAX;
+    assert_eq!(Simulator::new().run(&boot, &Plan::Lazy, &far).hits, 0);
+}

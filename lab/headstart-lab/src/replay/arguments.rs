@@ -3,6 +3,7 @@
 use crate::plots::PlotFormat;
 use clap::{Args, ValueEnum};
 use headstart_block::{Error, Result};
+use headstart_command_line::duration::duration;
 use headstart_command_line::number::number;
 use headstart_export::nbd::NbdUri;
 use headstart_image::export::OutputFile;
@@ -26,6 +27,12 @@ Examples:
 
 Exit status: 1 if reads failed or the command was interrupted; the report is printed anyway.";
 
+/// The longest time before a boot's first read, and the longest wait that counts as a hit.
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// The longest wait for an answer.
+const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+
 /// Sends the reads of a recorded boot to an NBD server, as the guest did, and prints how long they waited
 #[derive(Args)]
 pub(crate) struct Replay {
@@ -41,13 +48,18 @@ pub(crate) struct Replay {
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = number::<u32>(1..=1000))]
     pub(super) faster: u32,
     /// From the connection to the first read [default: as recorded, from the creation of the disk]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = duration(Duration::ZERO..=HOUR))]
     pub(super) grace: Option<Duration>,
     /// Count a read that waits at most this long as a hit
-    #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = duration(Duration::ZERO..=HOUR))]
     pub(super) hit: Duration,
     /// The longest wait for any answer of the server; then the replay fails
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "5m",
+        value_parser = duration(Duration::from_millis(1)..=TIMEOUT_MAX)
+    )]
     pub(super) timeout: Duration,
     /// Send only this many reads, the first ones
     #[arg(long, value_name = "N")]

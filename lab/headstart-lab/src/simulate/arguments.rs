@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use headstart_block::{Error, Result};
+use headstart_command_line::duration::duration;
 use headstart_command_line::megabytes::Megabytes;
 use headstart_command_line::number::number;
 use headstart_command_line::store_args::StoreArgs;
@@ -19,6 +20,12 @@ use std::time::Duration;
 
 /// Bytes of the disk that are compressed at once.
 const FRAME: f64 = 32768.0;
+
+/// The longest latency: more than any store's. A boot whose every read takes as long is still simulated to its end.
+const LATENCY_MAX: Duration = Duration::from_secs(3600);
+
+/// The latest moment of a simulation, and the longest span: fleets are simulated for a day, and no boot lasts longer.
+pub(super) const MOMENT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) const AFTER_HELP: &str = "\
 The figures: hits, the share of reads that found all their bytes local, the mean over boots (JSON has it over all \
@@ -81,10 +88,10 @@ pub(crate) struct Disk {
     #[arg(long, value_enum, default_value_t = ModelName::Paper)]
     pub(super) model: ModelName,
     /// Round trip to the store, in the real model
-    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = latency)]
     pub(super) round_trip: Duration,
     /// The most that the store adds to the round trip, drawn for each request
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = latency)]
     store_latency: Option<Duration>,
     /// Requests that the store fails, such as 1%
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
@@ -107,10 +114,10 @@ pub(crate) struct Disk {
     #[arg(long, value_name = "[NAME=]IMAGE", conflicts_with = "compressed")]
     pub(super) image: Vec<NamedImage>,
     /// The time that a read takes although it has all its bytes: it is added to its wait
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = latency)]
     local_read: Duration,
     /// From the creation to the first read [default: as recorded]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = latency)]
     pub(super) grace: Option<Duration>,
     /// Fetch the rest of the disk when there is nothing else to do
     #[arg(long)]
@@ -288,10 +295,23 @@ impl Away {
     }
 }
 
+/// A latency, or another time that each read of a boot may take.
+pub(super) fn latency(text: &str) -> Result<Duration> {
+    duration(Duration::ZERO..=LATENCY_MAX)(text)
+}
+
+/// A moment since the creation of a disk, or a span of moments.
+pub(super) fn moment(text: &str) -> Result<Duration> {
+    duration(Duration::ZERO..=MOMENT_MAX)(text)
+}
+
 pub(super) fn away(text: &str) -> std::result::Result<Away, String> {
-    let wrong = || "not a time, `@` and the moment from which on, such as 10s@20s".to_owned();
+    let wrong = || {
+        let most = humantime::format_duration(MOMENT_MAX);
+        format!("give a time up to {most}, `@` and the moment from which on, up to {most}, such as 10s@20s")
+    };
     let (span, from) = text.split_once('@').ok_or_else(wrong)?;
-    let parse = |text: &str| humantime::parse_duration(text).map_err(|e| format!("{}: {e}", wrong()));
+    let parse = |text: &str| moment(text).map_err(|_| wrong());
     Ok(Away { from: parse(from)?, span: parse(span)? })
 }
 
@@ -435,7 +455,8 @@ mod tests {
         );
         let seconds = Duration::from_secs;
         assert_eq!(away("10s@1m"), Ok(Away { from: seconds(60), span: seconds(10) }));
-        assert!([away("10s"), away("@"), away("x@10s")].iter().all(std::result::Result::is_err));
+        let wrong = ["10s", "@", "x@10s", "25h@1s", "1s@25h"];
+        assert!(wrong.iter().all(|text| away(text).is_err_and(|e| e.contains("1day"))));
         assert!(["0", "1", "1.5", "x", "NaN"].iter().all(|wrong| share(wrong).is_err()));
         assert_eq!(share("0.8"), Ok(0.8));
     }

@@ -9,6 +9,7 @@
 //! | [`trace`] | statistics of data sets, and data sets that are made up |
 //! | [`plot`] | their figures, drawn |
 //! | [`help`] | the command line itself |
+//! | [`wrong_lines`] | command lines that are refused whatever is on this host |
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
@@ -18,3 +19,4 @@ mod replay;
 mod simulate;
 mod simulate_fleet;
 mod trace;
+mod wrong_lines;

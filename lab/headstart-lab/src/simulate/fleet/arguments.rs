@@ -1,6 +1,6 @@
 //! The arguments of `headstart-lab simulate fleet`, and the model that follows from them.
 
-use crate::simulate::arguments::{Away, away, percent};
+use crate::simulate::arguments::{Away, MOMENT_MAX, away, latency, moment, percent};
 use clap::{Args, ValueEnum};
 use headstart_block::{ByteRate, ByteSize, Error, Result};
 use headstart_command_line::number::number;
@@ -96,10 +96,10 @@ pub(crate) struct Fleet {
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = number::<u32>(1..=1000))]
     pub(super) faster: u32,
     /// From a disk's creation to its first read [default: as recorded]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = latency)]
     pub(super) grace: Option<Duration>,
     /// Boots begin within this time, at random
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = latency)]
     pub(super) jitter: Duration,
     /// The content that disks preload: nothing, or the reads of another boot of the image. With --hints, each way is
     /// simulated also with this instead
@@ -116,13 +116,13 @@ pub(crate) struct Fleet {
     #[arg(long, value_name = "RATE", default_value = "50MB/s")]
     host_link: ByteRate,
     /// Between hosts
-    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = latency)]
     round_trip: Duration,
     /// To the store
-    #[arg(long, value_name = "TIME", default_value = "500us", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "500us", value_parser = latency)]
     store_round_trip: Duration,
     /// The most that the store adds to the round trip, drawn for each request
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = latency)]
     store_latency: Duration,
     /// Hosts of a rack and the rate of its link to the others, such as 40@1GB/s [default: one rack]
     #[arg(long, value_name = "HOSTS@RATE", value_parser = racks)]
@@ -168,7 +168,7 @@ pub(crate) struct Fleet {
     #[arg(long, value_name = "PERCENT@TIME", value_parser = restart)]
     restart: Vec<Restart>,
     /// The time at which all roots die
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = moment)]
     kill_roots: Option<Duration>,
     /// Half of the hosts do not reach the others for this long from a moment on, such as 10s@2s
     #[arg(long, value_name = "TIME@TIME", value_parser = away)]
@@ -311,9 +311,12 @@ fn racks(text: &str) -> std::result::Result<Racks, String> {
 
 /// A share, as a part of a million, and a moment.
 fn share_at(text: &str) -> std::result::Result<(u32, Nanos), String> {
-    let wrong = || "not a percentage, `@` and a moment, such as 30%@2s".to_owned();
+    let wrong = || {
+        let most = humantime::format_duration(MOMENT_MAX);
+        format!("give a percentage, `@` and a moment up to {most}, such as 30%@2s")
+    };
     let (share, at) = text.split_once('@').ok_or_else(wrong)?;
-    let at = humantime::parse_duration(at).map_err(|e| format!("{}: {e}", wrong()))?;
+    let at = moment(at).map_err(|_| wrong())?;
     Ok((percent(share)?, Nanos::from_duration(at)))
 }
 

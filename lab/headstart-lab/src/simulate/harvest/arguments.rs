@@ -2,12 +2,16 @@
 
 use clap::{Args, ValueEnum};
 use headstart_block::{Error, Result};
+use headstart_command_line::duration::duration;
 use headstart_command_line::number::number;
 use headstart_sim::harvest::{
     FleetSettings, ForecastSettings, Foresight, HarvestModel, PredictorKind, StorageSource,
 };
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// The longest request at once: more than any harvest VM's of the paper, which are 8.5 days long at most.
+const ASK_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 pub(super) const AFTER_HELP: &str = "\
 A fleet is drawn from a seed with the statistics of BlockFlex's section 2 (OSDI 2022): regular VMs that use a part of \
@@ -87,7 +91,7 @@ pub(crate) struct Harvest {
     #[arg(long, value_name = "PERCENT", default_value_t = ForecastSettings::default().kept_back * 100.0)]
     margin: f32,
     /// The longest time that a harvest VM requests at once; it keeps its lease while the lender allows it
-    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = duration(Duration::from_secs(1)..=ASK_MAX))]
     ask: Duration,
     /// The number of forecasts in a row that a lender needs its storage back, before a lease is ended [default:
     /// forecasts end none]
