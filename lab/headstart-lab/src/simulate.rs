@@ -3,6 +3,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`arguments`] | the arguments, and the model that follows from them |
+//! | [`rules`] | the rules between the arguments |
 //! | [`data`] | the boots to replay, and those to learn from |
 //! | [`contenders`] | policies and their plans; parts left out |
 //! | [`images`] | real images as the disks |
@@ -31,6 +32,7 @@ mod images;
 mod plots;
 mod replay;
 mod report;
+mod rules;
 mod series;
 
 use arguments::Disk;

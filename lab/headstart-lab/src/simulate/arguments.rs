@@ -1,7 +1,7 @@
 //! The arguments of `headstart-lab simulate disk`.
 
 use clap::{Args, ValueEnum};
-use headstart_block::{Error, Result};
+use headstart_block::Result;
 use headstart_command_line::duration::duration;
 use headstart_command_line::megabytes::Megabytes;
 use headstart_command_line::number::number;
@@ -26,6 +26,9 @@ const LATENCY_MAX: Duration = Duration::from_secs(3600);
 
 /// The latest moment of a simulation, and the longest span: fleets are simulated for a day, and no boot lasts longer.
 pub(super) const MOMENT_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// The round trip to the store.
+const ROUND_TRIP: Duration = Duration::from_millis(20);
 
 pub(super) const AFTER_HELP: &str = "\
 The figures: hits, the share of reads that found all their bytes local, the mean over boots (JSON has it over all \
@@ -87,25 +90,25 @@ pub(crate) struct Disk {
     /// The model of how reads arrive and blocks are pulled
     #[arg(long, value_enum, default_value_t = ModelName::Paper)]
     pub(super) model: ModelName,
-    /// Round trip to the store, in the real model
-    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = latency)]
-    pub(super) round_trip: Duration,
+    /// Round trip to the store, in the real model [default: 20ms]
+    #[arg(long, value_name = "TIME", value_parser = latency)]
+    pub(super) round_trip: Option<Duration>,
     /// The most that the store adds to the round trip, drawn for each request
     #[arg(long, value_name = "TIME", value_parser = latency)]
-    store_latency: Option<Duration>,
+    pub(super) store_latency: Option<Duration>,
     /// Requests that the store fails, such as 1%
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
-    store_fails: Option<u32>,
+    pub(super) store_fails: Option<u32>,
     /// The store answers nothing for this long from a moment on, such as 10s@20s; may be given again
     #[arg(long, value_name = "TIME@TIME", value_parser = away)]
-    store_away: Vec<Away>,
+    pub(super) store_away: Vec<Away>,
     /// The bytes that a read that misses waits for, in the real model: its own, with the rest of the block to follow
-    /// or without, or the whole block
-    #[arg(long, value_enum, default_value_t = MissName::Critical)]
-    pub(super) misses: MissName,
-    /// The part of a planned block that is preloaded, in the real model
-    #[arg(long, value_enum, default_value_t = PreloadName::Slices)]
-    pub(super) preloads: PreloadName,
+    /// or without, or the whole block [default: critical]
+    #[arg(long, value_enum)]
+    pub(super) misses: Option<MissName>,
+    /// The part of a planned block that is preloaded, in the real model [default: slices]
+    #[arg(long, value_enum)]
+    pub(super) preloads: Option<PreloadName>,
     /// The compression ratio of the image
     #[arg(long, value_name = "TIMES", default_value = "1", value_parser = ratio)]
     pub(super) compressed: f64,
@@ -115,7 +118,7 @@ pub(crate) struct Disk {
     pub(super) image: Vec<NamedImage>,
     /// The time that a read takes although it has all its bytes: it is added to its wait
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = latency)]
-    local_read: Duration,
+    pub(super) local_read: Duration,
     /// From the creation to the first read [default: as recorded]
     #[arg(long, value_name = "TIME", value_parser = latency)]
     pub(super) grace: Option<Duration>,
@@ -349,33 +352,19 @@ impl Disk {
         }
     }
 
-    /// Checks that the options go together.
-    pub(super) fn check(&self) -> Result<()> {
-        let of_real = |option: &str| {
-            Error::invalid(format!("{option} does nothing in the paper's model")).remedy("give --model real")
-        };
-        if self.model == ModelName::Paper {
-            let stores = [
-                ("--store-latency", self.store_latency.is_some()),
-                ("--store-fails", self.store_fails.is_some()),
-                ("--store-away", !self.store_away.is_empty()),
-                ("--image", !self.image.is_empty()),
-                ("--local-read", !self.local_read.is_zero()),
-                ("--without hot-slices", self.without.contains(&Part::HotSlices)),
-                ("--without critical-range", self.without.contains(&Part::CriticalRange)),
-            ];
-            if let Some((option, _)) = stores.iter().find(|(_, given)| *given) {
-                return Err(of_real(option));
-            }
-        }
-        if self.train.is_none() && self.split.is_none() && (self.min_traces > 0 || self.hide_own) {
-            let option = if self.hide_own { "--hide-own" } else { "--min-traces" };
-            return Err(Error::invalid(format!(
-                "{option} speaks of boots to learn from, and there are none"
-            ))
-            .remedy("give --train DIR or --split 0.8"));
-        }
-        Ok(())
+    /// The round trip to the store.
+    pub(super) fn round_trip(&self) -> Duration {
+        self.round_trip.unwrap_or(ROUND_TRIP)
+    }
+
+    /// The bytes that a miss waits for.
+    pub(super) fn misses(&self) -> MissName {
+        self.misses.unwrap_or(MissName::Critical)
+    }
+
+    /// The part of a planned block that is preloaded.
+    pub(super) fn preloads(&self) -> PreloadName {
+        self.preloads.unwrap_or(PreloadName::Slices)
     }
 
     /// The objective of plans.
@@ -387,17 +376,17 @@ impl Disk {
     }
 
     pub(super) fn objective(&self) -> Objective {
-        let objective = self.objective_name().objective(self.round_trip);
+        let objective = self.objective_name().objective(self.round_trip());
         match objective {
             Objective::Hits => objective,
             Objective::Boot { round_trip, .. } => Objective::Boot {
                 round_trip,
-                misses: match self.misses {
+                misses: match self.misses() {
                     MissName::Critical => evaluate::Misses::RangeThenRest,
                     MissName::Own => evaluate::Misses::Range,
                     MissName::Blocks => evaluate::Misses::Block,
                 },
-                hot: self.preloads == PreloadName::Slices,
+                hot: self.preloads() == PreloadName::Slices,
             },
         }
     }
@@ -407,16 +396,16 @@ impl Disk {
         let mut model = match self.model {
             ModelName::Paper => Model::paper(1),
             ModelName::Real => Model {
-                misses: match self.misses {
+                misses: match self.misses() {
                     MissName::Critical => MissPolicy::Own(MissRest::Block),
                     MissName::Own => MissPolicy::Own(MissRest::None),
                     MissName::Blocks => MissPolicy::Blocks,
                 },
-                preloads: match self.preloads {
+                preloads: match self.preloads() {
                     PreloadName::Slices => PreloadUnit::Slices,
                     PreloadName::Blocks => PreloadUnit::Blocks,
                 },
-                ..Model::real(1, self.round_trip)
+                ..Model::real(1, self.round_trip())
             },
         };
         model.seed = self.seed;

@@ -3,6 +3,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`arguments`] | the arguments, and the model that follows from them |
+//! | [`rules`] | the rules between the arguments |
 //! | [`workload`] | the reads of the disks |
 //! | [`report`] | the figures, for people and programs |
 //! | [`plots`] | the figures as pictures |
@@ -10,6 +11,7 @@
 mod arguments;
 mod plots;
 mod report;
+mod rules;
 mod workload;
 
 pub(crate) use arguments::Fleet;

@@ -116,9 +116,9 @@ impl Disk {
         skipped: Skipped,
     ) -> DiskReport {
         let real = (self.model == ModelName::Real).then_some(Real {
-            round_trip_ms: self.round_trip.as_secs_f64() * 1e3,
-            misses: self.misses,
-            preloads: self.preloads,
+            round_trip_ms: self.round_trip().as_secs_f64() * 1e3,
+            misses: self.misses(),
+            preloads: self.preloads(),
         });
         let mut rows = Vec::new();
         for (group, results) in gathered {

@@ -13,6 +13,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The region that all read, unless another one is given.
+pub(super) const REGION: ByteSize = ByteSize(64 << 20);
+
+/// The topology, unless another one is given.
+pub(super) const TOPOLOGY: Topology = Topology::Random(4);
+
 /// The time for which a restarted agent is away.
 const RESTARTS: Duration = Duration::from_secs(1);
 
@@ -53,7 +59,13 @@ pub(crate) struct Fleet {
     #[arg(long, value_name = "N", default_value_t = 24, value_parser = number::<u32>(1..=100_000))]
     pub(super) hosts: u32,
     /// Disks on each host, where boots are replayed
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::<u32>(1..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        requires = "traces",
+        value_parser = number::<u32>(1..=1000)
+    )]
     pub(super) disks: u32,
     /// The patterns of the disks' reads, separated by commas
     #[arg(
@@ -90,20 +102,33 @@ pub(crate) struct Fleet {
     #[arg(long, value_name = "IMAGE", requires = "traces")]
     pub(super) image: Option<Reference>,
     /// The compression ratio of the image, if no image is given
-    #[arg(long, value_name = "TIMES", default_value = "1", value_parser = ratio, conflicts_with = "image")]
+    #[arg(
+        long,
+        value_name = "TIMES",
+        default_value = "1",
+        requires = "traces",
+        conflicts_with = "image",
+        value_parser = ratio
+    )]
     pub(super) ratio: f64,
     /// Run the guests this many times as fast as they were recorded
-    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = number::<u32>(1..=1000))]
+    #[arg(
+        long,
+        value_name = "TIMES",
+        default_value_t = 1,
+        requires = "traces",
+        value_parser = number::<u32>(1..=1000)
+    )]
     pub(super) faster: u32,
     /// From a disk's creation to its first read [default: as recorded]
-    #[arg(long, value_name = "TIME", value_parser = latency)]
+    #[arg(long, value_name = "TIME", requires = "traces", value_parser = latency)]
     pub(super) grace: Option<Duration>,
     /// Boots begin within this time, at random
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = latency)]
+    #[arg(long, value_name = "TIME", default_value = "0s", requires = "traces", value_parser = latency)]
     pub(super) jitter: Duration,
     /// The content that disks preload: nothing, or the reads of another boot of the image. With --hints, each way is
     /// simulated also with this instead
-    #[arg(long, value_enum, default_value_t = PlanName::None)]
+    #[arg(long, value_enum, default_value_t = PlanName::None, requires = "traces")]
     pub(super) plan: PlanName,
     /// Simulate each way also with hints: for an image that was never deployed, and for one that was deployed once
     /// before
@@ -130,21 +155,21 @@ pub(crate) struct Fleet {
     /// The rate at which all hosts together can send to each other, such as an oversubscribed core, or the processors
     /// if hosts are namespaces of one machine [default: the rate of their links]
     #[arg(long, value_name = "RATE")]
-    fabric: Option<ByteRate>,
+    pub(super) fabric: Option<ByteRate>,
     /// The topology, by which hosts announce their chunks to each other: ring, random:N, similar:N, roots or tree:N
     #[arg(long, value_name = "TOPOLOGY", default_value = "random:4", value_parser = topology)]
-    topology: Topology,
+    pub(super) topology: Topology,
     /// The number of hosts that are roots
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) roots: u32,
     /// Ask the store for chunks that no neighbour has, as the paper's hosts do, and not one host for each part
     #[arg(long)]
-    no_homes: bool,
+    pub(super) no_homes: bool,
     /// Hosts know only the others of their cell of this size, and one root [default: all]
     #[arg(long, value_name = "N", default_value_t = 0)]
-    cell: u32,
+    pub(super) cell: u32,
     /// Roots have no disks
-    #[arg(long, requires = "roots")]
+    #[arg(long, requires = "roots", requires = "traces")]
     pub(super) roots_apart: bool,
     /// Simulate each swarm also with roots that send up to this many chunks ahead, and remember the requests from when
     /// the image was deployed once before
@@ -155,21 +180,21 @@ pub(crate) struct Fleet {
     pub(super) strays: Option<u32>,
     /// Hosts that have the image beforehand
     #[arg(long, value_enum, default_value_t = WarmName::None)]
-    warm: WarmName,
+    pub(super) warm: WarmName,
     /// The hosts are the repository: they keep the image in this many copies, stripe by stripe in turn, and a swarm
     /// has no store
     #[arg(long, value_name = "COPIES", default_value_t = 0)]
-    pinned: u32,
+    pub(super) pinned: u32,
     /// The share of the hosts that die, and the time, such as 30%@2s; may be given again
     #[arg(long, value_name = "PERCENT@TIME", value_parser = kill)]
     kill: Vec<Death>,
     /// The share of the hosts whose agents are restarted, and the time, such as 50%@2s: their disks have no agent for
     /// a second; may be given again
     #[arg(long, value_name = "PERCENT@TIME", value_parser = restart)]
-    restart: Vec<Restart>,
+    pub(super) restart: Vec<Restart>,
     /// The time at which all roots die
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    kill_roots: Option<Duration>,
+    #[arg(long, value_name = "TIME", requires = "roots", value_parser = moment)]
+    pub(super) kill_roots: Option<Duration>,
     /// Half of the hosts do not reach the others for this long from a moment on, such as 10s@2s
     #[arg(long, value_name = "TIME@TIME", value_parser = away)]
     partition: Vec<Away>,
@@ -181,22 +206,22 @@ pub(crate) struct Fleet {
     loss: Option<u32>,
     /// Hosts that send wrong bytes
     #[arg(long, value_name = "N", default_value_t = 0)]
-    corrupt: u32,
+    pub(super) corrupt: u32,
     /// Hosts that say that they have everything, and send nothing
     #[arg(long, value_name = "N", default_value_t = 0)]
-    liars: u32,
+    pub(super) liars: u32,
     /// Hosts whose links are a hundred times slower
     #[arg(long, value_name = "N", default_value_t = 0)]
-    slow: u32,
+    pub(super) slow: u32,
     /// Hosts that send the requested chunks, and go on sending them without end
     #[arg(long, value_name = "N", default_value_t = 0)]
-    endless: u32,
+    pub(super) endless: u32,
     /// Hosts that promise everything, and send nothing
     #[arg(long, value_name = "N", default_value_t = 0)]
-    promisers: u32,
+    pub(super) promisers: u32,
     /// Hosts that do not answer
     #[arg(long, value_name = "N", default_value_t = 0)]
-    mutes: u32,
+    pub(super) mutes: u32,
     /// The tracker is lost for this long from a moment on
     #[arg(long, value_name = "TIME@TIME", value_parser = away, requires = "hints")]
     tracker_away: Vec<Away>,
@@ -258,6 +283,11 @@ pub(super) enum PlanName {
 /// Bytes that may be prefetched and unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Threshold(Option<u64>);
+
+impl Threshold {
+    /// The product's.
+    pub(super) const DEFAULT: Self = Self(None);
+}
 
 impl std::str::FromStr for Threshold {
     type Err = Error;
@@ -329,39 +359,6 @@ fn restart(text: &str) -> std::result::Result<Restart, String> {
 }
 
 impl Fleet {
-    /// Checks that the options go together.
-    pub(in crate::simulate) fn check(&self) -> Result<()> {
-        let boots = self.patterns.contains(&PatternName::Boots);
-        if boots != self.traces.is_some() {
-            return Err(Error::invalid("boots are replayed from traces, and traces replayed as boots")
-                .remedy("give both --patterns boots and --traces TRACES, or neither"));
-        }
-        let several = self.boots_of.len() > 1;
-        if several && (self.image.is_some() || self.hints || self.plan != PlanName::None) {
-            return Err(Error::invalid("an image's index, plan and hints are of one image")
-                .remedy("give one name with --boots-of, or leave out --image, --plan and --hints"));
-        }
-        if self.push > 0 && (self.topology != Topology::Roots || self.roots == 0) {
-            return Err(Error::invalid("only roots send ahead, to agents of theirs")
-                .remedy("give --topology roots and --roots as well as --push"));
-        }
-        if self.pinned > self.hosts {
-            return Err(Error::invalid(format!("{} copies on {} hosts", self.pinned, self.hosts))
-                .remedy("give more --hosts, or a smaller number with --pinned"));
-        }
-        if self.roots_apart && self.roots >= self.hosts {
-            return Err(Error::invalid("all hosts are roots: none is left for disks")
-                .remedy("give more --hosts than --roots, or leave out --roots-apart"));
-        }
-        let bad = [self.corrupt, self.liars, self.slow, self.endless, self.promisers, self.mutes];
-        let bad = bad.into_iter().fold(0, u32::saturating_add);
-        if self.roots.max(bad) > self.hosts {
-            return Err(Error::invalid(format!("there are only {} hosts", self.hosts))
-                .remedy("give more --hosts, or fewer that are roots or do harm"));
-        }
-        Ok(())
-    }
-
     /// All ways to simulate, by name.
     pub(super) fn ways(&self) -> Vec<(String, Way)> {
         let mut ways = Vec::new();

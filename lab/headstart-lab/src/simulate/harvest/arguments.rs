@@ -13,6 +13,10 @@ use std::time::Duration;
 /// The longest request at once: more than any harvest VM's of the paper, which are 8.5 days long at most.
 const ASK_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
+/// The predictors that are simulated unless others are named.
+const FORESIGHT: [ForesightName; 3] =
+    [ForesightName::Default, ForesightName::Steps, ForesightName::Clairvoyant];
+
 pub(super) const AFTER_HELP: &str = "\
 A fleet is drawn from a seed with the statistics of BlockFlex's section 2 (OSDI 2022): regular VMs that use a part of \
 the storage that they own, servers with unsold storage, requests of harvest VMs. With --series regular VMs follow \
@@ -45,15 +49,15 @@ Examples:
 #[derive(Args)]
 pub(crate) struct Harvest {
     /// Regular VMs; the numbers of servers with unsold storage and of requests are in the paper's proportion, 4000 to
-    /// 1400 to 60000
-    #[arg(long, value_name = "N", default_value_t = 400, value_parser = number::<u32>(1..=100_000))]
-    vms: u32,
-    /// Days that are simulated
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = number::<u32>(1..=400))]
-    days: u32,
-    /// Days before these, from which predictors learn
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = number::<u32>(0..=100))]
-    history: u32,
+    /// 1400 to 60000 [default: 400]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=100_000))]
+    vms: Option<u32>,
+    /// Days that are simulated [default: 8]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(1..=400))]
+    days: Option<u32>,
+    /// Days before these, from which predictors learn [default: 7]
+    #[arg(long, value_name = "N", value_parser = number::<u32>(0..=100))]
+    history: Option<u32>,
     /// Servers with unsold storage [default: in proportion]
     #[arg(long, value_name = "N", value_parser = number::<u32>(0..=1_000_000))]
     servers: Option<u32>,
@@ -61,8 +65,9 @@ pub(crate) struct Harvest {
     #[arg(long, value_name = "N", value_parser = number::<u32>(0..=10_000_000))]
     requests: Option<u32>,
     /// The mean share of its bandwidth that a regular VM uses, in percent: 9.2 in the paper's figure 1, 22 in figure 16
-    #[arg(long, value_name = "PERCENT", default_value_t = 9.2)]
-    bandwidth: f64,
+    /// [default: 9.2]
+    #[arg(long, value_name = "PERCENT", conflicts_with = "series", value_parser = bandwidth)]
+    bandwidth: Option<f64>,
     /// The seed of all random draws
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
@@ -88,11 +93,13 @@ pub(crate) struct Harvest {
     )]
     pub(super) foresight: Vec<ForesightName>,
     /// The share of storage that was free for weeks and is still not lent, in percent, with --foresight default
-    #[arg(long, value_name = "PERCENT", default_value_t = ForecastSettings::default().kept_back * 100.0)]
-    margin: f32,
+    /// [default: 20]
+    #[arg(long, value_name = "PERCENT", value_parser = margin)]
+    margin: Option<f32>,
     /// The longest time that a harvest VM requests at once; it keeps its lease while the lender allows it
-    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = duration(Duration::from_secs(1)..=ASK_MAX))]
-    ask: Duration,
+    /// [default: 30m]
+    #[arg(long, value_name = "TIME", value_parser = duration(Duration::from_secs(1)..=ASK_MAX))]
+    ask: Option<Duration>,
     /// The number of forecasts in a row that a lender needs its storage back, before a lease is ended [default:
     /// forecasts end none]
     #[arg(long, value_name = "FORECASTS")]
@@ -145,35 +152,77 @@ impl ForesightName {
     }
 }
 
+fn bandwidth(text: &str) -> Result<f64> {
+    let percent = text.trim().parse().ok().filter(|percent| (0.1..=33.0).contains(percent));
+    percent.ok_or_else(|| Error::invalid("give percents from 0.1 to 33, such as 9.2"))
+}
+
+fn margin(text: &str) -> Result<f32> {
+    let percent = text.trim().parse().ok().filter(|percent| (0.0..=90.0).contains(percent));
+    percent.ok_or_else(|| Error::invalid("give percents from 0 to 90, such as 20"))
+}
+
 impl Harvest {
+    /// Checks that the options go together: none does nothing.
     pub(in crate::simulate) fn check(&self) -> Result<()> {
-        if !(0.1..=33.0).contains(&self.bandwidth) {
-            return Err(Error::invalid("is not a mean share of bandwidth")
-                .about("--bandwidth")
-                .remedy("give percents from 0.1 to 33"));
+        let refused = |options: &[(&str, bool)], needed: &str| {
+            let Some((option, _)) = options.iter().find(|(_, given)| *given) else { return Ok(()) };
+            Err(Error::invalid(format!("{option} does nothing without {needed}"))
+                .remedy("give that, too, or leave it out"))
+        };
+        let shows = |figure| self.figures.contains(&figure);
+        if !shows(Figure::Performance) {
+            refused(&[("--short", self.short)], "--figures performance")?;
         }
-        if !(0.0..=90.0).contains(&self.margin) {
-            return Err(Error::invalid("is not a margin")
-                .about("--margin")
-                .remedy("give percents from 0 to 90"));
+        if self.figures.iter().all(|figure| *figure == Figure::Performance) {
+            let of_fleets = [
+                ("--vms", self.vms.is_some()),
+                ("--days", self.days.is_some()),
+                ("--history", self.history.is_some()),
+                ("--servers", self.servers.is_some()),
+                ("--bandwidth", self.bandwidth.is_some()),
+                ("--series", self.series.is_some()),
+            ];
+            refused(&of_fleets, "one of --figures statistics, availability, accuracy and utilisation")?;
+        }
+        if !shows(Figure::Utilisation) {
+            let of_harvesting = [
+                ("--requests", self.requests.is_some()),
+                ("--foresight", self.foresight != FORESIGHT),
+                ("--margin", self.margin.is_some()),
+                ("--ask", self.ask.is_some()),
+                ("--patience", self.patience.is_some()),
+                ("--plan", self.plan),
+            ];
+            refused(&of_harvesting, "--figures utilisation")?;
+        }
+        let is_default = |name: &ForesightName| *name == ForesightName::Default;
+        if !self.foresight.iter().any(is_default) {
+            refused(&[("--margin", self.margin.is_some())], "--foresight default")?;
+        }
+        if self.foresight.iter().all(|name| *name == ForesightName::Clairvoyant) {
+            let needed = "a predictor that does not know the future, such as --foresight default";
+            refused(&[("--patience", self.patience.is_some())], needed)?;
         }
         Ok(())
     }
 
     pub(super) fn settings(&self) -> FleetSettings {
-        let part = FleetSettings::part(self.vms as usize, self.days);
+        let part = FleetSettings::part(self.vms.unwrap_or(400) as usize, self.days.unwrap_or(8));
         FleetSettings {
             servers: self.servers.map_or(part.servers, |servers| servers as usize),
             requests: self.requests.map_or(part.requests, |requests| requests as usize),
-            history: self.history,
-            bandwidth: self.bandwidth / 100.0,
+            history: self.history.unwrap_or(part.history),
+            bandwidth: self.bandwidth.unwrap_or(9.2) / 100.0,
             seed: self.seed,
             ..part
         }
     }
 
     pub(super) fn model(&self, source: StorageSource, foresight: ForesightName) -> HarvestModel {
-        let shipped = ForecastSettings { kept_back: self.margin / 100.0, ..ForecastSettings::default() };
+        let shipped = ForecastSettings::default();
+        let kept_back = self.margin.map_or(shipped.kept_back, |percent| percent / 100.0);
+        let shipped = ForecastSettings { kept_back, ..shipped };
         let product = |kind| Foresight::Product(ForecastSettings { kind, ..shipped });
         let foresight = match foresight {
             ForesightName::Default => product(PredictorKind::Default),
@@ -183,7 +232,7 @@ impl Harvest {
             ForesightName::Clairvoyant => Foresight::Clairvoyant,
         };
         let mut model = HarvestModel::new(source, foresight);
-        model.ask = self.ask;
+        model.ask = self.ask.unwrap_or(model.ask);
         if let (Some(forecasts), Foresight::Product(_) | Foresight::Paper(_)) = (self.patience, foresight) {
             model.broker.forecasts_to_reclaim = forecasts;
         }
