@@ -53,7 +53,8 @@ impl Command {
     fn check(&self) -> Result<()> {
         match self {
             Self::Simulate(simulate) => simulate.check(),
-            Self::Replay(_) | Self::Trace(_) => Ok(()),
+            Self::Replay(replay) => replay.check(),
+            Self::Trace(trace) => trace.check(),
         }
     }
 }

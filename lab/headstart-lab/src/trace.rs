@@ -35,6 +35,14 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// Checks the rules between arguments that clap cannot express.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self {
+            Self::Synthesize(arguments) => arguments.check(),
+            Self::Stats { .. } | Self::Plot(_) => Ok(()),
+        }
+    }
+
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         match self {
             Self::Stats { paths } => Ok(Box::new(StatsReport::of(paths, progress)?)),

@@ -4,7 +4,7 @@ use crate::plots::PlotFormat;
 use clap::{Args, ValueEnum};
 use headstart_block::{Error, Result};
 use headstart_command_line::duration::duration;
-use headstart_command_line::number::number;
+use headstart_command_line::number::{at_least, number};
 use headstart_export::nbd::NbdUri;
 use headstart_image::export::OutputFile;
 use headstart_replay::ReplayClock;
@@ -62,7 +62,7 @@ pub(crate) struct Replay {
     )]
     pub(super) timeout: Duration,
     /// Send only this many reads, the first ones
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least::<usize>(1))]
     pub(super) reads: Option<usize>,
     /// Draw the waits into this file, in the format of its extension: .svg or .png
     #[arg(long, value_name = "FILE")]
@@ -89,14 +89,23 @@ impl ClockName {
 }
 
 impl Replay {
+    /// Checks the rules between arguments that clap cannot express.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.plot.as_deref().map_or(Ok(()), |path| format(path).map(drop))
+    }
+
     /// The file of the picture, begun before the long work: a place that cannot be used is refused at once.
     pub(super) fn plot(&self) -> Result<Option<(&Path, PlotFormat, OutputFile)>> {
         let Some(path) = self.plot.as_deref() else { return Ok(None) };
-        let format = PlotFormat::of(path).ok_or_else(|| {
-            Error::invalid("its name ends neither in .svg nor in .png")
-                .about(path.display())
-                .remedy("name the picture waits.svg or waits.png")
-        })?;
-        Ok(Some((path, format, OutputFile::create(path)?)))
+        Ok(Some((path, format(path)?, OutputFile::create(path)?)))
     }
+}
+
+/// The format of the picture at `path`.
+fn format(path: &Path) -> Result<PlotFormat> {
+    PlotFormat::of(path).ok_or_else(|| {
+        Error::invalid("its name ends neither in .svg nor in .png")
+            .about(format!("--plot {}", path.display()))
+            .remedy("name the picture waits.svg or waits.png")
+    })
 }

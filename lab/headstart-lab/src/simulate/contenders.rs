@@ -75,20 +75,12 @@ impl Disk {
         if self.policies.contains(&PolicyName::All) {
             return Ok(possible);
         }
-        if let Some(policy) = self.policies.iter().find(|policy| !possible.contains(policy)) {
+        let missing = self.policies.iter().find(|policy| !possible.contains(policy));
+        if let (Some(policy), Some(plans)) = (missing, &self.plans) {
             let names = possible.iter().map(|policy| policy.name()).collect::<Vec<_>>().join(", ");
-            let name = policy.name();
-            return Err(match &self.plans {
-                Some(plans) => Error::invalid(format!("has no plans of `{name}`"))
-                    .about(plans.display())
-                    .remedy(format!("name some of {names}; or give --train DIR instead of --plans")),
-                None => {
-                    Error::invalid(format!("`{name}` learns from boots, and there are none to learn from"))
-                        .remedy(format!(
-                            "give --train DIR, --split 0.8 or --plans FILE; or name some of {names}"
-                        ))
-                }
-            });
+            return Err(Error::invalid(format!("has no plans of `{}`", policy.name()))
+                .about(plans.display())
+                .remedy(format!("name some of {names}; or give --train DIR instead of --plans")));
         }
         Ok(possible.into_iter().filter(|policy| self.policies.contains(policy)).collect())
     }
@@ -152,10 +144,6 @@ impl Disk {
             add(Some(*part), &whole, None);
         }
         if parts.contains(&Part::Preprocessing) {
-            if file.is_some() {
-                return Err(Error::invalid("--without preprocessing is a matter of training")
-                    .remedy("give --train DIR or --split 0.8 instead of --plans"));
-            }
             let (source, planning_s) = classroom.plans(name, false, all, progress)?;
             let (name, way) = (name.to_owned(), Way::Planned(source));
             all.list.push(Contender { name, without: Some(Part::Preprocessing), way, planning_s });

@@ -33,14 +33,7 @@ impl Disk {
     pub(super) fn images(&self) -> Result<Images> {
         let mut images = BTreeMap::new();
         for NamedImage { name, reference } in &self.image {
-            if images.insert(name.clone(), Arc::new(map(reference, &self.stores)?)).is_some() {
-                let name = if name.is_empty() { "all boots" } else { name };
-                return Err(Error::invalid(format!("two images for {name}")).about(reference));
-            }
-        }
-        if images.len() > 1 && images.contains_key("") {
-            return Err(Error::invalid("an image without a name stands for all boots")
-                .remedy("write NAME=IMAGE for each, as `headstart-lab trace stats` lists them"));
+            images.insert(name.clone(), Arc::new(map(reference, &self.stores)?));
         }
         Ok(Images(images))
     }

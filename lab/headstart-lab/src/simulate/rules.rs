@@ -3,6 +3,7 @@
 use super::arguments::{Disk, MissName, ModelName, Part, PolicyName, PreloadName};
 use headstart_block::{Error, Result};
 use headstart_command_line::training::ObjectiveName;
+use std::collections::BTreeSet;
 
 /// The remedy where there is nothing to learn from.
 const LEARN: &str = "give --train DIR or --split 0.8";
@@ -13,7 +14,8 @@ impl Disk {
         self.check_model()?;
         self.check_learning()?;
         self.check_policies()?;
-        self.check_parts()
+        self.check_parts()?;
+        self.check_images()
     }
 
     /// Options that only the real model has.
@@ -42,7 +44,7 @@ impl Disk {
         }
     }
 
-    /// Options that need boots to learn from.
+    /// Options and policies that need boots to learn from.
     fn check_learning(&self) -> Result<()> {
         if self.train.is_some() || self.split.is_some() {
             return Ok(());
@@ -52,7 +54,20 @@ impl Disk {
             let cause = format!("{option} speaks of boots to learn from, and there are none");
             return Err(Error::invalid(cause).remedy(LEARN));
         }
-        Ok(())
+        let learned = |policy: &&PolicyName| matches!(policy, PolicyName::Learned(_));
+        match self.policies.iter().find(learned) {
+            Some(policy) if self.plans.is_none() => {
+                let others = PolicyName::possible([]).into_iter().map(PolicyName::name).collect::<Vec<_>>();
+                let name = policy.name();
+                let cause =
+                    format!("--policies: `{name}` learns from boots, and there are none to learn from");
+                let others = others.join(", ");
+                let remedy =
+                    format!("give --train DIR, --split 0.8 or --plans FILE; or name some of {others}");
+                Err(Error::invalid(cause).remedy(remedy))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Options of policies that are not simulated.
@@ -77,8 +92,14 @@ impl Disk {
         Ok(())
     }
 
-    /// Parts that are left out anyway.
+    /// Parts that are left out anyway, or that are no part.
     fn check_parts(&self) -> Result<()> {
+        if self.plans.is_some() && self.without.contains(&Part::Preprocessing) {
+            return Err(Error::invalid(
+                "--without preprocessing is a matter of training, and --plans are trained",
+            )
+            .remedy(format!("{LEARN} instead of --plans")));
+        }
         let blocks = [
             (Part::HotSlices, self.preloads == Some(PreloadName::Blocks), "--preloads blocks"),
             (Part::CriticalRange, self.misses == Some(MissName::Blocks), "--misses blocks"),
@@ -88,6 +109,22 @@ impl Disk {
             Some((part, _, option)) => {
                 Err(Error::invalid(format!("--without {part} does nothing with {option}"))
                     .remedy("give one of them"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Images that stand for the same boots.
+    fn check_images(&self) -> Result<()> {
+        if self.image.len() > 1 && self.image.iter().any(|image| image.name.is_empty()) {
+            return Err(Error::invalid("--image without a name stands for all boots, and there are several")
+                .remedy("write NAME=IMAGE for each, as `headstart-lab trace stats` lists them"));
+        }
+        let mut names = BTreeSet::new();
+        match self.image.iter().find(|image| !names.insert(&image.name)) {
+            Some(image) => {
+                Err(Error::invalid(format!("--image has two images for boots of `{}`", image.name))
+                    .remedy("give each name once"))
             }
             None => Ok(()),
         }

@@ -189,7 +189,6 @@ fn traces_that_cannot_be_replayed_are_refused_at_once() {
         &["8388608 bytes", "the trace reads up to byte 8392704"],
     );
     scene.fails(&format!("replay boot.parquet {}", uri.replace("///", "///other")), &["no export `other`"]);
-    scene.fails(&format!("replay boot.parquet {uri} --plot waits.pdf"), &["neither in .svg nor in .png"]);
     scene.fails(&format!("replay disk.raw {uri}"), &["disk.raw"]);
     // An unusable place for the picture is reported before anything else.
     mknodat(CWD, scene.path("pipe.svg"), FileType::Fifo, Mode::RWXU, 0).unwrap();

@@ -160,3 +160,36 @@ fn options_of_simulated_harvesting_that_do_nothing_are_refused() {
         ],
     );
 }
+
+#[test]
+fn wrong_command_lines_have_status_2() {
+    let scene = Scene::new();
+    data_set(&scene);
+    let real = "simulate disk --traces set --model real";
+    let shares = &["--loss", "give a share from 0 to 1"];
+    are_wrong(
+        &scene,
+        &[
+            ("trace synthesize -o new --loss 2", shares),
+            ("trace synthesize -o new --loss nan", shares),
+            ("trace synthesize -o new --reordering 1.1", &["--reordering", "from 0 to 1"]),
+            ("trace synthesize -o new --outliers x", &["--outliers", "from 0 to 1"]),
+            ("trace synthesize -o new --images 0", &["--images", "from 1 to 1000000"]),
+            ("trace synthesize -o new --traces 0", &["--traces", "from 1 to 1000000"]),
+            ("trace synthesize -o new --images 3 --traces 2", &["--traces 2", "--images 3"]),
+            ("simulate disk --traces set --policies iocnt", &["`iocnt`", "--train DIR", "lazy, leap"]),
+            (
+                "simulate disk --traces set --plans p --without preprocessing",
+                &["--without preprocessing", "--plans", "--train DIR"],
+            ),
+            (&format!("{real} --image a=file:///s:a --image a=file:///s:b"), &["--image", "two", "`a`"]),
+            (&format!("{real} --image file:///s:a --image file:///s:b"), &["--image", "NAME=IMAGE"]),
+            (&format!("{real} --image a=file:///s:a --image file:///s:b"), &["--image", "NAME=IMAGE"]),
+            ("replay b.parquet nbd://h/x --plot x.txt", &["--plot", "x.txt", ".svg", ".png"]),
+            ("replay b.parquet nbd://h/x --plot x.pdf", &["--plot", "x.pdf", "neither in .svg nor in .png"]),
+            ("replay b.parquet nbd://h/x --plot svg", &["--plot", ".svg"]),
+            ("replay b.parquet nbd://h/x --reads 0", &["--reads", "1 at least"]),
+        ],
+    );
+    assert!(!scene.path("new").exists());
+}
