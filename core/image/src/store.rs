@@ -193,13 +193,13 @@ impl ImageStore {
     }
 
     /// Returns the entries of the store's index in their order. Left out are the lists of artifacts that belong to
-    /// images, and entries whose digest is missing or is not a sha256 digest.
+    /// images, and entries of other tools whose digests are not sha256 digests.
     ///
     /// # Errors
-    /// Errors of reading the index. An image that cannot be used is not an error of this call; its entry
-    /// holds the error.
+    /// Errors of reading the index; [`ErrorKind::Corrupt`] if an entry is damaged. An image that cannot be used is not
+    /// an error of this call; its entry holds the error.
     pub fn list(&self) -> Result<Vec<ListEntry>> {
-        let index = self.layout.index()?;
+        let index = self.layout.whole_index()?;
         let listed = |entry: LayoutEntry<'_>| {
             let digest = entry.digest?;
             let image = match entry.media_type {

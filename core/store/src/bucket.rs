@@ -662,7 +662,7 @@ impl Store for BucketStore {
     }
 
     async fn tags(&self) -> Result<Vec<Tag>> {
-        Ok(self.index().await?.index.tags())
+        Ok(self.whole_index().await?.index.tags())
     }
 
     async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {

@@ -327,7 +327,7 @@ impl Store for DirectoryStore {
     }
 
     async fn tags(&self) -> Result<Vec<Tag>> {
-        self.blocking(|layout| Ok(LayoutDir::open(layout.root())?.index()?.tags())).await
+        self.blocking(|layout| Ok(LayoutDir::open(layout.root())?.whole_index()?.tags())).await
     }
 
     async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {

@@ -179,7 +179,9 @@ impl Store for WebStore {
     }
 
     async fn tags(&self) -> Result<Vec<Tag>> {
-        Ok(self.index().await?.tags())
+        let index = self.index().await?;
+        index.check_entries().map_err(|e| e.about(self.url(INDEX_FILE)))?;
+        Ok(index.tags())
     }
 
     async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {

@@ -18,7 +18,7 @@
 
 use super::ImageStore;
 use crate::reference::{Selector, Tag};
-use headstart_block::{Digest, Error, ErrorKind, Result};
+use headstart_block::{Digest, Error, Result};
 use headstart_store::layout::{
     DocumentNeed, INDEX_FILE, LayoutLock, PruneDecision, PruneInput, PrunePlan, PruneRules, StalePolicy,
     StoredBlob, UntaggedImage, Wanted, remove_partial, remove_stale,
@@ -74,9 +74,10 @@ impl ImageStore {
     /// to the store at the same time.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] or [`ErrorKind::NotFound`] if a manifest or lease cannot be read, and
-    /// [`ErrorKind::Conflict`] if another process holds the store's lock for too long: no blob is deleted then, but
-    /// leases that are over may be gone. Errors of deleting files.
+    /// [`Corrupt`](headstart_block::ErrorKind::Corrupt) if an entry of the index is damaged, this or
+    /// [`NotFound`](headstart_block::ErrorKind::NotFound) if a manifest or lease cannot be read, and
+    /// [`Conflict`](headstart_block::ErrorKind::Conflict) if another process holds the store's lock for too long: no
+    /// blob is deleted then, but leases that are over may be gone. Errors of deleting files.
     pub fn prune(&self, options: &PruneOptions) -> Result<PruneReport> {
         let (looking, lock) = if options.dry_run {
             (self.layout.lock_to_look()?, None)
@@ -84,7 +85,7 @@ impl ImageStore {
             (None, Some(self.layout.lock()?))
         };
         let policy = if lock.is_some() { StalePolicy::Delete } else { StalePolicy::Count };
-        let index = self.layout.index()?;
+        let index = self.layout.whole_index()?;
         let leases = self.counting_leases(lock.as_ref())?;
         // A writer that lives now takes its lease under the lock, and lives until this is decided, or dies.
         let keeps_all = remove_stale(&self.layout, StalePolicy::Count)?.publishes_early;
@@ -129,8 +130,9 @@ impl ImageStore {
             let Wanted { digest, need } = wanted;
             let bytes = match (self.read_document(&digest), need) {
                 (Ok(bytes), _) => Some(bytes),
+                // A file that this user may not read can be any blob.
                 (Err(_), DocumentNeed::MayBeAnything) => None,
-                (Err(e), DocumentNeed::MayBeMissing) if e.kind() == ErrorKind::NotFound => None,
+                (Err(e), need) if need.allows(e.kind()) => None,
                 (Err(e), _) => return Err(e.remedy(REMEDY)),
             };
             let given = plan.give(wanted, bytes.as_deref());

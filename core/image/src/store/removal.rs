@@ -25,7 +25,7 @@ impl ImageStore {
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no such image; [`ErrorKind::Conflict`] if a lease says that a disk needs the
     /// image, and no other entry of the index leads to it, or if another process holds the store's lock for too long;
-    /// an error if a lease cannot be read.
+    /// [`ErrorKind::Corrupt`] if any entry of the index is damaged; an error if a lease cannot be read.
     pub fn remove(&self, selector: &Selector) -> Result<()> {
         self.remove_with(selector, false, false).map(drop)
     }
@@ -37,7 +37,7 @@ impl ImageStore {
     /// As [`ImageStore::remove`]; a lease that cannot be read is an error also with `force`.
     pub fn remove_with(&self, selector: &Selector, force: bool, dry_run: bool) -> Result<Removal> {
         let _lock = if dry_run { self.layout.lock_to_look()? } else { Some(self.layout.lock()?) };
-        let before = self.layout.index()?;
+        let before = self.layout.whole_index()?;
         let mut after = before.clone();
         if !after.remove(selector) {
             return Err(Error::new(ErrorKind::NotFound, "there is no such image")

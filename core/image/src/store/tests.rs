@@ -171,11 +171,75 @@ fn a_damaged_index_is_named() {
     for bytes in [r#"{"manifests":[1,null,{},{"digest":5},{"digest":"sha256:xx"},{"annotations":[]}]}"#, "{}"]
     {
         fs::write(store.layout.index_path(), bytes).unwrap();
-        assert!(store.list().unwrap().is_empty());
+        assert_eq!(store.list().unwrap_err().kind(), ErrorKind::Corrupt);
         assert_eq!(store.resolve(&by_tag("a")).unwrap_err().kind(), ErrorKind::NotFound);
         publish(&store, "a", &[b"x"]).unwrap();
         check(&store, &store.resolve(&by_tag("a")).unwrap());
     }
+}
+
+#[test]
+fn a_damaged_entry_is_refused_before_its_image_can_be_deleted() {
+    let (_dir, store) = new_store();
+    publish(&store, "a", &[b"one"]).unwrap();
+    publish(&store, "b", &[b"two"]).unwrap();
+    let whole = fs::read(store.layout.index_path()).unwrap();
+    let hex = "0".repeat(64);
+    let damages = [
+        json!(null),
+        json!(1),
+        json!({}),
+        json!({"digest": 5}),
+        json!({"digest": format!("sha257:{hex}")}),
+        json!({"digest": format!("sha256:{hex}0")}),
+        json!({"digest": format!("SHA256:{hex}")}),
+        json!({"digest": format!("sha512:{hex}")}),
+        json!({"digest": hex}),
+        json!({"dige\u{202e}st": format!("sha256:{hex}")}),
+    ];
+    let refused = |name: &str| {
+        let before = snapshot(store.root());
+        for error in [
+            store.list().unwrap_err(),
+            store.remove(&by_tag("b")).unwrap_err(),
+            store.prune(&AT_ONCE).unwrap_err(),
+            store.prune(&PruneOptions { dry_run: true, ..AT_ONCE }).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            let error = error.to_string();
+            assert!(
+                error.contains("index.json: ") && error.contains(name) && error.contains("copy"),
+                "{error}"
+            );
+        }
+        assert_eq!(snapshot(store.root()), before);
+        fs::write(store.layout.index_path(), &whole).unwrap();
+    };
+    for damage in damages {
+        edit_index(&store, |index| index["manifests"][0] = damage);
+        refused("entry 1 ");
+    }
+    edit_index(&store, |index| index["manifests"][1]["digest"] = json!("sha256:\u{1b}[2J"));
+    refused("entry 2 (`b`) has the digest `sha256:\\u{1b}[2J`, which is none");
+    edit_index(&store, |index| {
+        let entries = index["manifests"].take();
+        index["manifestt"] = entries;
+        index.as_object_mut().unwrap().remove("manifests");
+    });
+    refused("has no list `manifests`");
+    // Some tools write that for an index without entries.
+    edit_index(&store, |index| index["manifests"] = json!(null));
+    assert!(store.list().unwrap().is_empty());
+}
+
+#[test]
+fn an_image_whose_media_type_is_damaged_keeps_its_blobs() {
+    let (_dir, store) = new_store();
+    publish(&store, "a", &[b"one"]).unwrap();
+    edit_index(&store, |index| {
+        index["manifests"][0]["mediaType"] = json!("application/vnd.oci.imagf.manifest")
+    });
+    assert_eq!(store.prune(&AT_ONCE).unwrap().blobs, 0);
 }
 
 #[test]

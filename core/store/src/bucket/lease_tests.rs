@@ -152,6 +152,31 @@ async fn a_prune_deletes_no_young_object() {
 }
 
 #[tokio::test]
+async fn a_damaged_entry_is_refused_before_its_image_can_be_deleted() {
+    let store = store(&Arc::new(InMemory::new()));
+    for number in 0..2 {
+        let made = image(&store, number).await;
+        let tag = format!("t{number}").parse().unwrap();
+        store.put_manifest(crate::media_type::MANIFEST_OCI, made.manifest, Some(&tag)).await.unwrap();
+    }
+    let index = store.index().await.unwrap().index.to_bytes().unwrap();
+    let damaged = String::from_utf8(index).unwrap().replacen("sha256:", "sha257:", 1);
+    store.put(INDEX_FILE, damaged.into(), PutMode::Overwrite).await.unwrap();
+    let (now, blobs) = (later(&store).await, store.objects_below("blobs").await.unwrap().len());
+    let other = Selector::Tag("t1".parse().unwrap());
+    for error in [
+        store.tags().await.map(|tags| tags.len()).unwrap_err(),
+        store.remove_image(&other, false, false, now, &nothing).await.map(drop).unwrap_err(),
+        store.prune_at(now, &options(true, now), &nothing, None).await.map(drop).unwrap_err(),
+        store.prune(&options(false, now), &nothing, None).await.map(drop).unwrap_err(),
+    ] {
+        let error = error.to_string();
+        assert!(error.contains("index.json: entry 1 (`t0`) has the digest `sha257:"), "{error}");
+    }
+    assert_eq!(store.objects_below("blobs").await.unwrap().len(), blobs);
+}
+
+#[tokio::test]
 async fn copies_and_prunes_do_not_meet() {
     let objects = Arc::new(InMemory::new());
     let store = store(&objects);

@@ -12,7 +12,7 @@ use super::prune_mark::PruneMark;
 use super::{BucketStore, MOST_RACES, Versioned};
 use crate::MAX_MANIFEST_SIZE;
 use crate::layout::{
-    DocumentNeed, JudgedLease, LayoutIndex, Lease, LeaseFacts, Mark, PruneDecision, PruneInput, PrunePlan,
+    INDEX_FILE, JudgedLease, LayoutIndex, Lease, LeaseFacts, Mark, PruneDecision, PruneInput, PrunePlan,
     PruneRules, Standing, StoredBlob, UntaggedImage, Walk, Wanted, blob_name, gained_images, holders_of,
     in_use, is_referrers_tag, lost_images, undecided,
 };
@@ -185,6 +185,13 @@ impl BucketStore {
         walk.read
     }
 
+    /// The index, for a list of what there is or a decision on what goes: a damaged entry is an error.
+    pub(super) async fn whole_index(&self) -> Result<Versioned> {
+        let found = self.index().await?;
+        found.index.check_entries().map_err(|e| e.about(self.thing(INDEX_FILE)))?;
+        Ok(found)
+    }
+
     /// Takes an image out of the index: the entry of a tag, or all entries of a digest.
     pub(super) async fn remove_image(
         &self,
@@ -199,7 +206,7 @@ impl BucketStore {
             self.require_conditions().await?;
         }
         for _ in 0..MOST_RACES {
-            let Versioned { index: before, version } = self.index().await?;
+            let Versioned { index: before, version } = self.whole_index().await?;
             let mut after = before.clone();
             if !after.remove(selector) {
                 return Err(about(crate::layout::no_such_image(&self.location)));
@@ -292,7 +299,7 @@ impl BucketStore {
         look: Look<'_>,
         mark: Option<&PruneMark>,
     ) -> Result<BucketPruneReport> {
-        let Versioned { index, version } = self.index().await?;
+        let Versioned { index, version } = self.whole_index().await?;
         let leases = self.counting_leases(now, look, mark).await?;
         // After the leases: a process that takes a lease out has marked its image before.
         let mut marks = self.marks().await?;
@@ -350,12 +357,7 @@ impl BucketStore {
             let Wanted { digest, need } = wanted;
             let bytes = match (self.read_document(digest).await, need) {
                 (Ok(bytes), _) => Some(bytes),
-                (Err(e), DocumentNeed::MayBeAnything) if e.kind() == ErrorKind::Corrupt => None,
-                (Err(e), DocumentNeed::MayBeAnything | DocumentNeed::MayBeMissing)
-                    if e.kind() == ErrorKind::NotFound =>
-                {
-                    None
-                }
+                (Err(e), need) if need.allows(e.kind()) => None,
                 (Err(e), _) => return Err(e.remedy(REMEDY)),
             };
             let given = plan.give(wanted, bytes.as_deref());

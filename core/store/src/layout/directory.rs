@@ -233,6 +233,17 @@ impl LayoutDir {
             })
     }
 
+    /// Reads the index as [`index`](Self::index) does, for a list of what there is or a decision on what goes: an index
+    /// with a damaged entry is refused ([`LayoutIndex::check_entries`]).
+    ///
+    /// # Errors
+    /// As [`Self::index`]; [`ErrorKind::Corrupt`] if an entry is damaged.
+    pub fn whole_index(&self) -> Result<LayoutIndex> {
+        let index = self.index()?;
+        index.check_entries().map_err(|e| e.about(self.index_path().display()))?;
+        Ok(index)
+    }
+
     /// Opens the file of a blob. Its content is not checked against `digest`.
     ///
     /// # Errors

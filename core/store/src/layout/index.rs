@@ -10,6 +10,9 @@ use crate::reference::{Selector, Tag};
 use headstart_block::{Digest, Error, Result};
 use serde_json::{Map, Value, json};
 
+/// The digest algorithms of the OCI image specification, with the number of hexadecimal digits of each.
+const ALGORITHMS: [(&str, usize); 4] = [("sha256", 64), ("sha384", 96), ("sha512", 128), ("blake3", 64)];
+
 /// The annotation of an index's entry that is its tag.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
@@ -54,6 +57,19 @@ impl<'a> LayoutEntry<'a> {
         self.value.get("artifactType").is_some()
     }
 
+    /// The damage of the entry; `None` if it is whole. Entries of other tools are whole: any media type, and a digest
+    /// of any known algorithm.
+    fn damage(&self) -> Option<String> {
+        if !self.value.is_object() {
+            return Some("is not a JSON object".to_owned());
+        }
+        match self.value.get("digest").and_then(Value::as_str) {
+            None => Some("has no digest".to_owned()),
+            Some(text) if is_digest(text) => None,
+            Some(text) => Some(format!("has the digest `{}`, which is none", text.escape_debug())),
+        }
+    }
+
     fn is_for_this_platform(&self) -> bool {
         self.platform("os") == Some("linux") && self.platform("architecture") == Some("amd64")
     }
@@ -71,6 +87,14 @@ impl<'a> LayoutEntry<'a> {
     }
 }
 
+/// `true` if a text is a digest of a known algorithm.
+fn is_digest(text: &str) -> bool {
+    let is_digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    text.split_once(':').is_some_and(|(algorithm, hex)| {
+        ALGORITHMS.contains(&(algorithm, hex.len())) && hex.bytes().all(is_digit)
+    })
+}
+
 /// An `index.json` document, which lists images with their tags. Entries and fields that are not known here
 /// are preserved.
 #[derive(Clone, Debug)]
@@ -79,6 +103,8 @@ pub struct LayoutIndex {
     fields: Map<String, Value>,
     /// The entries; a document that has none is no index.
     manifests: Option<Vec<Value>>,
+    /// `true` if the document has the field of its entries. Some tools write `null` there if there are none.
+    has_field: bool,
 }
 
 impl LayoutIndex {
@@ -87,7 +113,7 @@ impl LayoutIndex {
     pub fn empty() -> Self {
         let fields = [("schemaVersion", json!(2)), ("mediaType", json!(INDEX_OCI))];
         let fields = fields.map(|(key, value)| (key.to_owned(), value)).into_iter().collect();
-        Self { fields, manifests: Some(Vec::new()) }
+        Self { fields, manifests: Some(Vec::new()), has_field: true }
     }
 
     /// Parses an index. Any JSON object is accepted; [`is_index`](Self::is_index) tells if the object is an
@@ -104,10 +130,34 @@ impl LayoutIndex {
         let mut fields: Map<String, Value> = serde_json::from_slice(bytes)
             .map_err(|e| Error::corrupt("is not an OCI image index").caused_by(e))?;
         match fields.remove("manifests") {
-            None | Some(Value::Null) => Ok(Self { fields, manifests: None }),
-            Some(Value::Array(list)) => Ok(Self { fields, manifests: Some(list) }),
+            None => Ok(Self { fields, manifests: None, has_field: false }),
+            Some(Value::Null) => Ok(Self { fields, manifests: None, has_field: true }),
+            Some(Value::Array(list)) => Ok(Self { fields, manifests: Some(list), has_field: true }),
             Some(_) => Err(Error::corrupt("is not an OCI image index: its `manifests` are not a list")),
         }
+    }
+
+    /// Checks that no entry of a store's index is damaged. A deletion must not be decided by a damaged one, because it
+    /// is not known which image it names. Entries of other tools are no damage: those of any media type, and those
+    /// whose digests are of another algorithm.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] if an entry is not a JSON object, or has no digest of a known algorithm,
+    /// or if the index has no list of entries at all. The message names the entry by its place and its tag.
+    pub fn check_entries(&self) -> Result<()> {
+        const REMEDY: &str = "bring back a copy of that file, or correct the entry in it";
+        if !self.has_field && self.manifests.is_none() {
+            return Err(Error::corrupt(
+                "has no list `manifests`, so that it is not known which images there are",
+            )
+            .remedy("bring back a copy of that file"));
+        }
+        let damaged =
+            (1..).zip(self.entries()).find_map(|(at, entry)| Some((at, entry.tag, entry.damage()?)));
+        damaged.map_or(Ok(()), |(at, tag, damage): (u64, _, _)| {
+            let tag = tag.map(|tag| format!(" (`{}`)", tag.escape_debug())).unwrap_or_default();
+            Err(Error::corrupt(format!("entry {at}{tag} {damage}")).remedy(REMEDY))
+        })
     }
 
     /// `true` if the media type that the document states is that of an index. A document that states no media type is

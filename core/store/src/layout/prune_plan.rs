@@ -23,7 +23,7 @@ use super::{
 };
 use crate::MAX_MANIFEST_SIZE;
 use crate::reference::Tag;
-use headstart_block::{Digest, Error, Result};
+use headstart_block::{Digest, Error, ErrorKind, Result};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -132,8 +132,26 @@ pub enum DocumentNeed {
     Required,
     /// The document may be missing, but must not be damaged.
     MayBeMissing,
+    /// The document may be missing, damaged or no document: the index names it with a media type of another tool. If it
+    /// is an image, it leads further, as an image whose media type is damaged does.
+    MayBeForeign,
     /// The document may be missing or damaged. The blob was only guessed to be an image.
     MayBeAnything,
+}
+
+impl DocumentNeed {
+    /// `true` if the decision can go on without the document after an error of this kind.
+    #[must_use]
+    pub fn allows(self, error: ErrorKind) -> bool {
+        match self {
+            Self::Required => false,
+            Self::MayBeMissing => error == ErrorKind::NotFound,
+            Self::MayBeForeign => {
+                matches!(error, ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported)
+            }
+            Self::MayBeAnything => matches!(error, ErrorKind::NotFound | ErrorKind::Corrupt),
+        }
+    }
 }
 
 /// A traversal of documents that refer to other documents, such as indexes and manifests. The caller reads
@@ -156,12 +174,10 @@ impl Walk {
     /// Adds a starting point: the document that an entry of the index refers to. `media_type` is the type
     /// that the entry states, if any.
     pub fn start(&mut self, digest: Digest, media_type: Option<&str>) {
+        let known = leads_further(media_type);
+        let need = if known { DocumentNeed::Required } else { DocumentNeed::MayBeForeign };
         self.found.insert(digest);
-        if leads_further(media_type) {
-            self.waiting.push((Wanted { digest, need: DocumentNeed::Required }, 0));
-        } else {
-            self.read.insert(digest);
-        }
+        self.waiting.push((Wanted { digest, need }, 0));
     }
 
     /// Begins at an image that may be gone in part.
@@ -296,12 +312,11 @@ impl PrunePlan {
     /// As [`Walk::give`]; none for a document that was only guessed to be an image ([`DocumentNeed::MayBeAnything`]).
     pub fn give(&mut self, wanted: Wanted, bytes: Option<&[u8]>) -> Result<()> {
         let Some(bytes) = bytes else { return Ok(()) };
-        if wanted.need != DocumentNeed::MayBeAnything {
-            return self.walk.give(wanted.digest, bytes);
-        }
-        // Any other document is not an image.
-        if let Some(document) = image_document(bytes) {
-            self.note_image(wanted.digest, &document);
+        match (wanted.need, image_document(bytes)) {
+            (DocumentNeed::MayBeAnything, Some(document)) => self.note_image(wanted.digest, &document),
+            // Any other document is not an image.
+            (DocumentNeed::MayBeAnything | DocumentNeed::MayBeForeign, None) => {}
+            _ => self.walk.give(wanted.digest, bytes)?,
         }
         Ok(())
     }
