@@ -29,9 +29,11 @@ use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat,
 };
 use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -167,7 +169,7 @@ impl GuardedDir {
         };
         let dir = self.open_dir(name)?;
         // The directory may have been exchanged since; an empty one gives nothing away.
-        if made && dir.names()?.is_empty() {
+        if made && dir.all_names()?.is_empty() {
             like.apply(&dir.handle)?;
         }
         Ok(dir)
@@ -263,27 +265,35 @@ impl GuardedDir {
     ///
     /// # Errors
     /// Errors of the operating system.
-    pub fn remove_file(&self, name: &str) -> io::Result<()> {
-        Ok(unlinkat(&self.handle, single(name)?, AtFlags::empty())?)
+    pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        Ok(unlinkat(&self.handle, single(name.as_ref())?, AtFlags::empty())?)
     }
 
     /// Removes the empty directory `name`.
     ///
     /// # Errors
     /// Errors of the operating system.
-    pub fn remove_dir(&self, name: &str) -> io::Result<()> {
-        Ok(unlinkat(&self.handle, single(name)?, AtFlags::REMOVEDIR)?)
+    pub fn remove_dir(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        Ok(unlinkat(&self.handle, single(name.as_ref())?, AtFlags::REMOVEDIR)?)
     }
 
-    /// Lists the names of all entries, in no particular order, without `.` and `..`. Names that are not UTF-8
-    /// are left out.
+    /// Lists the names of entries, in no particular order, without `.` and `..`. Names that are not UTF-8 are left out:
+    /// where every entry counts, [`all_names`](Self::all_names) has them.
     ///
     /// # Errors
     /// Errors of the operating system.
     pub fn names(&self) -> io::Result<Vec<String>> {
+        Ok(self.all_names()?.into_iter().filter_map(|name| name.into_string().ok()).collect())
+    }
+
+    /// Lists the names of all entries, in no particular order, without `.` and `..`.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn all_names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.handle)? {
-            names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
+            names.push(OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned());
         }
         names.retain(|name| name != "." && name != "..");
         Ok(names)
@@ -294,8 +304,8 @@ impl GuardedDir {
     ///
     /// # Errors
     /// Errors of the operating system.
-    pub fn modified(&self, name: &str) -> io::Result<u64> {
-        let found = rustix::fs::statat(&self.handle, single(name)?, AtFlags::SYMLINK_NOFOLLOW)?;
+    pub fn modified(&self, name: impl AsRef<OsStr>) -> io::Result<u64> {
+        let found = rustix::fs::statat(&self.handle, single(name.as_ref())?, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(saturating(i128::from(found.st_mtime)))
     }
 
@@ -345,8 +355,9 @@ fn unexpected(kind: FileType) -> io::Error {
 }
 
 /// A name, where it is that of a single entry.
-fn single(name: &str) -> io::Result<&str> {
-    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+fn single<N: AsRef<OsStr> + ?Sized>(name: &N) -> io::Result<&N> {
+    let bytes = name.as_ref().as_bytes();
+    if matches!(bytes, b"" | b"." | b"..") || bytes.contains(&b'/') || bytes.contains(&0) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not the name of a single file"));
     }
     Ok(name)
@@ -452,6 +463,10 @@ mod tests {
         let mut names = guarded.names().unwrap();
         names.sort();
         assert_eq!(names, ["g", "inner", "moved"]);
+        let bytes = OsStr::from_bytes(b"\xff");
+        fs::write(dir.path().join(bytes), "").unwrap();
+        assert_eq!((guarded.names().unwrap().len(), guarded.all_names().unwrap().len()), (3, 4));
+        guarded.remove_file(bytes).unwrap();
         inner.open_or_create("h", Like::own(0o600)).unwrap();
         assert!(fs::read(inner.anchored("h").unwrap()).unwrap().is_empty());
         assert!(guarded.modified("g").unwrap() > 1_600_000_000);

@@ -269,6 +269,37 @@ fn damaged_blobs_are_named() {
 }
 
 #[test]
+fn a_lease_whose_name_is_not_utf8_keeps_images_until_it_is_released() {
+    let (_dir, store) = new_store();
+    publish(&store, "a", &[b"one"]).unwrap();
+    let leases = store.layout.leases_dir();
+    fs::create_dir_all(&leases).unwrap();
+    let name = std::os::unix::ffi::OsStrExt::from_bytes(b"writable-\xff\\x");
+    fs::write(leases.join::<&std::ffi::OsStr>(name), "{}").unwrap();
+    // Another file has the same text as its name.
+    fs::write(leases.join(r"writable-\xff\\x"), "{}").unwrap();
+    let id = r"not-utf-8/writable-\xff\\x";
+    let before = snapshot(store.root());
+    for error in [
+        store.remove(&by_tag("a")).unwrap_err(),
+        store.prune(&AT_ONCE).unwrap_err(),
+        store.prune(&PruneOptions { dry_run: true, ..AT_ONCE }).unwrap_err(),
+    ] {
+        assert!(error.to_string().contains(&format!("lease {id}: its name is not UTF-8")), "{error}");
+        assert!(error.to_string().contains(&format!("--id '{id}'")), "{error}");
+    }
+    assert_eq!(snapshot(store.root()), before);
+    let found = store.leases().unwrap();
+    assert_eq!(found.len(), 2);
+    let found = found.iter().find(|lease| lease.found.id == id).unwrap();
+    store.release(found).unwrap();
+    store.release(found).unwrap();
+    assert_eq!(fs::read_dir(&leases).unwrap().count(), 1);
+    store.layout.remove_lease(r"writable-\xff\\x").unwrap();
+    store.remove(&by_tag("a")).unwrap();
+}
+
+#[test]
 fn entries_and_blobs_of_other_tools_survive() {
     let (_dir, store) = new_store();
     let artifact = json!({

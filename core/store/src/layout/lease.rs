@@ -24,10 +24,10 @@
 //! directory that is not to be seen because its file system is not mounted, or because it is in a container: where
 //! another directory is `/`, this process cannot tell that a directory, or the record of a disk, is gone.
 //!
-//! An entry among the leases that cannot be read as one (a directory, a symbolic link, a pipe, too long a file)
-//! is a *damaged* lease: its content is unknown, so it counts as a lease of every image until an operator releases it.
-//! A lease also counts if it names a record or a directory that cannot be right: a user that may write
-//! a lease may write any path into it.
+//! An entry among the leases that cannot be read as one (a directory, a symbolic link, a pipe, too long a file, one
+//! whose name is not UTF-8) is a *damaged* lease: its content is unknown, so it counts as a lease of every image until
+//! an operator releases it. A lease also counts if it names a record or a directory that cannot be right: a user that
+//! may write a lease may write any path into it.
 //!
 //! Version 0.1.0 neither writes nor reads leases.
 
@@ -38,9 +38,11 @@ use headstart_block::{Digest, Error, ErrorKind, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Deserializer, Serialize};
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -54,6 +56,9 @@ pub const LEASE_MAX: u64 = 1 << 20;
 /// The prefix of a lease's name if the lease is of an attached disk that is not to be started again after its
 /// process ends.
 pub const ATTACH: &str = "attach-";
+
+/// The beginning of the ids of files among the leases whose names are not UTF-8.
+const NOT_UTF8: &str = "not-utf-8/";
 
 /// A lease: a record in a store that a disk needs an image, so that the image's blobs are not deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -335,7 +340,8 @@ impl fmt::Display for Lease {
 /// A lease that was found in a store, valid or not.
 #[derive(Debug)]
 pub struct FoundLease {
-    /// The name of the lease in the store.
+    /// The name of the lease in the store; for a file whose name is not UTF-8, `not-utf-8/` and its escaped name, which
+    /// no file can have as its name.
     pub id: String,
     /// The lease, or the error that explains why it cannot be read or understood.
     pub lease: Result<Lease>,
@@ -465,9 +471,15 @@ impl LayoutDir {
     pub fn remove_lease(&self, id: &str) -> Result<()> {
         let failed = |e| Error::io("cannot remove a lease", e).about(self.leases_dir().join(id).display());
         let Some(dir) = self.private_part(LEASES).map_err(failed)? else { return Ok(()) };
-        match dir.remove_file(id) {
+        let name = if id.starts_with(NOT_UTF8) {
+            dir.all_names().map_err(failed)?.into_iter().find(|name| id_of(name) == id)
+        } else {
+            Some(OsString::from(id))
+        };
+        let Some(name) = name else { return Ok(()) };
+        match dir.remove_file(&name) {
             // Not a lease, but in the way of one.
-            Err(e) if e.kind() == io::ErrorKind::IsADirectory => dir.remove_dir(id).map_err(|e| {
+            Err(e) if e.kind() == io::ErrorKind::IsADirectory => dir.remove_dir(&name).map_err(|e| {
                 failed(e).remedy(
                     "look at what is in it, and delete it: no release of headstart makes directories there",
                 )
@@ -485,8 +497,13 @@ impl LayoutDir {
         let failed = |e| Error::io("cannot read the leases", e).about(self.leases_dir().display());
         let Some(dir) = self.private_part(LEASES).map_err(failed)? else { return Ok(Vec::new()) };
         let allowed = self.modes().map_err(failed)?.file.mode;
-        let ids = dir.names().map_err(failed)?.into_iter().filter(|id| !id.starts_with('.'));
-        let mut found: Vec<_> = ids.filter_map(|id| found_lease(&dir, id, allowed)).collect();
+        let names = dir.all_names().map_err(failed)?;
+        let found = names.into_iter().filter_map(|name| match name.into_string() {
+            Ok(id) if id.starts_with('.') => None,
+            Ok(id) => found_lease(&dir, id, allowed),
+            Err(name) => Some(misnamed_lease(&dir, &name)),
+        });
+        let mut found: Vec<_> = found.collect();
         found.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(found)
     }
@@ -517,6 +534,24 @@ impl LayoutDir {
     }
 }
 
+/// The id of the lease in the file `name`.
+fn id_of(name: &OsStr) -> String {
+    name.to_str().map_or_else(|| format!("{NOT_UTF8}{}", name.as_bytes().escape_ascii()), str::to_owned)
+}
+
+/// A file whose name no lease has, whatever it holds.
+fn misnamed_lease(dir: &GuardedDir, name: &OsStr) -> FoundLease {
+    let id = id_of(name);
+    let lease = Err(Error::invalid("its name is not UTF-8: no lease").about(format!("lease {id}")));
+    FoundLease { id, lease, is_locked: false, written: written(dir, name) }
+}
+
+/// The time at which an entry was written, as far as that can be told.
+fn written(dir: &GuardedDir, name: impl AsRef<OsStr>) -> SystemTime {
+    let seconds = dir.modified(name).unwrap_or(0);
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
 /// Reads a lease, or finds out why it cannot be read; `None` if it has just gone. A readable lease is closed to users
 /// beyond `allowed`.
 fn found_lease(dir: &GuardedDir, id: String, allowed: u32) -> Option<FoundLease> {
@@ -534,11 +569,7 @@ fn found_lease(dir: &GuardedDir, id: String, allowed: u32) -> Option<FoundLease>
     let (is_locked, written, lease) = match look() {
         Ok(found) => found,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
-        Err(e) => {
-            let seconds = dir.modified(&id).unwrap_or(0);
-            let written = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
-            (false, written.unwrap_or(SystemTime::UNIX_EPOCH), Err(unreadable(e)))
-        }
+        Err(e) => (false, written(dir, &id), Err(unreadable(e))),
     };
     let lease = lease.map_err(about);
     Some(FoundLease { id, lease, is_locked, written })
