@@ -257,7 +257,7 @@ impl Export {
         }
         let image = OpenImage::open(&self.image)?;
         let format = self.format.unwrap_or(DiskFormat::Raw);
-        let report = export_disk(image.disk(), &self.output, format, self.threads.number(), progress)
+        let report = export_disk(image.disk(), (&self.output, &[]), format, self.threads.number(), progress)
             .map_err(|e| e.about(&self.image))?;
         Ok(Box::new(Exported::new(&self.output, report)))
     }

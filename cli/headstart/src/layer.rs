@@ -91,7 +91,9 @@ impl Command {
             Self::Inspect { file, segments } => Ok(Box::new(LayerReport::open(file, *segments)?)),
             Self::Export { layers, pair, output, format, size, threads } => {
                 let stack = stack(layers, pair.as_ref(), *size)?;
-                let report = export_disk(&stack, output, *format, threads.number(), progress)?;
+                let pair = pair.iter().flat_map(|Pair { data, index }| [data, index]);
+                let inputs: Vec<_> = layers.iter().chain(pair).map(PathBuf::as_path).collect();
+                let report = export_disk(&stack, (output, &inputs), *format, threads.number(), progress)?;
                 Ok(Box::new(Exported::new(output, report)))
             }
             Self::Verify { files } => verify(files, progress),

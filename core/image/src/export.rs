@@ -3,8 +3,10 @@
 //! The output has no name until it is whole, so a failed, stopped or killed export leaves nothing, and an older file
 //! stays until the new one is there. (On file systems that cannot make files without a name, a killed export leaves a
 //! temporary file, which the next export into the same directory removes.) An output that is a block device is written
-//! in place. A symbolic link is followed only if it belongs to root or to this user.
+//! in place. A symbolic link is followed only if it belongs to root or to this user. An output takes the place of no
+//! file that the command reads, and of none that the program keeps for itself.
 
+mod kept_files;
 mod output_file;
 mod qcow2;
 mod raw;
@@ -27,19 +29,20 @@ pub struct ExportReport {
 }
 
 /// Writes the disk's content to a file at `path` in the given format (raw or qcow2), or onto a block device (raw only).
-/// `threads` is the number of threads that read and write: 0 counts as 1, and qcow2 is always written by one.
+/// `threads` is the number of threads that read and write: 0 counts as 1, and qcow2 is always written by one. `inputs`
+/// are files that the disk is read from, beside those in image stores; none of them may be at `path`.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Unsupported`] for formats other than raw and qcow2, and for a format other than raw on
 /// a block device; [`headstart_block::ErrorKind::Invalid`] if something other than a file or a block device is at the
-/// path, or if the block device is smaller than the disk; [`headstart_block::ErrorKind::Denied`] if the path leads
-/// through a symbolic link that belongs to neither root nor this user; errors of reading or writing;
-/// [`headstart_block::ErrorKind::Cancelled`] if the user wants to stop. After an error, a file that was at `path`
-/// before is unchanged, unless only the last step failed, the syncing of its directory: the new file is then at `path`.
-/// A block device may be written in part.
+/// path, if an input or a file of the program's own is there, or if the block device is smaller than the disk;
+/// [`headstart_block::ErrorKind::Denied`] if the path leads through a symbolic link that belongs to neither root nor
+/// this user; errors of reading or writing; [`headstart_block::ErrorKind::Cancelled`] if the user wants to stop. After
+/// an error, a file that was at `path` before is unchanged, unless only the last step failed, the syncing of its
+/// directory: the new file is then at `path`. A block device may be written in part.
 pub fn export_disk(
     disk: &dyn BlockDevice,
-    path: &Path,
+    (path, inputs): (&Path, &[&Path]),
     format: DiskFormat,
     threads: usize,
     progress: &dyn Progress,
@@ -52,7 +55,7 @@ pub fn export_disk(
                 .remedy("export to raw or qcow2, and convert that with qemu-img"));
         }
     };
-    let place = Place::find(path)?;
+    let place = Place::find(path, inputs)?;
     if place.is_block_device() {
         return match format {
             DiskFormat::Raw => raw::write_device(disk, place.path(), threads, progress),

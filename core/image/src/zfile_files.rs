@@ -32,7 +32,8 @@ pub fn open(path: &Path) -> Result<ZFileReader<Arc<dyn ReadAt>>> {
 /// the new file. An older file at `output` is replaced only when the new one is complete.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] for options that [`ZFileOptions`] does not allow; errors of reading `input`
+/// [`headstart_block::ErrorKind::Invalid`] for options that [`ZFileOptions`] does not allow, and if both files are the
+/// same; errors of reading `input`
 /// and writing `output`; [`headstart_block::ErrorKind::Cancelled`] if the user wants to stop.
 pub fn pack(
     input: &Path,
@@ -41,7 +42,7 @@ pub fn pack(
     progress: &dyn Progress,
 ) -> Result<ZFileInfo> {
     let source = FileSource::open(input)?;
-    let file = OutputFile::create(output)?;
+    let file = OutputFile::create(output, &[input])?;
     let named = |e: Error| e.about(output.display());
     let mut writer = ZFileWriter::new(file.file(), options).map_err(named)?;
     progress.begin("pack", source.len());
@@ -58,7 +59,7 @@ pub fn pack(
 /// As [`pack`]; as [`open`]; an error if a frame of `input` is damaged.
 pub fn unpack(input: &Path, output: &Path, progress: &dyn Progress) -> Result<ZFileInfo> {
     let reader = open(input)?;
-    let file = OutputFile::create(output)?;
+    let file = OutputFile::create(output, &[input])?;
     progress.begin("unpack", reader.len());
     copy((&reader, input), (&mut file.file(), output), progress)?;
     file.keep()?;

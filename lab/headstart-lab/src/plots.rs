@@ -88,7 +88,7 @@ impl PlotDirectory {
         for format in &self.formats {
             let path = self.dir.join(format!("{name}.{}", format.extension()));
             let bytes = format.bytes(picture)?;
-            write_picture(OutputFile::create(&path)?, &bytes)?;
+            write_picture(OutputFile::create(&path, &[])?, &bytes)?;
             files.push(path.display().to_string());
         }
         Ok(files)

@@ -92,8 +92,14 @@ impl<'a> TrainingRun<'a> {
             return Err(Error::invalid("a tracker knows images by numbers that only their manifests tell")
                 .remedy("name the images with --image or --publish"));
         }
-        let create = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::create).transpose();
-        let (learned_file, plans_file) = (create(&settings.learned)?, create(&settings.output)?);
+        let inputs: Vec<_> = settings.traces.iter().chain(&settings.counts).map(PathBuf::as_path).collect();
+        let learned: Vec<_> = settings.learned.iter().map(PathBuf::as_path).chain(inputs.clone()).collect();
+        let create = |path: &Option<PathBuf>, inputs: &[&Path]| {
+            path.as_deref().map(|path| OutputFile::create(path, inputs)).transpose()
+        };
+        // The earlier knowledge is replaced on purpose.
+        let (learned_file, plans_file) =
+            (create(&settings.learned, &inputs)?, create(&settings.output, &learned)?);
         let targets = settings.publish.iter().map(|image| Publication::prepare(image, stores));
         let targets = targets.collect::<Result<_>>()?;
         let knowledge = knowledge(settings)?;

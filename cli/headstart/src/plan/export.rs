@@ -49,7 +49,8 @@ pub(crate) struct Export {
 impl Export {
     pub(super) fn run(&self) -> Result<ExportReport> {
         // This comes before the image is opened, which may take long.
-        let output = self.output.as_deref().map(OutputFile::create).transpose()?;
+        let inputs: Vec<_> = self.plans.as_deref().into_iter().collect();
+        let output = self.output.as_deref().map(|path| OutputFile::create(path, &inputs)).transpose()?;
         let choice = PlanChoice {
             plans: self.plans.as_deref(),
             group: self.group,

@@ -66,6 +66,27 @@ fn threads_make_no_difference() {
 }
 
 #[test]
+fn no_export_replaces_a_file_of_the_programs_own() {
+    let scene = imported(8);
+    let manifest = scene.manifest("store", &scene.json("image inspect file://~/store:a")["digest"]);
+    let blob = scene.blob("store", &manifest["layers"][0]["digest"]);
+    let blob = blob.to_str().unwrap();
+    fs::create_dir(scene.path("vm")).unwrap();
+    for file in ["vm/lock", "vm/data"] {
+        fs::write(scene.path(file), "flushed").unwrap();
+    }
+    symlink(blob, scene.path("link")).unwrap();
+    let before = (scene.fingerprint("store"), scene.fingerprint("vm"));
+    for output in [blob, "link", "store/index.json", "store/oci-layout", "store/blobs/x"] {
+        scene.fails(&format!("image export file://~/store:a -o {output}"), &["is a file of the image store"]);
+    }
+    scene
+        .fails("image export file://~/store:a -o vm/data", &["is a file of a directory that headstart uses"]);
+    scene.fails(&format!("layer export {blob} -o {blob}"), &["is an input, too"]);
+    assert_eq!((scene.fingerprint("store"), scene.fingerprint("vm")), before);
+}
+
+#[test]
 fn an_older_file_is_replaced() {
     let scene = imported(8);
     fs::write(scene.path("out.raw"), noise(1, 20 << 20)).unwrap();

@@ -4,6 +4,7 @@ use crate::disk::{DiskBuilder, assert_same, noise, text};
 use crate::scene::Scene;
 use headstart_testkit::soak;
 use std::fs;
+use std::os::unix::fs::symlink;
 
 #[test]
 fn packed_files_are_unpacked() {
@@ -45,6 +46,27 @@ fn packed_files_are_unpacked() {
 }
 
 #[test]
+fn an_output_never_replaces_the_input() {
+    let scene = Scene::new();
+    fs::write(scene.path("in"), text(1, 100_000)).unwrap();
+    scene.ok("zfile pack in -o packed");
+    symlink("packed", scene.path("link")).unwrap();
+    symlink("in", scene.path("raw")).unwrap();
+    let (raw, packed) = (scene.bytes("in"), scene.bytes("packed"));
+    for command in [
+        "zfile pack in -o in",
+        "zfile pack raw -o in",
+        "zfile pack in -o ./raw",
+        "zfile unpack packed -o packed",
+        "zfile unpack packed -o link",
+        "zfile unpack link -o packed",
+    ] {
+        scene.fails(command, &["is an input, too", "name another file"]);
+    }
+    assert!(scene.bytes("in") == raw && scene.bytes("packed") == packed);
+}
+
+#[test]
 fn threads_make_no_difference() {
     let scene = Scene::new();
     fs::write(scene.path("in"), text(1, 3_000_000)).unwrap();
@@ -64,11 +86,10 @@ fn an_older_file_is_replaced_whole_or_not_at_all() {
     let scene = Scene::new();
     fs::write(scene.path("in"), text(1, 100_000)).unwrap();
     fs::write(scene.path("out"), noise(1, 500_000)).unwrap();
-    scene.ok("zfile pack in -o out");
-    scene.ok("zfile unpack out -o out");
+    scene.ok("zfile pack in -o packed");
+    scene.ok("zfile unpack packed -o out");
     assert_same(&scene, "in", "out");
     // Damage half-way: the older file stays.
-    scene.ok("zfile pack in -o packed");
     let mut bytes = scene.bytes("packed");
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;

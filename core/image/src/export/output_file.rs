@@ -1,5 +1,6 @@
 //! Output files that appear whole or not at all.
 
+use super::kept_files::{refuse_input, refuse_own};
 use headstart_block::guarded::{
     FileAccess, GuardedDir, GuardedEntry, directory_of, is_trusted, not_made_in, with_obstacle,
 };
@@ -47,14 +48,14 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Finds the place that `path` leads to.
+    /// Finds the place that `path` leads to. `inputs` are files that the output must not replace.
     ///
     /// # Errors
     /// [`Denied`](headstart_block::ErrorKind::Denied) for a symbolic link of another user;
-    /// [`Invalid`](headstart_block::ErrorKind::Invalid) for the name of a directory, and if there is something other
-    /// than a file or a block device, because a rename would put a file in the place of `/dev/null` or a pipe; errors
-    /// of the operating system.
-    pub(super) fn find(path: &Path) -> Result<Self> {
+    /// [`Invalid`](headstart_block::ErrorKind::Invalid) for the name of a directory, for one of the inputs and for a
+    /// file of the program's own, and if there is something other than a file or a block device, because a rename would
+    /// put a file in the place of `/dev/null` or a pipe; errors of the operating system.
+    pub(super) fn find(path: &Path, inputs: &[&Path]) -> Result<Self> {
         // Before the walk, because the text of links such as `/dev/stdout` need not be a path. A path that cannot be
         // looked at cannot be created either, and that error gives the reason.
         path.metadata().map_or(Ok(()), |found| check_kind(&found, path))?;
@@ -69,6 +70,9 @@ impl Place {
             found => Some(found.map_err(|e| Error::io("cannot look at it", e).about(path.display()))?),
         };
         found.as_ref().map_or(Ok(()), |found| check_kind(found, path))?;
+        refuse_input(found.as_ref(), inputs)
+            .and_then(|()| refuse_own(entry.path(), found.is_some()))
+            .map_err(|e| e.about(path.display()))?;
         Ok(Self { entry, found, given: path.to_owned() })
     }
 
@@ -173,14 +177,16 @@ impl Made {
 
 impl OutputFile {
     /// Starts a file that is to appear at `path`. If `path` is a symbolic link of this user or of root, the
-    /// file is to appear at the link's target.
+    /// file is to appear at the link's target. `inputs` are the files that the command reads, which need not exist: the
+    /// output must not take the place of any of them.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Denied`] if the path leads through a symbolic link that belongs to
     /// neither root nor this user; [`headstart_block::ErrorKind::Invalid`] if something other than a file is
-    /// at the path; errors of creating a file in the directory.
-    pub fn create(path: &Path) -> Result<Self> {
-        Self::at(Place::find(path)?)
+    /// at the path, or one of the inputs, or a file of the program's own (of an image store, or beside a file `lock`);
+    /// errors of creating a file in the directory.
+    pub fn create(path: &Path, inputs: &[&Path]) -> Result<Self> {
+        Self::at(Place::find(path, inputs)?)
     }
 
     /// Starts a file that will be at a place.
@@ -210,7 +216,7 @@ impl OutputFile {
     /// # Errors
     /// As [`create`](Self::create) and [`fill`](Self::fill).
     pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<u64> {
-        Self::create(path)?.fill(content)
+        Self::create(path, &[])?.fill(content)
     }
 
     /// Writes all bytes that `content` produces to the file, then makes the file appear at its path as
@@ -416,7 +422,7 @@ mod tests {
         std::os::unix::fs::symlink("headstart-abCD12", at(".headstart-linked")).unwrap();
         let directory = GuardedDir::open(dir.path()).unwrap();
         let held = named_in(&directory, MODE).unwrap();
-        OutputFile::create(&at("out")).unwrap();
+        OutputFile::create(&at("out"), &[]).unwrap();
         let mut left: Vec<String> = [
             ".headstart",
             ".headstart-abc",
@@ -444,7 +450,7 @@ mod tests {
         let stay = [(0o600, 0o600), (0o640, 0o640), (0o660, 0o660), (0o400, 0o400), (0o4750, 0o750)];
         for (is, stays) in stay.into_iter().chain([0o644, 0o666, 0o755].map(|is| (is, new))) {
             set_mode(is);
-            let begun = OutputFile::create(&path).unwrap();
+            let begun = OutputFile::create(&path, &[]).unwrap();
             let while_made = begun.file().metadata().unwrap().mode() & 0o777;
             assert_eq!(while_made & !(stays | 0o600), 0, "{while_made:o} for {stays:o}");
             drop(begun);
@@ -507,7 +513,7 @@ mod tests {
         }
         for old in [None, Some("old")] {
             old.map_or(Ok(()), |old| fs::write(at("a/out"), old)).unwrap();
-            let file = OutputFile::create(&at("a/out")).unwrap();
+            let file = OutputFile::create(&at("a/out"), &[]).unwrap();
             fs::rename(at("a"), at("moved")).unwrap();
             std::os::unix::fs::symlink("other", at("a")).unwrap();
             file.file().write_all(b"new").unwrap();

@@ -46,7 +46,7 @@ fn damage_without_frame_checksums_is_not_passed_on() {
 
     let open = OpenImage::open(&whole).unwrap();
     let out = dir.join("out.raw");
-    let exported = export_disk(open.disk(), &out, DiskFormat::Raw, 2, &Silent);
+    let exported = export_disk(open.disk(), (&out, &[]), DiskFormat::Raw, 2, &Silent);
     assert_eq!(exported.unwrap_err().kind(), ErrorKind::Corrupt);
     assert!(!out.exists());
     let flat = flatten(&whole, &image(dir, "flat"), &packing, &Silent);

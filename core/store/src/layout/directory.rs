@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-/// The part of the directory that only headstart uses; it means nothing to other tools.
-const PRIVATE_DIR: &str = ".headstart";
+/// The name of the part of the directory that only headstart uses; it means nothing to other tools.
+pub const PRIVATE_DIR: &str = ".headstart";
 
 /// The directory in it for files that writers have not published yet.
 pub(super) const STAGING: &str = "staging";

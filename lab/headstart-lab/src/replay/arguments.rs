@@ -97,7 +97,7 @@ impl Replay {
     /// The file of the picture, begun before the long work: a place that cannot be used is refused at once.
     pub(super) fn plot(&self) -> Result<Option<(&Path, PlotFormat, OutputFile)>> {
         let Some(path) = self.plot.as_deref() else { return Ok(None) };
-        Ok(Some((path, format(path)?, OutputFile::create(path)?)))
+        Ok(Some((path, format(path)?, OutputFile::create(path, &[&self.trace])?)))
     }
 }
 
