@@ -1,5 +1,6 @@
 //! The progress bar at the bottom of the terminal, and lines that are printed above it.
 
+use crate::printable;
 use indicatif::{ProgressBar, ProgressDrawTarget, WeakProgressBar};
 use parking_lot::Mutex;
 use std::io::{IsTerminal, Write};
@@ -20,9 +21,11 @@ pub fn bar(quiet: bool) -> ProgressBar {
     bar
 }
 
-/// Prints a line on standard error, above the progress bar if there is one. A failure to write is ignored.
+/// Prints a line on standard error, made [printable](crate::printable::line), above the progress bar if there is one. A
+/// failure to write is ignored.
 pub fn print_above(line: &str) {
     let bar = BAR.lock().as_ref().and_then(WeakProgressBar::upgrade);
+    let line = printable::line(line);
     // The line is written in one piece, so that lines of several threads do not mix. An error is ignored: there is no
     // reader to report it to.
     let print = || drop(std::io::stderr().write_all(format!("{line}\n").as_bytes()));

@@ -8,6 +8,7 @@
 //! | `signals` | signals that come together, and second ones |
 //! | `bar` | the progress bar, and lines above it |
 //! | [`log`] | the messages of all crates while a command works |
+//! | [`printable`] | text that a terminal shows and does not obey |
 //! | [`name`] | the name of the program in its messages |
 //! | [`runtime`] | threads for requests to stores |
 //! | [`store_args`] | options of every command that reaches a store over a network |
@@ -26,6 +27,7 @@ pub mod log;
 pub mod megabytes;
 pub mod name;
 pub mod number;
+pub mod printable;
 pub mod program;
 pub mod report;
 pub mod runtime;

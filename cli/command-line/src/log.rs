@@ -15,7 +15,7 @@
 //! a progress bar, nor limits by statement, nor a bounded file.
 
 use crate::bar::print_above;
-use crate::name;
+use crate::{name, printable};
 use headstart_block::{Error, Result, private, saturating};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -186,16 +186,9 @@ impl Line {
     fn finish(self, level: Level) -> String {
         let level = if level == Level::WARN { "warning".to_owned() } else { level.as_str().to_lowercase() };
         let facts = if self.facts.is_empty() { String::new() } else { format!(" ({})", self.facts) };
-        let line = format!("{}: {level}: {}{}{facts}", name::get(), self.message, self.cause);
         // Parts of it come from servers and files: they must not control the terminal.
-        line.chars().flat_map(printable).collect()
+        printable::line(&format!("{}: {level}: {}{}{facts}", name::get(), self.message, self.cause))
     }
-}
-
-fn printable(c: char) -> impl Iterator<Item = char> {
-    let escaped = c.is_control().then(|| c.escape_default());
-    let plain = escaped.is_none().then_some(c);
-    escaped.into_iter().flatten().chain(plain)
 }
 
 impl Line {

@@ -2,9 +2,10 @@
 
 use crate::report::Report;
 use crate::terminal::{self, Terminal};
-use crate::{log, name, report};
-use clap::Args;
+use crate::{log, name, printable, report};
+use clap::{Args, Parser};
 use headstart_block::{Error, Result};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// The last lines of a program's help: its exit status, signals and environment variables.
@@ -30,6 +31,27 @@ pub struct Global {
     /// Show no progress
     #[arg(long, short, global = true)]
     pub quiet: bool,
+}
+
+/// Parses the arguments of this process. An error is printed as clap prints it, with the arguments in it made
+/// [printable](printable::line), and the exit status is returned; most errors, and requests for help, end the process.
+///
+/// # Errors
+/// The exit status of a wrong command line.
+pub fn parse<P: Parser>() -> std::result::Result<P, ExitCode> {
+    P::try_parse().map_err(|error| {
+        let raw: Vec<_> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+        let shown: Vec<_> = raw.iter().map(|arg| printable::line(arg)).collect();
+        if shown == raw {
+            error.exit();
+        }
+        // The arguments as they are printed make the same error, as a rule.
+        if let Err(error) = P::try_parse_from(shown) {
+            error.exit();
+        }
+        let _ = std::io::stderr().write_all(printable::lines(&error.render().to_string()).as_bytes());
+        ExitCode::from(WRONG_COMMAND_LINE)
+    })
 }
 
 /// Runs a command of the program `name`: starts the log and the terminal, calls `work`, prints the report that it

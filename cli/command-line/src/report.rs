@@ -1,6 +1,6 @@
 //! The report of a command: lines for people, or JSON for programs.
 
-use crate::name;
+use crate::{name, printable};
 use headstart_block::Error;
 use serde::Serialize;
 use std::fmt;
@@ -8,7 +8,8 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 /// The result of a command, as it is printed: with `Display` for people, without a newline at the end, or as
-/// JSON for programs.
+/// JSON for programs. What `Display` writes is made [printable](printable::lines); texts of others in it that may have
+/// several lines, such as tags and errors, go through [`printable::line`] first.
 pub trait Outcome: Serialize + fmt::Display {
     /// `true` if the command found no problem; `false` makes its exit status that of a failure.
     fn is_right(&self) -> bool {
@@ -33,7 +34,7 @@ impl<T: Outcome> Report for T {
         let text = match (json, self.is_line()) {
             (true, true) => serde_json::to_string(self).unwrap_or_default(),
             (true, false) => serde_json::to_string_pretty(self).unwrap_or_default(),
-            (false, _) => self.to_string(),
+            (false, _) => printable::lines(&self.to_string()),
         };
         let mut out = std::io::stdout().lock();
         let written = if text.is_empty() { Ok(()) } else { writeln!(out, "{text}") };
@@ -51,11 +52,11 @@ impl<T: Outcome> Report for T {
 /// Prints an error on standard error, after the name of the program, and returns the exit status of a
 /// failure.
 pub fn print_error(error: &Error) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "{}: {error}", name::get());
+    let _ = writeln!(std::io::stderr(), "{}: {}", name::get(), printable::line(&error.to_string()));
     ExitCode::FAILURE
 }
 
-/// A block of lines `name: value`, with the values aligned in a column.
+/// A block of lines `name: value`, with the values aligned in a column and made [printable](printable::line).
 pub struct Fields<'a>(pub &'a [(&'a str, String)]);
 
 impl fmt::Display for Fields<'_> {
@@ -63,8 +64,19 @@ impl fmt::Display for Fields<'_> {
         let width = self.0.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 1;
         for (i, (name, value)) in self.0.iter().enumerate() {
             let newline = if i == 0 { "" } else { "\n" };
-            write!(f, "{newline}{:width$} {value}", format!("{name}:"))?;
+            write!(f, "{newline}{:width$} {}", format!("{name}:"), printable::line(value))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_of_a_field_makes_no_line_of_its_own() {
+        let fields = [("made by", "x\u{1b}[2J\nsize: 0".to_owned()), ("size", "1".to_owned())];
+        assert_eq!(Fields(&fields).to_string(), "made by: x\\u{1b}[2J\\nsize: 0\nsize:    1");
     }
 }

@@ -27,6 +27,7 @@ use headstart_agentd::disk_process::{AgentConnector, PriorDisks, kept_images};
 use headstart_agentd::disks::{Held, ends_for_good, hold_pid_file, keep_images};
 use headstart_block::words::count;
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result, saturating};
+use headstart_command_line::printable;
 use headstart_command_line::report::{Outcome, Report};
 use headstart_command_line::terminal::{Terminal, print_above};
 use headstart_diskd::lines::VersionQuery;
@@ -215,7 +216,7 @@ impl Attach {
         let addresses = servers.addresses.as_slice();
         let warnings: Vec<_> = session.warnings.iter().chain(&servers.warnings).map(String::as_str).collect();
         for warning in &warnings {
-            let _ = writeln!(std::io::stderr(), "headstart: warning: {warning}");
+            print_above(&format!("headstart: warning: {warning}"));
         }
         let warnings = if self.pid_file.is_some() { warnings } else { Vec::new() };
         let ready_ms = saturating::<u64>(took.as_millis());
@@ -232,7 +233,9 @@ impl Attach {
             let ready = Ready { disks: disks.collect(), ways: addresses, metrics, warnings, ready_ms };
             writeln!(out, "{}", serde_json::to_string(&ready).unwrap_or_default())
         } else {
-            print_ready(&mut out, session, addresses, metrics.as_deref(), ready_ms)
+            let mut text = Vec::new();
+            print_ready(&mut text, session, addresses, metrics.as_deref(), ready_ms)
+                .and_then(|()| out.write_all(printable::lines(&String::from_utf8_lossy(&text)).as_bytes()))
         };
         written.and_then(|()| out.flush()).map_err(|e| Error::io("cannot write to standard output", e))
     }

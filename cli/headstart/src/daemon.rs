@@ -1,6 +1,7 @@
 //! The common parts of the commands that serve until they are asked to stop.
 
 use headstart_block::{Error, Result};
+use headstart_command_line::printable;
 use headstart_command_line::report::{Outcome, Report};
 use headstart_command_line::terminal::Terminal;
 use serde::Serialize;
@@ -50,7 +51,7 @@ pub(crate) fn announce(ready: &(impl Serialize + fmt::Display), json: bool) -> R
     let written = if json {
         writeln!(out, "{}", serde_json::to_string(ready).unwrap_or_default())
     } else {
-        writeln!(out, "{ready}")
+        writeln!(out, "{}", printable::lines(&ready.to_string()))
     };
     written.and_then(|()| out.flush()).map_err(|e| Error::io("cannot write to standard output", e))
 }

@@ -69,7 +69,10 @@ pub fn command() -> clap::Command {
 /// Parses the arguments of this process, runs the command, prints its report or error, and returns the exit status.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match program::parse::<Cli>() {
+        Ok(cli) => cli,
+        Err(status) => return status,
+    };
     if let Err(error) = cli.command.check() {
         return program::refuse("headstart-lab", &error);
     }

@@ -7,6 +7,7 @@ use super::disk_line::DiskLine;
 use crate::ask::runtime;
 use headstart_agentd::client::{AgentClient, DiskEvent};
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_command_line::printable;
 use headstart_command_line::report::Report;
 use headstart_command_line::terminal::before_stop;
 use serde_json::{Value, json};
@@ -97,7 +98,7 @@ impl Watch<'_> {
         if !self.names.is_empty() && !self.names.iter().any(|known| known == name) {
             return Ok(Ended::Well);
         }
-        let line = if self.json { disk.to_string() } else { DiskLine(disk).to_string() };
+        let line = if self.json { disk.to_string() } else { printable::lines(&DiskLine(disk).to_string()) };
         if reported.get(name) == Some(&line) {
             return Ok(Ended::Well);
         }

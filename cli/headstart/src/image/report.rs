@@ -2,6 +2,7 @@
 
 use headstart_block::words::count;
 use headstart_block::{BlockDevice, ByteSize};
+use headstart_command_line::printable;
 use headstart_command_line::report::{Fields, Outcome};
 use headstart_image::diff::Difference;
 use headstart_image::disk_file::DiskFormat;
@@ -332,7 +333,7 @@ impl fmt::Display for Verified {
             write!(f, "\n{} fetched again", count(repaired, "blob"))?;
         }
         for problem in &self.problems {
-            write!(f, "\n{problem}")?;
+            write!(f, "\n{}", printable::line(problem))?;
         }
         Ok(())
     }
@@ -384,17 +385,17 @@ impl Outcome for Listing {}
 impl fmt::Display for Listing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = |bytes: Option<u64>| bytes.map_or("?".to_owned(), |bytes| ByteSize(bytes).to_string());
-        let width = self.images.iter().filter_map(|image| image.tag.as_ref()).map(String::len).max();
-        let width = width.unwrap_or(0).max("TAG".len());
+        let tags: Vec<_> =
+            self.images.iter().map(|image| printable::line(image.tag.as_deref().unwrap_or("-"))).collect();
+        let width = tags.iter().map(String::len).max().unwrap_or(0).max("TAG".len());
         write!(f, "{:width$}  {:>12}  {:>12}  {:>6}  DIGEST", "TAG", "DISK", "STORED", "LAYERS")?;
-        for image in &self.images {
-            let tag = image.tag.as_deref().unwrap_or("-");
+        for (image, tag) in self.images.iter().zip(&tags) {
             let (disk, stored) = (size(image.virtual_size), size(image.stored_bytes));
             let layers = image.layers.map_or("?".to_owned(), |layers| layers.to_string());
             let digest = image.digest.as_deref().unwrap_or("?");
             write!(f, "\n{tag:width$}  {disk:>12}  {stored:>12}  {layers:>6}  {digest}")?;
             if let Some(problem) = &image.problem {
-                write!(f, "\n{:width$}  {problem}", "")?;
+                write!(f, "\n{:width$}  {}", "", printable::line(problem))?;
             }
         }
         Ok(())

@@ -212,3 +212,40 @@ fn right_digests_of_wrong_things_are_refused() {
         assert!(!scene.path("out").exists() || fs::metadata(scene.path("out")).unwrap().len() == 1 << 20);
     }
 }
+
+/// Characters that a terminal would obey: the escape, an override of the direction, the beginning of a sequence in
+/// eight bits.
+const HOSTILE: &str = "x\u{1b}[2J\u{202e}\u{9b}y";
+
+/// The same as it is printed.
+const SHOWN: &str = r"x\u{1b}[2J\u{202e}\u{9b}y";
+
+#[test]
+fn texts_of_stores_files_and_arguments_control_no_terminal() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "disk.raw", 4);
+    scene.ok("image import disk.raw file://~/store:a");
+    let mut index: Value = serde_json::from_slice(&scene.bytes("store/index.json")).unwrap();
+    let tag = format!("{HOSTILE}\nforged");
+    index["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"] = json!(tag);
+    fs::write(scene.path("store/index.json"), index.to_string()).unwrap();
+    assert_eq!(scene.json("image list file://~/store")["images"][0]["tag"], json!(tag));
+    let digest = index["manifests"][0]["digest"].as_str().unwrap();
+    let image = format!("file://~/store@{digest}");
+    let listed = scene.ok("image list file://~/store").stdout;
+    assert!(listed.contains(&format!(r"{SHOWN}\nforged")) && listed.lines().count() == 2, "{listed}");
+    let exported = scene.ok(&format!("image export {image} -o {HOSTILE}.raw")).stdout;
+    assert!(exported.contains(SHOWN), "{exported}");
+    let runs = [
+        scene.fails(&format!("layer inspect {HOSTILE}"), &[SHOWN]),
+        scene.run(&format!("image inspect file://~/{HOSTILE}:a")),
+        scene.is_wrong(&format!("image {HOSTILE}"), &[SHOWN]),
+        scene.is_wrong(&format!("image inspect {HOSTILE}"), &[]),
+        scene.run(&format!("trace export {HOSTILE} -o out")),
+    ];
+    let printed = runs.iter().map(|run| format!("{}{}", run.stdout, run.stderr)).chain([listed, exported]);
+    for printed in printed {
+        let is_obeyed = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!printed.is_empty() && !printed.contains(is_obeyed), "{printed:?}");
+    }
+}
