@@ -21,6 +21,7 @@
 //! | [`time`] | [`Time`]: a moment, for code that is told the time and reads no clock itself |
 //! | [`words`] | numbers with their nouns, for messages (`2 segments`) |
 //! | [`error`] | the one error type: names the thing that failed, the cause and the remedy |
+//! | [`small_file`] | small files that a user names, read with a limit |
 //! | [`lock`] | locking files, with a limit on the time of waiting |
 //! | [`guarded`] | files in directories that other users may write to; files that this user or root must own |
 
@@ -41,6 +42,7 @@ pub mod random;
 pub mod range;
 pub mod rate;
 pub mod size;
+pub mod small_file;
 pub mod source;
 pub mod time;
 pub mod words;

@@ -12,6 +12,7 @@ use crate::settings::StoreSettings;
 use bytes::{Bytes, BytesMut};
 use chrono::DateTime;
 use futures::stream::{Stream, StreamExt};
+use headstart_block::small_file::{PEM_MAX, read_small};
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use reqwest::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, DATE, HeaderMap, HeaderValue, RANGE,
@@ -19,7 +20,6 @@ use reqwest::header::{
 };
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use std::error::Error as StdError;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,10 +108,7 @@ fn followed(settings: StoreSettings, guard: Option<Arc<Guard>>) -> reqwest::redi
 
 /// The certificate files of the settings, read.
 pub(crate) fn ca_files(settings: &StoreSettings) -> Result<Vec<(PathBuf, Vec<u8>)>> {
-    let read = |path: &PathBuf| {
-        let pem = fs::read(path).map_err(|e| Error::io("cannot read", e).about(path.display()))?;
-        Ok((path.clone(), pem))
-    };
+    let read = |path: &PathBuf| Ok((path.clone(), read_small(path, PEM_MAX)?));
     settings.ca_files.iter().map(read).collect()
 }
 
@@ -329,6 +326,7 @@ pub(crate) async fn collect_small(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn messages_keep_secrets() {

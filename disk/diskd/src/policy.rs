@@ -2,6 +2,7 @@
 //! of blocks.
 
 use crate::plans::read_trace;
+use headstart_block::small_file::read_to_end_of_small;
 use headstart_block::{Error, FileSource, Result};
 use headstart_plan::PlanFile;
 use headstart_pull::{BLOCK_SIZE, Plan, PlanItem};
@@ -12,6 +13,9 @@ use std::str::FromStr;
 
 /// The first bytes of a file of plans.
 const PLAN_MAGIC: &[u8] = b"HSPLAN\r\n";
+
+/// The longest list of blocks that is read, in bytes: some million blocks.
+const LIST_MAX: u64 = 64 << 20;
 
 /// The first bytes of a trace file of `OverlayBD`.
 const TRACE_MAGIC: [u8; 4] = 0xC2EF_1820_u32.to_le_bytes();
@@ -68,7 +72,7 @@ impl FromStr for PlanPolicy {
         };
         let mut start = Vec::new();
         let file = File::open(path).map_err(cannot)?;
-        file.take(PLAN_MAGIC.len() as u64).read_to_end(&mut start).map_err(cannot)?;
+        (&file).take(PLAN_MAGIC.len() as u64).read_to_end(&mut start).map_err(cannot)?;
         if start == PLAN_MAGIC {
             PlanFile::open(FileSource::open(path)?).map_err(|e| e.about(text))?;
             return Ok(Self::Plans(path.to_owned()));
@@ -77,7 +81,12 @@ impl FromStr for PlanPolicy {
             read_trace(path).map_err(|e| e.about(text))?;
             return Ok(Self::Trace(path.to_owned()));
         }
-        list_of_blocks(&std::fs::read_to_string(path).map_err(cannot)?)
+        // The rest of the same file: a pipe gives its bytes once.
+        read_to_end_of_small(&file, LIST_MAX)
+            .and_then(|rest| {
+                let list = String::from_utf8([start, rest].concat());
+                list_of_blocks(&list.map_err(|_| Error::invalid("is neither plans nor a list of blocks"))?)
+            })
             .map(|items| Self::Fixed(Plan::List(items.into())))
             .map_err(|e| e.about(text))
     }
@@ -115,6 +124,15 @@ mod tests {
         for (list, line) in [("7\nx\n", "line 2"), ("-1", "line 1"), ("99999999999999999", "line 1")] {
             assert!(policy(list).unwrap_err().to_string().contains(line), "{list}");
         }
-        assert!("/nowhere/list".parse::<PlanPolicy>().is_err());
+        for refused in ["/nowhere/list", "/dev/zero"] {
+            assert!(refused.parse::<PlanPolicy>().is_err(), "{refused}");
+        }
+        // A pipe gives its bytes once.
+        let (from, mut to) = std::io::pipe().unwrap();
+        std::io::Write::write_all(&mut to, b"123456789\n3\n").unwrap();
+        drop(to);
+        let pipe = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&from));
+        let items = [123_456_789, 3].map(PlanItem::whole).into();
+        assert_eq!(pipe.parse::<PlanPolicy>().unwrap().plan(), Plan::List(items));
     }
 }

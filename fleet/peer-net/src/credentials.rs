@@ -48,6 +48,7 @@ use headstart_block::digest::parse_hex;
 use headstart_block::guarded::{
     OthersMay, check_own, check_own_directory, check_own_file, open_regular, shell_word,
 };
+use headstart_block::small_file::{PEM_MAX, read_small};
 use headstart_block::{Error, ErrorKind, Result, private};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -253,9 +254,7 @@ pub(crate) fn is_for(certificate: &CertificateDer<'_>, name: &str) -> bool {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|e| {
-        Error::io("cannot read", e).about(path.display()).remedy("make it by `headstart swarm init`")
-    })
+    read_small(path, PEM_MAX).map_err(|e| e.remedy("make it by `headstart swarm init`"))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {

@@ -10,6 +10,7 @@
 //! names; if it has no alternative names at all, which is common in certificates made by hand, the common name.
 
 use crate::complaints::{Complaints, complain};
+use headstart_block::small_file::{PEM_MAX, read_small};
 use headstart_block::{Error, Result};
 use rustix::fd::OwnedFd;
 use rustls::pki_types::pem::PemObject as _;
@@ -48,8 +49,8 @@ pub struct TlsSettings {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    match read {
+    let pem = read_small(path, PEM_MAX)?;
+    match CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>() {
         Ok(found) if !found.is_empty() => Ok(found),
         Ok(_) => Err(Error::invalid("holds no certificate").about(path.display())),
         Err(error) => Err(Error::invalid("cannot read certificates").caused_by(error).about(path.display())),
@@ -65,7 +66,8 @@ pub(crate) fn configure(settings: &TlsSettings) -> Result<TlsAcceptor> {
             .about(settings.certificate.display())
     };
     let chain = certificates(&settings.certificate)?;
-    let key = PrivateKeyDer::from_pem_file(&settings.key).map_err(|error| {
+    let key = read_small(&settings.key, PEM_MAX)?;
+    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| {
         Error::invalid("cannot read a private key").caused_by(error).about(settings.key.display())
     })?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))

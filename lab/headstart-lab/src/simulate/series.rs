@@ -1,9 +1,9 @@
 //! A recorded link.
 
+use headstart_block::small_file::read_small;
 use headstart_block::{Error, Result};
 use headstart_replay::{LinkBandwidth, Nanos};
 use headstart_trace::file::{ReadLimits, read_file};
-use std::fs;
 use std::path::Path;
 
 /// The most bytes of a file of lines.
@@ -14,17 +14,13 @@ const SECONDS_MAX: f64 = 31_536_000.0;
 /// Reads a file of lines `seconds,MBps`, in which a MB is `unit` bytes, or the samples of a trace's link.
 pub(super) fn read(path: &Path, unit: f64) -> Result<LinkBandwidth> {
     let about = |e: Error| e.about(path.display());
-    let failed = |e| about(Error::io("cannot be read", e));
     let is_trace = path.extension().is_some_and(|extension| extension == "parquet");
     if is_trace {
         let trace = read_file(path, &ReadLimits::default())?;
         let none = || about(Error::invalid("has no samples of its link's bandwidth"));
         return LinkBandwidth::measured(&trace.link).ok_or_else(none);
     }
-    if path.metadata().map_err(failed)?.len() > BYTES_MAX {
-        return Err(about(Error::invalid("is too long for a series of bandwidths")));
-    }
-    let text = fs::read(path).map_err(failed)?;
+    let text = read_small(path, BYTES_MAX)?;
     let text = String::from_utf8(text).map_err(|_| about(Error::invalid("is not text")))?;
     parse(&text, unit).map_err(|e| {
         about(e).remedy("give lines `seconds,MBps`, seconds from the creation on, such as `0,8` and `12.5,2`")

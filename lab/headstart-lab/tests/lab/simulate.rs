@@ -211,7 +211,8 @@ fn simulations_without_boots_or_sense_are_refused() {
         fs::write(scene.path("series.csv"), series).unwrap();
         scene.fails("simulate disk --traces set --link series.csv", &["series.csv", part, "seconds,MBps"]);
     }
-    scene.fails("simulate disk --traces set --link nothing.csv", &["nothing.csv", "cannot be read"]);
+    scene.fails("simulate disk --traces set --link nothing.csv", &["nothing.csv", "cannot read"]);
+    scene.fails("simulate disk --traces set --link /dev/zero", &["/dev/zero", "is longer than"]);
     for of_real in ["--store-fails 1%", "--store-away 1s@2s", "--store-latency 5ms"] {
         scene.is_wrong(&format!("simulate disk --traces set {of_real}"), &["paper's model", "--model real"]);
     }

@@ -1,5 +1,6 @@
 //! Demand series of a directory, in the form of `data/harvest`: `bandwidth/` and `capacity/`.
 
+use headstart_block::small_file::read_small;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_sim::harvest::DemandSeries;
 use std::fs;
@@ -37,11 +38,7 @@ fn list(directory: &Path) -> Result<List> {
 }
 
 fn one(path: &Path) -> Result<DemandSeries> {
-    let failed = |e| Error::io("cannot be read", e).about(path.display());
-    if path.metadata().map_err(failed)?.len() > BYTES_MAX {
-        return Err(Error::invalid("is too long for a demand series").about(path.display()));
-    }
-    let text = fs::read(path).map_err(failed)?;
+    let text = read_small(path, BYTES_MAX)?;
     let text = String::from_utf8(text).map_err(|_| Error::invalid("is not text").about(path.display()))?;
     text.parse::<DemandSeries>().map_err(|e| e.about(path.display()))
 }
