@@ -206,6 +206,10 @@ impl Command {
             Self::Push(push) => push.check(),
             Self::Pull(pull) => pull.check(),
             Self::Copy(copy) => copy.check(),
+            Self::Import(Import { packing, .. })
+            | Self::Commit(Commit { packing, .. })
+            | Self::Flatten { packing, .. } => packing.check(),
+            Self::Optimize(optimize) => optimize.check(),
             _ => Ok(()),
         }
     }

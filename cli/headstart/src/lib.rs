@@ -124,6 +124,7 @@ impl Command {
         match self {
             Self::Image(image) => image.check(),
             Self::Lease(lease) => lease.check(),
+            Self::Zfile(zfile) => zfile.check(),
             Self::Attach(attach) => attach.check(),
             Self::Agent(agent) => agent.check(),
             _ => Ok(()),

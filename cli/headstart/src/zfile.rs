@@ -99,6 +99,14 @@ struct Frames {
 }
 
 impl Packing {
+    /// Checks that the options fit the codec.
+    ///
+    /// # Errors
+    /// As [`LayerPacking::check`].
+    fn check(&self) -> Result<()> {
+        self.frames.check(Some(self.codec))
+    }
+
     /// The options of the format.
     pub(crate) fn options(&self) -> ZFileOptions {
         self.frames.options(self.codec)
@@ -106,6 +114,14 @@ impl Packing {
 }
 
 impl LayerPacking {
+    /// Checks that the options fit the codec.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] for a level of a codec that has none.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.frames.check(self.codec)
+    }
+
     /// The packing of the layer.
     pub(crate) fn options(&self) -> headstart_image::new_layer::Packing {
         use headstart_image::new_layer::Packing;
@@ -117,14 +133,24 @@ impl LayerPacking {
         self.frames.threads.number()
     }
 
-    /// The packing, with zstd at `level` if no level was given.
+    /// The packing; that of zstd is at `level` if no level was given.
     pub(crate) fn options_at(&self, level: i32) -> headstart_image::new_layer::Packing {
-        let frames = Frames { level: self.frames.level.or(Some(level)), ..self.frames.clone() };
+        let level = Some(level).filter(|_| self.codec == Some(Codec::Zstd));
+        let frames = Frames { level: self.frames.level.or(level), ..self.frames.clone() };
         Self { frames, ..self.clone() }.options()
     }
 }
 
 impl Frames {
+    fn check(&self, codec: LayerCodec) -> Result<()> {
+        let cause = match (codec, self.level) {
+            (Some(Codec::Zstd), _) | (_, None) => return Ok(()),
+            (Some(Codec::Lz4), Some(_)) => "--level was given, but lz4 has no levels",
+            (None, Some(_)) => "--level was given, but without a codec nothing is compressed",
+        };
+        Err(Error::invalid(cause).remedy("leave out --level, or choose zstd"))
+    }
+
     fn options(&self, codec: Codec) -> ZFileOptions {
         ZFileOptions {
             codec,
@@ -137,6 +163,17 @@ impl Frames {
 }
 
 impl Command {
+    /// Checks the rules between arguments that clap cannot express.
+    ///
+    /// # Errors
+    /// As [`LayerPacking::check`].
+    pub(crate) fn check(&self) -> Result<()> {
+        match self {
+            Self::Pack { packing, .. } => packing.check(),
+            Self::Unpack { .. } | Self::Inspect { .. } => Ok(()),
+        }
+    }
+
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         match self {
             Self::Pack { input, output, packing } => {

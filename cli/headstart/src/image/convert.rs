@@ -61,6 +61,7 @@ pub(crate) struct Convert {
 impl Convert {
     pub(super) fn check(&self) -> Result<()> {
         let form = self.form()?;
+        self.packing.check()?;
         self.options().check()?;
         let target = match &form {
             ConvertedForm::Image(target) => &target.location,

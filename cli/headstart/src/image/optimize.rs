@@ -67,6 +67,14 @@ pub(crate) struct Optimize {
 }
 
 impl Optimize {
+    /// Checks that the options of packing fit together.
+    ///
+    /// # Errors
+    /// As [`LayerPacking::check`].
+    pub(super) fn check(&self) -> Result<()> {
+        self.packing.check()
+    }
+
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         let (form, packing) = if self.one_layer {
             (Form::OneLayer, self.packing.options())
