@@ -99,8 +99,11 @@ impl Command {
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         match self {
             Self::List { directory } => {
-                let blobs = directory.find()?.map_or_else(|| Ok(Vec::new()), |cache| cache.list())?;
-                Ok(Box::new(Listing { blobs }))
+                let listing = match directory.find()? {
+                    Some(cache) => Listing { blobs: cache.list()?, absent: None },
+                    None => Listing { blobs: Vec::new(), absent: Some(directory.path()) },
+                };
+                Ok(Box::new(listing))
             }
             Self::Usage { directory } => {
                 let path = directory.path();
@@ -137,6 +140,9 @@ impl Command {
 struct Listing {
     /// The blobs in the cache.
     blobs: Vec<CacheEntry>,
+    /// The place where a cache was looked for and is none.
+    #[serde(skip)]
+    absent: Option<PathBuf>,
 }
 
 impl Outcome for Listing {}
@@ -152,6 +158,9 @@ fn name(kind: EntryKind) -> &'static str {
 
 impl fmt::Display for Listing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(place) = &self.absent {
+            return write!(f, "{}: there is no cache yet", place.display());
+        }
         write!(f, "{:>12}  {:>12}  {:>6}  {:10}  {:6}  DIGEST", "LOCAL", "SIZE", "PART", "KIND", "USE")?;
         for blob in &self.blobs {
             let part = (blob.local_bytes.saturating_mul(100)).checked_div(blob.len).unwrap_or(100);

@@ -23,6 +23,8 @@ fn blobs_are_listed_removed_and_pruned_but_not_under_a_disk() {
     let usage = scene.json("cache usage --dir ~/begun");
     assert!(usage["blobs"] == 0 && usage["free_bytes"].as_u64() > Some(0), "{usage}");
     assert_eq!(scene.json("cache list --dir ~/begun"), json!({"blobs": []}));
+    let listed = scene.ok("cache list --dir ~/begun").stdout;
+    assert!(listed.ends_with("begun: there is no cache yet\n"), "{listed}");
     assert_eq!(scene.names("begun"), ["traces"]);
     let mut command = scene.command("cache usage --json");
     command.env("XDG_CACHE_HOME", scene.path("none")).env("HOME", scene.path("none"));
