@@ -48,9 +48,13 @@ impl Disk {
         if train.as_ref().is_some_and(DataSet::is_empty) {
             let cause = "has no boot to learn from beside those that are replayed".to_owned();
             let path = self.train.as_ref().unwrap_or(&self.traces);
-            return Err(Error::new(ErrorKind::NotFound, cause).about(path.display()).remedy(
-                "give more boots: of each image the first are learned from, by --split's share, rounded down",
-            ));
+            let remedy = match self.train {
+                Some(_) => "name a directory of other boots, or give --split 0.8 in the place of --train",
+                None => {
+                    "give more boots: of each image the first are learned from, by --split's share, rounded down"
+                }
+            };
+            return Err(Error::new(ErrorKind::NotFound, cause).about(path.display()).remedy(remedy));
         }
         Ok(Data { test, train, left_out, skipped })
     }

@@ -52,7 +52,10 @@ impl Disk {
         if self.min_traces > 0 || self.hide_own {
             let option = if self.hide_own { "--hide-own" } else { "--min-traces" };
             let cause = format!("{option} speaks of boots to learn from, and there are none");
-            return Err(Error::invalid(cause).remedy(LEARN));
+            return Err(Error::invalid(cause).remedy(match self.plans {
+                Some(_) => format!("leave it out, or {LEARN} in the place of --plans"),
+                None => LEARN.to_owned(),
+            }));
         }
         let learned = |policy: &&PolicyName| matches!(policy, PolicyName::Learned(_));
         match self.policies.iter().find(learned) {

@@ -217,6 +217,11 @@ fn simulations_without_boots_or_sense_are_refused() {
         scene.is_wrong(&format!("simulate disk --traces set {of_real}"), &["paper's model", "--model real"]);
     }
     scene.is_wrong("simulate disk --traces set --hide-own", &["--hide-own", "none"]);
+    // The advice can be followed.
+    let with_plans = "simulate disk --traces set --min-traces 3 --plans x";
+    scene.is_wrong(with_plans, &["--min-traces", "in the place of --plans"]);
+    let itself = "simulate disk --traces set --train set --hide-own";
+    scene.fails(itself, &["set: has no boot to learn from", "in the place of --train"]);
     scene.is_wrong("simulate harvest --margin 91", &["--margin", "from 0 to 90"]);
     scene.fails("simulate fleet --region 1E", &["too large to be simulated", "256.00 TiB"]);
     let wrong = [
