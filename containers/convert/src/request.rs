@@ -12,7 +12,7 @@ use headstart_image::manifest::{BlobRef, MANIFEST_OCI, NewImage};
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Location, Reference, Selector, Tag};
 use headstart_image::store_access::StoreAccess;
-use headstart_image::transfer::Publication;
+use headstart_image::transfer::PublishedAs;
 use headstart_store::Store;
 use std::sync::Arc;
 
@@ -85,9 +85,9 @@ impl ConvertRequest<'_> {
         made.belongs_to = (!matches!(self.form, ConvertedForm::Image(_))).then(|| original.clone());
         let index = self.index(&image, &original, &made, stores)?.map(Into::into);
         let publication = match (self.form, &index) {
-            (ConvertedForm::Image(target), _) => Publication::Tag(target.tag()?),
-            (ConvertedForm::Index(tag), Some(index)) => Publication::Index { tag, index },
-            (ConvertedForm::Referrer | ConvertedForm::Index(_), _) => Publication::Referrer(&original.digest),
+            (ConvertedForm::Image(target), _) => PublishedAs::Tag(target.tag()?),
+            (ConvertedForm::Index(tag), Some(index)) => PublishedAs::Index { tag, index },
+            (ConvertedForm::Referrer | ConvertedForm::Index(_), _) => PublishedAs::Referrer(&original.digest),
         };
         let (published, was) =
             site.publish(&made, &location, publication, || Ok(known.store), stores, progress)?;

@@ -14,7 +14,7 @@
 //! | `layers` | the layer with all its annotations, as in an image, and the blob of its hash tree |
 //!
 //! The list of a store is not trusted: an artifact counts if its manifest is of this kind and its layer states this
-//! key. Whoever may write to a repository can put any layer there, just as any image: the artifacts of a repository are
+//! key. Writers of a repository can put any layer there, just as any image: the artifacts of a repository are
 //! to be used only for images of the same writers.
 
 use crate::manifest::{ImageLayer, MANIFEST_OCI};
@@ -90,7 +90,10 @@ async fn is_whole(store: &dyn Store, layer: &ImageLayer) -> Result<bool> {
 
 fn artifact(key: &Digest, layer: &ImageLayer) -> Result<Vec<u8>> {
     let tree = layer.tree.ok_or_else(|| Error::invalid("a layer without a hash tree is not kept"))?;
-    let descriptor = |media_type: &str, digest: &Digest, size: u64| json!({ "mediaType": media_type, "digest": digest.to_string(), "size": size });
+    let descriptor = |media_type: &str, digest: &Digest, size: u64| {
+        let digest = digest.to_string();
+        json!({ "mediaType": media_type, "digest": digest, "size": size })
+    };
     let manifest = json!({
         "schemaVersion": 2,
         "mediaType": MANIFEST_OCI,

@@ -6,7 +6,7 @@ use crate::reference::{Location, Selector};
 use crate::staged_image::StagedImage;
 use crate::store::{Image, ImageStore, Staging};
 use crate::store_access::StoreAccess;
-use crate::transfer::{Publication, transfer};
+use crate::transfer::{PublishedAs, transfer};
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_store::Store;
 use std::sync::Arc;
@@ -63,12 +63,12 @@ impl ImageSite {
         self,
         image: &NewImage,
         target: &Location,
-        publication: Publication<'_>,
+        publication: PublishedAs<'_>,
         rest: impl FnOnce() -> Result<Arc<dyn Store>>,
         stores: StoreAccess<'_>,
         progress: &dyn Progress,
     ) -> Result<(Image, Option<Digest>)> {
-        if let (Some(_), Publication::Tag(tag)) = (&self.directory, &publication) {
+        if let (Some(_), PublishedAs::Tag(tag)) = (&self.directory, &publication) {
             return self.staging.publish_over(image, tag);
         }
         let documents = image.documents()?;

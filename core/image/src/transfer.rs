@@ -106,7 +106,7 @@ pub enum PlanFate {
 
 /// The way in which an image is found in the store into which it is copied.
 #[derive(Clone, Copy, Debug)]
-pub enum Publication<'a> {
+pub enum PublishedAs<'a> {
     /// By this tag. If another image had the tag, it loses it.
     Tag(&'a Tag),
     /// By its digest, and by the tags that it has already.
@@ -123,13 +123,13 @@ pub enum Publication<'a> {
     },
 }
 
-impl<'a> From<&'a Tag> for Publication<'a> {
+impl<'a> From<&'a Tag> for PublishedAs<'a> {
     fn from(tag: &'a Tag) -> Self {
         Self::Tag(tag)
     }
 }
 
-impl Publication<'_> {
+impl PublishedAs<'_> {
     /// The tag that is moved.
     fn tag(&self) -> Option<&Tag> {
         match self {
@@ -140,8 +140,8 @@ impl Publication<'_> {
 }
 
 /// Copies the image that `selector` selects in `source` into `target`, where it is found as `publication` says: under a
-/// tag, mostly. Failed reads are retried according to `retry`. `target` must be opened without mirrors, because otherwise a blob that only a mirror
-/// has would count as being there.
+/// tag, mostly. Failed reads are retried according to `retry`. `target` must be opened without mirrors, because
+/// otherwise a blob that only a mirror has would count as being there.
 ///
 /// # Errors
 /// Errors of the stores; [`ErrorKind::Cancelled`] if the user wants to stop. After an error the tag is as it was
@@ -151,7 +151,7 @@ pub async fn transfer<'a>(
     source: &Arc<dyn Store>,
     selector: &Selector,
     target: &Arc<dyn Store>,
-    publication: impl Into<Publication<'a>>,
+    publication: impl Into<PublishedAs<'a>>,
     retry: RetrySettings,
     progress: &dyn Progress,
 ) -> Result<TransferReport> {
@@ -175,7 +175,7 @@ pub async fn repair(
 ) -> Result<TransferReport> {
     let publishing = AtomicBool::new(false);
     let work = Transfer { source, target, retry, progress, publishing, checks_present: true };
-    work.run_or_stop(selector, tag.map_or(Publication::Digest, Publication::Tag)).await
+    work.run_or_stop(selector, tag.map_or(PublishedAs::Digest, PublishedAs::Tag)).await
 }
 
 struct Transfer<'a> {
@@ -209,7 +209,7 @@ enum Fate {
 }
 
 impl Transfer<'_> {
-    async fn run_or_stop(&self, selector: &Selector, publication: Publication<'_>) -> Result<TransferReport> {
+    async fn run_or_stop(&self, selector: &Selector, publication: PublishedAs<'_>) -> Result<TransferReport> {
         let done = tokio::select! {
             done = self.run(selector, publication) => done,
             stopped = self.until_stopped() => Err(stopped),
@@ -241,7 +241,7 @@ impl Transfer<'_> {
         }
     }
 
-    async fn run(&self, selector: &Selector, publication: Publication<'_>) -> Result<TransferReport> {
+    async fn run(&self, selector: &Selector, publication: PublishedAs<'_>) -> Result<TransferReport> {
         let name = format!("image {}{selector}", self.source.name());
         let (digest, bytes) = self.source.manifest(selector).await?;
         let manifest = Manifest::parse(&bytes).map_err(|e| e.about(&name))?;
@@ -258,7 +258,7 @@ impl Transfer<'_> {
         digest: Digest,
         bytes: Bytes,
         items: Vec<Item>,
-        publication: Publication<'_>,
+        publication: PublishedAs<'_>,
     ) -> Result<TransferReport> {
         let manifest = Manifest::parse(&bytes)?;
         self.progress.begin("copy", items.iter().fold(0, |sum, item| sum.saturating_add(item.size)));
@@ -304,18 +304,18 @@ impl Transfer<'_> {
     }
 
     /// Writes the manifest, and what leads to it. Returns its digest.
-    async fn publish(&self, manifest: Bytes, publication: Publication<'_>) -> Result<Digest> {
+    async fn publish(&self, manifest: Bytes, publication: PublishedAs<'_>) -> Result<Digest> {
         let (target, media_type) = (self.target, media_type(&manifest));
         match publication {
-            Publication::Tag(tag) => target.put_manifest(&media_type, manifest, Some(tag)).await,
-            Publication::Digest => target.put_manifest(&media_type, manifest, None).await,
-            Publication::Referrer(subject) => {
+            PublishedAs::Tag(tag) => target.put_manifest(&media_type, manifest, Some(tag)).await,
+            PublishedAs::Digest => target.put_manifest(&media_type, manifest, None).await,
+            PublishedAs::Referrer(subject) => {
                 let digest = Digest::of(&manifest);
                 let old = target.referrers(subject, OVERLAYBD_IMAGE).await?;
                 let old: Vec<_> = old.iter().map(|old| old.digest).filter(|old| *old != digest).collect();
                 target.put_referrer(subject, &media_type, manifest, &old).await
             }
-            Publication::Index { tag, index } => {
+            PublishedAs::Index { tag, index } => {
                 let stored = target.put_manifest(&media_type, manifest, None).await?;
                 target.put_manifest(INDEX_OCI, index.clone(), Some(tag)).await?;
                 Ok(stored)

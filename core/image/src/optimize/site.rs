@@ -10,7 +10,7 @@ use crate::progress::{Progress, step};
 use crate::reference::Reference;
 use crate::store::{Image, ImageStore, Staging};
 use crate::store_access::StoreAccess;
-use crate::transfer::Publication;
+use crate::transfer::PublishedAs;
 use headstart_block::{
     BlockDevice, ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, Result, to_usize,
 };
@@ -143,7 +143,7 @@ impl Site {
         stores: StoreAccess<'_>,
         progress: &dyn Progress,
     ) -> Result<(Image, Option<Digest>)> {
-        let publication = Publication::Tag(target.tag()?);
+        let publication = PublishedAs::Tag(target.tag()?);
         let rest = || source.store(stores);
         self.0.publish(image, &target.location, publication, rest, stores, progress)
     }
