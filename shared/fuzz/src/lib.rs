@@ -241,7 +241,7 @@ fn tar_entries(input: &[u8], reads: bool) -> (Vec<TarEntry>, Result<()>) {
 
 fn check_tar_entry(entry: &TarEntry, reader: &TarReader<&[u8]>) {
     assert_eq!((reader.position(), reader.content_left()), (entry.content_offset, entry.stored_size));
-    assert!(entry.content_offset % 512 == 0 && entry.header_offset < entry.content_offset);
+    assert!(entry.content_offset.is_multiple_of(512) && entry.header_offset < entry.content_offset);
     let (mut end, mut stored) = (0, 0);
     for extent in entry.sparse.iter().flatten() {
         assert!(extent.offset() >= end && !extent.is_empty() && extent.end() <= entry.size, "{entry:?}");

@@ -237,7 +237,7 @@ fn an_image_whose_media_type_is_damaged_keeps_its_blobs() {
     let (_dir, store) = new_store();
     publish(&store, "a", &[b"one"]).unwrap();
     edit_index(&store, |index| {
-        index["manifests"][0]["mediaType"] = json!("application/vnd.oci.imagf.manifest")
+        index["manifests"][0]["mediaType"] = json!("application/vnd.oci.imagf.manifest");
     });
     assert_eq!(store.prune(&AT_ONCE).unwrap().blobs, 0);
 }

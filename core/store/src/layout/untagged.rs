@@ -160,7 +160,7 @@ impl LayoutDir {
     /// has a tag or is gone has no effect.
     pub fn unmark(&self, image: &Digest) {
         if let Ok(Some(dir)) = self.private_part(UNTAGGED) {
-            let _ = dir.remove_file(&image.hex());
+            let _ = dir.remove_file(image.hex());
         }
     }
 }
