@@ -5,6 +5,8 @@
 //! The two qcow2 disks are not made here but by `qemu-img convert -O qcow2 -o cluster_size=512`, once with `-c`, and
 //! the signing request by `openssl req -new -outform DER -addext subjectAltName=DNS:node4.lan` with a key of P-256.
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use headstart_block::{BlockDevice, ByteRange, Digest, Error, Result, Time};
 use headstart_broker::{self as harvest, BlockRun, Broker, BrokerAction, BrokerEvent, VssdKind};
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
@@ -32,6 +34,8 @@ use headstart_trace::file::encode;
 use headstart_trace::{
     Creation, DataSet, DirectoryLimits, LinkSample, Op, Record, Trace, TraceDirectory, fast26, npy,
 };
+use headstart_turbo::IndexingReader;
+use headstart_turbo::format::MIN_SPAN;
 use headstart_zfile::format::HEADER_SIZE;
 use headstart_zfile::{Codec, ZFileOptions, ZFileWriter};
 use std::fs;
@@ -67,6 +71,14 @@ fn main() -> Result<()> {
     save("image_archive", "oci", &oci_archive())?;
     save("image_document", "manifest", docker_manifest(&Digest::of(b"{}"), 2).as_bytes())?;
     save("image_document", "index", OCI_INDEX.as_bytes())?;
+    let streams = gzip_streams()?;
+    for (name, stream) in &streams {
+        save("gzip_stream", name, stream)?;
+        let index = IndexingReader::new(&stream[..], MIN_SPAN)?.finish()?.bytes;
+        save("gzip_index", name, &join(&[index.as_slice(), stream]))?;
+    }
+    save("turbo_package", "ext4", &turbo_package(&streams[0].1)?)?;
+    save("lsmt_target", "two-files", &layer_with_target())?;
     let documents = image().documents()?;
     save("manifest", "two-layers", &documents.manifest)?;
     save("config", "two-layers", &documents.config)?;
@@ -95,6 +107,58 @@ fn main() -> Result<()> {
         save("nbd", name, &nbd_session(structured))?;
     }
     Ok(())
+}
+
+/// Gzip streams: small, with restart points, of several members.
+fn gzip_streams() -> Result<Vec<(&'static str, Vec<u8>)>> {
+    let gzip = |bytes: &[u8], level| -> Result<Vec<u8>> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::new(level));
+        encoder.write_all(bytes)?;
+        Ok(encoder.finish()?)
+    };
+    // Stored blocks have at most 64 KiB, and a word every 100 bytes gives the others something to refer to.
+    let long: Vec<u8> =
+        (0..220_000_u32).map(|i| if i % 100 < 92 { 0 } else { (i / 100 % 7) as u8 }).collect();
+    let members = [gzip(b"the first member", 6)?, gzip(b"", 6)?, gzip(b"the third member", 1)?].concat();
+    Ok(vec![
+        ("small", gzip(b"a few bytes, a few bytes", 6)?),
+        ("long", gzip(&long, 1)?),
+        ("members", members),
+    ])
+}
+
+/// The blob of a TurboOCI layer, whose target is `stream`.
+fn turbo_package(stream: &[u8]) -> Result<Vec<u8>> {
+    let metadata = pack(Codec::Lz4, 4 << 10, true, &layer_with_target())?;
+    let index = IndexingReader::new(stream, MIN_SPAN)?.finish()?.bytes;
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::new(6));
+    for (name, content) in [("ext4.fs.meta", &metadata), (".turbo.ociv1", &Vec::new()), ("gzip.meta", &index)]
+    {
+        let header = tar_header(b'0', &format!("{:o}", content.len()));
+        let padding = content.len().next_multiple_of(512) - content.len();
+        encoder.write_all(&changed_header(header, &[(0, &[0; 100]), (0, name.as_bytes())]))?;
+        encoder.write_all(&[content, &vec![0; padding][..]].concat())?;
+    }
+    encoder.write_all(&[0; 1024])?;
+    Ok(encoder.finish()?)
+}
+
+/// A layer with a sector of its own, two in its target, and one of its own again.
+fn layer_with_target() -> Vec<u8> {
+    let at = |offset, len, place, tag| Segment::data(offset, len, place).with_layer(tag).to_record();
+    let records = [at(0, 1, 8, 0), at(2, 2, 0, 1), at(8, 1, 9, 0), at(9, 1, 127, 1)];
+    let page = |flags, index_offset, index_size| {
+        let (uuid, parent_uuid, user_tag) = (Uuid::nil(), Uuid::nil(), UserTag::default());
+        let flags = Flags(flags);
+        Page { flags, index_offset, index_size, virtual_size: DISK_SIZE, uuid, parent_uuid, user_tag }
+            .encode()
+    };
+    let mut file = page(Flags::HEADER | Flags::DATA | Flags::SEALED, 0, 0).to_vec();
+    file.extend([7; 1024]);
+    let index_offset = file.len() as u64;
+    file.extend(records.as_flattened());
+    file.extend(page(Flags::DATA | Flags::SEALED, index_offset, records.len() as u64));
+    file
 }
 
 /// The knowledge from a few traces of two images, one of which has groups already.

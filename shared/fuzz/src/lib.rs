@@ -15,11 +15,13 @@ mod containers;
 pub mod harvest;
 mod nbd;
 mod swarm;
+mod turbo;
 
 pub use containers::{image_archive, image_document};
 pub use harvest::{demand_series, harvest_journal};
 pub use nbd::nbd;
 pub use swarm::{signing_request, swarm};
+pub use turbo::{gzip_index, gzip_stream, lsmt_target, turbo_package};
 
 use headstart_block::{BlockDevice, Error, ErrorKind, FileSource, ReadAt, Result, exact, to_usize};
 use headstart_image::blob::open_layer_source;
@@ -60,6 +62,10 @@ pub const TARGETS: &[Target] = &[
     ("layer_tar", layer_tar),
     ("image_archive", image_archive),
     ("image_document", image_document),
+    ("gzip_index", gzip_index),
+    ("gzip_stream", gzip_stream),
+    ("turbo_package", turbo_package),
+    ("lsmt_target", lsmt_target),
     ("manifest", manifest),
     ("config", config),
     ("oci_index", oci_index),

@@ -13,7 +13,7 @@ use syn::{Expr, Fields, Item, ItemEnum, Lit, Type};
 type Format = (&'static str, &'static str, &'static [&'static str]);
 
 /// The formats, in the order of the reference.
-const FORMATS: [Format; 8] = [
+const FORMATS: [Format; 9] = [
     (
         "image",
         "Images: manifests, hash trees, tar wrappers",
@@ -21,6 +21,11 @@ const FORMATS: [Format; 8] = [
     ),
     ("lsmt", "LSMT layers", &["core/lsmt/src/format.rs", "core/lsmt/src/segment.rs"]),
     ("zfile", "ZFile", &["core/zfile/src/format.rs"]),
+    (
+        "turbo",
+        "TurboOCI: indexes of gzip files, packages",
+        &["core/turbo/src/format.rs", "core/turbo/src/package.rs", "core/image/src/turbo.rs"],
+    ),
     (
         "store",
         "Image directories: leases and marks",

@@ -23,6 +23,7 @@ const ROWS: &[&[&str]] = &[
         // For tests only, of every crate.
         "headstart-testkit",
         "headstart-trace",
+        "headstart-turbo",
         "headstart-zfile",
     ],
     &["headstart-broker", "headstart-container-source", "headstart-image", "headstart-plan"],

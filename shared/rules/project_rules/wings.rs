@@ -176,6 +176,7 @@ fn a_wing_uses_what_the_table_lists_and_nothing_else() {
     }
     for (user, used) in [
         ("core/image", "disk/cache"),
+        ("core/image", "containers/tar"),
         ("harvest/harvestd", "disk/disk"),
         ("harvest/harvestd", "fleet/swarm"),
         ("fleet/agentd", "harvest/harvestd"),
