@@ -10,6 +10,19 @@
 //!   form cannot record that a sector was discarded, so data of a lower layer shows through it. Headstart reads such
 //!   layers and never writes them.
 //!
+//! # Layers with a target
+//!
+//! The metadata of a TurboOCI layer is a sealed layer of which only a part of the bytes is in its own file: the content
+//! of files stays where it is, in the tar that the layer was made of, its *target*. Nothing in such a file says so,
+//! only the image does. The tag of each record on disk says where the bytes are:
+//!
+//! * 0: in this file, as in any layer;
+//! * 1: in the target, uncompressed; `moffset` counts sectors from its start.
+//!
+//! The target may begin with data, so places in it start with sector 0. Its segments are kept apart from the layer's
+//! own: in a [stack](crate::Stack), both are tables of their own, which do not overlap, so that reading needs nothing
+//! that a layer without a target would pay for.
+//!
 //! The checks of a sealed layer are those of OverlayBD, the reference implementation (records in order, without
 //! overlap, inside the data). In addition, sizes are checked against the length of the file, whatever a header claims.
 
@@ -25,6 +38,12 @@ use uuid::Uuid;
 const TABLE_CHUNK: usize = 256 << 10;
 /// Most records that a table or a log may have, padding included; the reference's limit for a merged view.
 pub(crate) const MAX_RECORDS: u64 = 128_000_000;
+/// The tag of records whose bytes are in the layer's own file, in a layer with a target.
+const OWN_TAG: u8 = 0;
+/// The tag of records whose bytes are in the target.
+const TARGET_TAG: u8 = 1;
+const NEEDS_TARGET: &str = "the layer is damaged; or it is the metadata of a TurboOCI layer, whose data is in a tar: \
+                            open the image instead";
 
 /// The form of the file or files that hold a layer; see the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +83,15 @@ pub struct Layer {
     source: Arc<dyn ReadAt>,
     /// Shared by clones: an image may have the same layer many times.
     segments: Arc<[Segment]>,
+    target: Option<LayerTarget>,
     info: LayerInfo,
+}
+
+/// The file beside a layer's own that has a part of the layer's bytes, and the segments of that part.
+#[derive(Clone)]
+pub struct LayerTarget {
+    source: Arc<dyn ReadAt>,
+    segments: Arc<[Segment]>,
 }
 
 impl Layer {
@@ -74,6 +101,20 @@ impl Layer {
     /// [`headstart_block::ErrorKind::Corrupt`] if header, trailer or table are damaged;
     /// [`headstart_block::ErrorKind::Unsupported`] if the layer was never sealed; errors of the source.
     pub fn open(source: Arc<dyn ReadAt>) -> Result<Self> {
+        Self::open_sealed(source, None)
+    }
+
+    /// Opens a sealed layer that has a part of its bytes in `target`, as the metadata of TurboOCI layers has; see the
+    /// [module](self). `target` is the uncompressed tar.
+    ///
+    /// # Errors
+    /// As [`Layer::open`]; [`headstart_block::ErrorKind::Corrupt`] also if a record names bytes that the target does
+    /// not have.
+    pub fn open_with_target(source: Arc<dyn ReadAt>, target: Arc<dyn ReadAt>) -> Result<Self> {
+        Self::open_sealed(source, Some(target))
+    }
+
+    fn open_sealed(source: Arc<dyn ReadAt>, target: Option<Arc<dyn ReadAt>>) -> Result<Self> {
         let header = Page::read_header(&source)?;
         if !header.flags.has(Flags::DATA) {
             return Err(Error::corrupt("it is the index file of a writable layer, not a layer")
@@ -86,9 +127,10 @@ impl Layer {
             .remedy("open it as a file, or commit it"));
         }
         let trailer = read_trailer(&source, header.flags)?;
-        let segments = read_table(&source, &trailer)?;
+        let (segments, elsewhere) = read_table(&source, &trailer, target.as_ref().map(ReadAt::len))?;
         let info = LayerInfo::from_page(LayerForm::Sealed, &trailer, trailer.index_size, source.len());
-        Ok(Self { source, segments: segments.into(), info })
+        let target = target.map(|source| LayerTarget { source, segments: elsewhere.into() });
+        Ok(Self { source, segments: segments.into(), target, info })
     }
 
     /// Opens a file that holds a sealed layer or an unsealed sparse one. The header, the file's length and the trailer
@@ -119,12 +161,12 @@ impl Layer {
         };
         let segments = segments_of_holes(&file, end)?;
         let info = LayerInfo::from_page(LayerForm::Sparse, &header, segments.len() as u64, file.len());
-        Ok(Self { source: Arc::new(file), segments: segments.into(), info })
+        Ok(Self { source: Arc::new(file), segments: segments.into(), target: None, info })
     }
 
     /// A layer whose table was made elsewhere; the caller vouches for it.
     pub(crate) fn from_parts(source: Arc<dyn ReadAt>, segments: Vec<Segment>, info: LayerInfo) -> Self {
-        Self { source, segments: segments.into(), info }
+        Self { source, segments: segments.into(), target: None, info }
     }
 
     /// Describes the layer, from its header or trailer.
@@ -134,7 +176,7 @@ impl Layer {
     }
 
     /// The segments of the layer, ascending by their offset on the disk, without padding and overwritten
-    /// ones.
+    /// ones. Those of a target are not among them.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.segments
@@ -144,6 +186,27 @@ impl Layer {
     #[must_use]
     pub fn source(&self) -> &Arc<dyn ReadAt> {
         &self.source
+    }
+
+    /// The file beside the layer's own that has a part of its bytes; `None` unless the layer was opened with one.
+    #[must_use]
+    pub fn target(&self) -> Option<&LayerTarget> {
+        self.target.as_ref()
+    }
+}
+
+impl LayerTarget {
+    /// The bytes of the target, in which [`Segment::moffset`] of its segments counts sectors.
+    #[must_use]
+    pub fn source(&self) -> &Arc<dyn ReadAt> {
+        &self.source
+    }
+
+    /// The segments whose bytes are in the target, ascending by their offset on the disk. None of them overlaps one of
+    /// the layer's own.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
     }
 }
 
@@ -187,8 +250,13 @@ fn read_trailer(source: &(impl ReadAt + ?Sized), header: Flags) -> Result<Page> 
 }
 
 /// Reads and checks the table of a sealed layer. Memory is bounded by the file (a record takes 16 bytes in
-/// both) and grows with what is really read: the length of a compressed file is a claim, too.
-fn read_table(source: &(impl ReadAt + ?Sized), trailer: &Page) -> Result<Vec<Segment>> {
+/// both) and grows with what is really read: the length of a compressed file is a claim, too. `target` is the length of
+/// the layer's target, if it has one; the second list is that of the segments there.
+fn read_table(
+    source: &(impl ReadAt + ?Sized),
+    trailer: &Page,
+    target: Option<u64>,
+) -> Result<(Vec<Segment>, Vec<Segment>)> {
     let trailer_offset = source.len() - PAGE_SIZE as u64;
     let room = trailer_offset.checked_sub(trailer.index_offset);
     let bytes = trailer.index_size.checked_mul(Segment::RECORD_SIZE as u64);
@@ -197,23 +265,46 @@ fn read_table(source: &(impl ReadAt + ?Sized), trailer: &Page) -> Result<Vec<Seg
         return Err(bad_table(trailer, trailer_offset));
     }
     let data_end = trailer.index_offset / SECTOR_SIZE;
-    let mut segments = Vec::new();
+    let (mut segments, mut elsewhere) = (Vec::new(), Vec::new());
     let mut end = 0;
-    for_each_record(source, trailer.index_offset, bytes, |segment| {
-        check_order(segment, end)
-            .and_then(|()| check_place(segment, data_end))
-            .map_err(|e| e.remedy("the layer is damaged: fetch it again"))?;
+    for_each_record(source, trailer.index_offset, bytes, |record| {
+        let segment = record.with_layer(0);
+        let (place, list) = match target {
+            Some(len) if record.layer() != OWN_TAG => (check_target(record, len), &mut elsewhere),
+            _ => (check_place(segment, data_end), &mut segments),
+        };
+        check_order(segment, end).and(place).map_err(|e| match record.layer() {
+            TARGET_TAG if target.is_none() => e.remedy(NEEDS_TARGET),
+            _ => e.remedy("the layer is damaged: fetch it again"),
+        })?;
         end = segment.end();
         // A record of length 0 is accepted by the reference, and holds nothing.
         if segment.len() > 0 {
-            segments.push(segment);
+            list.push(segment);
         }
         Ok(())
     })?;
-    Ok(segments)
+    Ok((segments, elsewhere))
 }
 
-/// Reads `bytes` bytes of records at `offset` and hands on those that are no padding, with layer number 0.
+/// Checks a record of a layer with a target that is not of the layer's own file. `len` is the target's length.
+fn check_target(record: Segment, len: u64) -> Result<()> {
+    if record.layer() != TARGET_TAG || record.is_zeroed() {
+        return Err(Error::corrupt(format!(
+            "index record {record:?} is neither of the layer nor of its target"
+        )));
+    }
+    if record.end() > Segment::PADDING_OFFSET || record.mend() > len / SECTOR_SIZE {
+        return Err(Error::corrupt(format!(
+            "index record {record:?} points outside the target ({} sectors)",
+            len / SECTOR_SIZE
+        ))
+        .remedy("the layer belongs to another target, or the target is truncated: fetch both again"));
+    }
+    Ok(())
+}
+
+/// Reads `bytes` bytes of records at `offset` and hands on those that are no padding, with the tags that they have.
 pub(crate) fn for_each_record(
     source: &(impl ReadAt + ?Sized),
     offset: u64,
@@ -227,7 +318,7 @@ pub(crate) fn for_each_record(
         let len = chunk.len().min(to_usize(end - offset));
         source.read_at(&mut chunk[..len], offset)?;
         for record in chunk[..len].as_chunks::<{ Segment::RECORD_SIZE }>().0 {
-            let segment = Segment::from_record(*record).with_layer(0);
+            let segment = Segment::from_record(*record);
             if !segment.is_padding() {
                 each(segment)?;
             }

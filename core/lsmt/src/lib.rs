@@ -9,7 +9,7 @@
 //! | [`segment`] | 16 bytes that give the place of one run of sectors |
 //! | [`format`](mod@format) | header and trailer pages, byte by byte |
 //! | [`index`] | the searchable table of segments, and merging tables |
-//! | [`layer`] | opening an immutable layer: sealed, sparse |
+//! | [`layer`] | opening an immutable layer: sealed, sparse, with a target (TurboOCI) |
 //! | [`pair`] | opening an unsealed writable layer for reading |
 //! | [`stack`] | layers on top of each other, read as one disk |
 //! | [`layer_writer`] | writing a sealed layer as a stream |
@@ -25,8 +25,8 @@ pub mod stack;
 pub mod writable;
 
 pub use index::Index;
-pub use layer::{Layer, LayerForm, LayerInfo};
+pub use layer::{Layer, LayerForm, LayerInfo, LayerTarget};
 pub use layer_writer::{LayerMeta, LayerSummary, LayerWriter, copy_segments};
 pub use pair::open_pair;
 pub use segment::Segment;
-pub use stack::Stack;
+pub use stack::{Stack, StackSource};

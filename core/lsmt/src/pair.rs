@@ -55,7 +55,8 @@ fn read_log(index: &dyn ReadAt, data_end: u64) -> Result<Vec<Segment>> {
         )));
     }
     let mut log = Vec::new();
-    for_each_record(index, PAGE_SIZE as u64, records * Segment::RECORD_SIZE as u64, |segment| {
+    for_each_record(index, PAGE_SIZE as u64, records * Segment::RECORD_SIZE as u64, |record| {
+        let segment = record.with_layer(0);
         if segment.len() > 0 {
             check_place(segment, data_end)
                 .map_err(|e| e.remedy("the pair is damaged, or its files are not of the same moment"))?;

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! Offset and length share a word so that a search touches one cache line for both ends. In a file, the tag is whatever
-//! its writer left there, so readers overwrite it.
+//! its writer left there, so readers overwrite it, except in the metadata of TurboOCI layers, where it says which file
+//! has the bytes ([`crate::layer`]).
 
 use std::fmt;
 
@@ -111,7 +112,8 @@ impl Segment {
         self.offset() == Self::PADDING_OFFSET
     }
 
-    /// Number of the layer that has the run. The layers of a stack are numbered from the lowest, which has number 0.
+    /// Number of the source that has the run: of the layer, where each layer of a stack has one source. Sources are
+    /// numbered from that of the lowest layer, which has number 0; a layer with a target has two, its own first.
     /// Meaningless in records read from a file.
     #[must_use]
     pub const fn layer(self) -> u8 {

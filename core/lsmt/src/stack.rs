@@ -4,6 +4,9 @@
 //! is then one range lookup in the merged index, and a read of each segment that is found, from the layer that the
 //! segment names; sectors that no segment covers are zeros (algorithm 3). Up to eight segments that are side by side in
 //! a layer's file are read with one call. The stack itself takes no lock for a read and allocates nothing.
+//!
+//! A layer with a target ([`crate::layer`]) has two sources, and its two tables are merged like those of two layers. So
+//! segments name sources, which are the layers themselves where no layer has a target.
 
 use crate::Segment;
 use crate::index::{Index, MAX_LAYERS, merge};
@@ -16,9 +19,20 @@ use std::sync::Arc;
 pub struct Stack {
     index: Index,
     sources: Box<[Arc<dyn ReadAt>]>,
+    /// What each source is.
+    places: Box<[StackSource]>,
     size: u64,
     /// The largest of its layers.
     decode_unit: u64,
+}
+
+/// What a source of a stack is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackSource {
+    /// The number of the layer that it is of, 0 for the lowest.
+    pub layer: usize,
+    /// `true` if it is the layer's target, `false` if it is the layer's own file.
+    pub is_target: bool,
 }
 
 impl Stack {
@@ -26,25 +40,37 @@ impl Stack {
     /// no layer has one, the disk ends with the last segment.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] if there are more than [`MAX_LAYERS`].
+    /// [`headstart_block::ErrorKind::Invalid`] if there are more than [`MAX_LAYERS`], of which one with a target counts
+    /// twice.
     pub fn new(layers: Vec<Layer>) -> Result<Self> {
-        if layers.len() > MAX_LAYERS {
+        let places = layers.iter().enumerate().flat_map(|(layer, opened)| {
+            let target = opened.target().map(|_| StackSource { layer, is_target: true });
+            std::iter::once(StackSource { layer, is_target: false }).chain(target)
+        });
+        let places: Box<[_]> = places.collect();
+        if places.len() > MAX_LAYERS {
             return Err(Error::invalid(format!(
-                "{} layers are more than a stack can have ({MAX_LAYERS})",
+                "{} layers are more than a stack can have ({MAX_LAYERS}, with a target half as many)",
                 layers.len()
             ))
             .remedy("flatten the image first"));
         }
         let sized = layers.iter().rev().map(|layer| layer.info().virtual_size).find(|size| *size != 0);
-        let tables: Vec<_> = layers.iter().map(Layer::segments).collect();
+        let (tables, sources): (Vec<_>, Vec<_>) = layers
+            .iter()
+            .flat_map(|layer| {
+                let target = layer.target().map(|target| (target.segments(), Arc::clone(target.source())));
+                std::iter::once((layer.segments(), Arc::clone(layer.source()))).chain(target)
+            })
+            .unzip();
         let merged = merge(&tables);
-        let sources: Box<[_]> = layers.iter().map(|layer| Arc::clone(layer.source())).collect();
+        let sources = sources.into_boxed_slice();
         let decode_unit = sources.iter().map(ReadAt::decode_unit).max().unwrap_or(0);
         // The layers' own tables are not needed any more.
         drop(layers);
         let size = sized.unwrap_or_else(|| merged.last().map_or(0, |last| last.end() * SECTOR_SIZE));
         let index = Index::new(merged)?;
-        Ok(Self { index, sources, size, decode_unit })
+        Ok(Self { index, sources, places, size, decode_unit })
     }
 
     /// Returns the same stack as a disk of `size` bytes. A smaller size cuts the disk off. With a larger size, segments
@@ -71,21 +97,33 @@ impl Stack {
     /// Number of layers in the stack.
     #[must_use]
     pub fn layers(&self) -> usize {
-        self.sources.len()
+        self.places.last().map_or(0, |last| last.layer + 1)
     }
 
-    /// Calls `each` for every range of a layer's blob that a read of `range` touches, in the order of the
-    /// disk. The arguments are the layer's number, 0 for the lowest, and the range of bytes in its blob as
-    /// stored (of a compressed blob, the compressed bytes). Holes, zeroed segments and bytes past the end of the disk
-    /// are left out.
+    /// The sources that the stack reads, by the numbers that [`Segment::layer`] gives: one for each layer, lowest
+    /// first, and after that of a layer with a target the target.
+    #[must_use]
+    pub fn sources(&self) -> &[StackSource] {
+        &self.places
+    }
+
+    /// Calls `each` for every range of a layer's blob that a read of `range` touches, in the order of the disk. The
+    /// arguments are the number of the [source](Stack::sources), which is the layer's number if no layer has a target,
+    /// and the range of bytes in its blob as stored (of a compressed blob, the compressed bytes). Holes, zeroed
+    /// segments and bytes past the end of the disk are left out, and so are bytes that are in memory for good and need
+    /// no blob, and a range that is the one before once more: segments may share what is decompressed for them.
     pub fn stored_ranges(&self, range: ByteRange, each: &mut dyn FnMut(usize, ByteRange)) {
         let (start, end) = (range.offset(), range.end().min(self.size));
+        let mut last = None;
         for segment in self.index.lookup(start / SECTOR_SIZE, end.div_ceil(SECTOR_SIZE)) {
             if !segment.is_zeroed() {
                 let layer = usize::from(segment.layer());
                 let from = segment.moffset() * SECTOR_SIZE;
                 let inside = ByteRange::between(from, from + segment.len() * SECTOR_SIZE);
-                each(layer, self.sources[layer].stored_range(inside));
+                let stored = self.sources[layer].stored_range(inside);
+                if !stored.is_empty() && last.replace((layer, stored)) != Some((layer, stored)) {
+                    each(layer, stored);
+                }
             }
         }
     }

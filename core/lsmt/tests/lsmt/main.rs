@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`layer_writer`] | layers as they are written |
 //! | [`stack`] | layers on top of each other |
+//! | [`target`] | layers with a part of their bytes in another file |
 //! | [`sparse`] | layers whose index is the map of a file's holes |
 //! | [`golden`], [`writable_golden`] | the files and the operations of the reference implementation |
 //! | [`hostile`] | damaged and hostile files |
@@ -23,4 +24,5 @@ mod plain;
 mod random_layers;
 mod sparse;
 mod stack;
+mod target;
 mod writable_golden;
