@@ -37,7 +37,8 @@ pub trait ReadAt: Send + Sync {
 
     /// Returns the bytes of the stored blob that a read of `range` touches: `range` itself, if the source is the blob.
     /// A decoder, whose content is not the blob itself, maps the range through its index and asks the source below.
-    /// Prefetching uses this to find the bytes to fetch.
+    /// Prefetching uses this to find the bytes to fetch. Empty if no bytes of a blob are needed, because the content is
+    /// in memory for good.
     fn stored_range(&self, range: ByteRange) -> ByteRange {
         range
     }

@@ -4,7 +4,7 @@ use crate::manifest::{Config, ImageLayer, Manifest, Tree};
 use crate::remote::RemoteImage;
 use crate::store::ImageStore;
 use crate::verified_blob::VerifiedBlob;
-use headstart_block::{ErrorKind, ReadAt, Result};
+use headstart_block::{Digest, ErrorKind, ReadAt, Result};
 use std::sync::Arc;
 
 /// The blobs of an image, as the code that opens and checks it sees them.
@@ -14,6 +14,9 @@ pub(crate) trait ImageBlobs {
 
     /// A layer's blob, guarded by its hash tree if it has one.
     fn guarded(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>>;
+
+    /// The blob that a TurboOCI layer has its data in, as stored. Its content is not checked.
+    fn target(&self, digest: &Digest) -> Result<Arc<dyn ReadAt>>;
 
     /// The outboard of a hash tree, which has the length in its manifest.
     fn tree(&self, tree: &Tree) -> Result<Arc<dyn ReadAt>>;
@@ -39,6 +42,10 @@ impl ImageBlobs for ImageStore {
         Ok(Arc::new(guarded?))
     }
 
+    fn target(&self, digest: &Digest) -> Result<Arc<dyn ReadAt>> {
+        Ok(Arc::new(self.open_blob(digest)?))
+    }
+
     fn tree(&self, tree: &Tree) -> Result<Arc<dyn ReadAt>> {
         Ok(Arc::new(self.open_tree(tree)?))
     }
@@ -55,6 +62,10 @@ impl ImageBlobs for RemoteImage {
 
     fn guarded(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
         self.blobs().guarded(layer)
+    }
+
+    fn target(&self, digest: &Digest) -> Result<Arc<dyn ReadAt>> {
+        Ok(self.blobs().target_of(digest)?)
     }
 
     fn tree(&self, tree: &Tree) -> Result<Arc<dyn ReadAt>> {

@@ -19,6 +19,7 @@
 //! | [`verified_blob`] | a blob that is checked against its hash tree as it is read |
 //! | [`named_image`] | an image with a name that the user gave: that of its export, or of its boots |
 //! | [`image_key`] | the key under which trackers gather the reads of an image's disks |
+//! | [`turbo`] | TurboOCI layers, whose data is in layers of another image |
 //! | `image_blobs` | the common part of local and remote images, for opening and checking |
 //! | `staged_image` | an image that was made here, as a store to copy it from |
 //!
@@ -79,6 +80,7 @@ pub mod store;
 pub mod store_access;
 pub mod tar_wrapper;
 pub mod transfer;
+pub mod turbo;
 pub mod verified_blob;
 pub mod verify;
 mod zero;

@@ -185,8 +185,8 @@ impl ImageLayer {
         self.annotations.get(ACCELERATION_LAYER).is_some_and(|value| value == "yes")
     }
 
-    /// `true` if the layer is in the turboOCI format, whose data is in a layer of another image. This version
-    /// cannot open such layers.
+    /// `true` if the layer is in the turboOCI format, whose data is in a layer of another image; see
+    /// [`crate::turbo`].
     #[must_use]
     pub fn is_turbo(&self) -> bool {
         TURBO_TARGETS.iter().any(|key| self.annotations.contains_key(*key))

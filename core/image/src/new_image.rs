@@ -76,7 +76,8 @@ impl<'a> Builder<'a> {
             progress.begin("copy base", base.manifest.stored_size());
             for layer in base.manifest.disk_layers() {
                 let tree = layer.tree.iter().map(|tree| tree.digest);
-                for digest in std::iter::once(layer.blob.digest).chain(tree) {
+                let target = layer.turbo_target()?;
+                for digest in std::iter::once(layer.blob.digest).chain(tree).chain(target) {
                     self.adopt(&store, &digest, progress)?;
                 }
             }

@@ -4,12 +4,13 @@ use crate::blob::{LayerSource, open_layer_source};
 use crate::disk_size::check_size;
 use crate::image_blobs::ImageBlobs;
 use crate::manifest::{self, Manifest};
-pub use crate::opening::{HEAD, opening_ranges};
+pub use crate::opening::{HEAD, opening_ranges, opening_ranges_of};
 use crate::reference::Reference;
 use crate::remote::RemoteImage;
 use crate::store::{Image, ImageStore};
+use crate::turbo::{StoredTarget, TurboLayers};
 use headstart_block::{BlockDevice, Digest, Error, ReadAt, Result, SECTOR_SIZE};
-use headstart_lsmt::{Layer, LayerInfo, Stack};
+use headstart_lsmt::{Layer, LayerInfo, LayerTarget, Stack};
 use std::sync::Arc;
 
 /// An image, open for reading: its manifest, its layers, and the disk that they make up.
@@ -30,8 +31,11 @@ pub struct OpenImage {
 pub struct OpenLayer {
     /// The layer as the manifest describes it: its blob, hash tree and annotations.
     pub blob: manifest::ImageLayer,
-    /// The layer's uncompressed bytes, and a description of the wrappers around them.
+    /// The layer's uncompressed bytes, and a description of the wrappers around them; of a TurboOCI layer, those of its
+    /// metadata.
     pub source: LayerSource,
+    /// The blob that has the data of a TurboOCI layer; `None` for layers that have their own.
+    pub target: Option<StoredTarget>,
     /// The layer's header and trailer, as read from the layer and not from the manifest.
     pub info: LayerInfo,
     /// The number of segments (mapped ranges of the disk) in the layer's index.
@@ -76,11 +80,12 @@ impl OpenImage {
     fn of(blobs: &dyn ImageBlobs, reference: &Reference, image: Image) -> Result<Self> {
         let Image { digest, manifest } = image;
         let (mut layers, mut stacked) = (Vec::<OpenLayer>::new(), Vec::<Layer>::new());
+        let mut turbo = TurboLayers::default();
         for blob in manifest.disk_layers() {
             let open = match layers.iter().zip(&stacked).find(|(open, _)| open.blob.blob == blob.blob) {
                 // A layer that occurs twice is opened once, and takes no more memory.
                 Some((same, layer)) => Ok((same.clone(), layer.clone())),
-                None => open_layer(blobs, blob),
+                None => open_layer(blobs, blob, &mut turbo),
             };
             let (open, layer) =
                 open.map_err(|e| e.about(format!("{reference}, layer {}", blob.blob.digest)))?;
@@ -146,13 +151,12 @@ pub fn stack_layers(manifest: &Manifest, layers: Vec<Layer>) -> Result<Stack> {
 /// network.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] if the layer is damaged;
-/// [`headstart_block::ErrorKind::Unsupported`] if it is a turboOCI layer or its form is not known; errors of
+/// [`headstart_block::ErrorKind::Corrupt`] if the layer is damaged; [`headstart_block::ErrorKind::Unsupported`] if it
+/// is a TurboOCI layer ([`TurboLayer`](crate::turbo::TurboLayer) opens these) or its form is not known; errors of
 /// `source`.
 pub fn open_layer_blob(blob: &manifest::ImageLayer, source: Arc<dyn ReadAt>) -> Result<(LayerSource, Layer)> {
     if blob.is_turbo() {
-        return Err(Error::unsupported("its data lies in another image's layer (turboOCI)")
-            .remedy("convert it to a native OverlayBD image first"));
+        return Err(Error::unsupported("its data lies in another image's layer (TurboOCI)"));
     }
     let source = open_layer_source(source)?;
     let layer = Layer::open(Arc::clone(&source.source))?;
@@ -160,7 +164,8 @@ pub fn open_layer_blob(blob: &manifest::ImageLayer, source: Arc<dyn ReadAt>) -> 
 }
 
 pub(crate) fn coverage(blob: &manifest::ImageLayer, source: &LayerSource) -> Coverage {
-    match (blob.tree, source.has_frame_checksums()) {
+    // Most data of a TurboOCI layer is in its target, for which there is nothing but a digest.
+    match (blob.tree.filter(|_| !blob.is_turbo()), source.has_frame_checksums() && !blob.is_turbo()) {
         (Some(_), _) => Coverage::Tree,
         (None, true) => Coverage::FrameChecksums,
         (None, false) => Coverage::DigestOnly,
@@ -178,15 +183,29 @@ pub enum Coverage {
     DigestOnly,
 }
 
-fn open_layer(blobs: &dyn ImageBlobs, blob: &manifest::ImageLayer) -> Result<(OpenLayer, Layer)> {
-    let (source, layer) = open_layer_blob(blob, blobs.guarded(blob)?)?;
-    let data = layer.segments().iter().filter(|segment| !segment.is_zeroed());
+fn open_layer(
+    blobs: &dyn ImageBlobs,
+    blob: &manifest::ImageLayer,
+    turbo: &mut TurboLayers,
+) -> Result<(OpenLayer, Layer)> {
+    let package = blobs.guarded(blob)?;
+    let (source, layer, target) = if blob.is_turbo() {
+        let (source, layer, target) = turbo.open(blob, &*package, &|target| blobs.target(target))?;
+        (source, layer, Some(target))
+    } else {
+        let (source, layer) = open_layer_blob(blob, package)?;
+        (source, layer, None)
+    };
+    let elsewhere = layer.target().map_or(&[][..], LayerTarget::segments);
+    let segments = || layer.segments().iter().chain(elsewhere);
+    let data = segments().filter(|segment| !segment.is_zeroed());
     let open = OpenLayer {
         blob: blob.clone(),
         info: layer.info().clone(),
-        segments: layer.segments().len(),
+        segments: segments().count(),
         data_bytes: data.map(|segment| segment.len() * SECTOR_SIZE).sum(),
         source,
+        target,
     };
     Ok((open, layer))
 }

@@ -10,7 +10,7 @@
 //! If a layer has a hash tree, its data is checked against the tree.
 
 use crate::manifest::{Config, ImageLayer, Manifest, Tree};
-use crate::opening::opening_ranges;
+use crate::opening::opening_ranges_of;
 use crate::progress::{Progress, step};
 use crate::reference::{Reference, Selector};
 use crate::store::Image;
@@ -78,7 +78,8 @@ impl RemoteImage {
         let link = Arc::new(Link { store, retry, runtime });
         let (digest, bytes) = link.runtime.block_on(link.store.manifest(&reference.selector))?;
         let manifest = Manifest::parse(&bytes).map_err(|e| e.about(format!("image {reference}")))?;
-        let blobs = RemoteBlobs::find(link, manifest.blobs().map(|(digest, _)| digest))?;
+        let blobs = manifest.blobs().map(|(digest, _)| digest).chain(manifest.turbo_targets());
+        let blobs = RemoteBlobs::find(link, blobs)?;
         Ok(Self { reference: reference.clone(), image: Image { digest, manifest }, blobs })
     }
 
@@ -93,7 +94,7 @@ impl RemoteImage {
         for layer in self.image.manifest.disk_layers() {
             let Ok(blob) = self.blobs.blob_of(layer) else { continue };
             let tree = layer.tree.and_then(|tree| self.blobs.tree_of(&tree).ok());
-            for range in opening_ranges(blob.len, layer.index_offset()) {
+            for range in opening_ranges_of(layer) {
                 if let Some(tree) = &tree {
                     pages(blob.len, range, &mut |pages| wanted.push((Arc::clone(tree), pages)));
                 }
@@ -110,16 +111,12 @@ impl RemoteImage {
         self.blobs.link.runtime.block_on(bringing.try_collect())
     }
 
-    /// Fetches ranges of layers' blobs, many in parallel, for a later read without a wait. They stay in memory.
-    pub(crate) fn bring_all(
-        &self,
-        ranges: &[(&ImageLayer, ByteRange)],
-        progress: &dyn Progress,
-    ) -> Result<()> {
+    /// Fetches ranges of blobs, many in parallel, for a later read without a wait. They stay in memory.
+    pub(crate) fn bring_all(&self, ranges: &[(Digest, ByteRange)], progress: &dyn Progress) -> Result<()> {
         let mut chunks: BTreeSet<(Digest, u64)> = BTreeSet::new();
-        for (layer, range) in ranges {
+        for (blob, range) in ranges {
             let touched = range.offset() / CHUNK..range.end().div_ceil(CHUNK);
-            chunks.extend(touched.map(|number| (layer.blob.digest, number)));
+            chunks.extend(touched.map(|number| (*blob, number)));
         }
         progress.begin("fetch", chunks.len() as u64 * CHUNK);
         let chunks: Vec<_> = chunks.into_iter().collect();
@@ -189,6 +186,15 @@ impl RemoteBlobs {
     /// The outboard of a hash tree, in the same way.
     pub(crate) fn tree_of(&self, tree: &Tree) -> Result<Arc<RemoteBlob>> {
         self.sized("hash tree", &tree.digest, tree.size)
+    }
+
+    /// The blob that a TurboOCI layer has its data in. The manifest does not say its length.
+    pub(crate) fn target_of(&self, digest: &Digest) -> Result<Arc<RemoteBlob>> {
+        let missing = || {
+            let name = self.link.name(digest);
+            Error::new(ErrorKind::NotFound, "is not there").about(format!("target {name}"))
+        };
+        self.found.get(digest).cloned().ok_or_else(missing)
     }
 
     /// A layer's blob, guarded by its hash tree if it has one that is not lost.

@@ -245,11 +245,30 @@ impl Transfer<'_> {
         let name = format!("image {}{selector}", self.source.name());
         let (digest, bytes) = self.source.manifest(selector).await?;
         let manifest = Manifest::parse(&bytes).map_err(|e| e.about(&name))?;
-        let items = items(&manifest);
+        let items = self.with_turbo_targets(items(&manifest), &manifest).await?;
         self.target.prepare_to_write().await?;
         let done = self.copy_all(digest, bytes, items, publication).await;
         self.target.done_writing().await;
         done
+    }
+
+    /// Adds the blobs that have the data of TurboOCI layers, which the manifest names only in annotations, without
+    /// their lengths. One that the source does not have is left out: it may be in the target, or come with its own
+    /// image.
+    async fn with_turbo_targets(&self, mut items: Vec<Item>, manifest: &Manifest) -> Result<Vec<Item>> {
+        for digest in manifest.turbo_targets() {
+            if items.iter().any(|item| item.digest == digest) {
+                continue;
+            }
+            match self.source.blob_len(&digest).await? {
+                Some(size) => items.push(Item { digest, size, may_be_lost: false }),
+                None => {
+                    tracing::warn!(blob = %digest, "the source lacks this layer, which has the image's data");
+                }
+            }
+        }
+        items.sort_by_key(|item| std::cmp::Reverse(item.size));
+        Ok(items)
     }
 
     /// Copies the blobs of the manifest `bytes`, and then the manifest.

@@ -15,6 +15,7 @@ use crate::progress::{Progress, step};
 use crate::reference::Reference;
 use crate::remote::RemoteImage;
 use crate::store::{Image, ImageStore};
+use crate::turbo::TurboLayers;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result, copy_source};
 use headstart_hash_tree::HashTree;
 use headstart_hash_tree::sums::HashingWriter;
@@ -138,7 +139,10 @@ fn check_layer(
     if let Some(spool) = spool {
         check_bytes(&*blob, layer, progress, spool)?;
     }
-    if layer.is_acceleration() || layer.is_turbo() {
+    if layer.is_turbo() {
+        return check_turbo(blobs, layer, spool.is_some(), progress);
+    }
+    if layer.is_acceleration() {
         return Ok(Coverage::DigestOnly);
     }
     let source = open_layer_source(blob)?;
@@ -148,6 +152,31 @@ fn check_layer(
         source.verify(progress)?;
     }
     Ok(coverage(layer, &source))
+}
+
+/// Opens a TurboOCI layer with its target, and reads both if `is_deep`. The target counts as a part of the layer,
+/// though it is a blob of another image.
+fn check_turbo(
+    blobs: &dyn ImageBlobs,
+    layer: &manifest::ImageLayer,
+    is_deep: bool,
+    progress: &dyn Progress,
+) -> Result<Coverage> {
+    let find = |target: &Digest| blobs.target(target);
+    let (source, ..) = TurboLayers::default().open(layer, &*blobs.guarded(layer)?, &find)?;
+    if let Some(target) = layer.turbo_target()?.filter(|_| is_deep) {
+        let stored = blobs.target(&target)?;
+        progress.begin("verify", stored.len());
+        let mut hash = headstart_hash_tree::sums::DigestWriter::new(io::sink());
+        copy_source(&*stored, &mut hash, &mut |bytes| step(progress, bytes))?;
+        let (_, digest, _) = hash.finish();
+        if digest != target {
+            return Err(Error::corrupt(format!("its content has the digest {digest}")).about(target));
+        }
+        progress.begin("decompress", source.source.len());
+        source.verify(progress)?;
+    }
+    Ok(Coverage::DigestOnly)
 }
 
 /// The last part of a blob: trailers and indices.

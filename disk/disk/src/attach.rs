@@ -32,7 +32,7 @@ use bytes::Bytes;
 use headstart_block::exchange::ImageKey;
 use headstart_block::{BlockDevice, Digest, Error, ErrorKind, Result};
 use headstart_cache::Cache;
-use headstart_image::manifest::Manifest;
+use headstart_image::manifest::{ImageLayer, Manifest};
 use headstart_image::open_image::OpenImage;
 use headstart_image::store::{HeldImage, HoldingDirectory, Image, ImageStore, by_digest, unprotected};
 use headstart_lsmt::Stack;
@@ -335,7 +335,7 @@ async fn attach_leasing(
     let opened =
         warn_if_nothing_comes(fetcher.store(), host.warn_of_silence, opening).await.map_err(about)?;
     let stack = Arc::new(opened.stack);
-    let blobs = Arc::new(Blobs::new(Arc::clone(&stack), opened.blobs, &opened.of_layer));
+    let blobs = Arc::new(Blobs::new(Arc::clone(&stack), opened.blobs, &opened.of_source, opened.inflated));
     let health = Arc::<Health>::default();
     let (runtime, settings) = (host.runtime.clone(), options.pull.clone());
     let puller = Puller::new(blobs, opened.openings, Arc::clone(&health), fetcher, runtime, settings);
@@ -423,7 +423,9 @@ fn denied_though_here(refusal: Error, is_whole: bool) -> Error {
 /// Refuses an image that has a layer without a hash tree: its bytes are taken on its store's word until all of them are
 /// local.
 fn check_trees(manifest: &Manifest) -> Result<()> {
-    let Some(layer) = manifest.disk_layers().find(|layer| layer.tree.is_none()) else { return Ok(()) };
+    // The data of a TurboOCI layer is in a blob for which a manifest can have no tree.
+    let is_open = |layer: &&ImageLayer| layer.tree.is_none() || layer.is_turbo();
+    let Some(layer) = manifest.disk_layers().find(is_open) else { return Ok(()) };
     let cause = format!("its layer {} has no hash tree, which --require-tree asks for", layer.blob.digest);
     Err(Error::new(ErrorKind::Denied, cause)
         .remedy("make hash trees with `headstart image flatten`, and attach the new image"))

@@ -2,6 +2,7 @@
 
 use headstart_block::{BlockDevice, ByteRange, ReadAt};
 use headstart_cache::CachedBlob;
+use headstart_image::turbo::InflatedCache;
 use headstart_lsmt::Stack;
 use headstart_pull::{BlobRange, BlobView, DiskBlobId};
 use std::sync::Arc;
@@ -9,19 +10,28 @@ use std::sync::Arc;
 /// The blobs of an image in the cache, and the location of the disk's bytes in them.
 pub struct Blobs {
     stack: Arc<Stack>,
-    /// The layers' blobs, each once, and behind them the hash trees of those that have one.
+    /// The layers' blobs and the targets of TurboOCI layers, each once, and behind them the hash trees of those that
+    /// have one.
     blobs: Vec<Arc<CachedBlob>>,
-    /// The number of layers' blobs among them.
+    /// The number of layers' blobs and targets among them.
     data: usize,
-    /// The tree of each layer's blob.
+    /// The tree of each of these.
     trees: Vec<Option<DiskBlobId>>,
-    /// The blob of each layer, lowest first.
-    of_layer: Vec<DiskBlobId>,
+    /// The blob of each source of the stack.
+    of_source: Vec<DiskBlobId>,
+    /// Uncompressed data of targets; `None` if there are none.
+    inflated: Option<Arc<InflatedCache>>,
 }
 
 impl Blobs {
-    /// Makes the blobs of an image; `of_layer` gives for each layer of `stack`, lowest first, its place in `blobs`.
-    pub(crate) fn new(stack: Arc<Stack>, blobs: Vec<Arc<CachedBlob>>, of_layer: &[usize]) -> Self {
+    /// Makes the blobs of an image; `of_source` gives for each source of `stack` its place in `blobs`, `inflated` is
+    /// the uncompressed data of targets, if there are any.
+    pub(crate) fn new(
+        stack: Arc<Stack>,
+        blobs: Vec<Arc<CachedBlob>>,
+        of_source: &[usize],
+        inflated: Option<Arc<InflatedCache>>,
+    ) -> Self {
         let data = blobs.len();
         let mut all = blobs;
         let trees = (0..data)
@@ -31,7 +41,16 @@ impl Blobs {
                 Some(id(all.len() - 1))
             })
             .collect();
-        Self { stack, blobs: all, data, trees, of_layer: of_layer.iter().map(|n| id(*n)).collect() }
+        let of_source = of_source.iter().map(|n| id(*n)).collect();
+        Self { stack, blobs: all, data, trees, of_source, inflated }
+    }
+
+    /// Forgets what was made of the blobs' bytes and is kept in memory, because some of these bytes were wrong.
+    pub(crate) fn forget_decoded(&self) {
+        headstart_zfile::forget_recent_frames();
+        if let Some(inflated) = &self.inflated {
+            inflated.clear();
+        }
     }
 
     /// `true` if wrong bytes of `part` of the disk may come right when they are fetched again; or already have, because
@@ -88,8 +107,8 @@ impl Blobs {
         self.blobs.get(blob.0 as usize)
     }
 
-    /// The blobs of the image's layers; the blobs of their hash trees are not included. A blob that several layers
-    /// share is there once.
+    /// The blobs of the image's layers, and behind them those that TurboOCI layers have their data in; the blobs of
+    /// hash trees are not included. A blob that several layers share is there once.
     #[must_use]
     pub fn data(&self) -> &[Arc<CachedBlob>] {
         &self.blobs[..self.data]
@@ -108,8 +127,8 @@ impl Blobs {
     }
 }
 
-/// There are at most 255 layers.
-#[expect(clippy::cast_possible_truncation, reason = "a number of layers")]
+/// There are at most 255 sources.
+#[expect(clippy::cast_possible_truncation, reason = "a number of sources")]
 fn id(n: usize) -> DiskBlobId {
     DiskBlobId(n as u32)
 }
@@ -120,8 +139,8 @@ impl BlobView for Blobs {
     }
 
     fn ranges(&self, part: ByteRange, each: &mut dyn FnMut(BlobRange)) {
-        self.stack.stored_ranges(part, &mut |layer, range| {
-            each(BlobRange { blob: self.of_layer[layer], range });
+        self.stack.stored_ranges(part, &mut |source, range| {
+            each(BlobRange { blob: self.of_source[source], range });
         });
     }
 

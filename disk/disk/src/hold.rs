@@ -251,7 +251,7 @@ impl Leasing {
         if !store.keeps_leases() {
             return None;
         }
-        let blobs = manifest.blobs().map(|(digest, _)| digest).collect();
+        let blobs = manifest.blobs().map(|(digest, _)| digest).chain(manifest.turbo_targets()).collect();
         let here = HostId::here().inspect_err(|error| tracing::warn!(%error, "no lease can be left")).ok()?;
         let id = attach_id(record.as_deref(), &digest, &here, Uuid::new_v4());
         let holder = LeaseHolder::Attach { record: record.clone() };

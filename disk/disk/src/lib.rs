@@ -13,6 +13,7 @@
 //! | [`blobs`] | the places of the disk's bytes in blobs, and the bytes that are missing |
 //! | `expected` | the disk that a writable directory has to hold |
 //! | `open` | opening the layers of an image whose blobs are in a store |
+//! | `targets` | the blobs that TurboOCI layers have their data in |
 //! | `opening` | the bytes by which a layer was opened, if no hash tree proves them |
 //! | `known_images` | manifests seen before, for attaching while the store cannot be reached |
 //! | [`pinned`] | manifests of images that the hosts of a swarm keep jointly, for the same purpose |
@@ -61,6 +62,7 @@ mod stream;
 mod streaming;
 pub mod swarm;
 mod swarm_reports;
+mod targets;
 mod together;
 
 pub use attach::{AttachedDisk, DiskHost, DiskOptions, KnownImage, MadeDirectory, WritableOptions};

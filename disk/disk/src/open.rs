@@ -9,12 +9,14 @@
 use crate::fetch::Fetcher;
 use crate::need::Need;
 use crate::opening::{Noting, Opening};
-use futures::future::try_join_all;
+use crate::targets::{OpenedLayer, Target, Targets};
+use futures::future::{try_join, try_join_all};
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_image::manifest::{self, Manifest};
-use headstart_image::open_image::{HEAD, open_layer_blob, opening_ranges, stack_layers};
-use headstart_lsmt::{Layer, Stack};
+use headstart_image::open_image::{HEAD, opening_ranges_of, stack_layers};
+use headstart_image::turbo::{InflatedCache, check_kinds};
+use headstart_lsmt::Stack;
 use headstart_store::RetrySettings;
 use std::sync::Arc;
 
@@ -39,47 +41,59 @@ const STEPS_MAX: u32 = 64;
 /// An image whose layers are open.
 pub(crate) struct OpenLayers {
     pub(crate) stack: Stack,
-    /// The layers' blobs, each once.
+    /// The layers' blobs and their targets, each once.
     pub(crate) blobs: Vec<Arc<CachedBlob>>,
     /// The bytes by which each of them was opened; `None` if its hash tree proves them.
     pub(crate) openings: Vec<Option<Opening>>,
-    /// The blob of each layer, as a place in `blobs`, lowest layer first.
-    pub(crate) of_layer: Vec<usize>,
+    /// The blob of each source of the stack, as a place in `blobs`.
+    pub(crate) of_source: Vec<usize>,
+    /// Uncompressed data of targets; `None` if there are none.
+    pub(crate) inflated: Option<Arc<InflatedCache>>,
 }
 
 /// The blobs that `manifest` names, in the cache.
 pub(crate) struct Located {
+    /// The layers' blobs, each once.
     pub(crate) blobs: Vec<Arc<CachedBlob>>,
-    pub(crate) of_layer: Vec<usize>,
+    /// The blob of each layer, as a place in `blobs`, lowest layer first.
+    of_layer: Vec<usize>,
+    /// The target of the layer of each blob.
+    known: Vec<Target>,
+    targets: Targets,
 }
 
 impl Located {
     pub(crate) fn new(cache: &Arc<Cache>, manifest: &Manifest, origin: &str) -> Result<Self> {
         let (mut blobs, mut of_layer) = (Vec::<Arc<CachedBlob>>::new(), Vec::new());
-        check_lengths(manifest)?;
+        let (mut known, targets) = (Vec::new(), Targets::new(cache, origin));
+        check_lengths(manifest.disk_layers().map(|layer| layer.blob.size))?;
         for layer in manifest.disk_layers() {
             let digest = layer.blob.digest;
-            let known = blobs.iter().position(|blob| blob.spec().digest == digest);
-            of_layer.push(match known {
+            let same = blobs.iter().position(|blob| blob.spec().digest == digest);
+            of_layer.push(match same {
                 Some(same) => same,
                 None => {
                     let (len, tree) = (layer.blob.size, layer.tree);
-                    blobs.push(cache.blob(&BlobSpec {
-                        digest,
-                        len,
-                        tree,
-                        origin: Some(origin.to_owned()),
-                    })?);
+                    let spec = BlobSpec { digest, len, tree, origin: Some(origin.to_owned()) };
+                    let blob = cache.blob(&spec)?;
+                    known.push(targets.look_up(layer, &blob));
+                    blobs.push(blob);
                     blobs.len() - 1
                 }
             });
         }
-        Ok(Self { blobs, of_layer })
+        Ok(Self { blobs, of_layer, known, targets })
     }
 
-    /// `true` if every byte of every blob is in the cache.
+    /// `true` if every byte of every blob is in the cache, those of targets included.
     pub(crate) fn are_whole(&self) -> bool {
-        self.blobs.iter().all(|blob| blob.is_local(ByteRange::between(0, blob.len())))
+        let is_whole = |blob: &Arc<CachedBlob>| blob.is_local(ByteRange::between(0, blob.len()));
+        let has_target = |known: &Target| match known {
+            Target::None => true,
+            Target::Unknown => false,
+            Target::Known(blob) => is_whole(blob),
+        };
+        self.blobs.iter().all(is_whole) && self.known.iter().all(has_target)
     }
 
     /// Opens all layers, fetching the bytes that this needs.
@@ -90,25 +104,55 @@ impl Located {
         retry: &RetrySettings,
     ) -> Result<OpenLayers> {
         let layers: Vec<_> = manifest.disk_layers().collect();
-        let opening = self.blobs.iter().enumerate().map(|(n, blob)| {
+        let targets = &self.targets;
+        let opening = self.blobs.iter().zip(&self.known).enumerate().map(|(n, (blob, known))| {
             // The same layer may be listed several times; its first description is as good as the others.
             let layer = self.of_layer.iter().position(|of| *of == n).map(|at| layers[at]);
             async move {
                 let layer = layer.ok_or_else(|| Error::invalid("a blob without a layer"))?;
-                let opened = open_layer(blob, layer, fetcher, retry).await;
+                let opened = open_layer(blob, layer, (targets, known), fetcher, retry).await;
                 opened.map_err(|e| e.about(format!("layer {}", layer.blob.digest)))
             }
         });
-        let (opened, openings): (Vec<_>, Vec<_>) = try_join_all(opening).await?.into_iter().unzip();
-        let stacked = self.of_layer.iter().map(|n| opened[*n].clone()).collect();
-        let stack = stack_layers(manifest, stacked)?;
-        Ok(OpenLayers { stack, blobs: self.blobs, openings, of_layer: self.of_layer })
+        let (opened, openings): (Vec<_>, _) = try_join_all(opening).await?.into_iter().unzip();
+        self.stack(manifest, &opened, openings)
+    }
+
+    /// Puts the layers of the blobs on top of each other.
+    fn stack(
+        self,
+        manifest: &Manifest,
+        opened: &[OpenedLayer],
+        mut openings: Vec<Option<Opening>>,
+    ) -> Result<OpenLayers> {
+        check_kinds(opened.iter().filter_map(|opened| opened.target.as_ref()).map(|(_, kind)| *kind))?;
+        let layers = self.of_layer.iter().map(|n| opened[*n].layer.clone()).collect();
+        let stack = stack_layers(manifest, layers)?;
+        let mut blobs = self.blobs;
+        let mut of_source = Vec::with_capacity(stack.sources().len());
+        for source in stack.sources() {
+            let own = self.of_layer[source.layer];
+            let target = opened[own].target.as_ref().filter(|_| source.is_target);
+            of_source.push(match target {
+                None => own,
+                Some((target, _)) => match blobs.iter().position(|blob| Arc::ptr_eq(blob, target)) {
+                    Some(same) => same,
+                    None => {
+                        blobs.push(Arc::clone(target));
+                        openings.push(Some(Opening::of_nothing(target)));
+                        blobs.len() - 1
+                    }
+                },
+            });
+        }
+        check_lengths(blobs.iter().map(ReadAt::len))?;
+        Ok(OpenLayers { stack, blobs, openings, of_source, inflated: self.targets.into_inflated() })
     }
 }
 
 /// Refuses an image of impossible size before space is taken for it.
-fn check_lengths(manifest: &Manifest) -> Result<()> {
-    let len = manifest.disk_layers().fold(0, |len: u64, layer| len.saturating_add(layer.blob.size));
+fn check_lengths(blobs: impl Iterator<Item = u64>) -> Result<()> {
+    let len = blobs.fold(0, u64::saturating_add);
     if len <= IMAGE_MAX {
         return Ok(());
     }
@@ -119,10 +163,11 @@ fn check_lengths(manifest: &Manifest) -> Result<()> {
 async fn open_layer(
     blob: &Arc<CachedBlob>,
     layer: &manifest::ImageLayer,
+    (targets, known): (&Targets, &Target),
     fetcher: &Fetcher,
     retry: &RetrySettings,
-) -> Result<(Layer, Option<Opening>)> {
-    let guess = opening_ranges(blob.len(), layer.index_offset());
+) -> Result<(OpenedLayer, Option<Opening>)> {
+    let guess = opening_ranges_of(layer);
     for range in &guess {
         // An index that was changed in the cache since it came would make another disk.
         if let Err(error) = tokio::task::block_in_place(|| blob.recheck(*range)) {
@@ -134,7 +179,8 @@ async fn open_layer(
         Some(tree) if is_boot_layer && tree.len() <= BOOT_TREE_MAX => Pages::All,
         _ => Pages::Needed,
     };
-    bring_with(blob, &guess, pages, fetcher, retry).await?;
+    let finding = targets.find(layer, known, fetcher.store(), retry);
+    let (target, ()) = try_join(finding, bring_with(blob, &guess, pages, fetcher, retry)).await?;
     let has_tree = blob.spec().tree.is_some();
     let (mut wrong, mut is_noting) = (Vec::new(), !has_tree);
     for _ in 0..STEPS_MAX {
@@ -143,8 +189,8 @@ async fn open_layer(
             Some(noting) => Arc::clone(noting) as Arc<dyn ReadAt>,
             None => Arc::clone(blob) as Arc<dyn ReadAt>,
         };
-        let error = match open_layer_blob(layer, source) {
-            Ok((_, opened)) => {
+        let error = match targets.open(layer, source, target.as_ref()) {
+            Ok(opened) => {
                 if let Some(error) = wrong.pop() {
                     let digest = blob.spec().digest;
                     tracing::warn!(%error, blob = %digest, "a layer came wrong from its store; it was fetched again");

@@ -27,6 +27,11 @@ pub(crate) struct Opening {
 }
 
 impl Opening {
+    /// A blob of which nothing was read when its layer was opened.
+    pub(crate) fn of_nothing(blob: &CachedBlob) -> Self {
+        Self { ranges: Vec::new(), digest: Digest::of(b""), times_wrong: blob.times_wrong() }
+    }
+
     /// `true` if these bytes of the blob are still the same.
     ///
     /// # Errors

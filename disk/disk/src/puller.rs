@@ -414,10 +414,10 @@ impl Puller {
 
 impl Watcher for Puller {
     /// Handles a blob whose local bytes were found wrong and dropped. Data that was made of its bytes may be wrong as
-    /// well: frames that threads remember, the index by which the disk was opened, the engine's belief that the disk is
-    /// full.
+    /// well: frames and uncompressed data that are kept in memory, the index by which the disk was opened, the engine's
+    /// belief that the disk is full.
     fn found_wrong(self: Arc<Self>, blob: &Arc<CachedBlob>) {
-        headstart_zfile::forget_recent_frames();
+        self.blobs.forget_decoded();
         let mut state = self.state();
         if state.closed {
             return;

@@ -5,9 +5,9 @@
 //! first the layers' blobs, each once, then the hash trees of those blobs that have one. The bytes of the disk are
 //! never read.
 
-use headstart_block::{BlockDevice, ByteRange};
+use headstart_block::{BlockDevice, ByteRange, Digest};
 use headstart_hash_tree::{GROUP_SIZE, TREE_PAGE, outboard_len, pages};
-use headstart_image::open_image::OpenImage;
+use headstart_image::open_image::{OpenImage, OpenLayer};
 use headstart_lsmt::Stack;
 use headstart_pull::{BLOCK_SIZE, BlobRange, DiskBlobId};
 use std::fmt;
@@ -23,8 +23,8 @@ const HEAD: u64 = 32 << 10;
 pub struct ImageMap {
     stack: Stack,
     blobs: Vec<BlobShape>,
-    /// The blob of each layer, lowest first.
-    of_layer: Vec<DiskBlobId>,
+    /// The blob of each source of the stack.
+    of_source: Vec<DiskBlobId>,
     /// The blocks of the disk that the stored ranges of the layers' blobs belong to, by blob and offset.
     blocks: Vec<(BlobRange, u64)>,
 }
@@ -37,36 +37,61 @@ pub(crate) struct BlobShape {
     pub(crate) unit: u64,
     /// Its hash tree.
     tree: Option<DiskBlobId>,
+    /// The end of the part, from its start on, that is read when it is opened.
+    opened_to: u64,
     /// The start of the part, up to its end, that is read when it is opened.
     opened_from: u64,
+}
+
+impl BlobShape {
+    /// The blob of a layer. The number of its hash tree is known when all blobs are counted.
+    fn of(layer: &OpenLayer) -> Self {
+        let len = layer.blob.blob.size;
+        // All of the package of a TurboOCI layer is read.
+        let all = layer.target.map(|_| 0);
+        let opened_from = all.or(layer.blob.index_offset()).unwrap_or(len).min(len);
+        let tree = layer.blob.tree.map(|_| DiskBlobId(0));
+        Self { len, unit: GROUP_SIZE, tree, opened_to: HEAD.min(len), opened_from }
+    }
+
+    /// The blob that has the data of a TurboOCI layer.
+    fn of_target(len: u64) -> Self {
+        Self { len, unit: GROUP_SIZE, tree: None, opened_to: 0, opened_from: len }
+    }
 }
 
 impl ImageMap {
     /// Returns the map of an open image. Its blobs may be in a store or on this host; no data are read.
     #[must_use]
     pub fn of(image: OpenImage) -> Self {
-        let (mut blobs, mut digests, mut of_layer) = (Vec::new(), Vec::new(), Vec::new());
-        for layer in &image.layers {
-            let digest = layer.blob.blob.digest;
-            let place = digests.iter().position(|known| *known == digest).unwrap_or(digests.len());
-            of_layer.push(id(place));
-            if place == digests.len() {
-                let len = layer.blob.blob.size;
-                let opened_from = layer.blob.index_offset().unwrap_or(len).min(len);
-                // The blob of its tree is known when all are counted.
-                let tree = layer.blob.tree.map(|_| DiskBlobId(0));
+        let (mut blobs, mut digests) = (Vec::new(), Vec::new());
+        let mut place_of = |digest: Digest, shape: BlobShape| {
+            let known = digests.iter().position(|known| *known == digest);
+            id(known.unwrap_or_else(|| {
                 digests.push(digest);
-                blobs.push(BlobShape { len, unit: GROUP_SIZE, tree, opened_from });
+                blobs.push(shape);
+                blobs.len() - 1
+            }))
+        };
+        // Targets come behind all layers, as in the product.
+        let of_layer: Vec<_> =
+            image.layers.iter().map(|layer| place_of(layer.blob.blob.digest, BlobShape::of(layer))).collect();
+        let sources = image.disk().sources().iter().map(|source| {
+            let target = image.layers[source.layer].target.filter(|_| source.is_target);
+            match target {
+                Some(target) => place_of(target.digest, BlobShape::of_target(target.len)),
+                None => of_layer[source.layer],
             }
-        }
+        });
+        let of_source = sources.collect();
         for n in 0..digests.len() {
             if blobs[n].tree.is_some() {
                 let len = outboard_len(blobs[n].len);
                 blobs[n].tree = Some(id(blobs.len()));
-                blobs.push(BlobShape { len, unit: TREE_PAGE, tree: None, opened_from: len });
+                blobs.push(BlobShape { len, unit: TREE_PAGE, tree: None, opened_to: 0, opened_from: len });
             }
         }
-        let mut map = Self { stack: image.into_disk(), blobs, of_layer, blocks: Vec::new() };
+        let mut map = Self { stack: image.into_disk(), blobs, of_source, blocks: Vec::new() };
         map.blocks = map.find_blocks();
         map
     }
@@ -109,8 +134,8 @@ impl ImageMap {
     /// The stored ranges that `part` of the disk is read from; nothing past the end of the disk.
     pub(crate) fn ranges(&self, part: ByteRange, each: &mut dyn FnMut(BlobRange)) {
         if part.offset() < self.stack.size() {
-            self.stack.stored_ranges(part, &mut |layer, range| {
-                each(BlobRange { blob: self.of_layer[layer], range });
+            self.stack.stored_ranges(part, &mut |source, range| {
+                each(BlobRange { blob: self.of_source[source], range });
             });
         }
     }
@@ -143,7 +168,7 @@ impl ImageMap {
     /// The ranges that are local when the disk is open, because opening it read them.
     pub(crate) fn opened(&self, each: &mut dyn FnMut(BlobRange)) {
         for (n, shape) in self.blobs.iter().enumerate().filter(|(_, shape)| shape.unit == GROUP_SIZE) {
-            for (start, end) in [(0, HEAD.min(shape.len)), (shape.opened_from, shape.len)] {
+            for (start, end) in [(0, shape.opened_to), (shape.opened_from, shape.len)] {
                 let range = BlobRange::between(id(n), start, end);
                 if !range.is_empty() {
                     each(range);
@@ -159,15 +184,15 @@ fn touches(a: BlobRange, b: BlobRange) -> bool {
     a.blob == b.blob && a.range.offset() <= b.range.end() && b.range.offset() <= a.range.end()
 }
 
-/// The number of a blob. There are at most 255 layers.
-#[expect(clippy::cast_possible_truncation, reason = "a number of layers")]
+/// The number of a blob. There are at most 255 sources.
+#[expect(clippy::cast_possible_truncation, reason = "a number of sources")]
 fn id(n: usize) -> DiskBlobId {
     DiskBlobId(n as u32)
 }
 
 impl fmt::Debug for ImageMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (size, layers) = (self.disk_size(), self.of_layer.len());
+        let (size, layers) = (self.disk_size(), self.stack.layers());
         f.debug_struct("ImageMap").field("disk_size", &size).field("layers", &layers).finish_non_exhaustive()
     }
 }

@@ -2,7 +2,7 @@
 
 use headstart_block::{BlockDevice, ByteRange, Error, PlanItem};
 use headstart_image::manifest::{ImageLayer, Manifest};
-use headstart_image::open_image::{OpenImage, opening_ranges};
+use headstart_image::open_image::{OpenImage, opening_ranges_of};
 use headstart_peer_net::order::Order;
 use headstart_store::Reference;
 use std::collections::{HashMap, HashSet};
@@ -19,8 +19,10 @@ pub fn of_items(image: &OpenImage, items: &[PlanItem]) -> Vec<Order> {
     let mut ranges: Vec<BlobRanges> = layers.iter().map(|layer| BlobRanges::opening(layer)).collect();
     let disk = image.disk();
     for part in items.iter().flat_map(|item| item.parts(disk.size())) {
-        disk.stored_ranges(part, &mut |layer, range| {
-            if let Some(ranges) = ranges.get_mut(layer) {
+        disk.stored_ranges(part, &mut |source, range| {
+            let source = disk.sources()[source];
+            // Targets of TurboOCI layers have no hash trees, without which hosts exchange nothing.
+            if let Some(ranges) = ranges.get_mut(source.layer).filter(|_| !source.is_target) {
                 ranges.add(range);
             }
         });
@@ -81,7 +83,7 @@ impl BlobRanges {
     fn opening(layer: &ImageLayer) -> Self {
         let len = layer.blob.size;
         let mut ranges = Self { len, known: HashSet::new(), list: Vec::new() };
-        opening_ranges(len, layer.index_offset()).into_iter().for_each(|range| ranges.add(range));
+        opening_ranges_of(layer).into_iter().for_each(|range| ranges.add(range));
         ranges
     }
 

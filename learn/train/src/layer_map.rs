@@ -1,6 +1,6 @@
 //! The layer of each part of an image's disk, by which images that share layers learn from each other.
 
-use headstart_block::{BlockDevice, ByteRange, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, ByteRange, Result, SECTOR_SIZE, exact};
 use headstart_image::manifest::Manifest;
 use headstart_image::open_image::OpenImage;
 use headstart_lsmt::{Segment, Stack};
@@ -32,21 +32,25 @@ pub fn of_disk(disk: &Stack, manifest: &Manifest) -> Result<LayerMap> {
     let data = disk.index().segments().iter().filter(|segment| !segment.is_zeroed());
     let parts = data.map(|segment| {
         let part = ByteRange::between(segment.offset() * SECTOR_SIZE, segment.end() * SECTOR_SIZE);
-        (part.intersect(ByteRange::between(0, size)), usize::from(segment.layer()))
+        (part.intersect(ByteRange::between(0, size)), disk.sources()[usize::from(segment.layer())].layer)
     });
     LayerMap::new(digests, parts.filter(|(part, _)| !part.is_empty()))
 }
 
 /// Returns the extents of the disk's data in the order of the disk. Each has its offset on the disk, its layer, its
 /// offset in the layer's file (decompressed), and its length, all offsets and lengths in bytes. Ranges that read as
-/// zeros have no extent.
+/// zeros have no extent, and neither has data in the target of a TurboOCI layer.
 #[must_use]
 pub fn extents(disk: &Stack) -> Vec<LayerExtent> {
-    let extent = |segment: &Segment| LayerExtent {
-        disk: segment.offset() * SECTOR_SIZE,
-        len: segment.len() * SECTOR_SIZE,
-        layer: segment.layer().into(),
-        offset: segment.moffset() * SECTOR_SIZE,
+    let extent = |segment: &Segment| {
+        let source = disk.sources()[usize::from(segment.layer())];
+        let extent = LayerExtent {
+            disk: segment.offset() * SECTOR_SIZE,
+            len: segment.len() * SECTOR_SIZE,
+            layer: exact(source.layer, "a stack has at most 255 layers"),
+            offset: segment.moffset() * SECTOR_SIZE,
+        };
+        (!source.is_target).then_some(extent)
     };
-    disk.index().segments().iter().filter(|segment| !segment.is_zeroed()).map(extent).collect()
+    disk.index().segments().iter().filter(|segment| !segment.is_zeroed()).filter_map(extent).collect()
 }

@@ -27,18 +27,19 @@ pub(super) fn cost(view: &View<'_>, parts: &[ByteRange]) -> Cost {
     for of_block in parts.chunk_by(|a, b| a.offset() / BLOCK_SIZE == b.offset() / BLOCK_SIZE) {
         let mut groups: BTreeSet<(Digest, u64)> = BTreeSet::new();
         for part in of_block {
-            view.disk.stored_ranges(*part, &mut |layer, range| {
-                let Some(layer) = view.layers.get(layer) else { return };
+            view.disk.stored_ranges(*part, &mut |source, range| {
+                let Some(blob) = view.blob(source) else { return };
                 let touched = range.offset() / GROUP_SIZE..range.end().div_ceil(GROUP_SIZE);
-                groups.extend(touched.map(|group| (layer.blob.digest, group)));
+                groups.extend(touched.map(|group| (blob, group)));
             });
         }
         for (blob, group) in groups {
             if !fetched.insert((blob, group)) {
                 continue;
             }
-            let len = lengths.get(&blob).copied().unwrap_or_default();
-            cost.bytes += len.saturating_sub(group * GROUP_SIZE).min(GROUP_SIZE);
+            // The length of a target is not in the manifest.
+            let rest = lengths.get(&blob).map(|len| len.saturating_sub(group * GROUP_SIZE));
+            cost.bytes += rest.map_or(GROUP_SIZE, |rest| rest.min(GROUP_SIZE));
             cost.requests += u64::from(last != Some((blob, group)));
             last = Some((blob, group + 1));
         }

@@ -14,7 +14,9 @@ use std::collections::BTreeMap;
 #[must_use]
 pub fn boot_order(disk: &Stack, manifest: &Manifest) -> Vec<PlanItem> {
     let Some((layer, boot_bytes)) = boot_layer(manifest) else { return Vec::new() };
-    let of_layer = |segment: &&Segment| usize::from(segment.layer()) == layer && !segment.is_zeroed();
+    // A boot layer has its own data; layers below it may have two sources.
+    let source = disk.sources().iter().position(|source| source.layer == layer);
+    let of_layer = |segment: &&Segment| Some(usize::from(segment.layer())) == source && !segment.is_zeroed();
     let mut segments: Vec<Segment> = disk.index().segments().iter().filter(of_layer).copied().collect();
     segments.sort_unstable_by_key(|segment| segment.moffset());
     let hot = segments.partition_point(|segment| stored_at(disk, *segment) < boot_bytes);

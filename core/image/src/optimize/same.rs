@@ -9,7 +9,7 @@ use headstart_block::{BLOCK_SIZE, BlockDevice, ByteRange, Digest, Error, Result,
 use headstart_lsmt::Segment;
 
 /// The source of some sectors: a place in a blob, or none, which reads as zeros.
-type From<'a> = Option<(&'a Digest, u64)>;
+type From = Option<(Digest, u64)>;
 
 /// Compares the disks; returns the number of their bytes that were read.
 ///
@@ -79,7 +79,7 @@ impl<'a> Walk<'a> {
 
     /// The source of sector `at`, which is not before the last requested one; and the sector at which the run from
     /// there ends.
-    fn at(&mut self, at: u64) -> (u64, From<'a>) {
+    fn at(&mut self, at: u64) -> (u64, From) {
         while let Some((first, rest)) = self.segments.split_first()
             && first.end() <= at
         {
@@ -92,7 +92,7 @@ impl<'a> Walk<'a> {
             return (segment.offset(), None);
         }
         let end = segment.end().min(self.sectors);
-        let blob = if segment.is_zeroed() { None } else { self.view.blob(segment.layer()) };
+        let blob = if segment.is_zeroed() { None } else { self.view.blob(segment.layer().into()) };
         (end, blob.map(|blob| (blob, segment.moffset() + at - segment.offset())))
     }
 }

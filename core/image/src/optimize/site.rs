@@ -2,6 +2,7 @@
 
 use super::layout::Layout;
 use super::source::{Blobs, Source};
+use super::view::View;
 use crate::image_blobs::ImageBlobs;
 use crate::image_site::ImageSite;
 use crate::manifest::{ImageLayer, NewImage};
@@ -11,6 +12,7 @@ use crate::reference::Reference;
 use crate::store::{Image, ImageStore, Staging};
 use crate::store_access::StoreAccess;
 use crate::transfer::PublishedAs;
+use crate::turbo::TurboLayers;
 use headstart_block::{
     BlockDevice, ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, Result, to_usize,
 };
@@ -61,26 +63,32 @@ impl Site {
         progress: &dyn Progress,
     ) -> Result<()> {
         let Some(store) = self.0.directory() else { return Ok(()) };
-        let missing: Vec<_> = layers.iter().filter(|layer| !has(store, layer)).collect();
+        let mut missing = Vec::new();
+        for layer in layers {
+            if !has(store, layer) {
+                missing.push((layer.blob.digest, layer.tree, source.blobs().layer(layer)?));
+            }
+            if let Some(target) = layer.turbo_target()?.filter(|target| store.open_blob(target).is_err()) {
+                missing.push((target, None, source.blobs().target(&target)?));
+            }
+        }
         if missing.is_empty() {
             return Ok(());
         }
-        progress.begin("copy layers", missing.iter().map(|layer| layer.blob.size).sum());
-        for layer in missing {
-            let named =
-                |e: Error| e.about(format!("layer {} of {}", layer.blob.digest, source.open.reference));
-            if self.staging().open(&layer.blob.digest)?.is_some() {
+        progress.begin("copy layers", missing.iter().map(|(_, _, blob)| blob.len()).sum());
+        for (digest, tree, blob) in missing {
+            let named = |e: Error| e.about(format!("layer {digest} of {}", source.open.reference));
+            if self.staging().open(&digest)?.is_some() {
                 continue;
             }
-            let blob = source.blobs().layer(layer)?;
             let mut writer = self.staging().blob_writer()?;
             copy(&*blob, &mut writer, progress)?;
             // The hash tree is made again on the way.
             let staged = writer.finish()?;
-            if staged.digest != layer.blob.digest {
+            if staged.digest != digest {
                 return Err(named(Error::corrupt(format!("its content has the digest {}", staged.digest))));
             }
-            if layer.tree.is_some_and(|tree| tree != staged.tree) {
+            if tree.is_some_and(|tree| tree != staged.tree) {
                 return Err(named(Error::corrupt("its hash tree is another one than its manifest says")));
             }
         }
@@ -90,9 +98,14 @@ impl Site {
     /// Opens the layers of which the new image is made: as they are here, or otherwise as they are in the source.
     pub(super) fn open_layers(&self, source: &Source) -> Result<Below> {
         let layers = source.layers();
+        let mut turbo = TurboLayers::default();
         let open = |layer: &ImageLayer| -> Result<_> {
-            let (_, opened) = open_layer_blob(layer, self.blob(source, layer)?)?;
-            Ok(opened)
+            let blob = self.blob(source, layer)?;
+            if layer.is_turbo() {
+                let (_, opened, _) = turbo.open(layer, &*blob, &|target| self.target(source, target))?;
+                return Ok(opened);
+            }
+            Ok(open_layer_blob(layer, blob)?.1)
         };
         let open: Vec<_> = layers.iter().map(open).collect::<Result<_>>()?;
         let disk = Stack::new(open.clone())?.with_size(source.open.disk().size());
@@ -109,6 +122,22 @@ impl Site {
         }
     }
 
+    fn target(&self, source: &Source, target: &Digest) -> Result<Arc<dyn ReadAt>> {
+        if let Some(staged) = self.staging().open(target)? {
+            return Ok(Arc::new(staged));
+        }
+        match self.0.directory().and_then(|store| store.open_blob(target).ok()) {
+            Some(here) => Ok(Arc::new(here)),
+            None => source.blobs().target(target),
+        }
+    }
+
+    /// `true` if a blob is neither staged nor in the target directory.
+    fn is_far(&self, blob: &Digest) -> Result<bool> {
+        let here = self.0.directory().is_some_and(|store| store.open_blob(blob).is_ok());
+        Ok(!here && self.staging().open(blob)?.is_none())
+    }
+
     /// Fetches the data that the layout takes from a source that is not here, in many requests at once.
     pub(super) fn bring(
         &self,
@@ -118,17 +147,19 @@ impl Site {
         progress: &dyn Progress,
     ) -> Result<()> {
         let Blobs::Remote(remote) = &source.blobs else { return Ok(()) };
-        let mut far = Vec::with_capacity(below.layers.len());
-        for layer in &below.layers {
-            let here = self.0.directory().is_some_and(|store| has(store, layer));
-            far.push(!here && self.staging().open(&layer.blob.digest)?.is_none());
+        let view = View { disk: &below.disk, layers: &below.layers };
+        let mut far = Vec::new();
+        for source in 0..below.disk.sources().len() {
+            let blob = view.blob(source);
+            far.push(match blob {
+                Some(blob) if self.is_far(&blob)? => Some(blob),
+                _ => None,
+            });
         }
         let mut wanted = Vec::new();
         for part in layout.parts() {
-            below.disk.stored_ranges(part, &mut |layer, range| {
-                if far.get(layer) == Some(&true) {
-                    wanted.push((&below.layers[layer], range));
-                }
+            below.disk.stored_ranges(part, &mut |source, range| {
+                wanted.extend(far.get(source).copied().flatten().map(|blob| (blob, range)));
             });
         }
         remote.bring_all(&wanted, progress)

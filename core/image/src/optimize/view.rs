@@ -11,9 +11,11 @@ pub(super) struct View<'a> {
     pub(super) layers: &'a [ImageLayer],
 }
 
-impl<'a> View<'a> {
-    /// The blob of a layer.
-    pub(super) fn blob(&self, layer: u8) -> Option<&'a Digest> {
-        self.layers.get(usize::from(layer)).map(|layer| &layer.blob.digest)
+impl View<'_> {
+    /// The blob of a source of the disk: that of a layer, or its target.
+    pub(super) fn blob(&self, source: usize) -> Option<Digest> {
+        let source = self.disk.sources().get(source)?;
+        let layer = self.layers.get(source.layer)?;
+        if source.is_target { layer.turbo_target().ok()? } else { Some(layer.blob.digest) }
     }
 }

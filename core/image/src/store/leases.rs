@@ -102,7 +102,8 @@ impl ImageStore {
             }
         };
         let lease = lock.and_then(|lock| {
-            let blobs = image.manifest.blobs().map(|(digest, _)| digest).collect();
+            let targets = image.manifest.turbo_targets();
+            let blobs = image.manifest.blobs().map(|(digest, _)| digest).chain(targets).collect();
             let host = HostId::here()?;
             let id = attach_id(record.as_deref(), &image.digest, &host, unique);
             let holder = LeaseHolder::Attach { record };
@@ -228,7 +229,8 @@ impl HoldingDirectory<'_> {
         let dir = canonical(self.dir)?;
         let filesystem = filesystem_of(&dir).map_err(|e| cannot_look(e, self.dir))?;
         let holder = LeaseHolder::Writable { dir, uuid: self.uuid.to_string(), filesystem };
-        let blobs = self.manifest.blobs().map(|(digest, _)| digest).collect();
+        let blobs = self.manifest.blobs().map(|(digest, _)| digest);
+        let blobs = blobs.chain(self.manifest.turbo_targets()).collect();
         Ok(Lease::new(holder, self.image, blobs, self.reference.to_string(), HostId::here()?))
     }
 }

@@ -201,7 +201,8 @@ impl Staging {
         let dir = self.store.layout.blobs_dir();
         let failed = |e| self.store.layout.about(Error::io("cannot publish a blob", e));
         self.store.layout.make_blobs_dir().map_err(failed)?;
-        let wanted: BTreeSet<_> = manifest.blobs().map(|(digest, _)| digest).chain([own]).collect();
+        let listed = manifest.blobs().map(|(digest, _)| digest);
+        let wanted: BTreeSet<_> = listed.chain(manifest.turbo_targets()).chain([own]).collect();
         for digest in self.dir.blobs().keys().filter(|digest| wanted.contains(digest)) {
             // A blob that is there already is replaced: its content is the same, or was damaged.
             let (from, to) = (self.path().join(digest.hex()), self.store.layout.blob_path(digest));

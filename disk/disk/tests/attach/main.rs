@@ -2,11 +2,14 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
+#[path = "../../../../core/image/tests/support/golden_turbo.rs"]
+mod golden_turbo;
 mod one_directory;
 mod streams;
 mod swarm;
 mod treeless;
 mod trying_store;
+mod turbo;
 
 use headstart_block::{BlockDevice, ByteRange, Digest, ErrorKind};
 use headstart_cache::{Cache, CacheSettings};
