@@ -18,10 +18,11 @@ SOAK_CASES ?= 100000
 # tests stay in its foreground, so that Ctrl-C reaches them.
 TIMEOUT := timeout --kill-after=30s $(shell [ -t 0 ] && echo --foreground)
 
-.PHONY: help setup demo test test-platforms bench bench-boot bench-swarm bench-harvest lint docs dist fuzz soak clean
+.PHONY: help setup demo test test-platforms bench bench-boot bench-swarm bench-harvest bench-containers \
+	lint docs dist fuzz soak clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what building, testing and the demo need (root or sudo)
 	@scripts/setup build disks servers clients demo lint
@@ -64,6 +65,12 @@ bench-harvest: ## vSSDs beside other servers, a regular VM beside a harvest VM: 
 	@scripts/setup build servers clients
 	@$(CARGO) build --release --locked --quiet -p headstart --bin headstart
 	@python3 -B benches/harvest $(BENCH)
+
+bench-containers: ## container images to disks, beside umoci, containerd, mke2fs: ten quiet minutes, see BENCH=--help
+	@scripts/setup build disks servers
+	@$(CARGO) build --release --locked --quiet -p headstart --bin headstart
+	@$(CARGO) build --release --locked --quiet -p headstart-testkit --bin headstart-shaper
+	@python3 -B benches/containers $(BENCH)
 
 lint: ## formatting, clippy, documentation, shell scripts, project rules
 	@scripts/setup build
