@@ -137,6 +137,11 @@ impl ConvertRequest<'_> {
             }
             return Ok(Known { layers: Box::new(StoredLayers::new(directory.clone())), store: target });
         }
+        match stores.runtime.block_on(target.check()) {
+            // It will be made.
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            checked => checked?,
+        }
         let of = self.layer_store.filter(|of| *of != location);
         let store = match of {
             Some(of) => stores.store(of)?,

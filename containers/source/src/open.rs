@@ -32,6 +32,8 @@ pub fn open(
     match name {
         SourceName::Store(reference) => {
             let store = headstart_store::open(&reference.location, settings)?;
+            // A mistyped host or a missing login is reported at once, not after the long deadline of a slow store.
+            runtime.block_on(store.check())?;
             open_in_store(store, &reference.selector, platform, settings.retry, runtime)
         }
         SourceName::DockerArchive(image) => {

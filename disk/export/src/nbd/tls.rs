@@ -49,7 +49,7 @@ pub struct TlsSettings {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let pem = read_small(path, PEM_MAX)?;
+    let pem = read_small(path, PEM_MAX).map_err(|e| e.remedy("name a PEM file of certificates"))?;
     match CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>() {
         Ok(found) if !found.is_empty() => Ok(found),
         Ok(_) => Err(Error::invalid("holds no certificate").about(path.display())),
@@ -66,7 +66,8 @@ pub(crate) fn configure(settings: &TlsSettings) -> Result<TlsAcceptor> {
             .about(settings.certificate.display())
     };
     let chain = certificates(&settings.certificate)?;
-    let key = read_small(&settings.key, PEM_MAX)?;
+    let key = read_small(&settings.key, PEM_MAX)
+        .map_err(|e| e.remedy("name the PEM file of the certificate's private key"))?;
     let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| {
         Error::invalid("cannot read a private key").caused_by(error).about(settings.key.display())
     })?;
