@@ -526,7 +526,8 @@ const OCI_INDEX: &str = r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.i
 {"mediaType":"application/vnd.oci.image.manifest.v1+json","size":1623,
 "digest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
 "annotations":{"org.opencontainers.image.ref.name":"latest"},"platform":{"os":"linux","architecture":"amd64"}},
-{"mediaType":"application/vnd.oci.image.index.v1+json","digest":"sha512:00","size":2}]}"#;
+{"mediaType":"application/vnd.oci.image.index.v1+json","size":2,
+"digest":"sha384:000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000"}]}"#;
 
 fn image() -> NewImage {
     let layer = |name: &[u8]| {

@@ -93,10 +93,7 @@ fn an_image_without_its_target_says_what_is_missing() {
     fs::remove_file(&path).unwrap();
     let error = OpenImage::open(&reference).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::NotFound);
-    assert!(
-        error.to_string().contains("copy the image there that the TurboOCI image was made of"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("is not in the store"), "{error}");
     // A target of another length is not the one of the index.
     fs::write(&path, &bytes[1..]).unwrap();
     assert_eq!(OpenImage::open(&reference).err().unwrap().kind(), ErrorKind::Corrupt);
@@ -155,8 +152,13 @@ fn an_optimized_image_has_the_same_disk_in_either_form() {
     let settings = StoreSettings::default();
     let stores = StoreAccess { settings: &settings, runtime: runtime.handle() };
     let opened = OpenImage::open(&source).unwrap();
-    let last = opened.disk().index().segments().last().unwrap().offset() * 512 / BLOCK_SIZE;
-    let plan: Vec<_> = [last, 0].map(|block| PlanItem { block, mask: 0x0fff_ffff }).into();
+    // Some blocks have metadata only, which comes with the packages and costs nothing.
+    let segments = opened.disk().index().segments();
+    let mut blocks: Vec<u64> = segments.iter().map(|segment| segment.offset() * 512 / BLOCK_SIZE).collect();
+    blocks.dedup();
+    blocks.reverse();
+    let last = blocks[0];
+    let plan: Vec<_> = blocks.iter().map(|block| PlanItem { block: *block, mask: 0x0fff_ffff }).collect();
     // In the same store, and in one that lacks the layers and their targets.
     for (form, layers) in [(Form::BootLayer, 4), (Form::OneLayer, 1)] {
         for dir in &dirs {
@@ -180,11 +182,11 @@ fn an_optimized_image_has_the_same_disk_in_either_form() {
 #[test]
 fn a_commit_into_another_store_takes_the_targets_along() {
     let Some(golden) = golden() else { return };
-    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let [from, to, beside] = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let base = lay_out(&golden, from.path(), "quirks2", "turbo", None);
     let target: Reference = format!("file://{}:on-top", to.path().display()).parse().unwrap();
     let size = OpenImage::open(&base).unwrap().disk().size();
-    let disk = to.path().join("disk.raw");
+    let disk = beside.path().join("disk.raw");
     fs::File::create(&disk).unwrap().set_len(size).unwrap();
     let file = DiskFile { path: disk, format: None, allowed_dirs: Vec::new() };
     import_disk(&file, Some(&base), &target, &Packing::default(), &Silent).unwrap();
