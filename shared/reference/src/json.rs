@@ -41,12 +41,13 @@ const fn report(
 }
 
 /// The reports, in the order of the page.
-const REPORTS: [Report; 62] = [
+const REPORTS: [Report; 63] = [
     report("image/report.rs", "Made", &["image import", "image commit", "image flatten"], ""),
     report("image/report.rs", "Inspection", &["image inspect"], ""),
     report("image/report.rs", "Verified", &["image verify"], ""),
     report("image/report.rs", "Listing", &["image list"], ""),
     report("image/report.rs", "DiffReport", &["image diff"], ""),
+    report("image/convert.rs", "Converted", &["image convert"], ""),
     report("image/copy.rs", "Copied", &["image push", "image pull", "image copy"], ""),
     report("image/optimize.rs", "Optimized", &["image optimize"], ""),
     report("image/prune.rs", "Removed", &["image remove"], ""),

@@ -163,7 +163,7 @@ struct ConvertedLayerReport {
     /// `true` if an earlier conversion made it.
     known: bool,
     /// The counts of a layer that was converted now.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     counts: Option<EntryCounts>,
 }
 

@@ -100,7 +100,7 @@ fn a_container_image_becomes_a_disk_and_is_not_converted_twice() {
     let original = image(&scene, "layout", &layers(&scene));
     let made = scene.json("image convert file://~/layout:app file://~/store:app --size 256M");
     assert_eq!((&made["converted_from"], &made["platform"]), (&original["digest"], &"linux/amd64".into()));
-    assert_eq!(made["layers"][1]["whiteouts"], 1);
+    assert_eq!(made["layers"][1]["counts"]["whiteouts"], 1);
     check(&scene, "file://~/store:app");
 
     let again = scene.json("image convert file://~/layout:app file://~/store:again --size 256M --threads 1");
