@@ -35,7 +35,7 @@ pub use headstart_turbo::{FileSystemKind, InflatedCache};
 /// The most bytes of a package: those of a layer of 100 GB are fewer.
 const PACKAGE_MAX: u64 = 1 << 30;
 
-/// What to do if a target is missing.
+/// The remedy if a target is missing.
 pub const TARGET_MISSING: &str =
     "copy the image there that the TurboOCI image was made of: its layers hold the data";
 

@@ -19,14 +19,14 @@ use std::sync::Arc;
 pub struct Stack {
     index: Index,
     sources: Box<[Arc<dyn ReadAt>]>,
-    /// What each source is.
+    /// The nature of each source.
     places: Box<[StackSource]>,
     size: u64,
     /// The largest of its layers.
     decode_unit: u64,
 }
 
-/// What a source of a stack is.
+/// The nature of a source of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackSource {
     /// The number of the layer that it is of, 0 for the lowest.

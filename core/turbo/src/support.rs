@@ -1,4 +1,4 @@
-//! What tests of several modules use: data, gzip streams, the golden images.
+//! The helpers of tests of several modules: data, gzip streams, the golden images.
 
 use flate2::Compression;
 use flate2::write::GzEncoder;

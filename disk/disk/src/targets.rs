@@ -16,7 +16,7 @@ use headstart_lsmt::Layer;
 use headstart_store::{RetrySettings, Store};
 use std::sync::{Arc, OnceLock};
 
-/// What is known of the target of a layer.
+/// The knowledge of the target of a layer.
 #[derive(Clone)]
 pub(crate) enum Target {
     /// The layer has none.

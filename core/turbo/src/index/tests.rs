@@ -70,9 +70,10 @@ fn every_cut_and_every_changed_byte_is_an_error_or_changes_nothing() {
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();
         changed[at] ^= 0x11;
-        // Deflate streams have a few unused bits.
-        if let Ok(read) = read(changed) {
-            assert!(read == whole && at >= HEADER_SIZE, "{at}");
+        // Deflate streams have a few unused bits, and the Adler-32 of a window misses a few changes. An image's digest
+        // of the whole index misses none.
+        if let Ok((points, _)) = read(changed) {
+            assert!(points == whole.0 && at >= HEADER_SIZE, "{at}");
             unnoticed += 1;
         }
     }

@@ -74,8 +74,8 @@ fn members_are_read_as_one() {
     check(&view_of(blob, &index.bytes, 1 << 20), &parts.concat());
 }
 
-/// A blob that counts the bytes that are read.
-struct Counted(Vec<u8>, AtomicU64);
+/// A blob that counts the bytes that are read, and knows the end of those farthest behind.
+struct Counted(Vec<u8>, AtomicU64, AtomicU64);
 
 impl ReadAt for Counted {
     fn len(&self) -> u64 {
@@ -84,6 +84,7 @@ impl ReadAt for Counted {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.1.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        self.2.fetch_max(offset + buf.len() as u64, Ordering::Relaxed);
         self.0.read_at(buf, offset)
     }
 }
@@ -94,7 +95,7 @@ fn reading_on_inflates_nothing_twice_and_reads_only_what_the_range_needs() {
     let blob = gzip(&bytes, 6);
     let len = blob.len() as u64;
     let index = Arc::new(GzipIndex::open(Arc::new(built(&blob, 512 << 10).bytes)).unwrap());
-    let counted = Counted(blob, AtomicU64::new(0));
+    let counted = Counted(blob, AtomicU64::new(0), AtomicU64::new(0));
     let view = InflatedView::new(counted, Arc::clone(&index), InflatedCache::new(1 << 20)).unwrap();
     let mut buf = vec![0; 10_000];
     for at in (0..bytes.len() - buf.len()).step_by(buf.len()) {
@@ -104,12 +105,15 @@ fn reading_on_inflates_nothing_twice_and_reads_only_what_the_range_needs() {
     // The input of an inflater that is stopped is read again.
     assert!(read < len * 4, "{read} of {len}");
 
+    view.blob.2.store(0, Ordering::Relaxed);
     let cold = InflatedView::new(view.blob, Arc::clone(&index), InflatedCache::new(1 << 20)).unwrap();
     let range = ByteRange::between(1_000_000, 1_010_000);
     cold.read_at(&mut buf, range.offset()).unwrap();
     let needed = index.compressed_range(range);
     assert_eq!(cold.stored_range(range), needed);
-    assert!(cold.blob.1.load(Ordering::Relaxed) <= needed.len() + 1);
+    let read = cold.blob.1.load(Ordering::Relaxed);
+    assert!(read <= needed.len() * 2, "{read} of {}", needed.len());
+    assert!(cold.blob.2.load(Ordering::Relaxed) <= needed.end());
 }
 
 #[test]
