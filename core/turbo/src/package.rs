@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `ext4.fs.meta` or `erofs.fs.meta`, or both | the metadata of the file system: a ZFile with an LSMT layer |
 //! | `.turbo.ociv1` | nothing; a mark |
-//! | `gzip.meta` | the [index](crate::format) of the target; only if the target is compressed by gzip |
+//! | `gzip.meta` | the index of the target (`format.rs`); only if the target is compressed by gzip |
 //!
 //! The LSMT layer's segments say in their tags where their data is: 0 in this layer, 1 in the uncompressed target.
 //!

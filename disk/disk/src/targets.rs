@@ -52,7 +52,7 @@ impl Targets {
         self.inflated.into_inner()
     }
 
-    /// What the cache alone knows of the target of a layer. May read all of the layer's package.
+    /// Returns the knowledge that the cache alone has of the target of a layer. May read all of the layer's package.
     pub(crate) fn look_up(&self, layer: &ImageLayer, package: &CachedBlob) -> Target {
         if !layer.is_turbo() {
             return Target::None;

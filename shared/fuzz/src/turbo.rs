@@ -1,4 +1,4 @@
-//! What TurboOCI images consist of: indexes of gzip files, gzip streams, packages, layers with a target.
+//! The parts of TurboOCI images: indexes of gzip files, gzip streams, packages, layers with a target.
 
 use crate::{read_layer, read_source, split};
 use headstart_block::{Error, Result, to_usize};
