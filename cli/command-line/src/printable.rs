@@ -18,8 +18,8 @@ pub fn line(text: &str) -> String {
     escaped(text, |_| false)
 }
 
-/// Returns a text of any number of lines, escaped as by [`line`], but with its ends of lines as they are. A part that
-/// comes from others should go through [`line`] before it gets into such a text.
+/// Returns a text of any number of lines, escaped as by [`line()`], but with its ends of lines as they are. A part that
+/// comes from others should go through [`line()`] before it gets into such a text.
 #[must_use]
 pub fn lines(text: &str) -> String {
     escaped(text, |c| c == '\n')

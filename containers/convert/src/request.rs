@@ -67,8 +67,8 @@ impl ConvertRequest<'_> {
     /// Converts the image, and publishes the result. Blocks until it is there.
     ///
     /// # Errors
-    /// As [`open`] for the source and [`stage_image`]; [`ErrorKind::Invalid`] if the form needs a source in a store and
-    /// the source is an archive; [`ErrorKind::Conflict`] if the source's tag moved meanwhile; errors of the stores.
+    /// As [`open()`] for the source and [`stage_image`]; [`ErrorKind::Invalid`] if the form needs a source in a store
+    /// and the source is an archive; [`ErrorKind::Conflict`] if the source's tag moved meanwhile; errors of the stores.
     /// Nothing is published then, but a store that is not a directory may keep blobs that nothing refers to.
     pub fn make(self, stores: StoreAccess<'_>, progress: &dyn Progress) -> Result<ConvertReport> {
         let location = self.location()?;
