@@ -37,14 +37,18 @@ impl RepositoryLayers {
         Self { store, target, retry, runtime }
     }
 
-    async fn note(&self, key: &Digest, layer: &ImageLayer) -> Result<()> {
-        let tree = layer.tree.map(|tree| (tree.digest, tree.size));
+    async fn note(&self, layers: &[(Digest, ImageLayer)]) -> Result<()> {
+        self.store.prepare_to_write().await?;
         if let Some(target) = &self.target {
-            for (digest, size) in [Some((layer.blob.digest, layer.blob.size)), tree].into_iter().flatten() {
-                self.copy(target, digest, size).await?;
+            for (_, layer) in layers {
+                let tree = layer.tree.map(|tree| (tree.digest, tree.size));
+                for (digest, size) in [Some((layer.blob.digest, layer.blob.size)), tree].into_iter().flatten()
+                {
+                    self.copy(target, digest, size).await?;
+                }
             }
         }
-        converted_layers::publish(&*self.store, key, layer).await
+        converted_layers::publish(&self.store, layers).await
     }
 
     async fn copy(&self, target: &Arc<dyn Store>, digest: Digest, size: u64) -> Result<()> {
@@ -67,14 +71,7 @@ impl KnownLayers for RepositoryLayers {
     }
 
     fn remember(&self, layers: &[(Digest, ImageLayer)]) {
-        let note = async {
-            self.store.prepare_to_write().await?;
-            for (key, layer) in layers {
-                self.note(key, layer).await?;
-            }
-            Ok(())
-        };
-        let noted: Result<()> = self.runtime.block_on(note);
+        let noted = self.runtime.block_on(self.note(layers));
         self.runtime.block_on(self.store.done_writing());
         if let Err(error) = noted {
             tracing::warn!(%error, "the next conversion on the same layers will not find those of this one");

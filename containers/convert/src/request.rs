@@ -89,8 +89,8 @@ impl ConvertRequest<'_> {
             (ConvertedForm::Index(tag), Some(index)) => PublishedAs::Index { tag, index },
             (ConvertedForm::Referrer | ConvertedForm::Index(_), _) => PublishedAs::Referrer(&original.digest),
         };
-        let (published, was) =
-            site.publish(&made, &location, publication, || Ok(known.store), stores, progress)?;
+        let (to, rest) = (|| Ok(known.target), || Ok(known.store));
+        let (published, was) = site.publish(&made, publication, to, rest, stores, progress)?;
         let new = layers.iter().filter(|outcome| outcome.converted.is_some());
         let new: Vec<_> = new.map(|outcome| (outcome.key, outcome.layer.clone())).collect();
         if !new.is_empty() {
@@ -128,19 +128,15 @@ impl ConvertRequest<'_> {
 
     /// The layers that were converted before.
     fn known(&self, site: &ImageSite, location: &Location, stores: StoreAccess<'_>) -> Result<Known> {
-        let target = headstart_store::open(location, &stores.settings.without_mirrors())?;
+        let target = stores.target(location)?;
         if let Some(directory) = site.directory() {
             if let Some(other) = self.layer_store {
                 return Err(Error::invalid("keeps no layers for an image in a directory")
                     .about(other)
                     .remedy("leave it out: a directory knows the layers that were converted into it"));
             }
-            return Ok(Known { layers: Box::new(StoredLayers::new(directory.clone())), store: target });
-        }
-        match stores.runtime.block_on(target.check()) {
-            // It will be made.
-            Err(e) if e.kind() == ErrorKind::NotFound => {}
-            checked => checked?,
+            let layers = Box::new(StoredLayers::new(directory.clone()));
+            return Ok(Known { layers, store: Arc::clone(&target), target });
         }
         let of = self.layer_store.filter(|of| *of != location);
         let store = match of {
@@ -148,9 +144,9 @@ impl ConvertRequest<'_> {
             None => Arc::clone(&target),
         };
         let (retry, runtime) = (stores.settings.retry, stores.runtime.clone());
-        let other = of.is_some().then_some(target);
+        let other = of.is_some().then(|| Arc::clone(&target));
         let layers = RepositoryLayers::new(Arc::clone(&store), other, retry, runtime);
-        Ok(Known { layers: Box::new(layers), store })
+        Ok(Known { layers: Box::new(layers), store, target })
     }
 
     /// The index that lists the original and the new image. `None` if it is published in another form.
@@ -181,8 +177,11 @@ impl ConvertRequest<'_> {
     }
 }
 
-/// Layers that were converted before, and the store that has their blobs.
+/// Layers that were converted before.
 struct Known {
     layers: Box<dyn KnownLayers>,
+    /// The store that has their blobs.
     store: Arc<dyn Store>,
+    /// The store that the new image is published in.
+    target: Arc<dyn Store>,
 }

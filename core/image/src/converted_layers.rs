@@ -18,10 +18,10 @@
 //! to be used only for images of the same writers.
 
 use crate::manifest::{ImageLayer, MANIFEST_OCI};
-use crate::plan_artifact::EMPTY_CONFIG;
+use crate::plan_artifact::{EMPTY_CONFIG, is_unsound, put_blobs};
 use crate::transfer::HASH_TREE;
 use bytes::Bytes;
-use headstart_block::{Digest, Error, ErrorKind, ReadAt, Result};
+use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_store::media_type::CONFIG_EMPTY;
 use headstart_store::{Selector, Store};
 use serde_json::{Value, json};
@@ -46,9 +46,7 @@ pub async fn find(store: &dyn Store, key: &Digest) -> Result<Option<ImageLayer>>
     };
     for artifact in listed.iter().take(MOST_TRIED) {
         let manifest = match store.manifest(&Selector::Digest(artifact.digest)).await {
-            Err(e)
-                if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported) =>
-            {
+            Err(e) if is_unsound(&e) => {
                 tracing::debug!(error = %e, artifact = %artifact.digest, "a converted layer is passed over");
                 continue;
             }
@@ -62,19 +60,17 @@ pub async fn find(store: &dyn Store, key: &Digest) -> Result<Option<ImageLayer>>
     Ok(None)
 }
 
-/// Writes the artifact of a layer that the conversion with that key gave. The blobs of the layer and of its hash tree
-/// must be in the store.
+/// Writes the artifacts of layers that the conversions with these keys gave. The blobs of the layers and of their hash
+/// trees must be in the store.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] if the layer has no hash tree; errors of the store.
-pub async fn publish(store: &dyn Store, key: &Digest, layer: &ImageLayer) -> Result<()> {
-    let manifest = Bytes::from(artifact(key, layer)?);
-    let config = Digest::of(EMPTY_CONFIG);
-    let source: Arc<dyn ReadAt> = Arc::new(EMPTY_CONFIG.to_vec());
-    if store.blob_len(&config).await?.is_none() {
-        store.put_blob(&config, source, &|_| Ok(())).await?;
+/// [`ErrorKind::Invalid`] if a layer has no hash tree; errors of the store.
+pub async fn publish(store: &Arc<dyn Store>, layers: &[(Digest, ImageLayer)]) -> Result<()> {
+    put_blobs(store, &[]).await?;
+    for (key, layer) in layers {
+        store.put_referrer(key, MANIFEST_OCI, Bytes::from(artifact(key, layer)?), &[]).await?;
     }
-    store.put_referrer(key, MANIFEST_OCI, manifest, &[]).await.map(|_| ())
+    Ok(())
 }
 
 /// `true` if the store has the blob of a layer and that of its hash tree, each with its length.

@@ -30,23 +30,20 @@ impl CopyRequest<'_> {
     pub fn make(self, stores: StoreAccess<'_>, progress: &dyn Progress) -> Result<TransferReport> {
         let Self { source, target, tag, check } = self;
         let (settings, retry) = (stores.settings, stores.settings.retry);
-        let from = headstart_store::open(&source.location, settings)?;
-        let to = headstart_store::open(target, &settings.without_mirrors())?;
-        let work = async {
+        let copy = || {
+            let from = headstart_store::open(&source.location, settings)?;
             // A mistyped host or a missing login is reported at once, not after the long deadline of a copy.
-            from.check().await?;
-            match to.check().await {
-                // The store will be made.
-                Err(e) if e.kind() == ErrorKind::NotFound => {}
-                checked => checked?,
-            }
-            if check {
-                repair(&from, &source.selector, &to, Some(tag), retry, progress).await
-            } else {
-                transfer(&from, &source.selector, &to, tag, retry, progress).await
-            }
+            stores.runtime.block_on(from.check())?;
+            let to = stores.target(target)?;
+            stores.runtime.block_on(async {
+                if check {
+                    repair(&from, &source.selector, &to, Some(tag), retry, progress).await
+                } else {
+                    transfer(&from, &source.selector, &to, tag, retry, progress).await
+                }
+            })
         };
-        stores.runtime.block_on(work).map_err(|e| match e.kind() {
+        copy().map_err(|e| match e.kind() {
             ErrorKind::Unavailable => {
                 e.remedy("run it again: blobs that are copied already are not copied twice")
             }

@@ -7,7 +7,7 @@ use crate::staged_image::StagedImage;
 use crate::store::{Image, ImageStore, Staging};
 use crate::store_access::StoreAccess;
 use crate::transfer::{PublishedAs, transfer};
-use headstart_block::{Digest, Error, ErrorKind, Result};
+use headstart_block::{Digest, Error, Result};
 use headstart_store::Store;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -52,18 +52,19 @@ impl ImageSite {
         self.directory.as_ref()
     }
 
-    /// Publishes the image in the store at `target`, for which this place was made. Blobs that are not here are those
-    /// of the target, or are copied from the store that `rest` opens. Also returns the digest of the manifest that the
-    /// tag named before; `None` if the tag is new or named the same manifest, or if there is no tag.
+    /// Publishes the image in its target, for which this place was made, and which `target` opens if it is needed.
+    /// Blobs that are not here are those of the target, or are copied from the store that `rest` opens. Also returns
+    /// the digest of the manifest that the tag named before; `None` if the tag is new or named the same manifest, or if
+    /// there is no tag.
     ///
     /// # Errors
-    /// As [`Staging::publish`] and [`transfer`]; errors of `rest`. Nothing is published then, but a store that is not a
-    /// directory may keep blobs that nothing refers to.
+    /// As [`Staging::publish`] and [`transfer`]; errors of `target` and `rest`. Nothing is published then, but a store
+    /// that is not a directory may keep blobs that nothing refers to.
     pub fn publish(
         self,
         image: &NewImage,
-        target: &Location,
         publication: PublishedAs<'_>,
+        target: impl FnOnce() -> Result<Arc<dyn Store>>,
         rest: impl FnOnce() -> Result<Arc<dyn Store>>,
         stores: StoreAccess<'_>,
         progress: &dyn Progress,
@@ -81,16 +82,9 @@ impl ImageSite {
             manifest: (digest, documents.manifest.into()),
         };
         let made: Arc<dyn Store> = Arc::new(made);
-        let to = headstart_store::open(target, &stores.settings.without_mirrors())?;
-        let (selector, retry) = (Selector::Digest(digest), stores.settings.retry);
-        let copied = stores.runtime.block_on(async {
-            match to.check().await {
-                // It will be made.
-                Err(e) if e.kind() == ErrorKind::NotFound => {}
-                checked => checked?,
-            }
-            transfer(&made, &selector, &to, publication, retry, progress).await
-        })?;
+        let (to, selector, retry) = (target()?, Selector::Digest(digest), stores.settings.retry);
+        let copy = transfer(&made, &selector, &to, publication, retry, progress);
+        let copied = stores.runtime.block_on(copy)?;
         Ok((Image { digest, manifest }, copied.was))
     }
 }

@@ -191,7 +191,7 @@ enum Wanted {
 }
 
 /// `true` if an error says that an artifact is not valid, rather than that the store fails.
-fn is_unsound(error: &Error) -> bool {
+pub(crate) fn is_unsound(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported)
 }
 

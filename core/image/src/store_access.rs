@@ -4,7 +4,7 @@ use crate::manifest::Manifest;
 use crate::open_image::OpenImage;
 use crate::reference::{Location, Reference};
 use crate::remote::RemoteImage;
-use headstart_block::{Digest, Result};
+use headstart_block::{Digest, ErrorKind, Result};
 use headstart_store::{Store, StoreSettings};
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -62,6 +62,20 @@ impl StoreAccess<'_> {
     pub fn store(self, location: &Location) -> Result<Arc<dyn Store>> {
         let store = headstart_store::open(location, &self.settings.without_mirrors())?;
         self.runtime.block_on(store.check())?;
+        Ok(store)
+    }
+
+    /// Opens the store at `location`, to write an image to it, as [`StoreAccess::store`] does. A store that is not
+    /// there yet is no error: writing makes it.
+    ///
+    /// # Errors
+    /// As [`StoreAccess::store`].
+    pub fn target(self, location: &Location) -> Result<Arc<dyn Store>> {
+        let store = headstart_store::open(location, &self.settings.without_mirrors())?;
+        match self.runtime.block_on(store.check()) {
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            checked => checked?,
+        }
         Ok(store)
     }
 

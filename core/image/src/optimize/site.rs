@@ -175,8 +175,8 @@ impl Site {
         progress: &dyn Progress,
     ) -> Result<(Image, Option<Digest>)> {
         let publication = PublishedAs::Tag(target.tag()?);
-        let rest = || source.store(stores);
-        self.0.publish(image, &target.location, publication, rest, stores, progress)
+        let (to, rest) = (|| stores.target(&target.location), || source.store(stores));
+        self.0.publish(image, publication, to, rest, stores, progress)
     }
 }
 
