@@ -28,7 +28,7 @@ enum ReaderState {
     Failed,
 }
 
-/// A reader of the entries of a tar archive, from a stream; see the [crate](crate) for the formats.
+/// A reader of the entries of a tar archive, from a stream; see the [crate] for the formats.
 #[derive(Debug)]
 pub struct TarReader<R> {
     input: BufReader<R>,

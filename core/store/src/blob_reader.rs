@@ -1,7 +1,7 @@
 //! [`BlobReader`]: a blob of a store as a stream, for work that goes through it once, from front to back.
 //!
-//! A task of the runtime fetches ahead of the reader, at most [`WINDOW`] bytes. If the stream breaks, it goes on from
-//! where it broke. The time of the retries counts from the last [`PROGRESS`] bytes: a blob that takes hours over a bad
+//! A task of the runtime fetches ahead of the reader, at most `WINDOW` bytes. If the stream breaks, it goes on from
+//! where it broke. The time of the retries counts from the last `PROGRESS` bytes: a blob that takes hours over a bad
 //! link is read as long as it moves, and a store that sends a few bytes and breaks each time is given up.
 
 use crate::settings::RetrySettings;
