@@ -53,6 +53,7 @@ const FORMATS: [Format; 9] = [
         "The journal and the flash of harvest",
         &["harvest/flash/src/journal.rs", "harvest/flash/src/device/table.rs"],
     ),
+    ("snapshots", "The journal of snapshots", &["containers/snapshotter/src/journal.rs"]),
 ];
 
 /// The modules whose numbers are factors of times, and counts of tries.
