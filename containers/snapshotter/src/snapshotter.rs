@@ -1,0 +1,361 @@
+//! The snapshotter: the table, its journal, and the directories and disks that its steps are about.
+//!
+//! # Locks
+//!
+//! `table` is locked for moments, without I/O. `journal` is locked by each change from its plan to its record: changes
+//! come one after the other, as in containerd's own store, and the table that a plan was made for is the one that it is
+//! applied to. Reads of the table never wait for a disk. What takes long is done without either lock: measuring and
+//! syncing before a commit, removing directories after a removal, and everything about remote layers.
+//!
+//! # Start and end
+//!
+//! At the start the table is replayed from the journal. Directories that a crash has left of snapshots that were being
+//! made are removed at once, since their numbers come again; directories of removed snapshots by
+//! [`Snapshotter::cleanup`]. A directory that is missing is reported, and its snapshot stays. If the journal is missing
+//! and directories are there, nothing is begun: that is a journal that was lost. Nothing happens at the end.
+
+mod opening;
+
+pub use opening::SnapshotterReport;
+
+use crate::fault::{FaultKind, FaultResult, SnapshotFault};
+use crate::filter::SnapshotFilter;
+use crate::journal::SnapshotJournal;
+use crate::overlay::{OverlayRoot, SnapshotMount, remove, usage_of};
+use crate::record::{
+    SnapshotContent, SnapshotId, SnapshotKind, SnapshotLabels, SnapshotRecord, SnapshotState, SnapshotTime,
+    SnapshotUsage,
+};
+use crate::remote::{FALLBACK_LABEL, RemoteAnswer, RemoteLayer, RemoteLayers, TARGET_LABEL};
+use crate::table::{SnapshotPlace, SnapshotStep, SnapshotTable, SnapshotTree};
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use std::fs::File;
+use std::path::PathBuf;
+
+/// The label with the directory of the files by which a snapshot differs from its parent.
+const UPPER_LABEL: &str = "containerd.io/snapshot/overlay.upperdir";
+/// Bytes of a label's value at most: containerd allows 4096 for both parts of a label.
+const REASON_MOST: usize = 1024;
+
+/// The settings of a [`Snapshotter`].
+#[derive(Clone, Debug)]
+pub struct SnapshotterSettings {
+    /// The root directory: the journal and all snapshots.
+    pub root: PathBuf,
+    /// Options for every mount of overlayfs, beside those that are always there.
+    pub mount_options: Vec<String>,
+    /// `true` if the files of a snapshot are made durable before it is committed. Otherwise a power cut may leave a
+    /// layer with files cut short, which containerd believes to be whole.
+    pub are_commits_durable: bool,
+    /// `true` if directories of removed snapshots are left until containerd asks for a cleanup.
+    pub keeps_removed: bool,
+    /// `true` if each snapshot is shown with a label that names the directory of its files.
+    pub shows_upper: bool,
+}
+
+impl SnapshotterSettings {
+    /// The usual settings for a root directory.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self {
+            root: root.into(),
+            mount_options: Vec::new(),
+            are_commits_durable: true,
+            keeps_removed: false,
+            shows_upper: false,
+        }
+    }
+}
+
+/// The snapshots of one root directory. All methods block until what they do is done.
+pub struct Snapshotter {
+    settings: SnapshotterSettings,
+    overlay: OverlayRoot,
+    table: RwLock<SnapshotTable>,
+    journal: Mutex<SnapshotJournal>,
+    remote: Box<dyn RemoteLayers>,
+    clock: Box<dyn Fn() -> SnapshotTime + Send + Sync>,
+    /// Locked, so that no other process uses the directory.
+    _lock: File,
+}
+
+impl std::fmt::Debug for Snapshotter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshotter").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Snapshotter {
+    /// The snapshot with a key or name.
+    ///
+    /// # Errors
+    /// [`FaultKind::NotFound`].
+    pub fn stat(&self, key: &str) -> FaultResult<SnapshotRecord> {
+        Ok(self.shown(self.table.read().get(key)?.clone()))
+    }
+
+    /// All snapshots that a filter selects, in the order of their keys.
+    pub fn list(&self, filter: &SnapshotFilter) -> Vec<SnapshotRecord> {
+        let table = self.table.read();
+        table.all().filter(|record| filter.selects(record)).map(|record| self.shown(record.clone())).collect()
+    }
+
+    /// Changes labels of a snapshot and returns it: see [`SnapshotTable::update`].
+    ///
+    /// # Errors
+    /// The errors of [`SnapshotTable::update`]; the journal's.
+    pub fn update(
+        &self,
+        key: &str,
+        labels: &SnapshotLabels,
+        paths: &[String],
+    ) -> FaultResult<SnapshotRecord> {
+        let mut journal = self.journal.lock();
+        let steps = self.table.read().update(key, labels, paths, self.now())?;
+        self.carry_out(&mut journal, steps)?;
+        drop(journal);
+        self.stat(key)
+    }
+
+    /// The space that a snapshot takes without its parents: measured now for an active one, at the commit for a
+    /// committed one, none for a view.
+    ///
+    /// # Errors
+    /// [`FaultKind::NotFound`]; [`FaultKind::Failed`] if it cannot be measured.
+    pub fn usage(&self, key: &str) -> FaultResult<SnapshotUsage> {
+        let record = self.table.read().get(key)?.clone();
+        match record.state {
+            SnapshotState::Active => Ok(usage_of(&self.overlay.path(SnapshotPlace::Upper(record.id)))?),
+            SnapshotState::Committed { usage, .. } => Ok(usage),
+            SnapshotState::View => Ok(SnapshotUsage::default()),
+        }
+    }
+
+    /// The mounts of an active snapshot or a view.
+    ///
+    /// # Errors
+    /// The errors of [`SnapshotTable::tree`]; those of [`RemoteLayers::attach`].
+    pub fn mounts(&self, key: &str) -> FaultResult<Vec<SnapshotMount>> {
+        let tree = self.table.read().tree(key)?;
+        self.mounts_of(&tree)
+    }
+
+    /// Prepares an active snapshot and returns its mounts.
+    ///
+    /// # Errors
+    /// The errors of [`SnapshotTable::create`]; [`FaultKind::AlreadyExists`] also if the labels ask for a layer that
+    /// was found among the remote ones: the snapshot of that name is committed then.
+    pub fn prepare(
+        &self,
+        key: &str,
+        parent: &str,
+        mut labels: SnapshotLabels,
+    ) -> FaultResult<Vec<SnapshotMount>> {
+        if let Some(target) = labels.get(TARGET_LABEL).cloned() {
+            match self.find_remote(&target, parent, &labels) {
+                Ok(true) => return Err(SnapshotFault::exists(&target)),
+                Ok(false) => {}
+                Err(fault) if fault.kind == FaultKind::Failed => {
+                    tracing::warn!(target, %fault, "this layer is unpacked, as it cannot be had as a disk");
+                    let reason: String = fault.text.chars().take(REASON_MOST / 4).collect();
+                    labels.insert(FALLBACK_LABEL.to_owned(), reason);
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+        self.create(true, key, parent, labels)
+    }
+
+    /// Makes a view and returns its mounts.
+    ///
+    /// # Errors
+    /// The errors of [`SnapshotTable::create`].
+    pub fn view(&self, key: &str, parent: &str, labels: SnapshotLabels) -> FaultResult<Vec<SnapshotMount>> {
+        self.create(false, key, parent, labels)
+    }
+
+    /// Commits an active snapshot under a name.
+    ///
+    /// # Errors
+    /// The errors of [`SnapshotTable::commit`]; [`FaultKind::Failed`] if it cannot be measured or made durable.
+    pub fn commit(&self, name: &str, key: &str, labels: SnapshotLabels) -> FaultResult<()> {
+        let id = self.table.read().check_commit(name, key)?;
+        if self.settings.are_commits_durable {
+            self.overlay.sync_files()?;
+        }
+        let usage = usage_of(&self.overlay.path(SnapshotPlace::Upper(id)))?;
+        let mut journal = self.journal.lock();
+        let steps = self.table.read().commit(name, (key, id), labels, usage, self.now())?;
+        self.carry_out(&mut journal, steps).map(drop)
+    }
+
+    /// Removes a snapshot without children, and its files.
+    ///
+    /// # Errors
+    /// The errors of [`SnapshotTable::remove`]. Files that cannot be removed are left to the next cleanup, without an
+    /// error.
+    pub fn remove(&self, key: &str) -> FaultResult<()> {
+        let mut journal = self.journal.lock();
+        let steps = self.table.read().remove(key, self.settings.keeps_removed)?;
+        let rest = self.carry_out(&mut journal, steps)?;
+        drop(journal);
+        for step in &rest {
+            match step {
+                SnapshotStep::Forget(layer) => self.forget(layer),
+                step => self.carry_out_anyway(step),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the directories of snapshots that are gone.
+    ///
+    /// # Errors
+    /// [`FaultKind::Failed`] if the directories cannot be listed; [`FaultKind::Unavailable`] if it is not known which
+    /// of them are needed. One that cannot be removed is reported in the log only.
+    pub fn cleanup(&self) -> FaultResult<()> {
+        let journal = self.journal.lock();
+        if let Some(text) = journal.broken() {
+            return Err(SnapshotFault::new(FaultKind::Unavailable, text));
+        }
+        let orphans = self.overlay.orphans(|id| self.table.read().is_used(id))?;
+        drop(journal);
+        for orphan in orphans {
+            if let Err(error) = remove(&orphan.path) {
+                tracing::warn!(path = %orphan.path.display(), %error, "this directory cannot be removed");
+            }
+        }
+        Ok(())
+    }
+
+    fn now(&self) -> SnapshotTime {
+        (self.clock)()
+    }
+
+    /// A snapshot with the labels that are made for each answer.
+    fn shown(&self, mut record: SnapshotRecord) -> SnapshotRecord {
+        if self.settings.shows_upper && record.has_directory() {
+            let upper = self.overlay.path(SnapshotPlace::Upper(record.id));
+            record.labels.insert(UPPER_LABEL.to_owned(), upper.display().to_string());
+        }
+        record
+    }
+
+    fn create(
+        &self,
+        is_writable: bool,
+        key: &str,
+        parent: &str,
+        labels: SnapshotLabels,
+    ) -> FaultResult<Vec<SnapshotMount>> {
+        let mut journal = self.journal.lock();
+        let (id, steps) = self.table.write().create(is_writable, key, parent, labels, self.now())?;
+        if let Err(fault) = self.carry_out(&mut journal, steps) {
+            // A change that may be recorded is left as it is: the next start decides by the record.
+            if journal.broken().is_none() {
+                SnapshotTable::undo_create(id).iter().for_each(|step| self.carry_out_anyway(step));
+            }
+            return Err(fault);
+        }
+        let tree = self.table.read().tree(key)?;
+        drop(journal);
+        self.mounts_of(&tree).inspect_err(|_| self.take_back(key, id))
+    }
+
+    /// Removes a snapshot that was made a moment ago and whose caller is not told of it.
+    fn take_back(&self, key: &str, id: SnapshotId) {
+        let is_same = self.table.read().get(key).is_ok_and(|record| record.id == id);
+        if is_same && let Err(fault) = self.remove(key) {
+            tracing::warn!(key, %fault, "this snapshot was made in vain, and stays");
+        }
+    }
+
+    /// Carries out steps up to the record of the change, and returns those after it.
+    fn carry_out(
+        &self,
+        journal: &mut MutexGuard<'_, SnapshotJournal>,
+        steps: Vec<SnapshotStep>,
+    ) -> FaultResult<Vec<SnapshotStep>> {
+        let mut steps = steps.into_iter();
+        for step in steps.by_ref() {
+            let SnapshotStep::Record(change) = step else {
+                self.overlay.carry_out(&step)?;
+                continue;
+            };
+            journal.append(&change)?;
+            self.table.write().apply(change)?;
+            break;
+        }
+        if journal.has_grown() {
+            let changes: Vec<_> = self.table.read().changes().collect();
+            if let Err(fault) = journal.rewrite(changes.into_iter()) {
+                tracing::warn!(%fault, "the journal of snapshots could not be made shorter");
+            }
+        }
+        Ok(steps.collect())
+    }
+
+    fn carry_out_anyway(&self, step: &SnapshotStep) {
+        if let Err(fault) = self.overlay.carry_out(step) {
+            tracing::warn!(%fault, "a directory is left to the next cleanup");
+        }
+    }
+
+    fn mounts_of(&self, tree: &SnapshotTree) -> FaultResult<Vec<SnapshotMount>> {
+        let layers = remote_layers(&tree.layers);
+        if layers.is_empty() {
+            return Ok(self.overlay.mounts(tree, None));
+        }
+        let directory = self.remote.attach(&layers)?;
+        let text = directory.to_str().filter(|text| !text.contains([':', ',', '\\', '"']));
+        let unfit = || format!("{}: overlayfs cannot be told this path", directory.display());
+        let text = text.ok_or_else(|| SnapshotFault::new(FaultKind::Failed, unfit()))?;
+        Ok(self.overlay.mounts(tree, Some(text)))
+    }
+
+    /// Commits the remote layer that `labels` describe as `target`, if there is one: `true`. Faults of the search are
+    /// of kind [`FaultKind::Failed`].
+    fn find_remote(&self, target: &str, parent: &str, labels: &SnapshotLabels) -> FaultResult<bool> {
+        let below = self.table.read().layers(Some(parent));
+        let parents = remote_layers(&below);
+        if parents.len() < below.len() || (below.is_empty() && !parent.is_empty()) {
+            return Ok(false);
+        }
+        let RemoteAnswer::Present { layer, usage } = self.remote.find(labels, &parents)? else {
+            return Ok(false);
+        };
+        let mut journal = self.journal.lock();
+        let steps = self.table.write().adopt(target, parent, labels.clone(), (layer, usage), self.now())?;
+        self.carry_out(&mut journal, steps)?;
+        Ok(true)
+    }
+
+    fn forget(&self, layer: &RemoteLayer) {
+        let has_layer = |record: &SnapshotRecord| match &record.state {
+            SnapshotState::Committed { content: SnapshotContent::Remote(other), .. } => other == layer,
+            _ => false,
+        };
+        if !self.table.read().all().any(has_layer) {
+            self.remote.removed(layer);
+        }
+    }
+
+    /// The number of active snapshots, of views and of committed ones.
+    #[must_use]
+    pub fn counts(&self) -> [usize; 3] {
+        let table = self.table.read();
+        let count = |kind| table.all().filter(|record| record.kind() == kind).count();
+        [SnapshotKind::Active, SnapshotKind::View, SnapshotKind::Committed].map(count)
+    }
+}
+
+/// The remote ones of a tree's layers, in their order.
+fn remote_layers(layers: &[(SnapshotId, SnapshotContent)]) -> Vec<RemoteLayer> {
+    let remote = layers.iter().filter_map(|(_, content)| match content {
+        SnapshotContent::Remote(layer) => Some(layer.clone()),
+        SnapshotContent::Directory => None,
+    });
+    remote.collect()
+}
+
+#[cfg(test)]
+mod tests;
