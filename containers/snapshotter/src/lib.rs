@@ -13,15 +13,28 @@
 //! | [`overlay`] | directories and mounts of ordinary snapshots, as containerd's own overlayfs snapshotter has them |
 //! | [`remote`] | the seam for layers that are not unpacked, because they are disks |
 //! | [`snapshotter`] | [`Snapshotter`]: carries out the table's steps |
+//! | [`messages`] | the messages of containerd's snapshot interface |
+//! | [`service`] | the methods of that interface |
+//! | [`server`] | the service on a Unix socket |
+//!
+//! # Why the messages are written by hand
+//!
+//! The interface has ten methods and some twenty small messages, which containerd does not change. tonic and prost
+//! without their generators, without axum and without a client are six new crates in the product (hyper, h2 and tower
+//! are there anyway). The generators, `tonic-prost-build` and `protox`, would be some thirty more in every build. A
+//! test compares [`messages`] with containerd's own `.proto` files, which are in `proto/`.
 
 #![forbid(unsafe_code)]
 
 pub mod fault;
 pub mod filter;
 pub mod journal;
+pub mod messages;
 pub mod overlay;
 pub mod record;
 pub mod remote;
+pub mod server;
+pub mod service;
 pub mod snapshotter;
 pub mod table;
 

@@ -1,0 +1,8 @@
+//! The snapshotter through its socket: by gRPC, under the real containerd, and in containerd's own suite of tests.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod containerd;
+mod grpc;
+mod image;
+mod served;
