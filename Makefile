@@ -38,10 +38,10 @@ test: ## all tests
 	@scripts/demo-disk || echo 'test: going on without the Debian disk: the tests that boot it are SKIPPED'
 	$(TIMEOUT) 60m scripts/test
 
-test-platforms: ## tests that take minutes each, of which `make test` runs a smaller one: emulated guests
+test-platforms: ## tests that take minutes each: emulated guests, containerd's own suite for snapshotters
 	@scripts/setup build tests disks servers clients demo
 	@scripts/demo-disk
-	$(TIMEOUT) 60m scripts/test --run-ignored only -E 'binary(boot)'
+	PATH="$$PATH:/usr/local/go/bin" $(TIMEOUT) 60m scripts/test --run-ignored only -E 'binary(boot) | test(containerd_suite::)'
 
 bench: ## measure, with the peer's figure beside ours
 	@scripts/setup build disks servers clients

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod containerd;
+mod containerd_suite;
 mod grpc;
 mod image;
 mod served;
