@@ -11,7 +11,8 @@
 //! | [`ublk`] | the kernel, as `/dev/ublkbN` |
 //! | [`kernel_nbd`] | the kernel, as `/dev/nbdN`: its nbd driver joined to the NBD server of this crate |
 //!
-//! The module [`socket`] makes the Unix sockets of these servers.
+//! The module [`socket`] makes the Unix sockets of these servers. [`loop_mount`] mounts the file system on a disk that
+//! FUSE serves, for containers.
 //!
 //! # Promises of all servers
 //!
@@ -31,6 +32,7 @@ mod complaints;
 pub mod fuse;
 mod host_cache;
 pub mod kernel_nbd;
+pub mod loop_mount;
 pub mod nbd;
 mod processors;
 pub mod socket;
