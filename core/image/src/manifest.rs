@@ -33,6 +33,7 @@
 //! The same image gives the same bytes: no dates, and all keys sorted.
 
 mod origin;
+mod parts;
 
 pub use self::origin::{ContainerOrigin, LayerOrigin};
 use headstart_block::{Digest, Error, Result};
@@ -343,28 +344,6 @@ impl Manifest {
     #[must_use]
     pub fn known_as(&self, own: Digest) -> Digest {
         self.optimized_from().unwrap_or(own)
-    }
-
-    /// Returns the layers that make up the disk, lowest first: all layers except acceleration layers.
-    pub fn disk_layers(&self) -> impl DoubleEndedIterator<Item = &ImageLayer> {
-        self.layers.iter().filter(|layer| !layer.is_acceleration())
-    }
-
-    /// Returns the digest and the expected length in bytes of every blob that the manifest refers to: the
-    /// config, the layers and their hash trees. A blob may occur more than once.
-    pub fn blobs(&self) -> impl Iterator<Item = (Digest, u64)> {
-        let layers = self.layers.iter().flat_map(|layer| {
-            let tree = layer.tree.map(|tree| (tree.digest, tree.size));
-            [Some((layer.blob.digest, layer.blob.size)), tree].into_iter().flatten()
-        });
-        std::iter::once((self.config.digest, self.config.size)).chain(layers)
-    }
-
-    /// Returns the sum of the lengths of all blobs that the manifest refers to, in bytes. Blobs shared with
-    /// other images count in full, and one that occurs twice counts twice.
-    #[must_use]
-    pub fn stored_size(&self) -> u64 {
-        self.blobs().fold(0, |sum, (_, size)| sum.saturating_add(size))
     }
 }
 

@@ -57,13 +57,21 @@ impl OpenImage {
 
     /// Opens the image whose manifest is already known, in the store that `reference` names, which must be a local
     /// directory. `digest` and `manifest` are the digest and the bytes of the manifest. The tag in `reference` is not
-    /// looked up, so it may name another image by now.
+    /// looked up, so it may name another image by now. `lowest` is the number of layers that the disk is made of, from
+    /// the lowest on; `None` for all.
     ///
     /// # Errors
-    /// As [`OpenImage::open`]; [`headstart_block::ErrorKind::Corrupt`] if `manifest` is not a valid manifest.
-    pub fn open_known(reference: &Reference, digest: Digest, manifest: &[u8]) -> Result<Self> {
+    /// As [`OpenImage::open`]; [`headstart_block::ErrorKind::Corrupt`] if `manifest` is not a valid manifest; the
+    /// errors of [`Manifest::lowest`].
+    pub fn open_known(
+        reference: &Reference,
+        digest: Digest,
+        manifest: &[u8],
+        lowest: Option<usize>,
+    ) -> Result<Self> {
         let store = ImageStore::open(reference.directory()?)?;
-        let manifest = Manifest::parse(manifest).map_err(|e| e.about(reference))?;
+        let manifest = Manifest::parse(manifest).and_then(|manifest| manifest.lowest(lowest));
+        let manifest = manifest.map_err(|e| e.about(reference))?;
         Self::of(&store, reference, Image { digest, manifest })
     }
 

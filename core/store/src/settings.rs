@@ -133,8 +133,9 @@ pub(crate) fn authority(url: &Url) -> String {
 pub struct ProxyUrl(String);
 
 impl ProxyUrl {
-    /// The whole URL, for the client that uses it.
-    pub(crate) fn reveal(&self) -> &str {
+    /// Returns the whole URL, with the password if it has one: for the client that uses it, and never for messages.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
         &self.0
     }
 }

@@ -79,6 +79,9 @@ pub struct DiskOptions {
     /// `true` if a read whose bytes are not local waits for all bytes of its blocks (2 MiB), and plans
     /// preload whole blocks. This is for comparisons with systems that fetch whole blocks.
     pub whole_blocks: bool,
+    /// The number of the image's layers that the disk is made of, from the lowest on; `None`: all. Only without
+    /// `writable`: a directory is based on a whole image.
+    pub lowest: Option<usize>,
     /// The rate, in bytes a second, at which the rest of the image is fetched in the background; `None`: it
     /// is not.
     pub fill_rate: Option<u64>,
@@ -218,7 +221,7 @@ pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Atta
     let held = store.hold(reference, known, options.record.clone(), Uuid::new_v4());
     let held = held.map_err(|error| name_base(error, reference, options))?;
     let HeldImage { image: Image { digest, manifest }, bytes: manifest_bytes, lease } = held;
-    let image = OpenImage::open_known(reference, digest, &manifest_bytes)?;
+    let image = OpenImage::open_known(reference, digest, &manifest_bytes, options.lowest)?;
     let stack = Arc::new(image.into_disk());
     let (disk, mut made) = assemble(stack, Arc::default(), None, digest, reference, options)?;
     let mut warnings = Vec::new();
@@ -303,9 +306,10 @@ async fn attach_leasing(
     if options.require_tree {
         check_trees(&manifest).map_err(about)?;
     }
-    let located = match named.located {
+    let shown = manifest.lowest(options.lowest).map_err(about)?;
+    let located = match named.located.filter(|_| options.lowest.is_none()) {
         Some(located) => located,
-        None => locate(host, &*store, &manifest).await.map_err(about)?,
+        None => locate(host, &*store, &shown).await.map_err(about)?,
     };
     let mut warnings = Vec::new();
     if let Some(refusal) = named.refusal {
@@ -322,7 +326,9 @@ async fn attach_leasing(
     let (image, is_whole) = ((named.digest, &manifest), located.are_whole());
     *leasing = Leasing::begin(&host.runtime, &store, reference, image, record, is_whole);
     // Beside all that follows; not for an image that is whole.
-    let source = options.plans.as_deref().filter(|_| !located.are_whole());
+    // Plans are for the whole image.
+    let has_plans = options.lowest.is_none() && !located.are_whole();
+    let source = options.plans.as_deref().filter(|_| has_plans);
     let lookup = Lookup::start(source, &named.digest, &manifest, &store, &host.runtime);
     let origin = store.location();
     // A whole image needs no other host, but other hosts may need it.
@@ -331,7 +337,7 @@ async fn attach_leasing(
     let share =
         |swarm: &Arc<dyn SwarmClient>| Sharing::join(Arc::clone(swarm), &located.blobs, &origin_named);
     let fetcher = Fetcher::new(store, host.swarm.as_ref().map(share));
-    let opening = located.open(&manifest, &fetcher, &host.retry);
+    let opening = located.open(&shown, &fetcher, &host.retry);
     let opened =
         warn_if_nothing_comes(fetcher.store(), host.warn_of_silence, opening).await.map_err(about)?;
     let stack = Arc::new(opened.stack);

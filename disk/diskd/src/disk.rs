@@ -183,6 +183,7 @@ fn options(
         pull: settings.pull(),
         plan: settings.policy.plan(),
         plans: settings.plan_source(),
+        lowest: settings.lowest,
         whole_blocks: settings.whole_blocks,
         fill_rate: settings.fill.map(|rate| rate.0),
         writable: writable.map(|dir| WritableOptions {

@@ -64,6 +64,7 @@ impl Host {
             cache_size: None,
             policy: PlanPolicy::Fixed(Plan::Lazy),
             plans: None,
+            lowest: None,
             whole_blocks: false,
             fill: None,
             require_tree: false,

@@ -57,6 +57,10 @@ pub(crate) struct Attach {
     /// read-only
     #[arg(long, value_name = "DIR")]
     pub(crate) writable: Option<PathBuf>,
+    /// Make the disk of the lowest N layers of the image only: of a container's image, the files as that layer leaves
+    /// them. Boots of such a disk are not recorded
+    #[arg(long, value_name = "N", conflicts_with = "writable", value_parser = number::<u16>(1..=255))]
+    pub(crate) lowest_layers: Option<u16>,
     /// Copy the image into the --writable directory before the disk is served, as `base`: from then on the disk needs
     /// no store, and that image is served whichever tag of the store is attached
     #[arg(long, requires = "writable")]
@@ -233,12 +237,13 @@ impl Attach {
             cache_size: self.cache_size,
             policy: self.policy.clone(),
             plans: self.plans.clone(),
+            lowest: self.lowest_layers.map(usize::from),
             whole_blocks: self.whole_blocks,
             fill: self.fill,
             require_tree: self.require_tree,
             cached_although_denied: self.cached_although_denied,
             deadline: self.deadline,
-            recording: self.recording.settings(),
+            recording: self.recording.settings(self.lowest_layers.is_none()),
             images_record: self.pid_file.as_deref().map(images_record).transpose()?,
             warn_of_silence: !quiet,
         })

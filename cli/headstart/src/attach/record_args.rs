@@ -45,10 +45,10 @@ fn parse_record_time(text: &str) -> Result<Duration> {
 }
 
 impl RecordArgs {
-    /// The settings of these arguments.
-    pub(super) fn settings(&self) -> RecordSettings {
+    /// The settings of these arguments, for a disk whose boots may be recorded or may not.
+    pub(super) fn settings(&self, may_record: bool) -> RecordSettings {
         RecordSettings {
-            enabled: !self.no_record,
+            enabled: may_record && !self.no_record,
             directory: self.record.clone(),
             time: self.record_time,
             size: self.record_size,
