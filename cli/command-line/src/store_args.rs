@@ -89,6 +89,28 @@ impl StoreArgs {
         Ok(Some(url.into()))
     }
 
+    /// Returns the options as words of a command line, for a process that another one starts. The limit of the rate is
+    /// not among them: it holds for all processes together.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
+        self.ca_file.iter().for_each(|file| add("--ca-file", file.display().to_string()));
+        self.plain_http.iter().for_each(|host| add("--plain-http", host.clone()));
+        for MirrorArg(Mirror { registry, mirror }) in &self.mirror {
+            add("--mirror", format!("{registry}={mirror}"));
+        }
+        if let Some(proxy) = &self.proxy {
+            add("--proxy", proxy.reveal().to_owned());
+        }
+        for (option, path) in [("--proxy-file", &self.proxy_file), ("--docker-config", &self.docker_config)] {
+            path.iter().for_each(|path| add(option, path.display().to_string()));
+        }
+        self.allow_redirect.iter().for_each(|host| add("--allow-redirect", host.clone()));
+        self.allow_token_server.iter().for_each(|host| add("--allow-token-server", host.clone()));
+        words
+    }
+
     /// Runs `work` with access to stores by these options, for a command that ends by itself: requests to stores are
     /// cancelled when the user asks the command to stop.
     ///

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`agent`] | `headstart agent`: the daemon of a host; `headstart disk ...`: its disks |
 //! | [`attach`] | `headstart attach`: images become disks |
-//! | [`daemon`] | the common parts of `agent` and `harvest serve` |
+//! | [`daemon`] | the common parts of `agent`, `snapshotter` and `harvest serve` |
+//! | [`snapshotter`] | `headstart snapshotter`: containerd's images without pulling |
 //! | [`swarm`] | `headstart swarm ...`: hosts that help each other |
 //! | [`cache`] | `headstart cache ...`: the cached parts of images on this host |
 //! | [`doctor`] | `headstart doctor`: the features that work on this host |
@@ -34,6 +35,7 @@ mod layer;
 mod lease;
 mod moved;
 mod plan;
+mod snapshotter;
 mod socket_args;
 mod swarm;
 mod trace;
@@ -99,6 +101,9 @@ enum Command {
     /// Run the daemon of this host, in the foreground: its part in the swarm, and its disks
     #[command(after_help = agent::EXAMPLES)]
     Agent(Box<agent::AgentArgs>),
+    /// Serve containerd the files of images without pulling them, in the foreground
+    #[command(after_help = snapshotter::EXAMPLES)]
+    Snapshotter(Box<snapshotter::SnapshotterArgs>),
     /// Hosts that help each other: their credentials, their state, images that they fetch ahead of need or keep
     #[command(subcommand, after_help = swarm::EXAMPLES)]
     Swarm(swarm::Command),
@@ -164,6 +169,7 @@ fn run(cli: &Cli, terminal: &Terminal) -> Result<Box<dyn Report>> {
         Command::Replay(words) => Ok(words.refuse("replay")),
         Command::Attach(command) => command.run(terminal, cli.global.quiet, cli.global.json),
         Command::Agent(command) => command.run(terminal, cli.global.json),
+        Command::Snapshotter(command) => command.run(terminal, cli.global.json),
         Command::Swarm(command) => command.run(),
         Command::Disk(command) => command.run(terminal, cli.global.json),
         Command::Harvest(command) => command.run(terminal, cli.global.json),

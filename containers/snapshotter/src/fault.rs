@@ -30,7 +30,7 @@ pub struct SnapshotFault {
 }
 
 /// A value, or a [`SnapshotFault`].
-pub type FaultResult<T> = std::result::Result<T, SnapshotFault>;
+pub type FaultResult<T> = Result<T, SnapshotFault>;
 
 impl SnapshotFault {
     /// Makes an error of a kind.

@@ -41,5 +41,5 @@ pub mod table;
 pub use fault::{FaultKind, SnapshotFault};
 pub use filter::SnapshotFilter;
 pub use record::{SnapshotId, SnapshotKind, SnapshotRecord, SnapshotTime, SnapshotUsage};
-pub use snapshotter::{Snapshotter, SnapshotterSettings};
+pub use snapshotter::{Snapshotter, SnapshotterReport, SnapshotterSettings};
 pub use table::SnapshotTable;

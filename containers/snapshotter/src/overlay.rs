@@ -130,6 +130,15 @@ impl OverlayRoot {
         })
     }
 
+    /// Gives the root of a snapshot's own files the owner, the group and the permission bits of the directory `from`.
+    ///
+    /// # Errors
+    /// [`FaultKind::Failed`].
+    pub fn copy_owner_of(&self, from: &Path, id: SnapshotId) -> FaultResult<()> {
+        let failed = |error| Error::io("cannot be looked at", error).about(from.display());
+        Ok(copy_owner(from, &self.path(SnapshotPlace::Upper(id))).map_err(failed)?)
+    }
+
     /// A directory that is in the way is a fault: renaming would replace an empty one.
     fn rename(&self, from: SnapshotPlace, to: SnapshotPlace) -> io::Result<()> {
         let flags = rustix::fs::RenameFlags::NOREPLACE;
@@ -164,7 +173,7 @@ impl OverlayRoot {
                 }
                 Ok(_) => {}
                 Err(_) => {
-                    tracing::warn!(path = %path.display(), "this is no directory of a snapshot, and stays")
+                    tracing::warn!(path = %path.display(), "this is no directory of a snapshot, and stays");
                 }
             }
         }

@@ -1,6 +1,5 @@
 //! A snapshot, as the table and the journal have it.
 
-use crate::remote::RemoteLayer;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -74,6 +73,10 @@ pub enum SnapshotState {
         content: SnapshotContent,
     },
 }
+
+/// The description of a remote layer, by which its maker finds it again after a restart without any store.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RemoteLayer(pub String);
 
 /// The place of a committed snapshot's files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,24 +5,22 @@
 //! other means commits a snapshot of that name itself and answers "already exists"; the layer is then neither fetched
 //! nor unpacked.
 //!
-//! [`Snapshotter`](crate::Snapshotter) does that for the layers that a [`RemoteLayers`] says it has. Everything else,
-//! and everything that fails, is an ordinary snapshot: the first layer of an image that is not remote has ordinary
-//! layers above it only, so the remote ones of a tree are the lowest, without gaps.
+//! [`Snapshotter`](crate::Snapshotter) does that for the layers that a [`RemoteLayerSource`] says it has. Everything
+//! else, and everything that fails, is an ordinary snapshot: the first layer of an image that is not remote has
+//! ordinary layers above it only, so the remote ones of a tree are the lowest, without gaps.
 
-use crate::record::{SnapshotLabels, SnapshotUsage};
+use crate::record::{RemoteLayer, SnapshotLabels, SnapshotUsage};
 use headstart_block::Result;
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+
+/// The directory in the root of snapshots in which a source of layers keeps what it has made of them.
+pub const TREES_DIRECTORY: &str = "trees";
 
 /// The label whose value is the name of the snapshot that containerd wants.
 pub const TARGET_LABEL: &str = "containerd.io/snapshot.ref";
 
 /// The label that says why a layer is an ordinary one though it could have been remote.
 pub const FALLBACK_LABEL: &str = "containerd.io/snapshot/headstart.fallback";
-
-/// The description of a remote layer, by which its maker finds it again after a restart without any store.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct RemoteLayer(pub String);
 
 /// The answer to a search for a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +37,7 @@ pub enum RemoteAnswer {
 }
 
 /// A source of layers that need not be unpacked. Its calls may take time; no lock is held meanwhile.
-pub trait RemoteLayers: Send + Sync {
+pub trait RemoteLayerSource: Send + Sync {
     /// Looks for the layer that a snapshot is prepared for. `labels` are those of the request, with [`TARGET_LABEL`];
     /// `parents` are the layers below, the top one first, all of them remote.
     ///
@@ -54,15 +52,16 @@ pub trait RemoteLayers: Send + Sync {
     /// The tree cannot be read now.
     fn attach(&self, layers: &[RemoteLayer]) -> Result<PathBuf>;
 
-    /// Learns that no snapshot has `layer` any more, unless another one was found that has the same description.
-    fn removed(&self, layer: &RemoteLayer);
+    /// Learns which layers the snapshots have, at the start and when a snapshot of a remote layer was removed: all
+    /// others can go, unless `find` has returned them a moment ago.
+    fn keep_only(&self, layers: &[RemoteLayer]);
 }
 
 /// No remote layers: every snapshot is an ordinary one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoRemoteLayers;
 
-impl RemoteLayers for NoRemoteLayers {
+impl RemoteLayerSource for NoRemoteLayers {
     fn find(&self, _labels: &SnapshotLabels, _parents: &[RemoteLayer]) -> Result<RemoteAnswer> {
         Ok(RemoteAnswer::NotMine)
     }
@@ -76,5 +75,5 @@ impl RemoteLayers for NoRemoteLayers {
             .remedy("start the snapshotter with the source that made it"))
     }
 
-    fn removed(&self, _layer: &RemoteLayer) {}
+    fn keep_only(&self, _layers: &[RemoteLayer]) {}
 }

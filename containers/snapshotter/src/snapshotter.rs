@@ -23,10 +23,10 @@ use crate::filter::SnapshotFilter;
 use crate::journal::SnapshotJournal;
 use crate::overlay::{OverlayRoot, SnapshotMount, remove, usage_of};
 use crate::record::{
-    SnapshotContent, SnapshotId, SnapshotKind, SnapshotLabels, SnapshotRecord, SnapshotState, SnapshotTime,
-    SnapshotUsage,
+    RemoteLayer, SnapshotContent, SnapshotId, SnapshotKind, SnapshotLabels, SnapshotRecord, SnapshotState,
+    SnapshotTime, SnapshotUsage,
 };
-use crate::remote::{FALLBACK_LABEL, RemoteAnswer, RemoteLayer, RemoteLayers, TARGET_LABEL};
+use crate::remote::{FALLBACK_LABEL, RemoteAnswer, RemoteLayerSource, TARGET_LABEL};
 use crate::table::{SnapshotPlace, SnapshotStep, SnapshotTable, SnapshotTree};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::fs::File;
@@ -72,7 +72,7 @@ pub struct Snapshotter {
     overlay: OverlayRoot,
     table: RwLock<SnapshotTable>,
     journal: Mutex<SnapshotJournal>,
-    remote: Box<dyn RemoteLayers>,
+    remote: Box<dyn RemoteLayerSource>,
     clock: Box<dyn Fn() -> SnapshotTime + Send + Sync>,
     /// Locked, so that no other process uses the directory.
     _lock: File,
@@ -133,10 +133,10 @@ impl Snapshotter {
     /// The mounts of an active snapshot or a view.
     ///
     /// # Errors
-    /// The errors of [`SnapshotTable::tree`]; those of [`RemoteLayers::attach`].
+    /// The errors of [`SnapshotTable::tree`]; those of [`RemoteLayerSource::attach`].
     pub fn mounts(&self, key: &str) -> FaultResult<Vec<SnapshotMount>> {
         let tree = self.table.read().tree(key)?;
-        self.mounts_of(&tree)
+        self.mounts_of(&tree, false)
     }
 
     /// Prepares an active snapshot and returns its mounts.
@@ -177,8 +177,12 @@ impl Snapshotter {
     ///
     /// # Errors
     /// The errors of [`SnapshotTable::commit`]; [`FaultKind::Failed`] if it cannot be measured or made durable.
-    pub fn commit(&self, name: &str, key: &str, labels: SnapshotLabels) -> FaultResult<()> {
+    pub fn commit(&self, name: &str, key: &str, mut labels: SnapshotLabels) -> FaultResult<()> {
         let id = self.table.read().check_commit(name, key)?;
+        // Other labels are not inherited; this one says why the layer takes space.
+        if let Some(reason) = self.table.read().get(key)?.labels.get(FALLBACK_LABEL) {
+            labels.insert(FALLBACK_LABEL.to_owned(), reason.clone());
+        }
         if self.settings.are_commits_durable {
             self.overlay.sync_files()?;
         }
@@ -200,7 +204,7 @@ impl Snapshotter {
         drop(journal);
         for step in &rest {
             match step {
-                SnapshotStep::Forget(layer) => self.forget(layer),
+                SnapshotStep::Forget(_) => self.keep_used(),
                 step => self.carry_out_anyway(step),
             }
         }
@@ -258,7 +262,7 @@ impl Snapshotter {
         }
         let tree = self.table.read().tree(key)?;
         drop(journal);
-        self.mounts_of(&tree).inspect_err(|_| self.take_back(key, id))
+        self.mounts_of(&tree, true).inspect_err(|_| self.take_back(key, id))
     }
 
     /// Removes a snapshot that was made a moment ago and whose caller is not told of it.
@@ -300,12 +304,16 @@ impl Snapshotter {
         }
     }
 
-    fn mounts_of(&self, tree: &SnapshotTree) -> FaultResult<Vec<SnapshotMount>> {
+    /// The mounts of a tree. The root of a new one on a remote layer gets the owner and the mode of that layer's root.
+    fn mounts_of(&self, tree: &SnapshotTree, is_new: bool) -> FaultResult<Vec<SnapshotMount>> {
         let layers = remote_layers(&tree.layers);
         if layers.is_empty() {
             return Ok(self.overlay.mounts(tree, None));
         }
         let directory = self.remote.attach(&layers)?;
+        if is_new && layers.len() == tree.layers.len() {
+            self.overlay.copy_owner_of(&directory, tree.id)?;
+        }
         let text = directory.to_str().filter(|text| !text.contains([':', ',', '\\', '"']));
         let unfit = || format!("{}: overlayfs cannot be told this path", directory.display());
         let text = text.ok_or_else(|| SnapshotFault::new(FaultKind::Failed, unfit()))?;
@@ -329,14 +337,14 @@ impl Snapshotter {
         Ok(true)
     }
 
-    fn forget(&self, layer: &RemoteLayer) {
-        let has_layer = |record: &SnapshotRecord| match &record.state {
-            SnapshotState::Committed { content: SnapshotContent::Remote(other), .. } => other == layer,
-            _ => false,
+    /// Tells the source of remote layers which ones are used.
+    fn keep_used(&self) {
+        let layer_of = |record: &SnapshotRecord| match &record.state {
+            SnapshotState::Committed { content: SnapshotContent::Remote(layer), .. } => Some(layer.clone()),
+            _ => None,
         };
-        if !self.table.read().all().any(has_layer) {
-            self.remote.removed(layer);
-        }
+        let layers: Vec<_> = self.table.read().all().filter_map(layer_of).collect();
+        self.remote.keep_only(&layers);
     }
 
     /// The number of active snapshots, of views and of committed ones.

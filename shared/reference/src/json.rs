@@ -41,7 +41,7 @@ const fn report(
 }
 
 /// The reports, in the order of the page.
-const REPORTS: [Report; 63] = [
+const REPORTS: [Report; 64] = [
     report("image/report.rs", "Made", &["image import", "image commit", "image flatten"], ""),
     report("image/report.rs", "Inspection", &["image inspect"], ""),
     report("image/report.rs", "Verified", &["image verify"], ""),
@@ -82,6 +82,7 @@ const REPORTS: [Report; 63] = [
     report("replay/report.rs", "ReplayReport", &["replay"], ""),
     report("agent.rs", "Ready", &["agent"], "when it listens"),
     report("agent.rs", "Joined", &["agent"], "when it is in the swarm"),
+    report("snapshotter.rs", "Ready", &["snapshotter"], "when containerd can connect"),
     report("agent/disk.rs", "Listed", &["disk list"], ""),
     report(
         "agent/disk.rs",
@@ -100,7 +101,7 @@ const REPORTS: [Report; 63] = [
     report("swarm/pin.rs", "PinReport", &["swarm pin"], ""),
     report("swarm/pin.rs", "Unpinned", &["swarm unpin"], ""),
     report("harvest/serve.rs", "Ready", &["harvest serve"], "when the vSSDs can be used"),
-    report("daemon.rs", "Ended", &["agent", "harvest serve"], "at the end"),
+    report("daemon.rs", "Ended", &["agent", "snapshotter", "harvest serve"], "at the end"),
     report("harvest/vssd.rs", "Listed", &["harvest vssd list"], ""),
     report(
         "harvest/vssd.rs",

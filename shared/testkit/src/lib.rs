@@ -20,6 +20,7 @@
 //! | [`mod@wait`] | waiting for a condition, with a limit |
 //! | [`soak`] | the switch for tests that do more if there is time |
 //! | [`fio`] | NBD servers measured side by side |
+//! | [`containerd`], [`shell_image`] | a containerd of a test's own, and a small image for it |
 //!
 //! This crate is not part of the product.
 
@@ -33,6 +34,7 @@
 )]
 
 pub mod attached;
+pub mod containerd;
 pub mod data_sets;
 pub mod disk;
 pub mod faults;
@@ -52,6 +54,7 @@ pub mod s3;
 pub mod scene;
 mod served;
 pub mod shaper;
+pub mod shell_image;
 pub mod soak;
 pub mod token_server;
 pub mod wait;

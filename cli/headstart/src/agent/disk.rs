@@ -89,7 +89,7 @@ impl AgentSocket {
     ///
     /// # Errors
     /// As [`AgentClient::new`].
-    pub(super) fn client(&self) -> Result<AgentClient> {
+    pub(crate) fn client(&self) -> Result<AgentClient> {
         AgentClient::new(self.agent.as_deref())
     }
 

@@ -3,6 +3,7 @@
 //! | module | subject |
 //! |---|---|
 //! | [`cluster`] | hosts with certificates, and errors of a set-up |
+//! | [`containers`] | containers whose images are disks, under containerd, and the interface of Kubernetes ([`cri`]) |
 //! | [`disks`] | attaching, detaching, listing, watching; requests that cannot work; processes that die |
 //! | [`io`] | fio with verification, while the agent is killed, restarted and replaced by another program |
 //! | [`joining`] | a host in the swarm, and its errors, are reported on both sides |
@@ -30,6 +31,8 @@
 
 mod agent;
 mod cluster;
+mod containers;
+mod cri;
 mod disks;
 #[path = "../support/flipped.rs"]
 mod flipped;

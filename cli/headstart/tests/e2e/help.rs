@@ -22,7 +22,7 @@ fn the_examples_can_be_run() {
     let scene = Scene::new();
     for (command, help) in commands(&scene, "headstart") {
         // These commands serve until they are asked to stop.
-        if ["attach", "agent", "harvest serve"].contains(&command.as_str()) {
+        if ["attach", "agent", "snapshotter", "harvest serve"].contains(&command.as_str()) {
             continue;
         }
         run_examples(&scene, "headstart", &help, str::to_owned);

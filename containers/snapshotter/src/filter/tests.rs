@@ -3,8 +3,11 @@ use crate::fault::FaultKind;
 use crate::record::{SnapshotId, SnapshotRecord, SnapshotState, SnapshotTime};
 use proptest::prelude::*;
 
-/// containerd's own table of tests: a name, another field, labels.
-const CORPUS: [(&str, &str, &[(&str, &str)]); 9] = [
+/// A name, another field, labels.
+type Case = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+/// containerd's own table of tests.
+const CORPUS: [Case; 9] = [
     ("foo", "", &[("foo", "true")]),
     ("bar", "", &[]),
     ("foo", "", &[("foo", "present"), ("more complex label", "present")]),

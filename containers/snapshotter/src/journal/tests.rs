@@ -81,8 +81,7 @@ fn a_crash_while_a_record_is_written_leaves_the_state_before_or_after() {
                     }
                     let kept = slot.start + of_mark.min(SLOT)..slot.end;
                     torn[kept.clone()].copy_from_slice(&before[kept]);
-                    let (read, end) =
-                        read(&torn).unwrap_or_else(|e| panic!("{count} {written} {of_mark}: {e}"));
+                    let (read, end) = read(&torn).expect("a torn record ends the journal");
                     let is_after = read.len() == count + 1;
                     assert_eq!(read, changes[..count + usize::from(is_after)], "{count} {written} {of_mark}");
                     let is_whole = written == after.len() || of_mark == SLOT;
@@ -182,7 +181,7 @@ fn a_rewritten_journal_leads_to_the_same_table() {
     let path = dir.path().join("journal");
     let mut table = SnapshotTable::default();
     let (mut journal, ..) = open(&path).unwrap();
-    let mut append = |journal: &mut SnapshotJournal, table: &mut SnapshotTable, change: SnapshotChange| {
+    let append = |journal: &mut SnapshotJournal, table: &mut SnapshotTable, change: SnapshotChange| {
         journal.append(&change).unwrap();
         table.apply(change).unwrap();
     };

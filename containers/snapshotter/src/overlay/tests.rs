@@ -1,6 +1,5 @@
 use super::*;
-use crate::record::{SnapshotContent, SnapshotUsage};
-use crate::remote::RemoteLayer;
+use crate::record::{RemoteLayer, SnapshotContent, SnapshotUsage};
 use crate::table::SnapshotTable;
 use headstart_block::ErrorKind;
 use std::fs;
@@ -20,7 +19,8 @@ fn tree(is_writable: bool, layers: &[u64]) -> SnapshotTree {
 /// The only mount of a tree as one text, with `R` for the directory of snapshots.
 fn shown(root: &OverlayRoot, tree: &SnapshotTree, remote: Option<&str>) -> String {
     let mounts = root.mounts(tree, remote);
-    let [mount] = mounts.as_slice() else { panic!("{mounts:?}") };
+    assert_eq!(mounts.len(), 1, "{mounts:?}");
+    let mount = &mounts[0];
     let text = format!("{} {} {}", mount.kind, mount.source, mount.options.join(" "));
     text.replace(&root.text(SnapshotPlace::All), "R")
 }
@@ -143,7 +143,7 @@ fn usage_counts_files_with_several_names_once_as_du_does() {
     fs::write(path("d/large"), vec![1; 100_000]).unwrap();
     fs::hard_link(path("d/large"), path("again")).unwrap();
     std::os::unix::fs::symlink("/etc", path("link")).unwrap();
-    fs::File::create(path("sparse")).unwrap().set_len(1 << 30).unwrap();
+    File::create(path("sparse")).unwrap().set_len(1 << 30).unwrap();
     let usage = usage_of(dir.path()).unwrap();
     assert_eq!(usage.inodes, 5);
     let du =

@@ -4,7 +4,7 @@ use super::{Snapshotter, SnapshotterSettings};
 use crate::journal::{JournalReport, SnapshotJournal};
 use crate::overlay::{OverlayRoot, remove};
 use crate::record::SnapshotTime;
-use crate::remote::RemoteLayers;
+use crate::remote::{RemoteLayerSource, TREES_DIRECTORY};
 use crate::table::{SnapshotPlace, SnapshotTable};
 use headstart_block::{Error, ErrorKind, Result, lock};
 use parking_lot::{Mutex, RwLock};
@@ -38,7 +38,7 @@ impl Snapshotter {
     /// or missing; errors of the operating system.
     pub fn open(
         settings: SnapshotterSettings,
-        remote: Box<dyn RemoteLayers>,
+        remote: Box<dyn RemoteLayerSource>,
         clock: impl Fn() -> SnapshotTime + Send + Sync + 'static,
     ) -> Result<(Self, SnapshotterReport)> {
         let overlay = OverlayRoot::open(&settings.root, &settings.mount_options)?;
@@ -46,7 +46,7 @@ impl Snapshotter {
         let mut table = SnapshotTable::default();
         let path = settings.root.join(JOURNAL);
         if !path.exists() {
-            check_unused(&overlay, &path)?;
+            check_unused(&overlay, &settings.root, &path)?;
         }
         let (journal, journal_report) = SnapshotJournal::open(&path, |change| table.apply(change))?;
         let mut report = SnapshotterReport {
@@ -70,6 +70,7 @@ impl Snapshotter {
         }
         let (table, journal) = (RwLock::new(table), Mutex::new(journal));
         let opened = Self { settings, overlay, table, journal, remote, clock: Box::new(clock), _lock: held };
+        opened.keep_used();
         Ok((opened, report))
     }
 }
@@ -86,10 +87,12 @@ fn hold(root: &Path) -> Result<File> {
 }
 
 /// Checks that a directory without a journal has no snapshots.
-fn check_unused(overlay: &OverlayRoot, journal: &Path) -> Result<()> {
-    if overlay.orphans(|_| false)?.is_empty() {
+fn check_unused(overlay: &OverlayRoot, root: &Path, journal: &Path) -> Result<()> {
+    let trees = std::fs::read_dir(root.join(TREES_DIRECTORY));
+    if overlay.orphans(|_| false)?.is_empty() && trees.map_or(true, |mut trees| trees.next().is_none()) {
         return Ok(());
     }
-    let error = Error::corrupt("is missing, and there are directories of snapshots").about(journal.display());
+    let error = Error::corrupt("is missing, and there are directories of snapshots or images")
+        .about(journal.display());
     Err(error.remedy("restore it from a copy, or move the whole directory away and pull the images again"))
 }

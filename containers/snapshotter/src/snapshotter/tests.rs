@@ -7,6 +7,7 @@ use headstart_block::{Error, ErrorKind, Result};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,7 +18,7 @@ fn clock() -> impl Fn() -> SnapshotTime + Send + Sync + 'static {
     move || SnapshotTime { seconds: seconds.fetch_add(1, Ordering::Relaxed), nanos: 0 }
 }
 
-fn open_with(root: &Path, remote: Box<dyn RemoteLayers>) -> Result<(Snapshotter, SnapshotterReport)> {
+fn open_with(root: &Path, remote: Box<dyn RemoteLayerSource>) -> Result<(Snapshotter, SnapshotterReport)> {
     let settings = SnapshotterSettings { are_commits_durable: false, ..SnapshotterSettings::new(root) };
     Snapshotter::open(settings, remote, clock())
 }
@@ -130,10 +131,10 @@ fn what_cannot_be_made_is_taken_back() {
 /// A source that has the layers whose names begin with `disk`, in directories of a place.
 struct Disks {
     place: PathBuf,
-    removed: Arc<Mutex<Vec<String>>>,
+    kept: Arc<Mutex<Vec<Vec<String>>>>,
 }
 
-impl RemoteLayers for Disks {
+impl RemoteLayerSource for Disks {
     fn find(&self, labels: &SnapshotLabels, parents: &[RemoteLayer]) -> Result<RemoteAnswer> {
         let name = format!("{}+{}", labels[TARGET_LABEL], parents.len());
         match labels[TARGET_LABEL].get(..4) {
@@ -147,20 +148,25 @@ impl RemoteLayers for Disks {
     }
 
     fn attach(&self, layers: &[RemoteLayer]) -> Result<PathBuf> {
-        Ok(self.place.join(&layers[0].0))
+        let directory = self.place.join(&layers[0].0);
+        fs::create_dir_all(&directory).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o751)).unwrap();
+        Ok(directory)
     }
 
-    fn removed(&self, layer: &RemoteLayer) {
-        self.removed.lock().push(layer.0.clone());
+    fn keep_only(&self, layers: &[RemoteLayer]) {
+        self.kept.lock().push(layers.iter().map(|layer| layer.0.clone()).collect());
     }
 }
 
 #[test]
 fn a_remote_layer_is_there_at_once_and_others_are_unpacked_with_the_reason() {
     let dir = TempDir::new().unwrap();
-    let removed = Arc::new(Mutex::new(Vec::new()));
-    let disks = || Box::new(Disks { place: "/disks".into(), removed: Arc::clone(&removed) });
-    let (snapshotter, _) = open_with(dir.path(), disks()).unwrap();
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let place = dir.path().join("disks");
+    let disks = || Box::new(Disks { place: place.clone(), kept: Arc::clone(&kept) });
+    let root = dir.path().join("root");
+    let (snapshotter, _) = open_with(&root, disks()).unwrap();
     let prepare = |snapshotter: &Snapshotter, target: &str, parent: &str| {
         let labels = [(TARGET_LABEL.to_owned(), target.to_owned())].into();
         snapshotter.prepare(&format!("extract {target}"), parent, labels)
@@ -173,23 +179,28 @@ fn a_remote_layer_is_there_at_once_and_others_are_unpacked_with_the_reason() {
         );
     }
     assert_eq!(snapshotter.usage("disk 2").unwrap().size, 7);
-    assert_eq!(directories(dir.path()), BTreeSet::new());
+    assert_eq!(directories(&root), BTreeSet::new());
     drop(snapshotter);
 
-    let (snapshotter, report) = open_with(dir.path(), disks()).unwrap();
+    let (snapshotter, report) = open_with(&root, disks()).unwrap();
     assert_eq!((report.snapshots, report.missing.len()), (2, 0));
     let options = prepare(&snapshotter, "plain", "disk 2").unwrap().remove(0).options;
-    assert_eq!(options.last().unwrap(), "lowerdir=/disks/disk 2+1");
+    assert_eq!(*options.last().unwrap(), format!("lowerdir={}/disk 2+1", place.display()));
+    let id = directories(&root).pop_first().unwrap();
+    let mode = fs::metadata(root.join("snapshots").join(id).join("fs")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o751, "the root of the tree looks as the disk's does");
     snapshotter.commit("plain", "extract plain", no_labels()).unwrap();
     // On an ordinary layer, none is remote.
     prepare(&snapshotter, "disk 3", "plain").unwrap();
     prepare(&snapshotter, "fail", "").unwrap();
-    let reason = &snapshotter.stat("extract fail").unwrap().labels[FALLBACK_LABEL];
+    snapshotter.commit("fail", "extract fail", no_labels()).unwrap();
+    let reason = &snapshotter.stat("fail").unwrap().labels[FALLBACK_LABEL];
     assert!(reason.contains("the registry") && reason.contains("cannot be asked"), "{reason}");
     for key in ["extract disk 3", "plain", "disk 2", "disk 1"] {
         snapshotter.remove(key).unwrap();
     }
-    assert_eq!(*removed.lock(), ["disk 2+1", "disk 1+0"]);
+    let both = vec!["disk 1+0".to_owned(), "disk 2+1".to_owned()];
+    assert_eq!(*kept.lock(), [vec![], both.clone(), both[..1].to_vec(), vec![]]);
 }
 
 #[derive(Clone, Debug)]

@@ -3,9 +3,9 @@
 use super::{SnapshotChange, SnapshotTable};
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::record::{
-    SnapshotContent, SnapshotId, SnapshotKind, SnapshotLabels, SnapshotState, SnapshotTime, SnapshotUsage,
+    RemoteLayer, SnapshotContent, SnapshotId, SnapshotKind, SnapshotLabels, SnapshotState, SnapshotTime,
+    SnapshotUsage,
 };
-use crate::remote::RemoteLayer;
 
 /// Permission bits of the root of a tree that begins empty.
 const ROOT_MODE: u32 = 0o755;
@@ -65,7 +65,7 @@ pub enum SnapshotStep {
     /// A directory is removed with everything in it. The plan has succeeded before: what cannot be removed is left to
     /// the next cleanup.
     Remove(SnapshotPlace),
-    /// The source of remote layers learns that a layer is not used any more.
+    /// The source of remote layers learns that a snapshot does not have this layer any more.
     Forget(RemoteLayer),
 }
 

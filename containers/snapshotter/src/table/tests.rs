@@ -1,8 +1,7 @@
 //! The table against a plain model, which follows containerd's metadata store line by line.
 
 use super::*;
-use crate::record::{SnapshotLabels, SnapshotTime, SnapshotUsage};
-use crate::remote::RemoteLayer;
+use crate::record::{RemoteLayer, SnapshotLabels, SnapshotTime, SnapshotUsage};
 use headstart_block::ErrorKind;
 use proptest::prelude::*;
 

@@ -5,5 +5,4 @@
 mod containerd;
 mod containerd_suite;
 mod grpc;
-mod image;
 mod served;

@@ -1,4 +1,4 @@
-//! A small image, made of this host's shell, as an OCI archive.
+//! A small container image, made of this host's shell, as an OCI archive.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Its name in containerd.
-pub(crate) const NAME: &str = "example.test/shell:1";
+/// The name of the image in containerd.
+pub const NAME: &str = "example.test/shell:1";
 /// The programs in it.
 const PROGRAMS: [&str; 4] = ["/bin/sh", "/bin/cat", "/bin/sleep", "/bin/ls"];
 
@@ -31,6 +31,13 @@ impl Layer {
         header.set_mtime(1_600_000_000);
         let content = content.unwrap_or_default();
         header.set_size(content.len() as u64);
+        if path == "/" {
+            // The library has no name for the root.
+            header.as_mut_bytes()[..2].copy_from_slice(b"./");
+            header.set_cksum();
+            self.0.append(&header, content).unwrap();
+            return;
+        }
         self.0.append_data(&mut header, path.trim_start_matches('/'), content).unwrap();
     }
 
@@ -97,8 +104,8 @@ impl Archive {
     }
 }
 
-/// Writes the image to an archive at `path` and returns the number of its layers.
-pub(crate) fn write(path: &Path) -> usize {
+/// Writes the image to an archive at `path` and returns the number of its layers. Panics if that fails.
+pub fn write(path: &Path) -> usize {
     let mut archive = Archive(tar::Builder::new(fs::File::create(path).unwrap()));
     archive.add("oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#);
     let layers: Vec<_> = layers().iter().map(|layer| archive.blob("layer.v1.tar", layer)).collect();

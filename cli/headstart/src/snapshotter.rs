@@ -1,0 +1,152 @@
+//! `headstart snapshotter`: containerd's images without pulling, in the foreground.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`tree_disks`] | the disks of images, which the agent of this host has |
+
+mod tree_disks;
+
+use crate::agent::AgentSocket;
+use crate::daemon::{self, LOOK};
+use clap::Args;
+use headstart_block::{Error, Result, saturating};
+use headstart_command_line::report::Report;
+use headstart_command_line::store_args::StoreArgs;
+use headstart_command_line::terminal::Terminal;
+use headstart_daemon::places::{run_dir, state_dir};
+use headstart_image::progress::Progress;
+use headstart_image_trees::{ImageTrees, SiblingPolicy};
+use headstart_snapshotter::remote::TREES_DIRECTORY;
+use headstart_snapshotter::server::{listen, serve};
+use headstart_snapshotter::service::SnapshotService;
+use headstart_snapshotter::{SnapshotTime, Snapshotter, SnapshotterReport, SnapshotterSettings};
+use serde::Serialize;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::runtime::Runtime;
+use tree_disks::AgentDisks;
+
+pub(crate) const EXAMPLES: &str = "Examples:\n  \
+    headstart snapshotter\n  \
+    headstart snapshotter --root /srv/snapshots --socket /run/headstart/snap.sock \\\n      \
+    --agent /run/headstart/agent.sock --plain-http registry.lan:5000\n\n\
+    containerd finds it by its configuration (/etc/containerd/config.toml):\n\n  \
+    [proxy_plugins.headstart]\n    \
+    type = \"snapshot\"\n    \
+    address = \"/run/headstart/snapshotter.sock\"\n  \
+    [plugins.\"io.containerd.grpc.v1.cri\".containerd]\n    \
+    snapshotter = \"headstart\"\n    \
+    disable_snapshot_annotations = false\n\n\
+    An image that `headstart image convert` has converted, with --referrer, with --index or under a name of its \
+    own, is neither fetched nor unpacked: the agent of this host attaches it as a disk, whose blocks come when they \
+    are read. All other images are as with containerd's own overlayfs, and so is an image whose disk cannot be had; \
+    the label containerd.io/snapshot/headstart.fallback of its snapshots then says why. The snapshotter removes \
+    nothing when it ends, and containers run on without it.";
+
+/// The name of the socket in the directory of sockets.
+const SOCKET: &str = "snapshotter.sock";
+
+/// Threads that talk to containerd. What takes long has threads of its own.
+const RUNTIME_THREADS: usize = 2;
+
+/// Arguments of `headstart snapshotter`.
+#[derive(Args)]
+pub(crate) struct SnapshotterArgs {
+    /// The directory of all snapshots [default: snapshotter in /var/lib/headstart, or in ~/.local/state/headstart]
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// The socket for containerd [default: snapshotter.sock in /run/headstart, or in headstart in $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "SOCK")]
+    socket: Option<PathBuf>,
+    /// Use no converted image in place of the one that was asked for: only images that are disks themselves are not
+    /// unpacked
+    #[arg(long)]
+    no_siblings: bool,
+    /// An option for every mount of overlayfs, such as volatile (may be repeated)
+    #[arg(long, value_name = "OPTION")]
+    mount_option: Vec<String>,
+    #[command(flatten)]
+    agent: AgentSocket,
+    #[command(flatten)]
+    store: StoreArgs,
+}
+
+impl SnapshotterArgs {
+    pub(crate) fn run(&self, terminal: &Terminal, json: bool) -> Result<Box<dyn Report>> {
+        let farewell = "the snapshotter has ended; snapshots and containers stay as they are";
+        daemon::run("snapshots", RUNTIME_THREADS, farewell, terminal, |runtime| {
+            self.run_on(runtime, terminal, json)
+        })
+    }
+
+    fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
+        let root = self.root.clone().unwrap_or_else(|| state_dir().join("snapshotter"));
+        let socket = self.socket.clone().unwrap_or_else(|| run_dir().join(SOCKET));
+        let policy = if self.no_siblings { SiblingPolicy::Never } else { SiblingPolicy::SameRepository };
+        let disks = AgentDisks::new(self.agent.client()?, runtime.handle().clone(), self.store.words());
+        let trees = ImageTrees::new(
+            &root.join(TREES_DIRECTORY),
+            self.store.settings_to_serve()?,
+            policy,
+            runtime.handle().clone(),
+            Box::new(disks),
+        )?;
+        let settings = SnapshotterSettings {
+            mount_options: self.mount_option.clone(),
+            ..SnapshotterSettings::new(&root)
+        };
+        let (snapshotter, report) = Snapshotter::open(settings, Box::new(trees), now)?;
+        if let Some(directory) = socket.parent() {
+            headstart_block::private::make_directory(directory)
+                .map_err(|error| Error::io("cannot make the directory", error).about(directory.display()))?;
+        }
+        let listener = runtime.block_on(async { listen(&socket) })?;
+        daemon::announce(&Ready::new(&socket, &root, &report), json)?;
+        let end = async {
+            while !terminal.is_cancelled() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        runtime.block_on(serve(listener, SnapshotService::new(Arc::new(snapshotter)), end))
+    }
+}
+
+/// The time, for snapshots.
+fn now() -> SnapshotTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    SnapshotTime { seconds: saturating(since.as_secs()), nanos: since.subsec_nanos() }
+}
+
+/// The output once containerd can connect.
+#[derive(Serialize)]
+struct Ready<'a> {
+    /// The path of the socket for containerd.
+    socket: &'a Path,
+    /// The directory of all snapshots.
+    root: &'a Path,
+    /// The number of snapshots that were there.
+    snapshots: usize,
+    /// The keys of snapshots whose directories are missing.
+    missing: &'a [String],
+}
+
+impl<'a> Ready<'a> {
+    fn new(socket: &'a Path, root: &'a Path, report: &'a SnapshotterReport) -> Self {
+        Self { socket, root, snapshots: report.snapshots, missing: &report.missing }
+    }
+}
+
+impl fmt::Display for Ready<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "snapshots for containerd at {}: {} in {}",
+            self.socket.display(),
+            self.snapshots,
+            self.root.display()
+        )?;
+        self.missing.iter().try_for_each(|key| write!(f, "\nthe directory of snapshot {key} is missing"))
+    }
+}

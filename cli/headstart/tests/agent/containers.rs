@@ -1,0 +1,176 @@
+//! `headstart snapshotter` under Debian's containerd: images that are converted run without being pulled.
+
+use crate::agent::Agent;
+use crate::attached::TIMEOUT;
+use crate::cri;
+use crate::scene::{Scene, run_tool};
+use headstart_testkit::containerd::{Containerd, ContainerdSettings};
+use headstart_testkit::process::{Process, has_fuse, installed};
+use headstart_testkit::registry::{Registry, RegistryAccess};
+use headstart_testkit::shell_image;
+use headstart_testkit::wait::wait_until;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+/// A host with an agent, a snapshotter and containerd, and a registry with a small image.
+struct Host<'s> {
+    containerd: Containerd,
+    snapshotter: Process,
+    agent: Agent<'s>,
+    registry: Registry,
+    scene: &'s Scene,
+    image: String,
+    /// The number of the image's layers.
+    layers: usize,
+}
+
+impl<'s> Host<'s> {
+    /// Starts all of them. `None` if this is no place for it; the reason is printed.
+    fn start(scene: &'s Scene) -> Option<Self> {
+        if !Containerd::can_run() || !has_fuse() || !installed(&["skopeo"]) {
+            return None;
+        }
+        let registry = Registry::start(RegistryAccess::Open)?;
+        let layers = shell_image::write(&scene.path("image.tar"));
+        let image = format!("{}/shell:1", registry.host());
+        let fixed =
+            ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false", "oci-archive:image.tar"];
+        run_tool("skopeo", &[&fixed[..], &[&format!("docker://{image}")]].concat(), &scene.path("."));
+        let agent = Agent::start(scene, "a", "");
+        let mut snapshotter = Process::start(&mut scene.command(&snapshotter_words(&registry)));
+        snapshotter.line("that it is ready", TIMEOUT, |line| line.contains("\"socket\""));
+        let settings = ContainerdSettings { cri_registry: Some(registry.host()) };
+        let containerd = Containerd::start(&scene.path("."), &scene.path("snap.sock"), &settings);
+        Some(Self { containerd, snapshotter, agent, registry, scene, image, layers })
+    }
+
+    /// Converts the image, in the form `form`.
+    fn convert(&self, form: &str) -> Value {
+        let host = self.registry.host();
+        self.scene.json(&format!("image convert oci://{} {form} --size 256M --plain-http {host}", self.image))
+    }
+
+    fn restart_snapshotter(&mut self) {
+        self.snapshotter.kill();
+        self.snapshotter = Process::start(&mut self.scene.command(&snapshotter_words(&self.registry)));
+        self.snapshotter.line("that it is ready", TIMEOUT, |line| line.contains("\"socket\""));
+        self.containerd.wait_for_snapshotter();
+    }
+
+    /// Pulls an image as Kubernetes does.
+    #[track_caller]
+    fn pull(&self, image: &str) {
+        let pulled = cri::pull(&self.containerd.socket(), image);
+        pulled.unwrap_or_else(|status| {
+            panic!("{status}\n{}\n{}", self.containerd.output(), self.snapshotter.output())
+        });
+    }
+
+    /// The number of blobs that containerd has fetched.
+    fn fetched(&self) -> usize {
+        self.containerd.ctr(&["content", "ls", "-q"]).lines().count()
+    }
+
+    /// The number of images that are mounted.
+    fn trees(&self) -> usize {
+        let trees = fs::read_dir(self.scene.path("snap/trees")).unwrap();
+        trees.filter(|entry| is_mounted(&entry.as_ref().unwrap().path().join("fs"))).count()
+    }
+}
+
+fn snapshotter_words(registry: &Registry) -> String {
+    let host = registry.host();
+    format!(
+        "snapshotter --json --root ~/snap --socket ~/snap.sock --agent ~/a/agent.sock --plain-http {host}"
+    )
+}
+
+fn is_mounted(path: &Path) -> bool {
+    fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&format!(" {} ", path.display()))
+}
+
+impl Drop for Host<'_> {
+    fn drop(&mut self) {
+        let _ = self.containerd.run_ctr(&["images", "rm", "--sync", &self.image]);
+        // What a failed test leaves mounted would keep its directory.
+        for entry in fs::read_dir(self.scene.path("snap/trees")).into_iter().flatten().flatten() {
+            let _ = std::process::Command::new("umount").arg("-l").arg(entry.path().join("fs")).output();
+        }
+    }
+}
+
+const LOOK: &str = "cat /etc/greeting; ls /etc /opt/opaque; echo x > /etc/written; cat /etc/written; \
+    ls -ld / | { read mode rest; echo $mode; }";
+
+#[test]
+fn a_converted_image_runs_under_its_own_name_without_its_layers() {
+    let scene = Scene::new();
+    let Some(mut host) = Host::start(&scene) else { return };
+    host.convert("--referrer");
+    host.pull(&host.image);
+    let snapshots = host.containerd.snapshots();
+    assert_eq!(snapshots.len(), host.layers, "{snapshots:?}");
+    // A manifest and a config.
+    assert_eq!(host.fetched(), 2, "{}", host.snapshotter.output());
+    assert_eq!(host.trees(), 1);
+    assert_eq!(host.agent.disks().len(), 1);
+    let said = host.containerd.run(&host.image, "first", LOOK);
+    let (files, mode) = said.trim_end().rsplit_once('\n').unwrap();
+    assert_eq!(files, "two\n/etc:\ngreeting\n\n/opt/opaque:\nnew\nx");
+    // The conversion keeps what a layer says about the root.
+    assert_eq!(mode, "drwxr-x--x");
+
+    // Containers go on without the snapshotter, and are there for the next one.
+    let image = host.image.clone();
+    host.containerd.start_container(&image, "lasting");
+    host.snapshotter.kill();
+    assert_eq!(host.containerd.exec("lasting", "cat /etc/greeting"), "two\n");
+    host.restart_snapshotter();
+    assert_eq!(host.containerd.run(&image, "second", LOOK), said);
+    assert_eq!(host.containerd.exec("lasting", "cat /etc/greeting"), "two\n");
+    assert_eq!((host.trees(), host.agent.disks().len()), (1, 1));
+    host.containerd.end_container("lasting");
+    host.containerd.ctr(&["containers", "rm", "lasting"]);
+
+    host.containerd.ctr(&["images", "rm", "--sync", &image]);
+    cri::remove(&host.containerd.socket(), &image).unwrap();
+    let all = || host.containerd.ctr(&["images", "ls", "-q"]);
+    for name in all().lines() {
+        host.containerd.ctr(&["images", "rm", "--sync", name]);
+    }
+    wait_until("the image's disk is gone", TIMEOUT, || host.agent.disks().is_empty());
+    assert_eq!(host.trees(), 0);
+    assert_eq!(fs::read_dir(scene.path("snap/trees")).unwrap().count(), 0);
+}
+
+#[test]
+fn images_without_a_disk_and_without_an_agent_are_pulled_as_ever() {
+    let scene = Scene::new();
+    let Some(mut host) = Host::start(&scene) else { return };
+    let image = host.image.clone();
+    host.pull(&image);
+    assert_eq!(host.fetched(), 2 + host.layers);
+    let said = host.containerd.run(&image, "first", LOOK);
+    assert!(said.starts_with("two\n"), "{said}");
+    assert_eq!(host.trees(), 0);
+    for name in host.containerd.ctr(&["images", "ls", "-q"]).lines() {
+        host.containerd.ctr(&["images", "rm", "--sync", name]);
+    }
+    wait_until("its snapshots are gone", TIMEOUT, || host.containerd.snapshots().is_empty());
+
+    // The disk is there now, but not the agent: the label says so.
+    host.convert("--referrer");
+    host.restart_snapshotter();
+    host.agent.kill();
+    host.pull(&image);
+    assert_eq!(host.containerd.run(&image, "second", LOOK), said);
+    assert_eq!(host.trees(), 0);
+    let info = |snapshot: &String| {
+        let name = snapshot.split(' ').next().unwrap();
+        host.containerd.ctr(&["snapshots", "--snapshotter", "headstart", "info", name])
+    };
+    let infos: Vec<_> = host.containerd.snapshots().iter().map(info).collect();
+    let has_reason = |info: &String| info.contains("headstart.fallback") && info.contains("no agent answers");
+    assert!(infos.iter().any(has_reason), "{infos:?}");
+}

@@ -1,0 +1,199 @@
+//! The form of an image whose layers are those of a disk.
+//!
+//! An image can *be* one (its layers are OverlayBD's), or have a *sibling*: an artifact that belongs to its manifest,
+//! or the entry of a converted image in the index that its name leads to. `headstart image convert` writes all three.
+
+use crate::labels::WantedLayer;
+use crate::tree_name::TreeName;
+use headstart_block::{ByteRange, Digest, Error, Result};
+use headstart_container_source::open_in_store;
+use headstart_convert::chain_id;
+use headstart_image::manifest::{BLOB_DIGEST, BlobRef, Config, MAX_MANIFEST_SIZE, Manifest, OVERLAYBD_IMAGE};
+use headstart_store::{Location, Reference, RetrySettings, Selector, Store, Urgency};
+use std::sync::Arc;
+use tokio::runtime::Handle;
+
+/// Siblings that are looked at for one image at most: there is one, unless writers raced.
+const SIBLINGS_MOST: usize = 4;
+
+/// The images that may stand in for an original.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SiblingPolicy {
+    /// A converted image that belongs to the original, in the original's repository.
+    #[default]
+    SameRepository,
+    /// None: only images that are disks themselves are attached.
+    Never,
+}
+
+/// An image whose layers are those of a disk, and the chain ids of the layers that containerd asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConvertedImage {
+    /// The image, by its digest.
+    pub image: Reference,
+    /// The chain ids of the layers of the image that containerd knows, lowest first; not empty.
+    chains: Vec<Digest>,
+}
+
+impl ConvertedImage {
+    /// Finds the form of an image whose layers are those of a disk. `None` if there is none. Blocks, and must not be
+    /// called on a thread of `runtime`.
+    ///
+    /// # Errors
+    /// Errors of the store; [`headstart_block::ErrorKind::Corrupt`] if a document is damaged, or if a sibling says that
+    /// it is another image's.
+    pub fn find(
+        store: &Arc<dyn Store>,
+        wanted: &WantedLayer,
+        policy: SiblingPolicy,
+        retry: RetrySettings,
+        runtime: &Handle,
+    ) -> Result<Option<Self>> {
+        let search = Search { store, location: &wanted.location, retry, runtime };
+        let own = wanted.manifest.map_or_else(|| wanted.selector.clone(), Selector::Digest);
+        let (digest, bytes) = search.manifest(&own)?;
+        if let Some(manifest) = disk_manifest(&bytes) {
+            let chains = chains(search.config(&manifest.config)?.diff_ids().iter());
+            // The name leads to an index, and the store prefers disks: containerd does not.
+            let is_sibling = wanted.manifest.is_none() && manifest.converted_from().is_some();
+            if !is_sibling || chains.contains(&wanted.chain) {
+                return search.image(digest, &manifest, chains, Named::Itself).map(Some);
+            }
+        }
+        if policy == SiblingPolicy::Never {
+            return Ok(None);
+        }
+        let original = open_in_store(Arc::clone(store), &own, None, retry, runtime)?;
+        let chains = chains(original.layers.iter().map(|layer| &layer.diff_id));
+        search.sibling(wanted, &original.manifest_digest, &chains)
+    }
+
+    /// The tree of files as the layer with a chain id leaves it. `None` if the image has no such layer.
+    #[must_use]
+    pub fn tree(&self, chain: &Digest) -> Option<TreeName> {
+        let at = self.chains.iter().position(|known| known == chain)?;
+        let lowest = (at + 1 < self.chains.len()).then_some(at + 1);
+        Some(TreeName { image: self.image.clone(), lowest })
+    }
+
+    /// The tree of all files of the image.
+    #[must_use]
+    pub fn whole(&self) -> TreeName {
+        TreeName { image: self.image.clone(), lowest: None }
+    }
+}
+
+/// The chain ids of layers with these diff ids, lowest first.
+fn chains<'a>(diff_ids: impl Iterator<Item = &'a Digest>) -> Vec<Digest> {
+    let mut below = None;
+    let next = |diff_id: &Digest| {
+        let chain = chain_id(below.as_ref(), diff_id);
+        below = Some(chain);
+        chain
+    };
+    diff_ids.map(next).collect()
+}
+
+/// The manifest, if it is one of a disk: every layer says where its blob is.
+fn disk_manifest(bytes: &[u8]) -> Option<Manifest> {
+    let manifest = Manifest::parse(bytes).ok()?;
+    let is_disk = manifest.layers.iter().all(|layer| layer.annotations.contains_key(BLOB_DIGEST));
+    is_disk.then_some(manifest)
+}
+
+/// The way in which a disk's image was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Named {
+    /// containerd pulls that image.
+    Itself,
+    /// containerd pulls its original.
+    AsSibling,
+}
+
+struct Search<'a> {
+    store: &'a Arc<dyn Store>,
+    location: &'a Location,
+    retry: RetrySettings,
+    runtime: &'a Handle,
+}
+
+impl Search<'_> {
+    fn manifest(&self, selector: &Selector) -> Result<(Digest, Vec<u8>)> {
+        let (digest, bytes) = self.runtime.block_on(self.store.manifest(selector))?;
+        Ok((digest, bytes.into()))
+    }
+
+    /// The config of an image, checked against its digest.
+    fn config(&self, config: &BlobRef) -> Result<Config> {
+        let about = |error: Error| error.about(format_args!("config {}", config.digest));
+        if config.size > MAX_MANIFEST_SIZE {
+            return Err(about(Error::unsupported(format!("a config of {} bytes", config.size))));
+        }
+        let range = ByteRange::between(0, config.size);
+        let once = || self.store.read(&config.digest, range, Urgency::Demand);
+        let bytes = self.runtime.block_on(self.retry.run(once, |_| ()))?;
+        if Digest::of(&bytes) != config.digest {
+            return Err(about(Error::corrupt("its content has another digest")));
+        }
+        Config::parse(&bytes).map_err(about)
+    }
+
+    /// The first sibling of an original that fits.
+    fn sibling(
+        &self,
+        wanted: &WantedLayer,
+        original: &Digest,
+        chains: &[Digest],
+    ) -> Result<Option<ConvertedImage>> {
+        let referrers = self.runtime.block_on(self.store.referrers(original, OVERLAYBD_IMAGE))?;
+        for referrer in referrers.iter().rev().take(SIBLINGS_MOST) {
+            let (digest, bytes) = self.manifest(&Selector::Digest(referrer.digest))?;
+            if let Some(manifest) = disk_manifest(&bytes)
+                && is_of(&manifest, original)
+            {
+                return self.image(digest, &manifest, chains.to_vec(), Named::AsSibling).map(Some);
+            }
+        }
+        // The tag may lead to an index that lists a converted image beside the original.
+        if !matches!(wanted.selector, Selector::Tag(_)) {
+            return Ok(None);
+        }
+        let (digest, bytes) = self.manifest(&wanted.selector)?;
+        match disk_manifest(&bytes) {
+            Some(manifest) if is_of(&manifest, original) => {
+                self.image(digest, &manifest, chains.to_vec(), Named::AsSibling).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Checks that the layers of a disk are those with these chain ids.
+    fn image(
+        &self,
+        digest: Digest,
+        manifest: &Manifest,
+        chains: Vec<Digest>,
+        named: Named,
+    ) -> Result<ConvertedImage> {
+        let image = Reference { location: self.location.clone(), selector: Selector::Digest(digest) };
+        let wrong = |cause: String| Error::corrupt(cause).about(&image).remedy("convert the image anew");
+        // More layers than containerd knows are those of an optimization, above all others.
+        let count = manifest.disk_layers().count();
+        if chains.is_empty() || count < chains.len() {
+            return Err(wrong(format!("has {count} layers, the original {}", chains.len())));
+        }
+        for (number, (layer, chain)) in manifest.disk_layers().zip(&chains).enumerate() {
+            // An image that is named itself has chain ids of its own, and its origins are the original's.
+            let is_same = layer.origin().is_some_and(|origin| origin.chain == *chain);
+            if named == Named::AsSibling && !is_same {
+                return Err(wrong(format!("its layer {number} was made of another image's layer")));
+            }
+        }
+        Ok(ConvertedImage { image, chains })
+    }
+}
+
+/// `true` if a converted image says that it was made of the image with the manifest `original`.
+fn is_of(manifest: &Manifest, original: &Digest) -> bool {
+    manifest.converted_from().is_some_and(|from| from.manifest == *original)
+}

@@ -1,0 +1,44 @@
+//! The files of container images without pulling: each image is a disk, whose blocks come when they are read.
+//!
+//! [`ImageTrees`] is the source of remote layers of a [snapshotter](headstart_snapshotter). When containerd is about to
+//! fetch a layer, it looks for a converted form of the image. If there is one, the image's disk is attached, its file
+//! system is mounted, and the layer is neither fetched nor unpacked. Everything else stays as without headstart.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`labels`] | [`WantedLayer`]: containerd's labels, as the name of an image and of a layer in it |
+//! | [`converted`] | [`ConvertedImage`]: an image whose layers are those of a disk, and their chain ids |
+//! | [`tree_name`] | [`TreeName`]: an image and a number of its layers, as the journal has it |
+//! | [`trees`] | [`ImageTrees`]: finds, attaches, mounts and removes |
+//!
+//! # From a tag to mounted files
+//!
+//! ```text
+//! containerd -- Prepare(extract-1, labels: image, manifest, chain id) --> snapshotter -- find --> ImageTrees
+//!   registry: manifest by digest; the converted sibling (referrer, entry of the index); config (chain ids)
+//!   agent:    attach oci://...@sha256:SIBLING --fuse ROOT/trees/ID/disk     (a process of its own; plan, cache, swarm)
+//!   kernel:   loop device over that file, ext4 read-only on ROOT/trees/ID/fs
+//! containerd <-- "already exists" -- for every layer, without a byte of it
+//! containerd -- Prepare(container, parent: top chain id) --> overlay, lowerdir=ROOT/trees/ID/fs
+//! ```
+//!
+//! # The right files
+//!
+//! containerd names a layer by its chain id, which is a digest of the contents of that layer and of all below it. The
+//! chain ids of the original's layers are computed from its config, whose digest is in its manifest. A sibling has to
+//! name the original's manifest, and for each layer the same chain id. That its *blocks* have the same files is the
+//! word of its publisher, which needs the right to write to the repository: for an image that is named by a digest,
+//! this is more trust than the digest alone asks for. [`SiblingPolicy::Never`] uses no siblings, but only images that
+//! are disks themselves.
+
+#![forbid(unsafe_code)]
+
+pub mod converted;
+pub mod labels;
+pub mod tree_name;
+pub mod trees;
+
+pub use converted::{ConvertedImage, SiblingPolicy};
+pub use labels::WantedLayer;
+pub use tree_name::TreeName;
+pub use trees::{ImageTrees, TreeDisks};

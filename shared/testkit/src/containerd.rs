@@ -1,0 +1,182 @@
+//! A containerd of a test's own, with a snapshotter of this project as a proxy plugin.
+//!
+//! Its configuration, its state and its sockets are in a directory of the test's.
+
+use crate::process::{Process, installed, is_root};
+use crate::wait::wait_until;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+/// The longest time for a start, and for an end.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+/// The plugin for Kubernetes, which looks at the host.
+const CRI: &str = "io.containerd.grpc.v1.cri";
+/// The parts of containerd that look at the host, or that tests do not need.
+const DISABLED: [&str; 7] = [
+    "io.containerd.internal.v1.opt",
+    "io.containerd.snapshotter.v1.aufs",
+    "io.containerd.snapshotter.v1.btrfs",
+    "io.containerd.snapshotter.v1.devmapper",
+    "io.containerd.snapshotter.v1.native",
+    "io.containerd.snapshotter.v1.overlayfs",
+    "io.containerd.snapshotter.v1.zfs",
+];
+
+/// A running containerd. Dropping it stops it, and kills the containers that were started in the background.
+#[derive(Debug)]
+pub struct Containerd {
+    process: Process,
+    dir: PathBuf,
+    namespace: &'static str,
+    /// The containers that were started in the background.
+    containers: Vec<String>,
+}
+
+/// The things that a test's containerd has beside its snapshotter.
+#[derive(Clone, Debug, Default)]
+pub struct ContainerdSettings {
+    /// The registry, as HOST:PORT, that Kubernetes' interface asks without TLS. `None`: that interface is off.
+    pub cri_registry: Option<String>,
+}
+
+impl Containerd {
+    /// `true` if a containerd can run here. Otherwise the reason is printed.
+    #[must_use]
+    pub fn can_run() -> bool {
+        is_root() && installed(&["containerd", "ctr", "runc", "containerd-shim-runc-v2", "ldd"])
+    }
+
+    /// Starts it in `dir`, with the snapshotter at `socket` under the name `headstart`. Panics if it does not start.
+    #[must_use]
+    pub fn start(dir: &Path, socket: &Path, settings: &ContainerdSettings) -> Self {
+        let has_cri = settings.cri_registry.is_some();
+        write_configuration(dir, socket, settings);
+        let namespace = if has_cri { "k8s.io" } else { "default" };
+        let process = Self::process(dir);
+        Self { process, dir: dir.to_owned(), namespace, containers: Vec::new() }
+    }
+
+    fn process(dir: &Path) -> Process {
+        let process = Process::start(Command::new("containerd").arg("--config").arg(dir.join("config.toml")));
+        let is_up = || run_ctr(dir, "default", &["version"]).status.success();
+        wait_until("containerd answers", TIME_LIMIT, is_up);
+        process
+    }
+
+    /// The socket for its clients.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("containerd.sock")
+    }
+
+    /// Stops it, and starts it again on the same state.
+    pub fn restart(&mut self) {
+        self.process.stop(TIME_LIMIT);
+        self.process = Self::process(&self.dir);
+    }
+
+    /// Waits until it has connected to a snapshotter that was started again: it tries every few seconds.
+    pub fn wait_for_snapshotter(&self) {
+        // What containerd has in its own database, it asks no snapshotter for.
+        let snapshots = ["snapshots", "--snapshotter", "headstart"];
+        let ask = |words: &[&str]| self.run_ctr(&[&snapshots[..], words].concat()).status.success();
+        let is_there = || ask(&["prepare", "probe"]) && ask(&["rm", "probe"]);
+        wait_until("containerd has found the snapshotter again", TIME_LIMIT, is_there);
+    }
+
+    /// Runs `ctr` and returns its output. Panics if it fails.
+    #[track_caller]
+    pub fn ctr(&self, arguments: &[&str]) -> String {
+        let output = self.run_ctr(arguments);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let refused = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "ctr {arguments:?}\n{said}{refused}\n{}", self.process.output());
+        said
+    }
+
+    /// Runs `ctr`.
+    #[must_use]
+    pub fn run_ctr(&self, arguments: &[&str]) -> Output {
+        run_ctr(&self.dir, self.namespace, arguments)
+    }
+
+    /// Runs a command of the shell in a container of its own and returns its output. Panics if it fails.
+    #[track_caller]
+    pub fn run(&self, image: &str, id: &str, script: &str) -> String {
+        // runc keeps the containers of all of a host's daemons in one place.
+        let id = format!("{id}-{}", std::process::id());
+        self.ctr(&["run", "--rm", "--snapshotter", "headstart", image, &id, "/bin/sh", "-c", script])
+    }
+
+    /// Starts a container that does nothing. Panics if that fails.
+    #[track_caller]
+    pub fn start_container(&mut self, image: &str, id: &str) {
+        self.containers.push(id.to_owned());
+        self.ctr(&["run", "-d", "--snapshotter", "headstart", image, id, "/bin/sleep", "1000"]);
+    }
+
+    /// Ends what runs in a container, which keeps its files. Panics if it goes on.
+    #[track_caller]
+    pub fn end_container(&self, id: &str) {
+        // The exit status is that of the killed task.
+        let _ = self.run_ctr(&["task", "rm", "-f", id]);
+        assert!(!self.ctr(&["task", "ls", "-q"]).contains(id));
+    }
+
+    /// Runs a command in a container that runs. Panics if it fails.
+    #[track_caller]
+    pub fn exec(&self, id: &str, script: &str) -> String {
+        self.ctr(&["task", "exec", "--exec-id", "exec", id, "/bin/sh", "-c", script])
+    }
+
+    /// The names of containerd's snapshots with their kinds.
+    #[track_caller]
+    pub fn snapshots(&self) -> Vec<String> {
+        let listed = self.ctr(&["snapshots", "--snapshotter", "headstart", "ls"]);
+        let lines = listed.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+        lines.map(|words| format!("{} {}", words[0], words[words.len() - 1])).collect()
+    }
+
+    /// The output of containerd so far.
+    #[must_use]
+    pub fn output(&self) -> String {
+        self.process.output()
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        for container in &self.containers {
+            let _ = self.run_ctr(&["task", "rm", "-f", container]);
+        }
+    }
+}
+
+fn write_configuration(dir: &Path, socket: &Path, settings: &ContainerdSettings) {
+    let path = |name: &str| dir.join(name).display().to_string();
+    let off = DISABLED.into_iter().chain(settings.cri_registry.is_none().then_some(CRI)).collect::<Vec<_>>();
+    let mut text = format!(
+        "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = {off:?}\n[grpc]\naddress = {:?}\n\
+         [proxy_plugins.headstart]\ntype = \"snapshot\"\naddress = {:?}\n",
+        path("root"),
+        path("state"),
+        path("containerd.sock"),
+        socket.display().to_string(),
+    );
+    if let Some(registry) = &settings.cri_registry {
+        text += &format!(
+            "[plugins.{CRI:?}]\ndisable_tcp_service = true\n[plugins.{CRI:?}.containerd]\n\
+             snapshotter = \"headstart\"\ndisable_snapshot_annotations = false\n\
+             [plugins.{CRI:?}.registry.mirrors.{registry:?}]\nendpoint = [\"http://{registry}\"]\n"
+        );
+    }
+    fs::write(dir.join("config.toml"), text).unwrap();
+}
+
+fn run_ctr(dir: &Path, namespace: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", "120", "ctr", "--address"]).arg(dir.join("containerd.sock"));
+    command.args(["--namespace", namespace]).args(arguments).output().unwrap()
+}
