@@ -3,7 +3,8 @@
 //! A registry serves manifests and blobs of repositories over HTTP. The hard part of reading a disk from
 //! one comes before the bytes: a challenge, a token server, and a redirect to a signed address of a
 //! storage. Docker goes this way once a blob; a disk reads thousands of small ranges, and cannot. So the
-//! token and the address are kept, and looked after:
+//! token and the address are kept, and looked after (a registry that has served all blobs itself so far is not asked
+//! first):
 //!
 //! ```text
 //!   read -> [ token? ] ---- none, over, refused ----> token server   (one asks for all)
@@ -76,6 +77,7 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use url::Url;
@@ -124,7 +126,8 @@ pub(crate) fn open(host: &str, repository: &str, settings: &StoreSettings) -> Re
     };
     let origin = Arc::new(Endpoint::new(api, &path, None, &shared)?);
     endpoints.push(Arc::clone(&origin));
-    Ok(Arc::new(Registry { location: format!("oci://{host}/{repository}"), link, endpoints, origin }))
+    let location = format!("oci://{host}/{repository}");
+    Ok(Arc::new(Registry { location, link, endpoints, origin, lists_artifacts: AtomicBool::new(false) }))
 }
 
 /// A repository of a registry, with the mirrors of that.
@@ -134,6 +137,8 @@ struct Registry {
     /// Mirrors in their order, then the registry itself.
     endpoints: Vec<Arc<Endpoint>>,
     origin: Arc<Endpoint>,
+    /// `true` once the registry listed artifacts itself, or said that it does.
+    lists_artifacts: AtomicBool,
 }
 
 /// A monotonic clock, read in one place.
@@ -375,6 +380,7 @@ impl Store for Registry {
                 return Ok(length);
             }
             if response.status() == StatusCode::NOT_FOUND && endpoint.owns(response.url()) {
+                endpoint.note_absence(blob);
                 return Err(http::status_error(StatusCode::NOT_FOUND, &url));
             }
             // Storages behind registries refuse HEAD on addresses signed for GET.

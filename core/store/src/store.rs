@@ -160,8 +160,8 @@ pub trait Store: Send + Sync {
     }
 
     /// Writes the blob `digest` from `source`. The content is checked against `digest` while it is sent; if it does not
-    /// match, no blob is left. If a registry has the blob already, nothing is sent or checked. `copied` is called with
-    /// the progress.
+    /// match, no blob is left. If a registry has the blob already, nothing is sent or checked, unless
+    /// [`Store::blob_len`] found before that the registry does not have the blob. `copied` is called with the progress.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if the content does not match `digest`;

@@ -2,7 +2,7 @@
 //!
 //! [`super::redirect`] decides on the target of a read; this is the I/O around it. The question for a blob's place
 //! is itself a read of the range, so that a registry that has the bytes answers at once and is never asked
-//! twice.
+//! twice. While a registry has served all blobs itself, reads of the next one do not wait for the first of them.
 //!
 //! A read that the storage behind a registry refuses (most often because the address has run out) goes back to the
 //! registry, at most [`MOST_REFUSALS`] times a read; an address that cannot be reached is forgotten, because the
@@ -55,7 +55,11 @@ impl Endpoint {
     /// Begins to read `range` of a blob.
     pub(super) async fn open_range(self: &Arc<Self>, digest: &Digest, range: ByteRange) -> Result<Answer> {
         let blob = self.routes.get(digest);
-        let decide = || blob.route.lock().decide(self.clock.now(), self.routes.shortest());
+        let decide = || match blob.route.lock().decide(self.clock.now(), self.routes.shortest()) {
+            // Nothing to share: reads of a blob that many need begin at once.
+            Decision::Ask if self.routes.are_served_here() => Decision::Direct,
+            decision => decision,
+        };
         let mut refusals = 0;
         // Each round learns something; the bound is for a registry that changes its mind for ever.
         for _ in 0..8 {
@@ -106,6 +110,7 @@ impl Endpoint {
         let ranged = |request| http::with_range(request, range);
         let response = self.send(Access::Pull, &Method::GET, &url, limit, ranged).await?;
         if let Some(target) = self.target(&response)? {
+            self.routes.saw_redirect();
             let date = response.headers().get(DATE).and_then(|date| http_date(date.to_str().ok()?));
             let life = life_in_url(&target, date);
             let due = blob.route.lock().learn_address(target, now, life, self.routes.shortest());
@@ -118,6 +123,7 @@ impl Endpoint {
             // Wrong ranges are for the caller that asked for this range.
             StatusCode::OK | StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
                 blob.route.lock().learn_direct();
+                self.routes.saw_served();
                 Ok(ReadAnswer::Here(response))
             }
             _ => Err(http::refusal(&response)),

@@ -12,6 +12,9 @@
 //! | away, near the end of its life | the same, and has the next address fetched meanwhile |
 //! | away, past a life that the address tells | takes the next address, or asks |
 //!
+//! While the registry has served all blobs itself, there is most likely nothing to share: reads of a blob whose place
+//! is unknown then read from the registry, all at once.
+//!
 //! An address that tells no life is taken to live as long as the shortest life seen at this registry. That is
 //! a guess, so the next address is fetched near its end, but taken only when the storage really refuses the
 //! current one: only in this way is the real life ever seen. A storage that refuses an address that should live

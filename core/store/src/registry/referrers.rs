@@ -6,6 +6,9 @@
 //! writes. A writer that changed the tag therefore reads it again. If its artifact is not in there, because another
 //! writer wrote at the same moment, it adds it again.
 //!
+//! Until a registry has shown that it lists artifacts, it is asked for its list and for the tag at once: one after the
+//! other, two empty answers would take two round trips.
+//!
 //! The registry itself is asked, never a mirror: few of those know artifacts, and an old list would be believed.
 
 use super::auth::Access;
@@ -20,9 +23,11 @@ use crate::reference::Selector;
 use crate::referrers::{Change, MOST_REFERRERS, Referrer, is_alike, listed};
 use crate::retry::jitter;
 use bytes::Bytes;
+use futures::future::join;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use reqwest::header::{ACCEPT, HeaderMap};
 use reqwest::{Method, RequestBuilder};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::sleep;
 use url::Url;
@@ -43,12 +48,22 @@ fn accept_index(request: RequestBuilder) -> RequestBuilder {
 impl Registry {
     /// The artifacts of one kind: as the registry lists them, or as the tag does.
     pub(super) async fn list_referrers(&self, subject: &Digest, kind: &str) -> Result<Vec<Referrer>> {
-        let own = self.own_list(subject, kind).await?.unwrap_or_default();
-        // If it learned about referrers late, or a proxy before it hid that it knows them, they are under the tag.
-        if !own.is_empty() {
+        let own = self.own_list(subject, kind);
+        let (own, tagged) = if self.lists_artifacts.load(Ordering::Relaxed) {
+            (own.await?, None)
+        } else {
+            let (own, tagged) = join(own, self.tagged_list(subject)).await;
+            (own?, Some(tagged))
+        };
+        if let Some(own) = own.filter(|own| !own.is_empty()) {
             return Ok(own);
         }
-        match self.tagged_list(subject).await? {
+        // If it learned about referrers late, or a proxy before it hid that it knows them, they are under the tag.
+        let tagged = match tagged {
+            Some(tagged) => tagged,
+            None => self.tagged_list(subject).await,
+        };
+        match tagged? {
             Some((url, list)) => listed(&list, kind).map_err(|e| e.about(http::redact(&url))),
             None => Ok(Vec::new()),
         }
@@ -64,6 +79,7 @@ impl Registry {
             let failed = |_| Meter::add(&self.link.meter().retries, 1);
             let page = self.origin.settings.retry.run(|| self.page(url.clone()), failed).await?;
             let Some((headers, list)) = page else { return Ok(None) };
+            self.lists_artifacts.store(true, Ordering::Relaxed);
             found.extend(listed(&list, kind).map_err(|e| e.about(http::redact(&url)))?);
             match next_page(&headers, &url).filter(|next| self.origin.owns(next) && *next != url) {
                 Some(next) if found.len() < MOST_REFERRERS => url = next,
@@ -104,7 +120,9 @@ impl Registry {
         let bytes = Bytes::copy_from_slice(change.artifact);
         let name = change.digest.to_string();
         let headers = self.origin.put_manifest(&name, change.media_type, &bytes).await?;
-        if !headers.contains_key("oci-subject") {
+        if headers.contains_key("oci-subject") {
+            self.lists_artifacts.store(true, Ordering::Relaxed);
+        } else {
             self.change_tagged_list(subject, change).await?;
         }
         for old in change.replaced.iter().filter(|old| **old != change.digest) {

@@ -6,6 +6,7 @@ use headstart_block::Digest;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The routes to all blobs that were asked for at one endpoint.
@@ -14,6 +15,10 @@ pub(super) struct BlobRoutes {
     blobs: Mutex<HashMap<Digest, Arc<BlobRoute>>>,
     /// The shortest life of an address seen so far.
     shortest: Mutex<Option<Duration>>,
+    /// `true` if the endpoint has served a blob itself.
+    has_served: AtomicBool,
+    /// `true` if the endpoint has sent a read elsewhere.
+    has_redirected: AtomicBool,
 }
 
 /// The route to one blob.
@@ -24,11 +29,29 @@ pub(super) struct BlobRoute {
     pub(super) flight: Flight,
     /// The time before which the endpoint is not asked for the blob again, which it did not have.
     pub(super) lacks_until: Mutex<Duration>,
+    /// `true` if the endpoint did not have the blob when it was last asked for its length, and the blob was not
+    /// written since.
+    pub(super) is_absent: AtomicBool,
 }
 
 impl BlobRoutes {
     pub(super) fn get(&self, digest: &Digest) -> Arc<BlobRoute> {
         Arc::clone(self.blobs.lock().entry(*digest).or_default())
+    }
+
+    /// Notes that the endpoint served a blob itself.
+    pub(super) fn saw_served(&self) {
+        self.has_served.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that the endpoint sent a read elsewhere.
+    pub(super) fn saw_redirect(&self) {
+        self.has_redirected.store(true, Ordering::Relaxed);
+    }
+
+    /// `true` if all blobs that were read so far came from the endpoint itself.
+    pub(super) fn are_served_here(&self) -> bool {
+        self.has_served.load(Ordering::Relaxed) && !self.has_redirected.load(Ordering::Relaxed)
     }
 
     /// The shortest life of an address seen so far.

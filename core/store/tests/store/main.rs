@@ -8,6 +8,7 @@
 //! | [`hostile_registry`] | registries that misbehave, request by request |
 //! | [`web`] | web servers and their faults |
 //! | [`referrers`] | artifacts of a manifest, in every kind of store |
+//! | [`round_trips`] | the number of requests, and of those that wait for others |
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -22,4 +23,5 @@ mod directory;
 mod hostile_registry;
 mod referrers;
 mod registry;
+mod round_trips;
 mod web;
