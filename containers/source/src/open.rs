@@ -8,9 +8,10 @@ use crate::name::{ArchiveChoice, SourceName};
 use crate::oci_archive::OciArchive;
 use crate::platform::ImagePlatform;
 use crate::verified::named;
-use headstart_block::{FileSource, ReadAt, Result};
+use headstart_block::{Digest, FileSource, ReadAt, Result};
 use headstart_store::{RetrySettings, Selector, Store, StoreSettings};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
@@ -32,8 +33,6 @@ pub fn open(
     match name {
         SourceName::Store(reference) => {
             let store = headstart_store::open(&reference.location, settings)?;
-            // A mistyped host or a missing login is reported at once, not after the long deadline of a slow store.
-            runtime.block_on(store.check())?;
             open_in_store(store, &reference.selector, platform, settings.retry, runtime)
         }
         SourceName::DockerArchive(image) => {
@@ -49,7 +48,34 @@ fn file(path: &Path) -> Result<Arc<dyn ReadAt>> {
     Ok(Arc::new(FileSource::open(path)?))
 }
 
-/// Works as [`open`], for an image of a store that is open already. Reads of layers are retried according to `retry`.
+/// The document that a name leads to. The store is checked beside it: a mistyped host or a missing login is reported at
+/// once, not after the long deadline of a slow store.
+async fn checked_document(store: &Arc<dyn Store>, selector: &Selector) -> Result<(Digest, Vec<u8>)> {
+    let checked = Arc::clone(store);
+    // A task, which goes on when the document has come: the store learns from the answers.
+    let task = tokio::spawn(async move { checked.check().await });
+    let mut check = pin!(async { task.await.unwrap_or(Ok(())) });
+    let mut document = pin!(store.document(selector));
+    let mut is_checked = false;
+    let found = loop {
+        tokio::select! {
+            biased;
+            found = &mut document => break found,
+            checked = &mut check, if !is_checked => {
+                checked?;
+                is_checked = true;
+            }
+        }
+    };
+    match found {
+        // The reason, perhaps.
+        Err(error) if !is_checked => check.await.and(Err(error)),
+        found => found.map(|(digest, bytes)| (digest, bytes.into())),
+    }
+}
+
+/// Works as [`open`], for an image of a store that is open already, which is checked. Reads of layers are retried
+/// according to `retry`.
 ///
 /// # Errors
 /// As [`open`].
@@ -61,10 +87,10 @@ pub fn open_in_store(
     runtime: &Handle,
 ) -> Result<ContainerImage> {
     let name = format!("image {}{selector}", store.name());
-    let (digest, bytes) = runtime.block_on(store.document(selector))?;
+    let (digest, bytes) = runtime.block_on(checked_document(&store, selector))?;
     let place: Arc<dyn BlobPlace> = Arc::new(StorePlace { store, retry, runtime: runtime.clone() });
     let wanted = Wanted::new(platform);
-    let found = follow(&*place, digest, bytes.into(), &wanted).map_err(|e| e.about(&name))?;
+    let found = follow(&*place, digest, bytes, &wanted).map_err(|e| e.about(&name))?;
     assemble(&place, &name, found, &wanted).map_err(|e| e.about(&name))
 }
 
