@@ -4,6 +4,7 @@
 //! content into the images that are converted, so keys in annotations of other people's images are not searched: a
 //! store notes the conversions of its own writers, out of the reach of copies ([`ImageStore::converted`]).
 
+use futures::future::{BoxFuture, ready};
 use headstart_block::{Digest, Error, ReadAt, Result};
 use headstart_image::manifest::ImageLayer;
 use headstart_image::store::ImageStore;
@@ -24,8 +25,9 @@ pub trait KnownLayers {
     /// Errors of the place.
     fn open(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>>;
 
-    /// Notes layers that were converted and published, with their keys. A failure is no error: a note only saves work.
-    fn remember(&self, layers: &[(Digest, ImageLayer)]);
+    /// Notes layers that were converted, with their keys. Their blobs are in the store of the new image. A failure is
+    /// no error: a note only saves work.
+    fn remember<'a>(&'a self, layers: &'a [(Digest, ImageLayer)]) -> BoxFuture<'a, ()>;
 }
 
 /// No place: every layer is converted.
@@ -41,7 +43,9 @@ impl KnownLayers for NoKnownLayers {
         Err(Error::invalid(format!("layer {} is not known", layer.blob.digest)))
     }
 
-    fn remember(&self, _layers: &[(Digest, ImageLayer)]) {}
+    fn remember<'a>(&'a self, _layers: &'a [(Digest, ImageLayer)]) -> BoxFuture<'a, ()> {
+        Box::pin(ready(()))
+    }
 }
 
 /// The layers that were converted into a store in a local directory. Those of other stores:
@@ -66,9 +70,11 @@ impl KnownLayers for StoredLayers {
         Ok(Arc::new(self.0.open_layer(layer)?))
     }
 
-    fn remember(&self, layers: &[(Digest, ImageLayer)]) {
-        for (key, layer) in layers {
-            let _ = self.0.note_conversion(key, layer);
-        }
+    fn remember<'a>(&'a self, layers: &'a [(Digest, ImageLayer)]) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            for (key, layer) in layers {
+                let _ = self.0.note_conversion(key, layer);
+            }
+        })
     }
 }

@@ -6,15 +6,17 @@ use crate::options::ConvertOptions;
 use crate::repository_layers::RepositoryLayers;
 use crate::sibling_index::index_with;
 use headstart_block::{Digest, Error, ErrorKind, Result};
-use headstart_container_source::{ContainerImage, ImagePlatform, SourceName, open};
-use headstart_image::image_site::ImageSite;
+use headstart_container_source::{ContainerImage, ImagePlatform, SourceName, open, open_in_store};
+use headstart_image::image_site::{ImageSite, MadeImage};
 use headstart_image::manifest::{BlobRef, MANIFEST_OCI, NewImage};
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Location, Reference, Selector, Tag};
 use headstart_image::store_access::StoreAccess;
 use headstart_image::transfer::PublishedAs;
 use headstart_store::Store;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread;
 
 /// The form in which a converted image is published.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,12 +71,13 @@ impl ConvertRequest<'_> {
     /// # Errors
     /// As [`open()`] for the source and [`stage_image`]; [`ErrorKind::Invalid`] if the form needs a source in a store
     /// and the source is an archive; [`ErrorKind::Conflict`] if the source's tag moved meanwhile; errors of the stores.
-    /// Nothing is published then, but a store that is not a directory may keep blobs that nothing refers to.
+    /// Nothing is published then, but a store that is not a directory may keep blobs of new layers, and notes by which
+    /// the next conversion finds these.
     pub fn make(self, stores: StoreAccess<'_>, progress: &dyn Progress) -> Result<ConvertReport> {
         let location = self.location()?;
-        let image = open(self.source, self.platform, stores.settings, stores.runtime)?;
+        let (image, opened) = self.open(&location, stores)?;
         let site = ImageSite::new(&location)?;
-        let known = self.known(&site, &location, stores)?;
+        let known = self.known(&site, &location, opened, stores)?;
         let staged = stage_image(&image, site.staging(), self.options, &*known.layers, progress)?;
         let StagedConversion { image: mut made, layers } = staged;
         let original = BlobRef {
@@ -89,13 +92,14 @@ impl ConvertRequest<'_> {
             (ConvertedForm::Index(tag), Some(index)) => PublishedAs::Index { tag, index },
             (ConvertedForm::Referrer | ConvertedForm::Index(_), _) => PublishedAs::Referrer(&original.digest),
         };
-        let (to, rest) = (|| Ok(known.target), || Ok(known.store));
-        let (published, was) = site.publish(&made, publication, to, rest, stores, progress)?;
         let new = layers.iter().filter(|outcome| outcome.converted.is_some());
         let new: Vec<_> = new.map(|outcome| (outcome.key, outcome.layer.clone())).collect();
+        let mut publishing = MadeImage::new(&made, publication);
         if !new.is_empty() {
-            known.layers.remember(&new);
+            publishing.noted = known.layers.remember(&new);
         }
+        let (to, rest) = (|| Ok(known.target), || Ok(known.store));
+        let (published, was) = site.publish(publishing, to, rest, stores, progress)?;
         Ok(ConvertReport {
             location,
             digest: published.digest,
@@ -126,9 +130,44 @@ impl ConvertRequest<'_> {
         }
     }
 
-    /// The layers that were converted before.
-    fn known(&self, site: &ImageSite, location: &Location, stores: StoreAccess<'_>) -> Result<Known> {
-        let target = stores.target(location)?;
+    /// Opens the image, and the store at `location`, in which the new image is published. The store is left for later
+    /// if it is a directory, which is made first.
+    fn open(
+        &self,
+        location: &Location,
+        stores: StoreAccess<'_>,
+    ) -> Result<(ContainerImage, Option<Arc<dyn Store>>)> {
+        let StoreAccess { settings, runtime } = stores;
+        let open = || open(self.source, self.platform, settings, runtime);
+        if !location.is_remote() {
+            return Ok((open()?, None));
+        }
+        match self.source {
+            // Its connections and tokens serve for both.
+            SourceName::Store(source) if source.location == *location && settings.mirrors.is_empty() => {
+                let store = headstart_store::open(location, settings)?;
+                let (selector, of_source) = (&source.selector, Arc::clone(&store));
+                let image = open_in_store(of_source, selector, self.platform, settings.retry, runtime)?;
+                Ok((image, Some(store)))
+            }
+            _ => thread::scope(|scope| {
+                let target = scope.spawn(|| stores.target(location));
+                let image = open()?;
+                let target = target.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+                Ok((image, Some(target)))
+            }),
+        }
+    }
+
+    /// The layers that were converted before. `opened` is the target if it is open.
+    fn known(
+        &self,
+        site: &ImageSite,
+        location: &Location,
+        opened: Option<Arc<dyn Store>>,
+        stores: StoreAccess<'_>,
+    ) -> Result<Known> {
+        let target = opened.map_or_else(|| stores.target(location), Ok)?;
         if let Some(directory) = site.directory() {
             if let Some(other) = self.layer_store {
                 return Err(Error::invalid("keeps no layers for an image in a directory")

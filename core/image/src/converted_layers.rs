@@ -21,9 +21,11 @@ use crate::manifest::{ImageLayer, MANIFEST_OCI};
 use crate::plan_artifact::{EMPTY_CONFIG, is_unsound, put_blobs};
 use crate::transfer::HASH_TREE;
 use bytes::Bytes;
+use futures::future::try_join;
+use futures::stream::{self, StreamExt, TryStreamExt};
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_store::media_type::CONFIG_EMPTY;
-use headstart_store::{Selector, Store};
+use headstart_store::{Referrer, Selector, Store};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -33,31 +35,57 @@ pub const CONVERTED_LAYER: &str = "application/vnd.headstart.converted-layer.v1"
 /// The number of artifacts of one key that are tried. There is one, unless writers raced.
 const MOST_TRIED: usize = 4;
 
+/// The number of artifacts that are written to a registry at once. Other stores have one index of all, whose writers
+/// wait for each other.
+const AT_ONCE: usize = 8;
+
 /// Returns the layer that the conversion with that key gave, if `store` has an artifact of it, the blob of the layer
 /// and that of its hash tree. `None` if not; an artifact that is not valid is none.
 ///
 /// # Errors
 /// Errors of the store.
 pub async fn find(store: &dyn Store, key: &Digest) -> Result<Option<ImageLayer>> {
-    let listed = match store.referrers(key, CONVERTED_LAYER).await {
-        // The store may not be there yet.
-        Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => return Ok(None),
-        listed => listed?,
-    };
-    for artifact in listed.iter().take(MOST_TRIED) {
-        let manifest = match store.manifest(&Selector::Digest(artifact.digest)).await {
-            Err(e) if is_unsound(&e) => {
-                tracing::debug!(error = %e, artifact = %artifact.digest, "a converted layer is passed over");
-                continue;
-            }
-            manifest => manifest?.1,
-        };
-        let Some(layer) = parse(&manifest, key) else { continue };
+    for artifact in listed(store, key).await?.iter().take(MOST_TRIED) {
+        let Some(layer) = read(store, artifact, key).await? else { continue };
         if is_whole(store, &layer).await? {
             return Ok(Some(layer));
         }
     }
     Ok(None)
+}
+
+/// Returns a layer as [`find`] does, mostly the same one, but without asking if `store` has the blobs of it
+/// ([`is_whole`]): for callers that have more to ask at the same time.
+///
+/// # Errors
+/// Errors of the store.
+pub async fn find_noted(store: &dyn Store, key: &Digest) -> Result<Option<ImageLayer>> {
+    for artifact in listed(store, key).await?.iter().take(MOST_TRIED) {
+        if let Some(layer) = read(store, artifact, key).await? {
+            return Ok(Some(layer));
+        }
+    }
+    Ok(None)
+}
+
+/// The artifacts that a store lists for a key.
+async fn listed(store: &dyn Store, key: &Digest) -> Result<Vec<Referrer>> {
+    match store.referrers(key, CONVERTED_LAYER).await {
+        // The store may not be there yet.
+        Err(e) if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => Ok(Vec::new()),
+        listed => listed,
+    }
+}
+
+/// The layer of an artifact; `None` if the artifact is not valid.
+async fn read(store: &dyn Store, artifact: &Referrer, key: &Digest) -> Result<Option<ImageLayer>> {
+    match store.manifest(&Selector::Digest(artifact.digest)).await {
+        Err(e) if is_unsound(&e) => {
+            tracing::debug!(error = %e, artifact = %artifact.digest, "a converted layer is passed over");
+            Ok(None)
+        }
+        manifest => Ok(parse(&manifest?.1, key)),
+    }
 }
 
 /// Writes the artifacts of layers that the conversions with these keys gave. The blobs of the layers and of their hash
@@ -67,21 +95,23 @@ pub async fn find(store: &dyn Store, key: &Digest) -> Result<Option<ImageLayer>>
 /// [`ErrorKind::Invalid`] if a layer has no hash tree; errors of the store.
 pub async fn publish(store: &Arc<dyn Store>, layers: &[(Digest, ImageLayer)]) -> Result<()> {
     put_blobs(store, &[]).await?;
-    for (key, layer) in layers {
-        store.put_referrer(key, MANIFEST_OCI, Bytes::from(artifact(key, layer)?), &[]).await?;
-    }
-    Ok(())
+    let put = |(key, layer): &(Digest, ImageLayer)| {
+        let artifact = artifact(key, layer).map(Bytes::from);
+        let key = *key;
+        async move { store.put_referrer(&key, MANIFEST_OCI, artifact?, &[]).await.map(drop) }
+    };
+    let at_once = if store.drops_unnamed_blobs() { AT_ONCE } else { 1 };
+    stream::iter(layers.iter().map(put)).buffer_unordered(at_once).try_collect().await
 }
 
 /// `true` if the store has the blob of a layer and that of its hash tree, each with its length.
-async fn is_whole(store: &dyn Store, layer: &ImageLayer) -> Result<bool> {
+///
+/// # Errors
+/// Errors of the store.
+pub async fn is_whole(store: &dyn Store, layer: &ImageLayer) -> Result<bool> {
     let Some(tree) = layer.tree else { return Ok(false) };
-    for (digest, size) in [(layer.blob.digest, layer.blob.size), (tree.digest, tree.size)] {
-        if store.blob_len(&digest).await? != Some(size) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let (blob, outboard) = try_join(store.blob_len(&layer.blob.digest), store.blob_len(&tree.digest)).await?;
+    Ok(blob == Some(layer.blob.size) && outboard == Some(tree.size))
 }
 
 fn artifact(key: &Digest, layer: &ImageLayer) -> Result<Vec<u8>> {

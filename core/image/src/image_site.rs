@@ -6,11 +6,31 @@ use crate::reference::{Location, Selector};
 use crate::staged_image::StagedImage;
 use crate::store::{Image, ImageStore, Staging};
 use crate::store_access::StoreAccess;
-use crate::transfer::{PublishedAs, transfer};
+use crate::transfer::{PublishedAs, noting_nothing, transfer_new};
+use futures::future::BoxFuture;
 use headstart_block::{Digest, Error, Result};
 use headstart_store::Store;
 use std::sync::Arc;
 use tempfile::TempDir;
+
+/// An image that is to be published, and the way.
+pub struct MadeImage<'a> {
+    /// The description from which config and manifest are made.
+    pub image: &'a NewImage,
+    /// The way in which the image is found.
+    pub publication: PublishedAs<'a>,
+    /// Work that takes the blobs in the target for granted, and not the image, such as notes for later images. It is
+    /// done once, beside the last requests; but not if a blob cannot be written.
+    pub noted: BoxFuture<'a, ()>,
+}
+
+impl<'a> MadeImage<'a> {
+    /// An image of which nothing is noted.
+    #[must_use]
+    pub fn new(image: &'a NewImage, publication: PublishedAs<'a>) -> Self {
+        Self { image, publication, noted: noting_nothing() }
+    }
+}
 
 /// A place for the blobs of a new image, out of sight until it is published. They are deleted when this is dropped.
 pub struct ImageSite {
@@ -52,25 +72,28 @@ impl ImageSite {
         self.directory.as_ref()
     }
 
-    /// Publishes the image in its target, for which this place was made, and which `target` opens if it is needed.
+    /// Publishes an image in its target, for which this place was made, and which `target` opens if it is needed.
     /// Blobs that are not here are those of the target, or are copied from the store that `rest` opens. Also returns
     /// the digest of the manifest that the tag named before; `None` if the tag is new or named the same manifest, or if
     /// there is no tag.
     ///
     /// # Errors
-    /// As [`Staging::publish`] and [`transfer`]; errors of `target` and `rest`. Nothing is published then, but a store
-    /// that is not a directory may keep blobs that nothing refers to.
+    /// As [`Staging::publish`] and [`transfer`](crate::transfer::transfer()); errors of `target` and `rest`. Nothing is
+    /// published then, but a store that is not a directory may keep blobs that nothing refers to, and
+    /// [`MadeImage::noted`] may have been done.
     pub fn publish(
         self,
-        image: &NewImage,
-        publication: PublishedAs<'_>,
+        made: MadeImage<'_>,
         target: impl FnOnce() -> Result<Arc<dyn Store>>,
         rest: impl FnOnce() -> Result<Arc<dyn Store>>,
         stores: StoreAccess<'_>,
         progress: &dyn Progress,
     ) -> Result<(Image, Option<Digest>)> {
+        let MadeImage { image, publication, noted } = made;
         if let (Some(_), PublishedAs::Tag(tag)) = (&self.directory, &publication) {
-            return self.staging.publish_over(image, tag);
+            let published = self.staging.publish_over(image, tag)?;
+            stores.runtime.block_on(noted);
+            return Ok(published);
         }
         let documents = image.documents()?;
         self.staging.put(&documents.config)?;
@@ -81,10 +104,18 @@ impl ImageSite {
             rest: rest()?,
             manifest: (digest, documents.manifest.into()),
         };
-        let made: Arc<dyn Store> = Arc::new(made);
+        let made = Arc::new(made);
+        let is_new = |blob: &Digest| made.has_staged(blob);
         let (to, selector, retry) = (target()?, Selector::Digest(digest), stores.settings.retry);
-        let copy = transfer(&made, &selector, &to, publication, retry, progress);
+        // Other stores have one index of all manifests, whose writers wait for each other.
+        let is_registry = to.drops_unnamed_blobs();
+        let (beside, after) = if is_registry { (noted, noting_nothing()) } else { (noting_nothing(), noted) };
+        let source = Arc::clone(&made) as Arc<dyn Store>;
+        let copy = transfer_new(&source, (&selector, publication), &to, retry, progress, &is_new, beside);
         let copied = stores.runtime.block_on(copy)?;
+        // A directory is locked until its writer is gone.
+        drop((source, made, to));
+        stores.runtime.block_on(after);
         Ok((Image { digest, manifest }, copied.was))
     }
 }

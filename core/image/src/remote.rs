@@ -16,6 +16,7 @@ use crate::reference::{Reference, Selector};
 use crate::store::Image;
 use crate::verified_blob::VerifiedBlob;
 use bytes::Bytes;
+use futures::future::{try_join, try_join_all};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result, to_usize};
 use headstart_hash_tree::pages;
@@ -90,50 +91,23 @@ impl RemoteImage {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the store does not answer; [`ErrorKind::Denied`] if it refuses access.
     pub fn warm(&self) -> Result<()> {
-        let mut wanted = Vec::new();
-        for layer in self.image.manifest.disk_layers() {
-            let Ok(blob) = self.blobs.blob_of(layer) else { continue };
-            let tree = layer.tree.and_then(|tree| self.blobs.tree_of(&tree).ok());
-            for range in opening_ranges_of(layer) {
-                if let Some(tree) = &tree {
-                    pages(blob.len, range, &mut |pages| wanted.push((Arc::clone(tree), pages)));
-                }
-                wanted.push((Arc::clone(&blob), range));
-            }
-        }
-        let bring = |(blob, range): (Arc<RemoteBlob>, ByteRange)| async move {
-            match blob.bring(range).await {
-                Err(e) if !matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Denied) => Ok(()),
-                brought => brought,
-            }
-        };
-        let bringing = stream::iter(wanted).map(bring).buffer_unordered(AT_ONCE);
-        self.blobs.link.runtime.block_on(bringing.try_collect())
+        self.blobs.link.runtime.block_on(self.blobs.warm(self.image.manifest.disk_layers()))
     }
 
     /// Fetches ranges of blobs, many in parallel, for a later read without a wait. They stay in memory.
     pub(crate) fn bring_all(&self, ranges: &[(Digest, ByteRange)], progress: &dyn Progress) -> Result<()> {
-        let mut chunks: BTreeSet<(Digest, u64)> = BTreeSet::new();
+        let mut chunks = Chunks::default();
         for (blob, range) in ranges {
-            let touched = range.offset() / CHUNK..range.end().div_ceil(CHUNK);
-            chunks.extend(touched.map(|number| (*blob, number)));
+            chunks.add(*blob, *range);
         }
-        progress.begin("fetch", chunks.len() as u64 * CHUNK);
-        let chunks: Vec<_> = chunks.into_iter().collect();
-        let runs =
-            chunks.chunk_by(|a, b| a.0 == b.0 && a.1 + 1 == b.1).flat_map(|run| run.chunks(CHUNKS_AT_ONCE));
-        let bring = |run: &[(Digest, u64)]| {
-            let (blob, first) = (self.blobs.found.get(&run[0].0).cloned(), run[0].1);
-            let count = run.len() as u64;
-            async move {
-                if let Some(blob) = blob {
-                    let end = ((first + count) * CHUNK).min(blob.len);
-                    blob.bring(ByteRange::between((first * CHUNK).min(end), end)).await?;
-                }
-                step(progress, count * CHUNK)
+        progress.begin("fetch", chunks.0.len() as u64 * CHUNK);
+        let bring = |run: Run| async move {
+            if let Some((blob, range)) = self.blobs.part(&run) {
+                blob.bring(range).await?;
             }
+            step(progress, run.count * CHUNK)
         };
-        let bringing = stream::iter(runs.map(bring)).buffer_unordered(AT_ONCE).try_collect::<()>();
+        let bringing = stream::iter(chunks.runs()).map(bring).buffer_unordered(AT_ONCE).try_collect::<()>();
         self.blobs.link.runtime.block_on(bringing)
     }
 
@@ -160,6 +134,76 @@ impl RemoteImage {
     }
 }
 
+/// Chunks of blobs, by the digest of the blob and the number of the chunk.
+#[derive(Default)]
+struct Chunks(BTreeSet<(Digest, u64)>);
+
+/// Neighbouring chunks of a blob.
+struct Run {
+    blob: Digest,
+    first: u64,
+    count: u64,
+}
+
+impl Chunks {
+    /// Adds the chunks that a range of a blob touches.
+    fn add(&mut self, blob: Digest, range: ByteRange) {
+        let touched = range.offset() / CHUNK..range.end().div_ceil(CHUNK);
+        self.0.extend(touched.map(|number| (blob, number)));
+    }
+
+    /// The chunks, in runs for one request each.
+    fn runs(&self) -> Vec<Run> {
+        let chunks: Vec<_> = self.0.iter().copied().collect();
+        let runs = chunks.chunk_by(|a, b| a.0 == b.0 && a.1 + 1 == b.1);
+        let run = |run: &[(Digest, u64)]| Run { blob: run[0].0, first: run[0].1, count: run.len() as u64 };
+        runs.flat_map(|run| run.chunks(CHUNKS_AT_ONCE)).map(run).collect()
+    }
+}
+
+/// Layers that are in a store with the lengths that their descriptors say, opened without asking for these.
+pub struct RemoteLayers {
+    blobs: RemoteBlobs,
+    layers: Vec<ImageLayer>,
+}
+
+impl RemoteLayers {
+    /// The layers `layers` of `store`. Failed requests are retried according to `retry`. Reads of opened layers run on
+    /// `runtime`, and block: their caller must not be on one of its threads. Sends no request.
+    #[must_use]
+    pub fn new(
+        store: Arc<dyn Store>,
+        layers: Vec<ImageLayer>,
+        retry: RetrySettings,
+        runtime: Handle,
+    ) -> Self {
+        let blobs = |layer: &ImageLayer| {
+            let tree = layer.tree.map(|tree| (tree.digest, tree.size));
+            [Some((layer.blob.digest, layer.blob.size)), tree].into_iter().flatten()
+        };
+        let lengths = layers.iter().flat_map(blobs).map(|(digest, size)| (digest, Some(size)));
+        let blobs = RemoteBlobs::of(Arc::new(Link { store, retry, runtime }), lengths);
+        Self { blobs, layers }
+    }
+
+    /// Fetches ahead of time the data that opening the layers will most likely read, as [`RemoteImage::warm`] does.
+    ///
+    /// # Errors
+    /// As [`RemoteImage::warm`].
+    pub async fn warm(&self) -> Result<()> {
+        self.blobs.warm(self.layers.iter()).await
+    }
+
+    /// Opens the blob of a layer, as [`open_layer`] does. `None` if it is none of these layers.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if the layer's hash tree does not fit its length.
+    pub fn open(&self, layer: &ImageLayer) -> Option<Result<Arc<dyn ReadAt>>> {
+        let same = self.layers.iter().find(|same| same.blob == layer.blob && same.tree == layer.tree)?;
+        Some(self.blobs.guarded(same))
+    }
+}
+
 impl RemoteBlobs {
     /// Asks for the lengths of blobs. One that the store does not have is left out.
     fn find(link: Arc<Link>, digests: impl Iterator<Item = Digest>) -> Result<Self> {
@@ -170,12 +214,50 @@ impl RemoteBlobs {
         let digests: BTreeSet<Digest> = digests.collect();
         let finding = stream::iter(digests).map(find).buffer_unordered(AT_ONCE);
         let found: Vec<_> = link.runtime.block_on(finding.try_collect())?;
+        Ok(Self::of(link, found.into_iter()))
+    }
+
+    /// Blobs of these lengths; those without one are not there.
+    fn of(link: Arc<Link>, lengths: impl Iterator<Item = (Digest, Option<u64>)>) -> Self {
         let blob = |(digest, len): (Digest, Option<u64>)| {
             let (link, chunks) = (Arc::clone(&link), Mutex::default());
             Some((digest, Arc::new(RemoteBlob { link, digest, len: len?, chunks })))
         };
-        let found = found.into_iter().filter_map(blob).collect();
-        Ok(Self { link, found })
+        let found = lengths.filter_map(blob).collect();
+        Self { link, found }
+    }
+
+    /// Fetches the data that opening layers will most likely read.
+    ///
+    /// # Errors
+    /// As [`RemoteImage::warm`].
+    async fn warm<'a>(&self, layers: impl Iterator<Item = &'a ImageLayer>) -> Result<()> {
+        let mut wanted = Chunks::default();
+        for layer in layers {
+            let Ok(blob) = self.blob_of(layer) else { continue };
+            let tree = layer.tree.and_then(|tree| self.tree_of(&tree).ok());
+            for range in opening_ranges_of(layer) {
+                if let Some(tree) = &tree {
+                    pages(blob.len, range, &mut |pages| wanted.add(tree.digest, pages));
+                }
+                wanted.add(blob.digest, range);
+            }
+        }
+        let bring = |(blob, range): (Arc<RemoteBlob>, ByteRange)| async move {
+            match blob.bring(range).await {
+                Err(e) if !matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Denied) => Ok(()),
+                brought => brought,
+            }
+        };
+        let parts: Vec<_> = wanted.runs().iter().filter_map(|run| self.part(run)).collect();
+        stream::iter(parts).map(bring).buffer_unordered(AT_ONCE).try_collect().await
+    }
+
+    /// A blob, and the range of it that a run of chunks is; `None` if it is not there.
+    fn part(&self, run: &Run) -> Option<(Arc<RemoteBlob>, ByteRange)> {
+        let blob = self.found.get(&run.blob)?;
+        let end = ((run.first + run.count) * CHUNK).min(blob.len);
+        Some((Arc::clone(blob), ByteRange::between((run.first * CHUNK).min(end), end)))
     }
 
     /// A layer's blob, which has the length in the manifest.
@@ -203,8 +285,9 @@ impl RemoteBlobs {
         let Some(tree) = &layer.tree else { return Ok(blob) };
         match self.tree_of(tree) {
             Ok(outboard) => {
-                let name = blob.name();
-                Ok(Arc::new(VerifiedBlob::over(blob, name, tree.root, Box::new(outboard))?))
+                let (name, nodes) = (blob.name(), Box::new(Arc::clone(&outboard)));
+                let verified = VerifiedBlob::over(Arc::clone(&blob), name, tree.root, nodes)?;
+                Ok(Arc::new(GuardedBlob { verified, blob, outboard }))
             }
             // Making it again would take all of the blob.
             Err(e) if e.kind() == ErrorKind::NotFound => {
@@ -244,6 +327,32 @@ pub fn open_layer(
     let link = Arc::new(Link { store, retry, runtime });
     let digests = [Some(layer.blob.digest), layer.tree.map(|tree| tree.digest)];
     RemoteBlobs::find(link, digests.into_iter().flatten())?.guarded(layer)
+}
+
+/// A blob with its hash tree. Both are in the store: what a read needs of them is fetched at once.
+struct GuardedBlob {
+    verified: VerifiedBlob<Arc<RemoteBlob>>,
+    blob: Arc<RemoteBlob>,
+    outboard: Arc<RemoteBlob>,
+}
+
+impl ReadAt for GuardedBlob {
+    fn len(&self) -> u64 {
+        self.verified.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let range = ByteRange::new(offset, buf.len() as u64).filter(|range| range.end() <= self.blob.len);
+        if let Some(range) = range.filter(|range| buf.len() < LARGE && !self.blob.missing(*range).is_empty())
+        {
+            let mut nodes = Vec::new();
+            pages(self.blob.len, range, &mut |pages| nodes.push(pages));
+            let nodes = try_join_all(nodes.into_iter().map(|nodes| self.outboard.bring(nodes)));
+            let both = try_join(self.blob.bring(range), nodes);
+            self.blob.link.runtime.block_on(both).map_err(|e| e.about(self.blob.name()))?;
+        }
+        self.verified.read_at(buf, offset)
+    }
 }
 
 impl Link {

@@ -16,6 +16,13 @@ pub(crate) struct StagedImage {
     pub(crate) manifest: (Digest, Bytes),
 }
 
+impl StagedImage {
+    /// `true` if a blob is one of the staged ones.
+    pub(crate) fn has_staged(&self, blob: &Digest) -> bool {
+        self.staging.open(blob).is_ok_and(|staged| staged.is_some())
+    }
+}
+
 #[async_trait]
 impl Store for StagedImage {
     fn location(&self) -> String {

@@ -1,10 +1,11 @@
 //! Copying an image from one store to another: `image push`, `pull` and `copy`.
 //!
 //! The order makes an image appear whole or not at all: all blobs (config, layers, hash trees; several at once), then
-//! the manifest, then the tag. Each blob is checked against its digest while it is copied. A blob that the target has
-//! already is not copied, so a copy that broke off continues from its last point (within a blob if the target is a
-//! directory). Such a blob is taken to be right if its length is; [`repair`] reads all of them, and replaces the wrong
-//! ones. The manifest is copied byte for byte, so the image keeps its digest.
+//! the manifest, then the tag. Requests that do not depend on each other are made at once. Each blob is checked against
+//! its digest while it is copied. A blob that the target has already is not copied, so a copy that broke off continues
+//! from its last point (within a blob if the target is a directory). Such a blob is taken to be right if its length is;
+//! [`repair`] reads all of them, and replaces the wrong ones. The manifest is copied byte for byte, so the image keeps
+//! its digest.
 //!
 //! The newest plan that is published with the image ([`crate::plan_artifact`]) is copied as well, once the image is
 //! there.
@@ -24,6 +25,7 @@ use crate::progress::{Progress, step};
 use crate::reference::{Selector, Tag};
 use crate::store::{Image, ListEntry};
 use bytes::Bytes;
+use futures::future::{BoxFuture, join, ready, try_join};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result, to_usize};
 use headstart_hash_tree::sums::DigestWriter;
@@ -37,6 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 /// The artifact type of the manifest that holds an image's hash trees.
 pub const HASH_TREES: &str = "application/vnd.headstart.hash-trees.v1";
@@ -50,6 +53,13 @@ pub const TREE_OF: &str = "dev.headstart.tree-of";
 /// The number of blobs that are copied at once: enough to use a link of some latency, few enough for their buffers
 /// (some 40 MiB each).
 const BLOBS_AT_ONCE: usize = 4;
+
+/// The number of blobs whose lengths the target is asked for at once.
+const LENGTHS_AT_ONCE: usize = 16;
+
+/// The length of the longest blob that is written without asking first if the target has it, when the blob was made
+/// for this copy: 64 KiB, which are sent in the time of a question.
+const UNASKED_MAX: u64 = 64 << 10;
 
 /// The number of bytes of a blob that are read at once to check it.
 const CHECKED_PART: u64 = 8 << 20;
@@ -156,8 +166,33 @@ pub async fn transfer<'a>(
     progress: &dyn Progress,
 ) -> Result<TransferReport> {
     let publishing = AtomicBool::new(false);
-    let work = Transfer { source, target, retry, progress, publishing, checks_present: false };
-    work.run_or_stop(selector, publication.into()).await
+    let (is_new, checks_present) = (&|_: &Digest| false, false);
+    let work = Transfer { source, target, retry, progress, publishing, checks_present, is_new };
+    work.run_or_stop(selector, publication.into(), noting_nothing()).await
+}
+
+/// Works as [`transfer`], for an image that was made here: `is_new` tells the blobs that were made with it, which the
+/// target hardly has. `noted` is done beside the last requests, once all blobs are in the target.
+///
+/// # Errors
+/// As [`transfer`]. `noted` may be done then.
+pub(crate) async fn transfer_new(
+    source: &Arc<dyn Store>,
+    (selector, publication): (&Selector, PublishedAs<'_>),
+    target: &Arc<dyn Store>,
+    retry: RetrySettings,
+    progress: &dyn Progress,
+    is_new: &(dyn Fn(&Digest) -> bool + Sync),
+    noted: BoxFuture<'_, ()>,
+) -> Result<TransferReport> {
+    let publishing = AtomicBool::new(false);
+    let work = Transfer { source, target, retry, progress, publishing, checks_present: false, is_new };
+    work.run_or_stop(selector, publication, noted).await
+}
+
+/// The work beside a copy that has none.
+pub(crate) fn noting_nothing() -> BoxFuture<'static, ()> {
+    Box::pin(ready(()))
 }
 
 /// Works as [`transfer`], but also reads every blob that `target` has already, and copies those again that do
@@ -174,8 +209,10 @@ pub async fn repair(
     progress: &dyn Progress,
 ) -> Result<TransferReport> {
     let publishing = AtomicBool::new(false);
-    let work = Transfer { source, target, retry, progress, publishing, checks_present: true };
-    work.run_or_stop(selector, tag.map_or(PublishedAs::Digest, PublishedAs::Tag)).await
+    let (is_new, checks_present) = (&|_: &Digest| false, true);
+    let work = Transfer { source, target, retry, progress, publishing, checks_present, is_new };
+    let publication = tag.map_or(PublishedAs::Digest, PublishedAs::Tag);
+    work.run_or_stop(selector, publication, noting_nothing()).await
 }
 
 struct Transfer<'a> {
@@ -187,6 +224,8 @@ struct Transfer<'a> {
     publishing: AtomicBool,
     /// `true` if the blobs that are there are read and compared with their digests.
     checks_present: bool,
+    /// Tells the blobs that were made for this copy.
+    is_new: &'a (dyn Fn(&Digest) -> bool + Sync),
 }
 
 /// One blob to copy.
@@ -209,9 +248,14 @@ enum Fate {
 }
 
 impl Transfer<'_> {
-    async fn run_or_stop(&self, selector: &Selector, publication: PublishedAs<'_>) -> Result<TransferReport> {
+    async fn run_or_stop(
+        &self,
+        selector: &Selector,
+        publication: PublishedAs<'_>,
+        noted: BoxFuture<'_, ()>,
+    ) -> Result<TransferReport> {
         let done = tokio::select! {
-            done = self.run(selector, publication) => done,
+            done = self.run(selector, publication, noted) => done,
             stopped = self.until_stopped() => Err(stopped),
         };
         if done.is_err() {
@@ -241,13 +285,18 @@ impl Transfer<'_> {
         }
     }
 
-    async fn run(&self, selector: &Selector, publication: PublishedAs<'_>) -> Result<TransferReport> {
+    async fn run(
+        &self,
+        selector: &Selector,
+        publication: PublishedAs<'_>,
+        noted: BoxFuture<'_, ()>,
+    ) -> Result<TransferReport> {
         let name = format!("image {}{selector}", self.source.name());
         let (digest, bytes) = self.source.manifest(selector).await?;
         let manifest = Manifest::parse(&bytes).map_err(|e| e.about(&name))?;
         let items = self.with_turbo_targets(items(&manifest), &manifest).await?;
         self.target.prepare_to_write().await?;
-        let done = self.copy_all(digest, bytes, items, publication).await;
+        let done = self.copy_all(digest, bytes, items, publication, noted).await;
         self.target.done_writing().await;
         done
     }
@@ -278,13 +327,11 @@ impl Transfer<'_> {
         bytes: Bytes,
         items: Vec<Item>,
         publication: PublishedAs<'_>,
+        noted: BoxFuture<'_, ()>,
     ) -> Result<TransferReport> {
         let manifest = Manifest::parse(&bytes)?;
         self.progress.begin("copy", items.iter().fold(0, |sum, item| sum.saturating_add(item.size)));
-        let copy = |item: Item| async move { Ok::<_, Error>((item, self.copy(item).await?)) };
-        let fates: Vec<(Item, Fate)> =
-            stream::iter(items).map(copy).buffer_unordered(BLOBS_AT_ONCE).try_collect().await?;
-
+        let fates = self.copy_blobs(items, needs_trees(self.target, &manifest)).await?;
         let mut report = TransferReport { digest: Some(digest), ..TransferReport::default() };
         for (item, fate) in &fates {
             match fate {
@@ -307,19 +354,53 @@ impl Transfer<'_> {
         self.publishing.store(true, Ordering::Relaxed);
         let is_there =
             |digest: Digest| fates.iter().any(|(item, fate)| item.digest == digest && *fate != Fate::Lost);
-        put_trees(self.target, &manifest, &bytes, is_there).await?;
-        if let Some(tag) = publication.tag() {
+        let (was, ()) = join(self.appear(&manifest, bytes, is_there, publication), noted).await;
+        report.was = was?.filter(|was| *was != digest);
+        report.plan = self.take_plan_along(&digest).await;
+        Ok(report)
+    }
+
+    /// Copies blobs, and also the empty config of artifacts if `has_artifact`.
+    async fn copy_blobs(&self, items: Vec<Item>, has_artifact: bool) -> Result<Vec<(Item, Fate)>> {
+        let turns = Semaphore::new(BLOBS_AT_ONCE);
+        let copy = |item: Item| {
+            let turns = &turns;
+            async move {
+                let is_there = self.find(item).await?;
+                let _turn = turns.acquire().await;
+                Ok::<_, Error>((item, self.copy(item, is_there).await?))
+            }
+        };
+        let copies = stream::iter(items).map(copy).buffer_unordered(LENGTHS_AT_ONCE).try_collect();
+        let config =
+            async { if has_artifact { plan_artifact::put_blobs(self.target, &[]).await } else { Ok(()) } };
+        let (fates, ()) = try_join(copies, config).await?;
+        Ok(fates)
+    }
+
+    /// Makes the image appear, whose blobs are there. Returns the digest of the manifest that its tag named before.
+    async fn appear(
+        &self,
+        manifest: &Manifest,
+        bytes: Bytes,
+        is_there: impl Fn(Digest) -> bool,
+        publication: PublishedAs<'_>,
+    ) -> Result<Option<Digest>> {
+        let before = async {
+            let tag = publication.tag()?;
             // Only for the report: an error here stops nothing.
-            let before = self.target.manifest(&Selector::Tag(tag.clone())).await;
-            report.was = before.ok().map(|(was, _)| was).filter(|was| *was != digest);
-        }
+            self.target.manifest(&Selector::Tag(tag.clone())).await.ok().map(|(was, _)| was)
+        };
+        let trees = put_trees_artifact(self.target, manifest, &bytes, is_there);
+        let (was, trees) = join(before, trees).await;
+        trees?;
+        let digest = Digest::of(&bytes);
         let stored = self.publish(bytes, publication).await?;
         if stored != digest {
             let cause = format!("stored the manifest under another digest, {stored}");
             return Err(Error::corrupt(cause).about(self.target.name()));
         }
-        report.plan = self.take_plan_along(&digest).await;
-        Ok(report)
+        Ok(was)
     }
 
     /// Writes the manifest, and what leads to it. Returns its digest.
@@ -353,10 +434,17 @@ impl Transfer<'_> {
         }
     }
 
-    async fn copy(&self, item: Item) -> Result<Fate> {
+    /// `true` if the target has a blob. One of another length is damaged: it is written again.
+    async fn find(&self, Item { digest, size, .. }: Item) -> Result<bool> {
+        if size <= UNASKED_MAX && (self.is_new)(&digest) {
+            return Ok(false);
+        }
+        Ok(self.target.blob_len(&digest).await? == Some(size))
+    }
+
+    /// Copies a blob, which the target has if `is_there`.
+    async fn copy(&self, item: Item, is_there: bool) -> Result<Fate> {
         let Item { digest, size, may_be_lost } = item;
-        // A blob of another length is damaged: it is written again.
-        let is_there = self.target.blob_len(&digest).await? == Some(size);
         if is_there && (!self.checks_present || self.is_right(item).await?) {
             step(self.progress, size)?;
             return Ok(Fate::Present);
@@ -432,11 +520,28 @@ pub(crate) async fn put_trees(
     bytes: &Bytes,
     is_there: impl Fn(Digest) -> bool,
 ) -> Result<()> {
+    if needs_trees(store, manifest) {
+        plan_artifact::put_blobs(store, &[]).await?;
+    }
+    put_trees_artifact(store, manifest, bytes, is_there).await
+}
+
+/// `true` if the store keeps the hash trees of an image only with an artifact that names them.
+fn needs_trees(store: &Arc<dyn Store>, manifest: &Manifest) -> bool {
+    store.drops_unnamed_blobs() && manifest.layers.iter().any(|layer| layer.tree.is_some())
+}
+
+/// Works as [`put_trees`], where the store has the empty config of artifacts.
+async fn put_trees_artifact(
+    store: &Arc<dyn Store>,
+    manifest: &Manifest,
+    bytes: &Bytes,
+    is_there: impl Fn(Digest) -> bool,
+) -> Result<()> {
     let (digest, media_type) = (Digest::of(bytes), media_type(bytes));
     let trees = trees_artifact(manifest, digest, &media_type, bytes.len(), is_there);
     let Some(trees) = trees.filter(|_| store.drops_unnamed_blobs()) else { return Ok(()) };
     store.put_manifest(&media_type, bytes.clone(), None).await?;
-    plan_artifact::put_blobs(store, &[]).await?;
     store.put_referrer(&digest, MANIFEST_OCI, trees.into(), &[]).await.map(drop)
 }
 

@@ -3,11 +3,13 @@
 use crate::scene::{Scene, run_tool, sha256};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use headstart_testkit::faults::{Fault, FaultProxy, FaultRule, Log};
 use headstart_testkit::process::installed;
 use headstart_testkit::registry::{Registry, RegistryAccess};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
+use std::time::Duration;
 
 fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", sha256(bytes))
@@ -154,6 +156,13 @@ fn an_image_is_published_beside_its_original_as_a_referrer_and_in_an_index() {
     scene.is_wrong("image convert file://~/layout:app", &["TARGET"]);
 }
 
+/// Copies the image `app` of a layout into a registry.
+fn push(scene: &Scene, layout: &str, name: &str) {
+    let (from, to) = (format!("oci:{layout}:app"), format!("docker://{name}"));
+    let fixed = ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"];
+    run_tool("skopeo", &[&fixed[..], &[&from, &to]].concat(), &scene.path("."));
+}
+
 #[test]
 fn images_of_a_registry_share_the_layers_that_were_converted_before() {
     if !installed(&["skopeo"]) {
@@ -165,10 +174,8 @@ fn images_of_a_registry_share_the_layers_that_were_converted_before() {
     image(&scene, "layout", &layers);
     let other = tar(&scene, "other-top", &[("etc/motd", "other\n")]);
     image(&scene, "second", &[layers[0].clone(), other]);
-    let fixed = ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"];
     for (layout, name) in [("layout", "one"), ("second", "two")] {
-        let (from, to) = (format!("oci:{layout}:app"), format!("docker://{host}/{name}:app"));
-        run_tool("skopeo", &[&fixed[..], &[&from, &to]].concat(), &scene.path("."));
+        push(&scene, layout, &format!("{host}/{name}:app"));
     }
     let convert = |name: &str, rest: &str| {
         scene.json(&format!("image convert oci://{host}/{name}:app {rest} --size 256M --plain-http {host}"))
@@ -190,4 +197,55 @@ fn images_of_a_registry_share_the_layers_that_were_converted_before() {
     convert("one", "--index");
     let found = scene.json(&format!("image inspect oci://{host}/one:app --plain-http {host}"));
     assert_eq!(found["layers"].as_array().unwrap().len(), 2);
+}
+
+/// The most requests of the conversion of a layer of one file, on a base of one layer that is converted already.
+const MOST_REQUESTS: usize = 46;
+/// The most of them that wait for each other.
+const MOST_IN_SEQUENCE: usize = 22;
+
+/// Checks the order of requests that others see: blobs, then the manifests that name them, then the tag.
+fn check_order(log: &Log, tag: &str) {
+    let written = |part: &str| log.to(part).only(|request| request.asked.method == "PUT");
+    let (blobs, manifests, tags) = (written("/blobs/"), written("/manifests/"), written(tag));
+    let end = |log: &Log| log.iter().filter_map(|request| request.finished).max();
+    let start = |log: &Log| log.iter().map(|request| request.started).min();
+    assert!(blobs.len() >= 3 && end(&blobs) <= start(&manifests), "{log}");
+    let (image, trees) = (&manifests[0], log.to("/manifests/sha256-").only(|r| r.asked.method == "GET"));
+    assert!(image.asked.path.contains("sha256:") && !trees.is_empty(), "{log}");
+    assert!(tags.len() == 1 && image.finished <= start(&tags), "{log}");
+}
+
+#[test]
+fn a_small_layer_on_a_base_in_a_registry_takes_few_round_trips() {
+    if !installed(&["skopeo"]) {
+        return;
+    }
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
+    let (scene, direct) = (Scene::new(), registry.host());
+    let layers = layers(&scene);
+    image(&scene, "layout", &layers[..1]);
+    image(&scene, "second", &layers);
+    push(&scene, "layout", &format!("{direct}/app:base"));
+    push(&scene, "second", &format!("{direct}/app:top"));
+    let convert = |host: &str, tag: &str| {
+        let (from, to) = (format!("oci://{host}/app:{tag}"), format!("oci://{host}/app:{tag}-disk"));
+        scene.json(&format!("image convert {from} {to} --size 256M --plain-http {host}"))
+    };
+    convert(&direct, "base");
+    let proxy = FaultProxy::start(registry.address());
+    // Longer than requests that are made at once are apart.
+    proxy.add(FaultRule::new(Fault::Late(Duration::from_millis(100))));
+    let made = convert(&proxy.addr().to_string(), "top");
+    let log = proxy.log();
+    assert_eq!((&made["layers"][0]["known"], &made["layers"][1]["known"]), (&true.into(), &false.into()));
+    assert!(made["added_bytes"].as_u64().unwrap() <= 16 << 10, "{made}");
+    assert!(log.sent() <= 1 << 20 && log.sent_again() <= 64 << 10, "{log}");
+    assert!(log.len() <= MOST_REQUESTS, "{} requests:\n{log}", log.len());
+    assert!(log.in_sequence() <= MOST_IN_SEQUENCE, "{} in sequence:\n{log}", log.in_sequence());
+    check_order(&log, "/manifests/top-disk");
+    scene.ok(&format!("image verify oci://{direct}/app:top-disk --plain-http {direct}"));
+    // The next conversion finds the new layer, too.
+    let again = convert(&direct, "top");
+    assert_eq!((&again["added_bytes"], &again["digest"]), (&0.into(), &made["digest"]));
 }

@@ -4,7 +4,7 @@ use super::layout::Layout;
 use super::source::{Blobs, Source};
 use super::view::View;
 use crate::image_blobs::ImageBlobs;
-use crate::image_site::ImageSite;
+use crate::image_site::{ImageSite, MadeImage};
 use crate::manifest::{ImageLayer, NewImage};
 use crate::open_image::open_layer_blob;
 use crate::progress::{Progress, step};
@@ -174,9 +174,9 @@ impl Site {
         stores: StoreAccess<'_>,
         progress: &dyn Progress,
     ) -> Result<(Image, Option<Digest>)> {
-        let publication = PublishedAs::Tag(target.tag()?);
+        let made = MadeImage::new(image, PublishedAs::Tag(target.tag()?));
         let (to, rest) = (|| stores.target(&target.location), || source.store(stores));
-        self.0.publish(image, publication, to, rest, stores, progress)
+        self.0.publish(made, to, rest, stores, progress)
     }
 }
 

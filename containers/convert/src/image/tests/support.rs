@@ -7,6 +7,7 @@ use crate::model_tree::Row;
 use crate::options::ConvertOptions;
 use crate::parent_disk::disk_of;
 use crate::test_layers::TarMaker;
+use futures::FutureExt;
 use headstart_block::{Digest, Result};
 use headstart_container_source::{ArchiveChoice, ContainerImage, open_oci_archive};
 use headstart_image::new_layer::Packing;
@@ -149,7 +150,7 @@ pub(crate) fn convert_into(
     let published = staging.publish(&image, target.tag()?)?;
     let new = layers.iter().filter(|outcome| outcome.converted.is_some());
     let new: Vec<_> = new.map(|outcome| (outcome.key, outcome.layer.clone())).collect();
-    known.remember(&new);
+    known.remember(&new).now_or_never().unwrap();
     Ok(InDirectory { digest: published.digest, layers })
 }
 
