@@ -5,7 +5,7 @@ use crate::attached::TIMEOUT;
 use crate::cri;
 use crate::scene::{Scene, run_tool};
 use headstart_testkit::containerd::{Containerd, ContainerdSettings};
-use headstart_testkit::process::{Process, has_fuse, installed};
+use headstart_testkit::process::{Process, has_fuse, installed, skipped};
 use headstart_testkit::registry::{Registry, RegistryAccess};
 use headstart_testkit::shell_image;
 use headstart_testkit::wait::wait_until;
@@ -29,6 +29,10 @@ impl<'s> Host<'s> {
     /// Starts all of them. `None` if this is no place for it; the reason is printed.
     fn start(scene: &'s Scene) -> Option<Self> {
         if !Containerd::can_run() || !has_fuse() || !installed(&["skopeo"]) {
+            return None;
+        }
+        if fs::OpenOptions::new().read(true).write(true).open("/dev/loop-control").is_err() {
+            skipped("this kernel has no loop devices");
             return None;
         }
         let registry = Registry::start(RegistryAccess::Open)?;
