@@ -20,7 +20,7 @@ const IMAGE_LABELS: [&str; 2] = ["containerd.io/snapshot/cri.image-ref", "contai
 const MANIFEST_LABEL: &str = "containerd.io/snapshot/cri.manifest-digest";
 
 /// A layer that containerd wants: an image, and a layer in it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedLayer {
     /// The repository of the image.
     pub location: Location,

@@ -20,11 +20,11 @@
 use crate::converted::{ConvertedImage, SiblingPolicy};
 use crate::labels::WantedLayer;
 use crate::tree_name::TreeName;
-use headstart_block::{Error, ErrorKind, Result, private};
+use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_export::loop_mount::{is_mounted, mount_disk, unmount_disk};
 use headstart_snapshotter::record::{RemoteLayer, SnapshotLabels, SnapshotUsage};
 use headstart_snapshotter::remote::{RemoteAnswer, RemoteLayerSource};
-use headstart_store::StoreSettings;
+use headstart_store::{Location, Selector, StoreSettings};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, OpenOptions};
@@ -62,6 +62,10 @@ pub trait TreeDisks: Send + Sync {
     fn detach(&self, name: &str) -> Result<()>;
 }
 
+/// A question to a registry: a repository, a tag or digest in it, and the digest of the manifest that is meant; if that
+/// is not known, the chain id of the layer.
+type Question = (Location, Selector, Digest);
+
 /// A moment's answer of a registry; `None`: the image has no form whose layers are disks.
 type KnownAnswer = (Instant, Option<Arc<ConvertedImage>>);
 
@@ -72,8 +76,8 @@ pub struct ImageTrees {
     policy: SiblingPolicy,
     runtime: Handle,
     disks: Box<dyn TreeDisks>,
-    /// The answers of registries, by repository, name and manifest.
-    answers: Mutex<HashMap<WantedLayer, KnownAnswer>>,
+    /// The answers of registries.
+    answers: Mutex<HashMap<Question, KnownAnswer>>,
     /// The trees that were attached by this process for a pull, and when; by id.
     pulled: Mutex<HashMap<String, Instant>>,
     /// A lock for each tree, by id.
@@ -103,11 +107,8 @@ impl ImageTrees {
     /// The form of an image whose layers are disks: asked for once for all layers of an image.
     fn image(&self, wanted: &WantedLayer) -> Result<Option<Arc<ConvertedImage>>> {
         // The same question for every layer, unless it is not known which image the name means.
-        let chain = match wanted.manifest {
-            Some(manifest) => manifest,
-            None => wanted.chain,
-        };
-        let question = WantedLayer { chain, ..wanted.clone() };
+        let meant = wanted.manifest.unwrap_or(wanted.chain);
+        let question = (wanted.location.clone(), wanted.selector.clone(), meant);
         let now = Instant::now();
         if let Some((at, answer)) = self.answers.lock().get(&question)
             && now.duration_since(*at) < ANSWER_HOLDS
@@ -150,7 +151,7 @@ impl ImageTrees {
         let name = disk_name(&id);
         self.disks.attach(&name, tree, &disk)?;
         mount_disk(&disk, FILE_SYSTEM, &files).inspect_err(|_| {
-            // A disk that cannot be mounted is of no use; it is asked for anew the next time.
+            // The next call attaches the disk anew: this one serves no mount.
             if let Err(error) = self.disks.detach(&name) {
                 tracing::warn!(%error, "a disk without use stays attached");
             }
