@@ -18,7 +18,7 @@ SOAK_CASES ?= 100000
 # tests stay in its foreground, so that Ctrl-C reaches them.
 TIMEOUT := timeout --kill-after=30s $(shell [ -t 0 ] && echo --foreground)
 
-.PHONY: help setup demo test test-platforms bench bench-boot bench-swarm bench-harvest bench-containers \
+.PHONY: help setup demo test test-platforms bench bench-boot bench-swarm bench-harvest bench-containers bench-starts \
 	lint docs dist fuzz soak clean
 
 help: ## list the targets
@@ -71,6 +71,12 @@ bench-containers: ## container images to disks, beside umoci, containerd, mke2fs
 	@$(CARGO) build --release --locked --quiet -p headstart --bin headstart
 	@$(CARGO) build --release --locked --quiet -p headstart-testkit --bin headstart-shaper
 	@python3 -B benches/containers $(BENCH)
+
+bench-starts: ## starts of containers over a slow link, beside a full pull: ten quiet minutes (root), see BENCH=--help
+	@scripts/setup build servers clients peers
+	@$(CARGO) build --release --locked --quiet -p headstart --bin headstart
+	@$(CARGO) build --release --locked --quiet -p headstart-testkit --bin headstart-shaper
+	@python3 -B benches/starts $(BENCH)
 
 lint: ## formatting, clippy, documentation, shell scripts, project rules
 	@scripts/setup build

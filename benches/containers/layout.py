@@ -157,12 +157,13 @@ class Uploads:
             raise Failed(f"{method} {path}: {answer.status} {said[:300]}")
         return answer
 
-    def image(self, place, tag):
+    def image(self, place, tag, pushed=None):
+        """Copies a tag of a layout to the tag `pushed`, or to one of the same name."""
         _, manifest = manifest_of(place, tag)
         for part in (manifest["config"], *manifest["layers"]):
             self._blob(blob(place, part["digest"]), part)
         body = json.dumps(manifest).encode()
-        self._ask([201], "PUT", f"{self.base}/manifests/{tag}", body, {"Content-Type": MANIFEST}.items())
+        self._ask([201], "PUT", f"{self.base}/manifests/{pushed or tag}", body, {"Content-Type": MANIFEST}.items())
 
     def _blob(self, path, part):
         if self._ask([200, 404], "HEAD", f"{self.base}/blobs/{part['digest']}").status == 200:

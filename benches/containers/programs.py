@@ -127,13 +127,22 @@ class Link(Beside):
     """A link to a server with so many MB/s and such a round trip."""
 
     def __init__(self, work, server, rate, delay):
+        # A line on its standard input asks it for counts.
         self.program = Running(work, "link.out", SHAPER, "--to", server, "--rate", f"{rate}MB/s",
-                               "--delay", f"{delay}ms")
+                               "--delay", f"{delay}ms", stdin=subprocess.PIPE, text=True)
         self.address = self.program.wait_for(lambda: self.program.said().strip())
+
+    def down(self):
+        """Bytes that came over it so far."""
+        before = self.program.said().count("moved: ")
+        self.program.process.stdin.write("\n")
+        self.program.process.stdin.flush()
+        said = self.program.wait_for(lambda: self.program.said().count("moved: ") > before and self.program.said())
+        return int(said.rpartition("moved: ")[2].split()[0])
 
     def end(self):
         """What came over it: bytes down and up, connections."""
-        said = self.program.end().split("moved: ")[1].split()
+        said = self.program.end().rpartition("moved: ")[2].split()
         return {"down": int(said[0]), "up": int(said[3]), "connections": int(said[6])}
 
 

@@ -1,7 +1,7 @@
 //! The shaping proxy as a program, for scripts: a slow link in front of a server.
 //!
-//! It prints the address that it listens at, and, when a signal ends it, the bytes that went over it:
-//! `moved: DOWN bytes down, UP bytes up, N connections`.
+//! It prints the address that it listens at, and, for each line on its standard input and when a signal ends it, the
+//! bytes that went over it by then: `moved: DOWN bytes down, UP bytes up, N connections`.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program")]
@@ -9,9 +9,11 @@
 use clap::Parser;
 use headstart_block::ByteRate;
 use headstart_testkit::shaper::{ShapedLink, Shaper, measure};
+use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
 /// Passes TCP connections on to a server over a link of a given rate and round trip
@@ -38,6 +40,12 @@ struct Options {
     calibrate: bool,
 }
 
+/// The reason for printing counts.
+enum Wake {
+    Count,
+    End,
+}
+
 fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     let link = ShapedLink::new(options.rate.map(|rate| rate.0), options.delay);
     let Some(to) = options.to else {
@@ -51,16 +59,22 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
         );
         return Ok(());
     };
-    let (stop, stopped) = channel();
+    let (wake, woken) = channel();
+    let stop = wake.clone();
     ctrlc::set_handler(move || {
-        let _ = stop.send(());
+        let _ = stop.send(Wake::End);
     })?;
     let shaper = Shaper::start_at(&link, options.listen, to)?;
     println!("{}", shaper.addr());
-    stopped.recv()?;
-    let moved = shaper.moved();
-    println!("moved: {} bytes down, {} bytes up, {} connections", moved.down, moved.up, moved.connections);
-    Ok(())
+    thread::spawn(move || io::stdin().lines().map_while(Result::ok).try_for_each(|_| wake.send(Wake::Count)));
+    loop {
+        let why = woken.recv()?;
+        let moved = shaper.moved();
+        println!("moved: {} bytes down, {} bytes up, {} connections", moved.down, moved.up, moved.connections);
+        if matches!(why, Wake::End) {
+            return Ok(());
+        }
+    }
 }
 
 fn main() -> ExitCode {

@@ -1,0 +1,128 @@
+"""Starts of containers over a slow link: `ctr images pull` and `ctr run` until the application is up.
+
+    make bench-starts [BENCH="OPTION..."]
+
+Makes images of nginx, of a web application in Python and of PostgreSQL from Debian's packages (once, kept in DIR), and
+starts each on hosts that have nothing: with overlayfs and a full pull, and with `headstart snapshotter` lazily and by
+a plan; then again on the same host, which has everything. Wants root, a containerd 2 (`scripts/setup peers`) and a
+machine that does nothing else.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+BENCHES = pathlib.Path(__file__).resolve().parent.parent
+sys.path += [str(BENCHES / "containers"), str(BENCHES / "boot")]
+
+import contestants
+import images
+import start_page
+from programs import Registry
+from rig import FIGURES, HEADSTART, ROOT, Failed, Processors
+
+CONTESTANTS = {one.name: one for one in contestants.ALL}
+
+
+def names(text):
+    return text.split(",")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="make bench-starts",
+                                     formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__)
+    parser.add_argument("--dir", type=pathlib.Path, default=ROOT / "target/bench-starts",
+                        help="images, kept, and the hosts' files [target/bench-starts]")
+    parser.add_argument("--runs", type=int, default=3, help="of each cold start [3]")
+    parser.add_argument("--warm-runs", type=int, default=10, help="starts on each host that has everything [10]")
+    parser.add_argument("--apps", type=names, default=[app.name for app in images.APPS],
+                        help=", ".join(app.name for app in images.APPS))
+    parser.add_argument("--contestants", type=names, default=list(CONTESTANTS), help=", ".join(CONTESTANTS))
+    parser.add_argument("--rate", type=int, default=10, help="of the link, MB/s [10]")
+    parser.add_argument("--delay", type=int, default=20, help="round trip of the link, ms [20]")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON in place of tables")
+    parser.add_argument("--write", type=pathlib.Path, metavar="PAGE",
+                        help="write the page, too, such as docs/benchmarks-starts.md, and the figures to "
+                        "target/bench/starts.json")
+    parser.add_argument("--note", default="", help="what a reader of the page has to know of this run")
+    return parser.parse_args()
+
+
+class Bench:
+    """One run: rows, and what was left out."""
+
+    def __init__(self, options):
+        self.options, self.started, self.rows, self.skipped, self.failed = options, time.monotonic(), [], [], []
+
+    def say(self, text):
+        out = sys.stderr if self.options.json else sys.stdout
+        print(f"  {time.monotonic() - self.started:4.0f} s  {text}", file=out, flush=True)
+
+    def measure(self, setting):
+        chosen = []
+        for one in (CONTESTANTS[name] for name in self.options.contestants):
+            if why := one.missing():
+                self.skipped.append(f"{one.name}: {why}")
+                self.say(f"SKIPPED: {self.skipped[-1]}")
+            else:
+                chosen.append(one)
+        for app in (app for app in images.APPS if app.name in self.options.apps):
+            for one in chosen:
+                self._try(app, one, "published", lambda: one.publish(setting, app))
+            for number in range(self.options.runs):
+                turn = number % max(1, len(chosen))
+                for one in chosen[turn:] + chosen[:turn]:
+                    self._try(app, one, f"run {number}", lambda: self._once(setting, app, one, number))
+
+    def _once(self, setting, app, one, number):
+        row = {"app": app.name, "who": one.name, "run": number, **one.start(setting, app)}
+        self.rows.append(row)
+        self.say(start_page.line(row))
+
+    def _try(self, app, one, what, step):
+        if any(failure.startswith(f"{app.name}, {one.name},") for failure in self.failed):
+            return
+        try:
+            step()
+        except Failed as error:
+            self.failed.append(f"{app.name}, {one.name}, {what}: {error}")
+            self.say(f"FAILED {self.failed[-1]}")
+
+
+def main():
+    options = arguments()
+    options.dir = options.dir.resolve()
+    options.dir.mkdir(parents=True, exist_ok=True)
+    if not HEADSTART.exists():
+        sys.exit(f"bench-starts: {HEADSTART} is not there: `make bench-starts` builds it")
+    if os.geteuid() != 0:
+        sys.exit("bench-starts: only root can start containers here: run it as root")
+    load, busy, bench = os.getloadavg()[0], Processors(), Bench(options)
+    work = pathlib.Path(tempfile.mkdtemp(dir=options.dir, prefix="work-"))
+    try:
+        layout, known = images.make(options.dir)
+        with Registry(work / "registry") as registry:
+            bench.measure(contestants.Setting(options, work, layout, registry.address))
+    except Failed as error:
+        sys.exit(f"bench-starts: {error}")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    machine = start_page.machine(options, known, load, busy.busy(), time.monotonic() - bench.started)
+    found = {"machine": machine, "starts": bench.rows, "skipped": bench.skipped, "failed": bench.failed}
+    if options.write:
+        start_page.write(options.write, found, options.note)
+        FIGURES.mkdir(parents=True, exist_ok=True)
+        (FIGURES / "starts.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1) if options.json else start_page.terminal(found))
+    if bench.failed:
+        sys.exit("something failed")
+
+
+if __name__ == "__main__":
+    main()

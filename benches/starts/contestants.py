@@ -1,0 +1,111 @@
+"""How a host gets an image and starts a container of it, as each contestant does.
+
+Every cold start is that of a host that has nothing. Further starts on it, with all that it has by then, are warm.
+"""
+
+import pathlib
+import shutil
+import statistics
+import tempfile
+import time
+
+from hosts import PEERS, HeadstartHost, Host
+from images import TAG
+from layout import Uploads
+from programs import Link
+from rig import HEADSTART, Failed, run
+
+# The starts that a plan is learned from, on other hosts.
+RECORDED = 2
+
+
+class Setting:
+    """The images, the registry that they are pushed to, and places for hosts."""
+
+    def __init__(self, options, work, layout, registry):
+        self.options, self.work, self.layout, self.registry = options, work, layout, registry
+
+    def place(self):
+        return pathlib.Path(tempfile.mkdtemp(dir=self.work, prefix="run-"))
+
+    def push(self, app, repository):
+        """The image as its maker has it."""
+        Uploads(self.registry, repository).image(self.layout, app.name, TAG)
+
+
+class Pulled:
+    """The image is pulled and unpacked whole, then started."""
+
+    name, host = "overlayfs", Host
+
+    def missing(self):
+        if not (PEERS / "containerd").exists():
+            return f"no containerd 2 in {PEERS}: run `scripts/setup peers`"
+        missing = [program for program in ("runc", "mmdebstrap", "docker-registry") if not shutil.which(program)]
+        return f"not there: {', '.join(missing)}" if missing else None
+
+    def repository(self, app):
+        return f"{app.name}-{self.name.replace(' ', '-')}"
+
+    def publish(self, setting, app):
+        setting.push(app, self.repository(app))
+
+    def start(self, setting, app):
+        """A cold start over the link, and warm ones; the figures."""
+        place = setting.place()
+        with Link(place, setting.registry, setting.options.rate, setting.options.delay) as link:
+            with self.host(place / "host", link.address) as host:
+                start = time.monotonic()
+                host.pull(self.repository(app))
+                pull = time.monotonic() - start
+                host.run_until_up(app, self.repository(app))
+                wall, down = host.up_at - start, link.down()
+                self.settle(host)
+                warm = [host.run_until_up(app, self.repository(app)) for _ in range(setting.options.warm_runs)]
+        shutil.rmtree(place, ignore_errors=True)
+        return {"pull": pull, "wall": wall, "down": down, "warm": statistics.median(warm)}
+
+    def settle(self, host):
+        """Waits until the host has what it fetches for later starts."""
+
+
+class Lazy(Pulled):
+    """The image is converted, beside the original and under its name; its blocks come when they are read. Nothing was
+    learned from earlier starts."""
+
+    host = HeadstartHost
+
+    def __init__(self, name, *options):
+        self.name, self.options = name, options
+
+    def publish(self, setting, app):
+        super().publish(setting, app)
+        run(HEADSTART, "image", "convert", f"oci://{setting.registry}/{self.repository(app)}:{TAG}", "--index",
+            "--plain-http", setting.registry, *self.options)
+
+
+class Planned(Lazy):
+    """The same, with a plan that other hosts' starts were learned into."""
+
+    def publish(self, setting, app):
+        super().publish(setting, app)
+        traces = setting.work / f"traces-{self.repository(app)}"
+        traces.mkdir()
+        for number in range(RECORDED):
+            place = setting.place()
+            with self.host(place / "host", setting.registry) as host:
+                host.pull(self.repository(app))
+                host.run_until_up(app, self.repository(app))
+                host.detach_all()
+                for trace in host.traces.rglob("*"):
+                    if trace.is_file():
+                        shutil.copy(trace, traces / f"{number}-{trace.name}")
+            shutil.rmtree(place, ignore_errors=True)
+        if not any(traces.iterdir()):
+            raise Failed("the starts were not recorded")
+        run(HEADSTART, "train", "--traces", traces, "--publish",
+            f"oci://{setting.registry}/{self.repository(app)}:{TAG}", "--plain-http", setting.registry)
+
+
+ALL = [Pulled(), Lazy("headstart lazy", "--codec", "lz4"), Planned("headstart planned", "--codec", "lz4"),
+       Planned("headstart planned zstd", "--codec", "zstd")]

@@ -1,0 +1,89 @@
+"""The tables at the terminal and in docs/benchmarks-starts.md."""
+
+import datetime
+import os
+import pathlib
+import platform
+import statistics
+
+from hosts import PEERS
+from page import MB, digits, flowed, left_out, table
+from rig import build_of, run
+
+# A plan may wait so much longer than the larger of a warm start and of the link's time for what is read, ...
+SLACK = 1.2
+# ... which has so many round trips.
+ROUND_TRIPS = 5
+
+
+def line(row):
+    """A row, for who watches."""
+    return (f"{row['app']}, {row['who']}: {row['wall']:.2f} s from nothing ({row['pull']:.2f} s of them to pull), "
+            f"{row['down'] / MB:.1f} MB by then; again {row['warm']:.3f} s")
+
+
+def median(rows, app, who, figure):
+    values = [row[figure] for row in rows if row["app"] == app and row["who"] == who]
+    return statistics.median(values) if values else None
+
+
+def bound(rows, app, who, lazy, machine):
+    """The longest time that the goal gives to a start by a plan, in seconds."""
+    warm, down = median(rows, app, who, "warm"), median(rows, app, lazy, "down")
+    if warm is None or down is None:
+        return None
+    return SLACK * max(warm, down / machine["rate"] / MB + ROUND_TRIPS * machine["delay"] / 1000)
+
+
+def seconds(value):
+    return "-" if value is None else f"{value:.2f}"
+
+
+def starts_table(found):
+    rows, machine = found["starts"], found["machine"]
+    lines = []
+    for app, who in dict.fromkeys((row["app"], row["who"]) for row in rows):
+        of = lambda figure: median(rows, app, who, figure)
+        lines.append([f"{app}: {who}", seconds(of("wall")), seconds(of("pull")), digits(of("down") / MB),
+                      f"{of('warm'):.3f}"])
+    return table(["", "s to the first answer", "s of them to pull", "MB by then", "s again, warm"], lines)
+
+
+def goals_table(found):
+    rows, machine, lines = found["starts"], found["machine"], []
+    for app, who in dict.fromkeys((row["app"], row["who"]) for row in rows):
+        if "planned" not in who:
+            continue
+        lazy = "headstart lazy"
+        ours, goal = median(rows, app, who, "wall"), bound(rows, app, who, lazy, machine)
+        pulled = median(rows, app, "overlayfs", "wall")
+        met = "not measured" if goal is None else "yes" if ours <= goal else "**no**"
+        share = "-" if not pulled else f"{ours / pulled:.2f}"
+        lines.append([f"{app}: {who}", seconds(ours), seconds(goal), met, seconds(median(rows, app, lazy, "wall")),
+                      seconds(pulled), share])
+    return table(["", "s", "goal, at most", "met", "lazily", "pulled whole", "share of that"], lines)
+
+
+def machine(options, images, load, busy, took):
+    versions = run(PEERS / "containerd", "--version").split()[2] if (PEERS / "containerd").exists() else "absent"
+    return {"processors": os.cpu_count(), "kernel": platform.release().split("-")[0], "load_before": round(load, 2),
+            "busy": busy, "took_s": round(took), "build": build_of(), "runs": options.runs, "rate": options.rate,
+            "warm_runs": options.warm_runs, "delay": options.delay, "images": images, "containerd": versions}
+
+
+def images_text(images):
+    return "; ".join(f"{name} {digits(known['gzip'] / MB)} MB as gzip, {digits(known['plain'] / MB)} MB unpacked"
+                     for name, known in images.items())
+
+
+def write(path, found, note):
+    made = found["machine"]
+    text = (pathlib.Path(__file__).parent / "start_page.md").read_text().format(
+        date=datetime.date.today().isoformat(), **{**made, "images": images_text(made["images"])},
+        busy_percent=round(100 * made["busy"]), note=note, left_out=left_out(found["skipped"], found["failed"]),
+        goals=goals_table(found), starts=starts_table(found))
+    path.write_text(flowed(text))
+
+
+def terminal(found):
+    return "\n".join([goals_table(found), starts_table(found), left_out(found["skipped"], found["failed"])])
