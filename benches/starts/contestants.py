@@ -3,13 +3,14 @@
 Every cold start is that of a host that has nothing. Further starts on it, with all that it has by then, are warm.
 """
 
+import json
 import pathlib
 import shutil
 import statistics
 import tempfile
 import time
 
-from hosts import PEERS, HeadstartHost, Host
+from hosts import PEERS, HeadstartHost, Host, SociHost, StargzHost
 from images import TAG
 from layout import Uploads
 from programs import Link
@@ -36,11 +37,12 @@ class Setting:
 class Pulled:
     """The image is pulled and unpacked whole, then started."""
 
-    name, host = "overlayfs", Host
+    name, host, programs = "overlayfs", Host, ["containerd", "ctr", "containerd-shim-runc-v2"]
 
     def missing(self):
-        if not (PEERS / "containerd").exists():
-            return f"no containerd 2 in {PEERS}: run `scripts/setup peers`"
+        absent = [program for program in self.programs if not (PEERS / program).exists()]
+        if absent:
+            return f"{', '.join(absent)}: not in {PEERS}"
         missing = [program for program in ("runc", "mmdebstrap", "docker-registry") if not shutil.which(program)]
         return f"not there: {', '.join(missing)}" if missing else None
 
@@ -67,6 +69,48 @@ class Pulled:
 
     def settle(self, host):
         """Waits until the host has what it fetches for later starts."""
+
+
+class Stargz(Pulled):
+    """Stargz's snapshotter: the image is made anew as eStargz; with `list`, with a list of what a start reads."""
+
+    host, programs = StargzHost, [*Pulled.programs, "containerd-stargz-grpc", "ctr-remote"]
+
+    def __init__(self, name, has_list):
+        self.name, self.has_list = name, has_list
+
+    def publish(self, setting, app):
+        source = self.repository(app) + "-source"
+        setting.push(app, source)
+        place = setting.place()
+        with self.host(place / "host", setting.registry) as host:
+            names = host.reference(source), host.reference(self.repository(app))
+            run(*host.client("images", "pull", "--local", "--plain-http", names[0]))
+            if self.has_list:
+                command = ["optimize", "--oci", "--net-host", "--period", "8", "--entrypoint",
+                           json.dumps(app.command), "--args", "[]"]
+            else:
+                command = ["convert", "--estargz", "--oci"]
+            run(*host.remote_client("images", *command, *names))
+            run(*host.remote_client("images", "push", "--plain-http", names[1]))
+        shutil.rmtree(place, ignore_errors=True)
+
+
+class Soci(Pulled):
+    """SOCI's snapshotter: the image as it is, with an index of its layers beside it."""
+
+    name, host, programs = "soci", SociHost, [*Pulled.programs, "soci-snapshotter-grpc", "soci"]
+
+    def publish(self, setting, app):
+        source = self.repository(app) + "-source"
+        setting.push(app, source)
+        place = setting.place()
+        with self.host(place / "host", setting.registry) as host:
+            names = host.reference(source), host.reference(self.repository(app))
+            run(*host.client("images", "pull", "--local", "--plain-http", names[0]))
+            host.soci("convert", *names)
+            run(*host.client("images", "push", "--plain-http", names[1]))
+        shutil.rmtree(place, ignore_errors=True)
 
 
 class Lazy(Pulled):
@@ -107,5 +151,6 @@ class Planned(Lazy):
             f"oci://{setting.registry}/{self.repository(app)}:{TAG}", "--plain-http", setting.registry)
 
 
-ALL = [Pulled(), Lazy("headstart lazy", "--codec", "lz4"), Planned("headstart planned", "--codec", "lz4"),
+ALL = [Pulled(), Soci(), Stargz("stargz", False), Stargz("stargz with a list", True),
+       Lazy("headstart lazy", "--codec", "lz4"), Planned("headstart planned", "--codec", "lz4"),
        Planned("headstart planned zstd", "--codec", "zstd")]

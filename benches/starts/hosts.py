@@ -124,6 +124,68 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime",
         unmount(f"{self.work}/[^ ]*")
 
 
+class StargzHost(Host):
+    """With stargz's snapshotter."""
+
+    snapshotter = "stargz"
+
+    def prepare(self):
+        config, self.snapshots = self.work / "stargz.toml", self.work / "stargz.sock"
+        config.write_text(f"""[[resolver.host."{self.link}".mirrors]]
+  host = "{self.link}"
+  insecure = true
+""")
+        program = self.start("stargz.out", PEERS / "containerd-stargz-grpc", "--address", self.snapshots, "--root",
+                             self.work / "stargz", "--config", config, "--log-level", "warn")
+        program.wait_for(self.snapshots.exists)
+
+    def proxy(self):
+        return f"""[proxy_plugins.stargz]
+  type = "snapshot"
+  address = "{self.snapshots}"
+  [proxy_plugins.stargz.exports]
+    enable_remote_snapshot_annotations = "true"
+"""
+
+    def remote_client(self, *arguments):
+        return [str(PEERS / "ctr-remote"), *self.client(*arguments)[1:]]
+
+    def pull(self, repository):
+        run(*self.remote_client("images", "rpull", "--plain-http", "--snapshotter", self.snapshotter,
+                                self.reference(repository)))
+
+
+class SociHost(Host):
+    """With SOCI's snapshotter."""
+
+    snapshotter = "soci"
+
+    def prepare(self):
+        config, self.snapshots, root = self.work / "soci.toml", self.work / "soci.sock", self.work / "soci"
+        config.write_text(f"""[content_store]
+  type = "soci"
+  containerd_address = "{self.socket}"
+[resolver.host."{self.link}"]
+  [[resolver.host."{self.link}".mirrors]]
+    host = "{self.link}"
+    insecure = true
+""")
+        program = self.start("soci.out", PEERS / "soci-snapshotter-grpc", "--address", self.snapshots, "--root", root,
+                             "--config", config, "--log-level", "warn")
+        program.wait_for(self.snapshots.exists)
+
+    def proxy(self):
+        return f"""[proxy_plugins.soci]
+  type = "snapshot"
+  address = "{self.snapshots}"
+  [proxy_plugins.soci.exports]
+    enable_remote_snapshot_annotations = "true"
+"""
+
+    def soci(self, *arguments):
+        return run(PEERS / "soci", "--address", self.socket, "--root", self.work / "soci", *arguments)
+
+
 class HeadstartHost(Host):
     """With our snapshotter and agent."""
 
@@ -137,7 +199,8 @@ class HeadstartHost(Host):
         self.traces = cache / "traces"
         self.snapshots = run_dir / "snapshotter.sock"
         program = self.start("snapshotter.out", HEADSTART, "snapshotter", "--root", self.work / "snapshots", "--socket",
-                             self.snapshots, "--agent", self.agent_socket, "--plain-http", self.link)
+                             self.snapshots, "--agent", self.agent_socket, "--plain-http", self.link, "--trust",
+                             f"oci://{self.link}")
         program.wait_for(self.snapshots.exists)
 
     def proxy(self):

@@ -16,7 +16,7 @@ from layout import Layout, entry, gzipped, plain
 from rig import run
 
 # Goes up where other bytes are made of the same packages.
-VERSION = 1
+VERSION = 2
 SUITE = "bookworm"
 MIRROR = "http://deb.debian.org/debian"
 # The time of everything that is younger: of what the installation itself writes.
@@ -114,16 +114,21 @@ def _known(path):
 
 
 def _added(whole, below, target):
-    """The entries of a tree that the tree below does not have, or has otherwise."""
+    """The entries of a tree that the tree below does not have, or has otherwise, with the directories above them."""
+    with tarfile.open(whole) as before:
+        added = {member.name for member in before if below.get(member.name) != _sum(before, member)}
+    above = {str(directory) for name in added for directory in pathlib.PurePosixPath(name).parents}
     with tarfile.open(whole) as before, tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as after:
         for member in before:
-            if below.get(member.name) != _sum(before, member):
+            if member.name in added or member.isdir() and str(pathlib.PurePosixPath(member.name)) in above:
                 after.addfile(member, before.extractfile(member) if member.isreg() else None)
     return target
 
 
 def _own(app, target):
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name in sorted({name.rpartition("/")[0] for name in app.files}):
+            tar.addfile(entry(name, 0, tarfile.DIRTYPE, 0o755))
         for name, text in app.files.items():
             tar.addfile(entry(name, len(text)), io.BytesIO(text.encode()))
     return target

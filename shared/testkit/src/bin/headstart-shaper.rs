@@ -70,7 +70,10 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     loop {
         let why = woken.recv()?;
         let moved = shaper.moved();
-        println!("moved: {} bytes down, {} bytes up, {} connections", moved.down, moved.up, moved.connections);
+        println!(
+            "moved: {} bytes down, {} bytes up, {} connections",
+            moved.down, moved.up, moved.connections
+        );
         if matches!(why, Wake::End) {
             return Ok(());
         }
