@@ -7,19 +7,21 @@
 //!
 //! * `make fuzz`: `fuzz_targets/` hands them to libFuzzer, on a nightly compiler;
 //! * `make test`: `tests/replay.rs` replays the committed corpus, with every eighth byte of it changed in turn;
-//! * `examples/make_corpus.rs` writes the corpus's valid inputs with our own writers.
+//! * `examples/make_corpus` writes the corpus's valid inputs with our own writers.
 
 #![forbid(unsafe_code)]
 
 mod containers;
 pub mod harvest;
 mod nbd;
+mod snapshots;
 mod swarm;
 mod turbo;
 
 pub use containers::{image_archive, image_document};
 pub use harvest::{demand_series, harvest_journal};
 pub use nbd::nbd;
+pub use snapshots::{snapshot_filter, snapshot_journal};
 pub use swarm::{signing_request, swarm};
 pub use turbo::{gzip_index, gzip_stream, lsmt_target, turbo_package};
 
@@ -81,6 +83,8 @@ pub const TARGETS: &[Target] = &[
     ("swarm", swarm),
     ("signing_request", signing_request),
     ("harvest_journal", harvest_journal),
+    ("snapshot_journal", snapshot_journal),
+    ("snapshot_filter", snapshot_filter),
     ("demand_series", demand_series),
 ];
 

@@ -5,6 +5,8 @@
 //! The two qcow2 disks are not made here but by `qemu-img convert -O qcow2 -o cluster_size=512`, once with `-c`, and
 //! the signing request by `openssl req -new -outform DER -addext subjectAltName=DNS:node4.lan` with a key of P-256.
 
+mod snapshots;
+
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use headstart_block::{BlockDevice, ByteRange, Digest, Error, Result, Time};
@@ -86,6 +88,10 @@ fn main() -> Result<()> {
     save("cache_sidecar", "synced-twice", &cache_sidecar()?)?;
     save("swarm", "each-kind", &swarm()?)?;
     save("harvest_journal", "lent-once", &harvest_journal()?)?;
+    save("snapshot_journal", "committed-and-removed", &snapshots::journal()?)?;
+    for (name, filter) in snapshots::FILTERS {
+        save("snapshot_filter", name, filter.as_bytes())?;
+    }
     save("demand_series", "capacity", b"total_obs: 3, avg_duration: 720\n300 2\n1700 3.5\n160 0\n")?;
     for (name, trace) in [("requests-and-link", trace()), ("nothing", Trace::default())] {
         save("trace", name, &encode(&trace)?)?;
