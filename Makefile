@@ -38,10 +38,12 @@ test: ## all tests
 	@scripts/demo-disk || echo 'test: going on without the Debian disk: the tests that boot it are SKIPPED'
 	$(TIMEOUT) 60m scripts/test
 
-test-platforms: ## tests that take minutes each: emulated guests, containerd's own suite for snapshotters
-	@scripts/setup build tests disks servers clients demo
+test-platforms: ## tests that take minutes each: emulated guests, containerd's own suite for snapshotters, containerd 2
+	@scripts/setup build tests disks servers clients demo peers
 	@scripts/demo-disk
 	PATH="$$PATH:/usr/local/go/bin" $(TIMEOUT) 60m scripts/test --run-ignored only -E 'binary(boot) | test(containerd_suite::)'
+	HEADSTART_CONTAINERD="$(CURDIR)/target/peers/bin" $(TIMEOUT) 60m scripts/test \
+		-E 'package(headstart) & binary(agent) & test(containers::)'
 
 bench: ## measure, with the peer's figure beside ours
 	@scripts/setup build disks servers clients

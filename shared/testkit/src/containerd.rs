@@ -1,9 +1,12 @@
 //! A containerd of a test's own, with a snapshotter of this project as a proxy plugin.
 //!
-//! Its configuration, its state and its sockets are in a directory of the test's.
+//! Its configuration, its state and its sockets are in a directory of the test's. Debian's containerd is used, or, if
+//! the environment variable `HEADSTART_CONTAINERD` names a directory, the one there, which may be a containerd 2.
 
 use crate::process::{Process, installed, is_root};
 use crate::wait::wait_until;
+use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,16 +14,21 @@ use std::time::Duration;
 
 /// The longest time for a start, and for an end.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
+/// The directory of containerd's programs, in place of those in the path.
+const PROGRAMS: &str = "HEADSTART_CONTAINERD";
 /// The plugin for Kubernetes, which looks at the host.
 const CRI: &str = "io.containerd.grpc.v1.cri";
+/// containerd's own snapshotter for overlayfs.
+const OVERLAYFS: &str = "io.containerd.snapshotter.v1.overlayfs";
 /// The parts of containerd that look at the host, or that tests do not need.
-const DISABLED: [&str; 7] = [
+const DISABLED: [&str; 8] = [
     "io.containerd.internal.v1.opt",
+    "io.containerd.nri.v1.nri",
     "io.containerd.snapshotter.v1.aufs",
     "io.containerd.snapshotter.v1.btrfs",
     "io.containerd.snapshotter.v1.devmapper",
     "io.containerd.snapshotter.v1.native",
-    "io.containerd.snapshotter.v1.overlayfs",
+    OVERLAYFS,
     "io.containerd.snapshotter.v1.zfs",
 ];
 
@@ -59,7 +67,10 @@ impl Containerd {
     }
 
     fn process(dir: &Path) -> Process {
-        let process = Process::start(Command::new("containerd").arg("--config").arg(dir.join("config.toml")));
+        let mut command = Command::new(program("containerd"));
+        // Where it looks for the shim.
+        command.env("PATH", path()).arg("--config").arg(dir.join("config.toml"));
+        let process = Process::start(&mut command);
         let is_up = || run_ctr(dir, "default", &["version"]).status.success();
         wait_until("containerd answers", TIME_LIMIT, is_up);
         process
@@ -154,29 +165,71 @@ impl Drop for Containerd {
     }
 }
 
+/// The path of a program of containerd's, or its name.
+fn program(name: &str) -> PathBuf {
+    env::var_os(PROGRAMS).map_or_else(|| name.into(), |directory| Path::new(&directory).join(name))
+}
+
+/// The path for programs, with those of containerd first.
+fn path() -> OsString {
+    let (first, others) = (env::var_os(PROGRAMS), env::var_os("PATH").unwrap_or_default());
+    let directories = first.into_iter().map(PathBuf::from).chain(env::split_paths(&others));
+    env::join_paths(directories).unwrap()
+}
+
+/// `true` if this is containerd 2 or later, whose configuration has other names.
+fn is_second() -> bool {
+    let output = Command::new(program("containerd")).arg("--version").output().unwrap();
+    !String::from_utf8_lossy(&output.stdout).contains(" 1.")
+}
+
 fn write_configuration(dir: &Path, socket: &Path, settings: &ContainerdSettings) {
     let path = |name: &str| dir.join(name).display().to_string();
-    let off = DISABLED.into_iter().chain(settings.cri_registry.is_none().then_some(CRI)).collect::<Vec<_>>();
+    let is_second = is_second();
+    let off = DISABLED.into_iter().chain(settings.cri_registry.is_none().then_some(CRI));
+    // Parts of containerd 2 are set up for its own snapshotter, whoever is asked.
+    let off: Vec<_> = off.filter(|part| !is_second || *part != OVERLAYFS).collect();
     let mut text = format!(
-        "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = {off:?}\n[grpc]\naddress = {:?}\n\
-         [proxy_plugins.headstart]\ntype = \"snapshot\"\naddress = {:?}\n",
+        "version = {}\nroot = {:?}\nstate = {:?}\ndisabled_plugins = {off:?}\n[grpc]\naddress = {:?}\n\
+         [proxy_plugins.headstart]\ntype = \"snapshot\"\naddress = {:?}\n\
+         [proxy_plugins.headstart.exports]\nenable_remote_snapshot_annotations = \"true\"\n",
+        if is_second { 3 } else { 2 },
         path("root"),
         path("state"),
         path("containerd.sock"),
         socket.display().to_string(),
     );
     if let Some(registry) = &settings.cri_registry {
-        text += &format!(
-            "[plugins.{CRI:?}]\ndisable_tcp_service = true\n[plugins.{CRI:?}.containerd]\n\
-             snapshotter = \"headstart\"\ndisable_snapshot_annotations = false\n\
-             [plugins.{CRI:?}.registry.mirrors.{registry:?}]\nendpoint = [\"http://{registry}\"]\n"
-        );
+        text += &if is_second { second_cri(dir, registry) } else { first_cri(registry) };
     }
     fs::write(dir.join("config.toml"), text).unwrap();
 }
 
+/// The configuration of Kubernetes' interface in containerd 1.
+fn first_cri(registry: &str) -> String {
+    format!(
+        "[plugins.{CRI:?}]\ndisable_tcp_service = true\n[plugins.{CRI:?}.containerd]\n\
+         snapshotter = \"headstart\"\ndisable_snapshot_annotations = false\n\
+         [plugins.{CRI:?}.registry.mirrors.{registry:?}]\nendpoint = [\"http://{registry}\"]\n"
+    )
+}
+
+/// The configuration of Kubernetes' interface in containerd 2, with a directory for registries in `dir`.
+fn second_cri(dir: &Path, registry: &str) -> String {
+    let registries = dir.join("registries");
+    fs::create_dir_all(registries.join(registry)).unwrap();
+    fs::write(registries.join(registry).join("hosts.toml"), format!("server = \"http://{registry}\"\n"))
+        .unwrap();
+    let registries = registries.display().to_string();
+    format!(
+        "[plugins.{CRI:?}]\ndisable_tcp_service = true\n[plugins.\"io.containerd.cri.v1.images\"]\n\
+         snapshotter = \"headstart\"\ndisable_snapshot_annotations = false\n\
+         [plugins.\"io.containerd.cri.v1.images\".registry]\nconfig_path = {registries:?}\n"
+    )
+}
+
 fn run_ctr(dir: &Path, namespace: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new("timeout");
-    command.args(["-k", "5", "120", "ctr", "--address"]).arg(dir.join("containerd.sock"));
+    command.args(["-k", "5", "120"]).arg(program("ctr")).arg("--address").arg(dir.join("containerd.sock"));
     command.args(["--namespace", namespace]).args(arguments).output().unwrap()
 }
