@@ -15,11 +15,12 @@ use headstart_command_line::store_args::StoreArgs;
 use headstart_command_line::terminal::Terminal;
 use headstart_daemon::places::{run_dir, state_dir};
 use headstart_image::progress::Progress;
-use headstart_image_trees::{ImageTrees, SiblingPolicy};
+use headstart_image_trees::ImageTrees;
 use headstart_snapshotter::remote::TREES_DIRECTORY;
 use headstart_snapshotter::server::{listen, serve};
 use headstart_snapshotter::service::SnapshotService;
 use headstart_snapshotter::{SnapshotTime, Snapshotter, SnapshotterReport, SnapshotterSettings};
+use headstart_store::StorePrefix;
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -29,21 +30,24 @@ use tokio::runtime::Runtime;
 use tree_disks::AgentDisks;
 
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
-    headstart snapshotter\n  \
+    headstart snapshotter --trust oci://registry.lan/apps\n  \
     headstart snapshotter --root /srv/snapshots --socket /run/headstart/snap.sock \\\n      \
     --agent /run/headstart/agent.sock --plain-http registry.lan:5000\n\n\
-    containerd finds it by its configuration (/etc/containerd/config.toml):\n\n  \
+    containerd finds it by its configuration (/etc/containerd/config.toml; docs/how-to/containers.md has the same for \
+    containerd 2):\n\n  \
     [proxy_plugins.headstart]\n    \
     type = \"snapshot\"\n    \
-    address = \"/run/headstart/snapshotter.sock\"\n  \
+    address = \"/run/headstart/snapshotter.sock\"\n    \
+    [proxy_plugins.headstart.exports]\n      \
+    root = \"/var/lib/headstart/snapshotter\"\n  \
     [plugins.\"io.containerd.grpc.v1.cri\".containerd]\n    \
     snapshotter = \"headstart\"\n    \
     disable_snapshot_annotations = false\n\n\
-    An image that `headstart image convert` has converted, with --referrer, with --index or under a name of its \
-    own, is neither fetched nor unpacked: the agent of this host attaches it as a disk, whose blocks come when they \
-    are read. All other images are as with containerd's own overlayfs, and so is an image whose disk cannot be had; \
-    the label containerd.io/snapshot/headstart.fallback of its snapshots then says why. The snapshotter removes \
-    nothing when it ends, and containers run on without it.";
+    An image that `headstart image convert` has converted, under a name of its own or, in a repository that is \
+    trusted, with --referrer or --index, is neither fetched nor unpacked: the agent of this host attaches it as a \
+    disk, whose blocks come when they are read. All other images are as with containerd's own overlayfs, and so is \
+    an image whose disk cannot be had; the label containerd.io/snapshot/headstart.fallback of the lowest snapshot \
+    that was unpacked then says why. The snapshotter removes nothing when it ends, and containers run on without it.";
 
 /// The name of the socket in the directory of sockets.
 const SOCKET: &str = "snapshotter.sock";
@@ -60,10 +64,11 @@ pub(crate) struct SnapshotterArgs {
     /// The socket for containerd [default: snapshotter.sock in /run/headstart, or in headstart in $XDG_RUNTIME_DIR]
     #[arg(long, value_name = "SOCK")]
     socket: Option<PathBuf>,
-    /// Use no converted image in place of the one that was asked for: only images that are disks themselves are not
-    /// unpacked
-    #[arg(long)]
-    no_siblings: bool,
+    /// Use the converted images that stand beside originals in repositories that begin with this, such as
+    /// oci://registry.lan/apps. All who may write there can decide the files of every image on this host that has a
+    /// layer in common with an image there (may be repeated) [default: only images that are disks themselves]
+    #[arg(long, value_name = "STORE")]
+    trust: Vec<StorePrefix>,
     /// An option for every mount of overlayfs, such as volatile (may be repeated)
     #[arg(long, value_name = "OPTION")]
     mount_option: Vec<String>,
@@ -84,12 +89,11 @@ impl SnapshotterArgs {
     fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
         let root = self.root.clone().unwrap_or_else(|| state_dir().join("snapshotter"));
         let socket = self.socket.clone().unwrap_or_else(|| run_dir().join(SOCKET));
-        let policy = if self.no_siblings { SiblingPolicy::Never } else { SiblingPolicy::SameRepository };
         let disks = AgentDisks::new(self.agent.client()?, runtime.handle().clone(), self.store.words());
         let trees = ImageTrees::new(
             &root.join(TREES_DIRECTORY),
             self.store.settings_to_serve()?,
-            policy,
+            self.trust.clone(),
             runtime.handle().clone(),
             Box::new(disks),
         )?;

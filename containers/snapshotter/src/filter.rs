@@ -24,6 +24,9 @@ use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::record::SnapshotRecord;
 use regex::Regex;
 
+/// Filters of one request at most.
+const FILTERS_MOST: usize = 64;
+
 /// A selection of snapshots.
 #[derive(Clone, Debug)]
 pub struct SnapshotFilter {
@@ -51,9 +54,12 @@ impl SnapshotFilter {
     /// Reads filters: what any of them selects is selected. None select everything.
     ///
     /// # Errors
-    /// [`FaultKind::InvalidArgument`], with containerd's message, which shows the place.
+    /// [`FaultKind::InvalidArgument`], with containerd's message, which shows the place; also for more than 64 filters.
     pub fn parse<S: AsRef<str>>(texts: &[S]) -> FaultResult<Self> {
         let invalid = |text: String| SnapshotFault::new(FaultKind::InvalidArgument, text);
+        if texts.len() > FILTERS_MOST {
+            return Err(invalid(format!("{} filters, and at most {FILTERS_MOST} are read", texts.len())));
+        }
         let any = texts.iter().map(|text| match text.as_ref() {
             "" => Ok(Vec::new()),
             text => {

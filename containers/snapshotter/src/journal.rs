@@ -79,8 +79,10 @@ const MARK: usize = 40;
 pub const FRONT: usize = SLOTS + 2 * SLOT;
 /// Bytes of a record before its content.
 const HEAD: usize = 32;
-/// Bytes of a record's content at most. A message of containerd with its labels is shorter.
+/// Bytes of a record's content at most in a journal that is read.
 pub const RECORD_MOST: usize = 16 << 20;
+/// Bytes of a record's content at most in one that is written: what containerd lists has to fit its messages.
+const WRITTEN_MOST: usize = 1 << 20;
 
 /// The end of a journal, and what the next record needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,11 +155,11 @@ impl JournalEnd {
         let content = postcard::to_allocvec(change).map_err(|error| {
             Error::invalid("cannot be encoded").caused_by(error).about("a change of snapshots")
         })?;
-        if content.len() > RECORD_MOST {
-            let text = format!("has {} bytes, and at most {RECORD_MOST} can be recorded", content.len());
+        if content.len() > WRITTEN_MOST {
+            let text = format!("has {} bytes, and at most {WRITTEN_MOST} can be recorded", content.len());
             return Err(Error::invalid(text).about("a change of snapshots"));
         }
-        let mut record = exact::<u32>(content.len(), "at most RECORD_MOST").to_le_bytes().to_vec();
+        let mut record = exact::<u32>(content.len(), "at most WRITTEN_MOST").to_le_bytes().to_vec();
         record.extend([0; 4]);
         record.extend(self.next.to_le_bytes());
         record.extend(self.before.to_le_bytes());
@@ -241,8 +243,8 @@ fn generation(bytes: &[u8]) -> Result<(u64, bool)> {
 fn damaged(at: u64, cause: &str) -> Error {
     let error = Error::corrupt(format!("is damaged at byte {at}: {cause}"));
     error.remedy(
-        "restore the file from a copy, or move the whole directory of snapshots away and pull the images again; \
-         containers that run go on, as long as the directory is on the same file system",
+        "move the whole directory of snapshots away, on the same file system, and pull the images again: containers \
+         that run go on; a copy of the file helps only if no snapshot was made after it",
     )
 }
 

@@ -32,7 +32,8 @@ pub use usage::usage_of;
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::record::SnapshotId;
 use crate::table::{SnapshotPlace, SnapshotStep, SnapshotTree};
-use headstart_block::{Error, Result, private};
+use headstart_block::guarded::is_trusted;
+use headstart_block::{Error, ErrorKind, Result, private};
 use rustix::fs::CWD;
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -86,6 +87,9 @@ impl OverlayRoot {
         };
         let opened = Self { root: text.to_owned(), options: with_defaults(options) };
         private::make_directory(&opened.path(SnapshotPlace::All)).map_err(failed)?;
+        for path in [&root, &opened.path(SnapshotPlace::All)] {
+            check_owner(path)?;
+        }
         File::open(&root).and_then(|root| root.sync_all()).map_err(failed)?;
         Ok(opened)
     }
@@ -205,6 +209,17 @@ impl OverlayRoot {
         options.push(format!("lowerdir={}", lower.join(":")));
         vec![SnapshotMount { kind: "overlay", source: "overlay".to_owned(), options }]
     }
+}
+
+/// Refuses a directory that another user could change: what is in it is mounted, renamed and removed as root.
+fn check_owner(path: &Path) -> Result<()> {
+    let found =
+        fs::metadata(path).map_err(|error| Error::io("cannot be looked at", error).about(path.display()))?;
+    if is_trusted(&found) && found.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let error = Error::new(ErrorKind::Denied, "can be changed by other users").about(path.display());
+    Err(error.remedy("give it to this user alone: chown and chmod 0700"))
 }
 
 /// The options of mounts, with those that containerd adds: without an index, trees can be mounted twice; in a user

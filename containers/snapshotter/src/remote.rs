@@ -6,11 +6,12 @@
 //! nor unpacked.
 //!
 //! [`Snapshotter`](crate::Snapshotter) does that for the layers that a [`RemoteLayerSource`] says it has. Everything
-//! else, and everything that fails, is an ordinary snapshot: the first layer of an image that is not remote has
-//! ordinary layers above it only, so the remote ones of a tree are the lowest, without gaps.
+//! else, and everything that fails, is an ordinary snapshot. Remote and ordinary layers may be mixed: the tree of a
+//! remote layer has the files of all layers below it.
 
 use crate::record::{RemoteLayer, SnapshotLabels, SnapshotUsage};
-use headstart_block::Result;
+use headstart_block::{Error, Result};
+use std::fmt;
 use std::path::PathBuf;
 
 /// The directory in the root of snapshots in which a source of layers keeps what it has made of them.
@@ -23,7 +24,7 @@ pub const TARGET_LABEL: &str = "containerd.io/snapshot.ref";
 pub const FALLBACK_LABEL: &str = "containerd.io/snapshot/headstart.fallback";
 
 /// The answer to a search for a layer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum RemoteAnswer {
     /// The layer is there already.
     Present {
@@ -31,30 +32,65 @@ pub enum RemoteAnswer {
         layer: RemoteLayer,
         /// The space that it takes on this host now.
         usage: SnapshotUsage,
+        /// Keeps it until its snapshot is recorded.
+        hold: LayerHold,
     },
     /// The layer is to be fetched and unpacked by containerd.
     NotMine,
+    /// The layer is one that containerd cannot unpack, and it cannot be had now.
+    Unavailable(Error),
+}
+
+/// Keeps a layer that was found and that no snapshot has yet: dropped, it calls a function of the layer's source.
+pub struct LayerHold(Option<Box<dyn FnOnce() + Send>>);
+
+impl LayerHold {
+    /// Calls `release` when it is dropped.
+    pub fn new(release: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(release)))
+    }
+
+    /// Keeps nothing: for layers that do not go away.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(None)
+    }
+}
+
+impl fmt::Debug for LayerHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LayerHold")
+    }
+}
+
+impl Drop for LayerHold {
+    fn drop(&mut self) {
+        if let Some(release) = self.0.take() {
+            release();
+        }
+    }
 }
 
 /// A source of layers that need not be unpacked. Its calls may take time; no lock is held meanwhile.
 pub trait RemoteLayerSource: Send + Sync {
-    /// Looks for the layer that a snapshot is prepared for. `labels` are those of the request, with [`TARGET_LABEL`];
-    /// `parents` are the layers below, the top one first, all of them remote.
+    /// Looks for the layer that a snapshot is prepared for. `labels` are those of the request, with [`TARGET_LABEL`].
     ///
     /// # Errors
     /// Any: the layer becomes an ordinary one, with the error's text in [`FALLBACK_LABEL`].
-    fn find(&self, labels: &SnapshotLabels, parents: &[RemoteLayer]) -> Result<RemoteAnswer>;
+    fn find(&self, labels: &SnapshotLabels) -> Result<RemoteAnswer>;
 
-    /// Makes the tree of `layers` (the top one first, never empty) readable and returns the directory that it is in,
-    /// which goes into mounts as one lower directory. Called for each use: a tree that is there already is returned.
+    /// Makes the tree of a layer, with the files of all layers below it, readable and returns the directory that it is
+    /// in, which goes into mounts as one lower directory. Called for each use: a tree that is there already is
+    /// returned.
     ///
     /// # Errors
     /// The tree cannot be read now.
-    fn attach(&self, layers: &[RemoteLayer]) -> Result<PathBuf>;
+    fn attach(&self, layer: &RemoteLayer) -> Result<PathBuf>;
 
-    /// Learns which layers the snapshots have, at the start and when a snapshot of a remote layer was removed: all
-    /// others can go, unless `find` has returned them a moment ago.
-    fn keep_only(&self, layers: &[RemoteLayer]);
+    /// Lets go of the layers that no snapshot has, and that no hold keeps. Called after the start and when a snapshot
+    /// of a remote layer was removed; may take time. `used` gives the layers that snapshots have at the moment, and is
+    /// to be asked again before each layer goes: another one may have been recorded meanwhile.
+    fn keep_only(&self, used: &dyn Fn() -> Vec<RemoteLayer>);
 }
 
 /// No remote layers: every snapshot is an ordinary one.
@@ -62,18 +98,17 @@ pub trait RemoteLayerSource: Send + Sync {
 pub struct NoRemoteLayers;
 
 impl RemoteLayerSource for NoRemoteLayers {
-    fn find(&self, _labels: &SnapshotLabels, _parents: &[RemoteLayer]) -> Result<RemoteAnswer> {
+    fn find(&self, _labels: &SnapshotLabels) -> Result<RemoteAnswer> {
         Ok(RemoteAnswer::NotMine)
     }
 
-    fn attach(&self, layers: &[RemoteLayer]) -> Result<PathBuf> {
-        let name = layers.first().map_or("", |layer| &layer.0).escape_debug().to_string();
-        let error =
-            headstart_block::Error::unsupported("is a remote layer, and no source of such layers is set up");
+    fn attach(&self, layer: &RemoteLayer) -> Result<PathBuf> {
+        let name = layer.0.escape_debug();
+        let error = Error::unsupported("is a remote layer, and no source of such layers is set up");
         Err(error
             .about(format_args!("layer {name}"))
             .remedy("start the snapshotter with the source that made it"))
     }
 
-    fn keep_only(&self, _layers: &[RemoteLayer]) {}
+    fn keep_only(&self, _used: &dyn Fn() -> Vec<RemoteLayer>) {}
 }

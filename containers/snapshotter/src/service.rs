@@ -26,6 +26,8 @@ use tonic_prost::ProstCodec;
 
 /// Snapshots in one message of a list, as many as containerd puts into one.
 const LIST_PART: usize = 100;
+/// Bytes of snapshots in one message of a list, if it has more than one.
+const LIST_PART_BYTES: usize = 1 << 20;
 /// Bytes of a message at most, as containerd allows.
 const MESSAGE_MOST: usize = 16 << 20;
 
@@ -43,13 +45,15 @@ impl SnapshotService {
         Self(snapshotter)
     }
 
-    /// Removes, in the background, directories of snapshots that an earlier process did not get to remove.
+    /// Removes, in the background, what an earlier process did not get to remove: directories of snapshots, and remote
+    /// layers.
     pub(crate) fn clean_up(&self) {
         let snapshotter = Arc::clone(&self.0);
         tokio::task::spawn_blocking(move || {
             if let Err(fault) = snapshotter.cleanup() {
                 tracing::warn!(%fault, "directories of removed snapshots stay");
             }
+            snapshotter.keep_used();
         });
     }
 
@@ -182,11 +186,17 @@ fn update(snapshotter: &Snapshotter, request: UpdateSnapshotRequest) -> Answer<U
 #[expect(clippy::needless_pass_by_value, reason = "all methods have the same form")]
 fn list(snapshotter: &Snapshotter, request: ListSnapshotsRequest) -> Answer<Vec<ListSnapshotsResponse>> {
     let filter = SnapshotFilter::parse(&request.filters)?;
-    let mut found = snapshotter.list(&filter).into_iter().map(message_of).peekable();
-    let mut parts = Vec::new();
-    while found.peek().is_some() {
-        parts.push(ListSnapshotsResponse { info: found.by_ref().take(LIST_PART).collect() });
+    let (mut parts, mut part, mut bytes) = (Vec::new(), ListSnapshotsResponse::default(), 0);
+    for message in snapshotter.list(&filter).into_iter().map(message_of) {
+        let len = message.encoded_len();
+        if !part.info.is_empty() && (part.info.len() == LIST_PART || bytes + len > LIST_PART_BYTES) {
+            parts.push(std::mem::take(&mut part));
+            bytes = 0;
+        }
+        bytes += len;
+        part.info.push(message);
     }
+    parts.extend((!part.info.is_empty()).then_some(part));
     Ok(parts)
 }
 

@@ -10,8 +10,10 @@
 //! # Start and end
 //!
 //! At the start the table is replayed from the journal. Directories that a crash has left of snapshots that were being
-//! made are removed at once, since their numbers come again; directories of removed snapshots by
-//! [`Snapshotter::cleanup`]. A directory that is missing is reported, and its snapshot stays. If the journal is missing
+//! made are removed at once, since their numbers come again (if they have files, they are set aside, in `lost`);
+//! directories of removed snapshots by
+//! [`Snapshotter::cleanup`], and remote layers without a snapshot by [`Snapshotter::keep_used`], once calls are
+//! answered. A directory that is missing is reported, and its snapshot stays. If the journal is missing
 //! and directories are there, nothing is begun: that is a journal that was lost. Nothing happens at the end.
 
 mod opening;
@@ -156,8 +158,8 @@ impl Snapshotter {
                 Ok(false) => {}
                 Err(fault) if fault.kind == FaultKind::Failed => {
                     tracing::warn!(target, %fault, "this layer is unpacked, as it cannot be had as a disk");
-                    let reason: String = fault.text.chars().take(REASON_MOST / 4).collect();
-                    labels.insert(FALLBACK_LABEL.to_owned(), reason);
+                    let reason = &fault.text[..fault.text.floor_char_boundary(REASON_MOST)];
+                    labels.insert(FALLBACK_LABEL.to_owned(), reason.to_owned());
                 }
                 Err(fault) => return Err(fault),
             }
@@ -306,12 +308,12 @@ impl Snapshotter {
 
     /// The mounts of a tree. The root of a new one on a remote layer gets the owner and the mode of that layer's root.
     fn mounts_of(&self, tree: &SnapshotTree, is_new: bool) -> FaultResult<Vec<SnapshotMount>> {
-        let layers = remote_layers(&tree.layers);
-        if layers.is_empty() {
+        // The tree of a remote layer has the files of all layers below it, whatever these are.
+        let Some((own, layer)) = top_remote(&tree.layers) else {
             return Ok(self.overlay.mounts(tree, None));
-        }
-        let directory = self.remote.attach(&layers)?;
-        if is_new && layers.len() == tree.layers.len() {
+        };
+        let directory = self.remote.attach(layer)?;
+        if is_new && own == 0 {
             self.overlay.copy_owner_of(&directory, tree.id)?;
         }
         let text = directory.to_str().filter(|text| !text.contains([':', ',', '\\', '"']));
@@ -321,30 +323,44 @@ impl Snapshotter {
     }
 
     /// Commits the remote layer that `labels` describe as `target`, if there is one: `true`. Faults of the search are
-    /// of kind [`FaultKind::Failed`].
+    /// of kind [`FaultKind::Failed`], or [`FaultKind::Unavailable`] if containerd could not unpack the layer.
     fn find_remote(&self, target: &str, parent: &str, labels: &SnapshotLabels) -> FaultResult<bool> {
-        let below = self.table.read().layers(Some(parent));
-        let parents = remote_layers(&below);
-        if parents.len() < below.len() || (below.is_empty() && !parent.is_empty()) {
-            return Ok(false);
-        }
-        let RemoteAnswer::Present { layer, usage } = self.remote.find(labels, &parents)? else {
-            return Ok(false);
+        let (layer, usage, hold) = match self.remote.find(labels)? {
+            RemoteAnswer::Present { layer, usage, hold } => (layer, usage, hold),
+            RemoteAnswer::NotMine => return Ok(false),
+            RemoteAnswer::Unavailable(error) => {
+                return Err(SnapshotFault::new(FaultKind::Unavailable, error.to_string()));
+            }
         };
-        let mut journal = self.journal.lock();
-        let steps = self.table.write().adopt(target, parent, labels.clone(), (layer, usage), self.now())?;
-        self.carry_out(&mut journal, steps)?;
-        Ok(true)
+        let adopted = self.adopt(target, parent, labels, (layer, usage));
+        drop(hold);
+        if adopted.is_err() {
+            // Found in vain, unless another call has recorded it.
+            self.keep_used();
+        }
+        adopted.map(|()| true)
     }
 
-    /// Tells the source of remote layers which ones are used.
-    fn keep_used(&self) {
+    /// Records a remote layer as a snapshot.
+    fn adopt(
+        &self,
+        target: &str,
+        parent: &str,
+        labels: &SnapshotLabels,
+        found: (RemoteLayer, SnapshotUsage),
+    ) -> FaultResult<()> {
+        let mut journal = self.journal.lock();
+        let steps = self.table.write().adopt(target, parent, labels.clone(), found, self.now())?;
+        self.carry_out(&mut journal, steps).map(drop)
+    }
+
+    /// Lets the source of remote layers let go of what no snapshot has. May take time.
+    pub fn keep_used(&self) {
         let layer_of = |record: &SnapshotRecord| match &record.state {
             SnapshotState::Committed { content: SnapshotContent::Remote(layer), .. } => Some(layer.clone()),
             _ => None,
         };
-        let layers: Vec<_> = self.table.read().all().filter_map(layer_of).collect();
-        self.remote.keep_only(&layers);
+        self.remote.keep_only(&|| self.table.read().all().filter_map(layer_of).collect());
     }
 
     /// The number of active snapshots, of views and of committed ones.
@@ -356,13 +372,12 @@ impl Snapshotter {
     }
 }
 
-/// The remote ones of a tree's layers, in their order.
-fn remote_layers(layers: &[(SnapshotId, SnapshotContent)]) -> Vec<RemoteLayer> {
-    let remote = layers.iter().filter_map(|(_, content)| match content {
-        SnapshotContent::Remote(layer) => Some(layer.clone()),
+/// The topmost remote layer of a tree, with the number of ordinary layers above it.
+fn top_remote(layers: &[(SnapshotId, SnapshotContent)]) -> Option<(usize, &RemoteLayer)> {
+    layers.iter().enumerate().find_map(|(above, (_, content))| match content {
+        SnapshotContent::Remote(layer) => Some((above, layer)),
         SnapshotContent::Directory => None,
-    });
-    remote.collect()
+    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use crate::labels::WantedLayer;
 use crate::tree_name::TreeName;
-use headstart_block::{ByteRange, Digest, Error, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_container_source::open_in_store;
 use headstart_convert::chain_id;
 use headstart_image::manifest::{BLOB_DIGEST, BlobRef, Config, MAX_MANIFEST_SIZE, Manifest, OVERLAYBD_IMAGE};
@@ -16,14 +16,22 @@ use tokio::runtime::Handle;
 /// Siblings that are looked at for one image at most: there is one, unless writers raced.
 const SIBLINGS_MOST: usize = 4;
 
-/// The images that may stand in for an original.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SiblingPolicy {
-    /// A converted image that belongs to the original, in the original's repository.
-    #[default]
-    SameRepository,
-    /// None: only images that are disks themselves are attached.
-    Never,
+/// The trust in what the writers of a repository say of their images without a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriterTrust {
+    /// Their word counts: converted images that stand beside originals are used.
+    Full,
+    /// Only what digests prove counts: images whose layers have the digests that containerd knows them by.
+    None,
+}
+
+/// The way in which a disk's image was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FoundAs {
+    /// containerd pulls that image.
+    Itself,
+    /// containerd pulls its original.
+    Sibling,
 }
 
 /// An image whose layers are those of a disk, and the chain ids of the layers that containerd asks for.
@@ -33,6 +41,7 @@ pub struct ConvertedImage {
     pub image: Reference,
     /// The chain ids of the layers of the image that containerd knows, lowest first; not empty.
     chains: Vec<Digest>,
+    found_as: FoundAs,
 }
 
 impl ConvertedImage {
@@ -40,27 +49,29 @@ impl ConvertedImage {
     /// called on a thread of `runtime`.
     ///
     /// # Errors
-    /// Errors of the store; [`headstart_block::ErrorKind::Corrupt`] if a document is damaged, or if a sibling says that
-    /// it is another image's.
+    /// Errors of the store; [`ErrorKind::Corrupt`] if a document is damaged, or if the only siblings
+    /// say that they are another image's; [`ErrorKind::Denied`] if the image claims layers that it does not have.
     pub fn find(
         store: &Arc<dyn Store>,
         wanted: &WantedLayer,
-        policy: SiblingPolicy,
+        trust: WriterTrust,
         retry: RetrySettings,
         runtime: &Handle,
     ) -> Result<Option<Self>> {
-        let search = Search { store, location: &wanted.location, retry, runtime };
+        let search = Search { store, location: &wanted.location, trust, retry, runtime };
         let own = wanted.manifest.map_or_else(|| wanted.selector.clone(), Selector::Digest);
         let (digest, bytes) = search.manifest(&own)?;
         if let Some(manifest) = disk_manifest(&bytes) {
-            let chains = chains(search.config(&manifest.config)?.diff_ids().iter());
+            let diff_ids = search.config(&manifest.config)?.diff_ids();
+            let chains = chains(diff_ids.iter());
             // The name leads to an index, and the store prefers disks: containerd does not.
             let is_sibling = wanted.manifest.is_none() && manifest.converted_from().is_some();
             if !is_sibling || chains.contains(&wanted.chain) {
-                return search.image(digest, &manifest, chains, Named::Itself).map(Some);
+                search.check_diff_ids(digest, &manifest, &diff_ids)?;
+                return search.image(digest, &manifest, chains, FoundAs::Itself).map(Some);
             }
         }
-        if policy == SiblingPolicy::Never {
+        if trust == WriterTrust::None {
             return Ok(None);
         }
         let original = open_in_store(Arc::clone(store), &own, None, retry, runtime)?;
@@ -74,6 +85,12 @@ impl ConvertedImage {
         let at = self.chains.iter().position(|known| known == chain)?;
         let lowest = (at + 1 < self.chains.len()).then_some(at + 1);
         Some(TreeName { image: self.image.clone(), lowest })
+    }
+
+    /// `true` if containerd asks for layers of this image itself, which it cannot unpack.
+    #[must_use]
+    pub fn is_wanted_itself(&self) -> bool {
+        self.found_as == FoundAs::Itself
     }
 
     /// The tree of all files of the image.
@@ -98,21 +115,13 @@ fn chains<'a>(diff_ids: impl Iterator<Item = &'a Digest>) -> Vec<Digest> {
 fn disk_manifest(bytes: &[u8]) -> Option<Manifest> {
     let manifest = Manifest::parse(bytes).ok()?;
     let is_disk = manifest.layers.iter().all(|layer| layer.annotations.contains_key(BLOB_DIGEST));
-    is_disk.then_some(manifest)
-}
-
-/// The way in which a disk's image was found.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Named {
-    /// containerd pulls that image.
-    Itself,
-    /// containerd pulls its original.
-    AsSibling,
+    (is_disk && !manifest.layers.is_empty()).then_some(manifest)
 }
 
 struct Search<'a> {
     store: &'a Arc<dyn Store>,
     location: &'a Location,
+    trust: WriterTrust,
     retry: RetrySettings,
     runtime: &'a Handle,
 }
@@ -138,7 +147,10 @@ impl Search<'_> {
         Config::parse(&bytes).map_err(about)
     }
 
-    /// The first sibling of an original that fits.
+    /// The first sibling of an original that fits. One that does not, such as a damaged one, hides no other.
+    ///
+    /// # Errors
+    /// That of the first sibling, if there are some and none fits.
     fn sibling(
         &self,
         wanted: &WantedLayer,
@@ -146,24 +158,54 @@ impl Search<'_> {
         chains: &[Digest],
     ) -> Result<Option<ConvertedImage>> {
         let referrers = self.runtime.block_on(self.store.referrers(original, OVERLAYBD_IMAGE))?;
-        for referrer in referrers.iter().rev().take(SIBLINGS_MOST) {
-            let (digest, bytes) = self.manifest(&Selector::Digest(referrer.digest))?;
-            if let Some(manifest) = disk_manifest(&bytes)
-                && is_of(&manifest, original)
-            {
-                return self.image(digest, &manifest, chains.to_vec(), Named::AsSibling).map(Some);
+        let newest = referrers.iter().rev().take(SIBLINGS_MOST);
+        let newest = newest.map(|referrer| Selector::Digest(referrer.digest));
+        // The tag may lead to an index that lists a converted image beside the original.
+        let by_tag = matches!(wanted.selector, Selector::Tag(_)).then(|| wanted.selector.clone());
+        let mut first_error = None;
+        for selector in newest.chain(by_tag) {
+            match self.sibling_at(&selector, original, chains) {
+                Ok(None) => {}
+                Ok(found) => return Ok(found),
+                Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        // The tag may lead to an index that lists a converted image beside the original.
-        if !matches!(wanted.selector, Selector::Tag(_)) {
-            return Ok(None);
-        }
-        let (digest, bytes) = self.manifest(&wanted.selector)?;
+        first_error.map_or(Ok(None), Err)
+    }
+
+    /// The image at a place, if it is a sibling of an original.
+    fn sibling_at(
+        &self,
+        selector: &Selector,
+        original: &Digest,
+        chains: &[Digest],
+    ) -> Result<Option<ConvertedImage>> {
+        let (digest, bytes) = self.manifest(selector)?;
         match disk_manifest(&bytes) {
             Some(manifest) if is_of(&manifest, original) => {
-                self.image(digest, &manifest, chains.to_vec(), Named::AsSibling).map(Some)
+                self.image(digest, &manifest, chains.to_vec(), FoundAs::Sibling).map(Some)
             }
             _ => Ok(None),
+        }
+    }
+
+    /// Checks that the layers of a disk have the digests by which containerd knows them: it shares layers between all
+    /// images of a host by these, and an image could claim those of another.
+    fn check_diff_ids(&self, digest: Digest, manifest: &Manifest, diff_ids: &[Digest]) -> Result<()> {
+        if self.trust == WriterTrust::Full {
+            return Ok(());
+        }
+        let layers = manifest.disk_layers().map(|layer| layer.blob.digest);
+        match layers.zip(diff_ids).position(|(layer, diff_id)| layer != *diff_id) {
+            None => Ok(()),
+            Some(number) => {
+                let image = Reference { location: self.location.clone(), selector: Selector::Digest(digest) };
+                let text = format!("its layer {number} is not the one that its config claims");
+                Err(Error::new(ErrorKind::Denied, text).about(&image).remedy(format!(
+                    "if everybody with the right to write there is trusted, start the snapshotter with --trust {}",
+                    self.location
+                )))
+            }
         }
     }
 
@@ -173,10 +215,10 @@ impl Search<'_> {
         digest: Digest,
         manifest: &Manifest,
         chains: Vec<Digest>,
-        named: Named,
+        found_as: FoundAs,
     ) -> Result<ConvertedImage> {
         let image = Reference { location: self.location.clone(), selector: Selector::Digest(digest) };
-        let wrong = |cause: String| Error::corrupt(cause).about(&image).remedy("convert the image anew");
+        let wrong = |cause: String| Error::corrupt(cause).about(&image).remedy("convert the image again");
         // More layers than containerd knows are those of an optimization, above all others.
         let count = manifest.disk_layers().count();
         if chains.is_empty() || count < chains.len() {
@@ -185,11 +227,11 @@ impl Search<'_> {
         for (number, (layer, chain)) in manifest.disk_layers().zip(&chains).enumerate() {
             // An image that is named itself has chain ids of its own, and its origins are the original's.
             let is_same = layer.origin().is_some_and(|origin| origin.chain == *chain);
-            if named == Named::AsSibling && !is_same {
+            if found_as == FoundAs::Sibling && !is_same {
                 return Err(wrong(format!("its layer {number} was made of another image's layer")));
             }
         }
-        Ok(ConvertedImage { image, chains })
+        Ok(ConvertedImage { image, chains, found_as })
     }
 }
 

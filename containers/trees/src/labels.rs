@@ -6,10 +6,12 @@
 //! | `containerd.io/snapshot/cri.image-ref` | name of the image | CRI, nerdctl, `ctr images pull` of containerd 2 |
 //! | `containerd.io/snapshot/cri.manifest-digest` | digest of its manifest | the same |
 //! | `containerd.io/snapshot/image-ref` | name of the image | tools of OverlayBD |
+//! | `containerd.io/snapshot/overlaybd/blob-digest` | blob of a disk's layer, no tar | the layer's annotation |
 //!
 //! Names are as in Docker's world: `docker.io/library/nginx:1`, `host:5000/app@sha256:...`, or both a tag and a digest.
 
 use headstart_block::{Digest, Error, Result};
+use headstart_image::manifest::BLOB_DIGEST;
 use headstart_snapshotter::record::SnapshotLabels;
 use headstart_snapshotter::remote::TARGET_LABEL;
 use headstart_store::{Location, Selector, Tag};
@@ -30,6 +32,8 @@ pub struct WantedLayer {
     pub manifest: Option<Digest>,
     /// The chain id of the layer.
     pub chain: Digest,
+    /// `true` if the layer is a disk's, which containerd cannot unpack.
+    pub is_disk: bool,
 }
 
 impl WantedLayer {
@@ -45,7 +49,8 @@ impl WantedLayer {
         };
         let (location, selector) = image_named(name)?;
         let manifest = labels.get(MANIFEST_LABEL).map(digest).transpose()?;
-        Ok(Some(Self { location, selector, manifest, chain: digest(chain)? }))
+        let is_disk = labels.contains_key(BLOB_DIGEST);
+        Ok(Some(Self { location, selector, manifest, chain: digest(chain)?, is_disk }))
     }
 }
 

@@ -24,12 +24,17 @@
 //!
 //! # The right files
 //!
-//! containerd names a layer by its chain id, which is a digest of the contents of that layer and of all below it. The
-//! chain ids of the original's layers are computed from its config, whose digest is in its manifest. A sibling has to
-//! name the original's manifest, and for each layer the same chain id. That its *blocks* have the same files is the
-//! word of its publisher, which needs the right to write to the repository: for an image that is named by a digest,
-//! this is more trust than the digest alone asks for. [`SiblingPolicy::Never`] uses no siblings, but only images that
-//! are disks themselves.
+//! containerd names a layer by its chain id, which is a digest of the contents of that layer and of all below it, and
+//! shares the snapshot of that name between all images of the host. It checks the contents of layers that it unpacks;
+//! of those that it finds here, nobody checks that they have the files of the original. So an image could take the
+//! place of any other. Two kinds are used:
+//!
+//! * an image that is a disk itself, if its config gives each layer the digest of the layer's blob: nobody else's layer
+//!   has that name, and the disk checks the blob against the digest;
+//! * a sibling, or an image that claims other digests, in a repository whose writers the operator trusts
+//!   ([`WriterTrust`]): the chain ids of the original are computed from its config, whose digest is in its manifest,
+//!   and a sibling has to name the original's manifest and for each layer the same chain id; that its blocks have the
+//!   same files is the word of its publisher.
 
 #![forbid(unsafe_code)]
 
@@ -38,7 +43,7 @@ pub mod labels;
 pub mod tree_name;
 pub mod trees;
 
-pub use converted::{ConvertedImage, SiblingPolicy};
+pub use converted::{ConvertedImage, WriterTrust};
 pub use labels::WantedLayer;
 pub use tree_name::TreeName;
-pub use trees::{ImageTrees, TreeDisks};
+pub use trees::{Attached, ImageTrees, TreeDisks};

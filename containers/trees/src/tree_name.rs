@@ -8,8 +8,8 @@ use std::str::FromStr;
 
 /// The separator of the image and the number of its layers.
 const MARK: char = '#';
-/// Hexadecimal digits of a tree's id: 64 bits, so that two of a host's trees never have the same.
-const ID_DIGITS: usize = 16;
+/// Hexadecimal digits of a tree's id: 64 bits, so that two of a host's trees do not have the same by chance.
+pub(crate) const ID_DIGITS: usize = 16;
 
 /// A tree of files: an image whose layers are those of a disk, and the number of its lowest layers that count.
 ///

@@ -3,6 +3,7 @@
 //! ```text
 //!   ROOT/ID/          0700, one for each tree
 //!     name            the tree's name, for the next start
+//!     disk-name       the name of the tree's disk at the agent, which no other tree of any snapshotter has
 //!     disk            an empty file, over which the agent mounts the disk
 //!     fs/             the directory on which the disk's file system is mounted
 //! ```
@@ -16,35 +17,48 @@
 //! At the first layer of it that containerd asks for, in whole: if that fails, containerd fetches and unpacks the layer
 //! as without headstart. So an image is not taken for remote and then found to be out of reach. The plan of the image
 //! is followed from that moment on, while containerd still prepares the container.
+//!
+//! # When it goes
+//!
+//! With the last snapshot of any of its layers. A tree that was found for a pull is held until the first snapshot of it
+//! is recorded. Before a tree goes, it is asked once more, under the tree's lock, whether it is used.
 
-use crate::converted::{ConvertedImage, SiblingPolicy};
+use crate::converted::{ConvertedImage, WriterTrust};
 use crate::labels::WantedLayer;
-use crate::tree_name::TreeName;
+use crate::tree_name::{ID_DIGITS, TreeName};
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_export::loop_mount::{is_mounted, mount_disk, unmount_disk};
 use headstart_snapshotter::record::{RemoteLayer, SnapshotLabels, SnapshotUsage};
-use headstart_snapshotter::remote::{RemoteAnswer, RemoteLayerSource};
-use headstart_store::{Location, Selector, StoreSettings};
+use headstart_snapshotter::remote::{LayerHold, RemoteAnswer, RemoteLayerSource};
+use headstart_store::{Location, Selector, StorePrefix, StoreSettings};
 use parking_lot::Mutex;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 /// The beginning of the names of the agent's disks that belong here.
 const DISK_PREFIX: &str = "tree-";
+/// The file with the name of a tree's disk. Trees of earlier versions have none: their disks are named by their ids.
+const DISK_NAME: &str = "disk-name";
 /// The file system of the disks: the only one that the conversion makes.
 const FILE_SYSTEM: &std::ffi::CStr = c"ext4";
 /// The time for which the answer of a registry holds: long enough for the layers of one image, which come one by one.
 const ANSWER_HOLDS: Duration = Duration::from_secs(60);
 /// Answers that are kept at most.
 const ANSWERS_MOST: usize = 256;
-/// The time that containerd has, from its first question about an image, to commit a snapshot of it. Until then its
-/// tree counts as used.
-const PULL_TAKES: Duration = Duration::from_secs(900);
+/// The outcome of attaching a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attached {
+    /// It was not there before.
+    New,
+    /// It was there.
+    Existing,
+}
 
 /// The disks of trees: the agent of this host has them.
 pub trait TreeDisks: Send + Sync {
@@ -53,7 +67,7 @@ pub trait TreeDisks: Send + Sync {
     ///
     /// # Errors
     /// Errors of the agent; those of attaching.
-    fn attach(&self, name: &str, tree: &TreeName, file: &Path) -> Result<()>;
+    fn attach(&self, name: &str, tree: &TreeName, file: &Path) -> Result<Attached>;
 
     /// Detaches a disk. One that is not there is no error.
     ///
@@ -73,35 +87,41 @@ type KnownAnswer = (Instant, Option<Arc<ConvertedImage>>);
 pub struct ImageTrees {
     root: PathBuf,
     stores: StoreSettings,
-    policy: SiblingPolicy,
+    /// Repositories whose writers are trusted.
+    trusted: Vec<StorePrefix>,
     runtime: Handle,
     disks: Box<dyn TreeDisks>,
     /// The answers of registries.
     answers: Mutex<HashMap<Question, KnownAnswer>>,
-    /// The trees that were attached by this process for a pull, and when; by id.
-    pulled: Mutex<HashMap<String, Instant>>,
-    /// A lock for each tree, by id.
+    /// The numbers of pulls that have found a tree and not recorded a snapshot of it yet; by id.
+    held: Arc<Mutex<HashMap<String, usize>>>,
+    /// A lock for each tree that this process has met, by id. They stay: another thread may wait for one.
     locks: Mutex<HashMap<String, Arc<Mutex<()>>>>,
+    /// For what is said once.
+    complaint: Once,
 }
 
 impl ImageTrees {
-    /// Makes the source of trees in the directory `root`, which is made if it is not there. Requests run on `runtime`;
-    /// all methods block, and must not be called on its threads.
+    /// Makes the source of trees in the directory `root`, which is made if it is not there. Converted images beside
+    /// originals are used in the repositories `trusted`: their writers can decide the files of every image on this host
+    /// that has a layer in common with one there. Requests run on `runtime`; all methods block, and must not be called
+    /// on its threads.
     ///
     /// # Errors
     /// Errors of the operating system.
     pub fn new(
         root: &Path,
         stores: StoreSettings,
-        policy: SiblingPolicy,
+        trusted: Vec<StorePrefix>,
         runtime: Handle,
         disks: Box<dyn TreeDisks>,
     ) -> Result<Self> {
         let failed = |error| Error::io("cannot make the directory", error).about(root.display());
         private::make_directory(root).map_err(failed)?;
         let root = fs::canonicalize(root).map_err(failed)?;
-        let (answers, pulled, locks) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Ok(Self { root, stores, policy, runtime, disks, answers, pulled, locks })
+        let (answers, held, locks) = (Mutex::default(), Arc::default(), Mutex::default());
+        let complaint = Once::new();
+        Ok(Self { root, stores, trusted, runtime, disks, answers, held, locks, complaint })
     }
 
     /// The form of an image whose layers are disks: asked for once for all layers of an image.
@@ -118,7 +138,9 @@ impl ImageTrees {
         let store = headstart_store::open(&wanted.location, &self.stores)?;
         // A host that does not answer must not hold up a pull for long.
         self.runtime.block_on(store.check())?;
-        let found = ConvertedImage::find(&store, wanted, self.policy, self.stores.retry, &self.runtime);
+        let is_trusted = self.trusted.iter().any(|prefix| prefix.allows(&wanted.location));
+        let trust = if is_trusted { WriterTrust::Full } else { WriterTrust::None };
+        let found = ConvertedImage::find(&store, wanted, trust, self.stores.retry, &self.runtime);
         let found = match found {
             // Images of a kind that has no disks, such as those for other platforms, are containerd's.
             Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -127,6 +149,15 @@ impl ImageTrees {
             }
             found => found?.map(Arc::new),
         };
+        let (location, selector) = (&wanted.location, &wanted.selector);
+        if found.is_none() {
+            let text = if is_trusted {
+                "no disk was made of it"
+            } else {
+                "it is no disk, and --trust does not name it"
+            };
+            tracing::info!(%location, %selector, "an image is pulled and unpacked: {text}");
+        }
         let mut answers = self.answers.lock();
         answers.retain(|_, (at, _)| now.duration_since(*at) < ANSWER_HOLDS);
         if answers.len() < ANSWERS_MOST {
@@ -138,8 +169,8 @@ impl ImageTrees {
     /// Mounts a tree, unless it is mounted, and returns its directory.
     fn mounted(&self, tree: &TreeName) -> Result<PathBuf> {
         let id = tree.id();
-        let lock = Arc::clone(self.locks.lock().entry(id.clone()).or_default());
-        let _held = lock.lock();
+        let lock = self.lock_of(&id);
+        let _locked = lock.lock();
         let directory = self.root.join(&id);
         let (disk, files) = (directory.join("disk"), directory.join("fs"));
         if is_mounted(&files)? {
@@ -148,11 +179,13 @@ impl ImageTrees {
         make_places(&directory, tree).map_err(|error| {
             Error::io("cannot make the places of an image's files", error).about(directory.display())
         })?;
-        let name = disk_name(&id);
-        self.disks.attach(&name, tree, &disk)?;
+        let name = disk_name(&directory, &id)?;
+        let attached = self.disks.attach(&name, tree, &disk)?;
         mount_disk(&disk, FILE_SYSTEM, &files).inspect_err(|_| {
             // The next call attaches the disk anew: this one serves no mount.
-            if let Err(error) = self.disks.detach(&name) {
+            if attached == Attached::New
+                && let Err(error) = self.disks.detach(&name)
+            {
                 tracing::warn!(%error, "a disk without use stays attached");
             }
         })?;
@@ -160,22 +193,46 @@ impl ImageTrees {
         Ok(files)
     }
 
-    /// Unmounts a tree, detaches its disk and removes its places.
-    fn remove(&self, id: &str) -> Result<()> {
-        let lock = Arc::clone(self.locks.lock().entry(id.to_owned()).or_default());
-        let _held = lock.lock();
+    fn lock_of(&self, id: &str) -> Arc<Mutex<()>> {
+        Arc::clone(self.locks.lock().entry(id.to_owned()).or_default())
+    }
+
+    /// Unmounts a tree, detaches its disk and removes its places, unless it is used.
+    fn remove_unused(&self, id: &str, is_used: impl Fn() -> bool) -> Result<()> {
+        let lock = self.lock_of(id);
+        let _locked = lock.lock();
+        if self.held.lock().contains_key(id) || is_used() {
+            return Ok(());
+        }
         let directory = self.root.join(id);
-        unmount_disk(&directory.join("fs"))?;
-        self.disks.detach(&disk_name(id))?;
+        while unmount_disk(&directory.join("fs"))? {}
+        self.disks.detach(&disk_name(&directory, id)?)?;
         let failed = |error| Error::io("cannot be removed", error).about(directory.display());
         // One by one: if something is still mounted there, its files must not be touched.
         for place in [fs::remove_dir(directory.join("fs")), fs::remove_file(directory.join("disk"))] {
             gone(place).map_err(failed)?;
         }
-        gone(fs::remove_file(directory.join("name"))).map_err(failed)?;
+        for name in ["name", "disk-name.new", DISK_NAME] {
+            gone(fs::remove_file(directory.join(name))).map_err(failed)?;
+        }
         gone(fs::remove_dir(&directory)).map_err(failed)?;
-        self.locks.lock().remove(id);
+        tracing::info!(id, "an image without snapshots is unmounted");
         Ok(())
+    }
+
+    /// Keeps a tree until the hold is dropped.
+    fn hold(&self, id: String) -> LayerHold {
+        *self.held.lock().entry(id.clone()).or_default() += 1;
+        let held = Arc::clone(&self.held);
+        LayerHold::new(move || {
+            let mut held = held.lock();
+            if let Some(count) = held.get_mut(&id) {
+                *count -= 1;
+                if *count == 0 {
+                    held.remove(&id);
+                }
+            }
+        })
     }
 
     /// The trees that have places here: their ids, and their names unless these were lost.
@@ -191,61 +248,119 @@ impl ImageTrees {
         Ok(trees)
     }
 
-    /// `true` if containerd asked for this tree a short time ago, and may be about to commit a snapshot of it.
-    fn is_pulled(&self, id: &str) -> bool {
-        let mut pulled = self.pulled.lock();
-        pulled.retain(|_, at| at.elapsed() < PULL_TAKES);
-        pulled.contains_key(id)
-    }
-}
-
-impl RemoteLayerSource for ImageTrees {
-    fn find(&self, labels: &SnapshotLabels, _parents: &[RemoteLayer]) -> Result<RemoteAnswer> {
-        let Some(wanted) = WantedLayer::of(labels)? else { return Ok(RemoteAnswer::NotMine) };
-        let Some(image) = self.image(&wanted)? else { return Ok(RemoteAnswer::NotMine) };
-        let Some(tree) = image.tree(&wanted.chain) else { return Ok(RemoteAnswer::NotMine) };
-        let whole = image.whole();
-        self.pulled.lock().insert(whole.id(), Instant::now());
-        self.mounted(&whole)?;
-        // The layers share the image's cache, so one more takes no space.
-        Ok(RemoteAnswer::Present { layer: tree.layer(), usage: SnapshotUsage::default() })
-    }
-
-    fn attach(&self, layers: &[RemoteLayer]) -> Result<PathBuf> {
-        let top = layers.first().ok_or_else(|| Error::invalid("a tree without layers"))?;
-        self.mounted(&top.0.parse()?)
-    }
-
-    fn keep_only(&self, layers: &[RemoteLayer]) {
-        let names: Vec<TreeName> = layers.iter().filter_map(|layer| layer.0.parse().ok()).collect();
-        let ids: BTreeSet<_> = names.iter().map(TreeName::id).collect();
-        // A whole image is attached as long as there is a snapshot of any of its layers.
-        let is_used = |id: &str, name: &Option<TreeName>| {
-            let is_whole_of =
-                |tree: &TreeName| tree.lowest.is_none() && names.iter().any(|name| name.image == tree.image);
-            ids.contains(id) || name.as_ref().is_some_and(is_whole_of)
-        };
-        let trees = self.trees().unwrap_or_else(|error| {
-            tracing::warn!(%error, "images that are not used stay mounted");
-            Vec::new()
+    /// Says once that containerd does not name its images.
+    fn complain_of_labels(&self) {
+        self.complaint.call_once(|| {
+            tracing::warn!(
+                "containerd names no image with the layers that it asks for, so all are fetched: its configuration \
+                 needs disable_snapshot_annotations = false and, for ctr of containerd 2, the export \
+                 enable_remote_snapshot_annotations = \"true\""
+            );
         });
-        for (id, name) in trees {
-            if is_used(&id, &name) || self.is_pulled(&id) {
-                continue;
-            }
-            if let Err(error) = self.remove(&id) {
-                tracing::warn!(%error, id, "an image that is not used stays mounted");
-            }
+    }
+
+    /// Finds the layer that containerd wants, in an image that is attached and mounted.
+    fn look_for(&self, wanted: &WantedLayer) -> Result<Found> {
+        let Some(image) = self.image(wanted)? else { return Ok(Found::Nothing) };
+        let Some(tree) = image.tree(&wanted.chain) else { return Ok(Found::Nothing) };
+        let whole = image.whole();
+        let hold = self.hold(whole.id());
+        match self.mounted(&whole) {
+            Ok(_) => Ok(Found::Layer(tree, hold)),
+            Err(error) if image.is_wanted_itself() => Ok(Found::OnlyHere(error)),
+            Err(error) => Err(error),
         }
     }
 }
 
-fn disk_name(id: &str) -> String {
-    format!("{DISK_PREFIX}{id}")
+/// The outcome of a search.
+enum Found {
+    Layer(TreeName, LayerHold),
+    /// The image is a disk itself, and cannot be attached now.
+    OnlyHere(Error),
+    Nothing,
+}
+
+impl RemoteLayerSource for ImageTrees {
+    fn find(&self, labels: &SnapshotLabels) -> Result<RemoteAnswer> {
+        let Some(wanted) = WantedLayer::of(labels)? else {
+            self.complain_of_labels();
+            return Ok(RemoteAnswer::NotMine);
+        };
+        match self.look_for(&wanted) {
+            // The layers share the image's cache, so one more takes no space.
+            Ok(Found::Layer(tree, hold)) => {
+                Ok(RemoteAnswer::Present { layer: tree.layer(), usage: SnapshotUsage::default(), hold })
+            }
+            Ok(Found::OnlyHere(error)) => Ok(RemoteAnswer::Unavailable(error)),
+            Err(error) if wanted.is_disk => Ok(RemoteAnswer::Unavailable(error)),
+            Ok(Found::Nothing) => Ok(RemoteAnswer::NotMine),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn attach(&self, layer: &RemoteLayer) -> Result<PathBuf> {
+        self.mounted(&layer.0.parse()?)
+    }
+
+    fn keep_only(&self, used: &dyn Fn() -> Vec<RemoteLayer>) {
+        let removed = self.trees().and_then(|trees| {
+            trees.iter().try_for_each(|(id, name)| {
+                let layers = names(&used())?;
+                if is_used(id, name.as_ref(), &layers) {
+                    return Ok(());
+                }
+                let is_used_now =
+                    || names(&used()).map_or(true, |layers| is_used(id, name.as_ref(), &layers));
+                self.remove_unused(id, is_used_now).or_else(|error| {
+                    tracing::warn!(%error, id, "an image that is not used stays mounted");
+                    Ok(())
+                })
+            })
+        });
+        if let Err(error) = removed {
+            tracing::warn!(%error, "images that are not used stay mounted");
+        }
+    }
+}
+
+/// The trees of layers.
+///
+/// # Errors
+/// One of them is no tree's: a later version's, whose trees must not be taken for unused.
+fn names(layers: &[RemoteLayer]) -> Result<Vec<TreeName>> {
+    layers.iter().map(|layer| layer.0.parse()).collect()
+}
+
+/// `true` if a tree is that of one of the layers: a whole image is used as long as there is a snapshot of any of its
+/// layers. The name is `None` if it was lost.
+fn is_used(id: &str, name: Option<&TreeName>, layers: &[TreeName]) -> bool {
+    let is_whole_of =
+        |tree: &TreeName| tree.lowest.is_none() && layers.iter().any(|layer| layer.image == tree.image);
+    layers.iter().any(|layer| layer.id() == id) || name.is_some_and(is_whole_of)
+}
+
+/// The name of a tree's disk at the agent.
+fn disk_name(directory: &Path, id: &str) -> Result<String> {
+    match fs::read_to_string(directory.join(DISK_NAME)) {
+        // An empty file is what a power cut may leave; the disk is gone with it.
+        Ok(name) if !name.is_empty() => Ok(name),
+        Ok(_) => Ok(format!("{DISK_PREFIX}{id}")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(format!("{DISK_PREFIX}{id}")),
+        Err(error) => Err(Error::io("cannot be read", error).about(directory.join(DISK_NAME).display())),
+    }
 }
 
 /// Makes the directory of a tree, and what is in it.
 fn make_places(directory: &Path, tree: &TreeName) -> std::io::Result<()> {
+    if !directory.exists() {
+        // Trees of earlier versions go on under their own names.
+        private::make_directory(directory)?;
+        let (name, new) = (directory.join(DISK_NAME), directory.join("disk-name.new"));
+        let random = Uuid::new_v4().simple().to_string();
+        fs::write(&new, format!("{DISK_PREFIX}{}", &random[..ID_DIGITS]))?;
+        fs::rename(new, name)?;
+    }
     private::make_directory(&directory.join("fs"))?;
     fs::write(directory.join("name"), tree.to_string())?;
     // A disk may be mounted over it, and may not answer.
@@ -262,3 +377,6 @@ fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
         removed => removed,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,7 +52,7 @@ fn refuse_compressed(start: &[u8]) -> Result<()> {
         _ => return Ok(()),
     };
     Err(Error::unsupported(format!("is compressed by {by}: a container's layer, not a disk's"))
-        .remedy("convert the image with OverlayBD's converter first"))
+        .remedy("an ordinary container image becomes a disk by `headstart image convert`"))
 }
 
 impl LayerSource {

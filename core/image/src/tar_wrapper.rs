@@ -134,7 +134,7 @@ pub fn locate(source: &(impl ReadAt + ?Sized)) -> Result<Option<ByteRange>> {
     };
     if !file.is_file() {
         return Err(Error::unsupported("the first member of this tar archive is not a file")
-            .remedy("convert ordinary container layers with OverlayBD's converter first"));
+            .remedy("an ordinary container image becomes a disk by `headstart image convert`"));
     }
     let size = size.map_or_else(|| file.size(), Ok)?;
     match ByteRange::new(data, size) {

@@ -66,7 +66,11 @@ impl Named {
         match (text.starts_with('/'), self) {
             (true, Self::Store) => format!("write file://{}, if it is that directory", shown(text)),
             (_, Self::Image) => {
-                format!("{}; a disk file becomes an image by `headstart image import`", self.remedy(&FORMS))
+                let forms = self.remedy(&FORMS);
+                format!(
+                    "{forms}; a disk file becomes an image by `headstart image import`, an archive of a container's \
+                     image by `headstart image convert oci-archive:FILE` or `docker-archive:FILE`"
+                )
             }
             (false, Self::Store) => self.remedy(&FORMS),
         }

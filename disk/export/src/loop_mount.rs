@@ -7,7 +7,8 @@
 //! file of FUSE <- loop device (direct I/O, reads ahead 1 MiB) <- ext4, read-only
 //! ```
 //!
-//! The loop device goes by itself when the file system is unmounted, or when mounting it fails.
+//! The loop device goes by itself when the file system is unmounted, or when mounting it fails. Its number goes to the
+//! next program that wants one, with the read-ahead that was set here.
 //!
 //! # Danger
 //!
@@ -22,7 +23,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::{CStr, c_void};
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The device that gives numbers of free loop devices.
@@ -35,6 +36,11 @@ const TRIES: usize = 64;
 /// twice the time.
 const READ_AHEAD_KIB: u32 = 1024;
 
+/// The place of mount options in a file system ext4, from the start of the disk, and their length, both in bytes: at
+/// 0x200 in the superblock.
+const EXT4_OPTIONS_AT: u64 = 1024 + 0x200;
+const EXT4_OPTIONS_LEN: usize = 64;
+
 /// The sector of the loop device, in bytes: the smallest that file systems of images have.
 const SECTOR: u32 = 512;
 
@@ -42,10 +48,14 @@ const SECTOR: u32 = 512;
 /// mounted if it fails.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] if this process is not root; [`ErrorKind::Unsupported`] if this host has no loop devices or
+/// [`ErrorKind::Denied`] if this process is not root, or an ext4 brings mount options of its own;
+/// [`ErrorKind::Unsupported`] if this host has no loop devices or
 /// no such file system; [`ErrorKind::Corrupt`] if the file has no file system of that kind, or a damaged one; errors of
 /// the operating system.
 pub fn mount_disk(disk: &Path, kind: &CStr, at: &Path) -> Result<()> {
+    if kind == c"ext4" {
+        check_ext4(disk)?;
+    }
     let (path, device) = attach(disk)?;
     // Best effort: without it reads in sequence are slower.
     if let Some(name) = path.file_name().and_then(|name| name.to_str()) {
@@ -54,11 +64,27 @@ pub fn mount_disk(disk: &Path, kind: &CStr, at: &Path) -> Result<()> {
     let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOATIME;
     // A converted image has no journal. One that another tool made may have one, which must not be replayed: the disk
     // is read-only.
-    let options = (kind == c"ext4").then_some(c"noload");
+    // Its superblock may also ask the kernel to panic at the first error.
+    let options = (kind == c"ext4").then_some(c"noload,errors=continue");
     let mounted = mount(&path, at, kind, flags, options);
     // The device goes with its last user, which is the file system from now on.
     drop(device);
     mounted.map_err(|error| not_mounted(error, kind).about(disk.display()))
+}
+
+/// Refuses an ext4 that has mount options of its own in its superblock, which the kernel would follow.
+fn check_ext4(disk: &Path) -> Result<()> {
+    let mut options = [0; EXT4_OPTIONS_LEN];
+    let read = File::open(disk).and_then(|file| file.read_exact_at(&mut options, EXT4_OPTIONS_AT));
+    match read {
+        // Too short for a superblock: the kernel says what it is.
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(()),
+        Err(error) => Err(Error::io("cannot read", error).about(disk.display())),
+        Ok(()) if options[0] == 0 => Ok(()),
+        Ok(()) => Err(Error::new(ErrorKind::Denied, "its ext4 brings mount options of its own")
+            .about(disk.display())
+            .remedy("take them away (tune2fs -E mount_opts=), and make the image again")),
+    }
 }
 
 fn not_mounted(error: Errno, kind: &CStr) -> Error {

@@ -4,9 +4,16 @@
 use headstart_agentd::client::AgentClient;
 use headstart_agentd::disks::DiskSpec;
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_image_trees::{TreeDisks, TreeName};
+use headstart_image_trees::{Attached, TreeDisks, TreeName};
 use std::path::Path;
+use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
+
+/// The longest time for an answer of the agent: a disk may take its time to open, and to end.
+const ANSWERS: Duration = Duration::from_secs(150);
+/// The time between two looks at a disk that is being started.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The agent, as the holder of images' disks.
 pub(super) struct AgentDisks {
@@ -22,15 +29,50 @@ impl AgentDisks {
         Self { agent, runtime, store }
     }
 
-    /// `true` if the agent has a disk of that name.
-    fn has(&self, name: &str) -> Result<bool> {
-        let disks = self.runtime.block_on(self.agent.list())?;
-        Ok(disks.as_array().is_some_and(|disks| disks.iter().any(|disk| disk["name"] == name)))
+    /// The outcome of a request to the agent.
+    fn ask<T>(&self, name: &str, request: impl Future<Output = Result<T>>) -> Result<T> {
+        let answer = self.runtime.block_on(async { timeout(ANSWERS, request).await });
+        answer.unwrap_or_else(|_| {
+            let text = format!("the agent has not answered for {} s", ANSWERS.as_secs());
+            Err(Error::new(ErrorKind::Unavailable, text).about(format_args!("disk {name}")))
+        })
+    }
+
+    /// The state of a disk in the agent's words; `None` if there is none of that name.
+    async fn state(&self, name: &str) -> Result<Option<String>> {
+        let disks = self.agent.list().await?;
+        let disk = disks.as_array().into_iter().flatten().find(|disk| disk["name"] == name);
+        Ok(disk.and_then(|disk| disk["state"].as_str()).map(str::to_owned))
+    }
+
+    /// Waits until a disk that is there is served.
+    async fn until_served(&self, name: &str) -> Result<Attached> {
+        loop {
+            match self.state(name).await?.as_deref() {
+                Some("serving") => return Ok(Attached::Existing),
+                Some("starting" | "restarting") => sleep(LOOK).await,
+                state => {
+                    let text = format!("is {}", state.unwrap_or("not there any more"));
+                    return Err(Error::new(ErrorKind::Unavailable, text).about(format_args!("disk {name}")));
+                }
+            }
+        }
+    }
+
+    async fn attach_or_wait(&self, spec: &DiskSpec) -> Result<Attached> {
+        match self.agent.attach(spec).await {
+            Ok(_) => Ok(Attached::New),
+            // An earlier process of the snapshotter has attached it.
+            Err(error) if error.kind() == ErrorKind::Conflict && self.state(&spec.name).await?.is_some() => {
+                self.until_served(&spec.name).await
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
 impl TreeDisks for AgentDisks {
-    fn attach(&self, name: &str, tree: &TreeName, file: &Path) -> Result<()> {
+    fn attach(&self, name: &str, tree: &TreeName, file: &Path) -> Result<Attached> {
         let file = file
             .to_str()
             .ok_or_else(|| Error::invalid("is not text, which the agent needs").about(file.display()))?;
@@ -40,15 +82,11 @@ impl TreeDisks for AgentDisks {
         }
         arguments.extend(self.store.iter().cloned());
         let spec = DiskSpec { name: name.to_owned(), arguments, directory: None };
-        match self.runtime.block_on(self.agent.attach(&spec)) {
-            // An earlier process of the snapshotter has attached it.
-            Err(error) if error.kind() == ErrorKind::Conflict && self.has(name)? => Ok(()),
-            attached => attached.map(|_| ()),
-        }
+        self.ask(name, self.attach_or_wait(&spec))
     }
 
     fn detach(&self, name: &str) -> Result<()> {
-        match self.runtime.block_on(self.agent.detach(name)) {
+        match self.ask(name, self.agent.detach(name)) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             detached => detached.map(|_| ()),
         }

@@ -1,4 +1,4 @@
-//! `headstart snapshotter` under Debian's containerd: images that are converted run without being pulled.
+//! `headstart snapshotter` under a real containerd: images that are converted run without being pulled.
 
 use crate::agent::Agent;
 use crate::attached::TIMEOUT;
@@ -86,7 +86,8 @@ impl<'s> Host<'s> {
 fn snapshotter_words(registry: &Registry) -> String {
     let host = registry.host();
     format!(
-        "snapshotter --json --root ~/snap --socket ~/snap.sock --agent ~/a/agent.sock --plain-http {host}"
+        "snapshotter --json --root ~/snap --socket ~/snap.sock --agent ~/a/agent.sock --plain-http {host} \
+         --trust oci://{host}"
     )
 }
 
@@ -177,4 +178,21 @@ fn images_without_a_disk_and_without_an_agent_are_pulled_as_ever() {
     let infos: Vec<_> = host.containerd.snapshots().iter().map(info).collect();
     let has_reason = |info: &String| info.contains("headstart.fallback") && info.contains("no agent answers");
     assert!(infos.iter().any(has_reason), "{infos:?}");
+}
+
+#[test]
+fn an_image_that_is_removed_after_its_pull_leaves_nothing() {
+    let scene = Scene::new();
+    let Some(host) = Host::start(&scene) else { return };
+    // Under the name of the image, which is the first entry of an index then.
+    host.convert("--index");
+    for round in ["first", "second"] {
+        host.pull(&host.image);
+        assert_eq!((host.trees(), host.agent.disks().len()), (1, 1), "{round}");
+        for name in host.containerd.ctr(&["images", "ls", "-q"]).lines() {
+            host.containerd.ctr(&["images", "rm", "--sync", name]);
+        }
+        wait_until("the image's disk is gone", TIMEOUT, || host.agent.disks().is_empty());
+        assert_eq!(fs::read_dir(scene.path("snap/trees")).unwrap().count(), 0, "{round}");
+    }
 }

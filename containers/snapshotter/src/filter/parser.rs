@@ -3,7 +3,10 @@
 use super::quote::unquote;
 use super::scanner::{Scanner, Token};
 use super::{FieldSelector, FieldTest};
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
+
+/// Bytes of a compiled regular expression at most; a longer one selects nothing.
+const REGEX_MOST: usize = 1 << 20;
 
 /// Reads the selectors of one filter.
 ///
@@ -69,7 +72,7 @@ impl Parser<'_> {
 
     fn regex(&mut self) -> Result<Option<Regex>, String> {
         let text = self.value(true)?;
-        let regex = Regex::new(&text);
+        let regex = RegexBuilder::new(&text).size_limit(REGEX_MOST).dfa_size_limit(REGEX_MOST).build();
         if let Err(error) = &regex {
             tracing::warn!(%error, text, "this filter has no regular expression and selects nothing");
         }

@@ -203,7 +203,7 @@ fn replace(
 /// Makes the file what [`replay`] read from it.
 fn mend(file: &File, end: &mut JournalEnd) -> io::Result<()> {
     if end.is_front_restored {
-        // The marks stay: only the two copies of the first bytes are written.
+        // The marks stay, and so does the copy that gave these bytes.
         let front = front(end.generation);
         file.write_all_at(&front[..super::IDENTITY], 0)?;
     }

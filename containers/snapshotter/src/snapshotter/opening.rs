@@ -2,11 +2,11 @@
 
 use super::{Snapshotter, SnapshotterSettings};
 use crate::journal::{JournalReport, SnapshotJournal};
-use crate::overlay::{OverlayRoot, remove};
+use crate::overlay::{OrphanDirectory, OverlayRoot, remove};
 use crate::record::SnapshotTime;
 use crate::remote::{RemoteLayerSource, TREES_DIRECTORY};
 use crate::table::{SnapshotPlace, SnapshotTable};
-use headstart_block::{Error, ErrorKind, Result, lock};
+use headstart_block::{Error, ErrorKind, Result, lock, private};
 use parking_lot::{Mutex, RwLock};
 use std::fs::File;
 use std::path::Path;
@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// The name of the journal in the root directory.
 const JOURNAL: &str = "journal";
+/// The directory for files of snapshots that the journal does not know, in the root directory.
+const LOST_DIRECTORY: &str = "lost";
 /// The time that a snapshotter that is ending has for letting go of the directory.
 const LOCK_TIME: Duration = Duration::from_secs(2);
 
@@ -24,7 +26,7 @@ pub struct SnapshotterReport {
     pub snapshots: usize,
     /// The repairs of the journal.
     pub journal: JournalReport,
-    /// The number of directories that were left of snapshots that were being made, and that were removed.
+    /// The number of directories that the journal does not know, and that were removed or, with files, set aside.
     pub unfinished: usize,
     /// The keys of snapshots whose directories are missing.
     pub missing: Vec<String>,
@@ -49,16 +51,17 @@ impl Snapshotter {
             check_unused(&overlay, &settings.root, &path)?;
         }
         let (journal, journal_report) = SnapshotJournal::open(&path, |change| table.apply(change))?;
-        let mut report = SnapshotterReport {
-            snapshots: table.count(),
-            journal: journal_report.unwrap_or_default(),
-            ..SnapshotterReport::default()
-        };
+        let repairs = journal_report.unwrap_or_default();
+        if repairs.restored > 0 || repairs.is_front_restored {
+            let (path, records) = (path.display(), repairs.restored);
+            tracing::warn!(%path, records, "the journal was damaged, and was restored from its copies");
+        }
+        let mut report =
+            SnapshotterReport { snapshots: table.count(), journal: repairs, ..SnapshotterReport::default() };
         for orphan in overlay.orphans(|id| table.is_used(id))? {
             // The others have numbers that do not come again, and may be large.
             if orphan.id > table.last_id() {
-                let failed = |error| Error::io("cannot be removed", error).about(orphan.path.display());
-                remove(&orphan.path).map_err(failed)?;
+                take_away(&settings.root, &orphan)?;
                 report.unfinished += 1;
             }
         }
@@ -70,9 +73,25 @@ impl Snapshotter {
         }
         let (table, journal) = (RwLock::new(table), Mutex::new(journal));
         let opened = Self { settings, overlay, table, journal, remote, clock: Box::new(clock), _lock: held };
-        opened.keep_used();
         Ok((opened, report))
     }
+}
+
+/// Removes a directory whose number comes again. One that has files was a snapshot's: an earlier journal has taken the
+/// place of the one that knew it. Its files are kept aside.
+fn take_away(root: &Path, orphan: &OrphanDirectory) -> Result<()> {
+    let failed = |error| Error::io("cannot be removed", error).about(orphan.path.display());
+    let has_files = std::fs::read_dir(orphan.path.join("fs")).is_ok_and(|mut files| files.next().is_some());
+    if !has_files {
+        return remove(&orphan.path).map_err(failed);
+    }
+    let lost = root.join(LOST_DIRECTORY);
+    private::make_directory(&lost).map_err(failed)?;
+    let kept = (0_u32..).map(|number| lost.join(format!("{}-{number}", orphan.id)));
+    let kept = kept.into_iter().find(|path| !path.exists()).unwrap_or(lost);
+    std::fs::rename(&orphan.path, &kept).map_err(failed)?;
+    tracing::error!(directory = %kept.display(), "the journal does not know a snapshot, whose files are kept here");
+    Ok(())
 }
 
 /// Takes the directory for this process.
@@ -94,5 +113,7 @@ fn check_unused(overlay: &OverlayRoot, root: &Path, journal: &Path) -> Result<()
     }
     let error = Error::corrupt("is missing, and there are directories of snapshots or images")
         .about(journal.display());
-    Err(error.remedy("restore it from a copy, or move the whole directory away and pull the images again"))
+    Err(error.remedy(
+        "move the whole directory away, on the same file system, and pull the images again: containers that run go on",
+    ))
 }

@@ -1,7 +1,7 @@
 //! The snapshotter with real directories, and killed between any two of its steps.
 
 use super::*;
-use crate::remote::NoRemoteLayers;
+use crate::remote::{LayerHold, NoRemoteLayers};
 use crate::table::SnapshotChange;
 use headstart_block::{Error, ErrorKind, Result};
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 fn clock() -> impl Fn() -> SnapshotTime + Send + Sync + 'static {
@@ -108,12 +108,40 @@ fn nothing_begins_where_the_journal_is_gone_or_damaged() {
         }
         let error = open_with(dir.path(), Box::new(NoRemoteLayers)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.to_string().contains("restore"), "{error}");
+        assert!(error.to_string().contains("move the whole directory"), "{error}");
         assert_eq!(directories(dir.path()).len(), 3);
         fs::write(&journal, &good).unwrap();
     }
     fs::remove_dir_all(dir.path().join("snapshots/2")).unwrap();
     assert_eq!(open(dir.path()).1.missing, ["b"]);
+}
+
+#[test]
+fn files_of_a_snapshot_that_an_older_journal_does_not_know_are_kept() {
+    let dir = TempDir::new().unwrap();
+    let journal = dir.path().join("journal");
+    let (snapshotter, _) = open(dir.path());
+    snapshotter.prepare("a", "", no_labels()).unwrap();
+    let older = fs::read(&journal).unwrap();
+    for key in ["empty", "written"] {
+        snapshotter.prepare(key, "", no_labels()).unwrap();
+    }
+    drop(snapshotter);
+    fs::write(dir.path().join("snapshots/3/fs/data"), "precious").unwrap();
+    fs::write(&journal, older).unwrap();
+    let (snapshotter, report) = open(dir.path());
+    assert_eq!((report.unfinished, directories(dir.path())), (2, ["1".to_owned()].into()));
+    assert_eq!(fs::read_to_string(dir.path().join("lost/3-0/fs/data")).unwrap(), "precious");
+    snapshotter.prepare("b", "", no_labels()).unwrap();
+}
+
+#[test]
+fn a_directory_that_others_can_change_is_refused() {
+    let dir = TempDir::new().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let error = open_with(dir.path(), Box::new(NoRemoteLayers)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(error.to_string().contains("chmod 0700"), "{error}");
 }
 
 #[test]
@@ -129,42 +157,58 @@ fn what_cannot_be_made_is_taken_back() {
 }
 
 /// A source that has the layers whose names begin with `disk`, in directories of a place.
+#[derive(Clone)]
 struct Disks {
     place: PathBuf,
     kept: Arc<Mutex<Vec<Vec<String>>>>,
+    /// The number of layers that are held.
+    held: Arc<AtomicUsize>,
 }
 
 impl RemoteLayerSource for Disks {
-    fn find(&self, labels: &SnapshotLabels, parents: &[RemoteLayer]) -> Result<RemoteAnswer> {
-        let name = format!("{}+{}", labels[TARGET_LABEL], parents.len());
-        match labels[TARGET_LABEL].get(..4) {
-            Some("disk") => Ok(RemoteAnswer::Present {
-                layer: RemoteLayer(name),
-                usage: SnapshotUsage { inodes: 1, size: 7 },
-            }),
+    fn find(&self, labels: &SnapshotLabels) -> Result<RemoteAnswer> {
+        let target = &labels[TARGET_LABEL];
+        match target.get(..4) {
+            Some("disk") => {
+                self.held.fetch_add(1, Ordering::SeqCst);
+                let held = Arc::clone(&self.held);
+                let release = move || {
+                    held.fetch_sub(1, Ordering::SeqCst);
+                };
+                Ok(RemoteAnswer::Present {
+                    layer: RemoteLayer(target.clone()),
+                    usage: SnapshotUsage { inodes: 1, size: 7 },
+                    hold: LayerHold::new(release),
+                })
+            }
+            Some("away") => {
+                let error = Error::new(ErrorKind::Unavailable, "no agent answers").about("the disk");
+                Ok(RemoteAnswer::Unavailable(error))
+            }
             Some("fail") => Err(Error::new(ErrorKind::Unavailable, "cannot be asked").about("the registry")),
             _ => Ok(RemoteAnswer::NotMine),
         }
     }
 
-    fn attach(&self, layers: &[RemoteLayer]) -> Result<PathBuf> {
-        let directory = self.place.join(&layers[0].0);
+    fn attach(&self, layer: &RemoteLayer) -> Result<PathBuf> {
+        let directory = self.place.join(&layer.0);
         fs::create_dir_all(&directory).unwrap();
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o751)).unwrap();
         Ok(directory)
     }
 
-    fn keep_only(&self, layers: &[RemoteLayer]) {
-        self.kept.lock().push(layers.iter().map(|layer| layer.0.clone()).collect());
+    fn keep_only(&self, used: &dyn Fn() -> Vec<RemoteLayer>) {
+        assert_eq!(self.held.load(Ordering::SeqCst), 0, "what was recorded is not held");
+        self.kept.lock().push(used().iter().map(|layer| layer.0.clone()).collect());
     }
 }
 
 #[test]
 fn a_remote_layer_is_there_at_once_and_others_are_unpacked_with_the_reason() {
     let dir = TempDir::new().unwrap();
-    let kept = Arc::new(Mutex::new(Vec::new()));
     let place = dir.path().join("disks");
-    let disks = || Box::new(Disks { place: place.clone(), kept: Arc::clone(&kept) });
+    let source = Disks { place: place.clone(), kept: Arc::default(), held: Arc::default() };
+    let disks = || Box::new(source.clone());
     let root = dir.path().join("root");
     let (snapshotter, _) = open_with(&root, disks()).unwrap();
     let prepare = |snapshotter: &Snapshotter, target: &str, parent: &str| {
@@ -185,22 +229,31 @@ fn a_remote_layer_is_there_at_once_and_others_are_unpacked_with_the_reason() {
     let (snapshotter, report) = open_with(&root, disks()).unwrap();
     assert_eq!((report.snapshots, report.missing.len()), (2, 0));
     let options = prepare(&snapshotter, "plain", "disk 2").unwrap().remove(0).options;
-    assert_eq!(*options.last().unwrap(), format!("lowerdir={}/disk 2+1", place.display()));
+    assert_eq!(*options.last().unwrap(), format!("lowerdir={}/disk 2", place.display()));
     let id = directories(&root).pop_first().unwrap();
     let mode = fs::metadata(root.join("snapshots").join(id).join("fs")).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o751, "the root of the tree looks as the disk's does");
     snapshotter.commit("plain", "extract plain", no_labels()).unwrap();
-    // On an ordinary layer, none is remote.
-    prepare(&snapshotter, "disk 3", "plain").unwrap();
+    // The files of a remote layer on an ordinary one are those of its own tree.
+    prepare(&snapshotter, "disk 3", "plain").unwrap_err();
+    let options = prepare(&snapshotter, "above", "disk 3").unwrap().remove(0).options;
+    assert_eq!(*options.last().unwrap(), format!("lowerdir={}/disk 3", place.display()));
     prepare(&snapshotter, "fail", "").unwrap();
     snapshotter.commit("fail", "extract fail", no_labels()).unwrap();
     let reason = &snapshotter.stat("fail").unwrap().labels[FALLBACK_LABEL];
     assert!(reason.contains("the registry") && reason.contains("cannot be asked"), "{reason}");
-    for key in ["extract disk 3", "plain", "disk 2", "disk 1"] {
+    // What containerd cannot unpack is not unpacked.
+    let fault = prepare(&snapshotter, "away", "").unwrap_err();
+    assert_eq!(fault.kind, FaultKind::Unavailable);
+    assert!(fault.text.contains("no agent answers"), "{fault}");
+    // Found, and there already.
+    assert_eq!(prepare(&snapshotter, "disk 2", "disk 1").unwrap_err().kind, FaultKind::AlreadyExists);
+    for key in ["extract above", "disk 3", "plain", "disk 2", "disk 1"] {
         snapshotter.remove(key).unwrap();
     }
-    let both = vec!["disk 1+0".to_owned(), "disk 2+1".to_owned()];
-    assert_eq!(*kept.lock(), [vec![], both.clone(), both[..1].to_vec(), vec![]]);
+    let both = vec!["disk 1".to_owned(), "disk 2".to_owned()];
+    let all = [&both[..], &["disk 3".to_owned()]].concat();
+    assert_eq!(*source.kept.lock(), [all, both.clone(), both[..1].to_vec(), vec![]]);
 }
 
 #[derive(Clone, Debug)]

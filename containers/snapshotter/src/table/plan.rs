@@ -130,7 +130,7 @@ impl SnapshotTable {
     /// Plans a committed snapshot that was never active: a remote layer, which has no directory.
     ///
     /// # Errors
-    /// As [`SnapshotTable::create`]; [`FaultKind::InvalidArgument`] also if the parent is not remote.
+    /// As [`SnapshotTable::create`].
     pub fn adopt(
         &mut self,
         name: &str,
@@ -139,10 +139,8 @@ impl SnapshotTable {
         (layer, usage): (RemoteLayer, SnapshotUsage),
         now: SnapshotTime,
     ) -> FaultResult<Vec<SnapshotStep>> {
-        let below = if parent.is_empty() { None } else { Some(self.parent(parent)?) };
-        if below.is_some_and(super::SnapshotRecord::has_directory) {
-            let text = format!("parent {} of a remote layer is not remote", parent.escape_debug());
-            return Err(SnapshotFault::new(FaultKind::InvalidArgument, text));
+        if !parent.is_empty() {
+            self.parent(parent)?;
         }
         self.check_new(name)?;
         let content = SnapshotContent::Remote(layer);

@@ -1,0 +1,134 @@
+//! Trees whose disks are only counted, and that are not mounted.
+
+use super::*;
+use headstart_block::Digest;
+use headstart_testkit::process::is_root;
+use std::collections::BTreeSet;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// The names of the disks that are attached.
+#[derive(Clone, Default)]
+struct CountedDisks(Arc<Mutex<BTreeSet<String>>>);
+
+impl TreeDisks for CountedDisks {
+    fn attach(&self, name: &str, _tree: &TreeName, _file: &Path) -> Result<Attached> {
+        Ok(if self.0.lock().insert(name.to_owned()) { Attached::New } else { Attached::Existing })
+    }
+
+    fn detach(&self, name: &str) -> Result<()> {
+        self.0.lock().remove(name);
+        Ok(())
+    }
+}
+
+/// Trees in a directory, with a disk and the places of one.
+struct Scene {
+    disks: CountedDisks,
+    trees: ImageTrees,
+    root: TempDir,
+    _runtime: Runtime,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (root, disks) = (TempDir::new().unwrap(), CountedDisks::default());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let trees = ImageTrees::new(
+            root.path(),
+            StoreSettings::default(),
+            Vec::new(),
+            runtime.handle().clone(),
+            Box::new(disks.clone()),
+        );
+        Self { disks, trees: trees.unwrap(), root, _runtime: runtime }
+    }
+
+    /// Makes the places of a tree and attaches its disk.
+    fn attach(&self, tree: &TreeName) -> String {
+        let directory = self.root.path().join(tree.id());
+        make_places(&directory, tree).unwrap();
+        let name = disk_name(&directory, &tree.id()).unwrap();
+        self.disks.attach(&name, tree, &directory.join("disk")).unwrap();
+        name
+    }
+
+    fn attached(&self) -> Vec<String> {
+        self.disks.0.lock().iter().cloned().collect()
+    }
+}
+
+fn tree(content: &[u8], lowest: Option<usize>) -> TreeName {
+    let image = format!("oci://h/app@{}", Digest::of(content)).parse().unwrap();
+    TreeName { image, lowest }
+}
+
+#[test]
+fn two_roots_have_disks_of_their_own_for_one_image() {
+    let (one, other) = (Scene::new(), Scene::new());
+    let tree = tree(b"a", None);
+    let name = one.attach(&tree);
+    assert_ne!(name, other.attach(&tree));
+    assert_eq!(name, one.attach(&tree), "the name stays");
+}
+
+#[test]
+fn a_tree_of_an_earlier_version_has_its_disk_by_its_id() {
+    let scene = Scene::new();
+    let tree = tree(b"a", None);
+    let directory = scene.root.path().join(tree.id());
+    fs::create_dir_all(directory.join("fs")).unwrap();
+    fs::write(directory.join("name"), tree.to_string()).unwrap();
+    fs::write(directory.join("disk"), "").unwrap();
+    assert_eq!(scene.attach(&tree), format!("tree-{}", tree.id()));
+}
+
+#[test]
+fn a_tree_goes_when_no_snapshot_and_no_pull_has_it() {
+    // Only root may unmount.
+    if !is_root() {
+        return;
+    }
+    let scene = Scene::new();
+    let (whole, lowest, other) = (tree(b"a", None), tree(b"a", Some(1)), tree(b"b", None));
+    let names = [&whole, &lowest, &other].map(|tree| scene.attach(tree));
+    // The whole image stays for a snapshot of its first layer.
+    let hold = scene.trees.hold(other.id());
+    let second = scene.trees.hold(other.id());
+    scene.trees.keep_only(&|| vec![tree(b"a", Some(2)).layer()]);
+    assert_eq!(scene.attached(), sorted(&[&names[0], &names[2]]));
+    drop(hold);
+    scene.trees.keep_only(&|| vec![whole.layer()]);
+    assert_eq!(scene.attached(), sorted(&[&names[0], &names[2]]), "another pull has it");
+    drop(second);
+    scene.trees.keep_only(&|| vec![whole.layer()]);
+    assert_eq!(scene.attached(), sorted(&[&names[0]]));
+    scene.trees.keep_only(&Vec::new);
+    assert_eq!(scene.attached(), Vec::<String>::new());
+    assert_eq!(fs::read_dir(scene.root.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_tree_that_is_recorded_meanwhile_stays() {
+    let scene = Scene::new();
+    let tree = tree(b"a", None);
+    let name = scene.attach(&tree);
+    let asked = Mutex::new(0);
+    scene.trees.keep_only(&|| {
+        *asked.lock() += 1;
+        if *asked.lock() == 1 { Vec::new() } else { vec![tree.layer()] }
+    });
+    assert_eq!((*asked.lock(), scene.attached()), (2, vec![name]));
+}
+
+#[test]
+fn nothing_goes_as_long_as_a_layer_is_not_understood() {
+    let scene = Scene::new();
+    let name = scene.attach(&tree(b"a", None));
+    scene.trees.keep_only(&|| vec![RemoteLayer("of a later version".to_owned())]);
+    assert_eq!(scene.attached(), [name]);
+}
+
+fn sorted(names: &[&String]) -> Vec<String> {
+    names.iter().map(|name| (*name).clone()).collect::<BTreeSet<_>>().into_iter().collect()
+}
