@@ -5,6 +5,7 @@ use crate::terminal::{self, Terminal};
 use crate::{log, name, printable, report};
 use clap::{Args, Parser};
 use headstart_block::{Error, Result};
+use std::convert::Infallible;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -64,6 +65,15 @@ pub fn run(
     name::set(name);
     match start(global).and_then(|terminal| work(&terminal)) {
         Ok(report) => report.print(global.json),
+        Err(error) => report::print_error(&error),
+    }
+}
+
+/// Runs a command of the program `name` that serves without a terminal, until `work` fails or a signal ends the process
+/// as it ends any other: starts the log, calls `work`, prints its error, and returns the exit status.
+pub fn run_until_killed(name: &'static str, work: impl FnOnce() -> Result<Infallible>) -> ExitCode {
+    name::set(name);
+    match log::start().and_then(|()| work()) {
         Err(error) => report::print_error(&error),
     }
 }

@@ -185,8 +185,9 @@ impl Attach {
         self.announce(session, &servers, metrics, started.elapsed(), json)?;
         session.is_served();
         let ended = serve(session, &servers, self.pid_file.as_deref(), terminal, quiet);
-        let stopped = servers.stop();
-        let closed = session.close(is_for_good(self.pid_file.as_deref()));
+        let is_for_good = is_for_good(self.pid_file.as_deref());
+        let stopped = if is_for_good { servers.stop() } else { servers.leave() };
+        let closed = session.close(is_for_good);
         let report = Detached::of(session);
         drop(servers);
         let clients = ended?;

@@ -11,6 +11,7 @@
 //! | [`doctor`] | `headstart doctor`: the features that work on this host |
 //! | [`harvest`] | `headstart harvest ...`: spare flash for evictable VMs |
 //! | [`image`] | `headstart image ...`: one file for each command |
+//! | [`keeper`] | `headstart keeper`: the process that keeps mounts |
 //! | [`layer`] | `headstart layer ...`: single layer files |
 //! | [`lease`] | `headstart lease ...`: the disks that keep images |
 //! | [`moved`] | commands that are `headstart-lab`'s now |
@@ -31,6 +32,7 @@ mod daemon;
 mod doctor;
 mod harvest;
 mod image;
+mod keeper;
 mod layer;
 mod lease;
 mod moved;
@@ -101,6 +103,9 @@ enum Command {
     /// Run the daemon of this host, in the foreground: its part in the swarm, and its disks
     #[command(after_help = agent::EXAMPLES)]
     Agent(Box<agent::AgentArgs>),
+    /// Keep the mounts of an agent's disks while their processes are started again: the agent starts this
+    #[command(hide = true)]
+    Keeper(keeper::KeeperArgs),
     /// Serve containerd the files of images without pulling them, in the foreground
     #[command(after_help = snapshotter::EXAMPLES)]
     Snapshotter(Box<snapshotter::SnapshotterArgs>),
@@ -153,6 +158,10 @@ pub fn main() -> ExitCode {
     if let Err(error) = cli.command.check() {
         return program::refuse("headstart", &error);
     }
+    // Without the threads and the handlers of signals that the others have.
+    if let Command::Keeper(keeper) = &cli.command {
+        return program::run_until_killed("headstart", || keeper.run());
+    }
     program::run("headstart", cli.global, |terminal| run(&cli, terminal))
 }
 
@@ -169,6 +178,8 @@ fn run(cli: &Cli, terminal: &Terminal) -> Result<Box<dyn Report>> {
         Command::Replay(words) => Ok(words.refuse("replay")),
         Command::Attach(command) => command.run(terminal, cli.global.quiet, cli.global.json),
         Command::Agent(command) => command.run(terminal, cli.global.json),
+        // It is run by `main`.
+        Command::Keeper(command) => match command.run()? {},
         Command::Snapshotter(command) => command.run(terminal, cli.global.json),
         Command::Swarm(command) => command.run(),
         Command::Disk(command) => command.run(terminal, cli.global.json),

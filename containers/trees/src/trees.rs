@@ -8,8 +8,8 @@
 //!     fs/             the directory on which the disk's file system is mounted
 //! ```
 //!
-//! Everything that this module does is done again without harm: what is mounted stays, a disk that the agent has is not
-//! attached twice. After a restart of the host, the trees come back when they are asked for, and no registry is needed
+//! Everything that this module does is done again without harm: what is mounted stays unless it has lost its disk, a
+//! disk that the agent has is not attached twice. After a restart of the host, the trees come back when they are asked for, and no registry is needed
 //! for an image that is whole in the cache.
 //!
 //! # When an image is attached
@@ -27,7 +27,7 @@ use crate::converted::{ConvertedImage, WriterTrust};
 use crate::labels::WantedLayer;
 use crate::tree_name::{ID_DIGITS, TreeName};
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
-use headstart_export::loop_mount::{is_mounted, mount_disk, unmount_disk};
+use headstart_export::loop_mount::{is_mounted, is_served, mount_disk, unmount_disk};
 use headstart_snapshotter::record::{RemoteLayer, SnapshotLabels, SnapshotUsage};
 use headstart_snapshotter::remote::{LayerHold, RemoteAnswer, RemoteLayerSource};
 use headstart_store::{Location, Selector, StorePrefix, StoreSettings};
@@ -174,7 +174,13 @@ impl ImageTrees {
         let directory = self.root.join(&id);
         let (disk, files) = (directory.join("disk"), directory.join("fs"));
         if is_mounted(&files)? {
-            return Ok(files);
+            if is_served(&disk, &files) {
+                return Ok(files);
+            }
+            // The process of the disk and its keeper died at once. Programs that use these files get errors; new ones
+            // get the files of the next process.
+            tracing::warn!(%tree, directory = %files.display(), "the files of an image are mounted anew: they failed");
+            unmount_disk(&files)?;
         }
         make_places(&directory, tree).map_err(|error| {
             Error::io("cannot make the places of an image's files", error).about(directory.display())

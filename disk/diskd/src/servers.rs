@@ -5,7 +5,8 @@ use crate::lines::{VersionQuery, file_line, nbd_line, vhost_user_line};
 use crate::own_directory::OwnDirectory;
 use crate::session::DiskSession;
 use headstart_block::{BlockDevice, Error, Result};
-use headstart_export::fuse::{FuseServer, FuseSettings};
+use headstart_export::fuse::{FuseServer, FuseSettings, KeepSettings};
+use headstart_export::keeper::KeeperClient;
 use headstart_export::kernel_nbd::{self, KernelNbd, KernelNbdSettings};
 use headstart_export::nbd::{Address, NbdServer, NbdSettings, TlsSettings};
 use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
@@ -32,6 +33,8 @@ pub struct ServerSettings {
     pub queues: Option<u16>,
     /// The file or directory at which the first disk is mounted by FUSE; `None`: it is not.
     pub fuse: Option<PathBuf>,
+    /// The keeper of that mount, if an agent starts this process again after its death.
+    pub keeper: Option<MountKeeper>,
     /// `true` to serve the first disk as `/dev/ublkbN` of the kernel's ublk driver.
     pub ublk: bool,
     /// The device of the kernel's NBD driver for the first disk, `/dev/nbdN` or `auto` for a free one;
@@ -49,6 +52,29 @@ pub struct ServerSettings {
     pub socket_record: Option<PathBuf>,
     /// The treatment of socket files that already exist at the requested paths.
     pub leftover: Leftover,
+}
+
+/// The process that keeps the mount of a disk between two processes of that disk.
+#[derive(Clone, Debug)]
+pub struct MountKeeper {
+    /// The path of its socket.
+    pub socket: PathBuf,
+    /// The name of the disk at its agent.
+    pub disk: String,
+    /// The number of layers that the disk is made of, if these are not all of its image.
+    pub lowest: Option<usize>,
+}
+
+impl MountKeeper {
+    /// The settings for a disk. The image, the layers of it and the directory of its writes make its bytes.
+    fn settings(&self, disk: &NamedDisk) -> KeepSettings {
+        let written = disk.disk.writable().map(|writable| writable.uuid());
+        KeepSettings {
+            keeper: KeeperClient::new(&self.socket),
+            name: self.disk.clone(),
+            identity: format!("{} {:?} {written:?}", disk.digest, self.lowest),
+        }
+    }
 }
 
 impl ServerSettings {
@@ -107,7 +133,8 @@ impl Servers {
         }
         if let Some(path) = &wanted.fuse {
             let (access, allow_resize) = (wanted.access.clone(), wanted.allow_resize);
-            let settings = FuseSettings { access, allow_resize, ..FuseSettings::default() };
+            let keep = wanted.keeper.as_ref().map(|keeper| keeper.settings(first));
+            let settings = FuseSettings { access, allow_resize, keep, ..FuseSettings::default() };
             let server = FuseServer::start(export(first), path, &settings)?;
             let qemu = file_line(&server.path().display().to_string(), first.disk.is_read_only());
             servers.add(Box::new(server), Some(qemu));
@@ -267,6 +294,16 @@ impl Servers {
         // A later server may use an earlier one.
         let stopped: Vec<_> = self.running.drain(..).rev().map(Server::stop).collect();
         stopped.into_iter().collect()
+    }
+
+    /// Ends all servers in favour of the next process, which serves the same disks at the same places: see
+    /// [`Server::leave`].
+    ///
+    /// # Errors
+    /// The first error of a server; the others end anyway.
+    pub fn leave(&mut self) -> Result<()> {
+        let left: Vec<_> = self.running.drain(..).rev().map(Server::leave).collect();
+        left.into_iter().collect()
     }
 }
 

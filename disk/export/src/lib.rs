@@ -12,7 +12,7 @@
 //! | [`kernel_nbd`] | the kernel, as `/dev/nbdN`: its nbd driver joined to the NBD server of this crate |
 //!
 //! The module [`socket`] makes the Unix sockets of these servers. [`loop_mount`] mounts the file system on a disk that
-//! FUSE serves, for containers.
+//! FUSE serves, for containers. [`keeper`] is the process by which mounts of FUSE outlive the processes that serve them.
 //!
 //! # Promises of all servers
 //!
@@ -31,6 +31,7 @@ mod blocking_pool;
 mod complaints;
 pub mod fuse;
 mod host_cache;
+pub mod keeper;
 pub mod kernel_nbd;
 pub mod loop_mount;
 pub mod nbd;
@@ -134,4 +135,13 @@ pub trait Server: Send + Sync {
     /// # Errors
     /// The error of a flush: writes of clients since the last flush may be lost.
     fn stop(self: Box<Self>) -> Result<()>;
+
+    /// Ends the server in favour of the next process, which serves the same device at the same place: what clients can
+    /// use without a server for a moment is left as it is. All others stop.
+    ///
+    /// # Errors
+    /// Those of [`stop`](Server::stop).
+    fn leave(self: Box<Self>) -> Result<()> {
+        self.stop()
+    }
 }

@@ -10,21 +10,32 @@
 //! The loop device goes by itself when the file system is unmounted, or when mounting it fails. Its number goes to the
 //! next program that wants one, with the read-ahead that was set here.
 //!
+//! If the server of the file ends for good, the file system stays, and fails ([`is_served`]).
+//!
 //! # Danger
 //!
 //! The kernel parses the file system. An image's publisher can give the kernel damaged structures; kernels guard
 //! against these, but have had faults there. Mount no image of a publisher whose containers you would not run as root.
 
 use headstart_block::{Error, ErrorKind, Result};
-use linux_raw_sys::loop_device::{_bindgen_ty_1 as Flag, LOOP_CONFIGURE, LOOP_CTL_GET_FREE, loop_config};
+use linux_raw_sys::loop_device::{
+    _bindgen_ty_1 as Flag, LOOP_CONFIGURE, LOOP_CTL_GET_FREE, LOOP_GET_STATUS64, loop_config, loop_info64,
+};
+use rustix::fs::{major, minor, statfs};
 use rustix::io::Errno;
-use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl};
+use rustix::ioctl::{Getter, Ioctl, IoctlOutput, Opcode, Setter, ioctl};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::{CStr, c_void};
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// The longest wait for a disk that answers.
+const ANSWERS: Duration = Duration::from_secs(2);
 
 /// The device that gives numbers of free loop devices.
 const CONTROL: &str = "/dev/loop-control";
@@ -127,6 +138,38 @@ pub fn is_mounted(at: &Path) -> Result<bool> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(failed(error)),
     }
+}
+
+/// `false` if the file system that is mounted on the directory `at` has lost its disk: the file `disk` fails, or is
+/// another one than the file system was mounted from. `true` also for a disk that does not answer in time: its process
+/// is being started again, and its users wait.
+#[must_use]
+pub fn is_served(disk: &Path, at: &Path) -> bool {
+    let (answer, answered) = mpsc::channel();
+    let (disk, at) = (disk.to_owned(), at.to_owned());
+    // A disk that does not answer holds up the thread that asks it.
+    let asking = thread::Builder::new().name("loop-alive".to_owned()).spawn(move || {
+        let _ = answer.send(backing(&at).is_ok_and(|backing| identity(&disk).ok() == Some(backing)));
+    });
+    asking.is_err() || answered.recv_timeout(ANSWERS).unwrap_or(true)
+}
+
+/// The device and the inode of a file that its server, if it has one, vouches for.
+fn identity(disk: &Path) -> std::io::Result<(u32, u32, u64)> {
+    // Unlike attributes, this is never answered by the kernel alone.
+    statfs(disk)?;
+    let found = fs::metadata(disk)?;
+    Ok((major(found.dev()), minor(found.dev()), found.ino()))
+}
+
+/// The device and the inode of the file behind the loop device of a file system.
+fn backing(at: &Path) -> std::io::Result<(u32, u32, u64)> {
+    let device = fs::symlink_metadata(at)?.dev();
+    let device = File::open(format!("/dev/block/{}:{}", major(device), minor(device)))
+        .or_else(|_| File::open(format!("/dev/loop{}", minor(device))))?;
+    // SAFETY: LOOP_GET_STATUS64 writes a `loop_info64`, all of whose fields are integers or arrays of integers.
+    let info = unsafe { ioctl(&device, Getter::<{ LOOP_GET_STATUS64 as Opcode }, loop_info64>::new()) }?;
+    Ok((major(info.lo_device), minor(info.lo_device), info.lo_inode))
 }
 
 /// A new loop device over a file, and its path. The device goes when the last program closes it.

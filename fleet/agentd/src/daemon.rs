@@ -5,6 +5,7 @@
 //! DIR/agent.sock      the socket at which programs find the agent: HTTP
 //! DIR/swarm.sock      the socket at which disks' processes find the swarm
 //! DIR/disks/          the records of the host's disks
+//! DIR/keeper/         the keeper of the disks' mounts
 //! DIR/rate            the rate at which the agent and its disks together may fetch from stores
 //! STATE/pins          the images that hosts are to keep together
 //! STATE/recent        the recent requests to this host, if it is a root
@@ -160,6 +161,7 @@ impl Agent {
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let disks = Disks::open(DisksSettings {
             dir: absolute(&dir).join("disks"),
+            keeper: absolute(&dir).join("keeper"),
             program,
             cache: absolute(cache.dir()),
             swarm: local.as_ref().map(|_| absolute(&swarm_socket)),

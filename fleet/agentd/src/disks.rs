@@ -19,8 +19,12 @@
 //! lock ends, so two processes never serve one disk, at whatever moment the agent was killed.
 //!
 //! A disk is detached only by its agent. If a process ends without being asked to by the agent, another one is started,
-//! after a pause that grows each time, even if the cause was a signal that ends a process in good order. There is one
-//! exception: if a process ends before the disk was ever ready, attaching fails, and no other process is started.
+//! at once, or after a pause that grows each time if the processes before it did not last (`pauses`), even if the cause
+//! was a signal that ends a process in good order. There is one exception: if a process ends before the disk was ever
+//! ready, attaching fails, and no other process is started.
+//!
+//! The mount of a disk that is served by FUSE does not end with its process, which has one more process keep it
+//! (`keeper`): programs that use it wait for the next process.
 //!
 //! An upgrade of the program interrupts no I/O: running processes go on with the version that they were started from,
 //! and only processes that start later have the new version. So an older process may talk to a newer agent.
@@ -31,11 +35,15 @@
 //! | `images` | the images that a disk has, whatever happens to their tags |
 //! | `space` | the space that a disk's writable layers take |
 //! | `process` | one process, started here or found |
+//! | `pauses` | the pauses before it is started again |
+//! | `keeper` | the process that keeps the mounts of the disks |
 //! | `ended` | the end of a process, and its cause |
 //! | `supervisor` | the life of one disk |
 
 mod ended;
 mod images;
+mod keeper;
+mod pauses;
 mod process;
 mod record;
 mod space;
@@ -45,6 +53,7 @@ use headstart_block::guarded::GuardedDir;
 use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_daemon::names::check_disk_name;
 use headstart_store::ProxyUrl;
+use keeper::KeeperProcess;
 use parking_lot::{Mutex, MutexGuard};
 use process::Process;
 use record::Record;
@@ -57,6 +66,7 @@ use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
 pub use images::{DiskImage, KeptImage, images_record, keep_images};
+pub use keeper::{keeper_pid_file, keeper_socket};
 pub use process::{Held, hold_pid_file};
 pub use record::ends_for_good;
 pub use space::{DiskSpace, report_space};
@@ -152,6 +162,8 @@ pub struct DisksSettings {
     /// The directory of the disks' files: records, PID files, images, output and logs. It is created if it does not
     /// exist.
     pub dir: PathBuf,
+    /// The directory of the keeper of mounts, which is made when the first disk is mounted.
+    pub keeper: PathBuf,
     /// The path of the program that serves a disk, `headstart`.
     pub program: PathBuf,
     /// The directory of the cache that all disks share.
@@ -170,6 +182,7 @@ pub struct DisksSettings {
 /// The disks of a host, each served by a process of its own. Dropping this value does not end the processes.
 pub struct Disks {
     settings: Arc<DisksSettings>,
+    keeper: Arc<KeeperProcess>,
     supervisors: Mutex<BTreeMap<String, Arc<Supervisor>>>,
     events: broadcast::Sender<DiskStatus>,
 }
@@ -190,7 +203,9 @@ impl Disks {
         own.check_closed()?;
         own.check_entries()?;
         let (events, _) = broadcast::channel(EVENTS_MAX);
-        let disks = Arc::new(Self { settings: Arc::new(settings), supervisors: Mutex::default(), events });
+        let settings = Arc::new(settings);
+        let keeper = KeeperProcess::new(Arc::clone(&settings));
+        let disks = Arc::new(Self { settings, keeper, supervisors: Mutex::default(), events });
         for record in record::all(&disks.settings.dir)? {
             match record {
                 Ok(record) => {
@@ -216,7 +231,9 @@ impl Disks {
                 disks.supervisors().remove(&name);
             }
         };
-        Supervisor::start(Arc::clone(&self.settings), record, self.events.clone(), over)
+        self.keeper.start_for(&record.spec);
+        let (settings, keeper) = (Arc::clone(&self.settings), Arc::clone(&self.keeper));
+        Supervisor::start((settings, keeper), record, self.events.clone(), over)
     }
 
     /// Attaches a disk, and returns its status when clients can use it.
@@ -311,10 +328,11 @@ fn not_found(name: &str) -> Error {
 }
 
 /// Options of `headstart attach` that an agent sets itself, or that make no disk.
-const NOT_FOR_DISKS: [&str; 10] = [
+const NOT_FOR_DISKS: [&str; 11] = [
     "--agent",
     "--as",
     "--cache",
+    "--keeper",
     "--swarm",
     "--pid-file",
     "--release",
@@ -357,6 +375,7 @@ mod tests {
         fs::write(at("attach"), script).unwrap();
         let settings = DisksSettings {
             dir: at("disks"),
+            keeper: at("keeper"),
             program: PathBuf::from("/bin/sh"),
             cache: at("cache"),
             swarm: None,

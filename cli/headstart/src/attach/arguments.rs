@@ -10,14 +10,15 @@ use headstart_block::{ByteRate, ByteSize, Error, Result};
 use headstart_command_line::number::number;
 use headstart_command_line::store_args::StoreArgs;
 use headstart_disk::attach::is_local;
-use headstart_diskd::{DiskRequest, PlanPolicy, ServerSettings, SessionSettings};
+use headstart_diskd::{DiskRequest, MountKeeper, PlanPolicy, ServerSettings, SessionSettings};
 use headstart_export::Leftover;
 use headstart_export::nbd::{Address, TlsSettings};
 use headstart_export::vhost_user::QUEUES_MAX;
 use headstart_image::named_image::NamedImage;
 use headstart_lsmt::writable::Limits;
+use std::ffi::OsStr;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -112,7 +113,7 @@ pub(crate) struct Attach {
     pub(crate) swarm: Option<PathBuf>,
     /// Hand the disk to the agent of this host, by its agent.sock, which implies its --cache and --swarm: the disk is
     /// served by a process of its own until `headstart disk detach`, and that process is started again if it dies
-    #[arg(long, value_name = "SOCK", conflicts_with_all = ["cache", "swarm", "pid_file", "rate_file"])]
+    #[arg(long, value_name = "SOCK", conflicts_with_all = ["cache", "swarm", "pid_file", "rate_file", "keeper"])]
     pub(crate) agent: Option<PathBuf>,
     /// The agent's name for the disk [default: NAME, or a name made of the image's]
     #[arg(long = "as", value_name = "NAME", requires = "agent")]
@@ -126,6 +127,9 @@ pub(crate) struct Attach {
     /// Keep to the rate in this file, together with others that do: an agent's
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) rate_file: Option<PathBuf>,
+    /// Let the keeper at this socket keep the mount of --fuse, for the next process of the disk
+    #[arg(long, value_name = "SOCK", hide = true, requires = "pid_file")]
+    pub(crate) keeper: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) recording: RecordArgs,
     /// Serve metrics for Prometheus at HOST:PORT
@@ -251,6 +255,7 @@ impl Attach {
 
     /// The servers of a session with these settings.
     pub(super) fn server_settings(&self, session: &SessionSettings, leftover: Leftover) -> ServerSettings {
+        let disk = self.pid_file.as_deref().and_then(Path::file_stem).and_then(OsStr::to_str);
         let certificate = self.tls_cert.as_ref().zip(self.tls_key.as_ref());
         ServerSettings {
             nbd: self.nbd.clone(),
@@ -262,6 +267,11 @@ impl Attach {
             vhost_user: self.vhost_user.clone(),
             queues: self.queues,
             fuse: self.fuse.clone(),
+            keeper: self.keeper.clone().zip(disk).map(|(socket, disk)| MountKeeper {
+                socket,
+                disk: disk.to_owned(),
+                lowest: session.lowest,
+            }),
             ublk: self.ublk,
             device: self.device.clone(),
             deadline: session.pull().deadline,

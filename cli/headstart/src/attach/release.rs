@@ -1,5 +1,5 @@
 //! Releases the images of an agent's disk that is over and has no process: it was detached while its process was down,
-//! or its first process failed. The agent knows neither the stores' options nor their credentials: this process has the
+//! or its first process failed. A mount that its last process left is unmounted. The agent knows neither the stores' options nor their credentials: this process has the
 //! arguments and the environment of the disk's process.
 
 use super::{Attach, RUNTIME_THREADS};
@@ -52,6 +52,12 @@ impl Attach {
         let settings = self.settings_of(images.iter().map(request).collect::<Result<_>>()?, false)?;
         let released = runtime.block_on(release_images(&settings, &stores, &record));
         runtime.shutdown_timeout(Duration::from_secs(1));
+        // The agent has given up the mount, which is dead by that.
+        if let Some(path) = self.fuse.as_deref().filter(|_| self.keeper.is_some())
+            && let Err(error) = headstart_export::fuse::clear(path)
+        {
+            tracing::warn!(%error, "the mount point may have to be unmounted by hand");
+        }
         Ok(Box::new(Released { images: released? }))
     }
 }

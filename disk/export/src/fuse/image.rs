@@ -39,7 +39,7 @@ pub(super) struct Image {
     /// `true` once no request waits for remote bytes any more.
     stopping: AtomicBool,
     /// `true` if something was written since the last flush.
-    unflushed: AtomicBool,
+    pub(super) unflushed: AtomicBool,
     /// `true` if something was written since the file's times were last looked at.
     pub(super) modified: AtomicBool,
     faults: AtomicU64,

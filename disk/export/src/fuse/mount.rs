@@ -71,6 +71,21 @@ impl Mount {
         Ok((fuse, Self { place, entry, mounted: true }))
     }
 
+    /// The mount of an earlier process, which is at `place` and has this entry.
+    pub(super) fn taken_over(place: Place, entry: MountEntry) -> Self {
+        Self { place, entry: Some(entry), mounted: true }
+    }
+
+    /// The entry in the mount table, if it is known.
+    pub(super) fn entry(&self) -> Option<&MountEntry> {
+        self.entry.as_ref()
+    }
+
+    /// Leaves the file system mounted.
+    pub(super) fn leave(mut self) {
+        self.mounted = false;
+    }
+
     /// Unmounts unless the file system is busy.
     pub(super) fn unmount(&mut self) -> Result<Unmounted> {
         if !self.is_ours() {

@@ -1,7 +1,9 @@
 //! The entries of `/proc/self/mountinfo`.
 
+use serde::{Deserialize, Serialize};
+
 /// A file system that is mounted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct MountEntry {
     /// The number of the mount; another one may get it later.
     pub(super) id: u64,

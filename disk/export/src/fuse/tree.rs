@@ -1,6 +1,7 @@
 //! The file system: one directory with one file, or the file alone.
 
 use super::image::{Image, errno};
+use super::kept::Keeping;
 use super::{BACKGROUND, FuseSettings, TRANSFER};
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
@@ -10,6 +11,7 @@ use fuser::{
 use headstart_block::{SECTOR_SIZE, to_usize};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{FallocateFlags, OFlags};
+use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -27,11 +29,13 @@ pub(super) struct Tree {
     keep: Duration,
     /// `true` if the file's users may make it larger.
     allow_resize: bool,
+    /// What the next process has to know.
+    keeping: Arc<Keeping>,
 }
 
 /// The attributes that a `chmod` or `chown` changes; they are forgotten with the mount.
-#[derive(Clone, Copy)]
-struct Face {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Face {
     directory_mode: u32,
     mode: u32,
     uid: u32,
@@ -54,30 +58,40 @@ const KEEP_READ_ONLY: Duration = Duration::from_secs(3600);
 /// (`Server::resized` tells them at once).
 const KEEP_WRITABLE: Duration = Duration::from_secs(1);
 
-impl Tree {
-    /// Shows `image` at a mount point. The file belongs to the user of this process alone, whatever the owner and the
+impl Face {
+    /// The attributes at a new mount. The file belongs to the user of this process alone, whatever the owner and the
     /// permissions of the mount point are, unless the access of `settings` says otherwise. A directory keeps its
     /// permissions, and lets through the users that may open the file by the access of `settings`.
     pub(super) fn new(
-        image: Arc<Image>,
-        name: Option<OsString>,
+        read_only: bool,
         mount_point: &std::fs::Metadata,
-        settings: &FuseSettings,
+        FuseSettings { access, .. }: &FuseSettings,
     ) -> Self {
-        let FuseSettings { access, allow_resize, .. } = settings;
         let mode = access.mode();
         let passed = |users: u32, pass: u32| {
             if !access.is_default() && mode & users != 0 { pass } else { 0 }
         };
-        let face = Face {
+        Self {
             directory_mode: mount_point.mode() & 0o777 | passed(0o060, 0o010) | passed(0o006, 0o001),
-            mode: if image.read_only { mode & 0o555 } else { mode },
+            mode: if read_only { mode & 0o555 } else { mode },
             uid: access.uid().unwrap_or_else(|| rustix::process::geteuid().as_raw()),
             gid: access.gid().unwrap_or_else(|| rustix::process::getegid().as_raw()),
             modified: now(),
-        };
+        }
+    }
+}
+
+impl Tree {
+    /// Shows `image` with the attributes of `face`.
+    pub(super) fn new(
+        image: Arc<Image>,
+        name: Option<OsString>,
+        face: Face,
+        allow_resize: bool,
+        keeping: Arc<Keeping>,
+    ) -> Self {
         let keep = if image.read_only { KEEP_READ_ONLY } else { KEEP_WRITABLE };
-        Self { image, name, face: Mutex::new(face), keep, allow_resize: *allow_resize }
+        Self { image, name, face: Mutex::new(face), keep, allow_resize, keeping }
     }
 
     pub(super) fn file(&self) -> INodeNo {
@@ -152,14 +166,16 @@ fn now() -> SystemTime {
 impl Filesystem for Tree {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let _ = config.set_max_write(TRANSFER);
-        // The kernel's own limit is the largest that it takes.
-        if let Err(most) = config.set_max_readahead(TRANSFER) {
-            let _ = config.set_max_readahead(most);
-        }
+        // The kernel's own limit is the largest that it takes, and what it said.
+        let most = config.set_max_readahead(u32::MAX).err().unwrap_or(u32::MAX);
+        let _ = config.set_max_readahead(most.min(TRANSFER));
+        self.keeping.greeted(config, most);
         let _ = config.set_max_background(BACKGROUND);
         let _ = config.set_congestion_threshold(BACKGROUND / 4 * 3);
         // Requests of programs with many O_DIRECT requests under way (QEMU) are served side by side.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
+        // The next process asks for requests that this one leaves unanswered.
+        let _ = config.add_capabilities(InitFlags::FUSE_HAS_RESEND);
         Ok(())
     }
 
@@ -204,6 +220,8 @@ impl Filesystem for Tree {
             face.mode = mode.map_or(face.mode, |mode| mode & 0o777);
             face.uid = uid.unwrap_or(face.uid);
             face.gid = gid.unwrap_or(face.gid);
+            let face = *face;
+            self.keeping.change(|state| state.face = face);
         }
         self.answer(ino, reply);
     }
@@ -219,6 +237,7 @@ impl Filesystem for Tree {
         let mut clients = self.image.clients.lock();
         clients.connected += 1;
         clients.ever += 1;
+        self.keeping.change(|state| state.opened = clients.connected);
         drop(clients);
         self.image.device.client_came();
         if !self.image.read_only {
@@ -240,6 +259,7 @@ impl Filesystem for Tree {
     ) {
         let mut clients = self.image.clients.lock();
         clients.connected = clients.connected.saturating_sub(1);
+        self.keeping.change(|state| state.opened = clients.connected);
         drop(clients);
         self.image.device.client_left();
         reply.ok();

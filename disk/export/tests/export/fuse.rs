@@ -2,6 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a test looks at the clock to see that nobody waits")]
 
+mod kept;
 mod loop_device;
 mod sparse_disk;
 mod used;

@@ -1,6 +1,7 @@
 //! The process of one disk: started here, or found.
 
 use super::images::{KeptImage, forget_images, images_before};
+use super::keeper::{KeeperProcess, keeper_socket};
 use super::record::Recorded;
 use super::{DiskSpec, DisksSettings, file};
 use headstart_block::{Error, ErrorKind, Result};
@@ -13,7 +14,7 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -127,6 +128,9 @@ impl Process {
             command.arg("--swarm").arg(swarm);
         }
         command.arg("--rate-file").arg(&settings.rate);
+        if KeeperProcess::is_for(spec) {
+            command.arg("--keeper").arg(keeper_socket(&settings.keeper));
+        }
         if task == Task::Release {
             command.arg("--release");
         }
@@ -140,7 +144,15 @@ impl Process {
         if let Some(directory) = &spec.directory {
             command.current_dir(directory);
         }
-        let mut child = command.spawn().map_err(|e| not_started(e, settings, spec))?;
+        Self::of(command.spawn().map_err(|e| not_started(e, settings, spec))?)
+    }
+
+    /// A process that was started just now.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub(super) fn of(mut child: Child) -> Result<Self> {
+        let about = |what: &'static str| move |e| Error::io(what, e);
         let pid = child.id().unwrap_or_default();
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         // The process is not waited for yet, so the number is its own.

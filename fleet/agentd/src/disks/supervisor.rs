@@ -2,6 +2,8 @@
 
 use super::ended::Ended;
 use super::images::images_of;
+use super::keeper::KeeperProcess;
+use super::pauses::Pauses;
 use super::process::{Process, Task};
 use super::record::{Record, line_with};
 use super::{DiskState, DiskStatus, DisksSettings, file};
@@ -15,9 +17,6 @@ use tokio::time::{Instant, timeout};
 /// The interval at which a starting process is checked.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The pauses before it is started again: the first, and the longest.
-const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
-
 /// The least pause after an end in good order that the agent did not ask for. Where the host goes down, all processes
 /// get a signal, and this leaves the agent the time to end before it starts another.
 const AGAIN_AFTER_SIGNAL: Duration = Duration::from_millis(500);
@@ -25,9 +24,6 @@ const AGAIN_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 /// The longest wait for the end of a process that an agent before this one has asked to end, or was about to ask. After
 /// that it is asked again.
 const UNHEARD: Duration = Duration::from_secs(10);
-
-/// The life after which a process is taken to be healthy: a later death counts as a new failure.
-const LASTED: Duration = Duration::from_secs(60);
 
 /// The longest wait for detaching: a guest's writes have to become durable.
 const DETACH: Duration = Duration::from_secs(120);
@@ -43,6 +39,7 @@ pub(super) struct Supervisor {
 
 struct Kept {
     settings: Arc<DisksSettings>,
+    keeper: Arc<KeeperProcess>,
     record: Record,
     status: watch::Sender<DiskStatus>,
     events: broadcast::Sender<DiskStatus>,
@@ -52,7 +49,7 @@ struct Kept {
 impl Supervisor {
     /// Starts to look after the disk of a record; `over` is called when this ends.
     pub(super) fn start(
-        settings: Arc<DisksSettings>,
+        (settings, keeper): (Arc<DisksSettings>, Arc<KeeperProcess>),
         record: Record,
         events: broadcast::Sender<DiskStatus>,
         over: impl FnOnce() + Send + 'static,
@@ -71,7 +68,7 @@ impl Supervisor {
         };
         let (status, seen) = watch::channel(status);
         let detach = Arc::new(Notify::new());
-        let kept = Kept { settings, record, status, events, detach: Arc::clone(&detach) };
+        let kept = Kept { settings, keeper, record, status, events, detach: Arc::clone(&detach) };
         tokio::spawn(async move { kept.keep(over).await });
         Arc::new(Self { status: seen, detach })
     }
@@ -125,7 +122,7 @@ impl Kept {
     }
 
     async fn keep(mut self, over: impl FnOnce()) {
-        let mut pause = AGAIN.0;
+        let mut pauses = Pauses::default();
         let mut found = Process::find(&self.settings.dir, &self.record.spec.name);
         let (state, last) = loop {
             // A process that was asked to end has ended while there was no agent.
@@ -149,9 +146,8 @@ impl Kept {
             if !self.record.served {
                 break (DiskState::Failed, Some(ended));
             }
-            if begun.elapsed() > LASTED {
-                pause = AGAIN.0;
-            }
+            let has_served = self.status.borrow().state == DiskState::Serving;
+            let mut pause = pauses.after(begun.elapsed(), has_served);
             if ended == Ended::InOrder {
                 pause = pause.max(AGAIN_AFTER_SIGNAL);
             }
@@ -166,8 +162,9 @@ impl Kept {
                     break (DiskState::Detached, None);
                 }
             }
-            pause = (pause * 2).min(AGAIN.1);
         };
+        // If its process is down, programs that use its mount wait for another one.
+        self.keeper.give_up(&self.record.spec).await;
         // A process that was asked to end has released the images itself.
         if state == DiskState::Failed || last != Some(Ended::InOrder) {
             self.release_images().await;
