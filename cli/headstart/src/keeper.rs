@@ -1,7 +1,7 @@
 //! `headstart keeper`: the process that keeps the mounts of this host's disks while their processes are started again.
 //! The agent starts it.
 
-use clap::Args;
+use clap::{Args, Parser};
 use headstart_agentd::disks::{keeper_pid_file, keeper_socket};
 use headstart_block::Result;
 use headstart_daemon::pid_file::{self, holder};
@@ -20,7 +20,23 @@ pub(crate) struct KeeperArgs {
     disks: PathBuf,
 }
 
+/// The command line of a keeper alone: parsing that of the whole program would take more memory than all the rest.
+#[derive(Parser)]
+struct Alone {
+    #[command(flatten)]
+    keeper: KeeperArgs,
+}
+
 impl KeeperArgs {
+    /// The arguments of this process if it is a keeper. `None` also for arguments that are wrong, or ask for help.
+    pub(crate) fn of_this_process() -> Option<Self> {
+        let mut words = std::env::args_os().skip(1).peekable();
+        words.next_if(|word| word == "keeper")?;
+        Alone::try_parse_from(std::iter::once("headstart keeper".into()).chain(words))
+            .ok()
+            .map(|alone| alone.keeper)
+    }
+
     /// Keeps mounts until this process is ended: the signals that ask for that end it as any other program, and the
     /// kernel then closes what it kept.
     ///

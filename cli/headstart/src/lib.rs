@@ -151,16 +151,16 @@ pub fn command() -> clap::Command {
 /// Parses the arguments of this process, runs the command, prints its report or error, and returns the exit status.
 #[must_use]
 pub fn main() -> ExitCode {
+    // Without the memory, the threads and the handlers of signals that the others have.
+    if let Some(keeper) = keeper::KeeperArgs::of_this_process() {
+        return program::run_until_killed("headstart", || keeper.run());
+    }
     let cli = match program::parse::<Cli>() {
         Ok(cli) => cli,
         Err(status) => return status,
     };
     if let Err(error) = cli.command.check() {
         return program::refuse("headstart", &error);
-    }
-    // Without the threads and the handlers of signals that the others have.
-    if let Command::Keeper(keeper) = &cli.command {
-        return program::run_until_killed("headstart", || keeper.run());
     }
     program::run("headstart", cli.global, |terminal| run(&cli, terminal))
 }
@@ -178,7 +178,7 @@ fn run(cli: &Cli, terminal: &Terminal) -> Result<Box<dyn Report>> {
         Command::Replay(words) => Ok(words.refuse("replay")),
         Command::Attach(command) => command.run(terminal, cli.global.quiet, cli.global.json),
         Command::Agent(command) => command.run(terminal, cli.global.json),
-        // It is run by `main`.
+        // `main` runs it, as a rule.
         Command::Keeper(command) => match command.run()? {},
         Command::Snapshotter(command) => command.run(terminal, cli.global.json),
         Command::Swarm(command) => command.run(),

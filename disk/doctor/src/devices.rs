@@ -3,6 +3,7 @@
 use crate::finding::{Availability, HostFinding};
 use crate::trial::find;
 use headstart_block::Error;
+use headstart_export::fuse::too_old_to_keep;
 use headstart_export::{kernel_nbd, ublk as ublk_server};
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
@@ -108,11 +109,19 @@ pub(crate) fn fuse() -> HostFinding {
         return HostFinding::new("fuse", Availability::No, cause).remedy(remedy);
     }
     if rustix::process::geteuid().is_root() {
-        return HostFinding::new(
-            "fuse",
-            Availability::Yes,
-            "disks can be mounted as files, open to all users",
-        );
+        let can = "disks can be mounted as files, open to all users";
+        return match too_old_to_keep() {
+            None => {
+                let can =
+                    format!("{can}; the mounts of an agent's disks outlive the processes that serve them");
+                HostFinding::new("fuse", Availability::Yes, can)
+            }
+            Some(release) => {
+                let cannot = format!("{can}; on kernel {release} a mount ends with its disk's process");
+                HostFinding::new("fuse", Availability::Limited, cannot)
+                    .remedy("run Linux 6.9 or later where containers shall outlive the death of that process")
+            }
+        };
     }
     match find("fusermount3") {
         Some(_) => HostFinding::new(

@@ -11,7 +11,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An agent in the directory `NAME` of a scene, with the cache `NAME-cache`. Killed when dropped; its disks, too.
+/// An agent in the directory `NAME` of a scene, with the cache `NAME-cache`. Killed when dropped; its disks and their
+/// keeper, too.
 pub(crate) struct Agent<'s> {
     scene: &'s Scene,
     name: &'static str,
@@ -138,17 +139,30 @@ impl<'s> Agent<'s> {
 impl Drop for Agent<'_> {
     fn drop(&mut self) {
         self.process.kill();
-        // Its disks live on; those of a test must not.
-        let disks = std::fs::read_dir(self.scene.path(&format!("{}/disks", self.name)));
-        for entry in disks.into_iter().flatten().flatten() {
-            let path = entry.path();
-            if path.extension().is_some_and(|ending| ending == "pid") {
-                let pid = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
-                if let Some(pid) = pid.and_then(Pid::from_raw).filter(|_| is_locked(&path)) {
-                    let _ = kill_process(pid, Signal::TERM);
+        // Its disks live on; those of a test must not. Without their keeper their mounts end with them.
+        for (directory, signal) in [("keeper", Signal::KILL), ("disks", Signal::TERM)] {
+            let files = std::fs::read_dir(self.scene.path(&format!("{}/{directory}", self.name)));
+            for path in files.into_iter().flatten().flatten().map(|entry| entry.path()) {
+                if path.extension().is_some_and(|ending| ending == "pid") && is_locked(&path) {
+                    let pid = std::fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+                    let _ = pid.and_then(Pid::from_raw).map(|pid| kill_process(pid, signal));
                 }
             }
         }
+        unmount_below(&self.scene.path(self.name).join(".."));
+    }
+}
+
+/// Unmounts what disks that were killed left in a scene, whose directory could not be removed otherwise.
+fn unmount_below(scene: &Path) {
+    let Ok(scene) = scene.canonicalize() else { return };
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = table
+        .lines()
+        .filter(|line| line.contains(" - fuse.headstart "))
+        .filter_map(|line| line.split(' ').nth(4));
+    for point in points.map(Path::new).filter(|point| point.starts_with(&scene)) {
+        let _ = Command::new("umount").arg("-l").arg(point).output();
     }
 }
 

@@ -4,11 +4,13 @@ use crate::agent::Agent;
 use crate::attached::TIMEOUT;
 use crate::cri;
 use crate::scene::{Scene, run_tool};
+use headstart_export::fuse::too_old_to_keep;
 use headstart_testkit::containerd::{Containerd, ContainerdSettings};
 use headstart_testkit::process::{Process, has_fuse, installed, skipped};
 use headstart_testkit::registry::{Registry, RegistryAccess};
 use headstart_testkit::shell_image;
 use headstart_testkit::wait::wait_until;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -147,6 +149,44 @@ fn a_converted_image_runs_under_its_own_name_without_its_layers() {
     wait_until("the image's disk is gone", TIMEOUT, || host.agent.disks().is_empty());
     assert_eq!(host.trees(), 0);
     assert_eq!(fs::read_dir(scene.path("snap/trees")).unwrap().count(), 0);
+}
+
+/// The number of the process with this file in the scene.
+fn process_of(scene: &Scene, file: &Path) -> Pid {
+    let text = fs::read_to_string(scene.path(".").join(file)).unwrap();
+    Pid::from_raw(text.trim().parse().unwrap()).unwrap()
+}
+
+#[test]
+fn a_container_goes_on_though_its_disks_process_dies_and_new_ones_start_though_its_keeper_does() {
+    let scene = Scene::new();
+    let Some(host) = Host::start(&scene) else { return };
+    if let Some(release) = too_old_to_keep() {
+        return skipped(&format!("kernel {release} sends no requests of FUSE again: that takes 6.9"));
+    }
+    host.convert("--referrer");
+    let image = host.image.clone();
+    host.pull(&image);
+    let said = host.containerd.run(&image, "first", LOOK);
+    host.containerd.start_container(&image, "lasting");
+    let name = host.agent.disks()[0]["name"].as_str().unwrap().to_owned();
+    let (disk, keeper) = (format!("a/disks/{name}.pid"), Path::new("a/keeper/keeper.pid"));
+    let drop_caches = || fs::write("/proc/sys/vm/drop_caches", "3");
+    kill_process(process_of(&scene, Path::new(&disk)), Signal::KILL).unwrap();
+    let _ = drop_caches();
+    assert_eq!(host.containerd.exec("lasting", "cat /etc/greeting"), "two\n");
+
+    // With the keeper the mount is lost. What uses it gets errors, and new containers the files of the next process.
+    let before = [process_of(&scene, Path::new(&disk)), process_of(&scene, keeper)];
+    for pid in before {
+        kill_process(pid, Signal::KILL).unwrap();
+    }
+    let served = |disk: &Value| disk["state"] == "serving" && disk["restarts"] == 2;
+    host.agent.disk_that("served by another process", served);
+    let _ = drop_caches();
+    assert_eq!(host.containerd.run(&image, "second", LOOK), said);
+    assert_eq!((host.trees(), host.agent.disks().len()), (1, 1));
+    host.containerd.end_container("lasting");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! | [`disks`] | attaching, detaching, listing, watching; requests that cannot work; processes that die |
 //! | [`io`] | fio with verification, while the agent is killed, restarted and replaced by another program |
 //! | [`joining`] | a host in the swarm, and its errors, are reported on both sides |
+//! | [`kept`] | mounts whose disks' processes are killed, on their own and together with the agent or the keeper |
 //! | [`leases`] | a disk whose process is dead keeps its image |
 //! | [`looking`] | the answers to programs that only read over TCP, and the things that these cannot do |
 //! | [`machine`] | the same with a virtual machine over vhost-user-blk, and while the disk's own process is killed |
@@ -46,6 +47,7 @@ mod http;
 mod images;
 mod io;
 mod joining;
+mod kept;
 mod leases;
 mod looking;
 mod machine;
