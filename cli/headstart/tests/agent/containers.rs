@@ -160,7 +160,7 @@ fn process_of(scene: &Scene, file: &Path) -> Pid {
 #[test]
 fn a_container_goes_on_though_its_disks_process_dies_and_new_ones_start_though_its_keeper_does() {
     let scene = Scene::new();
-    let Some(host) = Host::start(&scene) else { return };
+    let Some(mut host) = Host::start(&scene) else { return };
     if let Some(release) = too_old_to_keep() {
         return skipped(&format!("kernel {release} sends no requests of FUSE again: that takes 6.9"));
     }

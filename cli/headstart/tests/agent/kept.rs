@@ -24,8 +24,9 @@ use std::time::{Duration, Instant};
 const LEN: usize = 16 << 20;
 const READ: usize = 16 << 10;
 
-/// The longest that a read may take. A machine with nothing else to do takes a twentieth of that.
-const STALL: Duration = Duration::from_secs(2);
+/// The longest that a read may take on a machine that is busy with other tests. One with nothing else to do takes less
+/// than a twentieth of that.
+const STALL: Duration = Duration::from_secs(4);
 
 /// From this age on, the death of a process is no sign of a disk that cannot be served, and the next one starts at once.
 const LASTED: Duration = Duration::from_millis(1100);
@@ -239,7 +240,7 @@ fn reads_wait_for_an_agent_that_is_dead_as_well_and_for_a_keeper_that_is_started
 }
 
 #[test]
-fn writes_that_were_flushed_stay_though_the_disks_process_is_killed() {
+fn no_write_is_lost_though_the_disks_process_is_killed_between_flushes() {
     if !can_keep() || !installed(&["fio"]) {
         return;
     }

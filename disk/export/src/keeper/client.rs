@@ -1,6 +1,6 @@
 //! The keeper's clients: the process of a disk, which has its descriptor kept as long as it lives, and the agent.
 
-use super::wire::{Answer, MESSAGE_MAX, Question, STATE_MAX};
+use super::wire::{Answer, DESCRIPTORS_MAX, MESSAGE_MAX, Question, STATE_MAX};
 use headstart_block::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -36,11 +36,28 @@ pub struct KeeperClient {
     socket: PathBuf,
 }
 
-/// A descriptor that an earlier process of the same disk let the keeper keep.
+/// The descriptors of a disk that are kept.
 #[derive(Debug)]
-pub struct KeptDescriptor {
-    pub(crate) descriptor: OwnedFd,
-    pub(crate) state: Vec<u8>,
+pub struct KeptDescriptors {
+    /// The connection of its file system to the kernel.
+    pub fuse: OwnedFd,
+    /// The memory with the writes that are not durable, if it is writable.
+    pub log: Option<OwnedFd>,
+}
+
+impl KeptDescriptors {
+    /// Those that came with a message.
+    pub(super) fn received(control: &mut RecvAncillaryBuffer<'_>) -> Option<Self> {
+        let mut descriptors = control.drain().flat_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
+            _ => Vec::new(),
+        });
+        Some(Self { fuse: descriptors.next()?, log: descriptors.next() })
+    }
+
+    pub(super) fn all(&self) -> Vec<BorrowedFd<'_>> {
+        std::iter::once(&self.fuse).chain(&self.log).map(AsFd::as_fd).collect()
+    }
 }
 
 impl KeeperClient {
@@ -55,19 +72,17 @@ impl KeeperClient {
         &self.socket
     }
 
-    /// Takes a duplicate of the descriptor that is kept for the disk `name`; `None` if none is.
+    /// Takes duplicates of the descriptors that are kept for the disk `name`, and the state of that; `None` if none are.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if there is no keeper, [`ErrorKind::Denied`] if this process does not serve the disk.
-    pub fn take(&self, name: &str) -> Result<Option<KeptDescriptor>> {
+    pub fn take(&self, name: &str) -> Result<Option<(KeptDescriptors, Vec<u8>)>> {
         let connection = self.connect()?;
         self.send(&connection, &Question::Take { name }, None)?;
         let mut packet = [0; MESSAGE_MAX];
-        let (answer, descriptor) = self.receive(&connection, &mut packet)?;
-        match (answer, descriptor) {
-            (Answer::Here { state }, Some(descriptor)) => {
-                Ok(Some(KeptDescriptor { descriptor, state: state.to_owned() }))
-            }
+        let (answer, descriptors) = self.receive(&connection, &mut packet)?;
+        match (answer, descriptors) {
+            (Answer::Here { state }, Some(descriptors)) => Ok(Some((descriptors, state.to_owned()))),
             (Answer::Nothing, _) => Ok(None),
             (answer, _) => Err(self.refused(&answer)),
         }
@@ -97,7 +112,7 @@ impl KeeperClient {
     fn keep_on(&self, connection: &OwnedFd, kept: &Shared) -> Result<()> {
         let state = kept.state.lock().clone();
         let question = Question::Keep { name: &kept.name, state: &state };
-        self.send(connection, &question, Some(kept.descriptor.as_fd()))?;
+        self.send(connection, &question, Some(&kept.descriptors))?;
         match self.receive(connection, &mut [0; MESSAGE_MAX])?.0 {
             Answer::Done => Ok(()),
             answer => Err(self.refused(&answer)),
@@ -125,12 +140,13 @@ impl KeeperClient {
         &self,
         connection: &OwnedFd,
         question: &Question<'_>,
-        descriptor: Option<BorrowedFd<'_>>,
+        kept: Option<&KeptDescriptors>,
     ) -> Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        if let Some(descriptors) = descriptor.as_ref().map(std::slice::from_ref) {
-            control.push(SendAncillaryMessage::ScmRights(descriptors));
+        let descriptors = kept.map(KeptDescriptors::all).unwrap_or_default();
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&descriptors));
         }
         let bytes = question.bytes();
         sendmsg(connection, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
@@ -142,8 +158,8 @@ impl KeeperClient {
         &self,
         connection: &OwnedFd,
         packet: &'p mut [u8],
-    ) -> Result<(Answer<'p>, Option<OwnedFd>)> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    ) -> Result<(Answer<'p>, Option<KeptDescriptors>)> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = loop {
             let mut parts = [IoSliceMut::new(packet)];
@@ -152,14 +168,11 @@ impl KeeperClient {
                 received => break received.map_err(|error| self.failed(error))?,
             }
         };
-        let descriptor = control.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-            _ => None,
-        });
+        let descriptors = KeptDescriptors::received(&mut control);
         if received.bytes == 0 {
             return Err(self.failed(Errno::CONNRESET));
         }
-        Ok((Answer::parse(&packet[..received.bytes])?, descriptor))
+        Ok((Answer::parse(&packet[..received.bytes])?, descriptors))
     }
 
     fn failed(&self, error: Errno) -> Error {
@@ -175,8 +188,7 @@ impl KeeperClient {
     }
 }
 
-/// The descriptor of a disk, kept as long as this value lives: if the keeper is started again, it gets the descriptor
-/// again. Dropping this value changes nothing at the keeper.
+/// The descriptors of a disk, kept as long as this value lives: if the keeper is started again, it gets them again. Dropping this value changes nothing at the keeper.
 pub struct Registration {
     client: KeeperClient,
     shared: Arc<Shared>,
@@ -185,7 +197,7 @@ pub struct Registration {
 
 struct Shared {
     name: String,
-    descriptor: OwnedFd,
+    descriptors: KeptDescriptors,
     state: Mutex<Vec<u8>>,
     /// Wakes the thread up.
     changed: OwnedFd,
@@ -194,13 +206,18 @@ struct Shared {
 }
 
 impl Registration {
-    /// Has the keeper keep `descriptor` and `state` for the disk `name`. Returns when it does, or after a second
+    /// Has the keeper keep `descriptors` and `state` for the disk `name`. Returns when it does, or after a second
     /// without a keeper, which is then looked for on and on.
     ///
     /// # Errors
     /// [`ErrorKind::Denied`] if the keeper refuses; [`ErrorKind::Invalid`] if the state is too long; errors of starting
     /// a thread.
-    pub fn start(client: KeeperClient, name: &str, descriptor: OwnedFd, state: Vec<u8>) -> Result<Self> {
+    pub fn start(
+        client: KeeperClient,
+        name: &str,
+        descriptors: KeptDescriptors,
+        state: Vec<u8>,
+    ) -> Result<Self> {
         if state.len() > STATE_MAX {
             return Err(Error::invalid("the state of a disk is too long for the keeper"));
         }
@@ -209,7 +226,7 @@ impl Registration {
         let changed = eventfd(0, flags).map_err(|error| failed(error.into()))?;
         let shared = Arc::new(Shared {
             name: name.to_owned(),
-            descriptor,
+            descriptors,
             state: Mutex::new(state),
             changed,
             is_over: AtomicBool::new(false),

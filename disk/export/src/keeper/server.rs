@@ -1,16 +1,17 @@
 //! The keeper's process: one thread that answers one packet after another, and waits for no client.
 
+use super::client::KeptDescriptors;
 use super::table::{Outcome, Table};
-use super::wire::{Answer, MESSAGE_MAX, Question};
+use super::wire::{Answer, DESCRIPTORS_MAX, MESSAGE_MAX, Question};
 use headstart_block::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, fstat};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
-    recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, recvmsg, sendmsg,
+    socket_with,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::convert::Infallible;
@@ -46,7 +47,7 @@ type Serves = dyn Fn(&str, Option<u32>) -> bool + Send;
 pub struct Keeper {
     listener: OwnedFd,
     clients: Vec<OwnedFd>,
-    table: Table<OwnedFd>,
+    table: Table<KeptDescriptors>,
     serves: Box<Serves>,
     most: usize,
 }
@@ -99,7 +100,7 @@ impl Keeper {
                 self.clients.swap_remove(client);
             }
             is_exhausted = ready.first() == Some(&0) && !self.welcome();
-            self.table.sweep(|descriptor| is_dead(descriptor.as_fd()));
+            self.table.sweep(|kept| is_dead(kept.fuse.as_fd()));
         }
     }
 
@@ -142,7 +143,7 @@ impl Keeper {
     fn talk(&mut self, client: usize) -> bool {
         let client = &self.clients[client];
         let mut packet = [0; MESSAGE_MAX];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let received = recvmsg(client, &mut [IoSliceMut::new(&mut packet)], &mut control, flags);
@@ -151,10 +152,7 @@ impl Keeper {
             Err(Errno::AGAIN | Errno::INTR) => return true,
             Err(_) => return false,
         };
-        let descriptor = control.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-            _ => None,
-        });
+        let descriptors = KeptDescriptors::received(&mut control);
         if len == 0 || returned.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
             return false;
         }
@@ -172,12 +170,12 @@ impl Keeper {
         if !may {
             return refused(&format!("{}: another process serves that disk, or none does", question.name()));
         }
-        if descriptor.as_ref().is_some_and(|descriptor| !is_fuse(descriptor) || is_dead(descriptor.as_fd())) {
+        if descriptors.as_ref().is_some_and(|kept| !is_fuse(&kept.fuse) || is_dead(kept.fuse.as_fd())) {
             return refused("the descriptor is not that of a mounted FUSE file system");
         }
-        match self.table.answer(&question, descriptor) {
+        match self.table.answer(&question, descriptors) {
             Outcome::Done => send(client, &Answer::Done, None),
-            Outcome::Here(descriptor, state) => send(client, &Answer::Here { state }, Some(descriptor)),
+            Outcome::Here(kept, state) => send(client, &Answer::Here { state }, Some(kept)),
             Outcome::Nothing => send(client, &Answer::Nothing, None),
             Outcome::Refused(why) => refused(why),
         }
@@ -185,12 +183,12 @@ impl Keeper {
 }
 
 /// Sends an answer. `false` if the client does not take it at once.
-fn send(client: &OwnedFd, answer: &Answer<'_>, descriptor: Option<&OwnedFd>) -> bool {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+fn send(client: &OwnedFd, answer: &Answer<'_>, kept: Option<&KeptDescriptors>) -> bool {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = descriptor.map(AsFd::as_fd);
-    if let Some(descriptors) = descriptors.as_ref().map(std::slice::from_ref) {
-        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    let descriptors = kept.map(KeptDescriptors::all).unwrap_or_default();
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
     }
     let bytes = answer.bytes();
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;

@@ -1,8 +1,8 @@
-//! The messages between the keeper and its clients: one packet each way, with at most one descriptor.
+//! The messages between the keeper and its clients: one packet each way, with at most two descriptors.
 //!
 //! ```text
-//! question:  version (1), kind (1), length of the name (1), name, state     + a descriptor with `Keep`
-//! answer:    version (1), kind (1), state or text                           + a descriptor with `Here`
+//! question:  version (1), kind (1), length of the name (1), name, state     + descriptors with `Keep`
+//! answer:    version (1), kind (1), state or text                           + descriptors with `Here`
 //! ```
 
 use headstart_block::{Error, Result};
@@ -10,6 +10,9 @@ use headstart_block::{Error, Result};
 /// The version of the messages. A keeper outlives the release that it was started from: a new version has to be
 /// understood by keepers of this one, which refuse it.
 const VERSION: u8 = 1;
+
+/// The most descriptors of a message.
+pub(super) const DESCRIPTORS_MAX: usize = 2;
 
 /// The longest name of a disk, in bytes.
 pub const NAME_MAX: usize = 64;
@@ -23,11 +26,11 @@ pub(super) const MESSAGE_MAX: usize = 3 + NAME_MAX + STATE_MAX;
 /// What a client wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Question<'a> {
-    /// Keep the descriptor that comes along for the disk of that name, in place of one that is kept.
+    /// Keep the descriptors that come along for the disk of that name, in place of those that are kept.
     Keep { name: &'a str, state: &'a [u8] },
-    /// Send a duplicate of the descriptor of that disk. It stays kept.
+    /// Send duplicates of the descriptors of that disk. They stay kept.
     Take { name: &'a str },
-    /// Drop the descriptor of that disk.
+    /// Drop the descriptors of that disk.
     Drop { name: &'a str },
 }
 
@@ -36,7 +39,7 @@ pub(super) enum Question<'a> {
 pub(super) enum Answer<'a> {
     /// It is done.
     Done,
-    /// The descriptor comes along, with the state of the disk.
+    /// The descriptors come along, with the state of the disk.
     Here { state: &'a [u8] },
     /// Nothing is kept under that name.
     Nothing,
