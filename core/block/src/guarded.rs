@@ -26,7 +26,7 @@ pub use own::{OthersMay, check_own, check_own_directory, check_own_file, open_ow
 
 use crate::saturating;
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat,
+    AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, linkat, mkdirat, openat, renameat, unlinkat,
 };
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -261,6 +261,16 @@ impl GuardedDir {
         Ok(renameat(&self.handle, single(from)?, &to.handle, single(name)?)?)
     }
 
+    /// Gives the file `from` of this directory the name `name` in the directory `to` as well (a hard link). A symbolic
+    /// link is not followed: the link itself gets the other name, and is refused when it is opened.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] if an entry has that name; [`io::ErrorKind::CrossesDevices`] if the directories
+    /// are on different file systems; other errors of the operating system.
+    pub fn link(&self, from: &str, to: &Self, name: &str) -> io::Result<()> {
+        Ok(linkat(&self.handle, single(from)?, &to.handle, single(name)?, AtFlags::empty())?)
+    }
+
     /// Removes the entry `name`, which may be of any kind but a directory; a symbolic link itself is removed.
     ///
     /// # Errors
@@ -463,6 +473,13 @@ mod tests {
         let mut names = guarded.names().unwrap();
         names.sort();
         assert_eq!(names, ["g", "inner", "moved"]);
+        guarded.link("g", &inner, "g2").unwrap();
+        guarded.link("inner", &inner, "link").unwrap();
+        assert!(inner.open_file("link", FileAccess::Read).is_err(), "a link to nowhere was followed");
+        let taken = guarded.link("g", &inner, "g2").unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AlreadyExists);
+        inner.remove_file("g2").unwrap();
+        inner.remove_file("link").unwrap();
         let bytes = OsStr::from_bytes(b"\xff");
         fs::write(dir.path().join(bytes), "").unwrap();
         assert_eq!((guarded.names().unwrap().len(), guarded.all_names().unwrap().len()), (3, 4));

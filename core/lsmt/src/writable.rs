@@ -57,6 +57,8 @@
 //!   `state.json`, because data that the active pair hides was not copied and must not come back after a crash.
 //! * *Commit*: the runs of the active pair are set aside in memory, where they no longer change, and the disk's
 //!   changes to its base are written as a layer from there (`snapshot.rs`). Nothing in the directory changes.
+//! * *Clone*: freeze, then give the files of the frozen pairs names in another directory as well. As long as they have
+//!   these, nothing in them may change: no hole is punched, nothing is cut off, and they are not collected (`clone.rs`).
 //! * *Stack and commit*: freeze, then write the content of the frozen pairs as a layer. Once the caller has put that
 //!   layer into its image for good, it calls [`WritableDisk::replace_frozen`]: one replacement of `state.json`
 //!   drops the frozen pairs and names the new parent. A crash before that finds the old parent with all pairs.
@@ -76,6 +78,7 @@
 
 mod alone;
 mod batch;
+mod clone;
 mod coarsen;
 mod collect;
 mod collector;
@@ -92,6 +95,7 @@ mod pace;
 mod pair;
 mod pass;
 mod policy;
+mod real_directory;
 mod relog;
 mod runs;
 mod snapshot;
@@ -105,9 +109,10 @@ mod view;
 
 use self::collector::{Collector, Commits};
 use self::copied_up::CopiedUp;
-use self::files::{Directory, RealDirectory, refuse_content};
+use self::files::{Directory, refuse_content};
 use self::gate::{Counters, Gate};
 use self::pair::Pair;
+use self::real_directory::RealDirectory;
 use self::runs::{ExtentKind, RunMap, SectorExtent};
 use self::space::FileRange;
 use self::state::{State, StoreError};
@@ -121,6 +126,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use uuid::Uuid;
 
+pub use self::clone::ClonedDisk;
 pub use self::compact::Compaction;
 pub use collect::{Collected, WritableUsage};
 pub use gate::SpaceStatus;
@@ -326,7 +332,8 @@ impl WritableDisk {
         directory.sync()?;
         let mut pairs = Vec::new();
         for files in &state.pairs {
-            let (pair, runs) = Pair::recover(&*directory, files, state.noted(&files.index))?;
+            let noted = state.noted(&files.index);
+            let (pair, runs) = Pair::recover(&*directory, files, noted, state.may_be_shared(files))?;
             noted::check_inside(&runs, state.virtual_size).map_err(|e| e.about(&files.index))?;
             // Bytes that a killed process left may be in the page cache only. From here on they can be seen, and a
             // flush would have nothing to do for them.

@@ -92,7 +92,7 @@ impl WritableDisk {
                 Some(_) => break,
                 empty => empty.insert(Batch::new(active)),
             };
-            if collector.shared.contains(&batch.to.number) {
+            if collector.unpunched.contains(&batch.to.number) {
                 ended = true;
                 break;
             }
@@ -140,8 +140,9 @@ impl WritableDisk {
         (Arc::clone(&view.generation.active), extents, end)
     }
 
-    /// Moves a batch out of the frozen pairs; once upper pairs hide all of them, drops them. Returns whether it did
-    /// anything.
+    /// Moves a batch out of the frozen pairs that no other directory shares; once upper pairs hide all of them, drops
+    /// them. Shared ones stay: a copy of their data would take space, and dropping them would give none back. Returns
+    /// whether it did anything.
     pub(super) fn absorb(&self, collector: &mut Collector) -> Result<bool> {
         let _brief = self.brief();
         let Some(maintenance) = self.try_maintain() else { return Ok(false) };
@@ -149,7 +150,8 @@ impl WritableDisk {
         if maintenance.awaiting.is_some() || !generation.set_aside().is_empty() {
             return Ok(false);
         }
-        let numbers: Vec<_> = generation.frozen.iter().rev().map(|frozen| frozen.pair.number).collect();
+        let own = generation.frozen.iter().filter(|level| !level.pair.is_shared());
+        let numbers: Vec<_> = own.clone().rev().map(|level| level.pair.number).collect();
         if numbers != collector.pass.absorbing {
             collector.pass.declared.retain(|number, _| numbers.contains(number));
             (collector.pass.absorbing, collector.pass.absorbed) = (numbers, 0);
@@ -166,8 +168,9 @@ impl WritableDisk {
         if reached >= end {
             // The data that hides them must be durable before they go.
             self.flush_with(&mut self.flusher.lock())?;
-            let before: u64 = generation.frozen.iter().map(|frozen| frozen.pair.file_bytes()).sum();
-            self.replace_lower(Vec::new(), None)?;
+            let before: u64 = own.map(|level| level.pair.file_bytes()).sum();
+            let shared = generation.frozen.iter().filter(|level| level.pair.is_shared());
+            self.replace_lower(shared.cloned().collect(), None)?;
             self.counters.collected.fetch_add(before, Ordering::Relaxed);
             collector.pass.absorbing = Vec::new();
             collector.pass.declared = BTreeMap::new();
@@ -176,7 +179,8 @@ impl WritableDisk {
         Ok(true)
     }
 
-    /// Reads into `batch` the visible data of `levels` in `range`; returns the place at which it stopped.
+    /// Reads into `batch` the visible data of those of `levels` that are not shared, in `range`; returns the place at
+    /// which it stopped.
     fn gather(
         &self,
         generation: &Generation,
@@ -187,6 +191,9 @@ impl WritableDisk {
         let mut reached = range.1;
         let mut extents = [SectorExtent::EMPTY; EXTENTS_AT_ONCE];
         let visited = visit_merged(levels, range.0, range.1, &mut |level, whole: SectorExtent| {
+            if generation.frozen[level].pair.is_shared() {
+                return Ok(());
+            }
             let mut start = whole.start;
             while start < whole.end {
                 if batch.is_full() {
@@ -220,7 +227,7 @@ impl WritableDisk {
     /// Declares the data of frozen pairs in `[from, reached)` of the disk dead, because the active pair hides it.
     fn declare_dead(&self, collector: &mut Collector, frozen: &[Arc<Frozen>], from: u64, reached: u64) {
         let mut dead = Vec::new();
-        for level in frozen {
+        for level in frozen.iter().filter(|level| !level.pair.is_shared()) {
             let number = level.pair.number;
             let declared = collector.pass.declared.entry(number).or_default();
             for extent in level.runs.extents(from.max(*declared), reached.max(*declared)) {

@@ -3,7 +3,7 @@
 use super::copied_up::CopiedUp;
 use super::pair::{self, Pair};
 use super::runs::{ExtentKind, RunMap, SectorExtent};
-use super::state::PAIRS_MAX;
+use super::state::{PAIRS_MAX, State};
 use super::view::{EXTENTS_AT_ONCE, Frozen, Generation};
 use super::{Flusher, Maintenance, WritableDisk};
 use crate::Segment;
@@ -161,6 +161,11 @@ impl WritableDisk {
 
     /// Puts a new pair on top, unless the active one is still empty, and flushes the old one.
     pub(super) fn freeze(&self) -> Result<()> {
+        self.freeze_with(|_| {})
+    }
+
+    /// Freezes, with a change to the new state, which names the new pair; or to the old one, if that is to stay.
+    pub(super) fn freeze_with(&self, change: impl FnOnce(&mut State)) -> Result<()> {
         self.check_usable()?;
         let mut state = self.state.lock();
         let untouched = {
@@ -168,6 +173,11 @@ impl WritableDisk {
             view.runs.is_empty() && view.generation.set_aside().is_empty()
         };
         if untouched {
+            let mut same = state.clone();
+            change(&mut same);
+            if same != *state {
+                self.store(&mut state, same)?;
+            }
             drop(state);
             return self.flush();
         }
@@ -181,7 +191,8 @@ impl WritableDisk {
             .inspect_err(|_| pair::remove_files(&*self.directory, number))?;
         let mut numbers = state.numbers();
         numbers.push(number);
-        let stacked = state.with_pairs(&numbers);
+        let mut stacked = state.with_pairs(&numbers);
+        change(&mut stacked);
         self.store(&mut state, stacked).inspect_err(|_| {
             if self.check_usable().is_ok() {
                 pair::remove_files(&*self.directory, number);

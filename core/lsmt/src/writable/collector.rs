@@ -67,7 +67,7 @@ pub(super) struct Collector {
     /// The last failure of a step that a writer did, which the next step of the collector's thread reports.
     pub(super) unreported: Option<Error>,
     /// Pairs that are not punched: of other programs, or with sectors that are named twice.
-    pub(super) shared: BTreeSet<u64>,
+    pub(super) unpunched: BTreeSet<u64>,
 }
 
 /// Commits that go on, and the data that they read.
@@ -101,14 +101,17 @@ impl Collector {
             failed: Vec::new(),
             failure: None,
             unreported: None,
-            shared: BTreeSet::new(),
+            unpunched: BTreeSet::new(),
         };
         let frozen = generation.frozen.iter().map(|level| (&level.pair, &level.runs));
         for (pair, runs) in frozen.chain([(&generation.active, active)]) {
+            if pair.is_shared() {
+                continue;
+            }
             // The files of another program stay as they are until they are absorbed.
             let is_ours = pair.is_sealed().unwrap_or(false);
             let Some(unnamed) = space::unnamed(runs, pair.end()).filter(|_| is_ours) else {
-                new.shared.insert(pair.number);
+                new.unpunched.insert(pair.number);
                 continue;
             };
             let dead = new.dead.entry(pair.number).or_default();
@@ -162,11 +165,21 @@ impl Collector {
             return false;
         }
         for FileRange { pair, start, end } in std::mem::take(&mut self.failed) {
-            if pair_of(generation, pair).is_some() {
+            if pair_of(generation, pair).is_some_and(|pair| !pair.is_shared()) {
                 self.dead.entry(pair).or_default().insert(start, end);
             }
         }
         true
+    }
+
+    /// Forgets the dead sectors of a pair whose files other directories are about to get: they may have a use for them.
+    pub(super) fn give_up(&mut self, pair: &Pair) {
+        let number = pair.number;
+        self.dead.remove(&number);
+        let unpunched: u64 = self.sweep.iter().filter(|it| it.pair == number).map(|it| it.len()).sum();
+        pair.count_unpunched(unpunched);
+        self.sweep.retain(|it| it.pair != number);
+        self.failed.retain(|it| it.pair != number);
     }
 
     pub(super) fn residue(&self) -> u64 {
@@ -207,7 +220,7 @@ impl WritableDisk {
         let generation = self.generation();
         for extent in extents {
             let Some(pair) = pair_of(&generation, extent.pair) else { continue };
-            if collector.shared.contains(&extent.pair) {
+            if collector.unpunched.contains(&extent.pair) || pair.is_shared() {
                 continue;
             }
             if self.commits.lock().reads(extent) {

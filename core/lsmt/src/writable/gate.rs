@@ -89,6 +89,9 @@ pub struct SpaceStatus {
     pub refused_writes: u64,
     /// The garbage in per cent of the amount at which writes begin to wait for the garbage collector; may exceed 100.
     pub garbage_percent: u64,
+    /// Bytes of the files that directories of clones ([`WritableDisk::clone_to`]) have as well. These directories
+    /// together take them once.
+    pub shared_bytes: u64,
     /// The largest number of bytes that the directory of the disk may take ([`Limits::max`]); `None` if it
     /// has no such limit.
     pub max_bytes: Option<u64>,
@@ -162,6 +165,8 @@ impl WritableDisk {
         let (runs, limits) = (view.runs.len(), view.limits);
         let copied_up_bytes = view.copied_up.bytes().min(space.live);
         let frozen: usize = view.generation.frozen.iter().map(|level| level.runs.len()).sum();
+        let shared = view.generation.pairs().filter(|pair| pair.is_shared());
+        let shared_bytes = shared.map(|pair| pair.file_bytes()).sum();
         drop(view);
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         SpaceStatus {
@@ -176,11 +181,13 @@ impl WritableDisk {
             runs: (runs + frozen) as u64,
             writes: load(&self.counters.writes),
             refused_writes: load(&self.counters.refused),
+            shared_bytes,
             max_bytes: limits.max,
         }
     }
 
-    /// Data of frozen pairs counts as live until it is absorbed, even if upper pairs hide it.
+    /// Data of frozen pairs counts as live until it is absorbed, even if upper pairs hide it. Dead data of pairs that
+    /// other directories share is held, because it cannot be given back before they are gone.
     pub(super) fn space_of(&self, view: &View) -> Space {
         let generation = &view.generation;
         let frozen = generation.frozen.iter().map(|level| level.runs.data_sectors());
@@ -188,11 +195,16 @@ impl WritableDisk {
         let (data, log) = generation
             .pairs()
             .fold((0, 0), |(data, log), pair| (data + pair.data_sectors(), log + pair.log_bytes()));
+        let shared: u64 =
+            generation.pairs().filter(|pair| pair.is_shared()).map(|pair| pair.data_sectors()).sum();
+        let named = generation.frozen.iter().filter(|level| level.pair.is_shared());
+        let named: u64 = named.map(|level| level.runs.data_sectors()).sum();
+        let held = self.held.load(Ordering::Relaxed) + shared.saturating_sub(named);
         Space {
             live: live.min(data) * SECTOR_SIZE,
             data: data * SECTOR_SIZE + self.reserved.load(Ordering::Relaxed),
             log,
-            held: self.held.load(Ordering::Relaxed) * SECTOR_SIZE,
+            held: held * SECTOR_SIZE,
         }
     }
 

@@ -14,12 +14,13 @@
 //! off there are copied to [`TORN`](super::torn::TORN), and reported.
 
 use super::WritableDisk;
-use super::files::{Directory, RealDirectory};
+use super::files::Directory;
 use super::pair::{Pair, Salvaged};
 use super::policy::Load;
+use super::real_directory::RealDirectory;
 use super::runs::RunMap;
 use super::state::{NotedLog, PairFiles, State};
-use super::torn::keep_tail;
+use super::torn::{keep_tail, replace_by_beginning};
 use crate::format::PAGE_SIZE;
 use headstart_block::{Error, Result, SECTOR_SIZE};
 use serde::Serialize;
@@ -117,8 +118,15 @@ impl WritableDisk {
             }
             let name = format!("{}.torn", files.index);
             let copy = keep_tail(directory, &*file, kept_bytes, &name)?.then_some(name);
-            file.set_len(kept_bytes)?;
-            file.sync()?;
+            // The log of another directory must stay as it is.
+            if state.may_be_shared(&files) && file.links()? > 1 {
+                let unused = state.numbers().into_iter().max().unwrap_or(0) + 1;
+                let new = PairFiles::of(unused).index;
+                replace_by_beginning(directory, &*file, (&files.index, &new), kept_bytes)?;
+            } else {
+                file.set_len(kept_bytes)?;
+                file.sync()?;
+            }
             if !reaches {
                 state = state.without_log(&files.index);
                 state.store(directory).map_err(|e| e.error)?;

@@ -12,7 +12,7 @@ use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page, UserTag};
 use crate::pair::check_headers;
 use headstart_block::{Error, ErrorKind, ReadAt, Result, SECTOR_SIZE};
 use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use uuid::Uuid;
 
 /// The user tag of pairs whose log has seals; other pairs are replayed record by record.
@@ -34,6 +34,8 @@ pub(super) struct Pair {
     log_bytes: AtomicU64,
     /// Bytes of the log of which `state.json` notes that they are durable.
     noted_bytes: AtomicU64,
+    /// `true` while other directories have its files, too: nothing in them may change.
+    shared: AtomicBool,
     uuid: Uuid,
 }
 
@@ -80,15 +82,18 @@ impl Pair {
         let (log_bytes, noted_bytes) = (AtomicU64::new(log.log.len()), AtomicU64::new(0));
         let (end, punched) = (AtomicU64::new(end), AtomicU64::new(0));
         let data = DataFile::new(data);
-        Self { number, data, end, punched, log: Mutex::new(log), log_bytes, noted_bytes, uuid }
+        let shared = AtomicBool::new(false);
+        Self { number, data, end, punched, log: Mutex::new(log), log_bytes, noted_bytes, shared, uuid }
     }
 
     /// Opens a pair and replays its log, which must reach the `noted` end; the torn tail of an interrupted flush is
-    /// cut off both files, which are the caller's to sync.
+    /// cut off both files, which are the caller's to sync. Nothing is cut off the files of a pair that `may_be_shared`
+    /// and has other names: they were whole when they got these.
     pub(super) fn recover(
         directory: &dyn Directory,
         files: &PairFiles,
         noted: Option<LogEnd>,
+        may_be_shared: bool,
     ) -> Result<(Self, RunMap)> {
         let number = files.number().ok_or_else(|| Error::corrupt("no pair has such names"))?;
         let (data, index) = (open(directory, files, &files.data)?, open(directory, files, &files.index)?);
@@ -117,7 +122,8 @@ impl Pair {
             let e = e.about(named(&files.index));
             if is_damaged { e.remedy(torn::remedy(files, &directory.name())) } else { e }
         })?;
-        if tag == SEALED_TAG {
+        let is_shared = may_be_shared && data.links()? > 1;
+        if tag == SEALED_TAG && !is_shared {
             torn::cut_tail(directory, &*index, &files.index, &log)?;
             if end * SECTOR_SIZE < data_len {
                 if noted != Some(log.end()) {
@@ -128,7 +134,13 @@ impl Pair {
             }
         }
         let log = PairLog { file: index, log, unwritten: Vec::new() };
+        let taken = data.taken()?;
         let pair = Self::assemble(number, data, log, end, uuid);
+        if is_shared {
+            pair.shared.store(true, Ordering::Relaxed);
+            // The directory that made the holes knows of them, and this one does not.
+            pair.count_punched((end * SECTOR_SIZE).saturating_sub(taken) / SECTOR_SIZE);
+        }
         pair.set_noted(noted.map_or(0, |noted| noted.bytes));
         Ok((pair, runs))
     }
@@ -219,6 +231,32 @@ impl Pair {
     /// Takes such a count back.
     pub(super) fn count_unpunched(&self, sectors: u64) {
         self.punched.fetch_sub(sectors, Ordering::Relaxed);
+    }
+
+    /// `true` while other directories have its files, too: nothing in them may change.
+    pub(super) fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed)
+    }
+
+    /// Notes that other directories are about to get its files.
+    pub(super) fn set_shared(&self) {
+        self.shared.store(true, Ordering::Relaxed);
+    }
+
+    /// Looks for other names of its data file, and notes if there are none any more. Returns whether that is news.
+    pub(super) fn became_own(&self) -> bool {
+        // A count that cannot be read may be anything.
+        let is_news = self.is_shared() && self.data.file().links().is_ok_and(|links| links <= 1);
+        if is_news {
+            self.shared.store(false, Ordering::Relaxed);
+        }
+        is_news
+    }
+
+    /// `true` if both its files have names in other directories as well.
+    pub(super) fn has_other_names(&self) -> bool {
+        let more = |file: &dyn LogFile| file.links().is_ok_and(|links| links > 1);
+        more(self.data.file()) && more(&*self.log().file)
     }
 
     /// Its id.

@@ -125,7 +125,7 @@ pub(super) struct Space {
     pub(super) data: u64,
     /// The logs.
     pub(super) log: u64,
-    /// Dead data that a commit still reads.
+    /// Dead data that a commit still reads, or that is in files of other directories, too.
     pub(super) held: u64,
 }
 

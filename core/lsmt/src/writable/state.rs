@@ -12,8 +12,11 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub(super) const STATE: &str = "state.json";
-/// The version that this code writes; a disk of another one is refused.
+/// The version of a directory whose files are its own.
 const VERSION: u32 = 1;
+/// The version of a directory that may share files with others ([`State::shared`]). A program that does not know it
+/// would give back space in these files that the other directories need, so that it must refuse the directory.
+const VERSION_SHARED: u32 = 2;
 /// Most pairs that a disk can have before they must be collected; a read may have to ask them all.
 pub(super) const PAIRS_MAX: usize = 64;
 /// A state is a few hundred bytes; anything larger is none.
@@ -43,6 +46,10 @@ pub(super) struct State {
     /// state.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) logs: Vec<NotedLog>,
+    /// The data files of frozen pairs that other directories may have as well, by hard links. One of these that has no
+    /// other name is not shared any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) shared: Vec<String>,
 }
 
 /// The length that the log of a pair has at least: the part that was durable at some time.
@@ -86,8 +93,8 @@ fn number_of(name: &str) -> Option<u64> {
 impl State {
     pub(super) fn new(uuid: Uuid, parent: String, virtual_size: u64, pairs: &[u64]) -> Self {
         let pairs = pairs.iter().copied().map(PairFiles::of).collect();
-        let (reference, copied_up_bytes, logs) = (None, 0, Vec::new());
-        Self { version: VERSION, uuid, parent, reference, copied_up_bytes, virtual_size, pairs, logs }
+        let (reference, copied_up_bytes, logs, shared) = (None, 0, Vec::new(), Vec::new());
+        Self { version: VERSION, uuid, parent, reference, copied_up_bytes, virtual_size, pairs, logs, shared }
     }
 
     /// The same state with other pairs.
@@ -96,7 +103,20 @@ impl State {
         // The number of a pair that is gone may be given to another one.
         let stays = |log: &&NotedLog| pairs.iter().any(|files| files.index == log.index);
         let logs = self.logs.iter().filter(stays).cloned().collect();
-        Self { pairs, logs, ..self.clone() }
+        let is_named = |data: &&String| pairs.iter().any(|files| files.data == **data);
+        let shared = self.shared.iter().filter(is_named).cloned().collect();
+        Self { pairs, logs, shared, ..self.clone() }
+    }
+
+    /// Notes that all pairs but the last may be shared with other directories.
+    pub(super) fn share_lower(&mut self) {
+        let lower = self.pairs.len().saturating_sub(1);
+        self.shared = self.pairs[..lower].iter().map(|files| files.data.clone()).collect();
+    }
+
+    /// `true` if the pair with these files may be shared with other directories.
+    pub(super) fn may_be_shared(&self, files: &PairFiles) -> bool {
+        self.shared.contains(&files.data)
     }
 
     /// The same state without a note of the log in the file `index`.
@@ -154,9 +174,10 @@ impl State {
         };
         let unreadable = |e: serde_json::Error| damaged(format!("it is damaged ({e})"));
         let Versioned { version } = serde_json::from_slice(text).map_err(unreadable)?;
-        if version != VERSION {
+        if !(VERSION..=VERSION_SHARED).contains(&version) {
             return Err(Error::unsupported(format!(
-                "the writable directory is of version {version}, this program knows version {VERSION}"
+                "the writable directory is of version {version}, this program knows versions {VERSION} and \
+                 {VERSION_SHARED}"
             ))
             .remedy("use the program that made it"));
         }
@@ -167,6 +188,11 @@ impl State {
         numbers.dedup();
         if numbers.is_empty() || numbers.len() != state.pairs.len() || numbers.len() > PAIRS_MAX {
             return Err(damaged("it does not name its pairs properly".to_owned()));
+        }
+        // Writes would go to files of other directories, too.
+        let frozen = &state.pairs[..state.pairs.len() - 1];
+        if !state.shared.iter().all(|data| frozen.iter().any(|files| files.data == *data)) {
+            return Err(damaged("it does not name the files that it shares properly".to_owned()));
         }
         Ok(state)
     }
@@ -186,7 +212,8 @@ impl State {
     }
 
     fn prepare(&self, directory: &dyn Directory) -> Result<()> {
-        let text = serde_json::to_vec_pretty(self)
+        let version = if self.shared.is_empty() { VERSION } else { VERSION_SHARED };
+        let text = serde_json::to_vec_pretty(&Self { version, ..self.clone() })
             .map_err(|e| Error::invalid(format!("cannot describe the writable layer ({e})")))?;
         let file = directory.create(STATE_NEW)?;
         file.write_at(&text, 0)?;

@@ -32,6 +32,7 @@ impl WritableDisk {
     pub(super) fn step(&self, collector: &mut Collector, load: Load) -> Result<bool> {
         self.check_usable()?;
         collector.begin_step();
+        self.notice_own_files();
         let advanced = self.advance(collector);
         // If that fails, the next step tries again.
         let _ = self.note_copied_up();
@@ -95,7 +96,7 @@ impl WritableDisk {
             let records = (view.runs.len() + aside) as u64 + view.size / SECTOR_SIZE / Segment::MAX_LEN;
             let active = Arc::clone(&generation.active);
             let (runs, runs_max) = (view.runs.len() as u64, view.limits.runs_max(view.size));
-            let frozen = generation.frozen.len() > set_aside;
+            let frozen = generation.frozen[set_aside..].iter().any(|level| !level.pair.is_shared());
             let space = self.space_of(&view);
             let copy_room = view.copy_room(space.live).min(view.limits.usable().saturating_sub(space.live));
             (space, active, records, dying, frozen, set_aside > 0, runs, runs_max, copy_room)

@@ -3,6 +3,7 @@
 #![expect(clippy::cast_possible_truncation, clippy::panic, reason = "tests")]
 
 mod behaviour;
+mod cloning;
 mod collecting;
 mod committing;
 mod failing;

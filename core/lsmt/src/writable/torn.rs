@@ -117,3 +117,25 @@ fn copy_tail(directory: &dyn Directory, file: &dyn LogFile, from: u64, new: &str
     copy.as_ref().map_or(Ok(()), |copy| copy.sync())?;
     Ok(copy.is_some())
 }
+
+/// Puts a copy of the first `len` bytes of a file into the place of its name, durably. Other names of the file keep all
+/// of it. Until then the copy has the name `new`, which a crash leaves.
+pub(super) fn replace_by_beginning(
+    directory: &dyn Directory,
+    file: &dyn LogFile,
+    (name, new): (&str, &str),
+    len: u64,
+) -> Result<()> {
+    let copy = directory.create(new)?;
+    let mut bytes = Vec::new();
+    let mut at = 0;
+    while at < len {
+        bytes.resize(to_usize(len - at).min(CHUNK), 0);
+        file.read_at(&mut bytes, at)?;
+        copy.write_at(&bytes, at)?;
+        at += bytes.len() as u64;
+    }
+    copy.sync()?;
+    directory.rename(new, name)?;
+    directory.sync()
+}

@@ -118,7 +118,7 @@ fn directories_that_are_no_disks_are_told_apart() {
     let state = dir.path().join("state.json");
     for (text, kind, remedy) in [
         ("", ErrorKind::Corrupt, "restore it"),
-        ("{\"version\": 2}", ErrorKind::Unsupported, "use the program that made it"),
+        ("{\"version\": 3}", ErrorKind::Unsupported, "use the program that made it"),
         ("{\"version\": 1}", ErrorKind::Corrupt, "restore it"),
         (
             "{\"version\": 1, \"uuid\": \"00000000-0000-0000-0000-000000000000\", \"parent\": \"\", \

@@ -1,6 +1,6 @@
 //! Any history of reads, writes, maintenance, crashes and failures, against the model.
 
-use super::model::{Model, Op, arm, cases, crash, io, upkeep};
+use super::model::{Model, Op, arm, cases, cloning, crash, io, upkeep};
 use super::sim::Fault;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -54,6 +54,24 @@ proptest! {
             prop_oneof![
                 6 => io(), 4 => upkeep(), 2 => arm(Fault::Eio), 1 => arm(Fault::Full), 1 => Just(Op::Repair),
                 1 => crash(),
+            ],
+            1..40,
+        ),
+    ) {
+        Model::new(base, seed).run(&ops);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(1_500))]
+
+    #[test]
+    fn clones_and_their_source_keep_what_they_have(
+        base: bool, seed: u64,
+        ops in vec(
+            prop_oneof![
+                6 => io(), 4 => cloning(), 2 => upkeep(), 2 => arm(Fault::Crash), 1 => arm(Fault::Kill),
+                1 => arm(Fault::Eio), 1 => arm(Fault::Full), 1 => Just(Op::Repair), 1 => crash(),
             ],
             1..40,
         ),

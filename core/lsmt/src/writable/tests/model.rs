@@ -5,6 +5,9 @@
 //! held when the last flush returned, and everything written to it since. Anything else is an error, and so is
 //! a disk that does not open, or an operation that fails although nothing below it did.
 
+mod clones;
+
+use self::clones::SimClone;
 use super::super::files::Directory;
 use super::super::state::State;
 use super::super::torn::TORN;
@@ -69,6 +72,14 @@ pub(super) enum Op {
         steps: u64,
         during: Option<Interlude>,
     },
+    /// Makes a clone, which is looked at and written to whenever the disk is opened again.
+    Clone {
+        during: Option<Interlude>,
+    },
+    /// Removes a clone.
+    Unclone {
+        which: usize,
+    },
     Grow {
         sectors: u64,
     },
@@ -121,6 +132,19 @@ pub(super) fn upkeep() -> impl Strategy<Value = Op> {
         1 => Just(Op::ReadPlainly),
         1 => any::<bool>().prop_map(|flush| Op::Reopen { flush }),
     ]
+}
+
+pub(super) fn cloning() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => interlude().prop_map(|during| Op::Clone { during }),
+        1 => (0usize..4).prop_map(|which| Op::Unclone { which }),
+        2 => (tend_load(), 1u64..30, interlude())
+            .prop_map(|(load, steps, during)| Op::Tend { load, steps, during }),
+    ]
+}
+
+fn tend_load() -> impl Strategy<Value = Load> {
+    prop_oneof![Just(Load::Busy), Just(Load::Quiet), Just(Load::Pressed), Just(Load::Offline)]
 }
 
 pub(super) fn crash() -> impl Strategy<Value = Op> {
@@ -201,6 +225,7 @@ pub(super) struct Model {
     faults_before: u64,
     stamps: u64,
     seed: u64,
+    clones: Vec<SimClone>,
     /// The slack of the disk; with less than the default, it has to keep its bounds.
     slack: Option<u64>,
 }
@@ -231,6 +256,7 @@ impl Model {
             faults_before: 0,
             stamps: 0,
             seed,
+            clones: Vec::new(),
             slack: None,
         }
     }
@@ -346,6 +372,8 @@ impl Model {
             Op::Collect { during } => self.collect(during),
             Op::Stack { replace, during } => self.stack(replace, during),
             Op::Tend { load, steps, during } => self.tend(load, steps, during),
+            Op::Clone { during } => self.clone_disk(during),
+            Op::Unclone { which } => self.remove_clone(which),
             Op::Grow { sectors } => self.grow(sectors),
             Op::ReadPlainly => self.read_plainly(),
             Op::Reopen { flush } => self.reopen(flush),
@@ -452,7 +480,9 @@ impl Model {
             && !self.awaiting
         {
             let usage = self.disk().usage();
-            assert!(usage.garbage_bytes < 4096 && usage.pairs == 1, "{usage:?}");
+            let shared = self.disk().generation().pairs().filter(|pair| pair.is_shared()).count();
+            assert!(shared > 0 || usage.garbage_bytes < 4096 && usage.pairs == 1, "{usage:?}");
+            assert!(usage.pairs <= shared + 1, "{usage:?}");
         }
     }
 
@@ -579,6 +609,7 @@ impl Model {
         }
         self.machine.repair();
         self.open();
+        self.use_clones();
     }
 
     fn restart(&mut self, seed: u64, again: Option<u64>) {
@@ -594,6 +625,7 @@ impl Model {
             self.machine.crash(seed.rotate_left(17));
         }
         self.open();
+        self.use_clones();
     }
 
     /// The base that the directory names, which must be one of the possible ones.

@@ -131,8 +131,8 @@ fn a_log_that_went_on_without_a_note_opens() {
     // A state without notes.
     machine.put("data", &data);
     machine.put("index", &index);
-    let state = State::load(&machine).unwrap();
-    State { logs: Vec::new(), ..state }.store(&machine).map_err(|e| e.error).unwrap();
+    let state = State::load(&*machine.directory()).unwrap();
+    State { logs: Vec::new(), ..state }.store(&*machine.directory()).map_err(|e| e.error).unwrap();
     assert_eq!(contents(&open(&machine).unwrap()), expected(6));
 }
 
@@ -140,7 +140,7 @@ fn a_log_that_went_on_without_a_note_opens() {
 fn logs_are_noted_where_they_have_grown_or_nobody_writes() {
     let machine = Machine::default();
     let disk = create(&machine);
-    let noted = || State::load(&machine).unwrap().noted("index").map(|end| end.bytes);
+    let noted = || State::load(&*machine.directory()).unwrap().noted("index").map(|end| end.bytes);
     disk.collect(Load::Quiet).unwrap();
     write_sectors(&disk, 0..3);
     disk.collect(Load::Busy).unwrap();
@@ -185,11 +185,11 @@ fn a_new_log_is_not_judged_by_the_end_of_the_old_one() {
         write_sectors(&disk, 0..2);
     }
     disk.note_logs().unwrap();
-    let before = State::load(&machine).unwrap().noted("index").unwrap();
+    let before = State::load(&*machine.directory()).unwrap().noted("index").unwrap();
     disk.compact_log().unwrap();
-    assert_eq!(State::load(&machine).unwrap().noted("index"), None);
+    assert_eq!(State::load(&*machine.directory()).unwrap().noted("index"), None);
     disk.note_logs().unwrap();
-    let after = State::load(&machine).unwrap().noted("index").unwrap();
+    let after = State::load(&*machine.directory()).unwrap().noted("index").unwrap();
     assert!(after.bytes < before.bytes && after.bytes > 4096, "{before:?} {after:?}");
     drop(disk);
     let index = machine.contents("index");
@@ -224,7 +224,7 @@ fn notes_survive_every_step() {
 #[test]
 fn a_damaged_log_is_repaired_on_request() {
     let machine = closed(4);
-    assert_eq!(WritableDisk::repair_in(&machine).unwrap(), []);
+    assert_eq!(WritableDisk::repair_in(&*machine.directory()).unwrap(), []);
     let (data, index) = (machine.contents("data"), machine.contents("index"));
     let kept = |groups: u64, cut_bytes: u64, copied: bool| Repaired {
         index: "index".to_owned(),
@@ -253,7 +253,7 @@ fn a_damaged_log_is_repaired_on_request() {
         open(&machine).unwrap().note_logs().unwrap();
         assert_refused(&machine, &damaged);
         let kept_bytes = repaired.kept_bytes as usize;
-        assert_eq!(WritableDisk::repair_in(&machine).unwrap(), std::slice::from_ref(&repaired));
+        assert_eq!(WritableDisk::repair_in(&*machine.directory()).unwrap(), std::slice::from_ref(&repaired));
         assert_eq!(machine.contents("data"), data);
         if repaired.copy.is_some() {
             assert_eq!(machine.contents(TORN), damaged[kept_bytes..]);
@@ -276,7 +276,7 @@ fn earlier_copies_of_what_was_cut_off_are_kept() {
     let mut copies = Vec::new();
     for round in 0..6_u8 {
         let (_, torn) = damage_last(&machine, round + 1);
-        let repaired = WritableDisk::repair_in(&machine).unwrap();
+        let repaired = WritableDisk::repair_in(&*machine.directory()).unwrap();
         assert_eq!(repaired[0].copy.as_deref(), Some(TORN));
         copies.insert(0, torn);
     }
@@ -303,7 +303,7 @@ fn a_copy_that_cannot_be_written_leaves_the_earlier_ones() {
         if round == 2 {
             for _ in 0..5 {
                 machine.arm(0, Fault::Full);
-                WritableDisk::repair_in(&machine).unwrap_err();
+                WritableDisk::repair_in(&*machine.directory()).unwrap_err();
                 machine.repair();
                 assert_eq!(machine.contents(TORN), damaged[1]);
                 assert_eq!(machine.contents("index"), index);
@@ -311,7 +311,7 @@ fn a_copy_that_cannot_be_written_leaves_the_earlier_ones() {
                 assert_eq!(names.iter().filter(|name| name.starts_with(TORN)).count(), 1, "{names:?}");
             }
         }
-        WritableDisk::repair_in(&machine).unwrap();
+        WritableDisk::repair_in(&*machine.directory()).unwrap();
     }
     assert_eq!([TORN, "index.torn.1"].map(|name| machine.contents(name)), *damaged);
 }
@@ -325,7 +325,9 @@ fn a_pair_without_a_header_is_not_repaired() {
         for len in [0, 4095] {
             machine.put(file, &whole[..len]);
             let [data, index] = ["data", "index"].map(|name| machine.contents(name));
-            for error in [WritableDisk::repair_in(&machine).unwrap_err(), open(&machine).err().unwrap()] {
+            for error in
+                [WritableDisk::repair_in(&*machine.directory()).unwrap_err(), open(&machine).err().unwrap()]
+            {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
                 let message = error.to_string();
                 let parts =
@@ -349,9 +351,9 @@ fn a_repair_may_be_interrupted() {
             index[4096 + 70] ^= 4;
             machine.put("index", &index);
             machine.arm(after, Fault::Crash);
-            let _ = WritableDisk::repair_in(&machine);
+            let _ = WritableDisk::repair_in(&*machine.directory());
             machine.crash(seed);
-            WritableDisk::repair_in(&machine).unwrap();
+            WritableDisk::repair_in(&*machine.directory()).unwrap();
             assert_eq!(contents(&open(&machine).unwrap()), expected(2), "{after} {seed}");
         }
     }
@@ -383,7 +385,7 @@ proptest! {
         }
         disk.flush().unwrap();
         disk.note_logs().unwrap();
-        let noted = State::load(&machine).unwrap().noted("index").unwrap().bytes as usize;
+        let noted = State::load(&*machine.directory()).unwrap().noted("index").unwrap().bytes as usize;
         later.iter().enumerate().for_each(write);
         drop(disk);
         if crashes {

@@ -1,4 +1,4 @@
-//! A directory whose machine can crash: it loses, tears and reorders all data that was not synced.
+//! Directories whose machine can crash: it loses, tears and reorders all data that was not synced.
 //!
 //! The remains of a crash, chosen by a seed:
 //!
@@ -11,7 +11,10 @@
 //! A sync that fails leaves its pages in the worst state there is: the content of memory may or may not be on
 //! disk, and later syncs do not care about it any more.
 
-use super::super::files::{Directory, LogFile};
+mod directory;
+
+use self::directory::{SimDirectory, is_within, prefix_of};
+use super::super::files::Directory;
 use headstart_block::{Error, Result};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,12 +119,20 @@ struct NameOp {
 
 #[derive(Clone)]
 enum NameChange {
+    /// A new name, of a new file or of one that has names already.
     Link(String),
     Rename(String, String),
     Unlink(String),
 }
 
 impl NameOp {
+    /// The name that it changes.
+    fn name(&self) -> &str {
+        match &self.kind {
+            NameChange::Link(name) | NameChange::Rename(name, _) | NameChange::Unlink(name) => name,
+        }
+    }
+
     fn apply(&self, names: &mut BTreeMap<String, usize>) {
         match &self.kind {
             NameChange::Link(name) => {
@@ -177,9 +188,24 @@ impl Machine {
         self.0.lock()
     }
 
-    /// The directory, as a process sees it.
+    /// The directory of the disk, as a process sees it.
     pub(super) fn directory(&self) -> Arc<dyn Directory> {
-        Arc::new(self.clone())
+        self.directory_of("")
+    }
+
+    /// The directory of a clone.
+    pub(super) fn directory_of(&self, clone: &str) -> Arc<dyn Directory> {
+        Arc::new(SimDirectory::of(self, clone))
+    }
+
+    /// Removes the directory of a clone, durably.
+    pub(super) fn remove_directory(&self, clone: &str) {
+        let prefix = prefix_of(clone);
+        let mut world = self.world();
+        let World { names, durable_names, name_ops, .. } = &mut *world;
+        names.retain(|name, _| !is_within(name, &prefix));
+        durable_names.retain(|name, _| !is_within(name, &prefix));
+        name_ops.retain(|op| !is_within(op.name(), &prefix));
     }
 
     /// Lets `fault` happen `after` steps from now.
@@ -292,11 +318,11 @@ impl Machine {
         self.world().bad_page = page;
     }
 
-    /// Bytes that all files take, in whole pages.
+    /// Bytes that all files of the disk take, in whole pages.
     pub(super) fn taken(&self) -> u64 {
         let world = self.world();
-        let files = world.names.values().map(|inode| &world.files[*inode]);
-        files.map(|file| ((file.now.len().div_ceil(PAGE) - file.holes.len()) * PAGE) as u64).sum()
+        let own = world.names.iter().filter(|(name, _)| is_within(name, ""));
+        own.map(|(_, inode)| world.files[*inode].taken()).sum()
     }
 
     /// The contents of a file as processes see them.
@@ -317,6 +343,10 @@ impl Machine {
 }
 
 impl Inode {
+    fn taken(&self) -> u64 {
+        ((self.now.len().div_ceil(PAGE) - self.holes.len()) * PAGE) as u64
+    }
+
     fn page(&self, number: usize) -> Vec<u8> {
         page_of(&self.now, number)
     }
@@ -472,145 +502,6 @@ impl Step {
         match self {
             Self::Done => Ok(()),
             Self::Half(error) => Err(error),
-        }
-    }
-}
-
-impl Directory for Machine {
-    fn name(&self) -> String {
-        "simulated".to_owned()
-    }
-
-    fn create(&self, name: &str) -> Result<Box<dyn LogFile>> {
-        let mut world = self.world_for_step();
-        let inode = if let Some(&inode) = world.names.get(name) {
-            let step = world.step(false)?;
-            world.files[inode].set_len(0);
-            step.finish()?;
-            inode
-        } else {
-            let inode = world.files.len();
-            world.files.push(Inode::default());
-            world.change(NameChange::Link(name.to_owned()), inode, true)?;
-            inode
-        };
-        Ok(Box::new(SimFile { machine: self.clone(), inode }))
-    }
-
-    fn open(&self, name: &str) -> Result<Box<dyn LogFile>> {
-        let inode = self.world().inode(name)?;
-        Ok(Box::new(SimFile { machine: self.clone(), inode }))
-    }
-
-    fn rename(&self, from: &str, to: &str) -> Result<()> {
-        let mut world = self.world_for_step();
-        let inode = world.inode(from)?;
-        world.change(NameChange::Rename(from.to_owned(), to.to_owned()), inode, false)
-    }
-
-    fn remove(&self, name: &str) -> Result<()> {
-        let mut world = self.world_for_step();
-        let inode = world.inode(name)?;
-        world.change(NameChange::Unlink(name.to_owned()), inode, false)
-    }
-
-    fn list(&self) -> Result<Vec<String>> {
-        Ok(self.world().names.keys().cloned().collect())
-    }
-
-    fn sync(&self) -> Result<()> {
-        let mut world = self.world_for_step();
-        if let Step::Half(error) = world.step(false)? {
-            if world.down {
-                return Err(error);
-            }
-            world.name_ops.iter_mut().for_each(|op| op.forgotten = true);
-            world.sync_failed = true;
-            return Err(error);
-        }
-        let World { name_ops, durable_names, .. } = &mut *world;
-        name_ops.retain(|op| {
-            if !op.forgotten {
-                op.apply(durable_names);
-            }
-            op.forgotten
-        });
-        Ok(())
-    }
-}
-
-struct SimFile {
-    machine: Machine,
-    inode: usize,
-}
-
-impl LogFile for SimFile {
-    fn len(&self) -> Result<u64> {
-        Ok(self.machine.world().files[self.inode].now.len() as u64)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let world = self.machine.world();
-        let contents = &world.files[self.inode].now;
-        let part = contents.get(offset as usize..offset as usize + buf.len());
-        buf.copy_from_slice(part.ok_or_else(|| Error::corrupt(format!("it ends before byte {offset}")))?);
-        Ok(())
-    }
-
-    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        let mut world = self.machine.world_for_step();
-        let grows = offset as usize + data.len() > world.files[self.inode].now.len();
-        let step = world.step(grows)?;
-        let written = match step {
-            Step::Done => data.len(),
-            // A crash tears it by itself.
-            Step::Half(_) if world.down => data.len(),
-            Step::Half(_) => data.len() / 2,
-        };
-        world.files[self.inode].write(&data[..written], offset as usize);
-        step.finish()
-    }
-
-    fn set_len(&self, len: u64) -> Result<()> {
-        let mut world = self.machine.world_for_step();
-        let step = world.step(false)?;
-        world.files[self.inode].set_len(len as usize);
-        step.finish()
-    }
-
-    fn punch(&self, offset: u64, len: u64) -> Result<bool> {
-        assert!(len > 0 && offset.is_multiple_of(PAGE as u64) && len.is_multiple_of(PAGE as u64));
-        let mut world = self.machine.world_for_step();
-        if !world.has_holes {
-            return Ok(false);
-        }
-        let (start, end) = (offset as usize, (offset + len) as usize);
-        let is_bad = world.bad_page.is_some_and(|page| (start / PAGE..end / PAGE).contains(&page));
-        if is_bad || world.failing_holes > 0 {
-            world.failing_holes = world.failing_holes.saturating_sub(1);
-            return Err(failure(io::ErrorKind::Other));
-        }
-        let step = world.step(false)?;
-        // A crash chooses the outcome by itself, page by page.
-        let end = if matches!(step, Step::Done) || world.down { end } else { start + PAGE };
-        world.files[self.inode].punch(start, end);
-        step.finish()?;
-        Ok(true)
-    }
-
-    fn sync(&self) -> Result<()> {
-        let mut world = self.machine.world_for_step();
-        match world.step(false)? {
-            Step::Done => {
-                world.files[self.inode].sync();
-                Ok(())
-            }
-            Step::Half(error) if world.down => Err(error),
-            Step::Half(error) => {
-                world.files[self.inode].forget();
-                world.sync_failed = true;
-                Err(error)
-            }
         }
     }
 }
