@@ -7,7 +7,7 @@ use crate::repository_layers::RepositoryLayers;
 use crate::sibling_index::index_with;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_container_source::{ContainerImage, ImagePlatform, SourceName, open, open_in_store};
-use headstart_image::image_site::{ImageSite, MadeImage};
+use headstart_image::image_site::{ImageSite, MadeImage, PublishedImage};
 use headstart_image::manifest::{BlobRef, MANIFEST_OCI, NewImage};
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Location, Reference, Selector, Tag};
@@ -99,7 +99,8 @@ impl ConvertRequest<'_> {
             publishing.noted = known.layers.remember(&new);
         }
         let (to, rest) = (|| Ok(known.target), || Ok(known.store));
-        let (published, was) = site.publish(publishing, to, rest, stores, progress)?;
+        let PublishedImage { image: published, was, .. } =
+            site.publish(publishing, to, rest, stores, progress)?;
         Ok(ConvertReport {
             location,
             digest: published.digest,

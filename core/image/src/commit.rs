@@ -5,9 +5,11 @@ use crate::layer_file::open_pair_files;
 use crate::new_image::{Builder, NewImageReport};
 use crate::new_layer::{LayerOutput, Packing};
 use crate::open_image::OpenImage;
+use crate::optimize::Source;
 use crate::progress::{Progress, step};
-use crate::reference::Reference;
+use crate::reference::{Location, Reference};
 use crate::store::by_digest;
+use crate::store_access::StoreAccess;
 use headstart_block::{BlockDevice, Error, Result, SECTOR_SIZE};
 use headstart_lsmt::writable::WritableDisk;
 use headstart_lsmt::{Layer, LayerWriter, Segment, Stack, copy_segments};
@@ -50,35 +52,100 @@ pub fn commit(
         (Upper::Writable(dir), None) => noted_base(dir)?,
         _ => None,
     };
-    let base = base.or(noted.as_ref()).map(OpenImage::open).transpose().map_err(|e| match noted {
-        Some(_) => e.remedy("name a copy of the image that it was written on by --base"),
-        None => e,
-    })?;
+    let base = base.or(noted.as_ref()).map(OpenImage::open).transpose();
+    let base = base.map_err(|e| named_by_option(e, noted.is_some()))?;
     let builder = Builder::new(target, packing)?.on(base.as_ref(), progress)?;
+    write_upper(builder, upper, base, progress, None)
+}
+
+/// Publishes a new image as [`commit`] does, in a store of any kind. `base` may be in any store, too; of one in a
+/// remote store, only the beginnings and ends of the layers are read. The layers of the base are taken over where the
+/// target is a repository of the same registry, are left alone where the target has them, and are copied otherwise;
+/// the new layer alone is made here.
+///
+/// # Errors
+/// Those of [`commit`], apart from that of remote stores; errors of the stores. No image is published then, but a store
+/// that is not a directory may keep blobs that nothing refers to.
+pub fn commit_and_push(
+    upper: &Upper,
+    base: Option<&Reference>,
+    target: &Reference,
+    packing: &Packing,
+    stores: StoreAccess<'_>,
+    progress: &dyn Progress,
+) -> Result<NewImageReport> {
+    let noted = match (upper, base) {
+        (Upper::Writable(dir), None) => base_to_push_on(dir, &target.location),
+        _ => None,
+    };
+    let base = base.or(noted.as_ref()).map(|base| Source::open(base, stores)).transpose();
+    let base = base.map_err(|e| named_by_option(e, noted.is_some()))?;
+    let mut builder = Builder::anywhere(target, packing)?;
+    if let Some(base) = &base {
+        builder = builder.on_layers(base.image(), base.config()?)?;
+    }
+    write_upper(builder, upper, base.map(Source::into_image), progress, Some(stores))
+}
+
+/// An error of opening the base, which the user can name if it was only noted.
+fn named_by_option(error: Error, is_noted: bool) -> Error {
+    if is_noted { error.remedy("name a copy of the image that it was written on by --base") } else { error }
+}
+
+/// Puts the data of `upper` on top and publishes the image: in a directory, or by `stores`.
+fn write_upper(
+    builder: Builder<'_>,
+    upper: &Upper,
+    base: Option<OpenImage>,
+    progress: &dyn Progress,
+    stores: Option<StoreAccess<'_>>,
+) -> Result<NewImageReport> {
     match upper {
-        Upper::Writable(dir) => commit_writable(builder, dir, base, progress),
+        Upper::Writable(dir) => commit_writable(builder, dir, base, progress, stores),
         Upper::Pair { data, index } => {
-            commit_pair(builder, open_pair_files(data, index)?, base.as_ref(), progress)
+            commit_pair(builder, open_pair_files(data, index)?, base.as_ref(), progress, stores)
         }
     }
 }
 
 /// The image that a writable directory is based on, if it records one.
 fn noted_base(dir: &Path) -> Result<Option<Reference>> {
-    // Damage of the directory is reported when it is opened.
-    let Ok(info) = WritableDisk::inspect(dir) else { return Ok(None) };
     if let Some(kept) = kept_base::find(dir) {
         return Ok(Some(kept));
     }
-    let noted = info.reference.and_then(|noted| noted.parse::<Reference>().ok());
-    let Some((noted, parent)) = noted.zip(info.parent.parse().ok()) else { return Ok(None) };
-    let base = by_digest(&noted, parent);
+    let Some(base) = recorded_base(dir) else { return Ok(None) };
     if base.location.is_remote() {
         return Err(Error::unsupported(format!("is based on {base}, which is not in a directory"))
             .about(dir.display())
-            .remedy(format!("run `headstart image pull {base} file:///DIR:TAG`, and name that by --base")));
+            .remedy(format!(
+                "run `headstart image pull {base} file:///DIR:TAG`, and name that by --base; or make the image in a \
+                 registry, by --push"
+            )));
     }
     Ok(Some(base))
+}
+
+/// The image that a writable directory is based on, for an image in `target`: in a registry that may have its layers
+/// already, if possible, otherwise in the directory's own copy.
+fn base_to_push_on(dir: &Path, target: &Location) -> Option<Reference> {
+    let registry = |location: &Location| match location {
+        Location::Registry { host, .. } => Some(host.clone()),
+        _ => None,
+    };
+    let recorded = recorded_base(dir);
+    let is_beside = |base: &Reference| {
+        base.location == *target
+            || registry(&base.location).is_some_and(|host| registry(target) == Some(host))
+    };
+    recorded.clone().filter(is_beside).or_else(|| kept_base::find(dir)).or(recorded)
+}
+
+/// The image that a writable directory is based on, under the name that it had when the disk was attached last.
+fn recorded_base(dir: &Path) -> Option<Reference> {
+    // Damage of the directory is reported when it is opened.
+    let info = WritableDisk::inspect(dir).ok()?;
+    let noted = info.reference?.parse::<Reference>().ok()?;
+    Some(by_digest(&noted, info.parent.parse().ok()?))
 }
 
 fn commit_writable(
@@ -86,6 +153,7 @@ fn commit_writable(
     dir: &Path,
     base: Option<OpenImage>,
     progress: &dyn Progress,
+    stores: Option<StoreAccess<'_>>,
 ) -> Result<NewImageReport> {
     let parent = base.as_ref().map(|base| base.digest.to_string()).unwrap_or_default();
     let base = base.map(|base| Arc::new(base.into_disk()));
@@ -94,10 +162,15 @@ fn commit_writable(
         builder.hide_past_end(base, disk.size())?;
     }
     progress.begin("commit", disk.usage().live_bytes);
-    builder.publish(disk.size(), |output, meta| {
+    let size = disk.size();
+    let write = |output, meta| {
         let (output, summary) = disk.commit(Watched { output, progress }, meta)?;
         Ok((output.output, summary))
-    })
+    };
+    match stores {
+        Some(stores) => builder.push((stores, progress), size, write),
+        None => builder.publish(size, write),
+    }
 }
 
 fn commit_pair(
@@ -105,6 +178,7 @@ fn commit_pair(
     upper: Layer,
     base: Option<&OpenImage>,
     progress: &dyn Progress,
+    stores: Option<StoreAccess<'_>>,
 ) -> Result<NewImageReport> {
     let own_size = upper.info().virtual_size;
     let base_size = base.map_or(0, |base| base.disk().size());
@@ -113,7 +187,7 @@ fn commit_pair(
     if let Some(base) = base {
         builder.hide_past_end(base.disk(), size)?;
     }
-    publish_segments(builder, &upper.with_size(size), Zeroed::Kept, progress)
+    publish_segments(builder, &upper.with_size(size), Zeroed::Kept, progress, stores)
 }
 
 /// Reports the bytes that pass through, and ends the work if the user wants to stop.
@@ -148,7 +222,7 @@ pub fn flatten(
     progress: &dyn Progress,
 ) -> Result<NewImageReport> {
     let disk = OpenImage::open(source)?.into_disk();
-    publish_segments(Builder::new(target, packing)?, &disk, Zeroed::Dropped, progress)
+    publish_segments(Builder::new(target, packing)?, &disk, Zeroed::Dropped, progress, None)
 }
 
 /// The treatment of zeroed segments: kept to hide data below, or dropped if there is nothing below.
@@ -163,14 +237,19 @@ fn publish_segments(
     disk: &Stack,
     zeroed: Zeroed,
     progress: &dyn Progress,
+    stores: Option<StoreAccess<'_>>,
 ) -> Result<NewImageReport> {
     let inside = disk.index().lookup(0, disk.size().div_ceil(SECTOR_SIZE));
     let kept = inside.filter(|segment| zeroed == Zeroed::Kept || !segment.is_zeroed());
     let segments: Vec<Segment> = kept.collect();
     progress.begin("write layer", segments.iter().map(|segment| segment.len() * SECTOR_SIZE).sum());
-    builder.publish(disk.size(), |output, meta| {
+    let write = |output, meta| {
         let mut layer = LayerWriter::new(output, meta)?;
         copy_segments(disk, segments, &mut layer, &mut |bytes| step(progress, bytes))?;
         layer.finish()
-    })
+    };
+    match stores {
+        Some(stores) => builder.push((stores, progress), disk.size(), write),
+        None => builder.publish(disk.size(), write),
+    }
 }

@@ -2,11 +2,11 @@
 
 use crate::manifest::{Manifest, NewImage};
 use crate::progress::Progress;
-use crate::reference::{Location, Selector};
+use crate::reference::{Location, Selector, Tag};
 use crate::staged_image::StagedImage;
 use crate::store::{Image, ImageStore, Staging};
 use crate::store_access::StoreAccess;
-use crate::transfer::{PublishedAs, noting_nothing, transfer_new};
+use crate::transfer::{PublishedAs, TransferReport, noting_nothing, transfer_new};
 use futures::future::BoxFuture;
 use headstart_block::{Digest, Error, Result};
 use headstart_store::Store;
@@ -30,6 +30,17 @@ impl<'a> MadeImage<'a> {
     pub fn new(image: &'a NewImage, publication: PublishedAs<'a>) -> Self {
         Self { image, publication, noted: noting_nothing() }
     }
+}
+
+/// An image that was published.
+pub struct PublishedImage {
+    /// The image.
+    pub image: Image,
+    /// The digest of the manifest that the tag named before; `None` if the tag is new or named the same manifest, or if
+    /// there is no tag.
+    pub was: Option<Digest>,
+    /// The copy into a store other than the directory in which the image was made; `None` if there was none.
+    pub transfer: Option<TransferReport>,
 }
 
 /// A place for the blobs of a new image, out of sight until it is published. They are deleted when this is dropped.
@@ -73,9 +84,7 @@ impl ImageSite {
     }
 
     /// Publishes an image in its target, for which this place was made, and which `target` opens if it is needed.
-    /// Blobs that are not here are those of the target, or are copied from the store that `rest` opens. Also returns
-    /// the digest of the manifest that the tag named before; `None` if the tag is new or named the same manifest, or if
-    /// there is no tag.
+    /// Blobs that are not here are those of the target, or are copied from the store that `rest` opens.
     ///
     /// # Errors
     /// As [`Staging::publish`] and [`transfer`](crate::transfer::transfer()); errors of `target` and `rest`. Nothing is
@@ -88,10 +97,10 @@ impl ImageSite {
         rest: impl FnOnce() -> Result<Arc<dyn Store>>,
         stores: StoreAccess<'_>,
         progress: &dyn Progress,
-    ) -> Result<(Image, Option<Digest>)> {
+    ) -> Result<PublishedImage> {
         let MadeImage { image, publication, noted } = made;
         if let (Some(_), PublishedAs::Tag(tag)) = (&self.directory, &publication) {
-            let published = self.staging.publish_over(image, tag)?;
+            let published = self.publish_here(image, tag)?;
             stores.runtime.block_on(noted);
             return Ok(published);
         }
@@ -116,6 +125,15 @@ impl ImageSite {
         // A directory is locked until its writer is gone.
         drop((source, made, to));
         stores.runtime.block_on(after);
-        Ok((Image { digest, manifest }, copied.was))
+        Ok(PublishedImage { image: Image { digest, manifest }, was: copied.was, transfer: Some(copied) })
+    }
+
+    /// Publishes an image in its target, which is the directory for which this place was made, under a tag.
+    ///
+    /// # Errors
+    /// As [`Staging::publish`].
+    pub fn publish_here(self, image: &NewImage, tag: &Tag) -> Result<PublishedImage> {
+        let (image, was) = self.staging.publish_over(image, tag)?;
+        Ok(PublishedImage { image, was, transfer: None })
     }
 }

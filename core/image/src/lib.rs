@@ -30,6 +30,7 @@
 //! | [`disk_file`] | opens raw, qcow2, vhd, vhdx and vmdk disks |
 //! | [`import`], [`commit`] | make layers of a disk, of a writable layer, of an image's layers |
 //! | [`kept_base`] | the copy of its base that a writable directory may have |
+//! | [`cloned_base`] | the image of a clone is protected from deletion |
 //! | [`new_layer`] | the storage form of a layer, and writing it |
 //! | [`new_image`] | puts a new layer on top of an image's layers, and publishes the result |
 //! | [`optimize`] | lays an image out again: the data that boots read comes first |
@@ -50,6 +51,7 @@
 
 pub mod acceleration;
 pub mod blob;
+pub mod cloned_base;
 pub mod commit;
 pub mod converted_layers;
 pub mod copies;

@@ -1,12 +1,15 @@
 //! Putting a new layer on top of the layers of an image, or on none, and publishing the result.
 
 pub use crate::disk_size::check_size;
+use crate::image_site::{ImageSite, MadeImage};
 use crate::manifest::{Config, ImageLayer, MAX_LAYERS, NewImage};
 use crate::new_layer::{LayerOutput, Packing, describe, stage_layer};
 use crate::open_image::OpenImage;
 use crate::progress::{Progress, step};
-use crate::reference::Reference;
-use crate::store::{ImageStore, Staging};
+use crate::reference::{Location, Reference};
+use crate::store::ImageStore;
+use crate::store_access::StoreAccess;
+use crate::transfer::{PublishedAs, TransferReport};
 use headstart_block::{BlockDevice, ByteRange, Digest, Error, Result, SECTOR_SIZE, copy_source};
 use headstart_lsmt::{LayerMeta, LayerSummary, LayerWriter, Stack};
 
@@ -32,13 +35,17 @@ pub struct NewImageReport {
     /// The digest of the manifest that the tag named before. `None` if the tag is new or named the same
     /// manifest.
     pub was: Option<Digest>,
+    /// The copy of the image into a store other than a directory; `None` if it was made in its place.
+    pub transfer: Option<TransferReport>,
 }
 
 /// An image in the making. Nothing of it is visible before [`Builder::publish`].
 pub(crate) struct Builder<'a> {
     target: &'a Reference,
     packing: &'a Packing,
-    staging: Staging,
+    site: ImageSite,
+    /// The store that has the blobs that are not at the site; the target's, if there is no base.
+    rest: Location,
     layers: Vec<ImageLayer>,
     config: Config,
     parent_uuid: uuid::Uuid,
@@ -46,14 +53,20 @@ pub(crate) struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// Starts an image without layers that will be `target`.
+    /// Starts an image without layers that will be `target`, which is in a directory.
     pub(crate) fn new(target: &'a Reference, packing: &'a Packing) -> Result<Self> {
+        target.directory()?;
+        Self::anywhere(target, packing)
+    }
+
+    /// Starts an image without layers that will be `target`, in a store of any kind.
+    pub(crate) fn anywhere(target: &'a Reference, packing: &'a Packing) -> Result<Self> {
         target.tag()?;
-        let staging = ImageStore::create_or_open(target.directory()?)?.stage()?;
         Ok(Self {
             target,
             packing,
-            staging,
+            site: ImageSite::new(&target.location)?,
+            rest: target.location.clone(),
             layers: Vec::new(),
             config: Config::default(),
             parent_uuid: uuid::Uuid::nil(),
@@ -61,9 +74,29 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// Puts it on top of `base`, if there is one; the blobs are copied if the base is in another store.
-    pub(crate) fn on(mut self, base: Option<&OpenImage>, progress: &dyn Progress) -> Result<Self> {
+    /// Puts it on top of `base`, if there is one, which is in a directory; the blobs are copied if the target is
+    /// another directory.
+    pub(crate) fn on(self, base: Option<&OpenImage>, progress: &dyn Progress) -> Result<Self> {
         let Some(base) = base else { return Ok(self) };
+        let store = ImageStore::open(base.reference.directory()?)?;
+        let config = store.config(&base.manifest)?;
+        let new = self.on_layers(base, config)?;
+        if new.site.directory().is_some() && base.reference.location != new.target.location {
+            progress.begin("copy base", base.manifest.stored_size());
+            for layer in base.manifest.disk_layers() {
+                let tree = layer.tree.iter().map(|tree| tree.digest);
+                let target = layer.turbo_target()?;
+                for digest in std::iter::once(layer.blob.digest).chain(tree).chain(target) {
+                    new.adopt(&store, &digest, progress)?;
+                }
+            }
+        }
+        Ok(new)
+    }
+
+    /// Puts it on the layers of `base`, whose config is `config`. The blobs stay in the store of `base`; they are
+    /// copied from there when the image is published in another one.
+    pub(crate) fn on_layers(mut self, base: &OpenImage, config: Config) -> Result<Self> {
         if base.layers.len() >= MAX_LAYERS {
             return Err(Error::invalid(format!(
                 "it has {MAX_LAYERS} layers, the most that an image can have"
@@ -71,19 +104,9 @@ impl<'a> Builder<'a> {
             .about(&base.reference)
             .remedy("flatten it first"));
         }
-        let store = ImageStore::open(base.reference.directory()?)?;
-        if base.reference.location != self.target.location {
-            progress.begin("copy base", base.manifest.stored_size());
-            for layer in base.manifest.disk_layers() {
-                let tree = layer.tree.iter().map(|tree| tree.digest);
-                let target = layer.turbo_target()?;
-                for digest in std::iter::once(layer.blob.digest).chain(tree).chain(target) {
-                    self.adopt(&store, &digest, progress)?;
-                }
-            }
-        }
         self.layers = base.manifest.disk_layers().cloned().collect();
-        self.config = store.config(&base.manifest)?;
+        self.config = config;
+        self.rest = base.reference.location.clone();
         self.parent_uuid = base.top_uuid();
         self.base_size = Some(base.disk().size());
         Ok(self)
@@ -97,7 +120,7 @@ impl<'a> Builder<'a> {
             return Ok(());
         }
         let meta = LayerMeta { virtual_size: first * SECTOR_SIZE, ..LayerMeta::default() };
-        let (layer, _) = stage_layer(&self.staging, self.packing, |output| {
+        let (layer, _) = stage_layer(self.site.staging(), self.packing, |output| {
             let mut writer = LayerWriter::new(output, meta)?;
             for segment in
                 base.index().lookup(first, base.end() / SECTOR_SIZE).filter(|segment| !segment.is_zeroed())
@@ -115,14 +138,14 @@ impl<'a> Builder<'a> {
 
     /// A directory for scratch files, which is removed with the builder.
     pub(crate) fn scratch(&self) -> &std::path::Path {
-        self.staging.path()
+        self.site.staging().path()
     }
 
     /// Copies a blob from another store.
     fn adopt(&self, store: &ImageStore, digest: &Digest, progress: &dyn Progress) -> Result<()> {
         let named = |e: Error| e.about(format!("blob {digest} of {}", store.root().display()));
         let source = store.open_blob(digest)?;
-        let mut writer = self.staging.blob_writer()?;
+        let mut writer = self.site.staging().blob_writer()?;
         copy_source(&source, &mut writer, &mut |bytes| step(progress, bytes))?;
         let staged = writer.finish()?;
         if staged.digest != *digest {
@@ -131,9 +154,28 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Puts the layer that `write` writes on top and publishes the image.
+    /// Puts the layer that `write` writes on top and publishes the image, in a directory.
     pub(crate) fn publish(
+        self,
+        virtual_size: u64,
+        write: impl FnOnce(LayerOutput, LayerMeta) -> Result<(LayerOutput, LayerSummary)>,
+    ) -> Result<NewImageReport> {
+        self.finish(None, virtual_size, write)
+    }
+
+    /// Puts the layer that `write` writes on top and publishes the image in its store, which may be of any kind.
+    pub(crate) fn push(
+        self,
+        (stores, progress): (StoreAccess<'_>, &dyn Progress),
+        virtual_size: u64,
+        write: impl FnOnce(LayerOutput, LayerMeta) -> Result<(LayerOutput, LayerSummary)>,
+    ) -> Result<NewImageReport> {
+        self.finish(Some((stores, progress)), virtual_size, write)
+    }
+
+    fn finish(
         mut self,
+        pushing: Option<(StoreAccess<'_>, &dyn Progress)>,
         virtual_size: u64,
         write: impl FnOnce(LayerOutput, LayerMeta) -> Result<(LayerOutput, LayerSummary)>,
     ) -> Result<NewImageReport> {
@@ -143,7 +185,7 @@ impl<'a> Builder<'a> {
             parent_uuid: self.parent_uuid,
             ..LayerMeta::default()
         };
-        let (layer, summary) = stage_layer(&self.staging, self.packing, |output| write(output, meta))?;
+        let (layer, summary) = stage_layer(self.site.staging(), self.packing, |output| write(output, meta))?;
         let (digest, size) = (layer.blob.digest, layer.blob.size);
         self.layers.push(layer);
         let layers = self.layers.len();
@@ -156,17 +198,27 @@ impl<'a> Builder<'a> {
             converted_from: None,
             belongs_to: None,
         };
-        let (published, was) = self.staging.publish_over(&image, self.target.tag()?)?;
+        let tag = self.target.tag()?;
+        let published = match pushing {
+            None => self.site.publish_here(&image, tag)?,
+            Some((stores, progress)) => {
+                let target = || stores.target(&self.target.location);
+                let rest = || headstart_store::open(&self.rest, stores.settings);
+                let made = MadeImage::new(&image, PublishedAs::Tag(tag));
+                self.site.publish(made, target, rest, stores, progress)?
+            }
+        };
         Ok(NewImageReport {
             reference: self.target.clone(),
-            digest: published.digest,
+            digest: published.image.digest,
             virtual_size,
             base_size: self.base_size,
             layer: digest,
             layer_size: size,
             summary,
             layers,
-            was,
+            was: published.was,
+            transfer: published.transfer,
         })
     }
 }

@@ -90,6 +90,11 @@ pub struct TransferReport {
     pub present: u64,
     /// The total length, in bytes, of the blobs that the target had already.
     pub present_bytes: u64,
+    /// The number of blobs that the target took over from the source by itself, so that their bytes did not pass
+    /// through this host: both are repositories of one registry.
+    pub mounted: u64,
+    /// The total length, in bytes, of the blobs that the target took over.
+    pub mounted_bytes: u64,
     /// The number of damaged blobs in the target that were replaced. They also count as copied. Always 0 for
     /// [`transfer`], which does not check blobs that are there.
     pub repaired: u64,
@@ -243,6 +248,8 @@ enum Fate {
     /// Copied; the value is the number of bytes that were there already.
     Copied(u64),
     Present,
+    /// Taken over by the target from the source.
+    Mounted,
     Repaired,
     Lost,
 }
@@ -345,6 +352,10 @@ impl Transfer<'_> {
                 Fate::Present => {
                     report.present += 1;
                     report.present_bytes = report.present_bytes.saturating_add(item.size);
+                }
+                Fate::Mounted => {
+                    report.mounted += 1;
+                    report.mounted_bytes = report.mounted_bytes.saturating_add(item.size);
                 }
                 Fate::Lost => report.lost_trees += 1,
             }
@@ -449,6 +460,10 @@ impl Transfer<'_> {
             step(self.progress, size)?;
             return Ok(Fate::Present);
         }
+        if !is_there && self.mount(item).await? {
+            step(self.progress, size)?;
+            return Ok(Fate::Mounted);
+        }
         if may_be_lost && self.source.blob_len(&digest).await?.is_none() {
             tracing::warn!(blob = %digest, "the source lost this hash tree; it can be made again from the layer");
             step(self.progress, size)?;
@@ -472,6 +487,20 @@ impl Transfer<'_> {
                 .remedy("delete it there, then run this again"));
         }
         Ok(Fate::Repaired)
+    }
+
+    /// Has the target take a blob over from the source, if it can.
+    async fn mount(&self, Item { digest, .. }: Item) -> Result<bool> {
+        if (self.is_new)(&digest) {
+            return Ok(false);
+        }
+        match self.target.mount_blob(&digest, &self.source.location()).await {
+            Err(error) if error.kind() != ErrorKind::Cancelled => {
+                tracing::debug!(%error, blob = %digest, "a blob is copied, because it cannot be taken over");
+                Ok(false)
+            }
+            mounted => mounted,
+        }
     }
 
     /// Reads a blob of the target, and compares it with its digest.

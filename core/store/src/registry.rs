@@ -61,7 +61,7 @@ use crate::http;
 use crate::layout::{self, is_referrers_tag};
 use crate::link::{Answer, Link, about_errors};
 use crate::media_type::{INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI};
-use crate::reference::{Selector, Tag};
+use crate::reference::{Location, Selector, Tag};
 use crate::referrers::{Change, Referrer};
 use crate::settings::StoreSettings;
 use crate::store::{Copied, Store, Urgency};
@@ -398,6 +398,17 @@ impl Store for Registry {
 
     async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {
         self.origin.put_blob(digest, source, copied).await
+    }
+
+    /// Takes over blobs of other repositories of the same registry.
+    async fn mount_blob(&self, digest: &Digest, from: &str) -> Result<bool> {
+        match (self.location.parse(), from.parse()) {
+            (
+                Ok(Location::Registry { host: ours, .. }),
+                Ok(Location::Registry { host: theirs, repository }),
+            ) if ours == theirs => self.origin.mount_blob(digest, &repository).await,
+            _ => Ok(false),
+        }
     }
 
     async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest> {

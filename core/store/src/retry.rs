@@ -288,6 +288,10 @@ impl Store for Retrying {
         .await
     }
 
+    async fn mount_blob(&self, digest: &Digest, from: &str) -> Result<bool> {
+        self.run(|| self.store.mount_blob(digest, from)).await
+    }
+
     async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest> {
         self.run(|| self.store.put_manifest(media_type, bytes.clone(), tag)).await
     }

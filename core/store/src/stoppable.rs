@@ -129,6 +129,10 @@ impl Store for Stoppable {
         self.run(self.store.put_blob(digest, source, copied)).await
     }
 
+    async fn mount_blob(&self, digest: &Digest, from: &str) -> Result<bool> {
+        self.ask(self.store.mount_blob(digest, from)).await
+    }
+
     async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest> {
         warn_if_silent(&*self.store, self.limit, self.store.put_manifest(media_type, bytes, tag)).await
     }

@@ -26,6 +26,7 @@ pub type Copied<'a> = &'a (dyn Fn(u64) -> Result<()> + Send + Sync);
 /// | can cheaply check that a manifest is unchanged | [`Store::manifest_again`] |
 /// | can be written | [`Store::prepare_to_write`], so that a store that refuses does so before data is sent |
 /// | holds plans | [`Store::referrers`] and [`Store::put_referrer`], without which no plan is found |
+/// | can take blobs of other stores over | [`Store::mount_blob`] |
 /// | deletes blobs that no manifest names | [`Store::drops_unnamed_blobs`] |
 /// | keeps leases | [`Store::keeps_leases`], [`Store::put_lease`], [`Store::remove_lease`] |
 ///
@@ -167,6 +168,15 @@ pub trait Store: Send + Sync {
     /// [`headstart_block::ErrorKind::Corrupt`] if the content does not match `digest`;
     /// [`headstart_block::ErrorKind::ReadOnly`] if the store cannot be written.
     async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()>;
+
+    /// Makes the blob `digest` of another store a blob of this one, without its bytes passing through this host. `from`
+    /// is the other store's [`Store::location`]. Returns `false`, and has no effect, if these two stores cannot do
+    /// that, or if the other store does not have the blob or does not let it be read: the caller then copies it. This
+    /// store must not have the blob.
+    async fn mount_blob(&self, digest: &Digest, from: &str) -> Result<bool> {
+        let _ = (digest, from);
+        Ok(false)
+    }
 
     /// Writes a manifest, and makes `tag` refer to it if one is given. All blobs of the manifest must be in the
     /// store already. Returns the digest of the manifest.

@@ -176,7 +176,8 @@ impl Site {
     ) -> Result<(Image, Option<Digest>)> {
         let made = MadeImage::new(image, PublishedAs::Tag(target.tag()?));
         let (to, rest) = (|| stores.target(&target.location), || source.store(stores));
-        self.0.publish(made, to, rest, stores, progress)
+        let published = self.0.publish(made, to, rest, stores, progress)?;
+        Ok((published.image, published.was))
     }
 }
 

@@ -46,6 +46,11 @@ impl Source {
         &self.open
     }
 
+    /// Returns the source image, open for reading, and drops the rest.
+    pub(crate) fn into_image(self) -> OpenImage {
+        self.open
+    }
+
     /// Returns the digest under which boots of the image are recorded: the digest of the image from which it
     /// was optimized, if there is one, otherwise its own.
     #[must_use]
@@ -65,7 +70,7 @@ impl Source {
         }
     }
 
-    pub(super) fn config(&self) -> Result<Config> {
+    pub(crate) fn config(&self) -> Result<Config> {
         self.blobs().config(&self.open.manifest)
     }
 

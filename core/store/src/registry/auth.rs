@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -103,6 +104,8 @@ pub(super) struct Auth {
     scheme: Mutex<Scheme>,
     pull: Slot,
     push: Slot,
+    /// Other repositories that a token to write here is to open for reading, because blobs are taken over from there.
+    also_pull: Mutex<BTreeSet<String>>,
 }
 
 impl Auth {
@@ -126,6 +129,21 @@ impl Auth {
             scheme: Mutex::new(Scheme::Unknown),
             pull: Slot::default(),
             push: Slot::default(),
+            also_pull: Mutex::default(),
+        }
+    }
+
+    /// Has the tokens to write here open another repository of the registry for reading from now on.
+    pub(super) fn also_pull(&self, repository: &str) {
+        if self.also_pull.lock().insert(repository.to_owned()) {
+            self.push.tokens.lock().forget();
+        }
+    }
+
+    /// Takes that back.
+    pub(super) fn no_longer_pull(&self, repository: &str) {
+        if self.also_pull.lock().remove(repository) {
+            self.push.tokens.lock().forget();
         }
     }
 
@@ -383,7 +401,12 @@ impl Auth {
         let ours = format!("repository:{}:{actions}", self.repository);
         let within_ours = |scope: &str| scope.starts_with(&format!("repository:{}:", self.repository));
         let theirs = bearer.scope.iter().filter(|scope| !within_ours(scope)).cloned();
-        [ours].into_iter().chain(theirs).collect()
+        let others: Vec<_> = match access {
+            Access::Pull => Vec::new(),
+            Access::Push => self.also_pull.lock().iter().map(|it| format!("repository:{it}:pull")).collect(),
+        };
+        let theirs = theirs.filter(|scope| !others.contains(scope));
+        [ours].into_iter().chain(theirs).chain(others.clone()).collect()
     }
 
     /// Checks that credentials may go to a token server: over TLS, or where plain HTTP was allowed; and in the

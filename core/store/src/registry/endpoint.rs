@@ -37,6 +37,8 @@ pub(super) struct Endpoint {
     base: Url,
     /// The path below `v2/`.
     repository: String,
+    /// The path below `v2/` that all its repositories have in common.
+    prefix: String,
     /// The registry that a mirror stands for, which its requests name.
     stands_for: Option<String>,
     pub(super) client: Client,
@@ -90,6 +92,7 @@ impl Endpoint {
             name: format!("{host}/{repository}"),
             base,
             repository,
+            prefix: path.to_owned(),
             stands_for: stands_for.map(str::to_owned),
             client,
             guard,
@@ -139,6 +142,11 @@ impl Endpoint {
             url.query_pairs_mut().append_pair("ns", registry);
         }
         Ok(url)
+    }
+
+    /// The path below `v2/` of another repository of the same registry.
+    pub(super) fn beside(&self, repository: &str) -> String {
+        if self.prefix.is_empty() { repository.to_owned() } else { format!("{}/{repository}", self.prefix) }
     }
 
     /// `true` if a URL is the registry's own: its credentials are shown only there.

@@ -118,6 +118,11 @@ impl TokenSlot {
         token
     }
 
+    /// Forgets the token: the next request fetches another one.
+    pub(super) fn forget(&mut self) {
+        self.current = None;
+    }
+
     /// `true` if a token ever came.
     pub(super) fn has_had_any(&self) -> bool {
         self.generation > 0

@@ -82,6 +82,44 @@ impl Endpoint {
         finished(response, digest).await
     }
 
+    /// Takes over a blob of another repository; `false` if the registry does not do so.
+    pub(super) async fn mount_blob(&self, digest: &Digest, repository: &str) -> Result<bool> {
+        let from = self.beside(repository);
+        let mut url = self.url("blobs/uploads/")?;
+        url.query_pairs_mut().append_pair("mount", &digest.to_string()).append_pair("from", &from);
+        // Without the right to read there, the registry begins an upload.
+        self.auth.also_pull(&from);
+        Meter::add(&self.meter.requests, 1);
+        let empty = |request: reqwest::RequestBuilder| request.header(CONTENT_LENGTH, 0);
+        let sent = self.send(Access::Push, &Method::POST, &url, COMMIT_TIMEOUT, empty).await;
+        let response = match sent {
+            // The other repository may be the reason, so that writing may be allowed without it.
+            Err(error) if error.kind() == ErrorKind::Denied => {
+                self.auth.no_longer_pull(&from);
+                tracing::debug!(%error, from, "a blob is copied, because it may not be taken over");
+                return Ok(false);
+            }
+            sent => sent?,
+        };
+        match response.status() {
+            StatusCode::CREATED => {
+                // It is there now, whatever was found before.
+                self.routes.get(digest).is_absent.store(false, Ordering::Relaxed);
+                Ok(true)
+            }
+            StatusCode::ACCEPTED => {
+                if let Ok(location) = self.upload_location(&response) {
+                    self.give_up(&location).await;
+                }
+                Ok(false)
+            }
+            status => {
+                tracing::debug!(%status, from, "a blob is copied, because the registry does not take it over");
+                Ok(false)
+            }
+        }
+    }
+
     /// Begins the upload of a blob of `len` bytes; `None` if the registry has the blob.
     async fn begin_if_absent(&self, digest: &Digest, len: u64) -> Result<Option<Url>> {
         // Taken back: after a failure, the blob may be there.

@@ -243,6 +243,32 @@ async fn a_token_server_that_refuses_is_an_error_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn blobs_are_taken_over_from_other_repositories() {
+    let Some(house) = House::new(Behaviour::default()).await else { return };
+    let (from, host) = (house.store(), house.front.host());
+    let open_at = |host: &str, settings: &StoreSettings| {
+        let location = Location::Registry { host: host.to_owned(), repository: "team/other".to_owned() };
+        open(&location, settings).unwrap()
+    };
+    let other = open_at(&host, &house.settings());
+    // With a token to write that does not open the other repository yet.
+    let small = b"small".to_vec();
+    other.put_blob(&Digest::of(&small), Arc::new(small), &|_| Ok(())).await.unwrap();
+    assert_eq!(other.blob_len(&house.digest).await.unwrap(), None);
+    assert!(other.mount_blob(&house.digest, &from.location()).await.unwrap());
+    assert_eq!(other.blob_len(&house.digest).await.unwrap(), Some(house.layer.len() as u64));
+    house.read_well(&*other, 5, 1000).await;
+    // What the other repository does not have, and other stores, are for the caller to copy.
+    let missing = Digest::of(b"missing");
+    assert!(!other.mount_blob(&missing, &from.location()).await.unwrap());
+    assert!(!other.mount_blob(&house.digest, "oci://elsewhere.test/team/disk").await.unwrap());
+    assert!(!other.mount_blob(&house.digest, "file:///srv/images").await.unwrap());
+    // Writing goes on, with the tokens for both.
+    let more = blob(100_000, 3);
+    other.put_blob(&Digest::of(&more), Arc::new(more), &|_| Ok(())).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_registry_that_hides_from_strangers_is_told_who_asks() {
     let Some(house) = House::new(Behaviour { hide: true, ..Behaviour::default() }).await else { return };
     let store = house.store();
