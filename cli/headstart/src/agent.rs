@@ -3,12 +3,14 @@
 //! | module | content |
 //! |---|---|
 //! | [`arguments`] | the arguments |
+//! | [`clone`] | `headstart disk clone`: a second disk with the same content |
 //! | [`compact`] | `headstart disk compact`: a writable directory that is not attached |
 //! | [`disk`], [`disk_line`] | `headstart disk ...`: its disks, in words |
 //! | [`repair`] | `headstart disk repair`: a writable directory whose index is damaged |
 //! | [`watch`] | `headstart disk watch`: the changes of its disks |
 
 mod arguments;
+mod clone;
 mod compact;
 mod disk;
 mod disk_line;

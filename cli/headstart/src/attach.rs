@@ -30,6 +30,7 @@ use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result, saturating};
 use headstart_command_line::printable;
 use headstart_command_line::report::{Outcome, Report};
 use headstart_command_line::terminal::{Terminal, print_above};
+use headstart_diskd::control::open_controls;
 use headstart_diskd::lines::VersionQuery;
 use headstart_diskd::{
     Copies, DiskAddress, DiskSession, Environment, Preloads, QemuVersion, RecordedBoots, ServerSettings,
@@ -182,9 +183,11 @@ impl Attach {
             Some(address) => Some(Self::serve_metrics(address, runtime, session)?),
             None => None,
         };
+        let controls = open_controls(session);
         self.announce(session, &servers, metrics, started.elapsed(), json)?;
         session.is_served();
         let ended = serve(session, &servers, self.pid_file.as_deref(), terminal, quiet);
+        drop(controls);
         let is_for_good = is_for_good(self.pid_file.as_deref());
         let stopped = if is_for_good { servers.stop() } else { servers.leave() };
         let closed = session.close(is_for_good);

@@ -16,7 +16,8 @@ use crate::zfile::LayerPacking;
 use clap::{ArgGroup, Args, Subcommand};
 use headstart_block::{Error, Result};
 use headstart_command_line::report::Report;
-use headstart_image::commit::{Upper, commit, flatten};
+use headstart_command_line::store_args::StoreArgs;
+use headstart_image::commit::{Upper, commit, commit_and_push, flatten};
 use headstart_image::diff::diff;
 use headstart_image::disk_file::{DiskFile, DiskFormat};
 use headstart_image::export::export_disk;
@@ -85,7 +86,9 @@ pub(crate) enum Command {
     #[command(
         after_help = "Examples:\n  headstart image commit --writable /var/lib/vm1 file:///srv/images:vm1\n  \
                             headstart image commit --pair upper.data,upper.index \\\n    \
-                            --base file:///srv/images:debian file:///srv/images:vm1"
+                            --base file:///srv/images:debian file:///srv/images:vm1\n  \
+                            headstart image commit --push --writable /var/lib/vm1 \\\n    \
+                            oci://registry.lan/vm/vm1:1"
     )]
     Commit(Commit),
     /// Make an image of one layer that holds the same disk
@@ -162,9 +165,14 @@ pub(crate) struct Export {
 #[derive(Args)]
 #[command(group = ArgGroup::new("upper").args(["writable", "pair"]).required(true))]
 pub(crate) struct Commit {
-    /// The image to make: file:///DIR:TAG; a tag that exists is moved to it
-    #[arg(value_parser = parse_new_image)]
+    /// The image to make: file:///DIR:TAG, with --push an image in any store; a tag that exists is moved to it
+    #[arg(value_parser = parse_new_image_anywhere)]
     target: Reference,
+    /// Make the image in a registry or another remote store, without a copy of its base here: layers that the store
+    /// has stay there, those in another repository of the same registry are taken over by the registry, and only the
+    /// new layer is sent
+    #[arg(long)]
+    push: bool,
     /// A writable directory, as `attach --writable` makes it; --pair serves in its place
     #[arg(long, value_name = "DIR")]
     writable: Option<PathBuf>,
@@ -172,11 +180,13 @@ pub(crate) struct Commit {
     #[arg(long, value_name = "DATA,INDEX", value_parser = pair_parser())]
     pair: Option<Pair>,
     /// The image that it was written on [default: of a writable directory, the one that it records, if that is in
-    /// a store on this host or kept in it by `attach --keep-base`]
+    /// a store on this host or kept in it by `attach --keep-base`; with --push, in any store]
     #[arg(long, value_name = "IMAGE")]
     base: Option<Reference>,
     #[command(flatten)]
     packing: LayerPacking,
+    #[command(flatten)]
+    stores: StoreArgs,
 }
 
 /// Parses the name of an image to be made, which is in a directory and not named by a digest. Without a tag, `latest`
@@ -206,9 +216,8 @@ impl Command {
             Self::Push(push) => push.check(),
             Self::Pull(pull) => pull.check(),
             Self::Copy(copy) => copy.check(),
-            Self::Import(Import { packing, .. })
-            | Self::Commit(Commit { packing, .. })
-            | Self::Flatten { packing, .. } => packing.check(),
+            Self::Commit(commit) => commit.check(),
+            Self::Import(Import { packing, .. }) | Self::Flatten { packing, .. } => packing.check(),
             Self::Optimize(optimize) => optimize.check(),
             _ => Ok(()),
         }
@@ -268,6 +277,19 @@ impl Export {
 }
 
 impl Commit {
+    fn check(&self) -> Result<()> {
+        self.packing.check()?;
+        match (self.push, self.target.location.is_remote()) {
+            (false, true) => Err(Error::invalid("is not in a directory")
+                .about(&self.target)
+                .remedy("give --push, to make the image in a remote store")),
+            (true, false) => Err(Error::invalid("is in a directory, where an image is made without --push")
+                .about(&self.target)
+                .remedy("leave out --push, or name an image in a registry")),
+            _ => Ok(()),
+        }
+    }
+
     fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         let upper = match (&self.writable, &self.pair) {
             (Some(dir), _) => Upper::Writable(dir.clone()),
@@ -276,7 +298,14 @@ impl Commit {
                 return Err(Error::invalid("nothing to commit").remedy("give --writable or --pair"));
             }
         };
-        let made = commit(&upper, self.base.as_ref(), &self.target, &self.packing.options(), progress)?;
+        let (base, packing) = (self.base.as_ref(), self.packing.options());
+        let made = if self.push {
+            self.stores.with_stores(|stores| {
+                commit_and_push(&upper, base, &self.target, &packing, stores, progress)
+            })?
+        } else {
+            commit(&upper, base, &self.target, &packing, progress)?
+        };
         Ok(Box::new(Made::new(&made, None)))
     }
 }

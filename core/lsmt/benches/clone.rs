@@ -30,10 +30,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         };
         let source = dir.path().join("source");
         let disk = fill(&source, written)?;
-        let attached = measure(|run| {
-            disk.write_at(&[1; PIECE], run * 3 * PIECE as u64)?;
-            clone(&disk, &dir.path().join(format!("attached{run}")))
-        })?;
         drop(disk);
         let detached = measure(|run| {
             let asked = Instant::now();
@@ -43,9 +39,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         })?;
         let open = measure(|run| {
             let asked = Instant::now();
-            let clone = WritableDisk::open_alone(dir.path().join(format!("attached{run}")))?;
+            let clone = WritableDisk::open_alone(dir.path().join(format!("detached{run}")))?;
             clone.read_at(&mut [0; 4096], 0)?;
             Ok(asked.elapsed())
+        })?;
+        let disk = WritableDisk::open_alone(&source)?;
+        let attached = measure(|run| {
+            disk.write_at(&[1; PIECE], run * 3 * PIECE as u64)?;
+            clone(&disk, &dir.path().join(format!("attached{run}")))
         })?;
         let sync = measure(|run| sync(&dir.path().join(format!("sync{run}"))))?;
         println!(

@@ -58,7 +58,7 @@
 //! * *Commit*: the runs of the active pair are set aside in memory, where they no longer change, and the disk's
 //!   changes to its base are written as a layer from there (`snapshot.rs`). Nothing in the directory changes.
 //! * *Clone*: freeze, then give the files of the frozen pairs names in another directory as well. As long as they have
-//!   these, nothing in them may change: no hole is punched, nothing is cut off, and they are not collected (`clone.rs`).
+//!   these, nothing in them may change: no hole is punched, nothing is cut off, no data is moved away (`clone.rs`).
 //! * *Stack and commit*: freeze, then write the content of the frozen pairs as a layer. Once the caller has put that
 //!   layer into its image for good, it calls [`WritableDisk::replace_frozen`]: one replacement of `state.json`
 //!   drops the frozen pairs and names the new parent. A crash before that finds the old parent with all pairs.

@@ -49,6 +49,8 @@ pub struct NamedDisk {
     /// The path of the image's copy in the writable directory; `None` if the image is not read from such a
     /// copy.
     pub kept_in: Option<PathBuf>,
+    /// Its writable directory; `None` if the disk is read-only.
+    pub writable: Option<PathBuf>,
     /// The block device to serve.
     pub disk: Arc<Disk>,
     /// The recorder of the disk's reads and writes; `None` if they are not recorded.
@@ -136,7 +138,7 @@ pub(crate) async fn open_disk(
         Some(dir) => keep(settings, environment, dir, &reference, known.as_ref()).await?,
         None => None,
     };
-    let options = options(settings, (writable, expected), kept.as_ref(), known, recorder.clone());
+    let options = options(settings, (writable.clone(), expected), kept.as_ref(), known, recorder.clone());
     // A copy is read instead of the store.
     let (reference, place) = match &kept {
         Some(kept) => (kept.copy.clone(), None),
@@ -145,7 +147,7 @@ pub(crate) async fn open_disk(
     let is_tag = matches!(reference.selector, Selector::Tag(_));
     let is_resolved_again = is_tag && matches!(prior, PriorImage::Unrecorded);
     let (name, asked) = (image.name.clone(), image.reference.to_string());
-    let unnamed = Unnamed { name, asked, kept, is_resolved_again, recorder, parent };
+    let unnamed = Unnamed { name, asked, writable, kept, is_resolved_again, recorder, parent };
     let Some((store, host)) = place else {
         // The thread goes on if another image fails meanwhile, and then cleans up.
         let open = move || attach_local(&reference, &options).map(|attached| unnamed.named(attached));
@@ -205,6 +207,7 @@ fn options(
 struct Unnamed {
     name: String,
     asked: String,
+    writable: Option<PathBuf>,
     /// Its copy in the writable directory.
     kept: Option<Kept>,
     /// `true` if an earlier version served it, so that its image is the one that its tag stands for now.
@@ -215,7 +218,7 @@ struct Unnamed {
 
 impl Unnamed {
     fn named(self, attached: AttachedDisk) -> (NamedDisk, Vec<String>) {
-        let Self { name, asked, kept, is_resolved_again, recorder, parent } = self;
+        let Self { name, asked, writable, kept, is_resolved_again, recorder, parent } = self;
         let AttachedDisk { disk, digest, manifest, manifest_bytes, made, hold, mut warnings } = attached;
         let made = Mutex::new(made);
         let image = kept.as_ref().map_or_else(|| asked.clone(), Kept::image);
@@ -232,6 +235,7 @@ impl Unnamed {
             asked,
             image,
             kept_in,
+            writable,
             disk,
             recorder,
             digest,

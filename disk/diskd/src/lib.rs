@@ -11,6 +11,7 @@
 //! | [`settings`] | plain values: the disks, the images that earlier processes served for them, shared settings |
 //! | [`policy`] | the policy of preloading |
 //! | [`environment`] | the resources that the program provides to a session |
+//! | [`control`] | the socket by which other programs have a disk cloned |
 //! | `keep_base`, [`copies`] | copies of images in writable directories |
 //! | [`plans`] | the lookup of plans, in all places |
 //! | [`record_settings`], [`recording`] | the recordings of boots, and their place |
@@ -24,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod control;
 pub mod copies;
 pub mod disk;
 pub mod environment;

@@ -150,6 +150,12 @@ const WRITABLE: &[WritableGauge] = &[
     ("writable_waiting_writes", MetricType::Gauge, "Writes and discards that wait for that now.", |s| {
         Some(s.waiting_writes)
     }),
+    (
+        "writable_shared_bytes",
+        MetricType::Gauge,
+        "Bytes of files that the directories of clones have as well, and that all of them take once.",
+        |s| Some(s.shared_bytes),
+    ),
     ("writable_runs", MetricType::Gauge, "Runs of the map in memory, some 50 bytes each.", |s| Some(s.runs)),
     (
         "writable_max_bytes",

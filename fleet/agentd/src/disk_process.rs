@@ -27,6 +27,7 @@ pub fn spaces(session: &DiskSession) -> Vec<DiskSpace> {
             live_bytes: space.live_bytes,
             garbage_bytes: space.garbage_bytes,
             copied_up_bytes: space.copied_up_bytes,
+            shared_bytes: space.shared_bytes,
             collected_bytes: space.collected_bytes,
             throttled_writes: space.throttled_writes,
             waiting_writes: space.waiting_writes,

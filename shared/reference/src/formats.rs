@@ -34,7 +34,13 @@ const FORMATS: [Format; 10] = [
     (
         "writable",
         "Writable directories",
-        &["core/lsmt/src/writable.rs", "core/lsmt/src/writable/log.rs", "core/lsmt/src/writable/noted.rs"],
+        &[
+            "core/lsmt/src/writable.rs",
+            "core/lsmt/src/writable/log.rs",
+            "core/lsmt/src/writable/noted.rs",
+            "core/lsmt/src/writable/clone.rs",
+            "disk/diskd/src/control.rs",
+        ],
     ),
     ("cache", "The cache", &["disk/cache/src/sidecar.rs"]),
     (

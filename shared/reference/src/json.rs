@@ -90,6 +90,7 @@ const REPORTS: [Report; 64] = [
         &["disk detach", "attach"],
         "with `--agent`: the disk, as the agent describes it",
     ),
+    report("agent/clone.rs", "Cloned", &["disk clone"], ""),
     report("agent/compact.rs", "Compacted", &["disk compact"], ""),
     report("agent/repair.rs", "RepairReport", &["disk repair"], ""),
     report("swarm/init.rs", "Cluster", &["swarm init"], ""),

@@ -1,5 +1,6 @@
 //! `headstart disk ...`: the disks of an agent.
 
+use super::clone::{self, Clone};
 use super::compact::Compacted;
 use super::disk_line::DiskLine;
 use super::repair::RepairReport;
@@ -53,6 +54,9 @@ pub(crate) enum DiskCommand {
         #[command(flatten)]
         agent: AgentSocket,
     },
+    /// Make a second disk with the present content of a writable directory, at once and without copying it
+    #[command(after_help = clone::EXAMPLES)]
+    Clone(Clone),
     /// Give back the unused space of a writable directory, while the disk is not attached
     #[command(after_help = "Example:\n  headstart disk compact /var/lib/vm1\n\n\
                       The command needs neither the image nor an agent, and little space. \
@@ -111,6 +115,7 @@ impl DiskCommand {
                 let disks = agent.ask(async |agent| agent.list().await)?;
                 Ok(Box::new(Listed { disks }))
             }
+            Self::Clone(clone) => clone.run(),
             Self::Compact { dir } => {
                 Ok(Box::new(Compacted(WritableDisk::compact(dir, &|| terminal.is_cancelled())?)))
             }

@@ -133,6 +133,10 @@ struct Copied {
     present_blobs: u64,
     /// Bytes of the blobs that were there already.
     present_bytes: u64,
+    /// Blobs that the registry took over from another of its repositories, which were not sent.
+    mounted_blobs: u64,
+    /// Bytes of the blobs that were taken over.
+    mounted_bytes: u64,
     /// Those of the copied blobs that were there but damaged.
     repaired_blobs: u64,
     /// Hash trees that the source does not have.
@@ -161,6 +165,8 @@ impl Copied {
             resumed_bytes: done.resumed_bytes,
             present_blobs: done.present,
             present_bytes: done.present_bytes,
+            mounted_blobs: done.mounted,
+            mounted_bytes: done.mounted_bytes,
             repaired_blobs: done.repaired,
             lost_trees: done.lost_trees,
             plan: match done.plan {
@@ -195,6 +201,9 @@ impl fmt::Display for Copied {
             ("copied", copied),
             ("there already", blobs(self.present_blobs, self.present_bytes)),
         ];
+        if self.mounted_blobs > 0 {
+            fields.push(("taken over by the registry", blobs(self.mounted_blobs, self.mounted_bytes)));
+        }
         if self.repaired_blobs > 0 {
             let repaired = format!("{} of those copied, damaged before", count(self.repaired_blobs, "blob"));
             fields.push(("repaired", repaired));

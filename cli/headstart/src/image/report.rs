@@ -11,6 +11,7 @@ use headstart_image::new_image::NewImageReport;
 use headstart_image::open_image::{Coverage, OpenImage, OpenLayer};
 use headstart_image::reference::Reference;
 use headstart_image::store::ListEntry;
+use headstart_image::transfer::TransferReport;
 use headstart_image::verify::{Depth, Verdict};
 use serde::Serialize;
 use std::fmt;
@@ -43,6 +44,52 @@ pub(super) struct Made {
     /// The digest that the tag named before, if it was moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     was: Option<String>,
+    /// The way of its blobs into a remote store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pushed: Option<Pushed>,
+}
+
+/// The blobs of an image that was made in a remote store.
+#[derive(Serialize)]
+struct Pushed {
+    /// Blobs that were sent.
+    copied_blobs: u64,
+    /// Their bytes.
+    copied_bytes: u64,
+    /// Blobs that the registry took over from another repository.
+    mounted_blobs: u64,
+    /// Their bytes.
+    mounted_bytes: u64,
+    /// Blobs that were there already.
+    present_blobs: u64,
+    /// Their bytes.
+    present_bytes: u64,
+}
+
+impl Pushed {
+    fn of(done: &TransferReport) -> Self {
+        Self {
+            copied_blobs: done.copied,
+            copied_bytes: done.copied_bytes,
+            mounted_blobs: done.mounted,
+            mounted_bytes: done.mounted_bytes,
+            present_blobs: done.present,
+            present_bytes: done.present_bytes,
+        }
+    }
+
+    /// The fields of the report.
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let blobs = |number, bytes| format!("{} in {}", ByteSize(bytes), count(number, "blob"));
+        let mut fields = vec![("sent", blobs(self.copied_blobs, self.copied_bytes))];
+        if self.mounted_blobs > 0 {
+            fields.push(("taken over by the registry", blobs(self.mounted_blobs, self.mounted_bytes)));
+        }
+        if self.present_blobs > 0 {
+            fields.push(("there already", blobs(self.present_blobs, self.present_bytes)));
+        }
+        fields
+    }
 }
 
 impl Made {
@@ -62,6 +109,7 @@ impl Made {
             layer_data_bytes: made.summary.data_bytes,
             layer_segments: made.summary.segments,
             was: made.was.map(|was| was.to_string()),
+            pushed: made.transfer.as_ref().map(Pushed::of),
         }
     }
 }
@@ -87,6 +135,7 @@ impl fmt::Display for Made {
             let text = format!("the last {} of the base: this disk is smaller", ByteSize(cut));
             fields.push(("cut off", text));
         }
+        fields.extend(self.pushed.iter().flat_map(Pushed::fields));
         fields.extend(self.was.clone().map(|was| ("was", was)));
         Fields(&fields).fmt(f)
     }

@@ -30,6 +30,7 @@
 mod away;
 mod bucket_leases;
 mod clients;
+mod clones;
 mod files;
 mod images;
 mod keep_base;

@@ -7,7 +7,9 @@ use headstart_block::{BlockDevice, ByteRange};
 use headstart_image::open_image::OpenImage;
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use headstart_testkit::golden_set::GoldenSet;
+use headstart_testkit::registry::{Registry, RegistryAccess};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -194,4 +196,93 @@ fn a_chain_of_commits_is_the_disk_that_was_written() {
     let flat = scene.json("image flatten file://~/store:vm2 file://~/store:flat");
     assert_eq!(flat["virtual_size"], imported["virtual_size"]);
     scene.ok("image diff file://~/store:imported file://~/store:flat");
+}
+
+/// The blobs of a registry's storage, with their lengths.
+fn blobs_of(registry: &Registry) -> BTreeMap<String, u64> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![registry.blobs()];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(it) if it.is_dir() => left.push(entry.path()),
+                Ok(it) => _ = found.insert(entry.path().display().to_string(), it.len()),
+                Err(_) => {}
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_directory_is_committed_into_a_registry_and_only_its_layer_is_sent() {
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
+    let (scene, bytes, _) = scene_with_base();
+    let (host, plain) = (registry.host(), format!("--plain-http {}", registry.host()));
+    let base = format!("oci://{host}/vm/base:1");
+    let pushed = scene.json(&format!("image push file://~/store:base {base} {plain}"));
+    let mut written = Written::create(&scene, "dir", "store:base", bytes);
+    written.scribble(4, 60);
+    let digest = pushed["digest"].as_str().unwrap();
+    written.disk.note_reference(&base).unwrap();
+    fs::write(scene.path("expected.raw"), &written.model).unwrap();
+    drop(written);
+    scene.wait_until_unlocked("dir");
+    // The image is nowhere on this host.
+    fs::rename(scene.path("store"), scene.path("away")).unwrap();
+    let before = blobs_of(&registry);
+    let target = format!("oci://{host}/team/vm1:1");
+    scene.is_wrong(&format!("image commit {target} --writable dir"), &["--push"]);
+    scene.is_wrong("image commit --push file://~/store:x --writable dir", &["leave out --push"]);
+    let made = scene.json(&format!("image commit --push {target} --writable dir {plain}"));
+    let sent = made["pushed"].clone();
+    let layer = made["layer_size"].as_u64().unwrap();
+    assert_eq!(sent["mounted_blobs"], 2, "the base's layer and its hash tree: {sent}");
+    let copied = sent["copied_bytes"].as_u64().unwrap();
+    assert!(copied >= layer && copied < layer + (64 << 10), "{sent} {layer}");
+    // So the registry's own storage says.
+    let grown: u64 =
+        blobs_of(&registry).iter().filter(|(name, _)| !before.contains_key(*name)).map(|it| it.1).sum();
+    assert!(grown >= layer && grown < layer + (64 << 10), "{grown} {layer}");
+    scene.ok(&format!("image verify --deep {target} {plain}"));
+    scene.ok(&format!("image pull {target} file://~/pulled:x {plain}"));
+    scene.ok("image export file://~/pulled:x -o out.raw");
+    assert_same(&scene, "expected.raw", "out.raw");
+    // In the base's own repository nothing has to be taken over.
+    let beside = scene.json(&format!(
+        "image commit --push oci://{host}/vm/base:2 --writable dir --base oci://{host}/vm/base@{digest} {plain}"
+    ));
+    assert_eq!((&beside["digest"], &beside["pushed"]["mounted_blobs"]), (&made["digest"], &0.into()));
+    assert_eq!(beside["pushed"]["present_blobs"], 2);
+    // A base that is only in a directory of this host is sent.
+    fs::rename(scene.path("away"), scene.path("store")).unwrap();
+    let sent = scene.json(&format!(
+        "image commit --push oci://{host}/third:1 --writable dir --base file://~/store:base {plain}"
+    ));
+    assert_eq!((&sent["digest"], &sent["pushed"]["mounted_blobs"]), (&made["digest"], &0.into()));
+    assert!(sent["pushed"]["copied_bytes"].as_u64().unwrap() > copied, "{sent}");
+}
+
+#[test]
+fn a_clone_is_committed_as_its_source_is() {
+    let (scene, bytes, _) = scene_with_base();
+    let mut written = Written::create(&scene, "dir", "store:base", bytes);
+    written.scribble(5, 60);
+    fs::write(scene.path("before.raw"), &written.model).unwrap();
+    written.disk.note_reference(&format!("file://{}", scene.path("store:base").display())).unwrap();
+    drop(written);
+    scene.wait_until_unlocked("dir");
+    let cloned = scene.json("disk clone dir clone");
+    assert_eq!((&cloned["shared_pairs"], &cloned["virtual_size"]), (&1.into(), &(16 << 20).into()));
+    scene.fails("disk clone dir clone", &["clone", "holds a disk already"]);
+    scene.fails("disk clone none other", &["none"]);
+    // The image is kept for the clone, too.
+    let leases = scene.json("lease list file://~/store");
+    assert!(leases.to_string().contains(scene.path("clone").to_str().unwrap()), "{leases}");
+    let commit = |dir: &str| scene.json(&format!("image commit file://~/store:{dir} --writable {dir}"));
+    assert_eq!(commit("dir")["digest"], commit("clone")["digest"]);
+    fs::remove_dir_all(scene.path("dir")).unwrap();
+    scene.ok("image export file://~/store:clone -o out.raw");
+    assert_same(&scene, "before.raw", "out.raw");
+    assert_eq!(commit("clone")["layers"], 2);
 }

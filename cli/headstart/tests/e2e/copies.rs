@@ -89,7 +89,13 @@ fn images_are_copied_through_a_registry() {
     scene.ok(&format!("image pull oci://{host}/vm/debian@{digest} file://~/back:x {plain}"));
     check(&scene, "file://~/back:x");
     // From registry to registry, another repository.
-    scene.ok(&format!("image copy oci://{host}/vm/debian:v1 oci://{host}/other:v1 {plain}"));
+    let taken = scene.json(&format!("image copy oci://{host}/vm/debian:v1 oci://{host}/other:v1 {plain}"));
+    assert_eq!((&taken["copied_blobs"], &taken["copied_bytes"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&taken["mounted_blobs"], &taken["mounted_bytes"]),
+        (&pushed["copied_blobs"], &pushed["copied_bytes"])
+    );
+    check_there(&scene, &format!("oci://{host}/other:v1 {plain}"), |words| scene.run(words));
     scene.fails(&format!("image pull oci://{host}/vm/none:v1 file://~/back {plain}"), &["vm/none"]);
 }
 

@@ -56,8 +56,8 @@ pub struct ClonedDisk {
 impl WritableDisk {
     /// Makes a second disk with the present content of this one in the new directory `path`, and gives it the id
     /// `uuid`. Nothing is copied: both directories have the files with the content from now on, and further writes go
-    /// to files of their own. The disk stays open, and reads and writes go on. What was written before the call is in
-    /// the clone; it is durable there.
+    /// to files of their own. The disk stays open, and reads and writes go on. All writes that returned before the call
+    /// are in the clone, and are durable there.
     ///
     /// `path` must be on the file system of this disk, and be missing or an empty directory. It gets a copy of the base
     /// ([`BASE_DIR`](super::BASE_DIR)) if this disk's directory has one. The new disk has the same parent as this one.

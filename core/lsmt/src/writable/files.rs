@@ -1,8 +1,8 @@
 //! The directory that a writable disk lives in, behind small traits.
 //!
 //! Everything that a crash can lose or tear goes through this module, so that the tests can put a simulated
-//! directory in the place of the real one (`real_directory.rs`). The traits promise what POSIX does, no more: a write is
-//! durable after [`LogFile::sync`], a created, renamed or removed name after [`Directory::sync`].
+//! directory in the place of the real one (`real_directory.rs`). The traits promise what POSIX does, no more: a write
+//! is durable after [`LogFile::sync`], a created, renamed or removed name after [`Directory::sync`].
 
 use super::BASE_DIR;
 use crate::format::PAGE_SIZE;

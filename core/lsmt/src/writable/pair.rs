@@ -64,10 +64,11 @@ impl Pair {
         let data = directory.create(&files.data)?;
         let index = directory.create(&files.index)?;
         let (data_header, index_header) = headers(uuid, state.virtual_size)?;
-        for (file, header) in [(&data, data_header), (&index, index_header)] {
-            file.write_at(&header.encode(), 0)?;
-            file.sync()?;
-        }
+        data.write_at(&data_header.encode(), 0)?;
+        index.write_at(&index_header.encode(), 0)?;
+        // Only now, because file systems bring both into their journals by the first.
+        data.sync()?;
+        index.sync()?;
         let log = Log::new(uuid);
         Ok(Self::assemble(
             number,

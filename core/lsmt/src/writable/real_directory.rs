@@ -1,5 +1,5 @@
-//! The directory of a writable disk on the file system, and that of a clone while it is made: a temporary one beside its
-//! place, which gets its name when it is whole.
+//! The directory of a writable disk on the file system, and that of a clone while it is made: a temporary one beside
+//! its place, which gets its name when it is whole.
 
 use super::BASE_DIR;
 use super::files::{CloneTarget, Directory, LOCK, LogFile};
@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The remedy where files cannot be shared.
-const COPY_INSTEAD: &str = "name a directory on the same file system; or copy the directory with `cp -a --sparse=always` \
-                            while the disk is not attached";
+const COPY_INSTEAD: &str = "name a directory on the same file system; or copy the directory with \
+                            `cp -a --sparse=always` while the disk is not attached";
 
 /// The owner and permissions of files that are made.
 fn like() -> Like {

@@ -28,6 +28,9 @@ pub struct DiskSpace {
     /// small pieces beside it were merged.
     #[serde(default)]
     pub copied_up_bytes: u64,
+    /// Bytes of files that the directories of clones have as well. These directories together take them once.
+    #[serde(default)]
+    pub shared_bytes: u64,
     /// Bytes of garbage that were returned to the file system since the process started.
     pub collected_bytes: u64,
     /// The number of writes and discards that had to wait until garbage was collected, since the process
