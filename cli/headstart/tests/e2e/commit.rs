@@ -244,7 +244,7 @@ fn a_directory_is_committed_into_a_registry_and_only_its_layer_is_sent() {
     let grown: u64 =
         blobs_of(&registry).iter().filter(|(name, _)| !before.contains_key(*name)).map(|it| it.1).sum();
     assert!(grown >= layer && grown < layer + (64 << 10), "{grown} {layer}");
-    scene.ok(&format!("image verify --deep {target} {plain}"));
+    scene.ok(&format!("image verify {target} {plain}"));
     scene.ok(&format!("image pull {target} file://~/pulled:x {plain}"));
     scene.ok("image export file://~/pulled:x -o out.raw");
     assert_same(&scene, "expected.raw", "out.raw");
@@ -273,7 +273,8 @@ fn a_clone_is_committed_as_its_source_is() {
     drop(written);
     scene.wait_until_unlocked("dir");
     let cloned = scene.json("disk clone dir clone");
-    assert_eq!((&cloned["shared_pairs"], &cloned["virtual_size"]), (&1.into(), &(16 << 20).into()));
+    assert_eq!(cloned["virtual_size"], 16 << 20);
+    assert!(cloned["shared_bytes"].as_u64() > Some(1 << 20), "{cloned}");
     scene.fails("disk clone dir clone", &["clone", "holds a disk already"]);
     scene.fails("disk clone none other", &["none"]);
     // The image is kept for the clone, too.

@@ -197,7 +197,7 @@ fn a_place_that_is_taken_or_elsewhere_is_refused_and_nothing_changes() {
         );
         assert!(!elsewhere.join("headstart-clone").exists());
     } else {
-        eprintln!("SKIPPED: another file system (/dev/shm is none)");
+        headstart_testkit::process::skipped("/dev/shm is not another file system");
     }
     disk.stack_and_commit(Vec::new(), LayerMeta::default()).unwrap();
     assert_eq!(kind(scene.path("b")), ErrorKind::Conflict);
