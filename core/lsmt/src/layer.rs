@@ -41,7 +41,7 @@ pub(crate) const MAX_RECORDS: u64 = 128_000_000;
 /// The tag of records whose bytes are in the layer's own file, in a layer with a target.
 const OWN_TAG: u8 = 0;
 /// The tag of records whose bytes are in the target.
-const TARGET_TAG: u8 = 1;
+pub(crate) const TARGET_TAG: u8 = 1;
 const NEEDS_TARGET: &str = "the layer is damaged; or it is the metadata of a TurboOCI layer, whose data is in a tar: \
                             open the image instead";
 

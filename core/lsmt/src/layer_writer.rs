@@ -11,10 +11,13 @@
 //! on the disk, so that data which is read together is stored together. All readers of the format accept such a layer:
 //! its table is sorted by the disk's sectors, and a segment's data may be anywhere in the layer, as in a sealed
 //! writable layer.
+//!
+//! A writer [with a target](LayerWriter::with_target) also takes ranges whose bytes are in another file
+//! ([`crate::layer`]). Their records have the tag 1, and as with OverlayBD, the table has no padding records then.
 
 use crate::Segment;
 use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page, UserTag};
-use crate::layer::MAX_RECORDS;
+use crate::layer::{MAX_RECORDS, TARGET_TAG};
 use headstart_block::{BlockDevice, ByteRange, Error, Result, SECTOR_SIZE};
 use std::io::{BufWriter, IntoInnerError, Write};
 use uuid::Uuid;
@@ -76,6 +79,8 @@ pub struct LayerWriter<W: Write> {
     run: Option<Run>,
     /// `true` if runs come in any order.
     any_order: bool,
+    /// `true` if the layer may have bytes in a target.
+    has_target: bool,
 }
 
 /// Data of the sectors `[start, end)` of the disk, one after the other in the file from `moffset` on.
@@ -102,6 +107,7 @@ impl<W: Write> LayerWriter<W> {
             cursor: 0,
             run: None,
             any_order: false,
+            has_target: false,
         })
     }
 
@@ -110,6 +116,13 @@ impl<W: Write> LayerWriter<W> {
     #[must_use]
     pub fn in_any_order(self) -> Self {
         Self { any_order: true, ..self }
+    }
+
+    /// Makes the layer one with a target, a file that has a part of the layer's bytes:
+    /// [`Layer::open_with_target`](crate::Layer::open_with_target) opens it.
+    #[must_use]
+    pub fn with_target(self) -> Self {
+        Self { has_target: true, ..self }
     }
 
     /// Appends `data`, the content of the disk from byte `offset` on. Both `offset` and the length must be
@@ -151,6 +164,30 @@ impl<W: Write> LayerWriter<W> {
         self.check_table()
     }
 
+    /// Records that the content of the disk in `range` is in the target, from byte `place` of it on. Offset, length and
+    /// place must be multiples of 512 bytes.
+    ///
+    /// # Errors
+    /// Those of [`LayerWriter::data`]; [`headstart_block::ErrorKind::Invalid`] also if the layer has no target, or
+    /// `place` is beyond what a segment can name.
+    pub fn target(&mut self, range: ByteRange, place: u64) -> Result<()> {
+        let end = place.checked_add(range.len()).filter(|_| place.is_multiple_of(SECTOR_SIZE));
+        let is_nameable = end.is_some_and(|end| end / SECTOR_SIZE <= Segment::MAX_MOFFSET);
+        if !self.has_target || !is_nameable {
+            return Err(Error::invalid(format!("byte {place} is no sector of a target of the layer")));
+        }
+        let (mut start, mut moffset) =
+            (self.advance(range.offset(), range.len(), self.limit())?, place / SECTOR_SIZE);
+        self.end_run();
+        while start < self.cursor {
+            let len = (self.cursor - start).min(Segment::MAX_LEN);
+            self.record(Segment::data(start, len, moffset).with_layer(TARGET_TAG));
+            start += len;
+            moffset += len;
+        }
+        self.check_table()
+    }
+
     /// Writes the table of segments and the trailer, and returns the output and the size of the layer.
     ///
     /// # Errors
@@ -162,7 +199,9 @@ impl<W: Write> LayerWriter<W> {
             self.sort_table()?;
         }
         let segments = self.table.len();
-        self.table.resize(segments.next_multiple_of(RECORDS_PER_PAGE), Segment::PADDING);
+        if !self.has_target {
+            self.table.resize(segments.next_multiple_of(RECORDS_PER_PAGE), Segment::PADDING);
+        }
         let mut page_bytes = Vec::with_capacity(PAGE_SIZE);
         for records in self.table.chunks(RECORDS_PER_PAGE) {
             page_bytes.clear();
@@ -242,8 +281,7 @@ impl<W: Write> LayerWriter<W> {
             && last.is_continued_by(next)
             && last.len() + next.len() < Segment::MAX_LEN
         {
-            let make = if last.is_zeroed() { Segment::zeroed } else { Segment::data };
-            *last = make(last.offset(), last.len() + next.len(), last.moffset());
+            *last = last.lengthened(next.len());
         } else {
             self.table.push(next);
         }

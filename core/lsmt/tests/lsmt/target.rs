@@ -3,7 +3,7 @@
 // `ReadAt` itself stays out of scope: its `len` would hide that of a vector behind an `Arc`.
 use headstart_block::{self as block, BlockDevice, ByteRange, Error, ErrorKind};
 use headstart_lsmt::format::{Flags, Page, UserTag};
-use headstart_lsmt::{Layer, Segment, Stack, StackSource};
+use headstart_lsmt::{Layer, LayerMeta, LayerWriter, Segment, Stack, StackSource};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -137,4 +137,56 @@ fn metadata_without_its_target_is_refused_with_the_reason() {
     let records = [Segment::data(0, 1, 8), Segment::data(1, 1, 0).with_layer(1)];
     let error = Layer::open(Arc::new(file(1, &records))).err().unwrap();
     assert!(error.to_string().contains("TurboOCI"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn written_layers_have_their_runs_in_either_file(runs in runs(), flip in 0..50_usize) {
+        let (records, _, disk) = layout(&runs);
+        let meta = LayerMeta { virtual_size: disk.len() as u64, ..LayerMeta::default() };
+        let mut writer = LayerWriter::new(Vec::new(), meta).unwrap().in_any_order().with_target();
+        let cut = flip.min(records.len());
+        for record in records[cut..].iter().chain(&records[..cut]) {
+            let bytes = &disk[(record.offset() * 512) as usize..(record.end() * 512) as usize];
+            match record.layer() {
+                0 => writer.data(record.offset() * 512, bytes).unwrap(),
+                _ => {
+                    let range = ByteRange::between(record.offset() * 512, record.end() * 512);
+                    writer.target(range, record.moffset() * 512).unwrap();
+                }
+            }
+        }
+        let (file, summary) = writer.finish().unwrap();
+        // As the reference's metadata: no padding records, and so a trailer at any multiple of 16 bytes.
+        prop_assert_eq!(file.len() as u64, summary.index_offset() + summary.segments * 16 + 4096);
+        let layer = Layer::open_with_target(Arc::new(file), Arc::new(target())).unwrap();
+        prop_assert_eq!(layer.info().records, summary.segments);
+        prop_assert!(read(&Stack::new(vec![layer]).unwrap()) == disk);
+    }
+}
+
+#[test]
+fn long_runs_in_the_target_are_cut_and_short_ones_joined() {
+    let mut writer = LayerWriter::new(Vec::new(), LayerMeta::default()).unwrap().with_target();
+    let range = |first: u64, len: u64| ByteRange::between(first * 512, (first + len) * 512);
+    writer.target(range(0, 40_000), 512).unwrap();
+    writer.target(range(40_000, 2), 40_001 * 512).unwrap();
+    writer.target(range(40_002, 2), 512).unwrap();
+    let summary = writer.finish().unwrap().1;
+    assert_eq!((summary.segments, summary.data_bytes), (4, 0));
+}
+
+#[test]
+fn targets_that_cannot_be_named_are_refused() {
+    let refused = |writer: LayerWriter<Vec<u8>>, offset: u64, place: u64| {
+        let mut writer = writer;
+        let error = writer.target(ByteRange::new(offset, 512).unwrap(), place).unwrap_err();
+        error.kind() == ErrorKind::Invalid
+    };
+    let meta = LayerMeta { virtual_size: 4096, ..LayerMeta::default() };
+    let new = || LayerWriter::new(Vec::new(), meta.clone()).unwrap();
+    assert!(refused(new(), 0, 0), "it has no target");
+    for (offset, place) in [(0, 100), (100, 0), (4096, 0), (0, u64::MAX - 511)] {
+        assert!(refused(new().with_target(), offset, place), "{offset}, {place}");
+    }
 }
