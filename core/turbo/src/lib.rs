@@ -14,6 +14,7 @@
 //! | [`cache`] | uncompressed parts that were read lately, shared by many views |
 //! | [`indexer`] | an index made in passing, while a gzip stream is read once |
 //! | [`package`] | the blob of a TurboOCI layer and the files in it |
+//! | [`package_writer`] | writing such a blob |
 //!
 //! The metadata of the file system is a layer in the LSMT format, which `headstart-lsmt` reads; this crate does not
 //! know it. `headstart-image` puts both together.
@@ -26,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+mod first_bit;
 pub mod format;
 pub mod index;
 pub mod index_writer;
@@ -33,6 +35,8 @@ pub mod indexer;
 mod inflater;
 mod member;
 pub mod package;
+pub mod package_writer;
+mod point_writer;
 mod recorder;
 pub mod view;
 mod window_use;
@@ -45,4 +49,5 @@ pub use format::RestartPoint;
 pub use index::GzipIndex;
 pub use indexer::{BuiltIndex, IndexingReader};
 pub use package::{FileSystemKind, TurboPackage};
+pub use package_writer::NewPackage;
 pub use view::InflatedView;

@@ -14,8 +14,8 @@
 use headstart_block::{Error, Result};
 use std::io::{ErrorKind, Read};
 
-/// Compressed bytes that are read at once.
-const INPUT: usize = 64 << 10;
+/// Compressed bytes that are read at once: a prime number, so that no block of a round size ends with them.
+const INPUT: usize = 65_521;
 const CHECKSUM: u8 = 2;
 const EXTRA: u8 = 4;
 const NAME: u8 = 8;
@@ -37,19 +37,27 @@ impl<R: Read> GzipInput<R> {
         Self { inner, buf: vec![0; INPUT].into(), at: 0, filled: 0, taken: 0 }
     }
 
+    pub(crate) fn get_ref(&self) -> &R {
+        &self.inner
+    }
+
     /// Bytes that were taken so far: the offset of the next one.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// The bytes that come next; none at the end of the input.
+    /// The bytes that come next; none at the end of the input. They end at the same places of the input however it is
+    /// read.
     pub(crate) fn peek(&mut self) -> Result<&[u8]> {
-        while self.at == self.filled {
-            match self.inner.read(&mut self.buf) {
-                Ok(0) => break,
-                Ok(read) => (self.at, self.filled) = (0, read),
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e.into()),
+        if self.at == self.filled {
+            (self.at, self.filled) = (0, 0);
+            while self.filled < self.buf.len() {
+                match self.inner.read(&mut self.buf[self.filled..]) {
+                    Ok(0) => break,
+                    Ok(read) => self.filled += read,
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                    Err(e) => return Err(e.into()),
+                }
             }
         }
         Ok(&self.buf[self.at..self.filled])

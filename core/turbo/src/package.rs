@@ -16,10 +16,12 @@ use flate2::read::MultiGzDecoder;
 use headstart_block::{Error, ReadAt, Result, saturating};
 use std::io::{self, Read};
 
-const BLOCK: usize = 512;
+pub(crate) const BLOCK: usize = 512;
 const EXT4: &str = "ext4.fs.meta";
 const EROFS: &str = "erofs.fs.meta";
-const GZIP: &str = "gzip.meta";
+/// The mark.
+pub(crate) const MARK: &str = ".turbo.ociv1";
+pub(crate) const GZIP: &str = "gzip.meta";
 /// Most files of a package.
 const FILES_MAX: usize = 64;
 /// Most bytes that the files of a package may have for each byte of it: the metadata in it is compressed already, and
@@ -27,7 +29,7 @@ const FILES_MAX: usize = 64;
 const GROWTH_MAX: u64 = 64;
 /// Bytes that the files of a package may have in any case, and never.
 const SIZE_FREE: u64 = 1 << 20;
-const SIZE_MAX: u64 = 1 << 30;
+pub(crate) const SIZE_MAX: u64 = 1 << 30;
 const DAMAGED: &str = "it is damaged, or no TurboOCI layer: fetch it again";
 
 /// The file system that a package describes.
@@ -37,6 +39,14 @@ pub enum FileSystemKind {
     Ext4,
     /// EROFS, from `erofs.fs.meta`.
     Erofs,
+}
+
+/// The name of the file with the metadata.
+pub(crate) fn metadata_name(kind: FileSystemKind) -> &'static str {
+    match kind {
+        FileSystemKind::Ext4 => EXT4,
+        FileSystemKind::Erofs => EROFS,
+    }
 }
 
 /// The files of a TurboOCI layer's blob, in memory.

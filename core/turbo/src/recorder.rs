@@ -3,24 +3,26 @@
 //! Blocks begin where the compressor ended the block before, so a restart point is not where one would like it. The
 //! rule is that of the reference: a limit goes up by the span; the last block that begins before the limit becomes a
 //! restart point as soon as one begins at the limit or behind it. So the point that is chosen is known only later.
-//! Until then it is *open*: the recorder keeps what the point may need, which is its window, and the compressed bytes
-//! of the 32 KiB of data after it, by which the unused part of the window is found.
+//! Until then it is *open*: the recorder keeps what the point may need, which is its window, and the 32 KiB of data
+//! after it with their compressed bytes, by which the first bit of the block and the unused part of the window are
+//! found.
 //!
-//! The window is not copied when a block begins, since blocks may be tiny: it is still in the ring of the last 128 KiB,
-//! and is copied when the ring is about to lose it.
+//! The data around is not copied when a block begins, since blocks may be tiny: it is still in the ring of the last
+//! 128 KiB, and is copied when the ring is about to lose it.
 
 use crate::format::WINDOW_SIZE;
 use crate::index_writer::IndexWriter;
-use crate::window_use::clear_unused;
-use headstart_block::{Result, to_usize};
+use crate::point_writer::{BlockBegin, FoundPoint, PointWriter};
+use headstart_block::{Error, Result, to_usize};
 use std::collections::VecDeque;
 
-/// Bytes of the ring that the inflater writes to; a power of two.
-pub(crate) const RING: usize = 128 << 10;
+/// Bytes of the ring that the inflater writes to. A prime number, as [`STEP`] is: where a block ends with the room that
+/// the inflater has, the end is not noticed, and compressors make blocks of round sizes.
+pub(crate) const RING: usize = 131_071;
 /// Most bytes that are written to the ring at once.
-pub(crate) const STEP: usize = 32 << 10;
+pub(crate) const STEP: usize = 32_749;
 /// Most compressed bytes that are kept for a point. The 32 KiB after it have more only if most of its blocks are empty;
-/// the window is then kept whole.
+/// there is no restart point then.
 const INPUT_MAX: usize = 128 << 10;
 
 /// A block that begins.
@@ -30,17 +32,17 @@ pub(crate) struct BlockStart {
     pub(crate) inflated: u64,
     /// Offset of the first compressed byte that is the block's as a whole.
     pub(crate) compressed: u64,
-    /// Number of bits of the byte before that are the block's, and these bits.
-    pub(crate) bits: u8,
-    pub(crate) bit_buf: u8,
+    /// The byte before, of which some high bits may be the block's.
+    pub(crate) before: u8,
 }
 
 struct OpenPoint {
     start: BlockStart,
-    /// The window, once it is copied.
-    window: Option<Box<[u8]>>,
-    /// The compressed bytes after the point; `None` if they are too many.
+    /// The window, and the data after it, once they are copied.
+    around: Option<(Box<[u8]>, Box<[u8]>)>,
+    /// The compressed bytes after the point; `None` if they are too many, or are not needed: for a member's start.
     input: Option<Vec<u8>>,
+    is_member: bool,
     /// `true` if nothing that comes later can refer to the window.
     is_complete: bool,
     is_accepted: bool,
@@ -51,12 +53,12 @@ pub(crate) struct Recorder {
     limit: u64,
     /// Points in the order of the data. Only the last may not be accepted yet.
     open: VecDeque<OpenPoint>,
-    writer: IndexWriter,
+    writer: PointWriter,
 }
 
 impl Recorder {
     pub(crate) fn new(span: u32) -> Self {
-        Self { span: span.into(), limit: 0, open: VecDeque::new(), writer: IndexWriter::new(span) }
+        Self { span: span.into(), limit: 0, open: VecDeque::new(), writer: PointWriter::new(span) }
     }
 
     /// A member begins: a restart point that needs no window.
@@ -67,9 +69,10 @@ impl Recorder {
         self.settle_candidate(inflated);
         self.limit = self.limit.max((inflated / self.span + 1).saturating_mul(self.span));
         self.open.push_back(OpenPoint {
-            start: BlockStart { inflated, compressed, bits: 0, bit_buf: 0 },
-            window: Some(vec![0; WINDOW_SIZE].into()),
+            start: BlockStart { inflated, compressed, before: 0 },
+            around: Some((vec![0; WINDOW_SIZE].into(), Box::default())),
             input: None,
+            is_member: true,
             is_complete: true,
             is_accepted: true,
         });
@@ -85,8 +88,9 @@ impl Recorder {
         }
         self.open.push_back(OpenPoint {
             start,
-            window: None,
+            around: None,
             input: Some(Vec::new()),
+            is_member: false,
             is_complete: false,
             is_accepted: is_at_limit,
         });
@@ -101,12 +105,12 @@ impl Recorder {
         }
     }
 
-    /// Copies the windows that the next step would overwrite. `inflated` bytes are in the ring, the next goes to `at`.
+    /// Copies the data that the next step would overwrite. `inflated` bytes are in the ring, the next goes to `at`.
     pub(crate) fn before_step(&mut self, ring: &[u8], at: usize, inflated: u64) {
         let kept = (RING - STEP - WINDOW_SIZE) as u64;
         for point in &mut self.open {
-            if point.window.is_none() && inflated - point.start.inflated > kept {
-                point.window = Some(window_of(ring, at, inflated - point.start.inflated));
+            if point.around.is_none() && inflated - point.start.inflated > kept {
+                point.around = Some(around(ring, at, inflated - point.start.inflated));
             }
         }
     }
@@ -125,12 +129,13 @@ impl Recorder {
     /// Hands the points on that are accepted and complete.
     pub(crate) fn hand_on(&mut self, ring: &[u8], at: usize, inflated: u64) -> Result<()> {
         while let Some(point) = self.open.pop_front_if(|point| point.is_accepted && point.is_complete) {
-            let OpenPoint { start, window, input, .. } = point;
-            let mut window = window.unwrap_or_else(|| window_of(ring, at, inflated - start.inflated));
-            if let Some(input) = input {
-                clear_unused(&mut window, start.bits, start.bit_buf, &input);
+            let OpenPoint { start, around: copied, input, is_member, .. } = point;
+            let (window, data) = copied.unwrap_or_else(|| around(ring, at, inflated - start.inflated));
+            let BlockStart { inflated, compressed, before } = start;
+            let block = input.map(|input| BlockBegin { before, input, data });
+            if is_member || block.is_some() {
+                self.writer.push(FoundPoint { inflated, compressed, window, block })?;
             }
-            self.writer.push(start.inflated, start.compressed, start.bits, &window)?;
         }
         Ok(())
     }
@@ -144,14 +149,24 @@ impl Recorder {
         self.hand_on(ring, at, inflated)
     }
 
-    pub(crate) fn into_writer(self) -> IndexWriter {
-        self.writer
+    /// Lets another thread make the index. For a recorder that has no point yet.
+    pub(crate) fn with_thread(self) -> Result<Self> {
+        let span =
+            u32::try_from(self.span).map_err(|_| Error::invalid("the span of an index is too large"))?;
+        Ok(Self { writer: PointWriter::with_thread(span)?, ..self })
+    }
+
+    pub(crate) fn into_writer(self) -> Result<IndexWriter> {
+        self.writer.finish()
     }
 }
 
-/// The 32 KiB of the ring that end `back` bytes before `at`.
-fn window_of(ring: &[u8], at: usize, back: u64) -> Box<[u8]> {
-    let start = (at + 2 * RING - to_usize(back) - WINDOW_SIZE) % RING;
+/// The 32 KiB of the ring that end `back` bytes before `at`, and those after them, as far as there are any.
+fn around(ring: &[u8], at: usize, back: u64) -> (Box<[u8]>, Box<[u8]>) {
+    let back = to_usize(back);
+    let start = (at + 2 * RING - back - WINDOW_SIZE) % RING;
     let (end, begin) = ring.split_at(start);
-    begin.iter().chain(end).take(WINDOW_SIZE).copied().collect()
+    let mut data = begin.iter().chain(end).copied();
+    let window = data.by_ref().take(WINDOW_SIZE).collect();
+    (window, data.take(back.min(WINDOW_SIZE)).collect())
 }
