@@ -13,6 +13,7 @@ use crate::directory;
 use crate::extents::{Extent, ExtentMap};
 use crate::features::LARGE_FILE;
 use crate::inode::Inode;
+use crate::places::{FoundSectors, Places};
 use crate::read::BlockReader;
 use crate::state::{State, append_run};
 use headstart_block::{Error, Result, exact, to_usize};
@@ -33,6 +34,16 @@ pub trait BlockSink {
     /// # Errors
     /// Errors of the output.
     fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Takes whole blocks with content of a file, as [`data`](Self::data) does. The file that the content comes from
+    /// has the sectors `found` of it, too ([`FileContent::place`]): ascending, apart, and inside `bytes`.
+    ///
+    /// # Errors
+    /// As [`data`](Self::data).
+    fn content(&mut self, offset: u64, bytes: &[u8], found: &[FoundSectors]) -> Result<()> {
+        let _ = found;
+        self.data(offset, bytes)
+    }
 }
 
 /// The content of a file, as a stream.
@@ -48,6 +59,21 @@ pub trait FileContent {
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if the stream ends before.
     fn read(&mut self, buf: &mut [u8]) -> Result<()>;
+
+    /// The offset of the first byte of data in the file that the stream is a part of; the others follow without gaps.
+    /// `None` if there is no such file, or it does not stay.
+    fn place(&self) -> Option<u64> {
+        None
+    }
+
+    /// Called when all data was read: `true` if the bytes behind it in that file are zeros, up to the next multiple of
+    /// 512.
+    ///
+    /// # Errors
+    /// Errors of the stream.
+    fn ends_in_zeros(&mut self) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 /// Writes content into new blocks of a file without any.
@@ -58,8 +84,16 @@ pub(crate) fn write(
     content: &mut dyn FileContent,
 ) -> Result<()> {
     let (size, runs) = (content.size(), content.runs().to_vec());
+    let places = content.place().map(|first| Places::new(&runs, first));
     let mut stream = Stream { content, runs: runs.clone(), at: 0 };
-    write_runs(state, sink, inode, size, &runs, &mut |_, at, buf| stream.fill(at, buf))
+    write_runs(state, sink, inode, size, &runs, &mut |_, at, buf| {
+        stream.fill(at, buf)?;
+        let end = at + buf.len() as u64;
+        match &places {
+            Some(places) => places.sectors(at..end, &mut || stream.content.ends_in_zeros()),
+            None => Ok(Vec::new()),
+        }
+    })
 }
 
 /// Compares content with that of a file of the parent; if they differ, the file gets new blocks with the new content.
@@ -113,12 +147,13 @@ pub(crate) fn keep_or_write(
             from += now.len() as u64;
             rest = later;
         }
-        Ok(())
+        Ok(Vec::new())
     })
 }
 
-/// Source of a file's bytes: fills a buffer with those from an offset on. Offsets ascend.
-type Fill<'a> = dyn FnMut(&mut State, u64, &mut [u8]) -> Result<()> + 'a;
+/// Source of a file's bytes: fills a buffer with those from an offset on, and says which sectors of them another file
+/// has, too. Offsets ascend.
+type Fill<'a> = dyn FnMut(&mut State, u64, &mut [u8]) -> Result<Vec<FoundSectors>> + 'a;
 
 /// Takes blocks for the runs of a file, and writes them.
 fn write_runs(
@@ -150,9 +185,9 @@ fn write_runs(
             buf.resize(to_usize(bytes), 0);
             let start = next * BLOCK_SIZE as u64;
             let inside = to_usize(bytes.min(size - start));
-            fill(state, start, &mut buf[..inside])?;
+            let found = fill(state, start, &mut buf[..inside])?;
             buf[inside..].fill(0);
-            sink.data(run.start * BLOCK_SIZE as u64, &buf)?;
+            sink.content(run.start * BLOCK_SIZE as u64, &buf, &found)?;
             append_run(&mut extents, exact(next, "fewer blocks than 32 bits count"), run.clone());
             next += run.end - run.start;
         }

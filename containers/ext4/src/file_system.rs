@@ -259,7 +259,8 @@ impl<S: BlockSink> FileSystem<S> {
     }
 
     /// Gives the name of a file of the parent a new file with this content. If the content is the same and the file has
-    /// no other name, the file keeps its blocks, and only its attributes change.
+    /// no other name, the file keeps its blocks, and only its attributes change; except for content that has a place
+    /// ([`FileContent::place`]), which is not compared.
     ///
     /// # Errors
     /// As [`FileSystem::create`] and [`FileSystem::write_content`].
@@ -273,7 +274,8 @@ impl<S: BlockSink> FileSystem<S> {
         if let Some(old) = self.lookup(directory, name)? {
             let mut inode = self.state.inode(old.0)?;
             let alone = inode.links == 1 && inode.kind()? == FileKind::Regular;
-            if alone && inode.size == content.size() && self.state.has_content_of_parent(&inode)? {
+            let compared = alone && content.place().is_none();
+            if compared && inode.size == content.size() && self.state.has_content_of_parent(&inode)? {
                 content::keep_or_write(&mut self.state, &mut self.sink, &mut inode, content)?;
                 self.describe(&mut inode, attributes)?;
                 self.state.put_inode(old.0, &inode)?;

@@ -56,6 +56,7 @@
 //! | `format` | a new file system |
 //! | `finish` | opening a parent, and writing the changed metadata |
 //! | `content` | the content of files, as it streams in |
+//! | `places` | the sectors of content that the file it comes from has, too |
 //! | `remove` | removal of files and of directories with everything in them |
 //! | `open_directory` | a directory of the file system as the blocks that `directory` works on |
 //! | `state` | inodes, their extents and attributes |
@@ -95,6 +96,7 @@ mod htree;
 mod inode;
 mod little_endian;
 mod open_directory;
+mod places;
 mod read;
 mod remove;
 mod state;
@@ -108,6 +110,7 @@ pub use file_system::{FileSystem, InodeAttributes, InodeNumber, InodeStatus, New
 pub use finish::FileSystemSummary;
 pub use format::NewFileSystem;
 pub use inode::{FileKind, InodeTime};
+pub use places::FoundSectors;
 pub use xattr::ExtendedAttribute;
 
 /// Bytes of a block, the unit of all places on the disk.

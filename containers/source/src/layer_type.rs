@@ -40,6 +40,15 @@ impl LayerCompression {
         }
     }
 
+    /// The ending of OCI's media types.
+    fn oci_ending(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Gzip => "+gzip",
+            Self::Zstd => "+zstd",
+        }
+    }
+
     /// The ending of Docker's media types.
     fn docker_ending(self) -> &'static str {
         match self {
@@ -53,6 +62,18 @@ impl LayerCompression {
 /// Docker's media type of a layer with this compression.
 pub(crate) fn docker_layer(compression: LayerCompression) -> String {
     format!("{DOCKER}{}", compression.docker_ending())
+}
+
+/// Returns the media type of a layer that is compressed in this way, where its image states `media_type`: that one,
+/// unless it is wrong.
+#[must_use]
+pub fn layer_media_type(media_type: &str, compression: LayerCompression) -> String {
+    let bases = [(OCI, false), (OCI_FOREIGN, false), (DOCKER, true), (DOCKER_FOREIGN, true)];
+    match bases.into_iter().find(|(base, _)| media_type.starts_with(base)) {
+        Some((base, true)) => format!("{base}{}", compression.docker_ending()),
+        Some((base, false)) => format!("{base}{}", compression.oci_ending()),
+        None => format!("{OCI}{}", compression.oci_ending()),
+    }
 }
 
 /// The meaning of a layer's media type.
@@ -123,6 +144,37 @@ mod tests {
             let error = LayerType::parse(media_type).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_media_type_that_is_wrong_is_corrected_within_its_family() {
+        use LayerCompression::{Gzip, None, Zstd};
+        for (media_type, compression, expected) in [
+            (
+                "application/vnd.oci.image.layer.v1.tar+gzip",
+                Gzip,
+                "application/vnd.oci.image.layer.v1.tar+gzip",
+            ),
+            ("application/vnd.oci.image.layer.v1.tar+zstd", None, "application/vnd.oci.image.layer.v1.tar"),
+            (
+                "application/vnd.oci.image.layer.nondistributable.v1.tar",
+                Zstd,
+                "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd",
+            ),
+            (
+                "application/vnd.docker.image.rootfs.diff.tar",
+                Gzip,
+                "application/vnd.docker.image.rootfs.diff.tar.gzip",
+            ),
+            (
+                "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
+                None,
+                "application/vnd.docker.image.rootfs.foreign.diff.tar",
+            ),
+            ("", Gzip, "application/vnd.oci.image.layer.v1.tar+gzip"),
+        ] {
+            assert_eq!(layer_media_type(media_type, compression), expected);
         }
     }
 

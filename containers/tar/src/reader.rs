@@ -110,6 +110,37 @@ impl<R: Read> TarReader<R> {
         result
     }
 
+    /// Reads the padding behind the last entry's content, all of which was read. `true` if the padding is there and has
+    /// zeros only, as it should, or if there is none.
+    ///
+    /// # Errors
+    /// Errors of the input; Invalid after any error of this reader.
+    pub fn padding_is_zero(&mut self) -> Result<bool> {
+        if self.state == ReaderState::Failed {
+            return Err(after_error());
+        }
+        if self.content_left > 0 {
+            return Ok(false);
+        }
+        let mut is_zero = true;
+        while self.padding > 0 {
+            let wanted = to_usize(self.padding);
+            let ready = uninterrupted(|| {
+                let ready = self.input.fill_buf()?;
+                let ready = &ready[..ready.len().min(wanted)];
+                is_zero &= ready.iter().all(|byte| *byte == 0);
+                Ok(ready.len())
+            });
+            let ready = ready.inspect_err(|_| self.state = ReaderState::Failed)?;
+            if ready == 0 {
+                return Ok(false);
+            }
+            self.input.consume(ready);
+            self.passed(ready as u64);
+        }
+        Ok(is_zero)
+    }
+
     /// The number of stored bytes of the last entry's content that were not read yet.
     #[must_use]
     pub fn content_left(&self) -> u64 {

@@ -143,3 +143,30 @@ fn errors_of_the_input_come_through_whole() {
     assert_eq!(reader.read_content(&mut content).unwrap(), 464);
     assert_eq!(reader.read_content(&mut content).unwrap_err().kind(), ErrorKind::Unavailable);
 }
+
+#[test]
+fn padding_is_told_by_its_bytes_and_the_next_entry_follows_it() {
+    let content = |bytes: &[u8], padding: u8| {
+        let mut padded = bytes.to_vec();
+        padded.resize(bytes.len().next_multiple_of(512), padding);
+        [header(b"f", b'0', bytes.len()).block(), padded].concat()
+    };
+    let entries = [(3, 0, true), (512, 0, true), (700, 0, true), (700, 1, false), (0, 0, true)];
+    let parts: Vec<_> = entries.iter().map(|(len, padding, _)| content(&vec![7; *len], *padding)).collect();
+    let archive = archive(&parts);
+    let mut reader = TarReader::new(Slow { bytes: &archive, calls: 0 }, TarLimits::default());
+    for (len, _, is_zero) in entries {
+        let entry = reader.next_entry().unwrap().unwrap();
+        assert_eq!((entry.size, reader.padding_is_zero().unwrap()), (len as u64, len == 0));
+        while reader.read_content(&mut [0; 100]).unwrap() > 0 {}
+        assert_eq!(reader.padding_is_zero().unwrap(), is_zero, "{len}");
+        assert_eq!(reader.position() % 512, 0);
+    }
+    assert!(reader.next_entry().unwrap().is_none());
+    // An archive that ends inside the padding.
+    let cut = content(&[7; 3], 0);
+    let mut reader = TarReader::new(&cut[..600], TarLimits::default());
+    reader.next_entry().unwrap();
+    while reader.read_content(&mut [0; 100]).unwrap() > 0 {}
+    assert!(!reader.padding_is_zero().unwrap());
+}
