@@ -8,7 +8,9 @@ use crate::tree_name::TreeName;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_container_source::open_in_store;
 use headstart_convert::chain_id;
-use headstart_image::manifest::{BLOB_DIGEST, BlobRef, Config, MAX_MANIFEST_SIZE, Manifest, OVERLAYBD_IMAGE};
+use headstart_image::manifest::{
+    BLOB_DIGEST, BlobRef, Config, MAX_MANIFEST_SIZE, Manifest, OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE,
+};
 use headstart_store::{Location, Reference, RetrySettings, Selector, Store, Urgency};
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -157,18 +159,28 @@ impl Search<'_> {
         original: &Digest,
         chains: &[Digest],
     ) -> Result<Option<ConvertedImage>> {
-        let referrers = self.runtime.block_on(self.store.referrers(original, OVERLAYBD_IMAGE))?;
-        let newest = referrers.iter().rev().take(SIBLINGS_MOST);
-        let newest = newest.map(|referrer| Selector::Digest(referrer.digest));
-        // The tag may lead to an index that lists a converted image beside the original.
-        let by_tag = matches!(wanted.selector, Selector::Tag(_)).then(|| wanted.selector.clone());
         let mut first_error = None;
-        for selector in newest.chain(by_tag) {
-            match self.sibling_at(&selector, original, chains) {
-                Ok(None) => {}
-                Ok(found) => return Ok(found),
-                Err(error) => first_error = first_error.or(Some(error)),
+        let mut sibling_at = |selector: &Selector| match self.sibling_at(selector, original, chains) {
+            Ok(found) => found,
+            Err(error) => {
+                first_error.get_or_insert(error);
+                None
             }
+        };
+        // Reading one with data of its own takes less than inflating the original's layers.
+        for kind in [OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE] {
+            let referrers = self.runtime.block_on(self.store.referrers(original, kind))?;
+            let mut newest = referrers.iter().rev().take(SIBLINGS_MOST);
+            let found = newest.find_map(|referrer| sibling_at(&Selector::Digest(referrer.digest)));
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        // The tag may lead to an index that lists a converted image beside the original.
+        if matches!(wanted.selector, Selector::Tag(_))
+            && let Some(found) = sibling_at(&wanted.selector)
+        {
+            return Ok(Some(found));
         }
         first_error.map_or(Ok(None), Err)
     }

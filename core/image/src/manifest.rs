@@ -13,6 +13,7 @@
 //! | layer | `dev.headstart.tree-digest` | digest of the tree's outboard, a blob of the same store |
 //! | layer | `dev.headstart.tree-size` | the outboard's size in bytes |
 //! | layer | `dev.headstart.index-offset` | the offset of the last part of the blob that opening the layer reads |
+//! | layer | `dev.headstart.diff-id` | digest of the layer's content, as the config has it, if not the blob's |
 //! | layer | `dev.headstart.boot-layer` | length of the blob's first part: what boots read, in the order of a plan |
 //! | manifest | `dev.headstart.version` | the version of headstart that made the image |
 //! | manifest | `dev.headstart.options` | the options: `zstd,frame=32768,crc` |
@@ -42,6 +43,7 @@ use headstart_hash_tree::outboard_len;
 pub use headstart_store::MAX_MANIFEST_SIZE;
 pub use headstart_store::media_type::{
     CONFIG_DOCKER, CONFIG_OCI, INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI, OVERLAYBD_IMAGE,
+    OVERLAYBD_TURBO_IMAGE,
 };
 use oci_spec::image::{
     Descriptor, DescriptorBuilder, ImageManifest, ImageManifestBuilder, MediaType, SCHEMA_VERSION,
@@ -425,8 +427,7 @@ impl Config {
     /// The same config for other layers. Its description of the old ones (history, date) is removed, unless there is
     /// still one layer for each.
     fn with_layers(mut self, layers: &[ImageLayer], are_the_same: bool) -> Self {
-        // OverlayBD's convention: the content that counts is the blob as stored.
-        let ids: Vec<_> = layers.iter().map(|layer| layer.blob.digest.to_string()).collect();
+        let ids: Vec<_> = layers.iter().map(|layer| layer.diff_id().to_string()).collect();
         if !are_the_same {
             self.0.remove("history");
             self.0.remove("created");
@@ -456,7 +457,7 @@ pub struct NewImage {
     /// config keeps its date and its history then.
     pub converted_from: Option<ContainerOrigin>,
     /// The manifest of the container's image beside which this one is published in the same store, so that programs
-    /// find this one by that; the image gets the artifact type [`OVERLAYBD_IMAGE`]. `None` for all others.
+    /// find this one by that; the image gets an artifact type ([`NewImage::artifact_type`]). `None` for all others.
     pub belongs_to: Option<BlobRef>,
 }
 
@@ -501,7 +502,7 @@ impl NewImage {
         let mut manifest = ImageManifestBuilder::default();
         if let Some(subject) = &self.belongs_to {
             manifest = manifest
-                .artifact_type(MediaType::Other(OVERLAYBD_IMAGE.to_owned()))
+                .artifact_type(MediaType::Other(self.artifact_type().to_owned()))
                 .subject(subject.descriptor()?);
         }
         let manifest = manifest

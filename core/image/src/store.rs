@@ -48,7 +48,7 @@ pub use headstart_store::layout::UntaggedImage;
 pub use leases::{HeldImage, HoldingDirectory, attach_id, by_digest, lease_of_directory, seen, unprotected};
 pub use prune::{PruneOptions, PruneReport};
 pub use removal::Removal;
-pub use staging::{BlobWriter, StagedBlob, Staging};
+pub use staging::{BlobWriter, CopyWriter, StagedBlob, Staging};
 
 use crate::manifest::{Config, INDEX_DOCKER, INDEX_OCI, ImageLayer, MANIFEST_OCI, Manifest, Tree};
 use crate::reference::{Location, Reference, Selector, Tag};

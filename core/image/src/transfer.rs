@@ -19,7 +19,7 @@
 //! until then ranges cannot be checked. So a tree that the source lacks is reported and counted, but does not stop the
 //! copy.
 
-use crate::manifest::{INDEX_OCI, MANIFEST_OCI, Manifest, OVERLAYBD_IMAGE, media_type};
+use crate::manifest::{INDEX_OCI, MANIFEST_OCI, Manifest, media_type};
 use crate::plan_artifact::{self, EMPTY_CONFIG};
 use crate::progress::{Progress, step};
 use crate::reference::{Selector, Tag};
@@ -33,7 +33,7 @@ use headstart_store::blob_source::BlobSource;
 use headstart_store::media_type::CONFIG_EMPTY;
 use headstart_store::{RetrySettings, Store};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -126,8 +126,8 @@ pub enum PublishedAs<'a> {
     Tag(&'a Tag),
     /// By its digest, and by the tags that it has already.
     Digest,
-    /// As an artifact of type [`OVERLAYBD_IMAGE`] that belongs to the manifest with this digest, and that takes the
-    /// place of those that belong to it already.
+    /// As an artifact that belongs to the manifest with this digest, and that takes the place of those of its type
+    /// ([`Manifest::artifact_type`]) that belong to it already.
     Referrer(&'a Digest),
     /// By an index of several images, `index`, which names its digest. If another image had the tag, it loses it.
     Index {
@@ -312,17 +312,19 @@ impl Transfer<'_> {
     /// their lengths. One that the source does not have is left out: it may be in the target, or come with its own
     /// image.
     async fn with_turbo_targets(&self, mut items: Vec<Item>, manifest: &Manifest) -> Result<Vec<Item>> {
-        for digest in manifest.turbo_targets() {
-            if items.iter().any(|item| item.digest == digest) {
-                continue;
+        let named: BTreeSet<_> = manifest.turbo_targets().collect();
+        let missing = named.into_iter().filter(|digest| items.iter().all(|item| item.digest != *digest));
+        let find = |digest: Digest| async move {
+            let found = self.source.blob_len(&digest).await?;
+            if found.is_none() && self.target.blob_len(&digest).await?.is_none() {
+                tracing::warn!(blob = %digest, "the source lacks this layer, which has the image's data");
             }
-            match self.source.blob_len(&digest).await? {
-                Some(size) => items.push(Item { digest, size, may_be_lost: false }),
-                None => {
-                    tracing::warn!(blob = %digest, "the source lacks this layer, which has the image's data");
-                }
-            }
-        }
+            Ok::<_, Error>(found.map(|size| Item { digest, size, may_be_lost: false }))
+        };
+        let missing = missing.collect::<Vec<_>>();
+        let found: Vec<_> =
+            stream::iter(missing.into_iter().map(find)).buffered(LENGTHS_AT_ONCE).try_collect().await?;
+        items.extend(found.into_iter().flatten());
         items.sort_by_key(|item| std::cmp::Reverse(item.size));
         Ok(items)
     }
@@ -406,7 +408,7 @@ impl Transfer<'_> {
         let (was, trees) = join(before, trees).await;
         trees?;
         let digest = Digest::of(&bytes);
-        let stored = self.publish(bytes, publication).await?;
+        let stored = self.publish(bytes, manifest.artifact_type(), publication).await?;
         if stored != digest {
             let cause = format!("stored the manifest under another digest, {stored}");
             return Err(Error::corrupt(cause).about(self.target.name()));
@@ -415,14 +417,19 @@ impl Transfer<'_> {
     }
 
     /// Writes the manifest, and what leads to it. Returns its digest.
-    async fn publish(&self, manifest: Bytes, publication: PublishedAs<'_>) -> Result<Digest> {
+    async fn publish(
+        &self,
+        manifest: Bytes,
+        artifact_type: &str,
+        publication: PublishedAs<'_>,
+    ) -> Result<Digest> {
         let (target, media_type) = (self.target, media_type(&manifest));
         match publication {
             PublishedAs::Tag(tag) => target.put_manifest(&media_type, manifest, Some(tag)).await,
             PublishedAs::Digest => target.put_manifest(&media_type, manifest, None).await,
             PublishedAs::Referrer(subject) => {
                 let digest = Digest::of(&manifest);
-                let old = target.referrers(subject, OVERLAYBD_IMAGE).await?;
+                let old = target.referrers(subject, artifact_type).await?;
                 let old: Vec<_> = old.iter().map(|old| old.digest).filter(|old| *old != digest).collect();
                 target.put_referrer(subject, &media_type, manifest, &old).await
             }

@@ -9,6 +9,9 @@
 //! | `containerd.io/snapshot/overlaybd/turbo-oci/target-media-type` | media type of the target |
 //! | `containerd.io/snapshot/overlaybd/version` | `0.1.0-turbo.ociv1` |
 //!
+//! The media type of the package is that of a container's layer in gzip, and its content, for the config of the image,
+//! is the tar archive in it. Packages that are made here have a hash tree besides, as other layers.
+//!
 //! The target is a tar, mostly compressed by gzip. The manifest does not list it, so other tools that copy images leave
 //! it behind; it has to be in the same store. Registries may delete it there, unless its own image is in the same
 //! repository. Whether it is compressed is told by the package and not by the media type: a package has an index of the
@@ -24,7 +27,8 @@
 //! Targets are not checked as they are read: there is a digest of all their bytes, but none of parts.
 
 use crate::blob::{LayerSource, open_layer_source};
-use crate::manifest::{ImageLayer, Manifest, TURBO_TARGETS};
+use crate::manifest::{ImageLayer, Manifest, OVERLAYBD_VERSION, TURBO_TARGETS};
+use crate::store::StagedBlob;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_lsmt::Layer;
 use headstart_turbo::{GzipIndex, InflatedView, TurboPackage};
@@ -39,7 +43,38 @@ const PACKAGE_MAX: u64 = 1 << 30;
 pub const TARGET_MISSING: &str =
     "copy the image there that the TurboOCI image was made of: its layers hold the data";
 
+/// Key of a layer annotation: the media type of the blob that has the data of a TurboOCI layer. OverlayBD's snapshotter
+/// tells by it if that blob is compressed.
+const TURBO_MEDIA_TYPE: &str = "containerd.io/snapshot/overlaybd/turbo-oci/target-media-type";
+/// The value of [`OVERLAYBD_VERSION`] for TurboOCI layers.
+const OVERLAYBD_VERSION_TURBO: &str = "0.1.0-turbo.ociv1";
+/// The media type of a package.
+const PACKAGE_TYPE: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+
+/// The target of a new TurboOCI layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTarget {
+    /// The digest of the blob.
+    pub digest: Digest,
+    /// The media type of the blob, which says how it is compressed.
+    pub media_type: String,
+}
+
 impl ImageLayer {
+    /// Describes a new TurboOCI layer, whose package is `package`; `tar` is the digest of the tar archive in it.
+    #[must_use]
+    pub fn of_package(package: &StagedBlob, tar: &Digest, target: &NewTarget) -> Self {
+        let mut layer = package.layer().with_diff_id(tar);
+        PACKAGE_TYPE.clone_into(&mut layer.blob.media_type);
+        let annotations = [
+            (OVERLAYBD_VERSION, OVERLAYBD_VERSION_TURBO.to_owned()),
+            (TURBO_TARGETS[0], target.digest.to_string()),
+            (TURBO_MEDIA_TYPE, target.media_type.clone()),
+        ];
+        layer.annotations.extend(annotations.map(|(key, value)| (key.to_owned(), value)));
+        layer
+    }
+
     /// Returns the digest of the blob that has the data of a TurboOCI layer; `None` if the layer is of another kind.
     ///
     /// # Errors

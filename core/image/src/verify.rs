@@ -118,7 +118,7 @@ fn check_config(blobs: &dyn ImageBlobs, manifest: &Manifest) -> Result<()> {
     let ids = blobs.config(manifest)?.diff_ids();
     // Other tools may list the digests of the content that the layers were converted from.
     let ours = manifest.version().is_some();
-    if ours && !ids.iter().eq(manifest.layers.iter().map(|layer| &layer.blob.digest)) {
+    if ours && !ids.iter().copied().eq(manifest.layers.iter().map(manifest::ImageLayer::diff_id)) {
         return Err(
             Error::corrupt("the config does not list the manifest's layers").about(manifest.config.digest)
         );

@@ -18,3 +18,5 @@ pub const CONFIG_EMPTY: &str = "application/vnd.oci.empty.v1+json";
 /// The artifact type of an image of OverlayBD's that belongs to a container's image with the same content, as
 /// OverlayBD's convertor writes it.
 pub const OVERLAYBD_IMAGE: &str = "application/vnd.containerd.overlaybd.native.v1+json";
+/// As [`OVERLAYBD_IMAGE`], of an image with TurboOCI layers, whose data is in the layers of the container's image.
+pub const OVERLAYBD_TURBO_IMAGE: &str = "application/vnd.containerd.overlaybd.turbo.v1+json";

@@ -114,6 +114,16 @@ impl Staging {
         Ok(BlobWriter { out: HashingWriter::new(out, self.path()), path, dir: Arc::clone(&self.dir) })
     }
 
+    /// Starts a copy of a blob whose digest its writer finds. No hash tree is made.
+    ///
+    /// # Errors
+    /// Errors of making a file.
+    pub fn copy_writer(&self) -> Result<CopyWriter> {
+        let (path, file) = self.dir.unfinished()?;
+        let out = Writeback { file, path: path.clone(), written: 0, asked: 0 };
+        Ok(CopyWriter { out, path, dir: Arc::clone(&self.dir) })
+    }
+
     /// Stages a small blob that is in memory. Returns its digest. No hash tree is made.
     ///
     /// # Errors
@@ -272,6 +282,34 @@ impl BlobWriter {
 }
 
 impl Write for BlobWriter {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.out.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// A writer of a copy of a blob ([`Staging::copy_writer`]).
+pub struct CopyWriter {
+    out: Writeback,
+    path: PathBuf,
+    dir: Arc<StagingDir>,
+}
+
+impl CopyWriter {
+    /// Completes the blob, whose bytes have the digest `digest`: the caller vouches for it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`] if the disk is full, and other errors of writing files.
+    pub fn finish(self, digest: &Digest) -> Result<()> {
+        self.out.file.sync_data().map_err(|e| cannot_stage(e, &self.path))?;
+        self.dir.finish(&self.path, *digest, self.out.written)
+    }
+}
+
+impl Write for CopyWriter {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.out.write(buf)
     }

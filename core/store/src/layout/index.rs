@@ -5,7 +5,7 @@
 //! blobs of a store.
 
 use super::MAX_INDEX_SIZE;
-use crate::media_type::{INDEX_DOCKER, INDEX_OCI, OVERLAYBD_IMAGE};
+use crate::media_type::{INDEX_DOCKER, INDEX_OCI, OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE};
 use crate::reference::{Selector, Tag};
 use headstart_block::{Digest, Error, Result};
 use serde_json::{Map, Value, json};
@@ -76,7 +76,8 @@ impl<'a> LayoutEntry<'a> {
 
     /// `true` if the entry is an image of OverlayBD's, as it is listed beside the image that it was converted from.
     fn is_disk_image(&self) -> bool {
-        self.value.get("artifactType").is_some_and(|kind| kind == OVERLAYBD_IMAGE)
+        let kind = self.value.get("artifactType").and_then(Value::as_str);
+        matches!(kind, Some(OVERLAYBD_IMAGE | OVERLAYBD_TURBO_IMAGE))
     }
 
     fn is_selected(&self, selector: &Selector) -> bool {
