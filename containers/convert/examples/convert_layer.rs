@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p headstart-convert --example convert_layer -- layer.tar.gz /tmp/store lz4 2
+//! cargo run --release -p headstart-convert --example convert_layer -- layer.tar.gz /tmp/store turbo 2
 //! ```
 #![allow(
     clippy::print_stdout,
@@ -11,7 +12,7 @@
 )]
 
 use headstart_block::Digest;
-use headstart_convert::{ConvertOptions, LayerInput, LayerPlace, convert_layer};
+use headstart_convert::{ConvertMode, ConvertOptions, LayerInput, LayerPlace, convert_layer};
 use headstart_image::new_layer::Packing;
 use headstart_image::progress::Silent;
 use headstart_image::store::ImageStore;
@@ -32,16 +33,18 @@ fn digest_of(mut bytes: impl Read) -> Digest {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [path, store, codec, threads] = arguments.as_slice() else {
-        println!("usage: convert_layer LAYER STORE lz4|zstd|plain THREADS");
+        println!("usage: convert_layer LAYER STORE lz4|zstd|plain|turbo THREADS");
         return;
     };
     let packing = |codec| Packing::ZFile(ZFileOptions { codec, ..ZFileOptions::default() });
     let packing = match codec.as_str() {
         "lz4" => packing(Codec::Lz4),
-        "zstd" => packing(Codec::Zstd),
+        "zstd" | "turbo" => packing(Codec::Zstd),
         _ => Packing::Plain,
     };
-    let options = ConvertOptions { packing, threads: threads.parse().unwrap(), ..ConvertOptions::default() };
+    let mode = if codec == "turbo" { ConvertMode::Turbo } else { ConvertMode::Native };
+    let threads = threads.parse().unwrap();
+    let options = ConvertOptions { mode, packing, threads, ..ConvertOptions::default() };
     let file = || File::open(path).unwrap();
     let digest = digest_of(file());
     let diff_id = match path.rsplit_once('.') {
@@ -52,7 +55,9 @@ fn main() {
     let staging = ImageStore::create_or_open(store).unwrap().stage().unwrap();
     let place = LayerPlace { chain: diff_id, parent_chain: None, parent: None };
     for _ in 0..5 {
-        let input = LayerInput { name: path.clone(), bytes: Box::new(file()), digest, size, diff_id };
+        let media_type = String::new();
+        let input =
+            LayerInput { name: path.clone(), bytes: Box::new(file()), digest, size, diff_id, media_type };
         let start = Instant::now();
         let layer = convert_layer(input, &place, &staging, &options, &Silent).unwrap();
         let seconds = start.elapsed().as_secs_f64();

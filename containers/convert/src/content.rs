@@ -48,4 +48,8 @@ impl<R: Read> LayerContent for EntryContent<'_, R> {
         self.start = later;
         Ok(now.len())
     }
+
+    fn ends_in_zeros(&mut self) -> Result<bool> {
+        self.reader.padding_is_zero()
+    }
 }

@@ -14,12 +14,25 @@ use std::ops::Range;
 /// A file system that layers change, block by block.
 pub struct Ext4Tree<S: BlockSink> {
     fs: FileSystem<S>,
+    /// `true` if the tar stays, so that content can be referred to in it.
+    has_tar: bool,
 }
 
 impl<S: BlockSink> Ext4Tree<S> {
     /// The tree of a file system, new or opened.
     pub fn new(fs: FileSystem<S>) -> Self {
-        Self { fs }
+        Self { fs, has_tar: false }
+    }
+
+    /// The same tree, of layers whose tars stay: the sink gets to know where in the tar the content of files is.
+    pub(crate) fn over_tars(self) -> Self {
+        Self { has_tar: true, ..self }
+    }
+
+    /// The content of a file, as the file system takes it.
+    fn streamed<'a>(&self, content: &'a mut dyn LayerContent) -> StreamedContent<'a> {
+        let place = self.has_tar.then(|| content.tar_offset());
+        StreamedContent { place, ..StreamedContent::new(content) }
     }
 
     /// The file system, which has yet to be finished.
@@ -67,6 +80,8 @@ fn node_kind(kind: FileKind) -> NodeKind {
 struct StreamedContent<'a> {
     content: &'a mut dyn LayerContent,
     runs: Vec<Range<u64>>,
+    /// The offset of the content in a tar that stays.
+    place: Option<u64>,
 }
 
 impl<'a> StreamedContent<'a> {
@@ -77,7 +92,7 @@ impl<'a> StreamedContent<'a> {
             None if size == 0 => Vec::new(),
             None => std::iter::once(0..size).collect(),
         };
-        Self { content, runs }
+        Self { content, runs, place: None }
     }
 }
 
@@ -99,6 +114,14 @@ impl FileContent for StreamedContent<'_> {
             }
         }
         Ok(())
+    }
+
+    fn place(&self) -> Option<u64> {
+        self.place
+    }
+
+    fn ends_in_zeros(&mut self) -> Result<bool> {
+        self.content.ends_in_zeros()
     }
 }
 
@@ -173,7 +196,8 @@ impl<S: BlockSink> FileTree for Ext4Tree<S> {
     }
 
     fn write_content(&mut self, node: InodeNumber, content: &mut dyn LayerContent) -> Result<()> {
-        self.fs.write_content(node, &mut StreamedContent::new(content))
+        let mut content = self.streamed(content);
+        self.fs.write_content(node, &mut content)
     }
 
     fn replace_content(
@@ -185,7 +209,8 @@ impl<S: BlockSink> FileTree for Ext4Tree<S> {
         content: &mut dyn LayerContent,
     ) -> Result<()> {
         let attributes = self::attributes(attributes)?;
-        self.fs.replace(dir, name, &attributes, &mut StreamedContent::new(content)).map(drop)
+        let mut content = self.streamed(content);
+        self.fs.replace(dir, name, &attributes, &mut content).map(drop)
     }
 }
 

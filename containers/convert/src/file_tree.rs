@@ -123,6 +123,15 @@ pub trait LayerContent {
     /// # Errors
     /// Errors of the tar, such as an end in the middle of the content.
     fn read(&mut self, buf: &mut [u8]) -> Result<usize>;
+
+    /// Called when all stored bytes were read: `true` if there are zeros behind them in the tar, up to the next
+    /// multiple of 512 bytes, as there should be.
+    ///
+    /// # Errors
+    /// Errors of the tar.
+    fn ends_in_zeros(&mut self) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 /// A tree of files. See the [module](self) for its times and for what a caller may ask.

@@ -4,12 +4,17 @@
 //! key is known ([`KnownLayers`]) is not read at all. Blobs of known layers are opened only if a layer on them has to
 //! be converted, and are read block by block then.
 //!
+//! TurboOCI layers need the container's layers that they were made of in the store of the new image. Those that it
+//! lacks are staged beside them: while they are converted, or for themselves if their conversion is known.
+//!
 //! Nothing is visible before the image is published ([`crate::request`]). After an error the store is as it was.
 
+use crate::kept_targets::KeptTargets;
 use crate::known_layers::KnownLayers;
-use crate::layer::{ConvertedLayer, LayerInput, LayerPlace, convert_layer};
-use crate::options::{ConvertOptions, chain_id};
+use crate::layer::{ConvertedLayer, convert_layer};
+use crate::options::{ConvertMode, ConvertOptions, chain_id};
 use crate::parent_disk::OpenLayers;
+use crate::tar_conversion::LayerPlace;
 use headstart_block::{Digest, Error, ReadAt, Result};
 use headstart_container_source::{ContainerImage, ContainerLayer};
 use headstart_image::manifest::{Config, ContainerOrigin, ImageLayer, LayerOrigin, MAX_LAYERS, NewImage};
@@ -54,16 +59,21 @@ pub fn stage_image(
     options.check()?;
     let config = Config::parse(&image.config)
         .map_err(|e| e.about(format!("config {} of {}", image.config_digest, image.name)))?;
-    check_count(image.layers.len()).map_err(|e| e.about(&image.name))?;
+    check_count(image.layers.len(), options.mode).map_err(|e| e.about(&image.name))?;
     progress.begin("convert", image.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size)));
     let chains = chains(&image.layers);
-    let keys: Vec<Digest> = chains.iter().map(|chain| options.key(chain)).collect();
+    let key = |(chain, layer): (&Digest, &ContainerLayer)| options.key(chain, &layer.digest);
+    let keys: Vec<Digest> = chains.iter().zip(&image.layers).map(key).collect();
     let found = known.find(&keys)?;
+    let mut targets = KeptTargets::new(image, staging, options, known)?;
     let mut parent_chain = None;
     let (mut outcomes, mut open) = (Vec::<LayerOutcome>::new(), OpenLayers::default());
     for (((layer, own), key), found) in image.layers.iter().zip(chains).zip(keys).zip(found) {
         let parent_chain = parent_chain.replace(own);
         if let Some(found) = found {
+            if found.is_turbo() {
+                targets.stage(layer)?;
+            }
             step(progress, layer.size)?;
             // The same layer may have been compressed otherwise then.
             let layer = found.with_origin(&LayerOrigin { digest: layer.digest, chain: own, key });
@@ -71,10 +81,15 @@ pub fn stage_image(
             continue;
         }
         while let Some(below) = outcomes.get(open.len()) {
-            open_below(&mut open, &below.layer, staging, known)?;
+            let source = &image.layers[open.len()];
+            open_below(&mut open, &below.layer, source.size, staging, known)?;
         }
         let place = LayerPlace { chain: own, parent_chain, parent: open.disk()? };
-        let converted = convert_layer(input_of(layer)?, &place, staging, options, progress)?;
+        let (input, copy) = targets.input_of(layer)?;
+        let converted = convert_layer(input, &place, staging, options, progress)?;
+        if converted.layer.is_turbo() {
+            targets.finish(layer, copy)?;
+        }
         outcomes.push(LayerOutcome { layer: converted.layer.clone(), key, converted: Some(converted) });
     }
     let origin = ContainerOrigin {
@@ -105,6 +120,7 @@ fn chains(layers: &[ContainerLayer]) -> Vec<Digest> {
 fn open_below(
     open: &mut OpenLayers,
     layer: &ImageLayer,
+    source_size: u64,
     staging: &Staging,
     known: &dyn KnownLayers,
 ) -> Result<()> {
@@ -113,26 +129,20 @@ fn open_below(
         Some(file) => Arc::new(file),
         None => known.open(layer)?,
     };
-    open.push(blob).map_err(|e| e.about(format!("converted layer {digest}")))
+    open.push(layer, blob, source_size).map_err(|e| e.about(format!("converted layer {digest}")))
 }
 
-/// The bytes of a layer, which are checked as they are converted.
-fn input_of(layer: &ContainerLayer) -> Result<LayerInput<'static>> {
-    Ok(LayerInput {
-        name: layer.name().to_owned(),
-        bytes: layer.open_unchecked()?,
-        digest: layer.digest,
-        size: layer.size,
-        diff_id: layer.diff_id,
-    })
-}
-
-/// Refuses images that have no disk, or more layers than a disk.
-fn check_count(layers: usize) -> Result<()> {
+/// Refuses images that have no disk, or more layers than a disk. A TurboOCI layer counts twice: it is read from two
+/// blobs.
+fn check_count(layers: usize, mode: ConvertMode) -> Result<()> {
+    let most = match mode {
+        ConvertMode::Native => MAX_LAYERS,
+        ConvertMode::Turbo => MAX_LAYERS / 2,
+    };
     match layers {
         0 => Err(Error::unsupported("is an image without layers, which has no disk")),
-        1..=MAX_LAYERS => Ok(()),
-        _ => Err(Error::unsupported(format!("has {layers} layers, more than {MAX_LAYERS}"))
+        _ if layers <= most => Ok(()),
+        _ => Err(Error::unsupported(format!("has {layers} layers, more than {most}"))
             .remedy("flatten it where it was made")),
     }
 }

@@ -5,7 +5,7 @@
 //! store notes the conversions of its own writers, out of the reach of copies ([`ImageStore::converted`]).
 
 use futures::future::{BoxFuture, ready};
-use headstart_block::{Digest, Error, ReadAt, Result};
+use headstart_block::{Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_image::manifest::ImageLayer;
 use headstart_image::store::ImageStore;
 use std::sync::Arc;
@@ -25,6 +25,13 @@ pub trait KnownLayers {
     /// Errors of the place.
     fn open(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>>;
 
+    /// Tells for each blob, by digest and length in bytes, if the store of the new image has it. TurboOCI layers leave
+    /// their data in such blobs.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    fn holds(&self, blobs: &[(Digest, u64)]) -> Result<Vec<bool>>;
+
     /// Notes layers that were converted, with their keys. Their blobs are in the store of the new image. A failure is
     /// no error: a note only saves work.
     fn remember<'a>(&'a self, layers: &'a [(Digest, ImageLayer)]) -> BoxFuture<'a, ()>;
@@ -41,6 +48,10 @@ impl KnownLayers for NoKnownLayers {
 
     fn open(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
         Err(Error::invalid(format!("layer {} is not known", layer.blob.digest)))
+    }
+
+    fn holds(&self, blobs: &[(Digest, u64)]) -> Result<Vec<bool>> {
+        Ok(vec![false; blobs.len()])
     }
 
     fn remember<'a>(&'a self, _layers: &'a [(Digest, ImageLayer)]) -> BoxFuture<'a, ()> {
@@ -68,6 +79,14 @@ impl KnownLayers for StoredLayers {
 
     fn open(&self, layer: &ImageLayer) -> Result<Arc<dyn ReadAt>> {
         Ok(Arc::new(self.0.open_layer(layer)?))
+    }
+
+    fn holds(&self, blobs: &[(Digest, u64)]) -> Result<Vec<bool>> {
+        let holds = |(digest, size): &(Digest, u64)| match self.0.open_blob(digest) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            opened => Ok(opened?.len() == *size),
+        };
+        blobs.iter().map(holds).collect()
     }
 
     fn remember<'a>(&'a self, layers: &'a [(Digest, ImageLayer)]) -> BoxFuture<'a, ()> {

@@ -11,12 +11,18 @@
 //! With a thread of its own, the stream is read, hashed and decompressed there, in parts of [`PART`] bytes of the tar,
 //! of which a few wait for the reader. Parts are used again, so that nothing is allocated for a part. The reader gets
 //! the same bytes and the same errors with and without that thread.
+//!
+//! # Index
+//! A stream can be asked for an index of its restart points, if it is gzip. It is made in passing, which takes time
+//! of the thread that decompresses, and one more thread; so the reader's thread finds the digest of the tar.
 
 use crate::options::ConvertLimits;
 use flate2::bufread::MultiGzDecoder;
 use headstart_block::{Digest, Error, ErrorKind, Result, to_usize};
 use headstart_container_source::LayerCompression;
 use headstart_image::progress::{Progress, step};
+use headstart_turbo::IndexingReader;
+use headstart_turbo::format::DEFAULT_SPAN;
 use sha2::{Digest as _, Sha256};
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -42,6 +48,8 @@ pub(crate) struct LayerStream<'a> {
     pub(crate) limits: &'a ConvertLimits,
     /// The receiver of the number of bytes that were read.
     pub(crate) progress: &'a dyn Progress,
+    /// `true` if an index is made of a gzip stream.
+    pub(crate) is_indexed: bool,
 }
 
 /// The sums of a layer's stream, which was read to its end.
@@ -62,6 +70,13 @@ pub(crate) trait TarStream: Read {
     /// # Errors
     /// [`ErrorKind::Invalid`] if it was not.
     fn sums(&self) -> Result<StreamSums>;
+
+    /// Takes the bytes of the index; `None` if none was made. The sums are not known any more. The stream must have
+    /// been read to its end.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if it was not.
+    fn take_index(&mut self) -> Result<Option<Vec<u8>>>;
 }
 
 impl<'a> LayerStream<'a> {
@@ -77,31 +92,35 @@ impl<'a> LayerStream<'a> {
         use_tar: impl FnOnce(&mut dyn TarStream) -> Result<T>,
     ) -> Result<T> {
         if !has_thread {
-            return use_tar(&mut DecodedTar::new(self)?);
+            return use_tar(&mut DecodedTar::new(self, false)?);
         }
         thread::scope(|scope| {
             let (parts, received) = sync_channel(PARTS_WAITING);
             let (used, spare) = channel();
+            let sha256 = self.is_indexed.then(Sha256::new);
             thread::Builder::new()
                 .name("layer-decoder".to_owned())
                 .spawn_scoped(scope, move || self.send_parts(&parts, &spare))
                 .map_err(|e| Error::io("cannot start a thread that decompresses the layer", e))?;
             // Dropped at the end, which ends the thread.
-            let mut tar = PipedTar { received, used, part: Vec::new(), at: 0, sums: None };
+            let mut tar =
+                PipedTar { received, used, part: Vec::new(), at: 0, sha256, sums: None, index: None };
             use_tar(&mut tar)
         })
     }
 
     /// Decompresses the stream until it ends, there is an error, or the receiver is gone.
     fn send_parts(self, parts: &SyncSender<Result<Piped>>, spare: &Receiver<Vec<u8>>) {
-        let send_all = || -> Result<Option<StreamSums>> {
-            let mut tar = DecodedTar::new(self)?;
+        let send_all = || -> Result<Option<Piped>> {
+            let hashes = !self.is_indexed;
+            let mut tar = DecodedTar { hashes, ..DecodedTar::new(self, true)? };
             loop {
                 let mut part = spare.try_recv().unwrap_or_default();
                 part.resize(PART, 0);
                 let len = fill(&mut tar, &mut part)?;
                 if len == 0 {
-                    return tar.sums().map(Some);
+                    let sums = tar.sums()?;
+                    return Ok(Some(Piped::End(sums, tar.take_index()?)));
                 }
                 part.truncate(len);
                 if parts.send(Ok(Piped::Part(part))).is_err() {
@@ -111,9 +130,22 @@ impl<'a> LayerStream<'a> {
         };
         if let Some(last) = send_all().transpose() {
             // An error of sending says that the receiver is gone, which needs nothing any more.
-            let _ = parts.send(last.map(Piped::End));
+            let _ = parts.send(last);
         }
     }
+}
+
+/// Returns the compression of a stream by its first bytes, and the whole stream.
+///
+/// # Errors
+/// Errors of reading it.
+pub(crate) fn peek<'a>(
+    mut bytes: Box<dyn Read + Send + 'a>,
+) -> Result<(LayerCompression, Box<dyn Read + Send + 'a>)> {
+    let mut first = vec![0; MAGIC];
+    let len = fill(&mut bytes, &mut first)?;
+    first.truncate(len);
+    Ok((LayerCompression::of_bytes(&first), Box::new(Cursor::new(first).chain(bytes))))
 }
 
 /// Reads until `buf` is full or the stream ends, and returns the number of bytes.
@@ -134,8 +166,8 @@ fn fill(tar: &mut impl Read, buf: &mut [u8]) -> Result<usize> {
 enum Piped {
     /// The next bytes of the tar: not empty.
     Part(Vec<u8>),
-    /// The end of the tar.
-    End(StreamSums),
+    /// The end of the tar, with the index if one was made.
+    End(StreamSums, Option<Vec<u8>>),
 }
 
 /// The tar, from the thread that decompresses.
@@ -146,7 +178,10 @@ struct PipedTar {
     part: Vec<u8>,
     /// The bytes of the part that were read.
     at: usize,
+    /// The hash of the tar, if it is found here.
+    sha256: Option<Sha256>,
     sums: Option<StreamSums>,
+    index: Option<Vec<u8>>,
 }
 
 impl Read for PipedTar {
@@ -155,10 +190,17 @@ impl Read for PipedTar {
             let ended = || Error::invalid("the layer cannot be read on after an error");
             match self.received.recv().map_err(|_| ended())?? {
                 Piped::Part(part) => {
+                    if let Some(sha256) = &mut self.sha256 {
+                        sha256.update(&part);
+                    }
                     let _ = self.used.send(std::mem::replace(&mut self.part, part));
                     self.at = 0;
                 }
-                Piped::End(sums) => self.sums = Some(sums),
+                Piped::End(sums, index) => {
+                    let diff_id = self.sha256.as_ref().map_or(sums.diff_id, digest_of);
+                    self.sums = Some(StreamSums { diff_id, ..sums });
+                    self.index = index;
+                }
             }
         }
         let rest = &self.part[self.at..];
@@ -173,6 +215,15 @@ impl TarStream for PipedTar {
     fn sums(&self) -> Result<StreamSums> {
         self.sums.ok_or_else(not_read_yet)
     }
+
+    fn take_index(&mut self) -> Result<Option<Vec<u8>>> {
+        self.sums.take().ok_or_else(not_read_yet)?;
+        Ok(self.index.take())
+    }
+}
+
+fn digest_of(sha256: &Sha256) -> Digest {
+    Digest::from_bytes(sha256.clone().finalize().into())
 }
 
 fn not_read_yet() -> Error {
@@ -221,35 +272,54 @@ fn cannot_read(error: io::Error) -> Error {
 /// The compressed bytes, after the first ones were looked at.
 type Input<'a> = BufReader<Chain<Cursor<Vec<u8>>, CompressedBytes<'a>>>;
 
+/// The way in which an index is made.
+struct IndexMaking {
+    has_thread: bool,
+}
+
 /// The decompressor of a layer.
 enum Decoder<'a> {
     Plain(Input<'a>),
     Gzip(Box<MultiGzDecoder<Input<'a>>>),
+    Indexed(Box<IndexingReader<Input<'a>>>),
     Zstd(ZstdDecoder<Input<'a>>),
+    /// All was read, and the index taken.
+    Used,
 }
 
 impl<'a> Decoder<'a> {
-    fn new(mut bytes: CompressedBytes<'a>, limits: &ConvertLimits) -> Result<Self> {
+    fn new(
+        mut bytes: CompressedBytes<'a>,
+        limits: &ConvertLimits,
+        index: Option<IndexMaking>,
+    ) -> Result<Self> {
         let mut first = vec![0; MAGIC];
         let len = fill(&mut bytes, &mut first)?;
         first.truncate(len);
         refuse_other_compression(&first)?;
         let compression = LayerCompression::of_bytes(&first);
         let input = BufReader::with_capacity(INPUT, Cursor::new(first).chain(bytes));
-        Ok(match compression {
-            LayerCompression::None => Self::Plain(input),
-            LayerCompression::Gzip => Self::Gzip(Box::new(MultiGzDecoder::new(input))),
-            LayerCompression::Zstd => Self::Zstd(ZstdDecoder::new(input, limits.zstd_window_log)?),
+        Ok(match (compression, index) {
+            (LayerCompression::None, _) => Self::Plain(input),
+            (LayerCompression::Gzip, Some(IndexMaking { has_thread })) => {
+                let reader = IndexingReader::new(input, DEFAULT_SPAN)?;
+                Self::Indexed(Box::new(if has_thread { reader.with_thread()? } else { reader }))
+            }
+            (LayerCompression::Gzip, None) => Self::Gzip(Box::new(MultiGzDecoder::new(input))),
+            (LayerCompression::Zstd, _) => Self::Zstd(ZstdDecoder::new(input, limits.zstd_window_log)?),
         })
     }
 
-    fn compressed(&self) -> &CompressedBytes<'a> {
+    /// The compressed bytes; `None` if the index was taken.
+    fn compressed(&self) -> Option<&CompressedBytes<'a>> {
         let input = match self {
             Self::Plain(input) => input,
             Self::Gzip(decoder) => decoder.get_ref(),
+            Self::Indexed(reader) => reader.get_ref(),
             Self::Zstd(decoder) => &decoder.input,
+            Self::Used => return None,
         };
-        input.get_ref().get_ref().1
+        Some(input.get_ref().get_ref().1)
     }
 }
 
@@ -276,7 +346,9 @@ impl Read for Decoder<'_> {
                     })
                     .into()
             }),
+            Self::Indexed(reader) => reader.read(buf),
             Self::Zstd(decoder) => decoder.read(buf),
+            Self::Used => Ok(0),
         }
     }
 }
@@ -337,24 +409,30 @@ impl<R: BufRead> Read for ZstdDecoder<R> {
 struct DecodedTar<'a> {
     decoder: Decoder<'a>,
     sha256: Sha256,
+    /// `true` if the digest of the tar is found here, and not by its reader.
+    hashes: bool,
     bytes: u64,
     limit: u64,
     is_ended: bool,
 }
 
 impl<'a> DecodedTar<'a> {
-    fn new(stream: LayerStream<'a>) -> Result<Self> {
-        let LayerStream { bytes, size, limits, progress } = stream;
+    fn new(stream: LayerStream<'a>, has_threads: bool) -> Result<Self> {
+        let LayerStream { bytes, size, limits, progress, is_indexed } = stream;
         let compressed = CompressedBytes { bytes, size, read: 0, sha256: Sha256::new(), progress };
-        let decoder = Decoder::new(compressed, limits)?;
-        Ok(Self { decoder, sha256: Sha256::new(), bytes: 0, limit: limits.tar_bytes, is_ended: false })
+        let index = is_indexed.then_some(IndexMaking { has_thread: has_threads });
+        let decoder = Decoder::new(compressed, limits, index)?;
+        let limit = limits.tar_bytes;
+        Ok(Self { decoder, sha256: Sha256::new(), hashes: true, bytes: 0, limit, is_ended: false })
     }
 }
 
 impl Read for DecodedTar<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let len = self.decoder.read(buf)?;
-        self.sha256.update(&buf[..len]);
+        if self.hashes {
+            self.sha256.update(&buf[..len]);
+        }
         self.bytes += len as u64;
         self.is_ended |= len == 0 && !buf.is_empty();
         if self.bytes > self.limit {
@@ -368,12 +446,19 @@ impl Read for DecodedTar<'_> {
 
 impl TarStream for DecodedTar<'_> {
     fn sums(&self) -> Result<StreamSums> {
+        let compressed = self.decoder.compressed().filter(|_| self.is_ended).ok_or_else(not_read_yet)?;
+        let (digest, diff_id) = (digest_of(&compressed.sha256), digest_of(&self.sha256));
+        Ok(StreamSums { digest, diff_id, tar_bytes: self.bytes })
+    }
+
+    fn take_index(&mut self) -> Result<Option<Vec<u8>>> {
         if !self.is_ended {
             return Err(not_read_yet());
         }
-        let digest = |sha256: &Sha256| Digest::from_bytes(sha256.clone().finalize().into());
-        let digests = (digest(&self.decoder.compressed().sha256), digest(&self.sha256));
-        Ok(StreamSums { digest: digests.0, diff_id: digests.1, tar_bytes: self.bytes })
+        match std::mem::replace(&mut self.decoder, Decoder::Used) {
+            Decoder::Indexed(reader) => Ok(Some(reader.finish()?.bytes)),
+            _ => Ok(None),
+        }
     }
 }
 

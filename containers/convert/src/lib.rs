@@ -13,7 +13,10 @@
 //! | `estargz` | entries that serve lazy loading, and are left out |
 //! | `layer_stream` | compressed bytes become a tar, with the digests of both |
 //! | [`options`] | [`ConvertOptions`], and the names of layers that follow from them |
+//! | `tar_conversion` | the file system of the parent, changed by a tar |
 //! | [`layer`] | [`convert_layer`]: one layer |
+//! | `turbo_layer` | one layer whose data stays in the container's layer |
+//! | `kept_targets` | the container's layers that stay, for the store of the new image |
 //! | [`parent_disk`] | the disk of the layers below |
 //! | [`known_layers`] | [`KnownLayers`]: layers that were converted before |
 //! | [`repository_layers`] | [`RepositoryLayers`]: those in stores of any kind |
@@ -29,6 +32,7 @@ mod estargz;
 pub mod ext4_tree;
 pub mod file_tree;
 pub mod image;
+mod kept_targets;
 pub mod known_layers;
 pub mod layer;
 mod layer_stream;
@@ -39,8 +43,10 @@ pub mod parent_disk;
 pub mod repository_layers;
 pub mod request;
 mod sibling_index;
+mod tar_conversion;
 #[cfg(test)]
 mod test_layers;
+mod turbo_layer;
 
 pub use apply::{Applier, ApplyLimits, LayerCounts};
 pub use content::EntryContent;
@@ -48,7 +54,9 @@ pub use ext4_tree::Ext4Tree;
 pub use file_tree::{FileTree, LayerContent, NewNode, NodeAttributes, NodeKind, NodeStatus, NodeXattr};
 pub use image::{LayerOutcome, StagedConversion, stage_image};
 pub use known_layers::{KnownLayers, NoKnownLayers, StoredLayers};
-pub use layer::{ConvertedLayer, LayerInput, LayerPlace, convert_layer};
-pub use options::{ConvertLimits, ConvertOptions, chain_id};
+pub use layer::{ConvertedLayer, LayerInput, convert_layer};
+pub use options::{ConvertLimits, ConvertMode, ConvertOptions, chain_id};
+pub use parent_disk::ParentDisk;
 pub use repository_layers::RepositoryLayers;
 pub use request::{ConvertReport, ConvertRequest, ConvertedForm};
+pub use tar_conversion::LayerPlace;

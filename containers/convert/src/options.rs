@@ -2,7 +2,7 @@
 //!
 //! A layer's blob depends on the layer and all below it (their chain id), on the options and on this program: on
 //! nothing else. The digest of these three is the *key* of the conversion, by which a layer that was converted before
-//! is found without a database.
+//! is found without a database. A TurboOCI layer ([`ConvertMode::Turbo`]) also depends on how its source is compressed.
 
 use crate::apply::ApplyLimits;
 use headstart_block::{Digest, Error, Result};
@@ -52,9 +52,22 @@ impl Default for ConvertLimits {
     }
 }
 
+/// The place of the data of a converted image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConvertMode {
+    /// In its own layers.
+    #[default]
+    Native,
+    /// In the container's layers, as they are: the image has TurboOCI layers with metadata only. Layers in zstd, for
+    /// which the format has no index, get native layers with their data in the same image.
+    Turbo,
+}
+
 /// The options of a conversion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConvertOptions {
+    /// The place of the data.
+    pub mode: ConvertMode,
     /// The size of the disk in bytes: 1 MiB to 16 TiB, a multiple of 4096. The default is [`DEFAULT_DISK_SIZE`].
     pub size: u64,
     /// The form in which layers are stored. Its number of threads does not count.
@@ -69,6 +82,7 @@ pub struct ConvertOptions {
 impl Default for ConvertOptions {
     fn default() -> Self {
         Self {
+            mode: ConvertMode::Native,
             size: DEFAULT_DISK_SIZE,
             packing: Packing::default(),
             threads: 1,
@@ -78,11 +92,16 @@ impl Default for ConvertOptions {
 }
 
 impl ConvertOptions {
-    /// Checks the size of the disk; the other options are checked where they are used.
+    /// Checks the size of the disk and the packing of TurboOCI layers; the other options are checked where they are
+    /// used.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] if no disk can have it.
+    /// [`headstart_block::ErrorKind::Invalid`] if no disk can have that size, or no TurboOCI layer that packing.
     pub fn check(&self) -> Result<()> {
+        if self.mode == ConvertMode::Turbo && self.packing == Packing::Plain {
+            return Err(Error::invalid("the metadata of TurboOCI layers is always compressed")
+                .remedy("choose lz4 or zstd"));
+        }
         if self.size.is_multiple_of(4096) && SIZES.contains(&self.size) {
             return Ok(());
         }
@@ -93,13 +112,23 @@ impl ConvertOptions {
     /// Returns the options that the bytes of layers depend on, and [`WRITER_VERSION`], in words.
     #[must_use]
     pub fn describe(&self) -> String {
-        format!("writer={WRITER_VERSION},fs=ext4,size={},{}", self.size, describe(&self.packing))
+        let mode = match self.mode {
+            ConvertMode::Native => "",
+            ConvertMode::Turbo => ",mode=turbo",
+        };
+        let packing = describe(&self.packing);
+        format!("writer={WRITER_VERSION},fs=ext4{mode},size={},{packing}", self.size)
     }
 
-    /// Returns the key of the layer with that chain id.
+    /// Returns the key of the layer with that chain id; `source` is the digest of the container's layer as stored,
+    /// which counts only if its bytes stay the data of the image.
     #[must_use]
-    pub fn key(&self, chain: &Digest) -> Digest {
-        Digest::of(format!("headstart convert\n{}\n{chain}\n", self.describe()).as_bytes())
+    pub fn key(&self, chain: &Digest, source: &Digest) -> Digest {
+        let source = match self.mode {
+            ConvertMode::Native => String::new(),
+            ConvertMode::Turbo => format!("{source}\n"),
+        };
+        Digest::of(format!("headstart convert\n{}\n{chain}\n{source}", self.describe()).as_bytes())
     }
 
     /// The packing, with the threads of the conversion.
@@ -152,16 +181,28 @@ mod tests {
         let threaded = ZFileOptions { threads: 3, ..ZFileOptions::default() };
         let packing = ConvertOptions { packing: Packing::ZFile(threaded), ..plain.clone() };
         for same in [threads, limited, packing] {
-            assert_eq!(same.key(&chain), plain.key(&chain));
+            assert_eq!(same.key(&chain, &chain), plain.key(&chain, &Digest::of(b"gzip")));
         }
         let larger = ConvertOptions { size: 128 << 30, ..plain.clone() };
         let lz4 = ZFileOptions { codec: Codec::Lz4, ..ZFileOptions::default() };
         let lz4 = ConvertOptions { packing: Packing::ZFile(lz4), ..plain.clone() };
         let stored = ConvertOptions { packing: Packing::Plain, ..plain.clone() };
-        for other in [larger, lz4, stored] {
-            assert_ne!(other.key(&chain), plain.key(&chain));
+        let turbo = ConvertOptions { mode: ConvertMode::Turbo, ..plain.clone() };
+        for other in [larger, lz4, stored, turbo.clone()] {
+            assert_ne!(other.key(&chain, &chain), plain.key(&chain, &chain));
         }
-        assert_ne!(plain.key(&chain), plain.key(&Digest::of(b"b")));
+        assert_ne!(plain.key(&chain, &chain), plain.key(&Digest::of(b"b"), &chain));
+        assert_ne!(turbo.key(&chain, &chain), turbo.key(&chain, &Digest::of(b"gzip")));
+        // Native layers are known by the keys that they had before there was another mode.
+        assert_eq!(plain.describe(), "writer=1,fs=ext4,size=68719476736,zstd,frame=32768,crc");
+    }
+
+    #[test]
+    fn metadata_without_compression_is_refused() {
+        let check = |mode, packing| ConvertOptions { mode, packing, ..ConvertOptions::default() }.check();
+        assert!(check(ConvertMode::Turbo, Packing::default()).is_ok());
+        assert!(check(ConvertMode::Native, Packing::Plain).is_ok());
+        assert!(check(ConvertMode::Turbo, Packing::Plain).is_err());
     }
 
     #[test]

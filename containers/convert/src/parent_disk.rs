@@ -1,7 +1,9 @@
 //! The disk of layers that are converted already, as the parent of the next one.
 
-use headstart_block::{BlockDevice, ReadAt, Result};
+use headstart_block::{BlockDevice, ByteRange, Error, ReadAt, Result, SECTOR_SIZE, to_usize};
 use headstart_image::blob::open_layer_source;
+use headstart_image::manifest::ImageLayer;
+use headstart_image::turbo::{InflatedCache, TurboLayer};
 use headstart_lsmt::{Layer, Stack};
 use std::sync::Arc;
 
@@ -27,6 +29,62 @@ pub fn disk_of(stack: Stack) -> Arc<dyn ReadAt> {
     Arc::new(StackDisk(stack))
 }
 
+/// The disk of all layers below the one that is converted.
+#[derive(Clone)]
+pub struct ParentDisk {
+    disk: Arc<dyn ReadAt>,
+    /// The layers, if they are known.
+    stack: Option<Arc<StackDisk>>,
+}
+
+impl ParentDisk {
+    /// The disk of a stack of layers.
+    #[must_use]
+    pub fn of(stack: Stack) -> Self {
+        let stack = Arc::new(StackDisk(stack));
+        Self { disk: Arc::clone(&stack) as Arc<dyn ReadAt>, stack: Some(stack) }
+    }
+
+    /// The bytes of the disk.
+    #[must_use]
+    pub fn disk(&self) -> &Arc<dyn ReadAt> {
+        &self.disk
+    }
+
+    /// `true` if a range of whole sectors may have other bytes than zeros. Of a stack, the tables of its layers tell:
+    /// nothing is read.
+    pub(crate) fn has_data(&self, range: ByteRange) -> Result<bool> {
+        if let Some(stack) = &self.stack {
+            let (first, end) = (range.offset() / SECTOR_SIZE, range.end() / SECTOR_SIZE);
+            return Ok(stack.0.index().lookup(first, end).any(|segment| !segment.is_zeroed()));
+        }
+        let mut bytes = vec![0; to_usize(range.len())];
+        self.disk.read_at(&mut bytes, range.offset())?;
+        Ok(bytes.iter().any(|byte| *byte != 0))
+    }
+}
+
+impl From<Arc<dyn ReadAt>> for ParentDisk {
+    fn from(disk: Arc<dyn ReadAt>) -> Self {
+        Self { disk, stack: None }
+    }
+}
+
+/// The data of files of a lower TurboOCI layer. A conversion reads the metadata of the disk below and never the data:
+/// what comes again is referred to again, and not compared.
+struct NotRead(u64);
+
+impl ReadAt for NotRead {
+    fn len(&self) -> u64 {
+        self.0
+    }
+
+    fn read_at(&self, _: &mut [u8], offset: u64) -> Result<()> {
+        let cause = format!("a directory or an inode has its bytes in the layer's tar, at byte {offset}");
+        Err(Error::corrupt(cause).remedy("the layers below are damaged: convert them again"))
+    }
+}
+
 /// The layers of an image in the making, opened as far as they are needed.
 #[derive(Default)]
 pub(crate) struct OpenLayers(Vec<Layer>);
@@ -37,12 +95,19 @@ impl OpenLayers {
         self.0.len()
     }
 
-    /// Opens one more layer, on top of those that are open.
+    /// Opens one more layer, `blob`, on top of those that are open. `source_size` is the length in bytes of the
+    /// container's layer that it was made of.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if the blob is no layer or is damaged; errors of reading it.
-    pub(crate) fn push(&mut self, blob: Arc<dyn ReadAt>) -> Result<()> {
-        self.0.push(Layer::open(open_layer_source(blob)?.source)?);
+    pub(crate) fn push(&mut self, layer: &ImageLayer, blob: Arc<dyn ReadAt>, source_size: u64) -> Result<()> {
+        let opened = if layer.is_turbo() {
+            let turbo = TurboLayer::read(layer, &*blob)?;
+            turbo.open(Arc::new(NotRead(source_size)), &InflatedCache::new(0))?.1
+        } else {
+            Layer::open(open_layer_source(blob)?.source)?
+        };
+        self.0.push(opened);
         Ok(())
     }
 
@@ -50,10 +115,10 @@ impl OpenLayers {
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] if there are too many.
-    pub(crate) fn disk(&self) -> Result<Option<Arc<dyn ReadAt>>> {
+    pub(crate) fn disk(&self) -> Result<Option<ParentDisk>> {
         if self.0.is_empty() {
             return Ok(None);
         }
-        Ok(Some(disk_of(Stack::new(self.0.clone())?)))
+        Ok(Some(ParentDisk::of(Stack::new(self.0.clone())?)))
     }
 }

@@ -126,6 +126,16 @@ impl KnownLayers for RepositoryLayers {
         open_layer(Arc::clone(&self.store), layer, self.retry, self.runtime.clone())
     }
 
+    fn holds(&self, blobs: &[(Digest, u64)]) -> Result<Vec<bool>> {
+        let target = self.target.as_ref().unwrap_or(&self.store);
+        let holds = |(digest, size): &(Digest, u64)| {
+            let (digest, size) = (*digest, *size);
+            async move { Ok(target.blob_len(&digest).await? == Some(size)) }
+        };
+        let all = stream::iter(blobs.iter().map(holds)).buffered(AT_ONCE).try_collect();
+        self.runtime.block_on(all)
+    }
+
     fn remember<'a>(&'a self, layers: &'a [(Digest, ImageLayer)]) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let noted = self.note(layers).await;

@@ -4,7 +4,7 @@ use crate::image::{LayerOutcome, StagedConversion, stage_image};
 use crate::known_layers::{KnownLayers, StoredLayers};
 use crate::options::ConvertOptions;
 use crate::repository_layers::RepositoryLayers;
-use crate::sibling_index::index_with;
+use crate::sibling_index::{Sibling, index_with};
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_container_source::{ContainerImage, ImagePlatform, SourceName, open, open_in_store};
 use headstart_image::image_site::{ImageSite, MadeImage, PublishedImage};
@@ -213,7 +213,8 @@ impl ConvertRequest<'_> {
             digest: Digest::of(&manifest),
             size: manifest.len() as u64,
         };
-        index_with(&document, original, &converted, image.platform.as_ref()).map(Some)
+        let sibling = Sibling { manifest: &converted, artifact_type: made.artifact_type() };
+        index_with(&document, original, &sibling, image.platform.as_ref()).map(Some)
     }
 }
 

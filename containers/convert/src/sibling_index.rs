@@ -2,15 +2,23 @@
 //!
 //! Programs that know nothing of disks take the first entry for their platform, which is the original: it is listed
 //! first. The entry of the converted image has the artifact type of such images, and the operating system's feature
-//! [`FEATURE`], which other programs do not have.
+//! [`FEATURE`], which other programs do not have. There is one converted image for a platform, in either mode.
 
 use headstart_block::{Error, Result};
 use headstart_container_source::ImagePlatform;
-use headstart_image::manifest::{BlobRef, INDEX_OCI, OVERLAYBD_IMAGE};
+use headstart_image::manifest::{BlobRef, INDEX_OCI, OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE};
 use serde_json::{Value, json};
 
 /// The feature that a host needs to run an image whose layers are those of a disk.
 const FEATURE: &str = "overlaybd";
+
+/// An image that is to be listed beside its original.
+pub(crate) struct Sibling<'a> {
+    /// Its manifest.
+    pub(crate) manifest: &'a BlobRef,
+    /// Its artifact type.
+    pub(crate) artifact_type: &'a str,
+}
 
 /// Returns the JSON text of the index. `document` is what the original's name leads to: its manifest, or an index that
 /// lists it. All other entries of that index stay as they are; an older converted image of the same platform goes.
@@ -20,7 +28,7 @@ const FEATURE: &str = "overlaybd";
 pub(crate) fn index_with(
     document: &[u8],
     original: &BlobRef,
-    converted: &BlobRef,
+    converted: &Sibling<'_>,
     platform: Option<&ImagePlatform>,
 ) -> Result<Vec<u8>> {
     let value: Value =
@@ -32,8 +40,8 @@ pub(crate) fn index_with(
         None => (json!({ "schemaVersion": 2 }), vec![entry(original, platform.as_ref())]),
     };
     entries.retain(|entry| !is_converted(entry) || !is_for(entry, platform.as_ref()));
-    let mut sibling = entry(converted, platform.as_ref());
-    sibling["artifactType"] = json!(OVERLAYBD_IMAGE);
+    let mut sibling = entry(converted.manifest, platform.as_ref());
+    sibling["artifactType"] = json!(converted.artifact_type);
     if platform.is_some() {
         sibling["platform"]["os.features"] = json!([FEATURE]);
     }
@@ -45,7 +53,7 @@ pub(crate) fn index_with(
 }
 
 fn is_converted(entry: &Value) -> bool {
-    entry["artifactType"] == OVERLAYBD_IMAGE
+    [OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE].iter().any(|kind| entry["artifactType"] == *kind)
 }
 
 fn is_for(entry: &Value, platform: Option<&Value>) -> bool {
@@ -84,10 +92,20 @@ mod tests {
         "linux/amd64".parse().unwrap()
     }
 
+    fn index_of(
+        document: &[u8],
+        converted: &str,
+        kind: &str,
+        platform: Option<&ImagePlatform>,
+    ) -> Result<Vec<u8>> {
+        let sibling = Sibling { manifest: &blob(converted), artifact_type: kind };
+        index_with(document, &blob("a"), &sibling, platform)
+    }
+
     #[test]
     fn the_original_is_listed_first_and_the_converted_image_beside_it() {
-        let index =
-            index_with(br#"{"config":{},"layers":[]}"#, &blob("a"), &blob("b"), Some(&amd64())).unwrap();
+        let manifest = br#"{"config":{},"layers":[]}"#;
+        let index = index_of(manifest, "b", OVERLAYBD_IMAGE, Some(&amd64())).unwrap();
         let value: Value = serde_json::from_slice(&index).unwrap();
         assert_eq!(value["manifests"][0]["digest"], Digest::of(b"a").to_string());
         assert_eq!(value["manifests"][1]["digest"], Digest::of(b"b").to_string());
@@ -98,9 +116,9 @@ mod tests {
     #[test]
     fn a_new_conversion_takes_the_place_of_the_old_one_of_its_platform_only() {
         let arm = "linux/arm64".parse().unwrap();
-        let index = index_with(b"{}", &blob("a"), &blob("old"), Some(&amd64())).unwrap();
-        let index = index_with(&index, &blob("a"), &blob("arm"), Some(&arm)).unwrap();
-        let index = index_with(&index, &blob("a"), &blob("new"), Some(&amd64())).unwrap();
+        let index = index_of(b"{}", "old", OVERLAYBD_IMAGE, Some(&amd64())).unwrap();
+        let index = index_of(&index, "arm", OVERLAYBD_IMAGE, Some(&arm)).unwrap();
+        let index = index_of(&index, "new", OVERLAYBD_TURBO_IMAGE, Some(&amd64())).unwrap();
         let value: Value = serde_json::from_slice(&index).unwrap();
         let digests = value["manifests"].as_array().unwrap().iter().map(|entry| entry["digest"].clone());
         let expected = ["a", "arm", "new"].map(|name| json!(Digest::of(name.as_bytes()).to_string()));
@@ -110,7 +128,7 @@ mod tests {
     #[test]
     fn documents_that_are_no_index_and_no_json_are_refused() {
         for document in [&b"{"[..], br#"{"manifests":7}"#] {
-            assert!(index_with(document, &blob("a"), &blob("b"), None).is_err());
+            assert!(index_of(document, "b", OVERLAYBD_IMAGE, None).is_err());
         }
     }
 }

@@ -8,7 +8,9 @@ use headstart_block::{ByteSize, Error, Result};
 use headstart_command_line::report::{Fields, Outcome, Report};
 use headstart_command_line::store_args::StoreArgs;
 use headstart_container_source::{ImagePlatform, SourceName};
-use headstart_convert::{ConvertOptions, ConvertReport, ConvertRequest, ConvertedForm, LayerOutcome};
+use headstart_convert::{
+    ConvertMode, ConvertOptions, ConvertReport, ConvertRequest, ConvertedForm, LayerOutcome,
+};
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Location, Reference, Selector};
 use serde::Serialize;
@@ -20,11 +22,17 @@ Examples:
   headstart image convert oci://registry.lan/app:1 oci://registry.lan/app:1-disk
   headstart image convert oci://registry.lan/app:1 --referrer
   headstart image convert oci://registry.lan/app:1 --index
+  headstart image convert oci://registry.lan/app:1 oci://registry.lan/app:1-turbo --mode turbo
   docker save app:1 -o app.tar && headstart image convert docker-archive:app.tar file:///srv/images:app
 
 Each layer becomes one layer of a disk with an ext4 file system. The original stays as it is, with its
 digest and signatures. The same layers and options give the same bytes on every machine, so layers that a
-store has from an earlier conversion are neither read nor converted again. No root is needed.";
+store has from an earlier conversion are neither read nor converted again. No root is needed.
+
+With --mode turbo the data stays where it is: the new image has TurboOCI layers, as OverlayBD's convertor
+writes them, with metadata only, and reads files from the source's layers. It is made and stored quickly,
+and read somewhat slower. The source's layers must stay in the same store; another store gets copies of
+them. Layers in zstd cannot be read that way, and become ordinary ones in the same image.";
 
 /// Makes a disk of a container's image.
 #[derive(Args)]
@@ -45,6 +53,9 @@ pub(crate) struct Convert {
     /// The platform, such as linux/arm64 [default: Linux on the processor of this host]
     #[arg(long, value_name = "PLATFORM")]
     platform: Option<ImagePlatform>,
+    /// The place of the data: native (in the layers of the new image) or turbo (in the source's layers, as they are)
+    #[arg(long, default_value = "native", value_name = "MODE", value_parser = parse_mode)]
+    mode: ConvertMode,
     /// Size of the disk: free space takes none in the image
     #[arg(long, default_value = "64G", value_name = "SIZE")]
     size: ByteSize,
@@ -56,6 +67,17 @@ pub(crate) struct Convert {
     packing: LayerPacking,
     #[command(flatten)]
     stores: StoreArgs,
+}
+
+fn parse_mode(text: &str) -> Result<ConvertMode> {
+    match text {
+        "native" => Ok(ConvertMode::Native),
+        "turbo" => Ok(ConvertMode::Turbo),
+        _ => {
+            let error = Error::invalid(format!("`{}` is not a mode", text.escape_debug()));
+            Err(error.remedy("choose native or turbo"))
+        }
+    }
 }
 
 impl Convert {
@@ -107,7 +129,8 @@ impl Convert {
     fn options(&self) -> ConvertOptions {
         let packing = self.packing.options();
         let threads = self.packing.threads();
-        ConvertOptions { size: self.size.0, packing, threads, ..ConvertOptions::default() }
+        let (mode, size) = (self.mode, self.size.0);
+        ConvertOptions { mode, size, packing, threads, ..ConvertOptions::default() }
     }
 
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
@@ -162,6 +185,8 @@ struct ConvertedLayerReport {
     converted_from: Option<String>,
     /// `true` if an earlier conversion made it.
     known: bool,
+    /// `true` if its data is in the container's layer (TurboOCI).
+    turbo: bool,
     /// The counts of a layer that was converted now.
     #[serde(skip_serializing_if = "Option::is_none")]
     counts: Option<EntryCounts>,
@@ -202,6 +227,7 @@ impl ConvertedLayerReport {
             size: outcome.layer.blob.size,
             converted_from: outcome.layer.origin().map(|origin| origin.digest.to_string()),
             known: outcome.converted.is_none(),
+            turbo: outcome.layer.is_turbo(),
             counts,
         }
     }
@@ -246,6 +272,12 @@ impl fmt::Display for Converted {
         let layers = match known {
             0 => self.layers.len().to_string(),
             known => format!("{}, {known} of them converted before", self.layers.len()),
+        };
+        let turbo = self.layers.iter().filter(|layer| layer.turbo).count();
+        let layers = match turbo {
+            0 => layers,
+            turbo if turbo == self.layers.len() => format!("{layers}; their data is in the source's layers"),
+            turbo => format!("{layers}; the data of {turbo} is in the source's layers"),
         };
         let stored = format!("{}, {} of them new", ByteSize(self.stored_bytes), ByteSize(self.added_bytes));
         let mut fields = vec![

@@ -111,6 +111,20 @@ const LOOK: &str = "cat /etc/greeting; ls /etc /opt/opaque; echo x > /etc/writte
     ls -ld / | { read mode rest; echo $mode; }";
 
 #[test]
+fn an_image_with_metadata_only_runs_from_the_layers_of_its_original() {
+    let scene = Scene::new();
+    let Some(host) = Host::start(&scene) else { return };
+    let made = host.convert("--referrer --mode turbo");
+    assert!(made["layers"].as_array().unwrap().iter().all(|layer| layer["turbo"] == true), "{made}");
+    host.pull(&host.image);
+    assert_eq!(host.containerd.snapshots().len(), host.layers);
+    assert_eq!((host.trees(), host.agent.disks().len()), (1, 1));
+    let said = host.containerd.run(&host.image, "first", LOOK);
+    let (files, mode) = said.trim_end().rsplit_once('\n').unwrap();
+    assert_eq!((files, mode), ("two\n/etc:\ngreeting\n\n/opt/opaque:\nnew\nx", "drwxr-x--x"));
+}
+
+#[test]
 fn a_converted_image_runs_under_its_own_name_without_its_layers() {
     let scene = Scene::new();
     let Some(mut host) = Host::start(&scene) else { return };

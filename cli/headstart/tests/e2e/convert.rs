@@ -156,6 +156,50 @@ fn an_image_is_published_beside_its_original_as_a_referrer_and_in_an_index() {
     scene.is_wrong("image convert file://~/layout:app", &["TARGET"]);
 }
 
+#[test]
+fn in_turbo_mode_the_data_stays_in_the_layers_of_the_original() {
+    let scene = Scene::new();
+    let original = image(&scene, "layout", &layers(&scene));
+    run_tool("tar", &["-C", "layout", "-cf", "app.tar", "."], &scene.path("."));
+    let made = scene.json("image convert file://~/layout:app file://~/store:app --mode turbo --size 256M");
+    assert_eq!((&made["layers"][0]["turbo"], &made["layers"][1]["turbo"]), (&true.into(), &true.into()));
+    check(&scene, "file://~/store:app");
+    let again = scene.json("image convert file://~/layout:app file://~/store:b --mode turbo --size 256M");
+    assert_eq!((&again["digest"], &again["added_bytes"]), (&made["digest"], &0.into()));
+    // The layers are the original's, and stay with the image.
+    scene.ok("image prune file://~/store --older-than 0s");
+    check(&scene, "file://~/store:b");
+    let data = made["layers"][0]["converted_from"].as_str().unwrap().strip_prefix("sha256:").unwrap();
+    let blobs = |layout: &str| scene.bytes(&format!("{layout}/blobs/sha256/{data}"));
+    assert_eq!(blobs("store"), blobs("layout"));
+    let inspected = scene.json("image inspect file://~/store:app");
+    assert_eq!(inspected["layers"].as_array().unwrap().len(), 2);
+
+    let referrer = scene.json("image convert file://~/layout:app --referrer --mode turbo --size 256M");
+    check(&scene, referrer["image"].as_str().unwrap());
+    let manifest = scene.manifest("layout", &referrer["digest"]);
+    assert_eq!(manifest["artifactType"], "application/vnd.containerd.overlaybd.turbo.v1+json");
+    assert_eq!(manifest["subject"]["digest"], original["digest"]);
+    // One of each kind can belong to an image; an index lists the last one.
+    let native = scene.json("image convert file://~/layout:app --referrer --size 256M");
+    check(&scene, native["image"].as_str().unwrap());
+    check(&scene, referrer["image"].as_str().unwrap());
+    scene.ok("image convert file://~/layout:app --index --size 256M");
+    let index = scene.json("image convert file://~/layout:app --index --mode turbo --size 256M");
+    check(&scene, "file://~/layout:app");
+    assert_eq!(scene.json("image inspect file://~/layout:app")["digest"], index["digest"]);
+
+    let from = "oci-archive:~/app.tar";
+    let archived = scene.json(&format!("image convert {from} file://~/other:app --mode turbo --size 256M"));
+    check(&scene, "file://~/other:app");
+    assert_eq!(archived["digest"], made["digest"]);
+    scene.is_wrong(
+        "image convert file://~/layout:app file://~/store:c --mode turbo --codec none",
+        &["always compressed"],
+    );
+    scene.is_wrong("image convert file://~/layout:app file://~/store:c --mode fast", &["native or turbo"]);
+}
+
 /// Copies the image `app` of a layout into a registry.
 fn push(scene: &Scene, layout: &str, name: &str) {
     let (from, to) = (format!("oci:{layout}:app"), format!("docker://{name}"));
@@ -197,6 +241,49 @@ fn images_of_a_registry_share_the_layers_that_were_converted_before() {
     convert("one", "--index");
     let found = scene.json(&format!("image inspect oci://{host}/one:app --plain-http {host}"));
     assert_eq!(found["layers"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn turbo_images_of_a_registry_take_their_data_along() {
+    if !installed(&["skopeo"]) {
+        return;
+    }
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
+    let (scene, host) = (Scene::new(), registry.host());
+    let layers = layers(&scene);
+    image(&scene, "layout", &layers);
+    let other = tar(&scene, "other-top", &[("etc/motd", "other\n")]);
+    image(&scene, "second", &[layers[0].clone(), other]);
+    for (layout, name) in [("layout", "one"), ("second", "two")] {
+        push(&scene, layout, &format!("{host}/{name}:app"));
+    }
+    let convert = |name: &str, rest: &str| {
+        let turbo = format!("--mode turbo --size 256M --plain-http {host}");
+        scene.json(&format!("image convert oci://{host}/{name}:app {rest} {turbo}"))
+    };
+    let verified = |name: &str| {
+        scene.ok(&format!("image verify oci://{host}/{name} --plain-http {host}"));
+        scene.ok(&format!("image pull oci://{host}/{name} file://~/pulled:app --plain-http {host}"));
+        scene.ok("image verify --deep file://~/pulled:app");
+    };
+    // Beside the original, and in another repository, to which the layers are copied.
+    let beside = convert("one", &format!("oci://{host}/one:turbo"));
+    check(&scene, &{
+        verified("one:turbo");
+        "file://~/pulled:app".to_owned()
+    });
+    assert!(beside["stored_bytes"].as_u64().unwrap() < 24 << 10, "{beside}");
+    let shared = format!("--layer-store oci://{host}/converted");
+    let elsewhere = convert("one", &format!("oci://{host}/apart:turbo {shared}"));
+    assert_eq!(elsewhere["digest"], beside["digest"]);
+    verified("apart:turbo");
+    // A base that another image brought: known, and its data comes along.
+    let two = convert("two", &format!("oci://{host}/more:turbo {shared}"));
+    assert_eq!((&two["layers"][0]["known"], &two["layers"][1]["known"]), (&true.into(), &false.into()));
+    verified("more:turbo");
+    convert("one", "--referrer");
+    convert("one", "--index");
+    verified("one:app");
 }
 
 /// The most requests of the conversion of a layer of one file, on a base of one layer that is converted already.

@@ -5,3 +5,4 @@ mod golden;
 mod peers;
 mod sharing;
 mod support;
+mod turbo;

@@ -4,15 +4,17 @@ use super::*;
 use crate::apply::tests::golden::apply_reader;
 use crate::ext4_tree::tests::support::{check, e2fsck, rows, store_disk};
 use crate::model_tree::ModelTree;
-use crate::parent_disk::disk_of;
+use crate::parent_disk::{ParentDisk, disk_of};
 use crate::test_layers::{Pieces, TarMaker, forms, gzip, noise, sample_tars, staged, staging_in, zstd};
 use crate::{ConvertLimits, chain_id};
+use headstart_block::ReadAt;
 use headstart_block::to_usize;
 use headstart_image::blob::open_layer_source;
 use headstart_image::new_layer::Packing;
 use headstart_image::progress::Silent;
 use headstart_lsmt::{Layer, Stack};
 use headstart_zfile::{Codec, ZFileOptions};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The size of disks here: 64 MiB.
@@ -30,6 +32,7 @@ fn input(bytes: &[u8], tar: &[u8]) -> LayerInput<'static> {
         digest: Digest::of(bytes),
         size: bytes.len() as u64,
         diff_id: Digest::of(tar),
+        media_type: "application/vnd.oci.image.layer.v1.tar+gzip".to_owned(),
     }
 }
 
@@ -51,7 +54,7 @@ fn convert_all(
     let (mut converted, mut layers, mut chain) = (Vec::new(), Vec::new(), None);
     for tar in tars {
         let own = chain_id(chain.as_ref(), &Digest::of(tar));
-        let stack = (!layers.is_empty()).then(|| disk_of(Stack::new(layers.clone()).unwrap()));
+        let stack = (!layers.is_empty()).then(|| ParentDisk::of(Stack::new(layers.clone()).unwrap()));
         let place = LayerPlace { chain: own, parent_chain: chain, parent: stack };
         let layer = convert_layer(input(tar, tar), &place, staging, options, &Silent).unwrap();
         layers.push(open(staging, &layer.layer));
@@ -86,7 +89,10 @@ fn a_stack_of_layers_is_the_tree_that_its_entries_say() {
     assert_eq!(infos[1].parent_uuid, infos[0].uuid);
     assert_eq!(infos[0].uuid.simple().to_string(), Digest::of(&tars[0]).hex()[..32]);
     let origin = layers[2].layer.origin().unwrap();
-    assert_eq!((origin.digest, origin.key), (Digest::of(&tars[2]), options(1).key(&origin.chain)));
+    assert_eq!(
+        (origin.digest, origin.key),
+        (Digest::of(&tars[2]), options(1).key(&origin.chain, &origin.digest))
+    );
 }
 
 #[test]
@@ -122,7 +128,8 @@ fn the_form_of_the_parent_does_not_change_a_layer() {
     parents[0].read_at(&mut memory, 0).unwrap();
     parents.push(Arc::new(memory));
     let digests = parents.into_iter().map(|parent| {
-        let place = LayerPlace { chain, parent_chain: Some(Digest::of(&tars[0])), parent: Some(parent) };
+        let place =
+            LayerPlace { chain, parent_chain: Some(Digest::of(&tars[0])), parent: Some(parent.into()) };
         let layer = convert_layer(input(&tars[1], &tars[1]), &place, &staging, &options(2), &Silent);
         layer.unwrap().layer.blob.digest
     });
@@ -219,7 +226,8 @@ fn disks_that_are_no_file_systems_are_refused() {
     let staging = staging_in(dir.path());
     let tar = TarMaker::new().file("f", b"x").done();
     for parent in [vec![0; 1 << 20], noise(1, 1 << 20), Vec::new()] {
-        let place = LayerPlace { parent: Some(Arc::new(parent)), ..first_place(&tar) };
+        let place =
+            LayerPlace { parent: Some((Arc::new(parent) as Arc<dyn ReadAt>).into()), ..first_place(&tar) };
         assert!(convert_layer(input(&tar, &tar), &place, &staging, &options(1), &Silent).is_err());
     }
     for size in [0, 4096, 1 << 50, (1 << 30) + 1] {

@@ -11,7 +11,13 @@ fn read_within(
     limits: &ConvertLimits,
     has_thread: bool,
 ) -> Result<(Vec<u8>, StreamSums)> {
-    let stream = LayerStream { bytes: Box::new(Pieces::new(bytes)), size, limits, progress: &Silent };
+    let stream = LayerStream {
+        bytes: Box::new(Pieces::new(bytes)),
+        size,
+        limits,
+        progress: &Silent,
+        is_indexed: false,
+    };
     stream.with_tar(has_thread, |tar| {
         let mut content = Vec::new();
         tar.read_to_end(&mut content)?;
@@ -164,6 +170,7 @@ fn errors_of_the_source_come_through_whole() {
                 size,
                 limits: &ConvertLimits::default(),
                 progress: &Silent,
+                is_indexed: false,
             };
             let error = stream
                 .with_tar(has_thread, |tar| Ok(tar.read_to_end(&mut Vec::new()).map(drop)?))
@@ -182,8 +189,13 @@ fn a_reader_that_stops_ends_the_thread() {
     let bytes = noise(4, 20 << 20);
     let size = bytes.len() as u64;
     let limits = ConvertLimits::default();
-    let stream =
-        LayerStream { bytes: Box::new(Cursor::new(bytes)), size, limits: &limits, progress: &Silent };
+    let stream = LayerStream {
+        bytes: Box::new(Cursor::new(bytes)),
+        size,
+        limits: &limits,
+        progress: &Silent,
+        is_indexed: false,
+    };
     let result = stream.with_tar(true, |tar| {
         tar.read_exact(&mut [0; 1000])?;
         assert!(tar.sums().is_err());

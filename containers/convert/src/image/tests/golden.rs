@@ -23,6 +23,11 @@ fn tar(path: &Path) -> Vec<u8> {
     tar
 }
 
+/// A layer of a golden image.
+pub(super) fn layer(path: &Path) -> TestLayer {
+    TestLayer::new(fs::read(path).unwrap(), &tar(path))
+}
+
 #[test]
 fn golden_images_are_converted_to_their_trees() {
     let Some(dir) = golden() else { return };
@@ -34,7 +39,7 @@ fn golden_images_are_converted_to_their_trees() {
         let paths: Vec<_> = files.map(|layer| dir.join(layer["file"].as_str().unwrap())).collect();
         let folder = paths[0].parent().unwrap();
         let config = fs::read(folder.join("config.json")).unwrap();
-        let layers = paths.iter().map(|path| TestLayer::new(fs::read(path).unwrap(), &tar(path))).collect();
+        let layers = paths.iter().map(|path| layer(path)).collect();
         let media_type = json(&folder.join("manifest.json"))["layers"][0]["mediaType"].clone();
         let media_type = media_type.as_str().unwrap().to_owned();
         let image = TestImage { layers, media_type, config };

@@ -1,0 +1,103 @@
+//! The file system of a layer: that of the parent, changed by the entries of a tar.
+
+use crate::apply::{Applier, LayerCounts};
+use crate::content::EntryContent;
+use crate::estargz::{is_of_estargz, start_of};
+use crate::ext4_tree::Ext4Tree;
+use crate::layer_stream::TarStream;
+use crate::options::{ConvertMode, ConvertOptions, FILE_SYSTEM_UUID, HASH_SEED, layer_uuid};
+use crate::parent_disk::ParentDisk;
+use headstart_block::{Digest, Error, ReadAt, Result};
+use headstart_ext4::{BlockSink, FileSystem, FileSystemSummary, InodeAttributes, InodeTime, NewFileSystem};
+use headstart_lsmt::LayerMeta;
+use headstart_tar::TarReader;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The place of a layer in its image.
+#[derive(Clone)]
+pub struct LayerPlace {
+    /// The chain id of the layer.
+    pub chain: Digest,
+    /// The chain id of the layer below; `None` for the first layer.
+    pub parent_chain: Option<Digest>,
+    /// The disk of all layers below; `None` for the first layer.
+    pub parent: Option<ParentDisk>,
+}
+
+/// A conversion of one tar.
+pub(crate) struct TarConversion<'a> {
+    pub(crate) place: &'a LayerPlace,
+    pub(crate) options: &'a ConvertOptions,
+    /// The digest that the compressed bytes must have.
+    pub(crate) digest: Digest,
+    /// The digest that the tar must have.
+    pub(crate) diff_id: Digest,
+}
+
+/// A file system that was written.
+pub(crate) struct WrittenTree {
+    pub(crate) entries: LayerCounts,
+    pub(crate) file_system: FileSystemSummary,
+    pub(crate) tar_bytes: u64,
+}
+
+impl TarConversion<'_> {
+    /// The fields of the layer's header.
+    pub(crate) fn meta(&self) -> LayerMeta {
+        let LayerPlace { chain, parent_chain, parent } = self.place;
+        LayerMeta {
+            virtual_size: parent.as_ref().map_or(self.options.size, |parent| parent.disk().len()),
+            uuid: layer_uuid(Some(chain)),
+            parent_uuid: layer_uuid(parent_chain.as_ref()),
+            ..LayerMeta::default()
+        }
+    }
+
+    /// Reads all of a tar, writes the blocks that it changes to `blocks`, and checks the digests.
+    pub(crate) fn write<S: BlockSink>(&self, tar: &mut dyn TarStream, blocks: S) -> Result<(S, WrittenTree)> {
+        let fs = match &self.place.parent {
+            Some(parent) => FileSystem::open(Arc::clone(parent.disk()), blocks)?,
+            None => new_file_system(self.options.size).make(blocks)?,
+        };
+        let tree = Ext4Tree::new(fs);
+        // All layers of a mode get the same blocks, whatever their form: those above must not depend on it.
+        let mut tree = if self.options.mode == ConvertMode::Turbo { tree.over_tars() } else { tree };
+        let entries = self.apply(&mut tree, tar)?;
+        let sums = tar.sums()?;
+        check_digest("it", &self.digest, &sums.digest)?;
+        check_digest("its tar", &self.diff_id, &sums.diff_id)?;
+        let (blocks, file_system) = tree.into_inner().finish()?;
+        Ok((blocks, WrittenTree { entries, file_system, tar_bytes: sums.tar_bytes }))
+    }
+
+    /// Applies all entries of a tar that are the image's, and reads it to its end.
+    fn apply<S: BlockSink>(&self, tree: &mut Ext4Tree<S>, tar: &mut dyn TarStream) -> Result<LayerCounts> {
+        let limits = &self.options.limits;
+        let mut reader = TarReader::new(tar, limits.tar.clone());
+        let mut applier = Applier::new(tree, limits.apply);
+        while let Some(entry) = reader.next_entry()? {
+            let start = start_of(&entry, &mut reader)?;
+            if !is_of_estargz(&entry, &start) {
+                applier.apply(&entry, &mut EntryContent::after(&start, &entry, &mut reader))?;
+            }
+        }
+        reader.finish()?;
+        Ok(applier.finish())
+    }
+}
+
+fn check_digest(thing: &str, expected: &Digest, found: &Digest) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    let cause = format!("{thing} should have the digest {expected}, but has {found}");
+    Err(Error::corrupt(cause).remedy("fetch it again; if that does not help, its image is damaged"))
+}
+
+/// An empty file system: a root directory as containers' images begin with it.
+fn new_file_system(size: u64) -> NewFileSystem {
+    let root =
+        InodeAttributes { mode: 0o755, uid: 0, gid: 0, mtime: InodeTime::default(), xattrs: BTreeMap::new() };
+    NewFileSystem { size, uuid: FILE_SYSTEM_UUID, hash_seed: HASH_SEED, root }
+}
