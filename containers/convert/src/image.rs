@@ -1,8 +1,11 @@
 //! A container's image becomes an image of a disk, layer by layer.
 //!
 //! Layers are converted in their order, each on the disk of those below it, and each becomes one layer. A layer whose
-//! key is known ([`KnownLayers`]) is not read at all. Blobs of known layers are opened only if a layer on them has to
-//! be converted, and are read block by block then.
+//! key is known ([`KnownLayers`]) is not read. Blobs of known layers are opened only if a layer on them has to be
+//! converted, and are read block by block then.
+//!
+//! A config can claim any content for its layers. So a known layer is taken only if it was made of the very blob that
+//! the manifest names, and if the source has that blob: nobody gets files out of a store by a digest that they know.
 //!
 //! TurboOCI layers need the container's layers that they were made of in the store of the new image. Those that it
 //! lacks are staged beside them: while they are converted, or for themselves if their conversion is known.
@@ -15,13 +18,17 @@ use crate::layer::{ConvertedLayer, convert_layer};
 use crate::options::{ConvertMode, ConvertOptions, chain_id};
 use crate::parent_disk::OpenLayers;
 use crate::tar_conversion::LayerPlace;
-use headstart_block::{Digest, Error, ReadAt, Result};
+use headstart_block::{Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_container_source::{ContainerImage, ContainerLayer};
-use headstart_image::manifest::{Config, ContainerOrigin, ImageLayer, LayerOrigin, MAX_LAYERS, NewImage};
+use headstart_image::manifest::{Config, ContainerOrigin, ImageLayer, MAX_LAYERS, NewImage};
 use headstart_image::new_layer::describe;
 use headstart_image::progress::{Progress, step};
 use headstart_image::store::Staging;
 use std::sync::Arc;
+use std::thread;
+
+/// Known layers that the source is asked for at once.
+const CHECKS: usize = 8;
 
 /// A layer of a new image.
 #[derive(Clone, Debug)]
@@ -48,7 +55,8 @@ pub struct StagedConversion {
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Corrupt`] if the config is damaged; `Unsupported` if the image has no layers or too
-/// many; as [`convert_layer`]; errors of the image's source and of `known`.
+/// many; `NotFound` if the source lacks a known layer; as [`convert_layer`]; errors of the image's source and of
+/// `known`.
 pub fn stage_image(
     image: &ContainerImage,
     staging: &Staging,
@@ -64,34 +72,19 @@ pub fn stage_image(
     let chains = chains(&image.layers);
     let key = |(chain, layer): (&Digest, &ContainerLayer)| options.key(chain, &layer.digest);
     let keys: Vec<Digest> = chains.iter().zip(&image.layers).map(key).collect();
-    let found = known.find(&keys)?;
-    let mut targets = KeptTargets::new(image, staging, options, known)?;
-    let mut parent_chain = None;
-    let (mut outcomes, mut open) = (Vec::<LayerOutcome>::new(), OpenLayers::default());
-    for (((layer, own), key), found) in image.layers.iter().zip(chains).zip(keys).zip(found) {
-        let parent_chain = parent_chain.replace(own);
-        if let Some(found) = found {
-            if found.is_turbo() {
-                targets.stage(layer)?;
-            }
-            step(progress, layer.size)?;
-            // The same layer may have been compressed otherwise then.
-            let layer = found.with_origin(&LayerOrigin { digest: layer.digest, chain: own, key });
-            outcomes.push(LayerOutcome { layer, key, converted: None });
-            continue;
-        }
-        while let Some(below) = outcomes.get(open.len()) {
-            let source = &image.layers[open.len()];
-            open_below(&mut open, &below.layer, source.size, staging, known)?;
-        }
-        let place = LayerPlace { chain: own, parent_chain, parent: open.disk()? };
-        let (input, copy) = targets.input_of(layer)?;
-        let converted = convert_layer(input, &place, staging, options, progress)?;
-        if converted.layer.is_turbo() {
-            targets.finish(layer, copy)?;
-        }
-        outcomes.push(LayerOutcome { layer: converted.layer.clone(), key, converted: Some(converted) });
-    }
+    let found = known.find(&keys)?.into_iter().zip(&image.layers);
+    let found: Vec<_> = found.map(|(found, layer)| found.filter(|found| is_made_of(found, layer))).collect();
+    let taken = image.layers.iter().zip(&found).filter(|(_, found)| found.is_some());
+    let taken: Vec<&ContainerLayer> = taken.map(|(layer, _)| layer).collect();
+    let wanted = image.layers.iter().zip(chains).zip(keys).zip(found);
+    let wanted = wanted.map(|(((layer, chain), key), known)| WantedLayer { layer, chain, key, known });
+    let wanted: Vec<_> = wanted.collect();
+    let outcomes = thread::scope(|scope| {
+        let checks = scope.spawn(|| check_presence(&taken));
+        let outcomes = stage_layers(image, wanted, staging, options, known, progress)?;
+        checks.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "a check of a layer failed")))?;
+        Ok::<_, Error>(outcomes)
+    })?;
     let origin = ContainerOrigin {
         manifest: image.manifest_digest,
         media_type: image.manifest_media_type.clone(),
@@ -107,6 +100,67 @@ pub fn stage_image(
         belongs_to: None,
     };
     Ok(StagedConversion { image, layers: outcomes })
+}
+
+/// A layer that is to be staged: known, or to be converted.
+struct WantedLayer<'a> {
+    layer: &'a ContainerLayer,
+    chain: Digest,
+    key: Digest,
+    known: Option<ImageLayer>,
+}
+
+/// Stages the layers of an image.
+fn stage_layers(
+    image: &ContainerImage,
+    wanted: Vec<WantedLayer<'_>>,
+    staging: &Staging,
+    options: &ConvertOptions,
+    known: &dyn KnownLayers,
+    progress: &dyn Progress,
+) -> Result<Vec<LayerOutcome>> {
+    let mut targets = KeptTargets::new(image, staging, options, known)?;
+    let mut parent_chain = None;
+    let (mut outcomes, mut open) = (Vec::<LayerOutcome>::new(), OpenLayers::default());
+    for WantedLayer { layer, chain: own, key, known: found } in wanted {
+        let parent_chain = parent_chain.replace(own);
+        if let Some(found) = found {
+            if found.is_turbo() {
+                targets.stage(layer)?;
+            }
+            step(progress, layer.size)?;
+            outcomes.push(LayerOutcome { layer: found, key, converted: None });
+            continue;
+        }
+        while let Some(below) = outcomes.get(open.len()) {
+            let source = &image.layers[open.len()];
+            open_below(&mut open, &below.layer, source.size, staging, known)?;
+        }
+        let place = LayerPlace { chain: own, parent_chain, parent: open.disk()? };
+        let (input, copy) = targets.input_of(layer)?;
+        let converted = convert_layer(input, &place, staging, options, progress)?;
+        if converted.layer.is_turbo() {
+            targets.finish(layer, copy)?;
+        }
+        outcomes.push(LayerOutcome { layer: converted.layer.clone(), key, converted: Some(converted) });
+    }
+    Ok(outcomes)
+}
+
+/// `true` if a known layer was made of the blob that the image has.
+fn is_made_of(known: &ImageLayer, layer: &ContainerLayer) -> bool {
+    known.origin().is_some_and(|origin| origin.digest == layer.digest)
+}
+
+/// Fails if the source lacks one of the layers.
+fn check_presence(layers: &[&ContainerLayer]) -> Result<()> {
+    let part = layers.len().div_ceil(CHECKS).max(1);
+    thread::scope(|scope| {
+        let check = |layers: &[&ContainerLayer]| layers.iter().try_for_each(|layer| layer.check_presence());
+        let checks: Vec<_> = layers.chunks(part).map(|layers| scope.spawn(move || check(layers))).collect();
+        let failed = |_| Err(Error::new(ErrorKind::Io, "a check of a layer failed"));
+        checks.into_iter().try_for_each(|check| check.join().unwrap_or_else(failed))
+    })
 }
 
 /// The chain ids of layers.

@@ -15,6 +15,12 @@ pub(crate) trait BlobPlace: Send + Sync {
 
     /// The first `size` bytes of a blob, not checked.
     fn stream(&self, digest: &Digest, size: u64) -> Result<Box<dyn Read + Send>>;
+
+    /// Fails if there is no blob of that digest. Only the start of it is read; `size` is its length.
+    fn check_presence(&self, digest: &Digest, size: u64) -> Result<()> {
+        self.stream(digest, size)?.take(1).read_to_end(&mut Vec::new())?;
+        Ok(())
+    }
 }
 
 /// A store as a place.
@@ -33,6 +39,12 @@ impl BlobPlace for StorePlace {
     fn stream(&self, digest: &Digest, size: u64) -> Result<Box<dyn Read + Send>> {
         let range = ByteRange::between(0, size);
         Ok(Box::new(BlobReader::new(Arc::clone(&self.store), *digest, range, self.retry, &self.runtime)))
+    }
+
+    fn check_presence(&self, digest: &Digest, size: u64) -> Result<()> {
+        // A whole blob would begin to come.
+        self.stream(digest, size.min(1))?.read_to_end(&mut Vec::new())?;
+        Ok(())
     }
 }
 

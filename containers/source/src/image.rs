@@ -78,6 +78,15 @@ impl ContainerLayer {
         Ok(Box::new(VerifiedReader::new(stream, self.digest, self.size, self.name.clone())))
     }
 
+    /// Fails if the place of the image does not have the layer, without reading more than its start. Manifests may name
+    /// layers of others: who has a layer in a repository may read it there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if it is not there; errors of the store or the archive, with the layer's name.
+    pub fn check_presence(&self) -> Result<()> {
+        self.place.check_presence(&self.digest, self.size).map_err(|e| named(e, &self.name))
+    }
+
     /// Works as [`open`](Self::open), but gives the bytes without checking them: for a reader that finds their digest
     /// itself, and compares it.
     ///

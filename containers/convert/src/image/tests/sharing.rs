@@ -66,7 +66,7 @@ fn layers_that_are_known_are_not_read() {
     let tars = sample_tars();
     gzipped(&tars[..2]).convert(dir.path(), "base", &options(1)).unwrap();
     let more = TarMaker::new().file("usr/share/more", b"more").done();
-    let image = TestImage::new(&[&tars[..2], &[more]].concat(), |tar| zstd(tar, 1));
+    let image = gzipped(&[&tars[..2], &[more]].concat());
     let mut damaged = image.clone();
     damaged.layers[..2].iter_mut().for_each(TestLayer::damage);
     let report = damaged.convert(dir.path(), "more", &options(1)).unwrap();
@@ -77,6 +77,29 @@ fn layers_that_are_known_are_not_read() {
     assert_eq!(report.digest, fresh.digest);
     // A layer whose lower layers are others is not the same layer.
     let report = gzipped(&tars[1..2]).convert(dir.path(), "other", &options(1)).unwrap();
+    assert!(report.layers[0].converted.is_some());
+}
+
+#[test]
+fn an_image_that_claims_a_known_layer_does_not_get_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let secret = TarMaker::new().file("etc/secret", b"secret").done();
+    let private = gzipped(std::slice::from_ref(&secret));
+    private.convert(dir.path(), "private", &options(1)).unwrap();
+    let before = blobs(dir.path());
+    // Its config names the content, and its manifest another layer.
+    let mut liar = gzipped(std::slice::from_ref(&secret));
+    liar.layers[0] = gzipped(&[TarMaker::new().file("etc/other", b"x").done()]).layers.remove(0);
+    let error = liar.convert(dir.path(), "liar", &options(1)).unwrap_err();
+    assert_eq!((error.kind(), blobs(dir.path())), (ErrorKind::Corrupt, before), "{error}");
+    // Its manifest names the layer, which its source does not have.
+    let mut thief = private.clone();
+    thief.without_layers = true;
+    let error = thief.convert(dir.path(), "thief", &options(1)).unwrap_err();
+    assert_eq!((error.kind(), blobs(dir.path())), (ErrorKind::NotFound, before), "{error}");
+    // In another compression it is read, and gives the same.
+    let other = TestImage::new(&[secret], |tar| zstd(tar, 1));
+    let report = other.convert(dir.path(), "other", &options(1)).unwrap();
     assert!(report.layers[0].converted.is_some());
 }
 

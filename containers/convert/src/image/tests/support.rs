@@ -58,6 +58,8 @@ pub(crate) struct TestImage {
     pub(crate) layers: Vec<TestLayer>,
     pub(crate) media_type: String,
     pub(crate) config: Vec<u8>,
+    /// `true` if the archive has the documents only.
+    pub(crate) without_layers: bool,
 }
 
 impl TestImage {
@@ -73,7 +75,12 @@ impl TestImage {
             "history": [{"created_by": "test"}, {"created_by": "nothing", "empty_layer": true}],
             "rootfs": {"type": "layers", "diff_ids": ids},
         });
-        Self { layers, media_type: GZIP.to_owned(), config: config.to_string().into_bytes() }
+        Self {
+            layers,
+            media_type: GZIP.to_owned(),
+            config: config.to_string().into_bytes(),
+            without_layers: false,
+        }
     }
 
     /// The manifest of the image.
@@ -103,6 +110,9 @@ impl TestImage {
         let index = json!({"schemaVersion": 2, "manifests": [entry]}).to_string();
         let mut blobs: BTreeMap<_, _> =
             self.layers.iter().map(|layer| (layer.digest, layer.bytes.as_slice())).collect();
+        if self.without_layers {
+            blobs.clear();
+        }
         blobs.extend([(digest, manifest.as_slice()), (Digest::of(&self.config), self.config.as_slice())]);
         let mut archive = TarMaker::new()
             .file("oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)
