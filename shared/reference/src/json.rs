@@ -41,7 +41,7 @@ const fn report(
 }
 
 /// The reports, in the order of the page.
-const REPORTS: [Report; 64] = [
+const REPORTS: [Report; 65] = [
     report("image/report.rs", "Made", &["image import", "image commit", "image flatten"], ""),
     report("image/report.rs", "Inspection", &["image inspect"], ""),
     report("image/report.rs", "Verified", &["image verify"], ""),
