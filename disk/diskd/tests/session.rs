@@ -107,6 +107,7 @@ fn a_program_serves_a_disk_with_the_library_alone() {
         vhost_user: None,
         queues: None,
         fuse: None,
+        keeper: None,
         ublk: false,
         device: None,
         deadline: LIMIT,

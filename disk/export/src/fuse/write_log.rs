@@ -30,7 +30,8 @@ const RING: u64 = 32 << 20;
 const START: u64 = 4096;
 
 /// The bytes of an entry before its content.
-const HEAD: u64 = 24;
+const HEAD_LEN: usize = 24;
+const HEAD: u64 = HEAD_LEN as u64;
 
 /// The longest content of an entry: more than a request has.
 const CONTENT_MAX: u64 = 16 << 20;
@@ -171,7 +172,7 @@ impl WriteLog {
         };
         let mut entries = 0;
         while position < end {
-            let mut head = [0; HEAD as usize];
+            let mut head = [0; HEAD_LEN];
             self.get(&mut head, position)?;
             let (place, len, kind) = (number(&head[..8]), number(&head[8..16]), number(&head[16..]));
             position += HEAD;
@@ -307,8 +308,7 @@ mod tests {
                 done.unwrap();
                 (written, found) = (written + 1, found + 1);
             }
-            let places: Vec<_> =
-                left(&log).into_iter().map(|(place, len, byte)| (place, len, byte)).collect();
+            let places = left(&log);
             let expected: Vec<_> = (written - found..written).map(|at| (at, 1_000_003, Some(7))).collect();
             assert_eq!((found, &places), (RING / (1_000_003 + HEAD), &expected), "round {round}");
             log.flush(|| Ok(())).unwrap();
