@@ -252,8 +252,15 @@ fn no_write_is_lost_though_the_disks_process_is_killed_between_flushes() {
     let process = scene.path("a/disks/vm.pid");
     let mut fio = std::process::Command::new("fio");
     fio.args(["--name=kept", "--rw=randwrite", "--bs=4k", "--size=8M", "--direct=1", "--fsync=4"]);
-    fio.args(["--ioengine=psync", "--verify=crc32c", "--loops=2", "--thread", "--filename"])
-        .arg(scene.path("file"));
+    fio.args([
+        "--ioengine=psync",
+        "--verify=crc32c",
+        "--verify_state_save=0",
+        "--loops=2",
+        "--thread",
+        "--filename",
+    ])
+    .arg(scene.path("file"));
     let mut fio = Process::start(&mut fio);
     let mut kills = 0;
     let mut pid = process_at(&process, None);
