@@ -119,7 +119,7 @@ fn stage_layers(
     known: &dyn KnownLayers,
     progress: &dyn Progress,
 ) -> Result<Vec<LayerOutcome>> {
-    let mut targets = KeptTargets::new(image, staging, options, known)?;
+    let mut targets = KeptTargets::new(image, staging, options, known, progress)?;
     let mut parent_chain = None;
     let (mut outcomes, mut open) = (Vec::<LayerOutcome>::new(), OpenLayers::default());
     for WantedLayer { layer, chain: own, key, known: found } in wanted {

@@ -5,16 +5,21 @@ use crate::layer::LayerInput;
 use crate::options::{ConvertMode, ConvertOptions};
 use headstart_block::{Digest, Error, Result};
 use headstart_container_source::{ContainerImage, ContainerLayer, LayerCompression};
+use headstart_image::progress::{Progress, step};
 use headstart_image::store::{CopyWriter, Staging};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
+/// Bytes that are copied at once.
+const PART: usize = 256 << 10;
+
 /// The layers that the store lacks, and the place where they are staged.
 pub(crate) struct KeptTargets<'a> {
     staging: &'a Staging,
     lacking: BTreeSet<Digest>,
+    progress: &'a dyn Progress,
 }
 
 /// A copy of a layer that is written while the layer is converted.
@@ -27,6 +32,7 @@ impl<'a> KeptTargets<'a> {
         staging: &'a Staging,
         options: &ConvertOptions,
         known: &dyn KnownLayers,
+        progress: &'a dyn Progress,
     ) -> Result<Self> {
         let mut lacking = BTreeSet::new();
         if options.mode == ConvertMode::Turbo {
@@ -36,7 +42,7 @@ impl<'a> KeptTargets<'a> {
                 blobs.into_iter().zip(found).filter(|(_, is_there)| !is_there).map(|(blob, _)| blob.0),
             );
         }
-        Ok(Self { staging, lacking })
+        Ok(Self { staging, lacking, progress })
     }
 
     /// The bytes of a layer that is converted, which are checked then; they are copied on the way if the store lacks
@@ -79,9 +85,17 @@ impl<'a> KeptTargets<'a> {
         if !self.lacking.remove(&layer.digest) {
             return Ok(());
         }
-        let mut copy = self.staging.copy_writer()?;
-        io::copy(&mut layer.open()?, &mut copy)?;
-        copy.finish(&layer.digest)
+        let (mut bytes, mut copy, mut buf) = (layer.open()?, self.staging.copy_writer()?, vec![0; PART]);
+        loop {
+            // The layer is counted as a whole; a user that wants to stop does not wait for its end.
+            step(self.progress, 0)?;
+            match bytes.read(&mut buf) {
+                Ok(0) => return copy.finish(&layer.digest),
+                Ok(len) => copy.write_all(&buf[..len])?,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
     }
 }
 

@@ -134,7 +134,7 @@ mod tests {
                 block.resize(block.len().next_multiple_of(4096), 0);
                 for (bytes, place) in sectors(&runs, first, range.clone(), zeros) {
                     let place = to_usize(place);
-                    prop_assert!(bytes.start % 512 == 0 && bytes.end % 512 == 0 && place % 512 == 0);
+                    prop_assert!([bytes.start, bytes.end, place].iter().all(|at| at.is_multiple_of(512)));
                     prop_assert!(to_usize(start) + bytes.start >= last);
                     prop_assert_eq!(&block[bytes.clone()], &tar[place..place + bytes.len()]);
                     last = to_usize(start) + bytes.end;

@@ -2,7 +2,7 @@
 //!
 //! The reader gives the uncompressed bytes of its input, and notes restart points on the way. Memory is bounded: the
 //! last 128 KiB of data, two or three points that are still open (a window and at most 128 KiB of input each), and the
-//! packed windows, which are the index.
+//! packed windows, which are the index. With a thread of its own for the index, 16 points more wait for it.
 //!
 //! Compared with the reference:
 //!

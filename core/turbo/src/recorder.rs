@@ -36,10 +36,18 @@ pub(crate) struct BlockStart {
     pub(crate) before: u8,
 }
 
+/// The data around a place.
+struct Around {
+    /// The 32 KiB before.
+    window: Box<[u8]>,
+    /// The 32 KiB behind, as far as there are any.
+    data: Box<[u8]>,
+}
+
 struct OpenPoint {
     start: BlockStart,
     /// The window, and the data after it, once they are copied.
-    around: Option<(Box<[u8]>, Box<[u8]>)>,
+    around: Option<Around>,
     /// The compressed bytes after the point; `None` if they are too many, or are not needed: for a member's start.
     input: Option<Vec<u8>>,
     is_member: bool,
@@ -70,7 +78,7 @@ impl Recorder {
         self.limit = self.limit.max((inflated / self.span + 1).saturating_mul(self.span));
         self.open.push_back(OpenPoint {
             start: BlockStart { inflated, compressed, before: 0 },
-            around: Some((vec![0; WINDOW_SIZE].into(), Box::default())),
+            around: Some(Around { window: vec![0; WINDOW_SIZE].into(), data: Box::default() }),
             input: None,
             is_member: true,
             is_complete: true,
@@ -130,7 +138,8 @@ impl Recorder {
     pub(crate) fn hand_on(&mut self, ring: &[u8], at: usize, inflated: u64) -> Result<()> {
         while let Some(point) = self.open.pop_front_if(|point| point.is_accepted && point.is_complete) {
             let OpenPoint { start, around: copied, input, is_member, .. } = point;
-            let (window, data) = copied.unwrap_or_else(|| around(ring, at, inflated - start.inflated));
+            let found = copied.unwrap_or_else(|| around(ring, at, inflated - start.inflated));
+            let Around { window, data } = found;
             let BlockStart { inflated, compressed, before } = start;
             let block = input.map(|input| BlockBegin { before, input, data });
             if is_member || block.is_some() {
@@ -161,12 +170,12 @@ impl Recorder {
     }
 }
 
-/// The 32 KiB of the ring that end `back` bytes before `at`, and those after them, as far as there are any.
-fn around(ring: &[u8], at: usize, back: u64) -> (Box<[u8]>, Box<[u8]>) {
+/// The data in the ring around the place `back` bytes before `at`.
+fn around(ring: &[u8], at: usize, back: u64) -> Around {
     let back = to_usize(back);
     let start = (at + 2 * RING - back - WINDOW_SIZE) % RING;
     let (end, begin) = ring.split_at(start);
     let mut data = begin.iter().chain(end).copied();
     let window = data.by_ref().take(WINDOW_SIZE).collect();
-    (window, data.take(back.min(WINDOW_SIZE)).collect())
+    Around { window, data: data.take(back.min(WINDOW_SIZE)).collect() }
 }

@@ -42,7 +42,7 @@ fn golden_images_are_converted_to_their_trees() {
         let layers = paths.iter().map(|path| layer(path)).collect();
         let media_type = json(&folder.join("manifest.json"))["layers"][0]["mediaType"].clone();
         let media_type = media_type.as_str().unwrap().to_owned();
-        let image = TestImage { layers, media_type, config };
+        let image = TestImage { layers, media_type, config, without_layers: false };
         let report = image.convert(store.path(), "golden", &options(2)).unwrap();
         let expected = case["trees"].as_array().unwrap().last().unwrap();
         let file = expected["file"].as_str().unwrap();

@@ -186,7 +186,7 @@ fn golden_images_give_their_trees_as_the_references_packages_do() {
         let media_type = json(&folder.join("manifest.json"))["layers"][0]["mediaType"].clone();
         let media_type = media_type.as_str().unwrap().to_owned();
         let config = fs::read(folder.join("config.json")).unwrap();
-        let image = TestImage { layers: layers.clone(), media_type, config };
+        let image = TestImage { layers: layers.clone(), media_type, config, without_layers: false };
         let packed = ConvertOptions { packing: Packing::default(), ..turbo(2) };
         let report = image.convert(store.path(), "golden", &packed).unwrap();
         let expected = case["trees"].as_array().unwrap().last().unwrap();
