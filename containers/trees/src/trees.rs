@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Everything that this module does is done again without harm: what is mounted stays unless it has lost its disk, a
-//! disk that the agent has is not attached twice. After a restart of the host, the trees come back when they are asked for, and no registry is needed
-//! for an image that is whole in the cache.
+//! disk that the agent has is not attached twice. After a restart of the host, the trees come back when they are asked
+//! for, and no registry is needed for an image that is whole in the cache.
 //!
 //! # When an image is attached
 //!

@@ -36,11 +36,12 @@
 //! busy mount go on until the last user has closed the file, or the process ends.
 //!
 //! A server that is killed leaves a mount point that says "Transport endpoint is not connected"; the next start at the
-//! same place clears it away (`mount`). With a keeper ([`FuseSettings::keep`]) and on a kernel of 6.9 or later, the file
-//! system stays instead: its users wait, and the next server goes on with the same mount (`kept`). That server must
-//! have the same disk, by the words of [`KeepSettings::identity`]. A server that leaves ([`Server::leave`]) does so in
-//! good order.
+//! same place clears it away (`mount`). With a keeper ([`FuseSettings::keep`]) and on a kernel of 6.9 or later, the
+//! file system stays instead: its users wait, and the next server goes on with the same mount (`kept`). That server
+//! must have the same disk, by the words of [`KeepSettings::identity`]. A server that leaves ([`Server::leave`]) does
+//! so in good order.
 
+mod face;
 mod image;
 mod image_writer;
 mod kept;
@@ -53,11 +54,12 @@ mod write_log;
 
 pub use self::kept::{KeepSettings, too_old_to_keep};
 
+use self::face::Face;
 use self::image::Image;
 use self::kept::{Keeping, KeptState};
 use self::mount::{Mount, Unmounted};
 use self::place::Place;
-use self::tree::{Face, Tree};
+use self::tree::Tree;
 use self::write_log::WriteLog;
 use crate::keeper::{KeptDescriptors, is_dead};
 use crate::{ClientCounts, Export, STOP_TIMEOUT, Server, SocketAccess};
@@ -280,8 +282,8 @@ impl FuseServer {
         unmounted.and(flushed).map_err(|error| error.about(self.path.display()))
     }
 
-    /// Ends without unmounting. From the first step on, nothing that this process does reaches the kernel: requests that
-    /// it has not answered are the next process's.
+    /// Ends without unmounting. From the first step on, nothing that this process does reaches the kernel: requests
+    /// that it has not answered are the next process's.
     fn leave_mount(&self) -> Result<()> {
         let Some(mount) = self.mount.lock().take() else { return Ok(()) };
         let failed = |error| Error::io("cannot leave the connection to the kernel", error);
@@ -367,7 +369,7 @@ pub fn clear(path: &Path) -> Result<()> {
     mount::repair(path).map(drop)
 }
 
-/// What an earlier process has left with the keeper.
+/// A mount that an earlier process has left with the keeper.
 struct Left {
     fuse: OwnedFd,
     log: Option<OwnedFd>,

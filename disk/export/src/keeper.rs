@@ -15,8 +15,8 @@
 //! * Both deaths at once lose the mount, and only they do. A keeper that was started again is empty: each process of a
 //!   disk sees the end of its connection to the keeper, and has its descriptor kept anew.
 //! * A descriptor is kept under the name of its disk, with a short text that only the processes of disks understand:
-//!   what the next process has to know to go on. So a keeper serves processes of other versions. A second descriptor may
-//!   come along, of memory: the writes that a disk's process could lose.
+//!   what the next process has to know to go on. So a keeper serves processes of other versions. A second descriptor
+//!   may come along, of memory: the writes that a disk's process could lose.
 //! * The keeper drops a descriptor when it is told that the disk is detached, and when the file system was unmounted.
 //!
 //! # Trust

@@ -36,13 +36,14 @@
 //! | `space` | the space that a disk's writable layers take |
 //! | `process` | one process, started here or found |
 //! | `pauses` | the pauses before it is started again |
-//! | `keeper` | the process that keeps the mounts of the disks |
+//! | `keeper`, `keeper_places` | the process that keeps the mounts of the disks; its files |
 //! | `ended` | the end of a process, and its cause |
 //! | `supervisor` | the life of one disk |
 
 mod ended;
 mod images;
 mod keeper;
+mod keeper_places;
 mod pauses;
 mod process;
 mod record;
@@ -66,7 +67,7 @@ use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
 pub use images::{DiskImage, KeptImage, images_record, keep_images};
-pub use keeper::{keeper_pid_file, keeper_socket};
+pub use keeper_places::{keeper_pid_file, keeper_socket};
 pub use process::{Held, hold_pid_file};
 pub use record::ends_for_good;
 pub use space::{DiskSpace, report_space};

@@ -1,5 +1,5 @@
-//! Files of an image on a loop device over a disk's file, as containers have them, while the disk's process is killed: no
-//! read fails, and none takes long.
+//! Files of an image on a loop device over a disk's file, as containers have them, while the disk's process is killed:
+//! no read fails, and none takes long.
 
 #![expect(clippy::print_stdout, reason = "the longest wait is a figure that people look at")]
 
@@ -30,7 +30,8 @@ const READ: usize = 16 << 10;
 /// than a twentieth of that.
 const STALL: Duration = Duration::from_secs(4);
 
-/// From this age on, the death of a process is no sign of a disk that cannot be served, and the next one starts at once.
+/// From this age on, the death of a process is no sign of a disk that cannot be served, and the next one starts at
+/// once.
 const LASTED: Duration = Duration::from_millis(1100);
 
 /// `false`, with a message, if nothing can be kept here.

@@ -15,11 +15,11 @@
 //! All descriptors of the connection are duplicates of one. The kernel ends the requests that it gave to a descriptor
 //! of another kind, a clone, when that is closed, and nothing can bring them back.
 
+use super::face::Face;
 use super::mount_table::MountEntry;
-use super::tree::Face;
 use crate::keeper::{KeeperClient, KeptDescriptors, Registration};
 use fuser::{Filesystem, InitFlags, KernelConfig, Session, SessionACL};
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, exact};
 use parking_lot::Mutex;
 use rustix::io::{DupFlags, dup3};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -30,19 +30,19 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 /// The version of the state. A process that finds another one mounts anew.
 const VERSION: u32 = 1;
 
-/// The keeper of a mount, and what tells this disk from others.
+/// The keeper of a mount, and the marks that tell this disk from others.
 #[derive(Clone, Debug)]
 pub struct KeepSettings {
     /// The way to the keeper.
     pub keeper: KeeperClient,
     /// The name of the disk at the keeper.
     pub name: String,
-    /// What the disk's bytes are: a process takes over a mount of the same identity only. The kernel may have cached
-    /// bytes of another.
+    /// The identity of the disk's bytes: a process takes over a mount of the same identity only. The kernel may have
+    /// cached bytes of another.
     pub identity: String,
 }
 
-/// What the next process has to know.
+/// The state of a mount for the next process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct KeptState {
     version: u32,
@@ -58,7 +58,7 @@ pub(super) struct KeptState {
     greeting: Greeting,
 }
 
-/// What the kernel said to the first process.
+/// The words of the kernel to the first process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Greeting {
     major: u32,
@@ -120,8 +120,8 @@ impl Keeping {
         }
     }
 
-    /// Has `fuse` and the memory of unflushed writes kept from now on, if the kernel can do what that needs. A failure is logged: the disk is served
-    /// nevertheless.
+    /// Has `fuse` and the memory of unflushed writes kept from now on, if the kernel can do what that needs. A failure
+    /// is logged: the disk is served nevertheless.
     pub(super) fn keep(&self, settings: &KeepSettings, fuse: OwnedFd, log: Option<OwnedFd>) {
         let (can, bytes) = {
             let state = self.state.lock();
@@ -208,8 +208,8 @@ impl Greeting {
         packet.extend(1_u64.to_ne_bytes());
         packet.extend([0; 24]);
         let flags = InitFlags::from_bits_retain(self.capabilities) | InitFlags::FUSE_INIT_EXT;
-        let low = u32::try_from(flags.bits() & u64::from(u32::MAX)).unwrap_or_default();
-        let high = u32::try_from(flags.bits() >> 32).unwrap_or_default();
+        let low: u32 = exact(flags.bits() & u64::from(u32::MAX), "it is the lower half");
+        let high: u32 = exact(flags.bits() >> 32, "it is the upper half");
         for field in [self.major, self.minor, self.max_readahead, low, high] {
             packet.extend(field.to_ne_bytes());
         }

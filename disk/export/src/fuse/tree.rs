@@ -1,8 +1,9 @@
 //! The file system: one directory with one file, or the file alone.
 
+use super::face::{Face, now};
 use super::image::{Image, errno};
 use super::kept::Keeping;
-use super::{BACKGROUND, FuseSettings, TRANSFER};
+use super::{BACKGROUND, TRANSFER};
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
@@ -11,10 +12,8 @@ use fuser::{
 use headstart_block::{SECTOR_SIZE, to_usize};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{FallocateFlags, OFlags};
-use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -29,18 +28,8 @@ pub(super) struct Tree {
     keep: Duration,
     /// `true` if the file's users may make it larger.
     allow_resize: bool,
-    /// What the next process has to know.
+    /// The state for the next process.
     keeping: Arc<Keeping>,
-}
-
-/// The attributes that a `chmod` or `chown` changes; they are forgotten with the mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Face {
-    directory_mode: u32,
-    mode: u32,
-    uid: u32,
-    gid: u32,
-    modified: SystemTime,
 }
 
 /// The inode of the directory or, if there is none, of the file.
@@ -57,29 +46,6 @@ const KEEP_READ_ONLY: Duration = Duration::from_secs(3600);
 /// The time for which attributes of a writable disk are kept: it may grow without its users being told
 /// (`Server::resized` tells them at once).
 const KEEP_WRITABLE: Duration = Duration::from_secs(1);
-
-impl Face {
-    /// The attributes at a new mount. The file belongs to the user of this process alone, whatever the owner and the
-    /// permissions of the mount point are, unless the access of `settings` says otherwise. A directory keeps its
-    /// permissions, and lets through the users that may open the file by the access of `settings`.
-    pub(super) fn new(
-        read_only: bool,
-        mount_point: &std::fs::Metadata,
-        FuseSettings { access, .. }: &FuseSettings,
-    ) -> Self {
-        let mode = access.mode();
-        let passed = |users: u32, pass: u32| {
-            if !access.is_default() && mode & users != 0 { pass } else { 0 }
-        };
-        Self {
-            directory_mode: mount_point.mode() & 0o777 | passed(0o060, 0o010) | passed(0o006, 0o001),
-            mode: if read_only { mode & 0o555 } else { mode },
-            uid: access.uid().unwrap_or_else(|| rustix::process::geteuid().as_raw()),
-            gid: access.gid().unwrap_or_else(|| rustix::process::getegid().as_raw()),
-            modified: now(),
-        }
-    }
-}
 
 impl Tree {
     /// Shows `image` with the attributes of `face`.
@@ -152,15 +118,6 @@ impl Tree {
             _ => Err(Errno::EPERM),
         }
     }
-}
-
-/// The time that the file's users are shown; no stored byte depends on it.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a file has a time of modification; nothing else depends on it"
-)]
-fn now() -> SystemTime {
-    SystemTime::now()
 }
 
 impl Filesystem for Tree {

@@ -13,8 +13,8 @@
 //! 4096  ring: { place on the disk (8), length (8), kind (8), the bytes unless they are zeros } ...
 //! ```
 //!
-//! The end is moved when the entry is whole, so that an entry that was being written when the process died is not there;
-//! the kernel sends its request again. A flush removes what was on the disk when it began.
+//! The end is moved when the entry is whole, so that an entry that was being written when the process died is not
+//! there; the kernel sends its request again. A flush removes what was on the disk when it began.
 
 use headstart_block::{Error, Result, to_usize};
 use parking_lot::Mutex;

@@ -72,7 +72,8 @@ impl KeeperClient {
         &self.socket
     }
 
-    /// Takes duplicates of the descriptors that are kept for the disk `name`, and the state of that; `None` if none are.
+    /// Takes duplicates of the descriptors that are kept for the disk `name`, and the state of that; `None` if none
+    /// are.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if there is no keeper, [`ErrorKind::Denied`] if this process does not serve the disk.
@@ -188,7 +189,8 @@ impl KeeperClient {
     }
 }
 
-/// The descriptors of a disk, kept as long as this value lives: if the keeper is started again, it gets them again. Dropping this value changes nothing at the keeper.
+/// The descriptors of a disk, kept as long as this value lives: if the keeper is started again, it gets them again.
+/// Dropping this value changes nothing at the keeper.
 pub struct Registration {
     client: KeeperClient,
     shared: Arc<Shared>,

@@ -3,7 +3,7 @@
 use super::client::KeptDescriptors;
 use super::table::{Outcome, Table};
 use super::wire::{Answer, DESCRIPTORS_MAX, MESSAGE_MAX, Question};
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, ErrorKind, Result, to_usize};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, fstat};
 use rustix::io::Errno;
@@ -216,5 +216,5 @@ fn most() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(files.saturating_sub(OTHERS) / 2).map_or(MOST, |most| most.min(MOST))
+    to_usize(files.saturating_sub(OTHERS) / 2).min(MOST)
 }

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 /// The result of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome<'a, D> {
-    /// It is done.
+    /// The wish is fulfilled.
     Done,
     /// This is kept under that name.
     Here(&'a D, &'a [u8]),
     /// Nothing is kept under that name.
     Nothing,
-    /// It was not done, and why.
+    /// The wish is refused, and why.
     Refused(&'static str),
 }
 

@@ -5,7 +5,7 @@
 //! answer:    version (1), kind (1), state or text                           + descriptors with `Here`
 //! ```
 
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, saturating};
 
 /// The version of the messages. A keeper outlives the release that it was started from: a new version has to be
 /// understood by keepers of this one, which refuse it.
@@ -23,7 +23,7 @@ pub(super) const STATE_MAX: usize = 4096;
 /// The longest message, in bytes.
 pub(super) const MESSAGE_MAX: usize = 3 + NAME_MAX + STATE_MAX;
 
-/// What a client wants.
+/// The wish of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Question<'a> {
     /// Keep the descriptors that come along for the disk of that name, in place of those that are kept.
@@ -34,16 +34,16 @@ pub(super) enum Question<'a> {
     Drop { name: &'a str },
 }
 
-/// What the keeper answers.
+/// The answer of the keeper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer<'a> {
-    /// It is done.
+    /// The wish is fulfilled.
     Done,
     /// The descriptors come along, with the state of the disk.
     Here { state: &'a [u8] },
     /// Nothing is kept under that name.
     Nothing,
-    /// It was not done, and why.
+    /// The wish is refused, and why.
     Refused { why: &'a str },
 }
 
@@ -63,7 +63,7 @@ impl<'a> Question<'a> {
             Self::Drop { name } => (3, name, &[]),
         };
         // A name that is too long gets a length that does not fit, and is refused.
-        let len = u8::try_from(name.len()).unwrap_or(u8::MAX);
+        let len = saturating::<u8>(name.len());
         [&[VERSION, kind, len], name.as_bytes(), state].concat()
     }
 

@@ -7,6 +7,7 @@
 //! DIR/keeper/keeper.log    its warnings
 //! ```
 
+use super::keeper_places::{NAME, is_mounted, keeper_socket};
 use super::process::Process;
 use super::{DiskSpec, DisksSettings, file};
 use headstart_block::guarded::GuardedDir;
@@ -15,33 +16,14 @@ use headstart_daemon::pid_file;
 use headstart_export::keeper::KeeperClient;
 use rustix::fs::Mode;
 use std::fs::File;
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::process::Command;
 
-/// The name of its files.
-const NAME: &str = "keeper";
-
 /// The pauses before it is started again: the first, and the longest.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
-
-/// The option of disks that are mounted.
-const MOUNTED: &str = "--fuse";
-
-/// The path of the keeper's PID file in its directory.
-#[must_use]
-pub fn keeper_pid_file(dir: &Path) -> PathBuf {
-    file(dir, NAME, "pid")
-}
-
-/// The path of the keeper's socket in its directory.
-#[must_use]
-pub fn keeper_socket(dir: &Path) -> PathBuf {
-    file(dir, NAME, "sock")
-}
 
 /// The keeper, as an agent sees it.
 pub(super) struct KeeperProcess {
@@ -54,21 +36,16 @@ impl KeeperProcess {
         Arc::new(Self { settings, is_looked_after: AtomicBool::new(false) })
     }
 
-    /// `true` for a disk whose mount is kept.
-    pub(super) fn is_for(spec: &DiskSpec) -> bool {
-        spec.arguments.iter().any(|word| word == MOUNTED || word.starts_with("--fuse="))
-    }
-
     /// Makes sure that it runs, from now on, if the disk needs it.
     pub(super) fn start_for(self: &Arc<Self>, spec: &DiskSpec) {
-        if Self::is_for(spec) && !self.is_looked_after.swap(true, Ordering::AcqRel) {
+        if is_mounted(spec) && !self.is_looked_after.swap(true, Ordering::AcqRel) {
             tokio::spawn(Arc::clone(self).look_after());
         }
     }
 
     /// Has it drop the mount of a disk that is over, so that no user of that waits for a process.
     pub(super) async fn give_up(&self, spec: &DiskSpec) {
-        if !Self::is_for(spec) {
+        if !is_mounted(spec) {
             return;
         }
         let (client, name) = (KeeperClient::new(keeper_socket(&self.settings.keeper)), spec.name.clone());

@@ -1,7 +1,7 @@
 //! The process of one disk: started here, or found.
 
 use super::images::{KeptImage, forget_images, images_before};
-use super::keeper::{KeeperProcess, keeper_socket};
+use super::keeper_places::{is_mounted, keeper_socket};
 use super::record::Recorded;
 use super::{DiskSpec, DisksSettings, file};
 use headstart_block::{Error, ErrorKind, Result};
@@ -128,7 +128,7 @@ impl Process {
             command.arg("--swarm").arg(swarm);
         }
         command.arg("--rate-file").arg(&settings.rate);
-        if KeeperProcess::is_for(spec) {
+        if is_mounted(spec) {
             command.arg("--keeper").arg(keeper_socket(&settings.keeper));
         }
         if task == Task::Release {

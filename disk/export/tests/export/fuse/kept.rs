@@ -285,9 +285,9 @@ fn a_read_that_the_dead_process_had_received_is_answered_by_the_next() {
     assert_eq!(reading.join().unwrap().unwrap(), scene.bytes[STUCK as usize..][..4096]);
 }
 
-/// Started by another test: writes numbers, some of which it makes durable, and says how far it is in the file `done`. The process
-/// of a test must not have the file open for writing itself: a program that it starts closes its copy of the
-/// descriptor, which waits for the server that may be that very program.
+/// Started by another test: writes numbers, some of which it makes durable, and says how far it is in the file `done`.
+/// The process of a test must not have the file open for writing itself: a program that it starts closes its copy of
+/// the descriptor, which waits for the server that may be that very program.
 #[test]
 #[ignore = "another test starts this"]
 fn write() {
