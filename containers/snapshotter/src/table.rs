@@ -16,8 +16,8 @@
 //! # Plans
 //!
 //! An operation changes nothing but the last number: it returns a plan, a list of [`SnapshotStep`]s, or a fault. The
-//! caller carries the steps out in their order. One of them is [`SnapshotStep::Record`]: the change is made durable in the
-//! journal, then [applied](SnapshotTable::apply) to the table. Steps before it make what the change promises:
+//! caller carries the steps out in their order. One of them is [`SnapshotStep::Record`]: the change is made durable in
+//! the journal, then [applied](SnapshotTable::apply) to the table. Steps before it make what the change promises:
 //! directories are there, durably, before a record names them. Steps after it take away what no record names any more.
 //! So a crash between any two steps leaves at most directories that no record names, which [`SnapshotTable::is_used`]
 //! tells apart, and which are removed after the restart.

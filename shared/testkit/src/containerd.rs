@@ -10,10 +10,13 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// The longest time for a start, and for an end.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
+/// The number of daemons that this process has started.
+static STARTED: AtomicU32 = AtomicU32::new(0);
 /// The directory of containerd's programs, in place of those in the path.
 const PROGRAMS: &str = "HEADSTART_CONTAINERD";
 /// The plugin for Kubernetes, which looks at the host.
@@ -40,6 +43,8 @@ pub struct Containerd {
     namespace: &'static str,
     /// The containers that were started in the background.
     containers: Vec<String>,
+    /// A number that no other containerd of this process has.
+    number: u32,
 }
 
 /// The things that a test's containerd has beside its snapshotter.
@@ -63,7 +68,8 @@ impl Containerd {
         write_configuration(dir, socket, settings);
         let namespace = if has_cri { "k8s.io" } else { "default" };
         let process = Self::process(dir);
-        Self { process, dir: dir.to_owned(), namespace, containers: Vec::new() }
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        Self { process, dir: dir.to_owned(), namespace, containers: Vec::new(), number }
     }
 
     fn process(dir: &Path) -> Process {
@@ -113,33 +119,46 @@ impl Containerd {
         run_ctr(&self.dir, self.namespace, arguments)
     }
 
+    /// The id of the container that a test calls `id`: runc keeps the containers of all of a host's daemons in one
+    /// place, and several tests may be threads of one process.
+    fn id_of(&self, id: &str) -> String {
+        format!("{id}-{}-{}", std::process::id(), self.number)
+    }
+
+    /// Removes a container that does not run. Panics if that fails.
+    #[track_caller]
+    pub fn remove_container(&self, id: &str) {
+        self.ctr(&["containers", "rm", &self.id_of(id)]);
+    }
+
     /// Runs a command of the shell in a container of its own and returns its output. Panics if it fails.
     #[track_caller]
     pub fn run(&self, image: &str, id: &str, script: &str) -> String {
-        // runc keeps the containers of all of a host's daemons in one place.
-        let id = format!("{id}-{}", std::process::id());
+        let id = self.id_of(id);
         self.ctr(&["run", "--rm", "--snapshotter", "headstart", image, &id, "/bin/sh", "-c", script])
     }
 
     /// Starts a container that does nothing. Panics if that fails.
     #[track_caller]
     pub fn start_container(&mut self, image: &str, id: &str) {
-        self.containers.push(id.to_owned());
-        self.ctr(&["run", "-d", "--snapshotter", "headstart", image, id, "/bin/sleep", "1000"]);
+        let id = self.id_of(id);
+        self.ctr(&["run", "-d", "--snapshotter", "headstart", image, &id, "/bin/sleep", "1000"]);
+        self.containers.push(id);
     }
 
     /// Ends what runs in a container, which keeps its files. Panics if it goes on.
     #[track_caller]
     pub fn end_container(&self, id: &str) {
         // The exit status is that of the killed task.
-        let _ = self.run_ctr(&["task", "rm", "-f", id]);
-        assert!(!self.ctr(&["task", "ls", "-q"]).contains(id));
+        let id = self.id_of(id);
+        let _ = self.run_ctr(&["task", "rm", "-f", &id]);
+        assert!(!self.ctr(&["task", "ls", "-q"]).contains(&id));
     }
 
     /// Runs a command in a container that runs. Panics if it fails.
     #[track_caller]
     pub fn exec(&self, id: &str, script: &str) -> String {
-        self.ctr(&["task", "exec", "--exec-id", "exec", id, "/bin/sh", "-c", script])
+        self.ctr(&["task", "exec", "--exec-id", "exec", &self.id_of(id), "/bin/sh", "-c", script])
     }
 
     /// The names of containerd's snapshots with their kinds.

@@ -152,7 +152,7 @@ fn a_converted_image_runs_under_its_own_name_without_its_layers() {
     assert_eq!(host.containerd.exec("lasting", "cat /etc/greeting"), "two\n");
     assert_eq!((host.trees(), host.agent.disks().len()), (1, 1));
     host.containerd.end_container("lasting");
-    host.containerd.ctr(&["containers", "rm", "lasting"]);
+    host.containerd.remove_container("lasting");
 
     host.containerd.ctr(&["images", "rm", "--sync", &image]);
     cri::remove(&host.containerd.socket(), &image).unwrap();
