@@ -64,9 +64,10 @@ fn images_are_copied_between_directories() {
     scene.fails("image inspect oci://127.0.0.1:9/r:v1", &["127.0.0.1:9", "refused"]);
     for target in ["s3://bucket/x:v1", "oci://127.0.0.1:9/r:v1", "https://127.0.0.1:9/x:v1"] {
         let (store, _) = target.rsplit_once(':').unwrap();
-        for making in ["import a.raw", "flatten file://~/store:v1", "commit --writable ~/vm"] {
+        for making in ["import a.raw", "flatten file://~/store:v1"] {
             scene.is_wrong(&format!("image {making} {target}"), &["directory", store, "file:///DIR:TAG"]);
         }
+        scene.is_wrong(&format!("image commit --writable ~/vm {target}"), &["directory", store, "--push"]);
     }
 }
 
