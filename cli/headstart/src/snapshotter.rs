@@ -65,8 +65,9 @@ pub(crate) struct SnapshotterArgs {
     #[arg(long, value_name = "SOCK")]
     socket: Option<PathBuf>,
     /// Use the converted images that stand beside originals in repositories that begin with this, such as
-    /// oci://registry.lan/apps. All who may write there can decide the files of every image on this host that has a
-    /// layer in common with an image there (may be repeated) [default: only images that are disks themselves]
+    /// oci://registry.lan/apps. Everyone with the right to write there can decide the files of every image on this
+    /// host that has a layer in common with an image there (may be repeated) [default: only images that are disks
+    /// themselves]
     #[arg(long, value_name = "STORE")]
     trust: Vec<StorePrefix>,
     /// An option for every mount of overlayfs, such as volatile (may be repeated)

@@ -5,7 +5,7 @@
 //! converted, and are read block by block then.
 //!
 //! A config can claim any content for its layers. So a known layer is taken only if it was made of the very blob that
-//! the manifest names, and if the source has that blob: nobody gets files out of a store by a digest that they know.
+//! the manifest names, and if the source has that blob: to know a digest is not enough to get files out of a store.
 //!
 //! TurboOCI layers need the container's layers that they were made of in the store of the new image. Those that it
 //! lacks are staged beside them: while they are converted, or for themselves if their conversion is known.

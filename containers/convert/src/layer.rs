@@ -13,7 +13,7 @@
 //! what the image says, then the layer is given up, as after any other error: the blob is never finished, and its
 //! beginning goes with the staging area.
 //!
-//! The blob of a TurboOCI layer is made by [`crate::turbo_layer`].
+//! The blob of a TurboOCI layer is made by `crate::turbo_layer`.
 
 use crate::apply::LayerCounts;
 use crate::layer_stream::{LayerStream, peek};

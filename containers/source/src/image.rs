@@ -79,7 +79,7 @@ impl ContainerLayer {
     }
 
     /// Fails if the place of the image does not have the layer, without reading more than its start. Manifests may name
-    /// layers of others: who has a layer in a repository may read it there.
+    /// layers of others: a repository that has a layer gives it to its readers anyway.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if it is not there; errors of the store or the archive, with the layer's name.

@@ -26,11 +26,11 @@
 //!
 //! containerd names a layer by its chain id, which is a digest of the contents of that layer and of all below it, and
 //! shares the snapshot of that name between all images of the host. It checks the contents of layers that it unpacks;
-//! of those that it finds here, nobody checks that they have the files of the original. So an image could take the
+//! that those found here have the files of the original is checked nowhere. So an image could take the
 //! place of any other. Two kinds are used:
 //!
-//! * an image that is a disk itself, if its config gives each layer the digest of the layer's blob: nobody else's layer
-//!   has that name, and the disk checks the blob against the digest;
+//! * an image that is a disk itself, if its config gives each layer the digest of the layer's blob: no other layer has
+//!   that name, and the disk checks the blob against the digest;
 //! * a sibling, or an image that claims other digests, in a repository whose writers the operator trusts
 //!   ([`WriterTrust`]): the chain ids of the original are computed from its config, whose digest is in its manifest,
 //!   and a sibling has to name the original's manifest and for each layer the same chain id; that its blocks have the
@@ -46,4 +46,4 @@ pub mod trees;
 pub use converted::{ConvertedImage, WriterTrust};
 pub use labels::WantedLayer;
 pub use tree_name::TreeName;
-pub use trees::{Attached, ImageTrees, TreeDisks};
+pub use trees::{AttachOutcome, ImageTrees, TreeDisks};

@@ -53,10 +53,10 @@ const ANSWER_HOLDS: Duration = Duration::from_secs(60);
 const ANSWERS_MOST: usize = 256;
 /// The outcome of attaching a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attached {
-    /// It was not there before.
+pub enum AttachOutcome {
+    /// The disk was not there before.
     New,
-    /// It was there.
+    /// The disk was there.
     Existing,
 }
 
@@ -67,7 +67,7 @@ pub trait TreeDisks: Send + Sync {
     ///
     /// # Errors
     /// Errors of the agent; those of attaching.
-    fn attach(&self, name: &str, tree: &TreeName, file: &Path) -> Result<Attached>;
+    fn attach(&self, name: &str, tree: &TreeName, file: &Path) -> Result<AttachOutcome>;
 
     /// Detaches a disk. One that is not there is no error.
     ///
@@ -189,7 +189,7 @@ impl ImageTrees {
         let attached = self.disks.attach(&name, tree, &disk)?;
         mount_disk(&disk, FILE_SYSTEM, &files).inspect_err(|_| {
             // The next call attaches the disk anew: this one serves no mount.
-            if attached == Attached::New
+            if attached == AttachOutcome::New
                 && let Err(error) = self.disks.detach(&name)
             {
                 tracing::warn!(%error, "a disk without use stays attached");

@@ -121,7 +121,8 @@ impl Containerd {
 
     /// The id of the container that a test calls `id`: runc keeps the containers of all of a host's daemons in one
     /// place, and several tests may be threads of one process.
-    fn id_of(&self, id: &str) -> String {
+    #[must_use]
+    pub fn id_of(&self, id: &str) -> String {
         format!("{id}-{}-{}", std::process::id(), self.number)
     }
 
@@ -206,7 +207,7 @@ fn write_configuration(dir: &Path, socket: &Path, settings: &ContainerdSettings)
     let path = |name: &str| dir.join(name).display().to_string();
     let is_second = is_second();
     let off = DISABLED.into_iter().chain(settings.cri_registry.is_none().then_some(CRI));
-    // Parts of containerd 2 are set up for its own snapshotter, whoever is asked.
+    // Parts of containerd 2 are set up for its own snapshotter, whichever is asked.
     let off: Vec<_> = off.filter(|part| !is_second || *part != OVERLAYFS).collect();
     let mut text = format!(
         "version = {}\nroot = {:?}\nstate = {:?}\ndisabled_plugins = {off:?}\n[grpc]\naddress = {:?}\n\

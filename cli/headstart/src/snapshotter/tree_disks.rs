@@ -4,7 +4,7 @@
 use headstart_agentd::client::AgentClient;
 use headstart_agentd::disks::DiskSpec;
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_image_trees::{Attached, TreeDisks, TreeName};
+use headstart_image_trees::{AttachOutcome, TreeDisks, TreeName};
 use std::path::Path;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -46,10 +46,10 @@ impl AgentDisks {
     }
 
     /// Waits until a disk that is there is served.
-    async fn until_served(&self, name: &str) -> Result<Attached> {
+    async fn until_served(&self, name: &str) -> Result<AttachOutcome> {
         loop {
             match self.state(name).await?.as_deref() {
-                Some("serving") => return Ok(Attached::Existing),
+                Some("serving") => return Ok(AttachOutcome::Existing),
                 Some("starting" | "restarting") => sleep(LOOK).await,
                 state => {
                     let text = format!("is {}", state.unwrap_or("not there any more"));
@@ -59,9 +59,9 @@ impl AgentDisks {
         }
     }
 
-    async fn attach_or_wait(&self, spec: &DiskSpec) -> Result<Attached> {
+    async fn attach_or_wait(&self, spec: &DiskSpec) -> Result<AttachOutcome> {
         match self.agent.attach(spec).await {
-            Ok(_) => Ok(Attached::New),
+            Ok(_) => Ok(AttachOutcome::New),
             // An earlier process of the snapshotter has attached it.
             Err(error) if error.kind() == ErrorKind::Conflict && self.state(&spec.name).await?.is_some() => {
                 self.until_served(&spec.name).await
@@ -72,7 +72,7 @@ impl AgentDisks {
 }
 
 impl TreeDisks for AgentDisks {
-    fn attach(&self, name: &str, tree: &TreeName, file: &Path) -> Result<Attached> {
+    fn attach(&self, name: &str, tree: &TreeName, file: &Path) -> Result<AttachOutcome> {
         let file = file
             .to_str()
             .ok_or_else(|| Error::invalid("is not text, which the agent needs").about(file.display()))?;

@@ -4,6 +4,7 @@ use crate::agent::Agent;
 use crate::attached::TIMEOUT;
 use crate::cri;
 use crate::scene::{Scene, run_tool};
+use headstart_block::Digest;
 use headstart_export::fuse::too_old_to_keep;
 use headstart_testkit::containerd::{Containerd, ContainerdSettings};
 use headstart_testkit::process::{Process, has_fuse, installed, skipped};
@@ -89,7 +90,7 @@ fn snapshotter_words(registry: &Registry) -> String {
     let host = registry.host();
     format!(
         "snapshotter --json --root ~/snap --socket ~/snap.sock --agent ~/a/agent.sock --plain-http {host} \
-         --trust oci://{host}"
+         --trust oci://{host}/shell"
     )
 }
 
@@ -249,4 +250,47 @@ fn an_image_that_is_removed_after_its_pull_leaves_nothing() {
         wait_until("the image's disk is gone", TIMEOUT, || host.agent.disks().is_empty());
         assert_eq!(fs::read_dir(scene.path("snap/trees")).unwrap().count(), 0, "{round}");
     }
+}
+
+#[test]
+fn an_image_that_is_a_disk_needs_no_trust_and_one_that_claims_other_layers_is_refused() {
+    let scene = Scene::new();
+    let Some(host) = Host::start(&scene) else { return };
+    let registry = host.registry.host();
+    let own = format!("{registry}/disks/shell:1");
+    host.convert(&format!("oci://{own}"));
+    host.pull(&own);
+    assert_eq!((host.fetched(), host.trees()), (2, 1));
+    assert!(host.containerd.run(&own, "own", LOOK).starts_with("two\n"));
+    for name in host.containerd.ctr(&["images", "ls", "-q"]).lines() {
+        host.containerd.ctr(&["images", "rm", "--sync", name]);
+    }
+    wait_until("the image's disk is gone", TIMEOUT, || host.agent.disks().is_empty());
+
+    let liar = format!("{registry}/liar/shell:1");
+    let copy = |options: &[&str], from: &str, to: &str| {
+        let fixed = ["--insecure-policy", "copy", "--quiet"];
+        run_tool("skopeo", &[&fixed[..], options, &[from, to]].concat(), &scene.path("."));
+    };
+    copy(&["--src-tls-verify=false"], &format!("docker://{own}"), "dir:lie");
+    claim_another_layer(&scene.path("lie"));
+    copy(&["--dest-tls-verify=false"], "dir:lie", &format!("docker://{liar}"));
+    let refused = cri::pull(&host.containerd.socket(), &liar).unwrap_err();
+    assert!(refused.message().contains("is not the one that its config claims"), "{refused}");
+    assert_eq!((host.trees(), host.containerd.snapshots().len()), (0, 0));
+}
+
+/// Changes the config of an image in a directory of skopeo's: its first layer is said to have another's content.
+fn claim_another_layer(image: &Path) {
+    let read = |name: &str| serde_json::from_slice::<Value>(&fs::read(image.join(name)).unwrap()).unwrap();
+    let mut manifest = read("manifest.json");
+    let digest = manifest["config"]["digest"].as_str().unwrap().to_owned();
+    let mut config = read(digest.strip_prefix("sha256:").unwrap());
+    config["rootfs"]["diff_ids"][0] = Digest::of(b"the layer of another image").to_string().into();
+    let config = config.to_string();
+    let digest = Digest::of(config.as_bytes());
+    fs::write(image.join(digest.hex()), &config).unwrap();
+    manifest["config"]["digest"] = digest.to_string().into();
+    manifest["config"]["size"] = config.len().into();
+    fs::write(image.join("manifest.json"), manifest.to_string()).unwrap();
 }

@@ -56,13 +56,12 @@ impl Model {
         self.snapshots.iter().position(|snapshot| snapshot.key == key).ok_or(FaultKind::NotFound)
     }
 
-    fn parent(&self, parent: &str, may_have_directory: bool) -> Result<Option<String>, FaultKind> {
+    fn parent(&self, parent: &str) -> Result<Option<String>, FaultKind> {
         if parent.is_empty() {
             return Ok(None);
         }
         let parent = &self.snapshots[self.find(parent)?];
-        let is_fit =
-            parent.kind() == SnapshotKind::Committed && (may_have_directory || !parent.has_directory());
+        let is_fit = parent.kind() == SnapshotKind::Committed;
         if is_fit { Ok(Some(parent.key.clone())) } else { Err(FaultKind::InvalidArgument) }
     }
 
@@ -94,13 +93,13 @@ impl Model {
     fn run(&mut self, operation: &Operation, at: SnapshotTime) -> Result<(), FaultKind> {
         match operation {
             Operation::Create { is_writable, key, parent, labels } => {
-                let parent = self.parent(KEYS[*parent], true)?;
+                let parent = self.parent(KEYS[*parent])?;
                 self.check_new(KEYS[*key])?;
                 let state = if *is_writable { SnapshotState::Active } else { SnapshotState::View };
                 self.add(KEYS[*key], parent, state, labels, at);
             }
             Operation::Adopt { key, parent } => {
-                let parent = self.parent(KEYS[*parent], false)?;
+                let parent = self.parent(KEYS[*parent])?;
                 self.check_new(KEYS[*key])?;
                 let content = SnapshotContent::Remote(RemoteLayer(KEYS[*key].to_owned()));
                 let state = SnapshotState::Committed { usage: SnapshotUsage::default(), content };

@@ -87,19 +87,20 @@ fn a_container_runs_on_while_the_snapshotter_is_dead_and_after_it_came_back() {
     host.snapshotter.restart();
     host.containerd.wait_for_snapshotter();
     assert_eq!(host.containerd.exec("lasting", "cat /opt/kept"), "kept\n");
+    let id = host.containerd.id_of("lasting");
     assert!(
-        host.containerd.snapshots().contains(&"lasting Active".to_owned()),
+        host.containerd.snapshots().contains(&format!("{id} Active")),
         "{:?}",
         host.containerd.snapshots()
     );
-    let usage = host.containerd.ctr(&["snapshots", "--snapshotter", "headstart", "usage", "-b", "lasting"]);
+    let usage = host.containerd.ctr(&["snapshots", "--snapshotter", "headstart", "usage", "-b", &id]);
     let usage: Vec<_> = usage.lines().nth(1).unwrap().split_whitespace().collect();
     // Its root, two directories and the file.
-    assert!(usage[0] == "lasting" && usage[1].parse::<u64>().unwrap() >= 4096, "{usage:?}");
+    assert!(usage[0] == id && usage[1].parse::<u64>().unwrap() >= 4096, "{usage:?}");
 
     // A new image of the container: its changes on the layers below.
     host.containerd.end_container("lasting");
-    host.containerd.ctr(&["snapshots", "--snapshotter", "headstart", "commit", "changed", "lasting"]);
+    host.containerd.ctr(&["snapshots", "--snapshotter", "headstart", "commit", "changed", &id]);
     host.containerd.ctr(&["snapshots", "--snapshotter", "headstart", "prepare", "again", "changed"]);
     assert_eq!(host.snapshotter.directories(), layers + 2);
     let mounted = host.dir.path().join("mounted");

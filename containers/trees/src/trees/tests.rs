@@ -12,8 +12,8 @@ use tokio::runtime::Runtime;
 struct CountedDisks(Arc<Mutex<BTreeSet<String>>>);
 
 impl TreeDisks for CountedDisks {
-    fn attach(&self, name: &str, _tree: &TreeName, _file: &Path) -> Result<Attached> {
-        Ok(if self.0.lock().insert(name.to_owned()) { Attached::New } else { Attached::Existing })
+    fn attach(&self, name: &str, _tree: &TreeName, _file: &Path) -> Result<AttachOutcome> {
+        Ok(if self.0.lock().insert(name.to_owned()) { AttachOutcome::New } else { AttachOutcome::Existing })
     }
 
     fn detach(&self, name: &str) -> Result<()> {
