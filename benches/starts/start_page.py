@@ -65,7 +65,7 @@ def goals_table(found):
 
 
 def machine(options, images, load, busy, took):
-    versions = run(PEERS / "containerd", "--version").split()[2] if (PEERS / "containerd").exists() else "absent"
+    versions = run(PEERS / "containerd", "--version").split()[2].partition("+")[0] if (PEERS / "containerd").exists() else "absent"
     return {"processors": os.cpu_count(), "kernel": platform.release().split("-")[0], "load_before": round(load, 2),
             "busy": busy, "took_s": round(took), "build": build_of(), "runs": options.runs, "rate": options.rate,
             "warm_runs": options.warm_runs, "delay": options.delay, "images": images, "containerd": versions}
