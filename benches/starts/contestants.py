@@ -62,55 +62,50 @@ class Pulled:
                 pull = time.monotonic() - start
                 host.run_until_up(app, self.repository(app))
                 wall, down = host.up_at - start, link.down()
-                self.settle(host)
                 warm = [host.run_until_up(app, self.repository(app)) for _ in range(setting.options.warm_runs)]
         shutil.rmtree(place, ignore_errors=True)
         return {"pull": pull, "wall": wall, "down": down, "warm": statistics.median(warm)}
 
-    def settle(self, host):
-        """Waits until the host has what it fetches for later starts."""
+
+class Remade(Pulled):
+    """The image is made anew for a snapshotter of its own, and pushed."""
+
+    def publish(self, setting, app):
+        source = self.repository(app) + "-source"
+        setting.push(app, source)
+        place = setting.place()
+        with self.host(place / "host", setting.registry) as host:
+            names = host.reference(source), host.reference(self.repository(app))
+            run(*host.client("images", "pull", "--local", "--plain-http", names[0]))
+            self.remake(host, app, *names)
+        shutil.rmtree(place, ignore_errors=True)
 
 
-class Stargz(Pulled):
-    """Stargz's snapshotter: the image is made anew as eStargz; with `list`, with a list of what a start reads."""
+class Stargz(Remade):
+    """Stargz's snapshotter: the image becomes eStargz; with `has_list`, with a list of the files that a start reads."""
 
     host, programs = StargzHost, [*Pulled.programs, "containerd-stargz-grpc", "ctr-remote"]
 
     def __init__(self, name, has_list):
         self.name, self.has_list = name, has_list
 
-    def publish(self, setting, app):
-        source = self.repository(app) + "-source"
-        setting.push(app, source)
-        place = setting.place()
-        with self.host(place / "host", setting.registry) as host:
-            names = host.reference(source), host.reference(self.repository(app))
-            run(*host.client("images", "pull", "--local", "--plain-http", names[0]))
-            if self.has_list:
-                command = ["optimize", "--oci", "--net-host", "--period", "8", "--entrypoint",
-                           json.dumps(app.command), "--args", "[]"]
-            else:
-                command = ["convert", "--estargz", "--oci"]
-            run(*host.remote_client("images", *command, *names))
-            run(*host.remote_client("images", "push", "--plain-http", names[1]))
-        shutil.rmtree(place, ignore_errors=True)
+    def remake(self, host, app, source, target):
+        command = ["convert", "--estargz", "--oci"]
+        if self.has_list:
+            command = ["optimize", "--oci", "--net-host", "--period", "8", "--entrypoint", json.dumps(app.command),
+                       "--args", "[]"]
+        run(*host.remote_client("images", *command, source, target))
+        run(*host.remote_client("images", "push", "--plain-http", target))
 
 
-class Soci(Pulled):
+class Soci(Remade):
     """SOCI's snapshotter: the image as it is, with an index of its layers beside it."""
 
     name, host, programs = "soci", SociHost, [*Pulled.programs, "soci-snapshotter-grpc", "soci"]
 
-    def publish(self, setting, app):
-        source = self.repository(app) + "-source"
-        setting.push(app, source)
-        place = setting.place()
-        with self.host(place / "host", setting.registry) as host:
-            names = host.reference(source), host.reference(self.repository(app))
-            run(*host.client("images", "pull", "--local", "--plain-http", names[0]))
-            host.soci("convert", *names)
-            run(*host.client("images", "push", "--plain-http", names[1]))
-        shutil.rmtree(place, ignore_errors=True)
+    def remake(self, host, app, source, target):
+        host.soci("convert", source, target)
+        run(*host.client("images", "push", "--plain-http", target))
 
 
 class Lazy(Pulled):

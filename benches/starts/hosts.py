@@ -22,6 +22,8 @@ class Host:
     """A containerd with an ordinary snapshotter. Ends what it started."""
 
     snapshotter = "overlayfs"
+    # The socket of a snapshotter that is a program of its own.
+    snapshots = None
 
     def __init__(self, work, link):
         self.work, self.link, self.programs, self.number = work, link, [], 0
@@ -45,7 +47,14 @@ class Host:
 
     def proxy(self):
         """The snapshotter's part of containerd's configuration."""
-        return ""
+        if not self.snapshots:
+            return ""
+        return f"""[proxy_plugins.{self.snapshotter}]
+  type = "snapshot"
+  address = "{self.snapshots}"
+  [proxy_plugins.{self.snapshotter}.exports]
+    enable_remote_snapshot_annotations = "true"
+"""
 
     def start(self, name, *command, **options):
         program = Running(self.work, name, *command, **options)
@@ -139,14 +148,6 @@ class StargzHost(Host):
                              self.work / "stargz", "--config", config, "--log-level", "warn")
         program.wait_for(self.snapshots.exists)
 
-    def proxy(self):
-        return f"""[proxy_plugins.stargz]
-  type = "snapshot"
-  address = "{self.snapshots}"
-  [proxy_plugins.stargz.exports]
-    enable_remote_snapshot_annotations = "true"
-"""
-
     def remote_client(self, *arguments):
         return [str(PEERS / "ctr-remote"), *self.client(*arguments)[1:]]
 
@@ -174,14 +175,6 @@ class SociHost(Host):
                              "--config", config, "--log-level", "warn")
         program.wait_for(self.snapshots.exists)
 
-    def proxy(self):
-        return f"""[proxy_plugins.soci]
-  type = "snapshot"
-  address = "{self.snapshots}"
-  [proxy_plugins.soci.exports]
-    enable_remote_snapshot_annotations = "true"
-"""
-
     def soci(self, *arguments):
         return run(PEERS / "soci", "--address", self.socket, "--root", self.work / "soci", *arguments)
 
@@ -202,14 +195,6 @@ class HeadstartHost(Host):
                              self.snapshots, "--agent", self.agent_socket, "--plain-http", self.link, "--trust",
                              f"oci://{self.link}")
         program.wait_for(self.snapshots.exists)
-
-    def proxy(self):
-        return f"""[proxy_plugins.headstart]
-  type = "snapshot"
-  address = "{self.snapshots}"
-  [proxy_plugins.headstart.exports]
-    enable_remote_snapshot_annotations = "true"
-"""
 
     def detach_all(self):
         """Ends the disks, whose recordings are whole then."""

@@ -313,6 +313,7 @@ impl RemoteLayerSource for ImageTrees {
         let removed = self.trees().and_then(|trees| {
             trees.iter().try_for_each(|(id, name)| {
                 let layers = names(&used())?;
+                // The lock of a tree that is used may be held for long, by a disk that is being attached.
                 if is_used(id, name.as_ref(), &layers) {
                     return Ok(());
                 }

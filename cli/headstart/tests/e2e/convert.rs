@@ -207,6 +207,17 @@ fn push(scene: &Scene, layout: &str, name: &str) {
     run_tool("skopeo", &[&fixed[..], &[&from, &to]].concat(), &scene.path("."));
 }
 
+/// Pushes two images, `one:app` and `two:app`, with the same lowest layer.
+fn push_two(scene: &Scene, host: &str) {
+    let layers = layers(scene);
+    image(scene, "layout", &layers);
+    let other = tar(scene, "other-top", &[("etc/motd", "other\n")]);
+    image(scene, "second", &[layers[0].clone(), other]);
+    for (layout, name) in [("layout", "one"), ("second", "two")] {
+        push(scene, layout, &format!("{host}/{name}:app"));
+    }
+}
+
 #[test]
 fn images_of_a_registry_share_the_layers_that_were_converted_before() {
     if !installed(&["skopeo"]) {
@@ -214,13 +225,7 @@ fn images_of_a_registry_share_the_layers_that_were_converted_before() {
     }
     let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let (scene, host) = (Scene::new(), registry.host());
-    let layers = layers(&scene);
-    image(&scene, "layout", &layers);
-    let other = tar(&scene, "other-top", &[("etc/motd", "other\n")]);
-    image(&scene, "second", &[layers[0].clone(), other]);
-    for (layout, name) in [("layout", "one"), ("second", "two")] {
-        push(&scene, layout, &format!("{host}/{name}:app"));
-    }
+    push_two(&scene, &host);
     let convert = |name: &str, rest: &str| {
         scene.json(&format!("image convert oci://{host}/{name}:app {rest} --size 256M --plain-http {host}"))
     };
@@ -250,13 +255,7 @@ fn turbo_images_of_a_registry_take_their_data_along() {
     }
     let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
     let (scene, host) = (Scene::new(), registry.host());
-    let layers = layers(&scene);
-    image(&scene, "layout", &layers);
-    let other = tar(&scene, "other-top", &[("etc/motd", "other\n")]);
-    image(&scene, "second", &[layers[0].clone(), other]);
-    for (layout, name) in [("layout", "one"), ("second", "two")] {
-        push(&scene, layout, &format!("{host}/{name}:app"));
-    }
+    push_two(&scene, &host);
     let convert = |name: &str, rest: &str| {
         let turbo = format!("--mode turbo --size 256M --plain-http {host}");
         scene.json(&format!("image convert oci://{host}/{name}:app {rest} {turbo}"))

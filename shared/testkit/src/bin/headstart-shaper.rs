@@ -1,6 +1,6 @@
 //! The shaping proxy as a program, for scripts: a slow link in front of a server.
 //!
-//! It prints the address that it listens at, and, for each line on its standard input and when a signal ends it, the
+//! Prints the address that it listens at, and, for each line on its standard input and when a signal ends it, the
 //! bytes that went over it by then: `moved: DOWN bytes down, UP bytes up, N connections`.
 
 #![forbid(unsafe_code)]
