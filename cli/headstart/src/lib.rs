@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`agent`] | `headstart agent`: the daemon of a host; `headstart disk ...`: its disks |
 //! | [`attach`] | `headstart attach`: images become disks |
+//! | [`container`] | `headstart container pull`: an image for containers of this host's containerd |
 //! | [`daemon`] | the common parts of `agent`, `snapshotter` and `harvest serve` |
 //! | [`snapshotter`] | `headstart snapshotter`: containerd's images without pulling |
 //! | [`swarm`] | `headstart swarm ...`: hosts that help each other |
@@ -28,6 +29,7 @@ mod agent;
 mod ask;
 mod attach;
 mod cache;
+mod container;
 mod daemon;
 mod doctor;
 mod harvest;
@@ -109,6 +111,9 @@ enum Command {
     /// Serve containerd the files of images without pulling them, in the foreground
     #[command(after_help = snapshotter::EXAMPLES)]
     Snapshotter(Box<snapshotter::SnapshotterArgs>),
+    /// Containers of this host's containerd
+    #[command(subcommand, after_help = container::EXAMPLES)]
+    Container(container::Command),
     /// Hosts that help each other: their credentials, their state, images that they fetch ahead of need or keep
     #[command(subcommand, after_help = swarm::EXAMPLES)]
     Swarm(swarm::Command),
@@ -181,6 +186,7 @@ fn run(cli: &Cli, terminal: &Terminal) -> Result<Box<dyn Report>> {
         // `main` runs it, as a rule.
         Command::Keeper(command) => match command.run()? {},
         Command::Snapshotter(command) => command.run(terminal, cli.global.json),
+        Command::Container(command) => command.run(),
         Command::Swarm(command) => command.run(),
         Command::Disk(command) => command.run(terminal, cli.global.json),
         Command::Harvest(command) => command.run(terminal, cli.global.json),

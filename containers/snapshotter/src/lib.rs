@@ -16,18 +16,20 @@
 //! | [`messages`] | the messages of containerd's snapshot interface |
 //! | [`service`] | the methods of that interface |
 //! | [`server`] | the service on a Unix socket |
+//! | [`image_service`] | containerd's interface for Kubernetes, by which images are pulled |
 //!
 //! # Why the messages are written by hand
 //!
 //! The interface has ten methods and some twenty small messages, which containerd does not change. tonic and prost
-//! without their generators, without axum and without a client are six new crates in the product (hyper, h2 and tower
-//! are there anyway). The generators, `tonic-prost-build` and `protox`, would be some thirty more in every build. A
+//! without their generators and without axum are a few new crates in the product (hyper, h2 and tower are there
+//! anyway). The generators, `tonic-prost-build` and `protox`, would be some thirty more in every build. A
 //! test compares [`messages`] with containerd's own `.proto` files, which are in `proto/`.
 
 #![forbid(unsafe_code)]
 
 pub mod fault;
 pub mod filter;
+pub mod image_service;
 pub mod journal;
 pub mod messages;
 pub mod overlay;

@@ -41,7 +41,7 @@ const fn report(
 }
 
 /// The reports, in the order of the page.
-const REPORTS: [Report; 65] = [
+const REPORTS: [Report; 66] = [
     report("image/report.rs", "Made", &["image import", "image commit", "image flatten"], ""),
     report("image/report.rs", "Inspection", &["image inspect"], ""),
     report("image/report.rs", "Verified", &["image verify"], ""),
@@ -82,6 +82,7 @@ const REPORTS: [Report; 65] = [
     report("replay/report.rs", "ReplayReport", &["replay"], ""),
     report("agent.rs", "Ready", &["agent"], "when it listens"),
     report("agent.rs", "Joined", &["agent"], "when it is in the swarm"),
+    report("container.rs", "PulledImage", &["container pull"], ""),
     report("snapshotter.rs", "Ready", &["snapshotter"], "when containerd can connect"),
     report("agent/disk.rs", "Listed", &["disk list"], ""),
     report(

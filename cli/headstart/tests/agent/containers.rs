@@ -276,7 +276,7 @@ fn an_image_that_is_a_disk_needs_no_trust_and_one_that_claims_other_layers_is_re
     claim_another_layer(&scene.path("lie"));
     copy(&["--dest-tls-verify=false"], "dir:lie", &format!("docker://{liar}"));
     let refused = cri::pull(&host.containerd.socket(), &liar).unwrap_err();
-    assert!(refused.message().contains("is not the one that its config claims"), "{refused}");
+    assert!(refused.to_string().contains("is not the one that its config claims"), "{refused}");
     assert_eq!((host.trees(), host.containerd.snapshots().len()), (0, 0));
 }
 

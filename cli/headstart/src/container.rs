@@ -1,0 +1,93 @@
+//! `headstart container pull`: an image for containers of this host's containerd.
+
+use clap::{Args, Subcommand};
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_command_line::printable;
+use headstart_command_line::report::{Outcome, Report};
+use headstart_command_line::terminal::before_stop;
+use headstart_snapshotter::image_service::{CONTAINERD_SOCKET, ImageService, NAMESPACE};
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Instant;
+use tokio::runtime::Builder;
+
+const PULL_EXAMPLES: &str = "\
+Examples:
+  headstart container pull registry.lan/app:1
+  headstart container pull registry.lan/app:1 --containerd /run/k3s/containerd/containerd.sock
+  ctr -n k8s.io run --rm --snapshotter headstart registry.lan/app:1 app
+
+containerd pulls the image as it does for Kubernetes, with the snapshotter, the registries and the
+credentials of its configuration, into the namespace k8s.io. With `headstart snapshotter` a
+converted image is neither fetched nor unpacked. `crictl pull` and `nerdctl -n k8s.io pull` do the
+same, and so does `ctr images pull` of containerd 2; that of containerd 1 fetches all layers.";
+
+pub(crate) const EXAMPLES: &str = "Examples:\n  headstart container pull registry.lan/app:1";
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Have containerd pull an image: converted ones without their layers
+    #[command(after_help = PULL_EXAMPLES)]
+    Pull(Pull),
+}
+
+impl Command {
+    pub(crate) fn run(&self) -> Result<Box<dyn Report>> {
+        match self {
+            Self::Pull(pull) => pull.run(),
+        }
+    }
+}
+
+/// Pulls an image.
+#[derive(Args)]
+pub(crate) struct Pull {
+    /// The image, as Docker names images, such as registry.lan/app:1
+    image: String,
+    /// containerd's socket
+    #[arg(long, value_name = "SOCK", default_value = CONTAINERD_SOCKET)]
+    containerd: PathBuf,
+}
+
+impl Pull {
+    fn run(&self) -> Result<Box<dyn Report>> {
+        let started = Instant::now();
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Error::io("cannot start threads", error))?;
+        let pulled = runtime.block_on(before_stop(async {
+            ImageService::connect(&self.containerd).await?.pull(&self.image).await
+        }));
+        let stopped =
+            || Error::new(ErrorKind::Cancelled, "the pull was stopped").about(self.image.escape_debug());
+        let id = pulled.ok_or_else(stopped)??;
+        Ok(Box::new(PulledImage { image: self.image.clone(), id, seconds: started.elapsed().as_secs_f64() }))
+    }
+}
+
+/// The output of `headstart container pull`.
+#[derive(Serialize)]
+struct PulledImage {
+    /// The image, as it was named.
+    image: String,
+    /// containerd's id of it: the digest of its config.
+    id: String,
+    /// The time that the pull took.
+    seconds: f64,
+}
+
+impl fmt::Display for PulledImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} was pulled in {:.1} s, into containerd's namespace {NAMESPACE}: {}",
+            printable::line(&self.image),
+            self.seconds,
+            printable::line(&self.id)
+        )
+    }
+}
+
+impl Outcome for PulledImage {}
