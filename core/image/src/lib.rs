@@ -15,6 +15,7 @@
 //! | [`reference`](mod@reference) | `file:///dir:tag`; from `headstart-store` |
 //! | [`store`] | OCI layout directories that writers, readers and prune share |
 //! | [`remote`] | an image in a remote store, for inspection |
+//! | [`disk_form`] | the disk to which the tag of a container's image leads |
 //! | [`store_access`] | an image in any store, for code that may block |
 //! | [`verified_blob`] | a blob that is checked against its hash tree as it is read |
 //! | [`named_image`] | an image with a name that the user gave: that of its export, or of its boots |
@@ -58,6 +59,7 @@ pub mod copies;
 pub mod diff;
 mod difference;
 pub mod disk_file;
+pub mod disk_form;
 mod disk_size;
 pub mod export;
 mod image_blobs;

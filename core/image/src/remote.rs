@@ -9,6 +9,7 @@
 //!
 //! If a layer has a hash tree, its data is checked against the tree.
 
+use crate::disk_form::disk_manifest;
 use crate::manifest::{Config, ImageLayer, Manifest, Tree};
 use crate::opening::opening_ranges_of;
 use crate::progress::{Progress, step};
@@ -77,7 +78,8 @@ impl RemoteImage {
         runtime: Handle,
     ) -> Result<Self> {
         let link = Arc::new(Link { store, retry, runtime });
-        let (digest, bytes) = link.runtime.block_on(link.store.manifest(&reference.selector))?;
+        let named = disk_manifest(&*link.store, &reference.selector);
+        let (digest, bytes) = link.runtime.block_on(named)?;
         let manifest = Manifest::parse(&bytes).map_err(|e| e.about(format!("image {reference}")))?;
         let blobs = manifest.blobs().map(|(digest, _)| digest).chain(manifest.turbo_targets());
         let blobs = RemoteBlobs::find(link, blobs)?;

@@ -50,6 +50,7 @@ pub use prune::{PruneOptions, PruneReport};
 pub use removal::Removal;
 pub use staging::{BlobWriter, CopyWriter, StagedBlob, Staging};
 
+use crate::disk_form::{FORMS, is_disk_form, may_have_disk_form, newest};
 use crate::manifest::{Config, INDEX_DOCKER, INDEX_OCI, ImageLayer, MANIFEST_OCI, Manifest, Tree};
 use crate::reference::{Location, Reference, Selector, Tag};
 use headstart_block::guarded::shell_word;
@@ -148,7 +149,8 @@ impl ImageStore {
                 entry
                     .digest
                     .ok_or_else(|| Error::unsupported("its digest is not a sha256"))
-                    .and_then(|d| self.image(d, 0))
+                    .and_then(|digest| self.image(digest, 0))
+                    .and_then(|image| self.disk_form(selector, image))
             }
         };
         image.map_err(|e| e.about(name()))
@@ -174,6 +176,22 @@ impl ImageStore {
                 })
             }
         }
+    }
+
+    /// The disk that a container's image was converted to, if there is one; otherwise the image itself.
+    fn disk_form(&self, selector: &Selector, image: Image) -> Result<Image> {
+        if !may_have_disk_form(selector, Some(&image.manifest)) {
+            return Ok(image);
+        }
+        for kind in FORMS {
+            for form in newest(&self.layout.referrers(&image.digest, kind)?) {
+                let Ok(bytes) = self.read_document(&form) else { continue };
+                if is_disk_form(&bytes, &image.digest) {
+                    return Ok(Image { digest: form, manifest: Manifest::parse(&bytes)? });
+                }
+            }
+        }
+        Ok(image)
     }
 
     /// The image whose manifest, or index of manifests, is `digest`.

@@ -1,5 +1,6 @@
 //! [`StoreAccess`]: images in stores of any kind, for code that may block.
 
+use crate::disk_form::disk_manifest;
 use crate::manifest::Manifest;
 use crate::open_image::OpenImage;
 use crate::reference::{Location, Reference};
@@ -86,7 +87,7 @@ impl StoreAccess<'_> {
     /// Errors of the store; [`headstart_block::ErrorKind::Corrupt`] if the manifest is damaged.
     pub fn stored(self, image: &Reference) -> Result<StoredImage> {
         let store = self.store(&image.location)?;
-        let (digest, bytes) = self.runtime.block_on(store.manifest(&image.selector))?;
+        let (digest, bytes) = self.runtime.block_on(disk_manifest(&*store, &image.selector))?;
         let manifest = Manifest::parse(&bytes).map_err(|e| e.about(image))?;
         Ok(StoredImage { store, digest, manifest })
     }

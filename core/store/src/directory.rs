@@ -15,7 +15,7 @@ use crate::layout::{
 use crate::link::{Answer, Link, about_errors};
 use crate::media_type::INDEX_OCI;
 use crate::reference::{Location, Selector, Tag};
-use crate::referrers::{Change, Referrer, listed};
+use crate::referrers::{Change, Referrer};
 use crate::settings::StoreSettings;
 use crate::store::{Copied, Store, Urgency};
 use crate::upload::{Upload, stopped};
@@ -183,16 +183,6 @@ fn put_document(layout: &LayoutDir, staging: &StagingDir, bytes: &[u8]) -> Resul
     Ok(digest)
 }
 
-/// The list of a manifest's artifacts, if there is one.
-fn referrers_of(
-    layout: &LayoutDir,
-    index: &LayoutIndex,
-    subject: &Digest,
-) -> Result<Option<(Digest, Vec<u8>)>> {
-    let list = layout::referrers_list(index, subject)?;
-    list.map(|list| Ok((list, layout.read_document(&list)?))).transpose()
-}
-
 /// Adds an artifact to the list of its subject's artifacts, under the lock.
 fn add_referrer(
     layout: &LayoutDir,
@@ -204,7 +194,7 @@ fn add_referrer(
     check_blobs(layout, change.artifact)?;
     put_document(layout, staging, change.artifact)?;
     let mut index = layout.index()?;
-    let before = match referrers_of(layout, &index, subject) {
+    let before = match layout.list_of_referrers(&index, subject) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => None,
         before => before?.map(|(_, list)| list),
     };
@@ -332,12 +322,7 @@ impl Store for DirectoryStore {
 
     async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {
         let (subject, kind) = (*subject, artifact_type.to_owned());
-        self.blocking(move |layout| {
-            let index = LayoutDir::open(layout.root())?.index()?;
-            let Some((list, bytes)) = referrers_of(layout, &index, &subject)? else { return Ok(Vec::new()) };
-            listed(&bytes, &kind).map_err(|e| layout.about_blob(e, &list))
-        })
-        .await
+        self.blocking(move |layout| LayoutDir::open(layout.root())?.referrers(&subject, &kind)).await
     }
 
     async fn put_referrer(

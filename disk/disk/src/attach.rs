@@ -32,6 +32,7 @@ use bytes::Bytes;
 use headstart_block::exchange::ImageKey;
 use headstart_block::{BlockDevice, Digest, Error, ErrorKind, Result};
 use headstart_cache::Cache;
+use headstart_image::disk_form::{disk_manifest, disk_manifest_again};
 use headstart_image::manifest::{ImageLayer, Manifest};
 use headstart_image::open_image::OpenImage;
 use headstart_image::store::{HeldImage, HoldingDirectory, Image, ImageStore, by_digest, unprotected};
@@ -487,7 +488,7 @@ async fn name_image(host: &DiskHost, store: &dyn Store, reference: &Reference) -
     // The image of a digest cannot have changed, but the caller's right to read it can have: only the manifest itself
     // shows that, because a store may let in clients to which it shows nothing.
     let answer = if located.is_some() || is_pinned {
-        store.manifest_again(&reference.selector, &digest).await
+        disk_manifest_again(store, &reference.selector, &digest).await
     } else {
         // Without its store the image is of no use: the store gets the time that it needs.
         ask_manifest(host, store, &reference.selector).await.map(Some)
@@ -525,7 +526,7 @@ async fn ask_manifest(host: &DiskHost, store: &dyn Store, selector: &Selector) -
     };
     let asked = async {
         tokio::select! {
-            named = store.manifest(selector) => named,
+            named = disk_manifest(store, selector) => named,
             error = missed => Err(error),
         }
     };

@@ -4,6 +4,7 @@ use crate::environment::Environment;
 use headstart_block::guarded::GuardedDir;
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_disk::KnownImage;
+use headstart_image::disk_form::disk_manifest;
 use headstart_image::kept_base;
 use headstart_image::progress::Progress;
 use headstart_image::store::{ImageStore, by_digest, lease_of_directory};
@@ -138,7 +139,7 @@ pub(crate) async fn keep(
     let moved =
         Moved { progress: environment.progress, bytes: AtomicU64::new(0), left: AtomicU64::new(u64::MAX) };
     let copied = async {
-        let (digest, _) = from.manifest(&reference.selector).await?;
+        let (digest, _) = disk_manifest(&*from, &reference.selector).await?;
         let disk = WritableDisk::inspect(dir).ok();
         if disk.as_ref().is_some_and(|disk| disk.parent != digest.to_string()) {
             return Ok(None);

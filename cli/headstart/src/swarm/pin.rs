@@ -9,6 +9,7 @@ use headstart_command_line::number::at_least;
 use headstart_command_line::report::Outcome;
 use headstart_command_line::runtime::{FEW, with_runtime};
 use headstart_command_line::store_args::StoreArgs;
+use headstart_image::disk_form::disk_manifest;
 use headstart_image::reference::Reference;
 use headstart_peer_net::pin::Pin;
 use serde::Serialize;
@@ -54,7 +55,7 @@ impl PinImage {
         let store = headstart_store::open(&self.image.location, &self.stores.settings()?)?;
         let named = async {
             store.check().await?;
-            store.manifest(&self.image.selector).await
+            disk_manifest(&*store, &self.image.selector).await
         };
         let (digest, manifest) = with_runtime(FEW, |runtime| runtime.block_on(named))?;
         let manifest = String::from_utf8(manifest.to_vec())

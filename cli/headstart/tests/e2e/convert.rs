@@ -142,8 +142,9 @@ fn an_image_is_published_beside_its_original_as_a_referrer_and_in_an_index() {
     check(&scene, &named);
     let manifest = scene.manifest("layout", &referrer["digest"]);
     assert_eq!(manifest["subject"]["digest"], original["digest"]);
-    // The tag still names the original.
-    scene.fails("image inspect file://~/layout:app", &["app"]);
+    // The tag still names the original, and leads from there to its disk.
+    scene.fails(&format!("image inspect file://~/layout@{}", original["digest"].as_str().unwrap()), &["convert"]);
+    assert_eq!(scene.json("image inspect file://~/layout:app")["digest"], referrer["digest"]);
 
     let index = scene.json("image convert file://~/layout:app --index --size 256M");
     assert_eq!(index["added_bytes"], 0);
@@ -246,6 +247,34 @@ fn images_of_a_registry_share_the_layers_that_were_converted_before() {
     convert("one", "--index");
     let found = scene.json(&format!("image inspect oci://{host}/one:app --plain-http {host}"));
     assert_eq!(found["layers"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn the_tag_of_a_converted_image_leads_to_its_disk_and_its_digest_to_itself() {
+    let scene = Scene::new();
+    image(&scene, "layout", &layers(&scene));
+    let check_at = |place: &str, options: &str| {
+        scene.fails(&format!("image inspect {place}:app {options}"), &["image convert"]);
+        let turbo =
+            scene.json(&format!("image convert {place}:app --referrer --mode turbo --size 256M {options}"));
+        let inspect = |selector: &str| scene.json(&format!("image inspect {place}{selector} {options}"));
+        assert_eq!(inspect(":app")["digest"], turbo["digest"]);
+        // One with data of its own goes first.
+        let made = scene.json(&format!("image convert {place}:app --referrer --size 256M {options}"));
+        assert_eq!(inspect(":app")["digest"], made["digest"]);
+        scene.ok(&format!("image verify {place}:app {options}"));
+        let original = made["converted_from"].as_str().unwrap();
+        scene.fails(&format!("image inspect {place}@{original} {options}"), &["image convert"]);
+    };
+    check_at("file://~/layout", "");
+    if !installed(&["skopeo"]) {
+        return;
+    }
+    let Some(registry) = Registry::start(RegistryAccess::Open) else { return };
+    image(&scene, "second", &layers(&scene));
+    let host = registry.host();
+    push(&scene, "second", &format!("{host}/app:app"));
+    check_at(&format!("oci://{host}/app"), &format!("--plain-http {host}"));
 }
 
 #[test]

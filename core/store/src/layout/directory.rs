@@ -8,6 +8,7 @@ use super::{
     INDEX_FILE, LAYOUT, LAYOUT_FILE, LayoutIndex, MAX_INDEX_SIZE, blob_name, check_document, check_layout,
 };
 use crate::MAX_MANIFEST_SIZE;
+use crate::referrers::{Referrer, listed};
 use headstart_block::guarded::{GuardedDir, Like, not_made_in, open_regular, shell_word};
 use headstart_block::{Digest, Error, ErrorKind, FileSource, ReadAt, Result, SHA256};
 use std::error::Error as StdError;
@@ -242,6 +243,28 @@ impl LayoutDir {
         let index = self.index()?;
         index.check_entries().map_err(|e| e.about(self.index_path().display()))?;
         Ok(index)
+    }
+
+    /// Returns the artifacts of one type that belong to the manifest `subject`, in the order in which they were added.
+    /// The list is not checked: see [`Store::referrers`](crate::Store::referrers).
+    ///
+    /// # Errors
+    /// Errors of reading the index and the list; [`ErrorKind::Corrupt`] if one is not valid.
+    pub fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {
+        let Some((list, bytes)) = self.list_of_referrers(&self.index()?, subject)? else {
+            return Ok(Vec::new());
+        };
+        listed(&bytes, artifact_type).map_err(|e| self.about_blob(e, &list))
+    }
+
+    /// The list of a manifest's artifacts, if there is one, and its digest.
+    pub(crate) fn list_of_referrers(
+        &self,
+        index: &LayoutIndex,
+        subject: &Digest,
+    ) -> Result<Option<(Digest, Vec<u8>)>> {
+        let list = super::referrers_list(index, subject)?;
+        list.map(|list| Ok((list, self.read_document(&list)?))).transpose()
     }
 
     /// Opens the file of a blob. Its content is not checked against `digest`.

@@ -1,0 +1,87 @@
+//! The image of a disk that the tag of a container's image leads to.
+//!
+//! `headstart image convert --referrer` leaves a container's image and its tag as they are, and publishes the disk as
+//! an artifact that belongs to the image. Users go on to say the name that they know. So where a tag leads to an image
+//! whose layers are no disk's, the artifact is taken, if there is one; an image that has data of its own goes before
+//! one in TurboOCI's format. A digest names its image and nothing else.
+//!
+//! The artifact is not bound to the tag by a digest: everyone that may write to the repository can publish one, just as
+//! they can move the tag.
+
+use crate::manifest::{BLOB_DIGEST, Manifest, OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE};
+use bytes::Bytes;
+use headstart_block::{Digest, ErrorKind, Result};
+use headstart_store::{Referrer, Selector, Store};
+
+/// Artifacts of one kind that are looked at for one image at most: there is one, unless writers raced.
+pub(crate) const FORMS_MOST: usize = 4;
+
+/// The kinds of artifacts that are a disk, the better ones first.
+pub(crate) const FORMS: [&str; 2] = [OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE];
+
+/// Returns the digest and the bytes of the manifest that `selector` selects, as [`Store::manifest`] does, or of the
+/// disk that a container's image of this tag was converted to.
+///
+/// # Errors
+/// Those of [`Store::manifest`] and [`Store::referrers`].
+pub async fn disk_manifest(store: &dyn Store, selector: &Selector) -> Result<(Digest, Bytes)> {
+    let named = store.manifest(selector).await?;
+    Ok(disk_form(store, selector, &named).await?.unwrap_or(named))
+}
+
+/// Asks whether `selector` still leads to the manifest `known`, as [`Store::manifest_again`] does, with disks as
+/// [`disk_manifest`] finds them. `None` if it does.
+///
+/// # Errors
+/// Those of [`Store::manifest_again`] and [`Store::referrers`].
+pub async fn disk_manifest_again(
+    store: &dyn Store,
+    selector: &Selector,
+    known: &Digest,
+) -> Result<Option<(Digest, Bytes)>> {
+    let Some(named) = store.manifest_again(selector, known).await? else { return Ok(None) };
+    let found = disk_form(store, selector, &named).await?.unwrap_or(named);
+    Ok(Some(found).filter(|(digest, _)| digest != known))
+}
+
+/// The disk that the container's image `named` was converted to; `None` if `named` is a disk itself, or there is none.
+async fn disk_form(
+    store: &dyn Store,
+    selector: &Selector,
+    (original, bytes): &(Digest, Bytes),
+) -> Result<Option<(Digest, Bytes)>> {
+    if !may_have_disk_form(selector, Manifest::parse(bytes).ok().as_ref()) {
+        return Ok(None);
+    }
+    for kind in FORMS {
+        for form in newest(&store.referrers(original, kind).await?) {
+            match store.manifest(&Selector::Digest(form)).await {
+                Ok((digest, bytes)) if is_disk_form(&bytes, original) => return Ok(Some((digest, bytes))),
+                // A list may name what is not there, and anything may be published under any kind.
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// `true` if the image of `manifest` was selected by a tag, and its layers are no disk's.
+pub(crate) fn may_have_disk_form(selector: &Selector, manifest: Option<&Manifest>) -> bool {
+    let is_containers = |manifest: &Manifest| {
+        manifest.layers.iter().all(|layer| !layer.annotations.contains_key(BLOB_DIGEST))
+    };
+    matches!(selector, Selector::Tag(_)) && manifest.is_some_and(is_containers)
+}
+
+/// `true` if this is the manifest of a disk that the image with the manifest `original` was converted to.
+pub(crate) fn is_disk_form(bytes: &[u8], original: &Digest) -> bool {
+    let origin = Manifest::parse(bytes).ok().and_then(|manifest| manifest.converted_from());
+    origin.is_some_and(|origin| origin.manifest == *original)
+}
+
+/// The artifacts that are looked at: stores add new ones at the end.
+pub(crate) fn newest(listed: &[Referrer]) -> impl Iterator<Item = Digest> {
+    listed.iter().rev().take(FORMS_MOST).map(|referrer| referrer.digest)
+}
