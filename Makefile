@@ -36,6 +36,7 @@ demo: ## boot a real Debian disk over a slow link: after a download, lazily, and
 test: ## all tests
 	@scripts/setup build tests disks servers clients demo
 	@scripts/demo-disk || echo 'test: going on without the Debian disk: the tests that boot it are SKIPPED'
+	@scripts/demo-image || echo 'test: going on without the demo image: the tutorial of containers is SKIPPED'
 	$(TIMEOUT) 60m scripts/test
 
 test-platforms: ## tests that take minutes each: emulated guests, containerd's own suite for snapshotters, containerd 2

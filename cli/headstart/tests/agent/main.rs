@@ -72,6 +72,7 @@ mod tags;
 #[path = "../e2e/tools.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod tools;
+mod tutorial;
 mod unit;
 mod writable;
 
