@@ -10,6 +10,7 @@
 //! index.torn         the bytes that were last cut off a log, kept for people to look at
 //! index.torn.1 to .3 the bytes that were cut off before
 //! index.1.torn       the bytes that a repair cut off index.1, and so on
+//! index.4294967295   the records that were not flushed, for the next process on this host (`pending.rs`)
 //! base               a copy of the base, if the user wants one; this module does not use it
 //! ```
 //!
@@ -28,13 +29,15 @@
 //! the data file, the bytes of writes go to memory first, because the file system would make them wait
 //! (`data_file.rs`).
 //!
-//! For every sector, a crash leaves the last flushed content or content that was written to it later. Later content
-//! is there if its whole group reached the disk.
+//! For every sector, a crash of the host leaves the last flushed content or content that was written to it later. Later
+//! content is there if its whole group reached the disk. The death of this process alone loses no write or discard that
+//! has returned (`pending.rs`).
 //!
 //! # Failures
 //!
 //! A failed *write* (a full disk) changes nothing: the map does not name the bytes that it wrote, and records that
-//! could not be logged stay pending for the next flush. After a failed *sync* no process can tell what is on the disk
+//! could not be logged stay pending for the next flush. Only a write whose entry in the file of pending records fails
+//! is seen nevertheless; space for that is taken before. After a failed *sync* no process can tell what is on the disk
 //! (the kernel forgets the pages that failed). So all later writes and flushes fail, and only reads go on. Opening the
 //! disk again recovers all flushed data.
 //!
@@ -73,8 +76,9 @@
 //!
 //! A reader takes only `view` and the numbers; a writer takes these and `ready`. A writer that finds too many pending
 //! records flushes first, and a writer that waits at the gate does steps of the collector, with all locks that these
-//! need. No thread waits for a file or walks all runs while it holds one of `commits`, `view`, `ready`, the numbers or
-//! the gate's lock.
+//! need. Below `view` there is also the lock of the positions of entries (`pending.rs`), and below that of the data in
+//! memory the one of its copies. No thread waits for a file or walks all runs while it holds one of `commits`, `view`,
+//! `ready`, the numbers, the positions or the gate's lock.
 
 mod alone;
 mod batch;
@@ -94,6 +98,7 @@ mod noted;
 mod pace;
 mod pair;
 mod pass;
+mod pending;
 mod policy;
 mod real_directory;
 mod relog;
@@ -106,14 +111,16 @@ mod step;
 mod tests;
 mod torn;
 mod view;
+mod writing;
 
 use self::collector::{Collector, Commits};
 use self::copied_up::CopiedUp;
 use self::files::{Directory, refuse_content};
 use self::gate::{Counters, Gate};
 use self::pair::Pair;
+use self::pending::{Left, Pending};
 use self::real_directory::RealDirectory;
-use self::runs::{ExtentKind, RunMap, SectorExtent};
+use self::runs::{RunMap, SectorExtent};
 use self::space::FileRange;
 use self::state::{State, StoreError};
 use self::view::{Alive, EXTENTS_AT_ONCE, Frozen, Generation, View, whole_sectors};
@@ -171,7 +178,8 @@ pub struct DiskInfo {
 
 /// A writable disk on top of an immutable base. See the [module](self) for its files and its guarantees.
 ///
-/// Dropping the value does not flush: writes since the last flush are lost, as when a real disk is unplugged.
+/// Dropping the value does not flush: writes since the last flush are there when the disk is opened again, unless the
+/// host loses power before that.
 pub struct WritableDisk {
     directory: Arc<dyn Directory>,
     maintenance: Mutex<Maintenance>,
@@ -184,6 +192,7 @@ pub struct WritableDisk {
     view: RwLock<View>,
     /// Records that are not in the log yet.
     unlogged: AtomicU64,
+    pending: Arc<Pending>,
     /// The number that the next pair gets: none is used twice while readers may have the old one open.
     next_number: AtomicU64,
     collector: Mutex<Collector>,
@@ -330,14 +339,16 @@ impl WritableDisk {
         // The names that were read must be durable before anything is cut off or removed. A name that a killed
         // process has given may be in memory only, and another log names other places of the data.
         directory.sync()?;
+        let left = Left::read(&*directory, &state)?;
         let mut pairs = Vec::new();
         for files in &state.pairs {
             let noted = state.noted(&files.index);
-            let (pair, runs) = Pair::recover(&*directory, files, noted, state.may_be_shared(files))?;
+            let (pair, runs) = Pair::recover(&*directory, files, noted, state.may_be_shared(files), &left)?;
             noted::check_inside(&runs, state.virtual_size).map_err(|e| e.about(&files.index))?;
             // Bytes that a killed process left may be in the page cache only. From here on they can be seen, and a
             // flush would have nothing to do for them.
             pair.sync_both()?;
+            pair.log_left()?;
             pairs.push((Arc::new(pair), runs));
         }
         let Some((active, runs)) = pairs.pop() else {
@@ -360,6 +371,7 @@ impl WritableDisk {
         let next_number = state.numbers().into_iter().max().unwrap_or(0) + 1;
         let collector = Mutex::new(Collector::new(&generation, &runs));
         let alive = generation.alive();
+        let pending = Arc::new(Pending::new(Arc::clone(&directory), state.uuid));
         let view = View {
             size: state.virtual_size,
             limits: Limits::default(),
@@ -380,6 +392,7 @@ impl WritableDisk {
             flusher: Mutex::new(Flusher { durable: 0 }),
             view: RwLock::new(view),
             unlogged: AtomicU64::new(0),
+            pending,
             next_number: AtomicU64::new(next_number),
             collector,
             ready: Mutex::default(),
@@ -413,7 +426,7 @@ impl WritableDisk {
         // The headers first: they are for other programs, and a size too large in them does no harm.
         let active = self.generation().active.clone();
         active.set_virtual_size(size)?;
-        self.sticky(active.sync_both())?;
+        self.synced(active.sync_both())?;
         let grown = State { virtual_size: size, ..state.clone() };
         self.store(&mut state, grown)?;
         self.view_mut().size = size;
@@ -459,17 +472,19 @@ impl WritableDisk {
         listed: Option<(&Arc<Pair>, &mut Vec<Segment>)>,
     ) -> Result<()> {
         self.check_usable()?;
-        let (generation, pending, mut dying, writes) = {
+        let (generation, pending, mut dying, writes, reached) = {
             let mut view = self.view_mut();
             let (pending, dying) = (std::mem::take(&mut view.pending), std::mem::take(&mut view.dying));
-            (view.generation.clone(), pending, dying, view.writes)
+            (view.generation.clone(), pending, dying, view.writes, self.pending.position())
         };
         generation.active.log().unwritten.extend(pending);
         if let Some((pair, records)) = listed {
             records.extend(&pair.log().unwritten);
         }
         // A pair that was frozen while its flush failed goes first: its writes are the older ones.
-        if let Err(error) = generation.pairs().try_for_each(|pair| self.flush_pair(pair)) {
+        let flushed = generation.pairs().try_for_each(|pair| self.flush_pair(pair));
+        // The entries go first: what they name must stay as long as they count.
+        if let Err(error) = flushed.and_then(|()| self.pending.forget(reached)) {
             self.view_mut().dying.append(&mut dying);
             return Err(error);
         }
@@ -485,11 +500,11 @@ impl WritableDisk {
         let mut log = pair.log();
         if !log.unwritten.iter().all(|record| record.is_zeroed()) {
             pair.write_kept()?;
-            self.sticky(pair.sync_data())?;
+            self.synced(pair.sync_data())?;
         }
         while !log.unwritten.is_empty() {
             let group = pair.write_group(&log)?;
-            self.sticky(log.file.sync())?;
+            self.synced(log.file.sync())?;
             pair.accept(&mut log, &group);
             self.unlogged.fetch_sub(group.records as u64, Ordering::Relaxed);
         }
@@ -515,6 +530,12 @@ impl WritableDisk {
         })
     }
 
+    /// As [`sticky`](Self::sticky), for a sync of a file: the next process must not rely on what is in memory of it.
+    fn synced(&self, result: Result<()>) -> Result<()> {
+        // No write is answered any more when the entries cease to count.
+        self.sticky(result).inspect_err(|_| self.pending.make_void())
+    }
+
     fn check_usable(&self) -> Result<()> {
         let Some(failure) = self.failed.get() else { return Ok(()) };
         Err(Error::new(ErrorKind::Io, format!("a sync has failed before ({failure})"))
@@ -527,42 +548,15 @@ impl WritableDisk {
     /// Brings records into the log before more are made, if too many of them wait.
     fn bound_pending(&self) -> Result<()> {
         self.check_usable()?;
-        if self.unlogged.load(Ordering::Relaxed) < PENDING_MAX { Ok(()) } else { self.flush() }
+        let is_bounded =
+            self.unlogged.load(Ordering::Relaxed) < PENDING_MAX && !self.pending.is_nearly_full();
+        if is_bounded { Ok(()) } else { self.flush() }
     }
 
     /// Size of the disk, and the most bytes that are written or discarded in one step.
     fn size_and_step(&self) -> (u64, u64) {
         let view = self.view();
         (view.size, view.limits.step())
-    }
-
-    fn write_step(&self, data: &[u8], start: u64) -> Result<()> {
-        let sectors = data.len() as u64 / SECTOR_SIZE;
-        let end = start + sectors;
-        self.bound_pending()?;
-        let _admitted = self.admit_write(start, end)?;
-        self.counters.writes.fetch_add(1, Ordering::Relaxed);
-        loop {
-            let pair = self.generation().active.clone();
-            let moffset = self.append(&pair, data)?;
-            // A pair that was frozen in the meantime takes nothing more: write it again to the next one.
-            if self.enter(&pair, SectorExtent { start, end, kind: ExtentKind::Data(moffset) }) {
-                return Ok(());
-            }
-            self.ready.lock().push(FileRange { pair: pair.number, start: moffset, end: moffset + sectors });
-        }
-    }
-
-    /// Enters `extent` of `pair`; `false` if that pair no longer is the active one.
-    fn enter(&self, pair: &Arc<Pair>, extent: SectorExtent) -> bool {
-        let mut view = self.view_mut();
-        let active = Arc::ptr_eq(&view.generation.active, pair);
-        if active {
-            view.copied_up.remove(extent.start, extent.end);
-            let records = view.write(extent);
-            self.unlogged.fetch_add(records as u64, Ordering::Relaxed);
-        }
-        active
     }
 
     fn take_number(&self) -> u64 {
@@ -579,6 +573,12 @@ impl WritableDisk {
 
     fn view_mut(&self) -> RwLockWriteGuard<'_, View> {
         self.view.write()
+    }
+}
+
+impl Drop for WritableDisk {
+    fn drop(&mut self) {
+        self.pending.close();
     }
 }
 
@@ -641,12 +641,9 @@ impl BlockDevice for WritableDisk {
                 start = zero_until;
                 continue;
             }
-            self.bound_pending()?;
-            let zeroed = SectorExtent { start, end: end.min(start + step), kind: ExtentKind::Zero };
-            let _admitted = self.admit_zeroes(start, zeroed.end)?;
-            self.counters.writes.fetch_add(1, Ordering::Relaxed);
-            while !self.enter(&self.generation().active, zeroed) {}
-            start = zeroed.end;
+            let stop = end.min(start + step);
+            self.zero_step(start, stop)?;
+            start = stop;
         }
         Ok(())
     }

@@ -38,6 +38,7 @@ const FORMATS: [Format; 10] = [
             "core/lsmt/src/writable.rs",
             "core/lsmt/src/writable/log.rs",
             "core/lsmt/src/writable/noted.rs",
+            "core/lsmt/src/writable/pending.rs",
             "core/lsmt/src/writable/clone.rs",
             "disk/diskd/src/control.rs",
         ],

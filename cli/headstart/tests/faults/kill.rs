@@ -1,12 +1,11 @@
-//! `kill -9` of attach: flushed writes are there, others are old or new, and the cache keeps its bytes.
+//! `kill -9` of attach: answered writes are there, flushed or not, others are old or new; the cache keeps its bytes.
 //!
 //! # The model
 //!
 //! Every written sector identifies itself: its number on the disk and the number of its write, over and over. For each
-//! sector the test has the possible contents: the content that was durable when the last flush ended, and the contents
-//! that have been written to it since. A flush is sent when every write has ended, so that it leaves the latest
-//! content; so does a write with FUA. After a kill, the read content must be one of these; a flush before the read
-//! makes it the durable one from then on.
+//! sector the test has the possible contents: that of the last answered write, and those of writes that were sent
+//! since. After a kill, the read content must be one of these, because the guest goes on: its next flush covers all
+//! writes that were answered before. A flush before the read makes the content the one that stays.
 
 use crate::attached::Attached;
 use crate::image::Image;
@@ -61,10 +60,10 @@ fn stamp(sector: u64, number: u64) -> Vec<u8> {
     [sector.to_le_bytes(), number.to_le_bytes()].concat().repeat(32)
 }
 
-/// The possible contents of a sector: the durable one, then the writes since, in their order.
+/// The possible contents of a sector: the answered one, then the writes since, in their order.
 #[derive(Clone)]
 struct Sector {
-    durable: Held,
+    answered: Held,
     written: Vec<Held>,
 }
 
@@ -78,7 +77,7 @@ struct Model {
 
 impl Model {
     fn sector(&mut self, sector: u64) -> &mut Sector {
-        self.sectors.entry(sector).or_insert(Sector { durable: Held::Image, written: Vec::new() })
+        self.sectors.entry(sector).or_insert(Sector { answered: Held::Image, written: Vec::new() })
     }
 
     fn write(&mut self, sectors: Range<u64>, zeros: bool) -> Held {
@@ -88,25 +87,25 @@ impl Model {
         held
     }
 
-    /// Records that every write to these sectors has ended, and is durable.
-    fn is_durable(&mut self, sectors: Range<u64>) {
+    /// Records that every write to these sectors was answered.
+    fn is_answered(&mut self, sectors: Range<u64>) {
         for (_, sector) in self.sectors.range_mut(sectors) {
-            sector.durable = sector.written.pop().unwrap_or(sector.durable);
+            sector.answered = sector.written.pop().unwrap_or(sector.answered);
             sector.written.clear();
         }
     }
 
-    /// Checks a sector, and takes the content as durable.
+    /// Checks a sector, and takes the content as the one that stays.
     fn found(&mut self, image: &Image, number: u64, bytes: &[u8]) {
         let sector = self.sector(number);
-        let mut allowed = [sector.durable].into_iter().chain(sector.written.drain(..));
-        let before = sector.durable;
+        let mut allowed = [sector.answered].into_iter().chain(sector.written.drain(..));
+        let before = sector.answered;
         let found = allowed.find(|held| held.bytes(image, number) == bytes);
         drop(allowed);
         let Some(found) = found else {
             panic!("sector {number} holds {:02x?}..., neither {before:?} nor what came since", &bytes[..32]);
         };
-        sector.durable = found;
+        sector.answered = found;
     }
 }
 
@@ -137,20 +136,17 @@ impl Guest {
                     let len = (sectors.end - sectors.start) * SECTOR;
                     client.send(command::WRITE_ZEROES, 0, offset, len as usize, &[])?
                 };
-                pending.insert(cookie, (durable && !zeros).then_some(sectors));
+                pending.insert(cookie, sectors);
             }
             while !pending.is_empty() {
                 let (cookie, answer) = client.receive()?;
                 answer.expect("a write succeeds");
-                if let Some(sectors) = pending.remove(&cookie).unwrap() {
-                    self.model.is_durable(sectors);
-                }
+                self.model.is_answered(pending.remove(&cookie).unwrap());
             }
             if self.random.below(4) == 0 {
                 client.send(command::FLUSH, 0, 0, 0, &[])?;
                 client.receive()?.1.expect("a flush succeeds");
                 self.model.flushes += 1;
-                self.model.is_durable(self.part.clone());
             }
         }
     }
@@ -178,7 +174,7 @@ fn is_load(guests: &[Guest], kills: u64) -> bool {
 }
 
 #[test]
-fn flushed_writes_survive_kill_9() {
+fn answered_writes_survive_kill_9() {
     if !Nginx::is_installed() {
         return;
     }

@@ -4,6 +4,7 @@
 use super::WritableDisk;
 use super::collector::Collector;
 use super::pair::Pair;
+use super::pending::Pending;
 use super::runs::{ExtentKind, RunMap, SectorExtent, visit_merged};
 use super::space::{self, BLOCK_SECTORS, FileRange};
 use super::view::{EXTENTS_AT_ONCE, Frozen, Generation};
@@ -292,7 +293,22 @@ impl WritableDisk {
 
     /// Appends to the data file of `pair`, and remembers the bytes that no write can use any more.
     pub(super) fn append(&self, pair: &Pair, data: &[u8]) -> Result<u64> {
-        pair.append(data).map_err(|(error, lost)| {
+        self.append_to(pair, data, None).map(|(start, _)| start)
+    }
+
+    /// As [`append`](Self::append), for data that is to survive this process.
+    pub(super) fn append_pending(&self, pair: &Pair, data: &[u8]) -> Result<(u64, Option<u32>)> {
+        let pending = self.pending.is_on().then_some(&self.pending);
+        self.append_to(pair, data, pending)
+    }
+
+    fn append_to(
+        &self,
+        pair: &Pair,
+        data: &[u8],
+        pending: Option<&Arc<Pending>>,
+    ) -> Result<(u64, Option<u32>)> {
+        pair.append(data, pending).map_err(|(error, lost)| {
             self.ready.lock().extend(lost);
             error
         })

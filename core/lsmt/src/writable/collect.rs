@@ -342,7 +342,7 @@ impl<'a> Copy<'a> {
     }
 
     fn write_out(&mut self) -> Result<()> {
-        self.to.append(&self.buffer).map_err(|(error, _)| error)?;
+        self.to.append(&self.buffer, None).map_err(|(error, _)| error)?;
         self.buffer.clear();
         Ok(())
     }

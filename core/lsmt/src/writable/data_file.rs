@@ -6,6 +6,9 @@
 //! file once the hole is there. A flush writes the kept data before it syncs the file, so that the flush waits
 //! instead of the writers.
 //!
+//! A kept write of a client is answered when a copy is in the file of pending records (`pending.rs`), so that the death
+//! of this process does not lose it. Where there is no room for a copy, it waits for the file system.
+//!
 //! A kept write that the file system has no room for stays in memory, and flushes fail until there is room. Nothing is
 //! lost by that: a write was never durable before its flush.
 //!
@@ -14,6 +17,7 @@
 //! flush, and the file of such a pair goes as a whole.
 
 use super::files::LogFile;
+use super::pending::{Pending, SetAside};
 use headstart_block::Result;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -41,19 +45,25 @@ struct Kept {
     /// Number of holes that are being made.
     holes: usize,
     /// Data by its place in the file, in bytes. No two parts overlap.
-    parts: BTreeMap<u64, Arc<[u8]>>,
+    parts: BTreeMap<u64, Part>,
     bytes: usize,
 }
 
+struct Part {
+    data: Arc<[u8]>,
+    /// The copy for the next process, which is there as long as the data is not in the file.
+    _copy: Option<SetAside>,
+}
+
 impl Kept {
-    fn insert(&mut self, offset: u64, data: &[u8]) {
+    fn insert(&mut self, offset: u64, data: &[u8], copy: Option<SetAside>) {
         self.bytes += data.len();
-        self.parts.insert(offset, data.into());
+        self.parts.insert(offset, Part { data: data.into(), _copy: copy });
     }
 
     /// Removes a part, unless another one is at its place.
     fn remove(&mut self, offset: u64, data: &Arc<[u8]>) {
-        if self.parts.get(&offset).is_some_and(|found| Arc::ptr_eq(found, data)) {
+        if self.parts.get(&offset).is_some_and(|found| Arc::ptr_eq(&found.data, data)) {
             self.parts.remove(&offset);
             self.bytes -= data.len();
         }
@@ -62,9 +72,9 @@ impl Kept {
     /// The parts that overlap `range`, in order.
     fn within(&self, range: &Range<u64>) -> Vec<(u64, Arc<[u8]>)> {
         let before = self.parts.range(..range.start).next_back();
-        let reaches = |(at, data): &(&u64, &Arc<[u8]>)| **at + data.len() as u64 > range.start;
+        let reaches = |(at, part): &(&u64, &Part)| **at + part.data.len() as u64 > range.start;
         let parts = before.into_iter().filter(reaches).chain(self.parts.range(range.clone()));
-        parts.map(|(at, data)| (*at, Arc::clone(data))).collect()
+        parts.map(|(at, part)| (*at, Arc::clone(&part.data))).collect()
     }
 }
 
@@ -84,16 +94,27 @@ impl DataFile {
         &*self.file
     }
 
-    /// Writes `data` at byte `offset`, where nothing is yet: to the file, or to memory while a hole is made.
-    pub(super) fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+    /// Writes `data` at byte `offset`, where nothing is yet: to the file, or to memory while a hole is made. With
+    /// `pending`, memory comes with a copy in that file, whose sector is returned.
+    pub(super) fn write_at(
+        &self,
+        data: &[u8],
+        offset: u64,
+        pending: Option<&Arc<Pending>>,
+    ) -> Result<Option<u32>> {
         if self.is_involved.load(Ordering::Acquire) {
             let mut kept = self.kept.lock();
             if kept.holes > 0 && kept.bytes + data.len() <= KEPT_MAX {
-                kept.insert(offset, data);
-                return Ok(());
+                let copy = pending.map(|pending| pending.set_aside(data));
+                if !matches!(copy, Some(None)) {
+                    let copy = copy.flatten();
+                    let sector = copy.as_ref().map(|copy| copy.sector);
+                    kept.insert(offset, data, copy);
+                    return Ok(sector);
+                }
             }
         }
-        self.file.write_at(data, offset)
+        self.file.write_at(data, offset).map(|()| None)
     }
 
     /// Fills `buf` from byte `offset` on.
@@ -135,7 +156,7 @@ impl DataFile {
         if !self.is_involved.load(Ordering::Acquire) {
             return Ok(());
         }
-        let parts: Vec<_> = self.kept.lock().parts.iter().map(|(at, data)| (*at, Arc::clone(data))).collect();
+        let parts: Vec<_> = self.kept.lock().within(&(0..u64::MAX));
         let mut rest = &*parts;
         let mut bytes = Vec::new();
         while let Some((start, _)) = rest.first() {
@@ -162,7 +183,7 @@ impl DataFile {
     #[cfg(test)]
     pub(super) fn kept_bytes(&self) -> usize {
         let kept = self.kept.lock();
-        assert_eq!(kept.bytes, kept.parts.values().map(|data| data.len()).sum::<usize>());
+        assert_eq!(kept.bytes, kept.parts.values().map(|part| part.data.len()).sum::<usize>());
         kept.bytes
     }
 

@@ -39,6 +39,10 @@ pub(super) trait Directory: Send + Sync {
     /// Makes all names durable.
     fn sync(&self) -> Result<()>;
 
+    /// The id of the run of the host; `None` if it is not known. As long as it is the same, everything that was written
+    /// to files is still there.
+    fn boot_id(&self) -> Option<u128>;
+
     /// Prepares a new directory at `path`, into which files of this one can be linked.
     fn clone_target(&self, path: &Path) -> Result<Box<dyn CloneTarget>>;
 }

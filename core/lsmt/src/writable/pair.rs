@@ -3,6 +3,7 @@
 use super::data_file::DataFile;
 use super::files::{Directory, LogFile};
 use super::log::{self, Log, LogEnd, Written};
+use super::pending::{Left, Pending};
 use super::runs::RunMap;
 use super::space::FileRange;
 use super::state::{PairFiles, State};
@@ -12,6 +13,7 @@ use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page, UserTag};
 use crate::pair::check_headers;
 use headstart_block::{Error, ErrorKind, ReadAt, Result, SECTOR_SIZE};
 use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use uuid::Uuid;
 
@@ -87,7 +89,8 @@ impl Pair {
         Self { number, data, end, punched, log: Mutex::new(log), log_bytes, noted_bytes, shared, uuid }
     }
 
-    /// Opens a pair and replays its log, which must reach the `noted` end; the torn tail of an interrupted flush is
+    /// Opens a pair and replays its log, which must reach the `noted` end, and what a killed process has `left`, which
+    /// is the caller's to [bring into the log](Self::log_left). The torn tail of an interrupted flush is
     /// cut off both files, which are the caller's to sync. Nothing is cut off the files of a pair that `may_be_shared`
     /// and has other names: they were whole when they got these.
     pub(super) fn recover(
@@ -95,6 +98,7 @@ impl Pair {
         files: &PairFiles,
         noted: Option<LogEnd>,
         may_be_shared: bool,
+        left: &Left,
     ) -> Result<(Self, RunMap)> {
         let number = files.number().ok_or_else(|| Error::corrupt("no pair has such names"))?;
         let (data, index) = (open(directory, files, &files.data)?, open(directory, files, &files.index)?);
@@ -124,6 +128,16 @@ impl Pair {
             if is_damaged { e.remedy(torn::remedy(files, &directory.name())) } else { e }
         })?;
         let is_shared = may_be_shared && data.links()? > 1;
+        let mut unwritten = Vec::new();
+        if tag == SEALED_TAG && !is_shared {
+            for record in left.records(number, &*data)? {
+                let zeroed = || Segment::zeroed(record.offset(), record.len(), end);
+                unwritten.push(if record.is_zeroed() { zeroed() } else { record });
+                end = end.max(record.mend());
+                runs.insert(record.into());
+            }
+        }
+        let data_len = data.len()?;
         if tag == SEALED_TAG && !is_shared {
             torn::cut_tail(directory, &*index, &files.index, &log)?;
             if end * SECTOR_SIZE < data_len {
@@ -134,7 +148,7 @@ impl Pair {
                 data.set_len(end * SECTOR_SIZE)?;
             }
         }
-        let log = PairLog { file: index, log, unwritten: Vec::new() };
+        let log = PairLog { file: index, log, unwritten };
         let taken = data.taken()?;
         let pair = Self::assemble(number, data, log, end, uuid);
         if is_shared {
@@ -169,20 +183,25 @@ impl Pair {
         Ok(read_header(&*self.log().file)?.user_tag == UserTag::new(SEALED_TAG)?)
     }
 
-    /// Writes `data`, whole sectors, at the end of the data file; returns the sector where it is stored.
+    /// Writes `data`, whole sectors, at the end of the data file; returns the sector where it is stored. With `pending`
+    /// it survives this process; the sector of its copy in that file comes along if it is not in the data file yet.
     ///
     /// # Errors
     /// Errors of the file, with the sectors that no write can use any more, if there are any.
-    pub(super) fn append(&self, data: &[u8]) -> std::result::Result<u64, (Error, Option<FileRange>)> {
+    pub(super) fn append(
+        &self,
+        data: &[u8],
+        pending: Option<&Arc<Pending>>,
+    ) -> std::result::Result<(u64, Option<u32>), (Error, Option<FileRange>)> {
         let sectors = data.len() as u64 / SECTOR_SIZE;
         let start = self.end.fetch_add(sectors, Ordering::Relaxed);
         let written = if start + sectors > Segment::MAX_MOFFSET {
             Err(Error::new(ErrorKind::NoSpace, "the data file is at the format's limit")
                 .remedy("collect its garbage, or commit it"))
         } else {
-            self.data.write_at(data, start * SECTOR_SIZE)
+            self.data.write_at(data, start * SECTOR_SIZE, pending)
         };
-        written.map(|()| start).map_err(|error| {
+        written.map(|copy| (start, copy)).map_err(|error| {
             // The place is free again, unless another writer already took the one behind it.
             let end = start + sectors;
             let freed = self.end.compare_exchange(end, start, Ordering::Relaxed, Ordering::Relaxed);
@@ -280,6 +299,17 @@ impl Pair {
         log.log.accept(group);
         log.unwritten.drain(..group.records);
         self.log_bytes.store(log.log.len(), Ordering::Relaxed);
+    }
+
+    /// Brings the records that a killed process has left into the log, durably; the data is the caller's to sync first.
+    pub(super) fn log_left(&self) -> Result<()> {
+        let mut log = self.log();
+        while !log.unwritten.is_empty() {
+            let group = self.write_group(&log)?;
+            log.file.sync()?;
+            self.accept(&mut log, &group);
+        }
+        Ok(())
     }
 
     /// Puts another file with another log, of the same records or more, in the place of the log.

@@ -110,6 +110,12 @@ impl Limits {
         self.runs.unwrap_or_else(|| (size >> 16).max(1 << 18))
     }
 
+    /// Most bytes that the file of pending records takes: there is room for it beside a new log, also below
+    /// [`max`](Self::max).
+    pub(super) fn pending(&self) -> u64 {
+        self.slack() / 16
+    }
+
     /// Bytes of live data that fit below [`max`](Self::max).
     pub(super) fn usable(&self) -> u64 {
         self.max.map_or(u64::MAX, |max| max - self.slack() / 2)

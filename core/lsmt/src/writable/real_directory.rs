@@ -12,10 +12,14 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// The remedy where files cannot be shared.
 const COPY_INSTEAD: &str = "name a directory on the same file system; or copy the directory with \
                             `cp -a --sparse=always` while the disk is not attached";
+
+/// The file with the id of the run of the host.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The owner and permissions of files that are made.
 fn like() -> Like {
@@ -142,6 +146,11 @@ impl Directory for RealDirectory {
 
     fn sync(&self) -> Result<()> {
         self.dir.sync().map_err(|e| Error::io("cannot sync the directory", e).about(self.name()))
+    }
+
+    fn boot_id(&self) -> Option<u128> {
+        let id = std::fs::read_to_string(BOOT_ID).ok()?;
+        Some(Uuid::parse_str(id.trim()).ok()?.as_u128())
     }
 
     fn clone_target(&self, path: &Path) -> Result<Box<dyn CloneTarget>> {

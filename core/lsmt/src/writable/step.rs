@@ -37,6 +37,9 @@ impl WritableDisk {
         // If that fails, the next step tries again.
         let _ = self.note_copied_up();
         let _ = self.note_grown_logs(load);
+        if load != Load::Busy {
+            self.pending.give_back();
+        }
         let facts = self.facts(collector, load);
         match collector.policy.next(&self.limits(), &facts) {
             Action::Rest => return Ok(collector.retry(&self.generation()) || advanced),

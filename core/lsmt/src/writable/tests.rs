@@ -9,6 +9,7 @@ mod committing;
 mod failing;
 mod histories;
 mod holes;
+mod killed;
 mod lacking;
 mod limited;
 mod model;

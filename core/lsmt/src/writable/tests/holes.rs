@@ -68,7 +68,7 @@ impl Scene {
     fn write(&self, len: usize) {
         let offset = self.len();
         let data: Vec<u8> = (offset..offset + len).map(|at| (at / 7 % 251) as u8 + 1).collect();
-        if self.data.write_at(&data, offset as u64).is_ok() {
+        if self.data.write_at(&data, offset as u64, None).is_ok() {
             self.bytes.lock().extend(data);
         }
     }

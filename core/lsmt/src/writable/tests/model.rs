@@ -6,6 +6,7 @@
 //! a disk that does not open, or an operation that fails although nothing below it did.
 
 mod clones;
+mod space;
 
 use self::clones::SimClone;
 use super::super::files::Directory;
@@ -143,6 +144,10 @@ pub(super) fn cloning() -> impl Strategy<Value = Op> {
     ]
 }
 
+pub(super) fn tend(during: Option<Interlude>) -> Op {
+    Op::Tend { load: Load::Offline, steps: 8, during }
+}
+
 fn tend_load() -> impl Strategy<Value = Load> {
     prop_oneof![Just(Load::Busy), Just(Load::Quiet), Just(Load::Pressed), Just(Load::Offline)]
 }
@@ -217,6 +222,10 @@ pub(super) struct Model {
     now: Vec<u64>,
     /// The other contents that each sector may have after a crash.
     maybe: Vec<Vec<u64>>,
+    /// Contents that a write of the present operation may have given to sectors before it was answered.
+    unanswered: Vec<(usize, u64)>,
+    /// Contents that sectors had before a write that failed, and is seen nevertheless.
+    doubtful: Vec<(usize, u64)>,
     /// Other sizes in sectors that the disk may have after a crash.
     sizes_maybe: Vec<usize>,
     /// `true` while a committed layer waits.
@@ -250,6 +259,8 @@ impl Model {
             parents: vec![layers],
             parent_maybe: vec![0],
             maybe: vec![Vec::new(); now.len()],
+            unanswered: Vec::new(),
+            doubtful: Vec::new(),
             now,
             sizes_maybe: Vec::new(),
             awaiting: false,
@@ -275,34 +286,6 @@ impl Model {
         }
     }
 
-    /// Checks the bound on the space that files take after an operation, before which `faults` faults had been seen.
-    fn check_space(&self, faults: u64) {
-        let Some(slack) = self.slack else { return };
-        let space = self.disk().space();
-        let files = space.live_bytes + space.garbage_bytes;
-        // Data that waits for faults to end does not count, nor do runs that commits have set aside.
-        if !self.disk().generation().frozen.is_empty() {
-            return;
-        }
-        let seen = self.machine.faults_seen();
-        // A write that nothing happened to has kept the bound, whatever was before.
-        if seen == faults && !self.machine.sync_failed() && !self.awaiting {
-            assert!(files <= 2 * space.live_bytes + slack, "{space:?}");
-            // A file whose removal has failed is a leftover until the disk is opened again.
-            if seen > self.faults_before || !self.disk().collector.lock().is_swept() {
-                return;
-            }
-            // Headers, the state, and pages that are partly used. The copy of the bytes that were cut off a log
-            // does not count.
-            let pairs = self.disk().usage().pairs as u64;
-            let names = self.machine.directory().list().unwrap();
-            let torn = names.iter().filter(|name| name.starts_with(TORN));
-            let torn: usize = torn.map(|name| self.machine.contents(name).len().next_multiple_of(4096)).sum();
-            let taken = self.machine.taken() - torn as u64;
-            assert!(taken <= files + (4 * pairs + 1) * 4096, "{space:?} {taken}");
-        }
-    }
-
     fn disk(&self) -> &WritableDisk {
         self.disk.as_ref().unwrap()
     }
@@ -316,6 +299,7 @@ impl Model {
             if self.machine.is_down() {
                 // The content of the page cache after a failed sync means nothing to the next process.
                 if self.machine.revive() && !self.machine.sync_failed() {
+                    self.killed();
                     self.open();
                 } else {
                     self.restart(self.seed, None);
@@ -353,6 +337,7 @@ impl Model {
 
     fn apply(&mut self, op: &Op) {
         self.machine.limit(STEPS_MAX);
+        self.unanswered.clear();
         match *op {
             Op::Write { start, len } => self.write(start, len),
             Op::Zero { start, len } => self.zero(start, len),
@@ -405,15 +390,19 @@ impl Model {
         }
     }
 
-    /// Notes that a write in several steps has failed: the first steps may have come to pass.
+    /// Notes that a write has failed: its first steps may have come to pass, or only its entry was not written.
     fn changed_in_part(&mut self, range: std::ops::Range<usize>, stamp: impl Fn(usize) -> u64) {
-        if self.slack.is_none() {
+        self.unanswered.extend(range.clone().map(|number| (number, stamp(number))));
+        if self.machine.is_down() {
+            // It may have been flushed in part before.
+            range.for_each(|number| self.maybe[number].push(stamp(number)));
             return;
         }
         for number in range {
             let mut sector = [0; SECTOR];
             self.disk().read_at(&mut sector, (number * SECTOR) as u64).unwrap();
             if stamp_of(&sector) == stamp(number) {
+                self.doubtful.push((number, self.now[number]));
                 self.changed(number, stamp(number));
             }
         }
@@ -436,6 +425,16 @@ impl Model {
 
     fn flushed(&mut self) {
         self.maybe.iter_mut().for_each(Vec::clear);
+        self.doubtful.clear();
+    }
+
+    /// Notes that the process has died and the machine has not: what was answered is there.
+    fn killed(&mut self) {
+        let doubtful = std::mem::take(&mut self.doubtful);
+        self.flushed();
+        for (number, stamp) in self.unanswered.drain(..).chain(doubtful) {
+            self.maybe[number].push(stamp);
+        }
     }
 
     /// Reads bytes at odd places.
@@ -515,6 +514,8 @@ impl Model {
         let interrupted = written.is_some();
         if written.and_then(|written| self.went_well(written)).is_some() {
             range.for_each(|number| self.changed(number, stamp(number)));
+        } else if interrupted {
+            self.changed_in_part(range, stamp);
         }
         (result, interrupted)
     }
@@ -608,6 +609,7 @@ impl Model {
             return self.restart(self.stamps, None);
         }
         self.machine.repair();
+        self.killed();
         self.open();
         self.use_clones();
     }

@@ -15,6 +15,7 @@ mod directory;
 
 use self::directory::{SimDirectory, is_within, prefix_of};
 use super::super::files::Directory;
+use super::super::pending::PENDING;
 use headstart_block::{Error, Result};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,6 +67,8 @@ struct World {
     failing_holes: u64,
     /// The page of a file over which no hole can be punched.
     bad_page: Option<usize>,
+    /// The number of the crash after which it runs, if its processes may know.
+    boot_id: Option<u128>,
 }
 
 impl Default for World {
@@ -87,6 +90,7 @@ impl Default for World {
             has_holes: true,
             failing_holes: 0,
             bad_page: None,
+            boot_id: Some(0),
         }
     }
 }
@@ -301,6 +305,12 @@ impl Machine {
         world.durable_names = names;
         (world.fault, world.interlude) = (None, None);
         (world.down, world.killed, world.full, world.sync_failed) = (false, false, false, false);
+        world.boot_id = world.boot_id.map(|id| id + 1);
+    }
+
+    /// Hides the id of its run.
+    pub(super) fn hide_boot_id(&self) {
+        self.world().boot_id = None;
     }
 
     /// Makes the file system unable to punch holes from now on.
@@ -318,10 +328,10 @@ impl Machine {
         self.world().bad_page = page;
     }
 
-    /// Bytes that all files of the disk take, in whole pages.
+    /// Bytes that all files of the disk take, in whole pages. The file of pending records does not count.
     pub(super) fn taken(&self) -> u64 {
         let world = self.world();
-        let own = world.names.iter().filter(|(name, _)| is_within(name, ""));
+        let own = world.names.iter().filter(|(name, _)| is_within(name, "") && *name != PENDING);
         own.map(|(_, inode)| world.files[*inode].taken()).sum()
     }
 

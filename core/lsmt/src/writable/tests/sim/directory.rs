@@ -102,6 +102,10 @@ impl Directory for SimDirectory {
         Ok(())
     }
 
+    fn boot_id(&self) -> Option<u128> {
+        self.machine.world().boot_id
+    }
+
     fn clone_target(&self, path: &Path) -> Result<Box<dyn CloneTarget>> {
         let directory = Self::of(&self.machine, path.to_str().unwrap());
         for left in directory.list()? {
