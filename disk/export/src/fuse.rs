@@ -26,7 +26,7 @@
 //!   disk.
 //! * The kernel caches no writes, except through writable memory maps. When a `write` has returned, its bytes have
 //!   reached the disk; when an `fsync` has returned, they are durable. So a program that is killed loses nothing, and a
-//!   server that is killed loses only bytes that were not flushed; with a keeper it loses nothing either (`write_log`).
+//!   server that is killed loses what its disk loses then: a writable layer nothing that was answered.
 //!
 //! # The end
 //!
@@ -50,7 +50,6 @@ mod mount_table;
 mod place;
 mod range_lock;
 mod tree;
-mod write_log;
 
 pub use self::kept::{KeepSettings, too_old_to_keep};
 
@@ -60,8 +59,7 @@ use self::kept::{Keeping, KeptState};
 use self::mount::{Mount, Unmounted};
 use self::place::Place;
 use self::tree::Tree;
-use self::write_log::WriteLog;
-use crate::keeper::{KeptDescriptors, is_dead};
+use crate::keeper::is_dead;
 use crate::{ClientCounts, Export, STOP_TIMEOUT, Server, SocketAccess};
 use fuser::{INodeNo, Notifier, Session, SessionACL};
 use headstart_block::{Error, ErrorKind, Result};
@@ -153,14 +151,12 @@ impl FuseServer {
                 Error::invalid("the path does not end in a file name").about(settings.file_name.display())
             );
         }
-        if let Some(left) = kept_at(path, settings.keep.as_ref(), !export.device.is_read_only()) {
+        if let Some(left) = kept_at(path, settings.keep.as_ref()) {
             return Self::take_over(export, left, settings);
         }
         let place = mount::repair(path)?;
         let (point, metadata) = place.open_point().map_err(|error| error.about(place.path().display()))?;
-        let is_logged = settings.keep.is_some() && !export.device.is_read_only();
-        let log = is_logged.then(WriteLog::new).transpose()?;
-        let image = Arc::new(Image::new(export, settings.waiting_max, log));
+        let image = Arc::new(Image::new(export, settings.waiting_max));
         let face = Face::new(image.read_only, &metadata, settings);
         let identity = settings.keep.as_ref().map(|keep| keep.identity.clone()).unwrap_or_default();
         let mut state = KeptState::new(identity, metadata.is_dir(), face);
@@ -181,13 +177,8 @@ impl FuseServer {
     }
 
     /// Goes on with a mount of an earlier process.
-    fn take_over(
-        export: Export,
-        Left { fuse, log, state, place }: Left,
-        settings: &FuseSettings,
-    ) -> Result<Self> {
-        let image = Arc::new(Image::new(export, settings.waiting_max, log.map(WriteLog::open).transpose()?));
-        image.do_again()?;
+    fn take_over(export: Export, Left { fuse, state, place }: Left, settings: &FuseSettings) -> Result<Self> {
+        let image = Arc::new(Image::new(export, settings.waiting_max));
         {
             let mut clients = image.clients.lock();
             (clients.connected, clients.ever) = (state.opened, state.opened as u64);
@@ -244,10 +235,7 @@ impl FuseServer {
     /// Has the mount kept from now on.
     fn keep(&self, settings: &FuseSettings, fuse: OwnedFd) {
         if let Some(keep) = &settings.keep {
-            match self.image.log() {
-                Ok(log) => self.keeping.keep(keep, fuse, log),
-                Err(error) => tracing::warn!("{error}; the mount is not kept"),
-            }
+            self.keeping.keep(keep, fuse);
         }
     }
 
@@ -372,14 +360,13 @@ pub fn clear(path: &Path) -> Result<()> {
 /// A mount that an earlier process has left with the keeper.
 struct Left {
     fuse: OwnedFd,
-    log: Option<OwnedFd>,
     state: KeptState,
     place: Place,
 }
 
 /// The mount that an earlier process of the same disk has left with the keeper, if it is still at `path`. One that is
 /// not, or that is another disk's, is given up.
-fn kept_at(path: &Path, keep: Option<&KeepSettings>, is_writable: bool) -> Option<Left> {
+fn kept_at(path: &Path, keep: Option<&KeepSettings>) -> Option<Left> {
     let keep = keep?;
     let taken = match keep.keeper.take(&keep.name) {
         Ok(taken) => taken?,
@@ -389,14 +376,12 @@ fn kept_at(path: &Path, keep: Option<&KeepSettings>, is_writable: bool) -> Optio
         }
     };
     let is_same = |state: &KeptState| state.identity == keep.identity && state.mount.is_some();
-    let (KeptDescriptors { fuse, log }, state) = taken;
+    let (fuse, state) = taken;
     let state = KeptState::parse(&state).filter(is_same);
     let place = Place::find(path).ok();
     let found = state.zip(place).filter(|(state, place)| place.mounted() == state.mount);
     match found {
-        Some((state, place)) if !is_dead(fuse.as_fd()) && log.is_some() == is_writable => {
-            Some(Left { fuse, log, state, place })
-        }
+        Some((state, place)) if !is_dead(fuse.as_fd()) => Some(Left { fuse, state, place }),
         _ => {
             tracing::info!("{}: the mount of the process before is gone, or another disk's", path.display());
             if let Err(error) = keep.keeper.give_up(&keep.name) {

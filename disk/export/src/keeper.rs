@@ -15,8 +15,10 @@
 //! * Both deaths at once lose the mount, and only they do. A keeper that was started again is empty: each process of a
 //!   disk sees the end of its connection to the keeper, and has its descriptor kept anew.
 //! * A descriptor is kept under the name of its disk, with a short text that only the processes of disks understand:
-//!   what the next process has to know to go on. So a keeper serves processes of other versions. A second descriptor
-//!   may come along, of memory: the writes that a disk's process could lose.
+//!   what the next process has to know to go on. So a keeper serves processes of other versions. (Some builds before
+//!   the first release with a keeper sent a second descriptor, of memory with writes that were not flushed. It is
+//!   dropped: what a process of such a build had not flushed when it was killed is lost. One that is asked to end
+//!   flushes first.)
 //! * The keeper drops a descriptor when it is told that the disk is detached, and when the file system was unmounted.
 //!
 //! # Trust
@@ -38,7 +40,7 @@ mod server;
 mod table;
 mod wire;
 
-pub use client::{KeeperClient, KeptDescriptors, Registration};
+pub use client::{KeeperClient, Registration};
 pub use server::Keeper;
 pub(crate) use server::is_dead;
 pub use wire::NAME_MAX;

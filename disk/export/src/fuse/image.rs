@@ -1,7 +1,6 @@
 //! The effect of the file system's requests on the disk: the part of the server that knows no directory entries.
 
 use super::image_writer::ImageWriter;
-use super::write_log::{Logged, WriteLog};
 use crate::blocking_pool::BlockingPool;
 use crate::{ClientCounts, Export};
 use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
@@ -9,7 +8,6 @@ use headstart_block::{BlockDevice, Error, ErrorKind, Result, exact, to_usize};
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use std::cell::RefCell;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -34,8 +32,6 @@ pub(super) struct Image {
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) read_only: bool,
     writer: ImageWriter,
-    /// The writes that the next process has to do again if this one is killed; `None` if there will be none.
-    log: Option<WriteLog>,
     /// The pool of requests that may wait for remote bytes.
     remote: BlockingPool,
     /// The pool of flushes: while a store is away, writes can be made durable.
@@ -52,15 +48,14 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Serves an export; `waiting_max` requests may wait for remote bytes at once. Writes are noted in `log`.
-    pub(super) fn new(export: Export, waiting_max: usize, log: Option<WriteLog>) -> Self {
+    /// Serves an export; `waiting_max` requests may wait for remote bytes at once.
+    pub(super) fn new(export: Export, waiting_max: usize) -> Self {
         let device = export.device;
         Self {
             name: export.name,
             read_only: device.is_read_only(),
             writer: ImageWriter::new(Arc::clone(&device)),
             device,
-            log,
             remote: BlockingPool::new(waiting_max),
             local: BlockingPool::new(FLUSHES_MAX),
             stopping: AtomicBool::new(false),
@@ -129,13 +124,7 @@ impl Image {
         self.written();
         // Newer kernels send a sync of their own; one that finds nothing to do costs little.
         let durable = OFlags::from_bits_retain(open_flags.cast_unsigned()).intersects(OFlags::DSYNC);
-        let full = || Err(Error::new(ErrorKind::Absent, "the log is full"));
-        let write = || self.writer.write_at_once(data, offset);
-        let done = match &self.log {
-            Some(log) => log.write(offset, Logged::Bytes(data), write).unwrap_or_else(full),
-            None => write(),
-        };
-        match done {
+        match self.writer.write_at_once(data, offset) {
             Ok(()) if !durable => reply.written(count(fits)),
             Err(error) if error.kind() != ErrorKind::Absent => {
                 reply.error(self.fault("write", offset, &error));
@@ -145,8 +134,7 @@ impl Image {
                     if outcome.is_ok() { (&self.local, Vec::new()) } else { (&self.remote, data.to_vec()) };
                 let image = Arc::clone(self);
                 pool.run(move || {
-                    let mut done =
-                        image.noted(offset, Logged::Bytes(&rest), || image.writer.write(&rest, offset));
+                    let mut done = image.writer.write(&rest, offset);
                     if durable && done.is_ok() {
                         done = image.make_durable();
                     }
@@ -163,41 +151,8 @@ impl Image {
     pub(super) fn write_zeroes(self: &Arc<Self>, offset: u64, len: u64, reply: ReplyEmpty) {
         let len = len.min(self.device.size().saturating_sub(offset));
         self.written();
-        let zero = move |image: &Self| {
-            image.noted(offset, Logged::Zeros(len), || image.writer.write_zeroes(offset, len))
-        };
+        let zero = move |image: &Self| image.writer.write_zeroes(offset, len);
         self.answer_slowly(&self.remote, "write zeros", offset, reply, zero);
-    }
-
-    /// Has `write` done, and noted for the next process.
-    fn noted(&self, offset: u64, content: Logged<'_>, write: impl Fn() -> Result<()>) -> Result<()> {
-        let Some(log) = &self.log else { return write() };
-        loop {
-            if let Some(done) = log.write(offset, content, &write) {
-                return done;
-            }
-            self.make_durable()?;
-        }
-    }
-
-    /// Does again the writes that the process before had answered, and perhaps lost.
-    ///
-    /// # Errors
-    /// Those of the disk: it must not be served then.
-    pub(super) fn do_again(&self) -> Result<()> {
-        let Some(log) = &self.log else { return Ok(()) };
-        let entries = log.replay(|offset, content| match content {
-            Logged::Bytes(bytes) => self.writer.write(bytes, offset),
-            Logged::Zeros(len) => self.writer.write_zeroes(offset, len),
-        })?;
-        self.written();
-        tracing::info!("fuse {}: {entries} writes of the process before are done again", self.name);
-        Ok(())
-    }
-
-    /// The memory of the log, for the keeper.
-    pub(super) fn log(&self) -> Result<Option<OwnedFd>> {
-        self.log.as_ref().map(WriteLog::memory).transpose()
     }
 
     /// Makes all writes durable; at a `close`, only if there are some.
@@ -211,11 +166,7 @@ impl Image {
     pub(super) fn make_durable(&self) -> Result<()> {
         // Before the flush, so that a write during it counts for the next.
         self.unflushed.store(false, Ordering::Release);
-        let flush = || self.device.flush();
-        let flushed = match &self.log {
-            Some(log) => log.flush(flush),
-            None => flush(),
-        };
+        let flushed = self.device.flush();
         if flushed.is_err() {
             self.unflushed.store(true, Ordering::Release);
         }

@@ -10,14 +10,14 @@
 //! Then the kernel is asked to send again what the process before has received and not answered ([`send_again`]).
 //! That is harmless: reads change nothing, a write puts the same bytes in the same place, and a program that waits for
 //! the answer of a write has not written there since. Requests that no process has received just wait. Writes that were
-//! answered and not flushed are done again before that (`write_log`).
+//! answered and not flushed are the disk's to keep: a writable layer brings them back when it is opened.
 //!
 //! All descriptors of the connection are duplicates of one. The kernel ends the requests that it gave to a descriptor
 //! of another kind, a clone, when that is closed, and nothing can bring them back.
 
 use super::face::Face;
 use super::mount_table::MountEntry;
-use crate::keeper::{KeeperClient, KeptDescriptors, Registration};
+use crate::keeper::{KeeperClient, Registration};
 use fuser::{Filesystem, InitFlags, KernelConfig, Session, SessionACL};
 use headstart_block::{Error, Result, exact};
 use parking_lot::Mutex;
@@ -120,9 +120,9 @@ impl Keeping {
         }
     }
 
-    /// Has `fuse` and the memory of unflushed writes kept from now on, if the kernel can do what that needs. A failure
-    /// is logged: the disk is served nevertheless.
-    pub(super) fn keep(&self, settings: &KeepSettings, fuse: OwnedFd, log: Option<OwnedFd>) {
+    /// Has `fuse` kept from now on, if the kernel can do what that needs. A failure is logged: the disk is served
+    /// nevertheless.
+    pub(super) fn keep(&self, settings: &KeepSettings, fuse: OwnedFd) {
         let (can, bytes) = {
             let state = self.state.lock();
             (state.can_send_again(), state.bytes())
@@ -131,8 +131,7 @@ impl Keeping {
             tracing::debug!("{}: this kernel sends no requests again: the mount is not kept", settings.name);
             return;
         }
-        let descriptors = KeptDescriptors { fuse, log };
-        match Registration::start(settings.keeper.clone(), &settings.name, descriptors, bytes) {
+        match Registration::start(settings.keeper.clone(), &settings.name, fuse, bytes) {
             Ok(registration) => *self.registration.lock() = Some(registration),
             Err(error) => {
                 tracing::warn!("{error}; until it does, the death of this process fails reads of the disk");

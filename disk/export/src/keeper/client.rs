@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,28 +36,12 @@ pub struct KeeperClient {
     socket: PathBuf,
 }
 
-/// The descriptors of a disk that are kept.
-#[derive(Debug)]
-pub struct KeptDescriptors {
-    /// The connection of its file system to the kernel.
-    pub fuse: OwnedFd,
-    /// The memory with the writes that are not durable, if it is writable.
-    pub log: Option<OwnedFd>,
-}
-
-impl KeptDescriptors {
-    /// Those that came with a message.
-    pub(super) fn received(control: &mut RecvAncillaryBuffer<'_>) -> Option<Self> {
-        let mut descriptors = control.drain().flat_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
-            _ => Vec::new(),
-        });
-        Some(Self { fuse: descriptors.next()?, log: descriptors.next() })
-    }
-
-    pub(super) fn all(&self) -> Vec<BorrowedFd<'_>> {
-        std::iter::once(&self.fuse).chain(&self.log).map(AsFd::as_fd).collect()
-    }
+/// The descriptor that came with a message: the first of them.
+pub(super) fn received(control: &mut RecvAncillaryBuffer<'_>) -> Option<OwnedFd> {
+    control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    })
 }
 
 impl KeeperClient {
@@ -72,18 +56,17 @@ impl KeeperClient {
         &self.socket
     }
 
-    /// Takes duplicates of the descriptors that are kept for the disk `name`, and the state of that; `None` if none
-    /// are.
+    /// Takes a duplicate of the descriptor that is kept for the disk `name`, and the state of that; `None` if none is.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if there is no keeper, [`ErrorKind::Denied`] if this process does not serve the disk.
-    pub fn take(&self, name: &str) -> Result<Option<(KeptDescriptors, Vec<u8>)>> {
+    pub fn take(&self, name: &str) -> Result<Option<(OwnedFd, Vec<u8>)>> {
         let connection = self.connect()?;
         self.send(&connection, &Question::Take { name }, None)?;
         let mut packet = [0; MESSAGE_MAX];
-        let (answer, descriptors) = self.receive(&connection, &mut packet)?;
-        match (answer, descriptors) {
-            (Answer::Here { state }, Some(descriptors)) => Ok(Some((descriptors, state.to_owned()))),
+        let (answer, descriptor) = self.receive(&connection, &mut packet)?;
+        match (answer, descriptor) {
+            (Answer::Here { state }, Some(descriptor)) => Ok(Some((descriptor, state.to_owned()))),
             (Answer::Nothing, _) => Ok(None),
             (answer, _) => Err(self.refused(&answer)),
         }
@@ -113,7 +96,7 @@ impl KeeperClient {
     fn keep_on(&self, connection: &OwnedFd, kept: &Shared) -> Result<()> {
         let state = kept.state.lock().clone();
         let question = Question::Keep { name: &kept.name, state: &state };
-        self.send(connection, &question, Some(&kept.descriptors))?;
+        self.send(connection, &question, Some(&kept.descriptor))?;
         match self.receive(connection, &mut [0; MESSAGE_MAX])?.0 {
             Answer::Done => Ok(()),
             answer => Err(self.refused(&answer)),
@@ -137,17 +120,12 @@ impl KeeperClient {
         Ok(socket)
     }
 
-    fn send(
-        &self,
-        connection: &OwnedFd,
-        question: &Question<'_>,
-        kept: Option<&KeptDescriptors>,
-    ) -> Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    fn send(&self, connection: &OwnedFd, question: &Question<'_>, kept: Option<&OwnedFd>) -> Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors = kept.map(KeptDescriptors::all).unwrap_or_default();
-        if !descriptors.is_empty() {
-            control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        let descriptor = kept.map(AsFd::as_fd);
+        if let Some(descriptor) = &descriptor {
+            control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(descriptor)));
         }
         let bytes = question.bytes();
         sendmsg(connection, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
@@ -159,21 +137,21 @@ impl KeeperClient {
         &self,
         connection: &OwnedFd,
         packet: &'p mut [u8],
-    ) -> Result<(Answer<'p>, Option<KeptDescriptors>)> {
+    ) -> Result<(Answer<'p>, Option<OwnedFd>)> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = loop {
+        let got = loop {
             let mut parts = [IoSliceMut::new(packet)];
             match recvmsg(connection, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
                 Err(Errno::INTR) => {}
-                received => break received.map_err(|error| self.failed(error))?,
+                got => break got.map_err(|error| self.failed(error))?,
             }
         };
-        let descriptors = KeptDescriptors::received(&mut control);
-        if received.bytes == 0 {
+        let descriptor = received(&mut control);
+        if got.bytes == 0 {
             return Err(self.failed(Errno::CONNRESET));
         }
-        Ok((Answer::parse(&packet[..received.bytes])?, descriptors))
+        Ok((Answer::parse(&packet[..got.bytes])?, descriptor))
     }
 
     fn failed(&self, error: Errno) -> Error {
@@ -189,7 +167,7 @@ impl KeeperClient {
     }
 }
 
-/// The descriptors of a disk, kept as long as this value lives: if the keeper is started again, it gets them again.
+/// The descriptor of a disk, kept as long as this value lives: if the keeper is started again, it gets it again.
 /// Dropping this value changes nothing at the keeper.
 pub struct Registration {
     client: KeeperClient,
@@ -199,7 +177,7 @@ pub struct Registration {
 
 struct Shared {
     name: String,
-    descriptors: KeptDescriptors,
+    descriptor: OwnedFd,
     state: Mutex<Vec<u8>>,
     /// Wakes the thread up.
     changed: OwnedFd,
@@ -208,18 +186,13 @@ struct Shared {
 }
 
 impl Registration {
-    /// Has the keeper keep `descriptors` and `state` for the disk `name`. Returns when it does, or after a second
+    /// Has the keeper keep `descriptor` and `state` for the disk `name`. Returns when it does, or after a second
     /// without a keeper, which is then looked for on and on.
     ///
     /// # Errors
     /// [`ErrorKind::Denied`] if the keeper refuses; [`ErrorKind::Invalid`] if the state is too long; errors of starting
     /// a thread.
-    pub fn start(
-        client: KeeperClient,
-        name: &str,
-        descriptors: KeptDescriptors,
-        state: Vec<u8>,
-    ) -> Result<Self> {
+    pub fn start(client: KeeperClient, name: &str, descriptor: OwnedFd, state: Vec<u8>) -> Result<Self> {
         if state.len() > STATE_MAX {
             return Err(Error::invalid("the state of a disk is too long for the keeper"));
         }
@@ -228,7 +201,7 @@ impl Registration {
         let changed = eventfd(0, flags).map_err(|error| failed(error.into()))?;
         let shared = Arc::new(Shared {
             name: name.to_owned(),
-            descriptors,
+            descriptor,
             state: Mutex::new(state),
             changed,
             is_over: AtomicBool::new(false),

@@ -1,6 +1,6 @@
 //! The keeper's process: one thread that answers one packet after another, and waits for no client.
 
-use super::client::KeptDescriptors;
+use super::client;
 use super::table::{Outcome, Table};
 use super::wire::{Answer, DESCRIPTORS_MAX, MESSAGE_MAX, Question};
 use headstart_block::{Error, ErrorKind, Result, to_usize};
@@ -47,7 +47,7 @@ type Serves = dyn Fn(&str, Option<u32>) -> bool + Send;
 pub struct Keeper {
     listener: OwnedFd,
     clients: Vec<OwnedFd>,
-    table: Table<KeptDescriptors>,
+    table: Table<OwnedFd>,
     serves: Box<Serves>,
     most: usize,
 }
@@ -100,7 +100,7 @@ impl Keeper {
                 self.clients.swap_remove(client);
             }
             is_exhausted = ready.first() == Some(&0) && !self.welcome();
-            self.table.sweep(|kept| is_dead(kept.fuse.as_fd()));
+            self.table.sweep(|kept| is_dead(kept.as_fd()));
         }
     }
 
@@ -152,7 +152,7 @@ impl Keeper {
             Err(Errno::AGAIN | Errno::INTR) => return true,
             Err(_) => return false,
         };
-        let descriptors = KeptDescriptors::received(&mut control);
+        let descriptor = client::received(&mut control);
         if len == 0 || returned.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
             return false;
         }
@@ -170,10 +170,10 @@ impl Keeper {
         if !may {
             return refused(&format!("{}: another process serves that disk, or none does", question.name()));
         }
-        if descriptors.as_ref().is_some_and(|kept| !is_fuse(&kept.fuse) || is_dead(kept.fuse.as_fd())) {
+        if descriptor.as_ref().is_some_and(|kept| !is_fuse(kept) || is_dead(kept.as_fd())) {
             return refused("the descriptor is not that of a mounted FUSE file system");
         }
-        match self.table.answer(&question, descriptors) {
+        match self.table.answer(&question, descriptor) {
             Outcome::Done => send(client, &Answer::Done, None),
             Outcome::Here(kept, state) => send(client, &Answer::Here { state }, Some(kept)),
             Outcome::Nothing => send(client, &Answer::Nothing, None),
@@ -183,12 +183,12 @@ impl Keeper {
 }
 
 /// Sends an answer. `false` if the client does not take it at once.
-fn send(client: &OwnedFd, answer: &Answer<'_>, kept: Option<&KeptDescriptors>) -> bool {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+fn send(client: &OwnedFd, answer: &Answer<'_>, kept: Option<&OwnedFd>) -> bool {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = kept.map(KeptDescriptors::all).unwrap_or_default();
-    if !descriptors.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let descriptor = kept.map(AsFd::as_fd);
+    if let Some(descriptor) = &descriptor {
+        control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(descriptor)));
     }
     let bytes = answer.bytes();
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;

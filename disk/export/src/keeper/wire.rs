@@ -1,8 +1,8 @@
-//! The messages between the keeper and its clients: one packet each way, with at most two descriptors.
+//! The messages between the keeper and its clients: one packet each way, with a descriptor or none.
 //!
 //! ```text
-//! question:  version (1), kind (1), length of the name (1), name, state     + descriptors with `Keep`
-//! answer:    version (1), kind (1), state or text                           + descriptors with `Here`
+//! question:  version (1), kind (1), length of the name (1), name, state     + a descriptor with `Keep`
+//! answer:    version (1), kind (1), state or text                           + a descriptor with `Here`
 //! ```
 
 use headstart_block::{Error, Result, saturating};
@@ -11,7 +11,7 @@ use headstart_block::{Error, Result, saturating};
 /// understood by keepers of this one, which refuse it.
 const VERSION: u8 = 1;
 
-/// The most descriptors of a message.
+/// The most descriptors of a message. There is one; another one, of builds that had two, is closed.
 pub(super) const DESCRIPTORS_MAX: usize = 2;
 
 /// The longest name of a disk, in bytes.
@@ -26,11 +26,11 @@ pub(super) const MESSAGE_MAX: usize = 3 + NAME_MAX + STATE_MAX;
 /// The wish of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Question<'a> {
-    /// Keep the descriptors that come along for the disk of that name, in place of those that are kept.
+    /// Keep the descriptor that comes along for the disk of that name, in place of the one that is kept.
     Keep { name: &'a str, state: &'a [u8] },
-    /// Send duplicates of the descriptors of that disk. They stay kept.
+    /// Send a duplicate of the descriptor of that disk. It stays kept.
     Take { name: &'a str },
-    /// Drop the descriptors of that disk.
+    /// Drop the descriptor of that disk.
     Drop { name: &'a str },
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Question<'a> {
 pub(super) enum Answer<'a> {
     /// The wish is fulfilled.
     Done,
-    /// The descriptors come along, with the state of the disk.
+    /// The descriptor comes along, with the state of the disk.
     Here { state: &'a [u8] },
     /// Nothing is kept under that name.
     Nothing,

@@ -5,7 +5,7 @@
 use super::{content, is_mount_point};
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result, SECTOR_SIZE};
 use headstart_export::fuse::{FuseServer, FuseSettings, KeepSettings, too_old_to_keep};
-use headstart_export::keeper::{Keeper, KeeperClient, KeptDescriptors, Registration};
+use headstart_export::keeper::{Keeper, KeeperClient, Registration};
 use headstart_export::{Export, Server};
 use headstart_testkit::process::{Process, has_fuse, one_test, skipped};
 use headstart_testkit::wait::wait_until;
@@ -30,10 +30,9 @@ const STUCK: u64 = 1 << 20;
 
 const LEN: usize = 2 << 20;
 
-/// A disk in a file. What is not flushed is lost with the process.
+/// A disk in a file: what was written survives the process.
 struct FileDisk {
     file: File,
-    bytes: Mutex<Vec<u8>>,
     stuck: PathBuf,
     read_only: bool,
 }
@@ -47,8 +46,7 @@ impl BlockDevice for FileDisk {
         while offset >= STUCK && self.stuck.exists() {
             thread::sleep(Duration::from_millis(5));
         }
-        buf.copy_from_slice(&self.bytes.lock().unwrap()[offset as usize..][..buf.len()]);
-        Ok(())
+        self.file.read_exact_at(buf, offset).map_err(|error| Error::io("cannot read", error))
     }
 
     fn read_local_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
@@ -69,8 +67,7 @@ impl BlockDevice for FileDisk {
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         assert!(offset.is_multiple_of(SECTOR_SIZE));
-        self.bytes.lock().unwrap()[offset as usize..][..data.len()].copy_from_slice(data);
-        Ok(())
+        self.file.write_all_at(data, offset).map_err(|error| Error::io("cannot write", error))
     }
 
     fn write_zeroes(&self, range: ByteRange) -> Result<()> {
@@ -78,8 +75,7 @@ impl BlockDevice for FileDisk {
     }
 
     fn flush(&self) -> Result<()> {
-        let bytes = self.bytes.lock().unwrap();
-        self.file.write_all_at(&bytes, 0).map_err(|error| Error::io("cannot flush", error))
+        Ok(())
     }
 
     fn resize(&self, _: u64) -> Result<()> {
@@ -95,8 +91,7 @@ fn serve() {
     let Some(dir) = std::env::var_os(DIRECTORY).map(PathBuf::from) else { return };
     let writable = dir.join("writable").exists();
     let file = File::options().read(true).write(writable).open(dir.join("disk")).unwrap();
-    let bytes = Mutex::new(fs::read(dir.join("disk")).unwrap());
-    let disk = FileDisk { file, bytes, stuck: dir.join("stuck"), read_only: !writable };
+    let disk = FileDisk { file, stuck: dir.join("stuck"), read_only: !writable };
     let export = Export::new("test", Arc::new(disk) as Arc<dyn BlockDevice>);
     let identity = fs::read_to_string(dir.join("identity")).unwrap_or_default();
     let keeper = KeeperClient::new(dir.join("keeper"));
@@ -432,8 +427,7 @@ fn the_keeper_obeys_the_process_of_the_disk_only_and_waits_for_no_client() {
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let client = KeeperClient::new(&socket);
     let register = |name: &str, descriptor: OwnedFd| {
-        let descriptors = KeptDescriptors { fuse: descriptor, log: None };
-        Registration::start(client.clone(), name, descriptors, b"state".to_vec())
+        Registration::start(client.clone(), name, descriptor, b"state".to_vec())
     };
     // Clients that say nothing, or nonsense, or do not read.
     let address = SocketAddrUnix::new(&socket).unwrap();
