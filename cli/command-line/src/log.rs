@@ -2,7 +2,9 @@
 //!
 //! The environment variable `HEADSTART_LOG` selects the messages: a level (`error`, `warn`, `info`, `debug`, `trace`,
 //! `off`), or levels by crate (`warn,headstart_store=debug`). If it is not set or is empty, the warnings and errors of
-//! this project's crates are printed, and no messages of other libraries.
+//! this project's crates are printed, and no messages of other libraries. A level for all crates does not include the
+//! lines that a library writes for each frame of a connection ([`PER_FRAME`]): they come if the library is named, as in
+//! `debug,h2=debug`.
 //!
 //! A client or a failing disk can cause a thousand messages a second. So a command that serves limits its warnings and
 //! errors ([`limit`]): each statement in the code that logs them may print a hundred, then one more every three
@@ -43,6 +45,9 @@ const AT_ONCE: u32 = 100;
 /// The time after which it prints one more.
 const ONE_MORE: Duration = Duration::from_secs(3);
 
+/// Libraries that write a message for each frame that they send or receive, or more: every other message would drown.
+const PER_FRAME: [&str; 1] = ["h2"];
+
 /// The start of the names of this project's crates.
 const OURS: &str = "headstart";
 
@@ -53,17 +58,26 @@ const OURS: &str = "headstart";
 /// [`headstart_block::ErrorKind::Invalid`] if `HEADSTART_LOG` cannot be parsed.
 pub fn start() -> Result<()> {
     let chosen = match std::env::var(VARIABLE) {
-        Ok(text) if !text.is_empty() => text.parse::<Targets>().map_err(|e| {
-            Error::invalid(format!("{VARIABLE} is not a level of logging: {e}")).remedy(
-                "write warn, info, debug or trace, or levels by crate such as warn,headstart_store=debug",
-            )
-        })?,
+        Ok(text) if !text.is_empty() => chosen_by(&text)?,
         _ => Targets::new().with_target(OURS, LevelFilter::WARN),
     };
     let lines = tracing_subscriber::registry().with(Lines.with_filter(chosen));
     // Another subscriber is there only if the program is a part of another one, which then decides on messages.
     let _ = tracing::subscriber::set_global_default(lines);
     Ok(())
+}
+
+/// The messages that the value of [`VARIABLE`] selects.
+fn chosen_by(text: &str) -> Result<Targets> {
+    let chosen = text.parse::<Targets>().map_err(|e| {
+        Error::invalid(format!("{VARIABLE} is not a level of logging: {e}"))
+            .remedy("write warn, info, debug or trace, or levels by crate such as warn,headstart_store=debug")
+    })?;
+    let is_more = chosen.default_level().is_some_and(|level| level > LevelFilter::INFO);
+    let is_named =
+        |library: &str| chosen.iter().any(|(target, _)| target.split("::").next() == Some(library));
+    let quiet: Vec<_> = PER_FRAME.into_iter().filter(|library| is_more && !is_named(library)).collect();
+    Ok(chosen.with_targets(quiet.into_iter().map(|library| (library, LevelFilter::INFO))))
 }
 
 /// The file that standard error goes to, if it is bounded. The lock is held to print a line or to begin the file again.
@@ -261,6 +275,22 @@ mod tests {
         let mut seldom = (0..).map(|n| budget.take(start + Duration::from_secs(600 + n)));
         assert_eq!(seldom.next().unwrap(), Some(2999));
         assert!(seldom.take(100).all(|left_out| left_out == Some(0)));
+    }
+
+    #[test]
+    fn lines_of_each_frame_come_only_if_they_are_asked_for() {
+        let selects = |text: &str, target: &str| {
+            let chosen = chosen_by(text).unwrap();
+            [Level::DEBUG, Level::INFO].map(|level| chosen.would_enable(target, &level))
+        };
+        let frames = "h2::codec::framed_write";
+        assert_eq!(selects("debug", frames), [false, true]);
+        assert_eq!(selects("trace", frames), [false, true]);
+        assert_eq!(selects("debug", "headstart_store"), [true, true]);
+        assert_eq!(selects("debug,h2=debug", frames), [true, true]);
+        assert_eq!(selects("debug,h2::codec=debug", frames), [true, true]);
+        assert_eq!(selects("warn,headstart_store=debug", frames), [false, false]);
+        assert!(chosen_by("a=b=c").is_err());
     }
 
     #[test]
