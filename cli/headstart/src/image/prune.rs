@@ -30,7 +30,10 @@ Examples:
 
 Images without a tag are kept for a week, counted from the loss of the last one or from the end of
 a later lease, and as long as an attached disk or a writable directory needs them. `headstart
-lease list` shows these needs, `headstart lease release` ends the leases of a host that is gone.";
+lease list` shows these needs, `headstart lease release` ends the leases of a host that is gone.
+
+The store's notes of layers that `image convert` made go with these layers: remove the tags of
+converted images, and the next prune after their time removes both.";
 
 /// Removes a tag.
 #[derive(Args)]
@@ -176,6 +179,8 @@ struct Pruned {
     stale_writers: u64,
     /// Bytes of these directories and beginnings of blobs.
     stale_bytes: u64,
+    /// Notes of conversions whose layers are gone, and that were removed.
+    conversions: u64,
     /// Blobs that nothing needs, but that are too young to be deleted from an object store.
     #[serde(skip_serializing_if = "Option::is_none")]
     young_blobs: Option<u64>,
@@ -234,6 +239,7 @@ impl Pruned {
             ended_leases: report.ended_leases,
             stale_writers: report.stale_writers,
             stale_bytes: report.stale_bytes,
+            conversions: report.conversions,
             young_blobs: None,
         }
     }
@@ -268,6 +274,9 @@ impl fmt::Display for Pruned {
         if self.stale_writers > 0 {
             let (left, bytes) = (count(self.stale_writers, "beginning"), ByteSize(self.stale_bytes));
             writeln!(f, "{left} of copies that broke off, {bytes}, {would}deleted")?;
+        }
+        if self.conversions > 0 {
+            writeln!(f, "{} of layers that are gone {would}removed", count(self.conversions, "note"))?;
         }
         if let Some(young) = self.young_blobs.filter(|young| *young > 0) {
             writeln!(f, "{} that nothing needs kept: not a week old", count(young, "blob"))?;

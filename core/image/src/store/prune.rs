@@ -12,6 +12,8 @@
 //! Artifacts that are listed under a tag of their subject's digest (plans, for example) live as long as that: the list
 //! is followed only if something else leads to the subject, and its entry is removed with the subject.
 //!
+//! Notes of conversions go with the layers that they lead to: a note keeps no layer.
+//!
 //! Only files whose names are digests are deleted, in `blobs/sha256` alone: manifests first, so that an image that
 //! was deleted in part is not an image. They are moved out of the directory under the lock, because an attach or an
 //! import may need them as soon as it has the lock; their space is freed after that, which takes longer (`trash`).
@@ -66,6 +68,8 @@ pub struct PruneReport {
     pub untagged: Vec<UntaggedImage>,
     /// The number of leases removed because their holders are gone.
     pub ended_leases: u64,
+    /// The number of notes removed of conversions whose layers are gone.
+    pub conversions: u64,
 }
 
 impl ImageStore {
@@ -102,6 +106,7 @@ impl ImageStore {
         let decision = self.decide(PrunePlan::new(rules, input))?;
         let stale = remove_stale(&self.layout, policy)?;
         let (partial, partial_bytes) = remove_partial(&self.layout, policy)?;
+        let forgotten = self.dead_conversions(&decision.kept.iter().map(|blob| blob.digest).collect())?;
         let bytes = |blobs: &[StoredBlob]| blobs.iter().map(|blob| blob.len).sum();
         let report = PruneReport {
             blobs: decision.deleted.len() as u64,
@@ -113,10 +118,12 @@ impl ImageStore {
             images: decision.images.clone(),
             untagged: decision.untagged.clone(),
             ended_leases: leases.over,
+            conversions: forgotten.len() as u64,
         };
         drop(looking);
         if let Some(lock) = lock {
             self.carry_out(&lock, &decision)?;
+            forgotten.iter().try_for_each(|key| self.layout.forget_conversion(&lock, key))?;
             drop(lock);
             self.layout.empty_trash()?;
         }

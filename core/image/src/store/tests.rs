@@ -369,6 +369,23 @@ fn prune_keeps_what_is_reachable_and_nothing_else() {
 }
 
 #[test]
+fn notes_of_conversions_go_with_their_layers() {
+    let (_dir, store) = new_store();
+    let [gone, kept] = ["gone", "kept"].map(|name| publish(&store, name, &[name.as_bytes()]).unwrap());
+    let keys = [b"1", b"2", b"3"].map(|text| Digest::of(text));
+    store.note_conversion(&keys[0], &gone.manifest.layers[0]).unwrap();
+    store.note_conversion(&keys[1], &kept.manifest.layers[0]).unwrap();
+    // One that makes no sense.
+    store.layout.note_conversion(&store.layout.lock().unwrap(), &keys[2], b"{").unwrap();
+    store.remove(&by_tag("gone")).unwrap();
+    let preview = store.prune(&PruneOptions { dry_run: true, ..AT_ONCE }).unwrap();
+    assert_eq!((preview.conversions, store.layout.noted_conversions().unwrap().len()), (2, 3));
+    assert_eq!(store.prune(&AT_ONCE).unwrap(), preview);
+    assert_eq!(store.layout.noted_conversions().unwrap(), keys[1..2]);
+    assert_eq!(store.prune(&AT_ONCE).unwrap().conversions, 0);
+}
+
+#[test]
 fn prune_refuses_when_a_manifest_cannot_be_read() {
     let (_dir, store) = new_store();
     let image = publish(&store, "a", &[b"x"]).unwrap();

@@ -4,6 +4,8 @@
 //! <store>/.headstart/converted/<hex>   the layer that a conversion with this key gave; JSON, of the image store
 //! ```
 //!
+//! A prune removes the notes of layers that are not in the store any more.
+//!
 //! A note says what this store's own writers did. Copies of images never bring notes along: a note that a stranger made
 //! could put any content into the images that are converted later.
 
@@ -53,6 +55,37 @@ impl LayoutDir {
             Ok(text) => Ok((!text.is_empty()).then_some(text)),
         }
     }
+
+    /// Returns the keys of all conversions that are noted.
+    ///
+    /// # Errors
+    /// Errors of reading the directory.
+    pub fn noted_conversions(&self) -> Result<Vec<Digest>> {
+        let names = || match self.private_part(CONVERTED)? {
+            Some(dir) => dir.names(),
+            None => Ok(Vec::new()),
+        };
+        let names = names().map_err(|e| self.about(Error::io("cannot list the notes of conversions", e)))?;
+        Ok(names.iter().filter_map(|name| Digest::from_hex(name)).collect())
+    }
+
+    /// Removes the note of the conversion with that key.
+    ///
+    /// # Errors
+    /// Errors of removing a file.
+    pub fn forget_conversion(&self, _lock: &LayoutLock, key: &Digest) -> Result<()> {
+        let removed = match self.private_part(CONVERTED) {
+            Ok(Some(dir)) => dir.remove_file(&key.hex()),
+            Ok(None) => Ok(()),
+            Err(e) => Err(e),
+        };
+        match removed {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(self.about(Error::io("cannot remove the note of a conversion", e)))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -65,12 +98,19 @@ mod tests {
         let layout = LayoutDir::create_or_open(dir.path()).unwrap();
         let [key, other] = [b"a", b"b"].map(|text| Digest::of(text));
         assert_eq!(layout.noted_conversion(&key).unwrap(), None);
+        assert_eq!(layout.noted_conversions().unwrap(), []);
         let lock = layout.lock().unwrap();
         for text in [b"first", b"again"] {
             layout.note_conversion(&lock, &key, text).unwrap();
             assert_eq!(layout.noted_conversion(&key).unwrap().unwrap(), text);
         }
         assert_eq!(layout.noted_conversion(&other).unwrap(), None);
+        assert_eq!(layout.noted_conversions().unwrap(), [key]);
+        for _ in 0..2 {
+            layout.forget_conversion(&lock, &key).unwrap();
+            assert_eq!(layout.noted_conversion(&key).unwrap(), None);
+            assert_eq!(layout.noted_conversions().unwrap(), []);
+        }
         std::fs::create_dir(dir.path().join(".headstart/converted").join(other.hex())).unwrap();
         assert_eq!(layout.noted_conversion(&other).unwrap(), None);
     }
