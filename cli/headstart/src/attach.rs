@@ -230,6 +230,7 @@ impl Attach {
                 name: &disk.name,
                 image: &disk.image,
                 digest: disk.digest,
+                converted_from: disk.manifest.converted_from().map(|origin| origin.manifest),
                 kept_in: disk.kept_in.as_deref(),
                 size: disk.disk.size(),
                 writable: !disk.disk.is_read_only(),
@@ -337,6 +338,9 @@ struct ReadyDisk<'a> {
     name: &'a str,
     image: &'a str,
     digest: Digest,
+    /// The container's image that it was converted from. The name may lead to that image, beside which this one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    converted_from: Option<Digest>,
     /// The copy that the image is read from, if its writable directory keeps one.
     #[serde(skip_serializing_if = "Option::is_none")]
     kept_in: Option<&'a Path>,
@@ -357,7 +361,10 @@ fn print_ready(
         let kept = disk.kept_in.as_ref().map(|dir| format!(" ({}), kept in {},", disk.digest, dir.display()));
         let (image, kept) = (&disk.image, kept.unwrap_or_default());
         let name = if session.disks.len() > 1 { format!("{}: ", disk.name) } else { String::new() };
-        writeln!(out, "{name}{image}{kept} is a disk of {size}, {access}, after {ready_ms} ms")?;
+        let made = disk.manifest.converted_from();
+        let made = made.map(|origin| format!(", made of the container's image {},", origin.manifest));
+        let made = made.unwrap_or_default();
+        writeln!(out, "{name}{image}{kept}{made} is a disk of {size}, {access}, after {ready_ms} ms")?;
     }
     for address in addresses {
         writeln!(out, "  {}", address.uri)?;

@@ -44,8 +44,12 @@ pub async fn disk_manifest_again(
     Ok(Some(found).filter(|(digest, _)| digest != known))
 }
 
-/// The disk that the container's image `named` was converted to; `None` if `named` is a disk itself, or there is none.
-async fn disk_form(
+/// Returns the disk that the container's image `named`, which `selector` selects, was converted to; `None` if `named` is
+/// a disk itself, or there is none.
+///
+/// # Errors
+/// Those of [`Store::referrers`] and [`Store::manifest`].
+pub async fn disk_form(
     store: &dyn Store,
     selector: &Selector,
     (original, bytes): &(Digest, Bytes),

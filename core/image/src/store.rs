@@ -77,6 +77,8 @@ pub struct ListEntry {
     pub digest: Option<Digest>,
     /// The image, or the error that explains why it cannot be used.
     pub image: Result<Image>,
+    /// The container's image to which the tag leads, if `image` is the disk that was made of it and is beside it.
+    pub beside: Option<Digest>,
 }
 
 /// An image store in a local directory, in the OCI image layout. Several processes may use it at once.
@@ -178,6 +180,20 @@ impl ImageStore {
         }
     }
 
+    /// The entry of the disk that a container's image was converted to, if there is one; otherwise the entry itself.
+    fn with_disk(&self, named: ListEntry) -> ListEntry {
+        let (Ok(image), Some(tag)) = (&named.image, named.tag.as_deref().and_then(|tag| tag.parse().ok()))
+        else {
+            return named;
+        };
+        match self.disk_form(&Selector::Tag(tag), image.clone()) {
+            Ok(disk) if disk.digest != image.digest => {
+                ListEntry { digest: Some(disk.digest), beside: Some(image.digest), image: Ok(disk), ..named }
+            }
+            _ => named,
+        }
+    }
+
     /// The disk that a container's image was converted to, if there is one; otherwise the image itself.
     fn disk_form(&self, selector: &Selector, image: Image) -> Result<Image> {
         if !may_have_disk_form(selector, Some(&image.manifest)) {
@@ -229,7 +245,9 @@ impl ImageStore {
                 }
             };
             let image = image.map_err(|e| e.about(format!("image {}", self.name(&Selector::Digest(digest)))));
-            Some(ListEntry { tag: entry.tag.map(str::to_owned), digest: Some(digest), image })
+            let named =
+                ListEntry { tag: entry.tag.map(str::to_owned), digest: Some(digest), image, beside: None };
+            Some(self.with_disk(named))
         };
         let images = index.entries().filter(|entry| !entry.tag.is_some_and(is_referrers_tag));
         Ok(images.filter_map(listed).collect())

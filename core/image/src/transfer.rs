@@ -19,6 +19,7 @@
 //! until then ranges cannot be checked. So a tree that the source lacks is reported and counted, but does not stop the
 //! copy.
 
+use crate::disk_form::disk_form;
 use crate::manifest::{INDEX_OCI, MANIFEST_OCI, Manifest, media_type};
 use crate::plan_artifact::{self, EMPTY_CONFIG};
 use crate::progress::{Progress, step};
@@ -625,19 +626,23 @@ fn trees_artifact(
 pub async fn list_remote(store: &dyn Store) -> Result<Vec<ListEntry>> {
     let one = |tag: Tag| async move {
         let selector = Selector::Tag(tag.clone());
-        let (digest, bytes) = match store.manifest(&selector).await {
+        let named = match store.manifest(&selector).await {
             // The tag was removed since the tags were listed.
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             // Perhaps an image of another platform. It must not hide the others.
             Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Corrupt) => {
-                return Ok(Some(ListEntry { tag: Some(tag.to_string()), digest: None, image: Err(e) }));
+                let tag = Some(tag.to_string());
+                return Ok(Some(ListEntry { tag, digest: None, image: Err(e), beside: None }));
             }
             found => found?,
         };
+        let disk = disk_form(store, &selector, &named).await?;
+        let beside = disk.is_some().then_some(named.0);
+        let (digest, bytes) = disk.unwrap_or(named);
         let name = || format!("image {}{selector}", store.name());
         let image = Manifest::parse(&bytes).map_err(|e| e.about(name()));
         let image = image.map(|manifest| Image { digest, manifest });
-        Ok::<_, Error>(Some(ListEntry { tag: Some(tag.to_string()), digest: Some(digest), image }))
+        Ok::<_, Error>(Some(ListEntry { tag: Some(tag.to_string()), digest: Some(digest), image, beside }))
     };
     let tags = store.tags().await?;
     let entries: Vec<_> = stream::iter(tags).map(one).buffered(MANIFESTS_AT_ONCE).try_collect().await?;

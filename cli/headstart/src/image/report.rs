@@ -163,6 +163,9 @@ pub(super) struct Inspection {
     /// The image that it was optimized from.
     #[serde(skip_serializing_if = "Option::is_none")]
     optimized_from: Option<String>,
+    /// The container's image that it was converted from. The name may lead to that image, beside which this one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    converted_from: Option<String>,
     /// The layers, lowest first.
     layers: Vec<InspectedLayer>,
 }
@@ -204,6 +207,7 @@ impl Inspection {
             stored_bytes: image.manifest.stored_size(),
             segments: image.disk().index().len(),
             optimized_from: image.manifest.optimized_from().map(|digest| digest.to_string()),
+            converted_from: image.manifest.converted_from().map(|origin| origin.manifest.to_string()),
             layers: image.layers.iter().map(InspectedLayer::new).collect(),
         }
     }
@@ -261,6 +265,9 @@ impl fmt::Display for Inspection {
         let layers = fields.len() - 1;
         if let Some(from) = &self.optimized_from {
             fields.insert(layers, ("reordered from", from.clone()));
+        }
+        if let Some(from) = &self.converted_from {
+            fields.insert(layers, ("converted from", from.clone()));
         }
         Fields(&fields).fmt(f)?;
         for layer in &self.layers {
@@ -407,6 +414,9 @@ struct ListedImage {
     layers: Option<usize>,
     /// Bytes of all blobs as stored.
     stored_bytes: Option<u64>,
+    /// The container's image to which the tag leads, if the listed image is the disk that was made of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beside: Option<String>,
     /// The cause why it is not an image that can be opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
@@ -422,6 +432,7 @@ impl Listing {
                 virtual_size: manifest.and_then(|manifest| manifest.virtual_size),
                 layers: manifest.map(|manifest| manifest.layers.len()),
                 stored_bytes: manifest.map(Manifest::stored_size),
+                beside: entry.beside.map(|digest| digest.to_string()),
                 problem: entry.image.as_ref().err().map(ToString::to_string),
             }
         });
@@ -443,6 +454,9 @@ impl fmt::Display for Listing {
             let layers = image.layers.map_or("?".to_owned(), |layers| layers.to_string());
             let digest = image.digest.as_deref().unwrap_or("?");
             write!(f, "\n{tag:width$}  {disk:>12}  {stored:>12}  {layers:>6}  {digest}")?;
+            if let Some(original) = &image.beside {
+                write!(f, "\n{:width$}  made of the container's image {original}, and beside it", "")?;
+            }
             if let Some(problem) = &image.problem {
                 write!(f, "\n{:width$}  {}", "", printable::line(problem))?;
             }

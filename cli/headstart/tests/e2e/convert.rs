@@ -143,8 +143,16 @@ fn an_image_is_published_beside_its_original_as_a_referrer_and_in_an_index() {
     let manifest = scene.manifest("layout", &referrer["digest"]);
     assert_eq!(manifest["subject"]["digest"], original["digest"]);
     // The tag still names the original, and leads from there to its disk.
-    scene.fails(&format!("image inspect file://~/layout@{}", original["digest"].as_str().unwrap()), &["convert"]);
-    assert_eq!(scene.json("image inspect file://~/layout:app")["digest"], referrer["digest"]);
+    scene.fails(
+        &format!("image inspect file://~/layout@{}", original["digest"].as_str().unwrap()),
+        &["convert"],
+    );
+    let inspected = scene.json("image inspect file://~/layout:app");
+    assert_eq!(inspected["digest"], referrer["digest"]);
+    assert_eq!(inspected["converted_from"], original["digest"]);
+    let listed = scene.json("image list file://~/layout");
+    let entry = listed["images"].as_array().unwrap().iter().find(|image| image["tag"] == "app").unwrap();
+    assert_eq!((&entry["digest"], &entry["beside"]), (&referrer["digest"], &original["digest"]), "{listed}");
 
     let index = scene.json("image convert file://~/layout:app --index --size 256M");
     assert_eq!(index["added_bytes"], 0);
