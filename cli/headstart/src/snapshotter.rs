@@ -10,22 +10,27 @@ use crate::agent::AgentSocket;
 use crate::daemon::{self, LOOK};
 use clap::Args;
 use headstart_block::{Error, Result, saturating};
+use headstart_command_line::duration::duration;
 use headstart_command_line::report::Report;
 use headstart_command_line::store_args::StoreArgs;
 use headstart_command_line::terminal::Terminal;
 use headstart_daemon::places::{run_dir, state_dir};
+use headstart_export::socket::listen;
+use headstart_export::{Leftover, SocketAccess};
 use headstart_image::progress::Progress;
 use headstart_image_trees::ImageTrees;
 use headstart_snapshotter::remote::TREES_DIRECTORY;
-use headstart_snapshotter::server::{listen, serve};
+use headstart_snapshotter::server::serve;
 use headstart_snapshotter::service::SnapshotService;
 use headstart_snapshotter::{SnapshotTime, Snapshotter, SnapshotterReport, SnapshotterSettings};
 use headstart_store::StorePrefix;
 use serde::Serialize;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
 use tree_disks::AgentDisks;
 
@@ -55,6 +60,9 @@ const SOCKET: &str = "snapshotter.sock";
 /// Threads that talk to containerd. What takes long has threads of its own.
 const RUNTIME_THREADS: usize = 2;
 
+/// The times that `--search-timeout` may have.
+const SEARCH_TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
+
 /// Arguments of `headstart snapshotter`.
 #[derive(Args)]
 pub(crate) struct SnapshotterArgs {
@@ -70,6 +78,10 @@ pub(crate) struct SnapshotterArgs {
     /// themselves]
     #[arg(long, value_name = "STORE")]
     trust: Vec<StorePrefix>,
+    /// The longest time for asking a registry whether it has a disk of an image; then the image is fetched and unpacked
+    /// as without the snapshotter
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration(SEARCH_TIMEOUTS))]
+    search_timeout: Duration,
     /// An option for every mount of overlayfs, such as volatile (may be repeated)
     #[arg(long, value_name = "OPTION")]
     mount_option: Vec<String>,
@@ -90,11 +102,13 @@ impl SnapshotterArgs {
     fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
         let root = self.root.clone().unwrap_or_else(|| state_dir().join("snapshotter"));
         let socket = self.socket.clone().unwrap_or_else(|| run_dir().join(SOCKET));
-        let disks = AgentDisks::new(self.agent.client()?, runtime.handle().clone(), self.store.words());
+        let disks =
+            AgentDisks::new(self.agent.client()?, runtime.handle().clone(), self.store.words(), &root);
         let trees = ImageTrees::new(
             &root.join(TREES_DIRECTORY),
             self.store.settings_to_serve()?,
             self.trust.clone(),
+            self.search_timeout,
             runtime.handle().clone(),
             Box::new(disks),
         )?;
@@ -107,7 +121,10 @@ impl SnapshotterArgs {
             headstart_block::private::make_directory(directory)
                 .map_err(|error| Error::io("cannot make the directory", error).about(directory.display()))?;
         }
-        let listener = runtime.block_on(async { listen(&socket) })?;
+        let (listener, _socket) = listen(&socket, &SocketAccess::default(), Leftover::IsUnknown)?;
+        let failed = |error| Error::io("cannot listen there", error).about(socket.display());
+        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = runtime.block_on(async { UnixListener::from_std(listener) }).map_err(failed)?;
         daemon::announce(&Ready::new(&socket, &root, &report), json)?;
         let end = async {
             while !terminal.is_cancelled() {

@@ -3,6 +3,7 @@
 //! ```text
 //!   ROOT/ID/          0700, one for each tree
 //!     name            the tree's name, for the next start
+//!     image           the name of its image that containerd pulled last, for people
 //!     disk-name       the name of the tree's disk at the agent, which no other tree of any snapshotter has
 //!     disk            an empty file, over which the agent mounts the disk
 //!     fs/             the directory on which the disk's file system is mounted
@@ -18,6 +19,10 @@
 //! as without headstart. So an image is not taken for remote and then found to be out of reach. The plan of the image
 //! is followed from that moment on, while containerd still prepares the container.
 //!
+//! The search for the form of an image that is a disk takes a few seconds at most. With a slower registry all layers of
+//! the image are fetched and unpacked as without headstart, and the label of the first of them says why. Only an image
+//! that is a disk itself is waited for, because containerd cannot unpack it.
+//!
 //! # When it goes
 //!
 //! With the last snapshot of any of its layers. A tree that was found for a pull is held until the first snapshot of it
@@ -30,12 +35,13 @@ use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_export::loop_mount::{is_mounted, is_served, mount_disk, unmount_disk};
 use headstart_snapshotter::record::{RemoteLayer, SnapshotLabels, SnapshotUsage};
 use headstart_snapshotter::remote::{LayerHold, RemoteAnswer, RemoteLayerSource};
-use headstart_store::{Location, Selector, StorePrefix, StoreSettings};
+use headstart_store::{Location, Reference, Selector, StorePrefix, StoreSettings};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, mpsc};
+use std::thread;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -45,6 +51,8 @@ use uuid::Uuid;
 const DISK_PREFIX: &str = "tree-";
 /// The file with the name of a tree's disk. Trees of earlier versions have none: their disks are named by their ids.
 const DISK_NAME: &str = "disk-name";
+/// The file with the name of a tree's image that users know.
+const IMAGE_NAME: &str = "image";
 /// The file system of the disks: the only one that the conversion makes.
 const FILE_SYSTEM: &std::ffi::CStr = c"ext4";
 /// The time for which the answer of a registry holds: long enough for the layers of one image, which come one by one.
@@ -63,11 +71,11 @@ pub enum AttachOutcome {
 /// The disks of trees: the agent of this host has them.
 pub trait TreeDisks: Send + Sync {
     /// Serves the disk of a tree as the file `file`, which is there and empty, and returns when it can be read. A disk
-    /// of that name that is there already is left as it is.
+    /// of that name that is there already is left as it is. `image` is the name by which users know the image.
     ///
     /// # Errors
     /// Errors of the agent; those of attaching.
-    fn attach(&self, name: &str, tree: &TreeName, file: &Path) -> Result<AttachOutcome>;
+    fn attach(&self, name: &str, tree: &TreeName, image: &str, file: &Path) -> Result<AttachOutcome>;
 
     /// Detaches a disk. One that is not there is no error.
     ///
@@ -91,6 +99,8 @@ pub struct ImageTrees {
     trusted: Vec<StorePrefix>,
     runtime: Handle,
     disks: Box<dyn TreeDisks>,
+    /// The longest time for finding the form of an image that is a disk.
+    search_timeout: Duration,
     /// The answers of registries.
     answers: Mutex<HashMap<Question, KnownAnswer>>,
     /// The numbers of pulls that have found a tree and not recorded a snapshot of it yet; by id.
@@ -104,8 +114,8 @@ pub struct ImageTrees {
 impl ImageTrees {
     /// Makes the source of trees in the directory `root`, which is made if it is not there. Converted images beside
     /// originals are used in the repositories `trusted`: their writers can decide the files of every image on this host
-    /// that has a layer in common with one there. Requests run on `runtime`; all methods block, and must not be called
-    /// on its threads.
+    /// that has a layer in common with one there. Asking a registry for the converted form of an image takes at most
+    /// `search_timeout`. Requests run on `runtime`; all methods block, and must not be called on its threads.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -113,6 +123,7 @@ impl ImageTrees {
         root: &Path,
         stores: StoreSettings,
         trusted: Vec<StorePrefix>,
+        search_timeout: Duration,
         runtime: Handle,
         disks: Box<dyn TreeDisks>,
     ) -> Result<Self> {
@@ -121,7 +132,7 @@ impl ImageTrees {
         let root = fs::canonicalize(root).map_err(failed)?;
         let (answers, held, locks) = (Mutex::default(), Arc::default(), Mutex::default());
         let complaint = Once::new();
-        Ok(Self { root, stores, trusted, runtime, disks, answers, held, locks, complaint })
+        Ok(Self { root, stores, trusted, search_timeout, runtime, disks, answers, held, locks, complaint })
     }
 
     /// The form of an image whose layers are disks: asked for once for all layers of an image.
@@ -135,17 +146,18 @@ impl ImageTrees {
         {
             return Ok(answer.clone());
         }
-        let store = headstart_store::open(&wanted.location, &self.stores)?;
-        // A host that does not answer must not hold up a pull for long.
-        self.runtime.block_on(store.check())?;
         let is_trusted = self.trusted.iter().any(|prefix| prefix.allows(&wanted.location));
-        let trust = if is_trusted { WriterTrust::Full } else { WriterTrust::None };
-        let found = ConvertedImage::find(&store, wanted, trust, self.stores.retry, &self.runtime);
+        let found = self.search(wanted, if is_trusted { WriterTrust::Full } else { WriterTrust::None });
         let found = match found {
             // Images of a kind that has no disks, such as those for other platforms, are containerd's.
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 tracing::debug!(%error, "no disk for this image");
                 None
+            }
+            // The other layers of the image come soon, and must not wait as long again.
+            Err(error) if error.kind() == ErrorKind::Unavailable && !wanted.is_disk => {
+                self.remember(question, now, None);
+                return Err(error);
             }
             found => found?.map(Arc::new),
         };
@@ -158,16 +170,55 @@ impl ImageTrees {
             };
             tracing::info!(%location, %selector, "an image is pulled and unpacked: {text}");
         }
-        let mut answers = self.answers.lock();
-        answers.retain(|_, (at, _)| now.duration_since(*at) < ANSWER_HOLDS);
-        if answers.len() < ANSWERS_MOST {
-            answers.insert(question, (now, found.clone()));
-        }
+        self.remember(question, now, found.clone());
         Ok(found)
     }
 
-    /// Mounts a tree, unless it is mounted, and returns its directory.
-    fn mounted(&self, tree: &TreeName) -> Result<PathBuf> {
+    fn remember(&self, question: Question, now: Instant, answer: Option<Arc<ConvertedImage>>) {
+        let mut answers = self.answers.lock();
+        answers.retain(|_, (at, _)| now.duration_since(*at) < ANSWER_HOLDS);
+        if answers.len() < ANSWERS_MOST {
+            answers.insert(question, (now, answer));
+        }
+    }
+
+    /// Asks the registry for the form of an image whose layers are disks.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if that takes too long, unless the image is a disk itself; errors of the registry.
+    fn search(&self, wanted: &WantedLayer, trust: WriterTrust) -> Result<Option<ConvertedImage>> {
+        let store = headstart_store::open(&wanted.location, &self.stores)?;
+        let (runtime, retry, wanted) = (self.runtime.clone(), self.stores.retry, wanted.clone());
+        let is_disk = wanted.is_disk;
+        let location = wanted.location.clone();
+        let search = move || {
+            // A host that does not answer must not hold up a pull for long.
+            runtime.block_on(store.check())?;
+            ConvertedImage::find(&store, &wanted, trust, retry, &runtime)
+        };
+        if is_disk {
+            return search();
+        }
+        let (answer, answered) = mpsc::channel();
+        let ask = move || _ = answer.send(search());
+        thread::Builder::new()
+            .name("find-image".to_owned())
+            .spawn(ask)
+            .map_err(|error| Error::io("cannot start a thread", error))?;
+        answered.recv_timeout(self.search_timeout).unwrap_or_else(|_| {
+            let text = format!(
+                "the registry has not answered within {:?} whether it has a disk of the image",
+                self.search_timeout
+            );
+            Err(Error::new(ErrorKind::Unavailable, text)
+                .about(location)
+                .remedy("start the snapshotter with a longer --search-timeout"))
+        })
+    }
+
+    /// Mounts a tree, unless it is mounted, and returns its directory. `image` is the name that containerd pulls, if it
+    /// pulls one now.
+    fn mounted(&self, tree: &TreeName, image: Option<&str>) -> Result<PathBuf> {
         let id = tree.id();
         let lock = self.lock_of(&id);
         let _locked = lock.lock();
@@ -186,7 +237,7 @@ impl ImageTrees {
             Error::io("cannot make the places of an image's files", error).about(directory.display())
         })?;
         let name = disk_name(&directory, &id)?;
-        let attached = self.disks.attach(&name, tree, &disk)?;
+        let attached = self.disks.attach(&name, tree, &known_as(&directory, tree, image), &disk)?;
         mount_disk(&disk, FILE_SYSTEM, &files).inspect_err(|_| {
             // The next call attaches the disk anew: this one serves no mount.
             if attached == AttachOutcome::New
@@ -218,7 +269,7 @@ impl ImageTrees {
         for place in [fs::remove_dir(directory.join("fs")), fs::remove_file(directory.join("disk"))] {
             gone(place).map_err(failed)?;
         }
-        for name in ["name", "disk-name.new", DISK_NAME] {
+        for name in ["name", IMAGE_NAME, "disk-name.new", DISK_NAME] {
             gone(fs::remove_file(directory.join(name))).map_err(failed)?;
         }
         gone(fs::remove_dir(&directory)).map_err(failed)?;
@@ -271,7 +322,8 @@ impl ImageTrees {
         let Some(tree) = image.tree(&wanted.chain) else { return Ok(Found::Nothing) };
         let whole = image.whole();
         let hold = self.hold(whole.id());
-        match self.mounted(&whole) {
+        let name = Reference { location: wanted.location.clone(), selector: wanted.selector.clone() };
+        match self.mounted(&whole, Some(&name.to_string())) {
             Ok(_) => Ok(Found::Layer(tree, hold)),
             Err(error) if image.is_wanted_itself() => Ok(Found::OnlyHere(error)),
             Err(error) => Err(error),
@@ -306,7 +358,7 @@ impl RemoteLayerSource for ImageTrees {
     }
 
     fn attach(&self, layer: &RemoteLayer) -> Result<PathBuf> {
-        self.mounted(&layer.0.parse()?)
+        self.mounted(&layer.0.parse()?, None)
     }
 
     fn keep_only(&self, used: &dyn Fn() -> Vec<RemoteLayer>) {
@@ -355,6 +407,22 @@ fn disk_name(directory: &Path, id: &str) -> Result<String> {
         Ok(_) => Ok(format!("{DISK_PREFIX}{id}")),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(format!("{DISK_PREFIX}{id}")),
         Err(error) => Err(Error::io("cannot be read", error).about(directory.join(DISK_NAME).display())),
+    }
+}
+
+/// The name by which users know a tree's image: the one that containerd pulls, or has pulled last, or its digest.
+fn known_as(directory: &Path, tree: &TreeName, image: Option<&str>) -> String {
+    let path = directory.join(IMAGE_NAME);
+    match image {
+        Some(image) => {
+            // Best effort: it is only shown.
+            let _ = fs::write(&path, image);
+            image.to_owned()
+        }
+        None => fs::read_to_string(&path)
+            .ok()
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| tree.image.to_string()),
     }
 }
 

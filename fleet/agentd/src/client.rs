@@ -60,14 +60,17 @@ impl AgentClient {
         self.post("/v1/disks", spec).await
     }
 
-    /// Detaches a disk, and returns its last status when its process has ended.
+    /// Detaches a disk, and returns its last status when its process has ended. With `force`, this includes a disk that
+    /// a program has for its own purposes.
     ///
     /// # Errors
-    /// Those of all requests (see [`AgentClient`]); [`ErrorKind::Invalid`] if no disk can have this name.
-    pub async fn detach(&self, name: &str) -> Result<Value> {
+    /// Those of all requests (see [`AgentClient`]); [`ErrorKind::Invalid`] if no disk can have this name;
+    /// [`ErrorKind::Conflict`] without `force`, if a program holds the disk.
+    pub async fn detach(&self, name: &str, force: bool) -> Result<Value> {
         // A valid name contains no character with a meaning in a path.
         check_disk_name(name)?;
-        self.0.ask(Method::DELETE, &format!("/v1/disks/{name}"), None).await
+        let query = if force { "?force=true" } else { "" };
+        self.0.ask(Method::DELETE, &format!("/v1/disks/{name}{query}"), None).await
     }
 
     /// Returns the status of all disks of the agent, sorted by name.

@@ -88,6 +88,18 @@ pub struct DiskSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub directory: Option<PathBuf>,
+    /// The program that has the disk for its own purposes; absent for a disk of users.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<DiskHolder>,
+}
+
+/// A program that attaches a disk for its own purposes, and detaches it when it does not need it any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DiskHolder {
+    /// The program in words, such as `the snapshotter of /var/lib/headstart/snapshotter`.
+    pub program: String,
+    /// The image by the name that users know.
+    pub image: String,
 }
 
 impl DiskSpec {
@@ -272,14 +284,18 @@ impl Disks {
     }
 
     /// Detaches a disk, and returns its last status when all writes to it are durable and its process has
-    /// ended.
+    /// ended. A disk that a program has for its own purposes ([`DiskSpec::holder`]) is detached only with `force`,
+    /// which that program uses itself.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if there is no disk of that name, [`ErrorKind::Unavailable`] if the process
-    /// does not end in time; it may still end later.
-    pub async fn detach(&self, name: &str) -> Result<DiskStatus> {
-        let supervisor = self.supervisors().get(name).cloned();
-        supervisor.ok_or_else(|| not_found(name))?.detach().await
+    /// [`ErrorKind::NotFound`] if there is no disk of that name, [`ErrorKind::Conflict`] if a program holds it,
+    /// [`ErrorKind::Unavailable`] if the process does not end in time; it may still end later.
+    pub async fn detach(&self, name: &str, force: bool) -> Result<DiskStatus> {
+        let supervisor = self.supervisors().get(name).cloned().ok_or_else(|| not_found(name))?;
+        match supervisor.status().spec.holder {
+            Some(holder) if !force => Err(is_held(name, &holder)),
+            _ => supervisor.detach().await,
+        }
     }
 
     /// The present status of the disk `name`.
@@ -322,6 +338,16 @@ fn clear(dir: &Path, record: &Record) -> Result<()> {
     }
     record.remove(dir);
     Ok(())
+}
+
+/// The error of a disk that a program needs.
+fn is_held(name: &str, DiskHolder { program, image }: &DiskHolder) -> Error {
+    Error::new(ErrorKind::Conflict, format!("{program} has it for containers of the image {image}"))
+        .about(name)
+        .remedy(format!(
+            "remove the image from containerd, and the disk goes by itself; with `headstart disk detach {name} \
+             --force` it goes now, and its containers get errors"
+        ))
 }
 
 fn not_found(name: &str) -> Error {
@@ -389,6 +415,7 @@ mod tests {
             name: "vm".to_owned(),
             arguments: vec!["s3://b/v:1".to_owned()],
             directory: Some(dir.path().to_owned()),
+            holder: None,
         };
         let error = disks.attach(spec).await.unwrap_err();
         assert_eq!(error.to_string(), "vm: it was asked to end, and not by its agent");

@@ -5,10 +5,10 @@
 
 mod metrics;
 
-use crate::disks::{DiskImage, DiskSpace, DiskSpec, DiskState, DiskStatus, Disks};
+use crate::disks::{DiskHolder, DiskImage, DiskSpace, DiskSpec, DiskState, DiskStatus, Disks};
 use crate::pin_manager::{PinManager, PinStatus, WarmSpec, Warmed};
 use crate::scrub::ScrubCounts;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -100,6 +100,7 @@ fn changing() -> Router<Arc<Served>> {
     paths(list, show, attach, detach, watch, swarm, warm, pin, unpin, trust, counts, targets, metrics),
     components(schemas(
         DiskSpec,
+        DiskHolder,
         DiskStatus,
         DiskImage,
         DiskSpace,
@@ -150,11 +151,19 @@ async fn attach(
 }
 
 /// Detaches a disk; answers when what was written is durable and its process has ended. Only over the Unix socket.
-#[utoipa::path(delete, path = "/v1/disks/{name}", params(("name" = String, Path, description = "The disk")),
+#[utoipa::path(delete, path = "/v1/disks/{name}",
+    params(("name" = String, Path, description = "The disk"),
+        ("force" = Option<bool>, Query, description = "Also if a program has it for its own purposes")),
     responses((status = 200, description = "It is detached", body = DiskStatus), (status = 404, body = Failure),
+        (status = 409, description = "A program has it for its own purposes", body = Failure),
         (status = 503, description = "It takes long; ask again", body = Failure)))]
-async fn detach(State(served): Shared, UrlPath(name): UrlPath<String>) -> ApiAnswer<Json<DiskStatus>> {
-    served.disks.detach(&name).await.map(Json).map_err(Refusal)
+async fn detach(
+    State(served): Shared,
+    UrlPath(name): UrlPath<String>,
+    RawQuery(query): RawQuery,
+) -> ApiAnswer<Json<DiskStatus>> {
+    let force = query.is_some_and(|query| query.split('&').any(|word| word == "force=true"));
+    served.disks.detach(&name, force).await.map(Json).map_err(Refusal)
 }
 
 /// All changes from now on, as server-sent events: each `disk` is one disk as it is then. `missed` says that the

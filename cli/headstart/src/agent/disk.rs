@@ -47,10 +47,14 @@ pub(crate) enum DiskCommand {
     /// Detach a disk: afterwards all that was written to it is durable, and its process has ended
     #[command(after_help = "Example:\n  headstart disk detach vm1\n\n\
                       Connected clients do not keep a disk from being detached: their number is printed \
-                      (`report.clients` with --json).")]
+                      (`report.clients` with --json). Disks of images that containers use, whose names begin with \
+                      tree-, belong to the snapshotter, which detaches them.")]
     Detach {
         /// The disk
         name: String,
+        /// Also if the snapshotter has the disk for containers, whose files then fail
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         agent: AgentSocket,
     },
@@ -120,8 +124,8 @@ impl DiskCommand {
                 Ok(Box::new(Compacted(WritableDisk::compact(dir, &|| terminal.is_cancelled())?)))
             }
             Self::Repair { dir } => Ok(Box::new(RepairReport { repaired: WritableDisk::repair(dir)? })),
-            Self::Detach { name, agent } => {
-                Ok(Box::new(DiskReport(agent.ask(async |agent| agent.detach(name).await)?)))
+            Self::Detach { name, force, agent } => {
+                Ok(Box::new(DiskReport(agent.ask(async |agent| agent.detach(name, *force).await)?)))
             }
         }
     }

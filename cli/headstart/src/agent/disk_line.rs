@@ -38,7 +38,13 @@ impl fmt::Display for DiskLine<'_> {
                     let (name, dir) = (text(&kept["image"]), text(&kept["kept_in"]));
                     write!(f, "\n  {name} is {}, kept in {dir}", text(&image["digest"]))?;
                 }
-                None => write!(f, "\n  {} is {}", text(&image["image"]), text(&image["digest"]))?,
+                None => match &self.0["holder"]["image"] {
+                    Value::String(name) => {
+                        let holder = text(&self.0["holder"]["program"]);
+                        write!(f, "\n  {name} is {}, for {holder}", text(&image["digest"]))?;
+                    }
+                    _ => write!(f, "\n  {} is {}", text(&image["image"]), text(&image["digest"]))?,
+                },
             }
         }
         for warning in ready["warnings"].as_array().into_iter().flatten() {

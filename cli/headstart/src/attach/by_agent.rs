@@ -29,7 +29,7 @@ impl Attach {
         let name = self.disk_name.clone().or_else(|| self.images.first().map(name_of)).unwrap_or_default();
         let directory =
             std::env::current_dir().map_err(|e| Error::io("cannot find the current directory", e))?;
-        let spec = DiskSpec { name, arguments: of_the_disk(words), directory: Some(directory) };
+        let spec = DiskSpec { name, arguments: of_the_disk(words), directory: Some(directory), holder: None };
         let agent = AgentClient::new(Some(socket))?;
         let attached = answer(socket, agent.attach(&spec));
         let attached = attached.map_err(|error| self.of_agents_environment(error))?;

@@ -2,7 +2,7 @@
 //! snapshotter or the agent ends.
 
 use headstart_agentd::client::AgentClient;
-use headstart_agentd::disks::DiskSpec;
+use headstart_agentd::disks::{DiskHolder, DiskSpec};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_image_trees::{AttachOutcome, TreeDisks, TreeName};
 use std::path::Path;
@@ -21,12 +21,16 @@ pub(super) struct AgentDisks {
     runtime: Handle,
     /// Arguments for reaching stores.
     store: Vec<String>,
+    /// The snapshotter in words.
+    program: String,
 }
 
 impl AgentDisks {
-    /// Asks `agent` on `runtime`; disks reach their stores with the arguments `store`.
-    pub(super) fn new(agent: AgentClient, runtime: Handle, store: Vec<String>) -> Self {
-        Self { agent, runtime, store }
+    /// Asks `agent` on `runtime`, for the snapshotter in the directory `root`; disks reach their stores with the
+    /// arguments `store`.
+    pub(super) fn new(agent: AgentClient, runtime: Handle, store: Vec<String>, root: &Path) -> Self {
+        let program = format!("the snapshotter of {}", root.display());
+        Self { agent, runtime, store, program }
     }
 
     /// The outcome of a request to the agent.
@@ -72,7 +76,7 @@ impl AgentDisks {
 }
 
 impl TreeDisks for AgentDisks {
-    fn attach(&self, name: &str, tree: &TreeName, file: &Path) -> Result<AttachOutcome> {
+    fn attach(&self, name: &str, tree: &TreeName, image: &str, file: &Path) -> Result<AttachOutcome> {
         let file = file
             .to_str()
             .ok_or_else(|| Error::invalid("is not text, which the agent needs").about(file.display()))?;
@@ -81,12 +85,13 @@ impl TreeDisks for AgentDisks {
             arguments.extend(["--lowest-layers".to_owned(), lowest.to_string()]);
         }
         arguments.extend(self.store.iter().cloned());
-        let spec = DiskSpec { name: name.to_owned(), arguments, directory: None };
+        let holder = Some(DiskHolder { program: self.program.clone(), image: image.to_owned() });
+        let spec = DiskSpec { name: name.to_owned(), arguments, directory: None, holder };
         self.ask(name, self.attach_or_wait(&spec))
     }
 
     fn detach(&self, name: &str) -> Result<()> {
-        match self.ask(name, self.agent.detach(name)) {
+        match self.ask(name, self.agent.detach(name, true)) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             detached => detached.map(|_| ()),
         }

@@ -179,12 +179,27 @@ fn a_container_goes_on_though_its_disks_process_dies_and_new_ones_start_though_i
     if let Some(release) = too_old_to_keep() {
         return skipped(&format!("kernel {release} sends no requests of FUSE again: that takes 6.9"));
     }
-    host.convert("--referrer");
+    let made = host.convert("--referrer");
     let image = host.image.clone();
+    let registry = host.registry.host();
+    // The disk beside it is also found by hand.
+    let by_hand = format!("oci://{image} --as by-hand --nbd unix:~/n.sock --plain-http {registry}");
+    assert_eq!(host.agent.attach(&by_hand)["images"][0]["digest"], made["digest"]);
+    host.agent.detach("by-hand");
+    let listed = scene.json(&format!("image list oci://{registry}/shell --plain-http {registry}"));
+    assert_eq!(listed["images"][0]["digest"], made["digest"], "{listed}");
     host.pull(&image);
     let said = host.containerd.run(&image, "first", LOOK);
     host.containerd.start_container(&image, "lasting");
     let name = host.agent.disks()[0]["name"].as_str().unwrap().to_owned();
+    // Users know the image by its name, and do not take the files of containers away by mistake.
+    let option = host.agent.option();
+    let listed = scene.ok(&format!("disk list {option}")).stdout;
+    let root = scene.path("snap").display().to_string();
+    assert!(listed.contains(&image) && listed.contains(&root), "{listed}");
+    let refusal = [&*name, &image, &root, "containers", "--force"];
+    scene.fails(&format!("disk detach {name} {option}"), &refusal);
+    assert_eq!(host.agent.disks().len(), 1);
     let (disk, keeper) = (format!("a/disks/{name}.pid"), Path::new("a/keeper/keeper.pid"));
     let drop_caches = || fs::write("/proc/sys/vm/drop_caches", "3");
     kill_process(process_of(&scene, Path::new(&disk)), Signal::KILL).unwrap();

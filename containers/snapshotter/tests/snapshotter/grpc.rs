@@ -7,7 +7,6 @@ use headstart_snapshotter::messages::{
     RemoveSnapshotRequest, SERVICE, StatSnapshotRequest, StatSnapshotResponse, UpdateSnapshotRequest,
     UpdateSnapshotResponse, UsageRequest, UsageResponse, ViewSnapshotRequest, ViewSnapshotResponse,
 };
-use headstart_snapshotter::server::listen;
 use prost::Message;
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
@@ -192,17 +191,4 @@ async fn many_calls_at_once_give_each_its_own_snapshot_and_a_list_in_parts() {
     assert_eq!((made, taken, served.directories()), (240, 10, 240));
     let parts = client.clone().list(&[]).await.unwrap();
     assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [100, 100, 40]);
-}
-
-#[tokio::test]
-async fn the_socket_is_its_owners_and_one_process_listens_there() {
-    let dir = TempDir::new().unwrap();
-    let served = Served::start(dir.path());
-    let mode = std::fs::metadata(&served.socket).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600);
-    assert_eq!(listen(&served.socket).unwrap_err().kind(), headstart_block::ErrorKind::Conflict);
-    let file = dir.path().join("file");
-    std::fs::write(&file, "content").unwrap();
-    assert_eq!(listen(&file).unwrap_err().kind(), headstart_block::ErrorKind::Conflict);
-    assert_eq!(std::fs::read(&file).unwrap(), b"content");
 }

@@ -1,7 +1,7 @@
 //! A snapshotter in a process of its own, which tests kill and start again.
 
 use headstart_snapshotter::remote::NoRemoteLayers;
-use headstart_snapshotter::server::{listen, serve};
+use headstart_snapshotter::server::serve;
 use headstart_snapshotter::service::SnapshotService;
 use headstart_snapshotter::{SnapshotTime, Snapshotter, SnapshotterSettings};
 use headstart_testkit::process::{Process, one_test};
@@ -69,7 +69,9 @@ fn serves_until_it_is_killed() {
     let (snapshotter, report) = Snapshotter::open(settings, Box::new(NoRemoteLayers), now).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let listener = listen(Path::new(&socket)).unwrap();
+        // One that was killed has left its socket.
+        let _ = std::fs::remove_file(&socket);
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
         println!("\nserving: {report:?}");
         let service = SnapshotService::new(Arc::new(snapshotter));
         serve(listener, service, std::future::pending()).await.unwrap();

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 struct CountedDisks(Arc<Mutex<BTreeSet<String>>>);
 
 impl TreeDisks for CountedDisks {
-    fn attach(&self, name: &str, _tree: &TreeName, _file: &Path) -> Result<AttachOutcome> {
+    fn attach(&self, name: &str, _tree: &TreeName, _image: &str, _file: &Path) -> Result<AttachOutcome> {
         Ok(if self.0.lock().insert(name.to_owned()) { AttachOutcome::New } else { AttachOutcome::Existing })
     }
 
@@ -38,6 +38,7 @@ impl Scene {
             root.path(),
             StoreSettings::default(),
             Vec::new(),
+            Duration::from_secs(3),
             runtime.handle().clone(),
             Box::new(disks.clone()),
         );
@@ -49,7 +50,7 @@ impl Scene {
         let directory = self.root.path().join(tree.id());
         make_places(&directory, tree).unwrap();
         let name = disk_name(&directory, &tree.id()).unwrap();
-        self.disks.attach(&name, tree, &directory.join("disk")).unwrap();
+        self.disks.attach(&name, tree, "h/app:1", &directory.join("disk")).unwrap();
         name
     }
 
@@ -127,6 +128,59 @@ fn nothing_goes_as_long_as_a_layer_is_not_understood() {
     let name = scene.attach(&tree(b"a", None));
     scene.trees.keep_only(&|| vec![RemoteLayer("of a later version".to_owned())]);
     assert_eq!(scene.attached(), [name]);
+}
+
+#[test]
+fn users_know_an_image_by_the_name_that_was_pulled_last() {
+    let scene = Scene::new();
+    let tree = tree(b"a", None);
+    let directory = scene.root.path().join(tree.id());
+    // A tree of an earlier version has its digest only.
+    fs::create_dir_all(&directory).unwrap();
+    assert_eq!(known_as(&directory, &tree, None), tree.image.to_string());
+    assert_eq!(known_as(&directory, &tree, Some("oci://h/app:1")), "oci://h/app:1");
+    assert_eq!(known_as(&directory, &tree, Some("oci://h/app:2")), "oci://h/app:2");
+    assert_eq!(known_as(&directory, &tree, None), "oci://h/app:2");
+}
+
+/// A registry that takes connections and answers nothing holds a pull up once, for the given time.
+#[test]
+fn a_registry_that_does_not_answer_is_asked_once_and_for_a_bounded_time() {
+    let (root, timeout) = (TempDir::new().unwrap(), Duration::from_millis(300));
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let runtime = Runtime::new().unwrap();
+    let trees = ImageTrees::new(
+        root.path(),
+        StoreSettings::default(),
+        Vec::new(),
+        timeout,
+        runtime.handle().clone(),
+        Box::new(CountedDisks::default()),
+    );
+    let trees = trees.unwrap();
+    let image = format!("{}/app:1", silent.local_addr().unwrap());
+    let layer = |number: u8| {
+        let chain = Digest::of(&[number]).to_string();
+        let manifest = Digest::of(b"manifest").to_string();
+        SnapshotLabels::from([
+            ("containerd.io/snapshot.ref".to_owned(), chain),
+            ("containerd.io/snapshot/cri.image-ref".to_owned(), image.clone()),
+            ("containerd.io/snapshot/cri.manifest-digest".to_owned(), manifest),
+        ])
+    };
+    let begun = Instant::now();
+    let error = trees.find(&layer(0)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let text = error.to_string();
+    assert!(text.contains("within 300ms") && text.contains("--search-timeout"), "{text}");
+    let first = begun.elapsed();
+    for number in 1..20 {
+        assert!(matches!(trees.find(&layer(number)), Ok(RemoteAnswer::NotMine)));
+    }
+    assert!(first >= timeout && begun.elapsed() < timeout * 10, "{first:?} {:?}", begun.elapsed());
+    // Threads that still wait for it must not hold the test up.
+    drop(silent);
+    runtime.shutdown_background();
 }
 
 fn sorted(names: &[&String]) -> Vec<String> {

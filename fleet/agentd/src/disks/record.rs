@@ -161,7 +161,12 @@ mod tests {
     use super::*;
 
     fn spec(name: &str) -> DiskSpec {
-        DiskSpec { name: name.to_owned(), arguments: vec!["file:///x:y".to_owned()], directory: None }
+        DiskSpec {
+            name: name.to_owned(),
+            arguments: vec!["file:///x:y".to_owned()],
+            directory: None,
+            holder: None,
+        }
     }
 
     #[test]
