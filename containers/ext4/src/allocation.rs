@@ -30,6 +30,9 @@ use std::ops::Range;
 /// Blocks that are set aside at once for metadata: 1 MiB.
 const METADATA_RUN: u64 = 256;
 
+/// Bitmaps of blocks that are freed which stay in memory: 4 MiB, those of a disk of 128 GiB.
+const FREED_IN_MEMORY: usize = 1024;
+
 /// Free blocks and inodes of a file system.
 pub(crate) struct Allocator {
     geometry: Geometry,
@@ -43,8 +46,8 @@ pub(crate) struct Allocator {
     first_new: u64,
     /// Blocks that are set aside for metadata and still free.
     set_aside: Range<u64>,
-    /// Blocks that this layer frees.
-    freed: Vec<Range<u64>>,
+    /// Blocks that this layer frees: for each group a block with its bits, so that there may be any number of them.
+    freed: MetadataBlocks,
 }
 
 /// The place where a search for something free goes on.
@@ -126,7 +129,7 @@ impl Allocator {
             geometry,
             groups,
             set_aside: 0..0,
-            freed: Vec::new(),
+            freed: MetadataBlocks::scratch(FREED_IN_MEMORY),
         }
     }
 
@@ -168,42 +171,48 @@ impl Allocator {
     /// the layer writes no block twice.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if the disk does not have the blocks.
+    /// [`headstart_block::ErrorKind::Corrupt`] if the disk does not have the blocks, or one was freed before: two files
+    /// have it.
     pub(crate) fn free_run(&mut self, run: Range<u64>) -> Result<()> {
         if run.start >= run.end || run.end > self.geometry.blocks() {
             return Err(Error::corrupt(format!("a file has blocks {run:?}, which the disk does not have")));
         }
-        match self.freed.last_mut() {
-            Some(last) if last.end == run.start => last.end = run.end,
-            _ => self.freed.push(run),
+        for (group, bits) in bits_of(&self.geometry, run) {
+            let freed = self.freed.get_mut(group.into())?;
+            for bit in bits {
+                if !bitmap::set(freed, bit) {
+                    return Err(self.in_two_files(group, bit));
+                }
+            }
         }
         Ok(())
+    }
+
+    fn in_two_files(&self, group: u32, bit: u32) -> Error {
+        let block = self.geometry.first_block(group) + u64::from(bit);
+        Error::corrupt(format!("block {block} belongs to two files, or is marked as free"))
     }
 
     /// Marks the freed blocks as free, and returns the descriptors.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] if a block was free already, or was freed twice: two files have it.
+    /// [`headstart_block::ErrorKind::Corrupt`] if a block was free already: two files have it.
     pub(crate) fn finish(mut self, blocks: &mut MetadataBlocks) -> Result<Vec<GroupDescriptor>> {
-        for (group, bits) in std::mem::take(&mut self.freed)
-            .into_iter()
-            .flat_map(|run| bits_of(&self.geometry, run))
-            .collect::<Vec<_>>()
-        {
+        let freed = std::mem::replace(&mut self.freed, MetadataBlocks::scratch(0));
+        freed.changes(&mut |group, freed| {
+            let group = exact::<u32>(group, "a group's number");
             self.initialize_block_bitmap(blocks, group)?;
-            let first = self.geometry.first_block(group);
-            let descriptor = &mut self.groups[group as usize];
-            let content = blocks.get_mut(descriptor.block_bitmap)?;
-            for bit in bits {
+            let bitmap_place = self.groups[group as usize].block_bitmap;
+            let content = blocks.get_mut(bitmap_place)?;
+            let end = self.geometry.blocks_per_group();
+            for bit in (0..end).filter(|&bit| bitmap::is_set(freed, bit)) {
                 if !bitmap::clear(content, bit) {
-                    let block = first + u64::from(bit);
-                    return Err(Error::corrupt(format!(
-                        "block {block} belongs to two files, or is marked as free"
-                    )));
+                    return Err(self.in_two_files(group, bit));
                 }
-                descriptor.free_blocks += 1;
+                self.groups[group as usize].free_blocks += 1;
             }
-        }
+            Ok(())
+        })?;
         Ok(self.groups)
     }
 
@@ -586,7 +595,9 @@ mod tests {
         }
         let run = state.allocator.take_run(&mut state.blocks, 5).unwrap();
         state.allocator.free_run(run.clone()).unwrap();
-        state.allocator.free_run(run).unwrap();
+        assert!(state.allocator.free_run(run).is_err());
+        // No file has it.
+        state.allocator.free_run(end - 1..end).unwrap();
         assert!(state.allocator.finish(&mut state.blocks).is_err());
     }
 

@@ -7,8 +7,11 @@
 //!
 //! # Memory
 //! Changed blocks stay in memory up to [`BLOCKS_IN_MEMORY`]. Beyond that, they are moved to a temporary file without a
-//! name, a block at a time in order of their numbers, and come back when they are needed again.
+//! name, a block at a time in order of their numbers, and come back when they are needed again. A block in the file
+//! takes 5 bytes of memory if those around it are there, too (`moved`): all metadata of a new file system of 64 GiB,
+//! full of directories, 20 MB.
 
+use crate::moved::MovedBlocks;
 use crate::read::BlockReader;
 use crate::{BLOCK_SIZE, Block};
 use headstart_block::{Error, Result};
@@ -19,25 +22,18 @@ use std::os::unix::fs::FileExt;
 /// The content of every block of a new file system.
 static ZEROS: Block = [0; BLOCK_SIZE];
 
-/// Changed blocks that stay in memory: 48 MiB.
-const BLOCKS_IN_MEMORY: usize = 12 << 10;
-
-/// A changed block.
-enum Changed {
-    /// The content is in memory.
-    Here(Box<Block>),
-    /// The content is in the temporary file, at this number of blocks from its beginning.
-    Moved(u64),
-}
+/// Changed blocks that stay in memory: 24 MiB.
+const BLOCKS_IN_MEMORY: usize = 6 << 10;
 
 /// Blocks of a parent, and the changes to them.
 pub(crate) struct MetadataBlocks {
     /// `None` if the file system is new: all its blocks are zeros then.
     parent: Option<BlockReader>,
-    changed: BTreeMap<u64, Changed>,
-    /// Number of blocks of `changed` in memory.
-    here: usize,
-    /// The most that there may be, at least 1. When there are more, half of them are moved to the file.
+    /// Changed blocks in memory.
+    here: BTreeMap<u64, Box<Block>>,
+    /// Changed blocks in the temporary file.
+    moved: MovedBlocks,
+    /// The most blocks in memory, at least 1. When there are more, half of them are moved to the file.
     capacity: usize,
     spill: Option<Spill>,
 }
@@ -46,15 +42,21 @@ pub(crate) struct MetadataBlocks {
 struct Spill {
     file: File,
     /// Its first block that was never used.
-    end: u64,
+    end: u32,
     /// Blocks before that which are not used any more.
-    free: Vec<u64>,
+    free: Vec<u32>,
 }
 
 impl MetadataBlocks {
     /// Starts with the blocks of `parent`; with zeros if there is none.
     pub(crate) fn new(parent: Option<BlockReader>) -> Self {
-        Self { parent, changed: BTreeMap::new(), here: 0, capacity: BLOCKS_IN_MEMORY, spill: None }
+        Self { parent, ..Self::scratch(BLOCKS_IN_MEMORY) }
+    }
+
+    /// Starts with zeros, and keeps at most `capacity` blocks in memory.
+    pub(crate) fn scratch(capacity: usize) -> Self {
+        let capacity = capacity.max(1);
+        Self { parent: None, here: BTreeMap::new(), moved: MovedBlocks::default(), capacity, spill: None }
     }
 
     /// Changes how many changed blocks stay in memory.
@@ -70,7 +72,7 @@ impl MetadataBlocks {
 
     /// The present content of a block.
     pub(crate) fn get(&mut self, number: u64) -> Result<&Block> {
-        if self.changed.contains_key(&number) {
+        if self.is_changed(number) {
             return self.present(number).map(|block| &*block);
         }
         match &mut self.parent {
@@ -86,7 +88,7 @@ impl MetadataBlocks {
 
     /// The content of a block, to change it.
     pub(crate) fn get_mut(&mut self, number: u64) -> Result<&mut Block> {
-        if !self.changed.contains_key(&number) {
+        if !self.is_changed(number) {
             let content = match &mut self.parent {
                 Some(parent) => Box::new(*parent.block(number)?),
                 None => Box::new([0; BLOCK_SIZE]),
@@ -98,7 +100,7 @@ impl MetadataBlocks {
 
     /// A block that was free until now, as zeros: what the parent has there is not read.
     pub(crate) fn fresh(&mut self, number: u64) -> Result<&mut Block> {
-        if !self.changed.contains_key(&number) {
+        if !self.is_changed(number) {
             self.add(number, Box::new([0; BLOCK_SIZE]))?;
         }
         let block = self.present(number)?;
@@ -108,20 +110,16 @@ impl MetadataBlocks {
 
     /// Forgets the changes of a block that is free now: its content does not matter any more.
     pub(crate) fn forget(&mut self, number: u64) {
-        match self.changed.remove(&number) {
-            Some(Changed::Here(_)) => self.here -= 1,
-            Some(Changed::Moved(place)) => self.free_spilled(place),
-            None => {}
+        if self.here.remove(&number).is_none()
+            && let Some(place) = self.moved.remove(number)
+        {
+            self.free_spilled(place);
         }
     }
 
     /// Calls `each` with the number and content of every block that differs from the parent's, in ascending order.
     pub(crate) fn changes(mut self, each: &mut dyn FnMut(u64, &Block) -> Result<()>) -> Result<()> {
-        for (number, changed) in std::mem::take(&mut self.changed) {
-            let content = match changed {
-                Changed::Here(content) => content,
-                Changed::Moved(place) => self.read_spilled(place)?,
-            };
+        while let Some((number, content)) = self.pop_first()? {
             let same = match &mut self.parent {
                 Some(parent) => *parent.block(number)? == *content,
                 None => content.iter().all(|&byte| byte == 0),
@@ -133,33 +131,54 @@ impl MetadataBlocks {
         Ok(())
     }
 
+    /// Takes out the changed block with the lowest number.
+    fn pop_first(&mut self) -> Result<Option<(u64, Box<Block>)>> {
+        match (self.here.first_key_value(), self.moved.first()) {
+            (Some((here, _)), Some((moved, place))) if moved < *here => {
+                self.read_moved(moved, place).map(Some)
+            }
+            (None, Some((moved, place))) => self.read_moved(moved, place).map(Some),
+            _ => Ok(self.here.pop_first()),
+        }
+    }
+
+    /// Takes a block out of the file that is not needed there any more.
+    fn read_moved(&mut self, number: u64, place: u32) -> Result<(u64, Box<Block>)> {
+        let content = self.read_spilled(place)?;
+        self.moved.remove(number);
+        Ok((number, content))
+    }
+
+    /// `true` if a block was changed.
+    fn is_changed(&self, number: u64) -> bool {
+        self.here.contains_key(&number) || self.moved.get(number).is_some()
+    }
+
     /// Adds a changed block; moves others to the file if there are too many.
     fn add(&mut self, number: u64, content: Box<Block>) -> Result<()> {
-        if self.here >= self.capacity {
+        if self.here.len() >= self.capacity {
             self.spill()?;
         }
-        self.changed.insert(number, Changed::Here(content));
-        self.here += 1;
+        self.here.insert(number, content);
         Ok(())
     }
 
     /// A changed block, brought back to memory if it was moved.
     fn present(&mut self, number: u64) -> Result<&mut Block> {
-        if let Some(&Changed::Moved(place)) = self.changed.get(&number) {
+        if let Some(place) = self.moved.get(number) {
             let content = self.read_spilled(place)?;
             self.add(number, content)?;
+            self.moved.remove(number);
             self.free_spilled(place);
         }
-        match self.changed.get_mut(&number) {
-            Some(Changed::Here(content)) => Ok(content),
-            _ => Err(Error::corrupt(format!("block {number} of the metadata was lost"))),
-        }
+        let block = self.here.get_mut(&number).map(|content| &mut **content);
+        block.ok_or_else(|| Error::corrupt(format!("block {number} of the metadata was lost")))
     }
 
-    fn read_spilled(&self, place: u64) -> Result<Box<Block>> {
+    fn read_spilled(&self, place: u32) -> Result<Box<Block>> {
         let mut content = Box::new([0; BLOCK_SIZE]);
         if let Some(spill) = &self.spill {
-            spill.file.read_exact_at(&mut *content, place * BLOCK_SIZE as u64).map_err(|error| {
+            spill.file.read_exact_at(&mut *content, offset_of(place)).map_err(|error| {
                 Error::io("cannot read back metadata that was moved to a temporary file", error)
             })?;
         }
@@ -167,7 +186,7 @@ impl MetadataBlocks {
     }
 
     /// Says that a block of the file is not used any more.
-    fn free_spilled(&mut self, place: u64) {
+    fn free_spilled(&mut self, place: u32) {
         if let Some(spill) = &mut self.spill {
             spill.free.push(place);
         }
@@ -187,18 +206,20 @@ impl MetadataBlocks {
                 free: Vec::new(),
             }),
         };
-        let blocks = self.changed.values_mut().filter(|changed| matches!(changed, Changed::Here(_)));
-        for changed in blocks.take(self.capacity.div_ceil(2)) {
-            if let Changed::Here(content) = changed {
-                let place = spill.free.pop().unwrap_or(spill.end);
-                spill.file.write_all_at(&**content, place * BLOCK_SIZE as u64).map_err(failed)?;
-                spill.end = spill.end.max(place + 1);
-                *changed = Changed::Moved(place);
-                self.here -= 1;
-            }
+        for _ in 0..self.capacity.div_ceil(2) {
+            let Some(first) = self.here.first_entry() else { break };
+            let place = spill.free.pop().unwrap_or(spill.end);
+            spill.file.write_all_at(&**first.get(), offset_of(place)).map_err(failed)?;
+            spill.end = spill.end.max(place.saturating_add(1));
+            self.moved.insert(first.remove_entry().0, place);
         }
         Ok(())
     }
+}
+
+/// The offset of a block of the temporary file.
+fn offset_of(place: u32) -> u64 {
+    u64::from(place) * BLOCK_SIZE as u64
 }
 
 #[cfg(test)]
@@ -265,8 +286,8 @@ mod tests {
                 blocks.get_mut(number).unwrap()[1] = round;
             }
         }
-        assert!(blocks.spill.as_ref().unwrap().end <= BLOCKS);
-        assert!(blocks.here <= 2);
+        assert!(u64::from(blocks.spill.as_ref().unwrap().end) <= BLOCKS);
+        assert!(blocks.here.len() <= 2);
     }
 
     proptest! {
@@ -297,7 +318,7 @@ mod tests {
                         model[at] = parent[at];
                     }
                 }
-                prop_assert!(blocks.here <= capacity);
+                prop_assert!(blocks.here.len() <= capacity);
             }
             let expected: Vec<_> = (0..BLOCKS)
                 .zip(model.into_iter().zip(parent))

@@ -24,6 +24,7 @@ use crate::htree::DIRECTORY_TYPE;
 use crate::{BLOCK_SIZE, Block};
 use chain::{FoundRecord, needed};
 use headstart_block::{Error, Result};
+use std::ops::Range;
 
 /// The longest name of an entry, in bytes.
 pub(crate) const LONGEST_NAME: usize = 255;
@@ -169,13 +170,27 @@ pub(crate) fn remove(
 /// A function that is called with the name, inode and type of each entry.
 pub(crate) type EachEntry<'a> = &'a mut dyn FnMut(&[u8], u32, u8) -> Result<()>;
 
-/// Calls `each` with the name, inode and type of every entry but "." and "..", in the order of the blocks.
+/// Blocks of a part of a directory, of which large ones are listed part by part: 64 have at most 21,800 names.
+const PART_BLOCKS: u32 = 64;
+
+/// The blocks of a part of a directory, counted from 0; `None` behind the last part. A directory has at least one.
+pub(crate) fn part(blocks: &dyn DirectoryBlocks, part: u32) -> Option<Range<u32>> {
+    let start = part.checked_mul(PART_BLOCKS).filter(|start| part == 0 || *start < blocks.count())?;
+    Some(start..start.saturating_add(PART_BLOCKS).min(blocks.count()))
+}
+
+/// Calls `each` with the name, inode and type of every entry of some blocks but "." and "..", in the order of the
+/// blocks.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Corrupt`] if the directory is damaged; errors of the disk and of `each`.
-pub(crate) fn each_entry(blocks: &mut dyn DirectoryBlocks, each: EachEntry<'_>) -> Result<()> {
+pub(crate) fn each_entry(
+    blocks: &mut dyn DirectoryBlocks,
+    range: Range<u32>,
+    each: EachEntry<'_>,
+) -> Result<()> {
     // Blocks of an index show no entries but "." and "..", so they need no special treatment.
-    for number in 0..blocks.count() {
+    for number in range {
         let block = blocks.block(number)?;
         for record in chain::records(block) {
             let record = record?;
@@ -186,6 +201,13 @@ pub(crate) fn each_entry(blocks: &mut dyn DirectoryBlocks, each: EachEntry<'_>) 
         }
     }
     Ok(())
+}
+
+/// Calls `each` with every entry of all parts.
+#[cfg(test)]
+fn each_of_all(blocks: &mut dyn DirectoryBlocks, each: EachEntry<'_>) -> Result<()> {
+    let parts: Vec<_> = (0..).map_while(|number| part(blocks, number)).collect();
+    parts.into_iter().try_for_each(|range| each_entry(blocks, range, each))
 }
 
 fn is_dot(name: &[u8]) -> bool {

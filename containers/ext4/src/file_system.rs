@@ -25,6 +25,12 @@ const MAX_TARGET: usize = 4095;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeNumber(pub(crate) u32);
 
+impl From<InodeNumber> for u64 {
+    fn from(number: InodeNumber) -> Self {
+        number.0.into()
+    }
+}
+
 /// The parts of a file's description that an entry of a layer gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InodeAttributes {
@@ -144,18 +150,25 @@ impl<S: BlockSink> FileSystem<S> {
         content::link_target(&mut self.state, &inode)
     }
 
-    /// Returns the names in a directory, without `.` and `..`, and their files, sorted by name.
+    /// Returns the names in one part of a directory, without `.` and `..`, and their files, sorted by name. Parts are
+    /// numbered from 0 on, and have some thousand names at most; `None` behind the last one. A name stays in its part
+    /// until another one is added to the directory.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if the directory is damaged; errors of reading the parent.
-    pub fn entries(&mut self, directory: InodeNumber) -> Result<BTreeMap<Vec<u8>, InodeNumber>> {
-        let mut entries = BTreeMap::new();
+    pub fn entries(
+        &mut self,
+        directory: InodeNumber,
+        part: u32,
+    ) -> Result<Option<BTreeMap<Vec<u8>, InodeNumber>>> {
         let mut open = OpenDirectory::open(&mut self.state, directory.0)?;
-        directory::each_entry(&mut open, &mut |name, number, _| {
+        let Some(blocks) = directory::part(&open, part) else { return Ok(None) };
+        let mut entries = BTreeMap::new();
+        directory::each_entry(&mut open, blocks, &mut |name, number, _| {
             entries.insert(name.to_vec(), InodeNumber(number));
             Ok(())
         })?;
-        Ok(entries)
+        Ok(Some(entries))
     }
 
     /// Creates a file in a directory that has no file of this name; returns it.

@@ -62,6 +62,7 @@
 //! | `state` | inodes, their extents and attributes |
 //! | `allocation` | free blocks and inodes, and the order in which they are taken |
 //! | `blocks` | changed blocks of metadata, over the parent's |
+//! | `moved` | places of changed blocks in the temporary file |
 //! | `read` | blocks of a parent, read when they are needed |
 //! | `directory` | the entries of a directory |
 //! | `htree` | the index of a large directory |
@@ -95,6 +96,7 @@ mod hash;
 mod htree;
 mod inode;
 mod little_endian;
+mod moved;
 mod open_directory;
 mod places;
 mod read;

@@ -66,17 +66,24 @@ fn drop_files(state: &mut State, number: u32) -> Result<Vec<u32>> {
     if state.inode(number)?.kind()? != FileKind::Directory {
         return Err(Error::corrupt(format!("the entry of inode {number} says that it is a directory")));
     }
-    let (mut files, mut below) = (Vec::new(), Vec::new());
-    directory::each_entry(&mut OpenDirectory::open(state, number)?, &mut |_, inode, kind| {
-        let list = if kind == FileKind::Directory.entry_type() { &mut below } else { &mut files };
-        list.push(inode);
-        Ok(())
-    })?;
-    for file in files {
-        if state.inode(file)?.kind()? == FileKind::Directory {
-            return Err(Error::corrupt(format!("the entry of inode {file} says that it is no directory")));
+    let (mut files, mut below, mut part) = (Vec::new(), Vec::new(), 0);
+    loop {
+        let mut open = OpenDirectory::open(state, number)?;
+        let Some(blocks) = directory::part(&open, part) else { break };
+        directory::each_entry(&mut open, blocks, &mut |_, inode, kind| {
+            let list = if kind == FileKind::Directory.entry_type() { &mut below } else { &mut files };
+            list.push(inode);
+            Ok(())
+        })?;
+        for file in files.drain(..) {
+            if state.inode(file)?.kind()? == FileKind::Directory {
+                return Err(Error::corrupt(format!(
+                    "the entry of inode {file} says that it is no directory"
+                )));
+            }
+            drop_name(state, file)?;
         }
-        drop_name(state, file)?;
+        part += 1;
     }
     Ok(below)
 }

@@ -2,7 +2,7 @@
 
 use crate::content::BlockSink;
 use crate::extents::{self, ExtentMap};
-use crate::file_system::{FileSystem, InodeAttributes};
+use crate::file_system::{FileSystem, InodeAttributes, InodeNumber};
 use crate::format::NewFileSystem;
 use crate::geometry::Geometry;
 use crate::group::{DescriptorChecksum, GroupDescriptor};
@@ -21,6 +21,18 @@ use tempfile::TempDir;
 
 /// Directories with programs for root, which the search path of others may lack.
 const PLACES: [&str; 3] = ["/sbin", "/usr/sbin", "/usr/local/sbin"];
+
+impl<S: BlockSink> FileSystem<S> {
+    /// The names in a directory and their files.
+    pub(crate) fn all_entries(&mut self, dir: InodeNumber) -> Result<BTreeMap<Vec<u8>, InodeNumber>> {
+        let mut all = BTreeMap::new();
+        for part in 0.. {
+            let Some(entries) = self.entries(dir, part)? else { break };
+            all.extend(entries);
+        }
+        Ok(all)
+    }
+}
 
 /// Returns the paths of programs; if one is absent, says that `test` is skipped, and returns `None`.
 pub(crate) fn skip_without(test: &str, programs: &[&str]) -> Option<Vec<PathBuf>> {

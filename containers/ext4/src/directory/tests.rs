@@ -81,7 +81,7 @@ impl Pair {
     fn check(&mut self) {
         assert_eq!(check(&self.directory, self.indexed, &self.settings), self.expected);
         let mut listed = Listing::new();
-        each_entry(&mut self.directory, &mut |name, inode, kind| {
+        each_of_all(&mut self.directory, &mut |name, inode, kind| {
             assert_eq!(listed.insert(name.to_vec(), (inode, kind)), None);
             Ok(())
         })
@@ -136,7 +136,7 @@ fn entries_of_one_block_stay_in_the_order_in_which_they_came() {
     let (mut directory, indexed) = directory_of((OWN, PARENT), names.map(|name| (name, 20)), &half_md4());
     assert!(!indexed && directory.blocks.len() == 1);
     let mut listed = Vec::new();
-    each_entry(&mut directory, &mut |name, _, _| {
+    each_of_all(&mut directory, &mut |name, _, _| {
         listed.push(name.to_vec());
         Ok(())
     })

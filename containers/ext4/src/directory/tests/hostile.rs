@@ -1,7 +1,7 @@
 //! Damaged directories: errors at most, never a panic or an endless search.
 
 use super::support::{MemoryBlocks, OWN, PARENT, directory_of, half_md4, name};
-use crate::directory::{DirectoryEntry, each_entry, insert, insert_linear, lookup, remove};
+use crate::directory::{DirectoryEntry, each_of_all, insert, insert_linear, lookup, remove};
 use crate::little_endian::put_u32;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 fn use_it(directory: &mut MemoryBlocks, indexed: bool) {
     let settings = half_md4();
     let mut indexed = indexed;
-    let _ = each_entry(directory, &mut |_, _, _| Ok(()));
+    let _ = each_of_all(directory, &mut |_, _, _| Ok(()));
     for number in 0..100 {
         let name = name(number, 200);
         let _ = lookup(directory, indexed, &settings, &name);
@@ -69,6 +69,6 @@ fn a_directory_without_blocks_or_of_zeros_is_an_error() {
         let mut zeros = MemoryBlocks::new(vec![Box::new([0; 4096])]);
         assert!(insert(&mut zeros, indexed, &settings, &entry).is_err());
         assert!(lookup(&mut zeros, indexed, &settings, b"a").is_err());
-        assert!(each_entry(&mut zeros, &mut |_, _, _| Ok(())).is_err());
+        assert!(each_of_all(&mut zeros, &mut |_, _, _| Ok(())).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Directories in images of mke2fs, as e2fsck and debugfs see them.
 
 use super::support::{Listing, MemoryBlocks, check, directory_of, name};
-use crate::directory::{DirectoryEntry, HashSettings, dots, each_entry, insert, lookup, remove};
+use crate::directory::{DirectoryEntry, HashSettings, dots, each_of_all, insert, lookup, remove};
 use crate::hash::{HALF_MD4, LEGACY, TEA};
 use crate::htree::{CONTINUES, IndexInfo, IndexKind, slots};
 use crate::little_endian::u32_at;
@@ -231,7 +231,7 @@ fn e2fsck_finds_equal_hashes_in_two_leaves_clean() {
         assert!(lookup(&mut directory, indexed, &settings, name).unwrap().is_some());
     }
     let mut count = 0;
-    each_entry(&mut directory, &mut |_, _, _| {
+    each_of_all(&mut directory, &mut |_, _, _| {
         count += 1;
         Ok(())
     })

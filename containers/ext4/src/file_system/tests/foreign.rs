@@ -100,10 +100,10 @@ fn change<S: BlockSink>(fs: &mut FileSystem<S>, many: u32) {
 /// Checks that a changed parent has the files that it must have.
 fn compare<S: BlockSink>(fs: &mut FileSystem<S>, many: u32) {
     let root = fs.root();
-    let names: Vec<_> = fs.entries(root).unwrap().into_keys().collect();
+    let names: Vec<_> = fs.all_entries(root).unwrap().into_keys().collect();
     assert_eq!(names, [&b"dir"[..], b"lost+found", b"many", b"new", b"other_name", b"pipe"]);
     let dir = find(fs, root, b"dir").unwrap();
-    assert_eq!(fs.entries(dir).unwrap().len(), 3);
+    assert_eq!(fs.all_entries(dir).unwrap().len(), 3);
     for (name, expected) in [(&b"same"[..], given(300_000)), (b"changed", content(1, 400_000))] {
         let file = find(fs, dir, name).unwrap();
         assert_eq!(fs.status(file).unwrap().mode, 0o600);
@@ -114,14 +114,14 @@ fn compare<S: BlockSink>(fs: &mut FileSystem<S>, many: u32) {
     assert!(read_back(fs, other) == given(200_000));
     let directory = find(fs, root, b"many").unwrap();
     let left = (many - many.div_ceil(3)) as usize;
-    let entries = fs.entries(directory).unwrap();
+    let entries = fs.all_entries(directory).unwrap();
     assert_eq!(entries.len(), left + 400);
     for (name, &file) in entries.iter().step_by(7) {
         assert_eq!(fs.lookup(directory, name).unwrap(), Some(file));
         assert!(fs.status(file).unwrap().size > 0);
     }
     let new = find(fs, root, b"new").unwrap();
-    assert_eq!((fs.entries(new).unwrap().len(), fs.status(new).unwrap().links), (801, 402));
+    assert_eq!((fs.all_entries(new).unwrap().len(), fs.status(new).unwrap().links), (801, 402));
     assert_eq!(fs.xattrs(new).unwrap()[&b"user.long"[..]], vec![7; 3000]);
     let link = find(fs, new, b"link").unwrap();
     assert_eq!(fs.link_target(link).unwrap(), [b'x'; 1000]);
@@ -150,7 +150,7 @@ fn layers_over_file_systems_of_mke2fs_are_clean() {
         fs.finish().unwrap();
         check(&second);
         let mut fs = layer(&second, &look);
-        assert_eq!(fs.entries(root).unwrap().len(), 4, "{options:?}");
+        assert_eq!(fs.all_entries(root).unwrap().len(), 4, "{options:?}");
         assert_eq!(fs.finish().unwrap().1.metadata_blocks, 0, "nothing was changed: {options:?}");
     }
 }
@@ -175,7 +175,7 @@ fn directories_stay_linear_without_the_feature_for_an_index() {
         let inode = fs.state.inode(directory.0).unwrap();
         assert!(inode.size > 5 * 4096);
         assert_eq!(inode.is_indexed(), indexed);
-        assert_eq!(fs.entries(directory).unwrap().len(), 501);
+        assert_eq!(fs.all_entries(directory).unwrap().len(), 501);
         for number in 0..500 {
             assert!(fs.lookup(directory, long_name(number).as_bytes()).unwrap().is_some());
         }
@@ -230,7 +230,7 @@ fn a_file_is_not_taken_for_a_directory() {
     let file = find(&mut fs, root, b"file").unwrap();
     assert_eq!(fs.status(file).unwrap().kind, FileKind::Regular);
     assert_eq!(fs.lookup(file, b"x").unwrap_err().kind(), ErrorKind::Invalid);
-    assert_eq!(fs.entries(file).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(fs.all_entries(file).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(fs.remove(file, b"x").unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(put(&mut fs, file, b"x", b"").unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(fs.link(root, b"x", root).unwrap_err().kind(), ErrorKind::Invalid);

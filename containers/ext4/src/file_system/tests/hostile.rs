@@ -33,7 +33,7 @@ impl ReadAt for Damaged {
 
 /// Looks at everything below a directory.
 fn look(fs: &mut FileSystem<Record>, dir: InodeNumber, depth: usize) {
-    for (name, file) in fs.entries(dir).unwrap_or_default() {
+    for (name, file) in fs.all_entries(dir).unwrap_or_default() {
         let _ = fs.lookup(dir, &name);
         let _ = fs.xattrs(file);
         let _ = fs.link_target(file);
@@ -49,8 +49,8 @@ fn use_it(parent: Damaged) -> Result<()> {
     let root = fs.root();
     look(&mut fs, root, 0);
     let mut results = Vec::new();
-    for (name, file) in fs.entries(root)? {
-        let below = fs.entries(file).unwrap_or_default();
+    for (name, file) in fs.all_entries(root)? {
+        let below = fs.all_entries(file).unwrap_or_default();
         for (number, (below, inode)) in below.into_iter().take(30).enumerate() {
             results.push(match number % 3 {
                 0 => fs.remove(file, &below).map(drop),

@@ -66,7 +66,7 @@ fn compare(fs: &mut FileSystem<Disk>, dir: InodeNumber, path: &Path) -> usize {
     let mut shown: Vec<_> =
         fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_vec()).collect();
     shown.sort();
-    let entries = fs.entries(dir).unwrap();
+    let entries = fs.all_entries(dir).unwrap();
     assert_eq!(entries.keys().cloned().collect::<Vec<_>>(), shown);
     let mut count = entries.len();
     for (name, file) in entries {

@@ -147,7 +147,7 @@ fn compare(fs: &mut FileSystem<Disk>, model: &Model, node: usize, inode: InodeNu
     assert_eq!(status.mode, model.nodes[node].1, "node {node}");
     match &model.nodes[node].0 {
         ModelNode::Directory(names) => {
-            let found = fs.entries(inode).unwrap();
+            let found = fs.all_entries(inode).unwrap();
             assert_eq!(found.keys().collect::<Vec<_>>(), names.keys().collect::<Vec<_>>());
             for (name, &node) in names {
                 assert_eq!(fs.lookup(inode, name).unwrap(), Some(found[name]));
