@@ -88,13 +88,15 @@
 //!
 //! # Memory
 //!
-//! The applier remembers the names that the layer brought into directories of lower layers (`brought`), about 64
-//! bytes and the name for each, and 96 bytes for each directory that it made or changed: 100,000 files in 10,000 new
-//! directories take 1 MB, and 100,000 files in 10,000 old ones 10 MB. [`ApplyLimits`] bounds it. The last parent
+//! The applier remembers the names that the layer brought into directories of lower layers (`brought`): 16 bytes for
+//! each, of which 6 MB stay in memory and the others are in a temporary file, and a bit for each directory that it made
+//! or changed. Directories are listed part by part, so one that is emptied may have any number of names. The last parent
 //! directory is remembered as well, because entries stand in the tar directory by directory.
 
 mod attributes;
 mod brought;
+mod name_set;
+mod number_set;
 mod path;
 mod resolve;
 
@@ -136,14 +138,11 @@ pub struct ApplyLimits {
     /// The most components of a path, after its links are resolved. The default is 1,024; more than 2,047 cannot occur,
     /// because a path has at most 4,095 bytes.
     pub depth: usize,
-    /// The most bytes of memory for the names that the layer brought. The default is 256 MiB, enough for 2 million
-    /// names in directories of lower layers.
-    pub memory: u64,
 }
 
 impl Default for ApplyLimits {
     fn default() -> Self {
-        Self { entries: 1 << 22, depth: 1024, memory: 256 << 20 }
+        Self { entries: 1 << 22, depth: 1024 }
     }
 }
 
@@ -193,7 +192,7 @@ pub struct Applier<'t, T: FileTree> {
     tree: &'t mut T,
     limits: ApplyLimits,
     counts: LayerCounts,
-    brought: Brought<T::Node>,
+    brought: Brought,
     parent: Option<KnownParent<T::Node>>,
     /// `true` if the current entry removed a directory or a link, by which paths may lead elsewhere now.
     paths_changed: bool,
@@ -209,8 +208,8 @@ struct Spot<'a, N> {
 impl<'t, T: FileTree> Applier<'t, T> {
     /// An applier of one layer on what `tree` holds.
     pub fn new(tree: &'t mut T, limits: ApplyLimits) -> Self {
-        let brought = Brought::new(limits.memory);
-        Self { tree, limits, counts: LayerCounts::default(), brought, parent: None, paths_changed: false }
+        let counts = LayerCounts::default();
+        Self { tree, limits, counts, brought: Brought::new(), parent: None, paths_changed: false }
     }
 
     /// Applies the next entry of the layer. `content` is read if the entry is a regular file, and then to its end
@@ -236,9 +235,8 @@ impl<'t, T: FileTree> Applier<'t, T> {
     fn apply_entry(&mut self, entry: &TarEntry, content: &mut dyn LayerContent) -> Result<()> {
         if self.counts.entries == self.limits.entries {
             let cause = format!("is one entry more than the limit of {} for a layer", self.limits.entries);
-            return Err(
-                Error::unsupported(cause).remedy("if the layer is trusted, raise the limit `entries`")
-            );
+            return Err(Error::unsupported(cause)
+                .remedy("if the layer is trusted, raise the limit `entries` (--limit entries=NUMBER)"));
         }
         self.counts.entries += 1;
         match place(&entry.path) {
@@ -281,7 +279,7 @@ impl<'t, T: FileTree> Applier<'t, T> {
         {
             let new = self.tree.create(dir, name, NewNode::Directory, &UNLISTED)?;
             self.mark(&path, name)?;
-            self.brought.add(new)?;
+            self.brought.add(T::number(new));
             self.counts.unlisted_directories += 1;
             path.directories.push(new);
         }
@@ -292,7 +290,7 @@ impl<'t, T: FileTree> Applier<'t, T> {
     fn mark(&mut self, path: &Resolved<T::Node>, name: &[u8]) -> Result<()> {
         let mut name = name;
         for (level, dir) in path.directories.iter().enumerate().rev() {
-            if !self.brought.mark(*dir, name)? || level == 0 {
+            if !self.brought.mark(T::number(*dir), name)? || level == 0 {
                 break;
             }
             name = &path.names[level - 1];
@@ -372,7 +370,7 @@ impl<'t, T: FileTree> Applier<'t, T> {
         if let Some(node) = self.tree.lookup(spot.dir, spot.name)? {
             let old = self.tree.status(node)?;
             if old.kind == NodeKind::Directory {
-                if self.brought.has(spot.dir, spot.name) {
+                if self.brought.has(T::number(spot.dir), spot.name)? {
                     xattrs = merged_xattrs(self.tree.xattrs(node)?, xattrs);
                 }
                 return self.tree.set_attributes(node, &attributes(entry, Some(&old), &xattrs));
@@ -382,7 +380,8 @@ impl<'t, T: FileTree> Applier<'t, T> {
         let attributes = attributes(entry, None, &xattrs);
         let new = self.tree.create(spot.dir, spot.name, NewNode::Directory, &attributes)?;
         self.mark(spot.path, spot.name)?;
-        self.brought.add(new)
+        self.brought.add(T::number(new));
+        Ok(())
     }
 
     fn put_file(
@@ -398,7 +397,7 @@ impl<'t, T: FileTree> Applier<'t, T> {
         if let Some(node) = self.tree.lookup(spot.dir, spot.name)? {
             let status = self.tree.status(node)?;
             let is_alone = status.kind == NodeKind::Regular && status.links == 1;
-            if is_alone && !self.brought.has(spot.dir, spot.name) {
+            if is_alone && !self.brought.has(T::number(spot.dir), spot.name)? {
                 self.counts.replaced_files += 1;
                 return self.tree.replace_content(spot.dir, spot.name, node, &attributes, content);
             }
@@ -468,11 +467,11 @@ impl<'t, T: FileTree> Applier<'t, T> {
             return Err(Error::corrupt("is a whiteout of the directory that it is in, or of the one above"));
         }
         check_name(original)?;
-        if self.brought.is_new(dir) {
+        if self.brought.is_new(T::number(dir)) {
             return Ok(());
         }
         let Some(node) = self.tree.lookup(dir, original)? else { return Ok(()) };
-        if !self.brought.has(dir, original) {
+        if !self.brought.has(T::number(dir), original)? {
             return self.remove(dir, original, node);
         }
         if self.tree.status(node)?.kind == NodeKind::Directory {
@@ -485,15 +484,20 @@ impl<'t, T: FileTree> Applier<'t, T> {
     fn prune(&mut self, dir: T::Node) -> Result<()> {
         let mut pending = vec![dir];
         while let Some(dir) = pending.pop() {
-            if self.brought.is_new(dir) {
+            let number = T::number(dir);
+            if self.brought.is_new(number) {
                 continue;
             }
-            for name in self.tree.names(dir)? {
-                let Some(node) = self.tree.lookup(dir, &name)? else { continue };
-                if !self.brought.has(dir, &name) {
-                    self.remove(dir, &name, node)?;
-                } else if self.tree.status(node)?.kind == NodeKind::Directory {
-                    pending.push(node);
+            let mut part = 0;
+            while let Some(names) = self.tree.names(dir, part)? {
+                part += 1;
+                for name in names {
+                    let Some(node) = self.tree.lookup(dir, &name)? else { continue };
+                    if !self.brought.has(number, &name)? {
+                        self.remove(dir, &name, node)?;
+                    } else if self.tree.status(node)?.kind == NodeKind::Directory {
+                        pending.push(node);
+                    }
                 }
             }
         }
@@ -518,13 +522,18 @@ impl<'t, T: FileTree> Applier<'t, T> {
         self.paths_changed = true;
         let mut pending = vec![node];
         while let Some(gone) = pending.pop() {
-            if !self.brought.knows(gone) {
+            if !self.brought.knows(T::number(gone)) {
                 continue;
             }
-            for name in self.tree.names(gone)? {
-                pending.extend(self.tree.lookup(gone, &name)?.filter(|node| self.brought.knows(*node)));
+            let mut part = 0;
+            while let Some(names) = self.tree.names(gone, part)? {
+                part += 1;
+                for name in names {
+                    let below = self.tree.lookup(gone, &name)?;
+                    pending.extend(below.filter(|node| self.brought.knows(T::number(*node))));
+                }
             }
-            self.brought.forget(gone);
+            self.brought.forget(T::number(gone));
         }
         self.tree.remove_tree(dir, name)
     }

@@ -128,6 +128,10 @@ impl FileContent for StreamedContent<'_> {
 impl<S: BlockSink> FileTree for Ext4Tree<S> {
     type Node = InodeNumber;
 
+    fn number(node: InodeNumber) -> u64 {
+        node.into()
+    }
+
     fn root(&self) -> InodeNumber {
         self.fs.root()
     }
@@ -157,8 +161,8 @@ impl<S: BlockSink> FileTree for Ext4Tree<S> {
         Ok(self.fs.xattrs(node)?.into_iter().collect())
     }
 
-    fn names(&mut self, dir: InodeNumber) -> Result<Vec<Vec<u8>>> {
-        Ok(self.fs.entries(dir)?.into_keys().collect())
+    fn names(&mut self, dir: InodeNumber, part: u32) -> Result<Option<Vec<Vec<u8>>>> {
+        Ok(self.fs.entries(dir, part)?.map(|entries| entries.into_keys().collect()))
     }
 
     fn create(

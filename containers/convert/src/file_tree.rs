@@ -139,6 +139,10 @@ pub trait FileTree {
     /// A node's number. It stays the node's until its last name is gone; then another node may get it.
     type Node: Copy + Eq + Ord + Debug;
 
+    /// The number of a node, which no other node has. A bit is kept for each number up to the largest, so the numbers
+    /// should be dense.
+    fn number(node: Self::Node) -> u64;
+
     /// The root directory.
     fn root(&self) -> Self::Node;
 
@@ -167,11 +171,13 @@ pub trait FileTree {
     /// Errors of reading the state.
     fn xattrs(&mut self, node: Self::Node) -> Result<Vec<NodeXattr>>;
 
-    /// Returns the names in a directory, sorted by their bytes, without `.` and `..`; empty if there is none.
+    /// Returns the names in one part of a directory, sorted by their bytes, without `.` and `..`. Parts are numbered from
+    /// 0 on, have a few thousand names at most, and may have none; `None` behind the last one. Each name is in one part,
+    /// and stays there when others are removed, so a directory can be emptied part by part.
     ///
     /// # Errors
     /// Errors of reading the state.
-    fn names(&mut self, dir: Self::Node) -> Result<Vec<Vec<u8>>>;
+    fn names(&mut self, dir: Self::Node, part: u32) -> Result<Option<Vec<Vec<u8>>>>;
 
     /// Creates a node in the directory `dir`, in which `name` is free, and returns it.
     ///

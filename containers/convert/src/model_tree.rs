@@ -179,6 +179,10 @@ fn read_all(content: &mut dyn LayerContent) -> Result<Vec<u8>> {
 impl FileTree for ModelTree {
     type Node = usize;
 
+    fn number(node: usize) -> u64 {
+        node as u64
+    }
+
     fn root(&self) -> usize {
         0
     }
@@ -206,8 +210,10 @@ impl FileTree for ModelTree {
         Ok(self.node(node).xattrs.clone())
     }
 
-    fn names(&mut self, dir: usize) -> Result<Vec<Vec<u8>>> {
-        Ok(self.directory(dir).keys().cloned().collect())
+    fn names(&mut self, dir: usize, part: u32) -> Result<Option<Vec<Vec<u8>>>> {
+        // By the last bit of the names, so that parts are not in the order of names.
+        let is_in = |name: &&Vec<u8>| u32::from(name.last().is_some_and(|byte| byte & 1 != 0)) == part;
+        Ok((part < 2).then(|| self.directory(dir).keys().filter(is_in).cloned().collect()))
     }
 
     fn create(

@@ -7,146 +7,138 @@
 //!
 //! Invariant: a directory with a record has its own name marked in its parent's record, unless the parent is the
 //! layer's own or it is the root. So a name without a mark has nothing of this layer below it.
+//!
+//! # Memory
+//! A record of a directory is a bit, and a name is 16 bytes of a digest, most of which are in a temporary file
+//! (`name_set`): so a layer needs a few megabytes whatever it brings.
 
-use headstart_block::{Error, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use super::name_set::NameSet;
+use super::number_set::NumberSet;
+use headstart_block::Result;
 
-/// Memory of a directory's record in bytes, as counted against the limit: its place in the map, with the slack of
-/// the map's nodes.
-const DIRECTORY_BYTES: u64 = 96;
-
-/// Memory of a name's record without the name in bytes: its place in the set, with the slack of the set's nodes and of
-/// the allocator.
-const NAME_BYTES: u64 = 64;
-
-/// The names that the current layer brought.
+/// The names that the current layer brought. Directories are known by their numbers.
 #[derive(Debug)]
-pub(super) struct Brought<N> {
-    directories: BTreeMap<N, Origin>,
-    bytes: u64,
-    limit: u64,
+pub(super) struct Brought {
+    /// The directories that the current layer made.
+    new: NumberSet,
+    /// Directories of lower layers in which the current layer brought a name, or a name leads to such.
+    lower: NumberSet,
+    /// The names in `lower`. Those of a directory that was removed stay, and mean nothing: if its number is given to
+    /// another directory, then that one is new.
+    names: NameSet,
 }
 
-/// The layer that a directory is from.
-#[derive(Debug)]
-enum Origin {
-    /// The current one.
-    New,
-    /// A lower one; the names in it that the current layer brought, or that lead to such.
-    Lower(BTreeSet<Box<[u8]>>),
-}
+impl Brought {
+    /// A layer that brought nothing so far.
+    pub(super) fn new() -> Self {
+        Self { new: NumberSet::default(), lower: NumberSet::default(), names: NameSet::new() }
+    }
 
-impl<N: Copy + Ord> Brought<N> {
-    /// A layer that brought nothing so far, and may take `limit` bytes of memory for its names.
-    pub(super) fn new(limit: u64) -> Self {
-        Self { directories: BTreeMap::new(), bytes: 0, limit }
+    /// The same, with at most `most` names in memory.
+    #[cfg(test)]
+    pub(super) fn with_names_in_memory(most: usize) -> Self {
+        Self { names: NameSet::with_capacity(most), ..Self::new() }
     }
 
     /// `true` if the current layer made the directory.
-    pub(super) fn is_new(&self, dir: N) -> bool {
-        matches!(self.directories.get(&dir), Some(Origin::New))
+    pub(super) fn is_new(&self, dir: u64) -> bool {
+        self.new.contains(dir)
     }
 
     /// `true` if the current layer made or changed the node called `name` in `dir`, or anything below it.
-    pub(super) fn has(&self, dir: N, name: &[u8]) -> bool {
-        match self.directories.get(&dir) {
-            Some(Origin::New) => true,
-            Some(Origin::Lower(names)) => names.contains(name),
-            None => false,
-        }
+    ///
+    /// # Errors
+    /// Errors of the temporary file.
+    pub(super) fn has(&self, dir: u64, name: &[u8]) -> Result<bool> {
+        Ok(self.is_new(dir) || self.lower.contains(dir) && self.names.contains(dir, name)?)
     }
 
     /// `true` if the directory has a record.
-    pub(super) fn knows(&self, dir: N) -> bool {
-        self.directories.contains_key(&dir)
+    pub(super) fn knows(&self, dir: u64) -> bool {
+        self.new.contains(dir) || self.lower.contains(dir)
     }
 
     /// Remembers that the current layer made the directory. Its name has to be marked, too.
-    ///
-    /// # Errors
-    /// The limit of memory.
-    pub(super) fn add(&mut self, dir: N) -> Result<()> {
-        self.charge(DIRECTORY_BYTES)?;
-        self.directories.insert(dir, Origin::New);
-        Ok(())
+    pub(super) fn add(&mut self, dir: u64) {
+        self.new.insert(dir);
     }
 
     /// Remembers that the current layer brought `name` in `dir`. Returns `true` if this is the first of the layer's
     /// names there: then the directory's own name has to be marked.
     ///
     /// # Errors
-    /// The limit of memory.
-    pub(super) fn mark(&mut self, dir: N, name: &[u8]) -> Result<bool> {
-        match self.directories.get_mut(&dir) {
-            Some(Origin::New) => return Ok(false),
-            Some(Origin::Lower(names)) => {
-                if names.insert(name.into()) {
-                    self.charge(NAME_BYTES + name.len() as u64)?;
-                }
-                return Ok(false);
-            }
-            None => {}
+    /// Errors of the temporary file.
+    pub(super) fn mark(&mut self, dir: u64, name: &[u8]) -> Result<bool> {
+        if self.is_new(dir) {
+            return Ok(false);
         }
-        self.directories.insert(dir, Origin::Lower(BTreeSet::from([name.into()])));
-        self.charge(DIRECTORY_BYTES + NAME_BYTES + name.len() as u64)?;
-        Ok(true)
+        self.names.insert(dir, name)?;
+        Ok(self.lower.insert(dir))
     }
 
     /// Forgets a directory that is about to be removed, because its number can be given to another. Directories below
     /// have to be forgotten, too.
-    pub(super) fn forget(&mut self, dir: N) {
-        match self.directories.remove(&dir) {
-            Some(Origin::New) => self.bytes -= DIRECTORY_BYTES,
-            Some(Origin::Lower(names)) => {
-                self.bytes -= DIRECTORY_BYTES;
-                self.bytes -= names.iter().map(|name| NAME_BYTES + name.len() as u64).sum::<u64>();
-            }
-            None => {}
-        }
-    }
-
-    fn charge(&mut self, bytes: u64) -> Result<()> {
-        self.bytes += bytes;
-        if self.bytes > self.limit {
-            let cause =
-                format!("needs memory for the names of its layer, over the limit of {} bytes", self.limit);
-            return Err(Error::unsupported(cause).remedy("if the layer is trusted, raise the limit `memory`"));
-        }
-        Ok(())
+    pub(super) fn forget(&mut self, dir: u64) {
+        self.new.remove(dir);
+        self.lower.remove(dir);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
 
     #[test]
     fn a_new_directory_is_one_record_for_all_its_names() {
-        let mut brought = Brought::new(1000);
-        assert!(!brought.has(1, b"a"));
+        let mut brought = Brought::new();
+        assert!(!brought.has(1, b"a").unwrap());
         assert!(brought.mark(1, b"a").unwrap());
         assert!(!brought.mark(1, b"b").unwrap());
-        brought.add(2).unwrap();
+        brought.add(2);
         for n in 0..1000_u32 {
             assert!(!brought.mark(2, &n.to_le_bytes()).unwrap());
         }
-        assert!(brought.has(2, b"anything") && brought.is_new(2) && !brought.is_new(1));
-        assert!(brought.has(1, b"a") && !brought.has(1, b"c"));
+        assert!(brought.has(2, b"anything").unwrap() && brought.is_new(2) && !brought.is_new(1));
+        assert!(brought.has(1, b"a").unwrap() && !brought.has(1, b"c").unwrap());
     }
 
-    #[test]
-    fn memory_is_given_back_and_limited() {
-        let mut brought = Brought::new(300);
-        for _ in 0..1000 {
-            brought.mark(1, b"name").unwrap();
-            brought.add(2).unwrap();
-            brought.forget(1);
-            brought.forget(2);
-            brought.forget(3);
+    proptest! {
+        #[test]
+        fn names_are_those_of_sets_of_names(
+            capacity in 1_usize..5,
+            steps in prop::collection::vec((0..5_u8, 0..4_u64, 0..6_u8), 0..120),
+        ) {
+            let mut brought = Brought::with_names_in_memory(capacity);
+            // `None` for a directory that the layer made. The numbers of lower ones end with their removal.
+            let mut model: BTreeMap<u64, Option<BTreeSet<u8>>> = BTreeMap::new();
+            let mut removed = BTreeSet::new();
+            for (step, dir, name) in steps {
+                match step {
+                    0 if removed.contains(&dir) || !model.contains_key(&dir) => {
+                        brought.add(dir);
+                        model.insert(dir, None);
+                    }
+                    1 => {
+                        brought.forget(dir);
+                        model.remove(&dir);
+                        removed.insert(dir);
+                    }
+                    2 | 3 if model.contains_key(&dir) || !removed.contains(&dir) => {
+                        let is_first = !model.contains_key(&dir);
+                        prop_assert_eq!(brought.mark(dir, &[name]).unwrap(), is_first);
+                        if let Some(names) = model.entry(dir).or_insert_with(|| Some(BTreeSet::new())) {
+                            names.insert(name);
+                        }
+                    }
+                    _ => {}
+                }
+                let has = model.get(&dir).is_some_and(|names| names.as_ref().is_none_or(|set| set.contains(&name)));
+                prop_assert_eq!(brought.has(dir, &[name]).unwrap(), has);
+                prop_assert_eq!(brought.knows(dir), model.contains_key(&dir));
+                prop_assert_eq!(brought.is_new(dir), model.get(&dir) == Some(&None));
+            }
         }
-        assert_eq!(brought.bytes, 0);
-        brought.mark(1, b"0").unwrap();
-        let error = (1..100_u8).find_map(|n| brought.mark(1, &[n]).err());
-        assert!(error.unwrap().to_string().contains("limit of 300 bytes"));
     }
 }

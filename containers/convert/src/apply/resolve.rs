@@ -186,5 +186,5 @@ pub(super) fn not_a_directory(names: &[Vec<u8>]) -> Error {
 /// The error of a path of too many components.
 pub(super) fn too_deep(depth: usize) -> Error {
     Error::unsupported(format!("has a path of more than {depth} components"))
-        .remedy("if the layer is trusted, raise the limit `depth`")
+        .remedy("if the layer is trusted, raise the limit `depth` (--limit depth=NUMBER)")
 }

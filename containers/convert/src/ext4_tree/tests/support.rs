@@ -103,7 +103,9 @@ pub(crate) fn rows(disk: &Arc<dyn ReadAt>) -> BTreeMap<Vec<u8>, Row> {
         let mut bytes = Vec::new();
         match status.kind {
             NodeKind::Directory => {
-                for name in tree.names(node).unwrap() {
+                for name in
+                    (0..).map_while(|part| tree.names(node, part).unwrap()).flatten().collect::<Vec<_>>()
+                {
                     let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
                     let child = tree.lookup(node, &name).unwrap().expect("a listed name is found");
                     pending.push(([&path, slash, &name].concat(), child));
