@@ -21,8 +21,8 @@ use flate2::bufread::MultiGzDecoder;
 use headstart_block::{Digest, Error, ErrorKind, Result, to_usize};
 use headstart_container_source::LayerCompression;
 use headstart_image::progress::{Progress, step};
-use headstart_turbo::IndexingReader;
 use headstart_turbo::format::DEFAULT_SPAN;
+use headstart_turbo::{IndexingReader, Spool};
 use sha2::{Digest as _, Sha256};
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -76,7 +76,7 @@ pub(crate) trait TarStream: Read {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if it was not.
-    fn take_index(&mut self) -> Result<Option<Vec<u8>>>;
+    fn take_index(&mut self) -> Result<Option<Spool>>;
 }
 
 impl<'a> LayerStream<'a> {
@@ -167,7 +167,7 @@ enum Piped {
     /// The next bytes of the tar: not empty.
     Part(Vec<u8>),
     /// The end of the tar, with the index if one was made.
-    End(StreamSums, Option<Vec<u8>>),
+    End(StreamSums, Option<Spool>),
 }
 
 /// The tar, from the thread that decompresses.
@@ -181,7 +181,7 @@ struct PipedTar {
     /// The hash of the tar, if it is found here.
     sha256: Option<Sha256>,
     sums: Option<StreamSums>,
-    index: Option<Vec<u8>>,
+    index: Option<Spool>,
 }
 
 impl Read for PipedTar {
@@ -216,7 +216,7 @@ impl TarStream for PipedTar {
         self.sums.ok_or_else(not_read_yet)
     }
 
-    fn take_index(&mut self) -> Result<Option<Vec<u8>>> {
+    fn take_index(&mut self) -> Result<Option<Spool>> {
         self.sums.take().ok_or_else(not_read_yet)?;
         Ok(self.index.take())
     }
@@ -388,7 +388,9 @@ impl<R: BufRead> Read for ZstdDecoder<R> {
             let left = self.context.decompress_stream(&mut to, &mut from).map_err(|code| {
                 let name = error_name(code);
                 let cause = Error::corrupt(format!("is not valid zstd, or needs too much memory: {name}"));
-                cause.remedy("fetch it again, or raise the limit `zstd_window_log`")
+                cause.remedy(
+                    "fetch it again, or raise the limit `zstd_window_log` (--limit zstd_window_log=31)",
+                )
             })?;
             let (taken, made) = (from.pos(), to.pos());
             self.is_in_frame = left > 0;
@@ -437,7 +439,7 @@ impl Read for DecodedTar<'_> {
         self.is_ended |= len == 0 && !buf.is_empty();
         if self.bytes > self.limit {
             let cause = format!("has more than {} bytes when it is decompressed", self.limit);
-            let remedy = "if the layer is trusted, raise the limit `tar_bytes`";
+            let remedy = "if the layer is trusted, raise the limit `tar_bytes` (--limit tar_bytes=NUMBER)";
             return Err(Error::unsupported(cause).remedy(remedy).into());
         }
         Ok(len)
@@ -451,7 +453,7 @@ impl TarStream for DecodedTar<'_> {
         Ok(StreamSums { digest, diff_id, tar_bytes: self.bytes })
     }
 
-    fn take_index(&mut self) -> Result<Option<Vec<u8>>> {
+    fn take_index(&mut self) -> Result<Option<Spool>> {
         if !self.is_ended {
             return Err(not_read_yet());
         }

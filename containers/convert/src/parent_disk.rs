@@ -3,7 +3,7 @@
 use headstart_block::{BlockDevice, ByteRange, Error, ReadAt, Result, SECTOR_SIZE, to_usize};
 use headstart_image::blob::open_layer_source;
 use headstart_image::manifest::ImageLayer;
-use headstart_image::turbo::{InflatedCache, TurboLayer};
+use headstart_image::turbo::{InflatedCache, PackageBudget, TurboLayer};
 use headstart_lsmt::{Layer, Stack};
 use std::sync::Arc;
 
@@ -87,12 +87,16 @@ impl ReadAt for NotRead {
 
 /// The layers of an image in the making, opened as far as they are needed.
 #[derive(Default)]
-pub(crate) struct OpenLayers(Vec<Layer>);
+pub(crate) struct OpenLayers {
+    layers: Vec<Layer>,
+    /// The space for the packages of TurboOCI layers.
+    budget: PackageBudget,
+}
 
 impl OpenLayers {
     /// The number of layers that are open.
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.layers.len()
     }
 
     /// Opens one more layer, `blob`, on top of those that are open. `source_size` is the length in bytes of the
@@ -102,12 +106,12 @@ impl OpenLayers {
     /// [`headstart_block::ErrorKind::Corrupt`] if the blob is no layer or is damaged; errors of reading it.
     pub(crate) fn push(&mut self, layer: &ImageLayer, blob: Arc<dyn ReadAt>, source_size: u64) -> Result<()> {
         let opened = if layer.is_turbo() {
-            let turbo = TurboLayer::read(layer, &*blob)?;
+            let turbo = TurboLayer::read(layer, &*blob, &mut self.budget)?;
             turbo.open(Arc::new(NotRead(source_size)), &InflatedCache::new(0))?.1
         } else {
             Layer::open(open_layer_source(blob)?.source)?
         };
-        self.0.push(opened);
+        self.layers.push(opened);
         Ok(())
     }
 
@@ -116,9 +120,9 @@ impl OpenLayers {
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] if there are too many.
     pub(crate) fn disk(&self) -> Result<Option<ParentDisk>> {
-        if self.0.is_empty() {
+        if self.layers.is_empty() {
             return Ok(None);
         }
-        Ok(Some(ParentDisk::of(Stack::new(self.0.clone())?)))
+        Ok(Some(ParentDisk::of(Stack::new(self.layers.clone())?)))
     }
 }

@@ -19,14 +19,14 @@
 use crate::layer_stream::LayerStream;
 use crate::parent_disk::ParentDisk;
 use crate::tar_conversion::{TarConversion, WrittenTree};
-use headstart_block::{ByteRange, Digest, Error, Result};
+use headstart_block::{ByteRange, Digest, Error, ReadAt, Result};
 use headstart_ext4::{BlockSink, FoundSectors};
 use headstart_image::manifest::ImageLayer;
 use headstart_image::new_layer::Packing;
 use headstart_image::store::Staging;
 use headstart_image::turbo::{FileSystemKind, NewTarget};
 use headstart_lsmt::{LayerSummary, LayerWriter};
-use headstart_turbo::NewPackage;
+use headstart_turbo::{NewPackage, Spool};
 use headstart_zfile::ZFileWriter;
 use sha2::{Digest as _, Sha256};
 use std::fs::File;
@@ -92,22 +92,23 @@ pub(crate) fn stage_package(
         let (output, summary) = blocks.writer.finish()?;
         Ok((output.finish()?.0, tar.take_index()?, tree, summary))
     })?;
-    let layer = write_package(metadata, index.as_deref(), staging, target)?;
+    let layer = write_package(metadata, index.as_ref(), staging, target)?;
     Ok((layer, tree, summary))
 }
 
 /// Puts the files of a package together.
 fn write_package(
     mut metadata: File,
-    index: Option<&[u8]>,
+    index: Option<&Spool>,
     staging: &Staging,
     target: &NewTarget,
 ) -> Result<ImageLayer> {
     let failed = |e| Error::io("cannot read a scratch file", e).about(staging.path().display());
     let metadata_len = metadata.stream_position().map_err(failed)?;
     metadata.rewind().map_err(failed)?;
+    let gzip_index = index.map(|index| index as &dyn ReadAt);
     let package =
-        NewPackage { kind: FileSystemKind::Ext4, metadata: &mut metadata, metadata_len, gzip_index: index };
+        NewPackage { kind: FileSystemKind::Ext4, metadata: &mut metadata, metadata_len, gzip_index };
     let (mut blob, mut tar) = (staging.blob_writer()?, Sha256::new());
     package.write(&mut |part| tar.update(part), &mut blob)?;
     let tar = Digest::from_bytes(tar.finalize().into());

@@ -17,8 +17,8 @@
 //! repository. Whether it is compressed is told by the package and not by the media type: a package has an index of the
 //! target only if there is something to inflate.
 //!
-//! The package is read whole when the image is opened, and its files stay in memory, so its blob is not needed any
-//! more. Reads of the disk need ranges of the target alone: of a compressed one, the compressed bytes between two
+//! The package is read whole when the image is opened, and its files are kept, so its blob is not needed any more: 16 MiB
+//! of all packages of an image in memory, the others in temporary files, and no more than 1 GiB ([`PackageBudget`]). Reads of the disk need ranges of the target alone: of a compressed one, the compressed bytes between two
 //! restart points.
 //!
 //! All layers of an image share one cache of uncompressed data. Layers of both kinds, native ones and these, may be in
@@ -29,15 +29,12 @@
 use crate::blob::{LayerSource, open_layer_source};
 use crate::manifest::{ImageLayer, Manifest, OVERLAYBD_VERSION, TURBO_TARGETS};
 use crate::store::StagedBlob;
-use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use headstart_block::{Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_lsmt::Layer;
-use headstart_turbo::{GzipIndex, InflatedView, TurboPackage};
+use headstart_turbo::{GzipIndex, InflatedView, Spool, TurboPackage};
 use std::sync::Arc;
 
-pub use headstart_turbo::{FileSystemKind, InflatedCache};
-
-/// The most bytes of a package: those of a layer of 100 GB are fewer.
-const PACKAGE_MAX: u64 = 1 << 30;
+pub use headstart_turbo::{FileSystemKind, InflatedCache, PackageBudget};
 
 /// The remedy if a target is missing.
 pub const TARGET_MISSING: &str =
@@ -101,26 +98,20 @@ impl Manifest {
 pub struct TurboLayer {
     target: Digest,
     kind: FileSystemKind,
-    metadata: Vec<u8>,
+    metadata: Spool,
     index: Option<GzipIndex>,
 }
 
 impl TurboLayer {
-    /// Reads the package of `layer`, which is in memory from then on.
+    /// Reads the package of `layer`, which is kept from then on, at the cost of the `budget` of its image.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if the package or the layer's annotation is damaged, [`ErrorKind::Invalid`] if the layer
-    /// is of another kind, [`ErrorKind::Unsupported`] if the package is too large or the target compressed in a way
+    /// is of another kind, [`ErrorKind::Unsupported`] if the budget is exceeded or the target compressed in a way
     /// that cannot be read; errors of `package`.
-    pub fn read(layer: &ImageLayer, package: &dyn ReadAt) -> Result<Self> {
+    pub fn read(layer: &ImageLayer, package: &dyn ReadAt, budget: &mut PackageBudget) -> Result<Self> {
         let target = layer.turbo_target()?.ok_or_else(|| Error::invalid("is no TurboOCI layer"))?;
-        if package.len() > PACKAGE_MAX {
-            return Err(Error::unsupported(format!(
-                "its metadata of {} bytes is larger than any that is needed",
-                package.len()
-            )));
-        }
-        let mut package = TurboPackage::open(package)?;
+        let mut package = TurboPackage::open(package, budget)?;
         let index = match package.gzip_index.take() {
             Some(index) => Some(GzipIndex::open(Arc::new(index)).map_err(|e| e.about("gzip.meta"))?),
             None => None,
@@ -162,7 +153,7 @@ impl TurboLayer {
             }
             None => target,
         };
-        let source = open_layer_source(Arc::new(InMemory(self.metadata)))?;
+        let source = open_layer_source(Arc::new(self.metadata))?;
         let opened = Layer::open_with_target(Arc::clone(&source.source), tar)?;
         Ok((source, opened))
     }
@@ -178,27 +169,6 @@ pub fn check_kinds(kinds: impl IntoIterator<Item = FileSystemKind>) -> Result<()
     match kinds.find(|kind| Some(*kind) != first) {
         Some(_) => Err(Error::unsupported("some of its layers are of ext4, others of EROFS")),
         None => Ok(()),
-    }
-}
-
-/// Metadata that was taken out of a package. No range of the package is needed to read it.
-struct InMemory(Vec<u8>);
-
-impl ReadAt for InMemory {
-    fn len(&self) -> u64 {
-        ReadAt::len(&self.0)
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.0.read_at(buf, offset)
-    }
-
-    fn stored_range(&self, _range: ByteRange) -> ByteRange {
-        ByteRange::between(0, 0)
-    }
-
-    fn as_slice(&self) -> Option<&[u8]> {
-        Some(&self.0)
     }
 }
 
@@ -218,6 +188,7 @@ pub(crate) struct TurboLayers {
     cache: Option<Arc<InflatedCache>>,
     /// The file systems of the layers so far.
     kinds: Vec<FileSystemKind>,
+    budget: PackageBudget,
 }
 
 impl TurboLayers {
@@ -229,7 +200,7 @@ impl TurboLayers {
         package: &dyn ReadAt,
         find: &dyn Fn(&Digest) -> Result<Arc<dyn ReadAt>>,
     ) -> Result<(LayerSource, Layer, StoredTarget)> {
-        let turbo = TurboLayer::read(layer, package)?;
+        let turbo = TurboLayer::read(layer, package, &mut self.budget)?;
         self.kinds.push(turbo.kind());
         check_kinds(self.kinds.iter().copied())?;
         let digest = turbo.target();

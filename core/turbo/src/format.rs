@@ -60,6 +60,10 @@ pub const DEFAULT_SPAN: u32 = 1 << 20;
 /// The smallest distance that writers aim at, in uncompressed bytes; the reference refuses smaller ones.
 pub const MIN_SPAN: u32 = 64 << 10;
 
+/// The most restart points of an index, each of which takes 32 bytes of memory: those of 1 TiB of data at the default
+/// distance.
+pub const MAX_POINTS: u64 = 1 << 20;
+
 pub(crate) const MAGIC: [u8; 8] = *b"ddgzidx\0";
 const MAJOR_VERSION: u8 = 1;
 const CHECKED: usize = HEADER_SIZE - 4;

@@ -7,7 +7,7 @@
 //! inflating one needs the compressed bytes between both and nothing else.
 
 use crate::format::{
-    ENTRY_SIZE, HEADER_SIZE, IndexHeader, IndexPacking, RestartPoint, WINDOW_SIZE, stored_len,
+    ENTRY_SIZE, HEADER_SIZE, IndexHeader, IndexPacking, MAX_POINTS, RestartPoint, WINDOW_SIZE, stored_len,
 };
 use headstart_block::{ByteRange, Error, ReadAt, Result, to_usize};
 use std::io::{self, Read};
@@ -57,6 +57,7 @@ impl GzipIndex {
             ))
             .remedy(DAMAGED));
         }
+        check_points(header.entries)?;
         let points = read_table(&source, &header).map_err(|e| e.remedy(DAMAGED))?;
         Ok(Self { header, points: points.into(), source })
     }
@@ -134,6 +135,15 @@ impl GzipIndex {
     }
 }
 
+/// Refuses an index with more restart points than memory is for.
+pub(crate) fn check_points(points: u64) -> Result<()> {
+    if points <= MAX_POINTS {
+        return Ok(());
+    }
+    let cause = format!("has {points} restart points, more than the {MAX_POINTS} of 1 TiB of data");
+    Err(Error::unsupported(cause).remedy("convert the image with --mode native, which needs no index"))
+}
+
 /// Reads the table. Memory grows with what is really unpacked and checked: the number of entries is a claim.
 fn read_table(source: &Arc<dyn ReadAt>, header: &IndexHeader) -> Result<Vec<RestartPoint>> {
     let area = SourceReader { source, next: header.table_start, end: header.index_size };
@@ -151,6 +161,7 @@ fn read_table(source: &Arc<dyn ReadAt>, header: &IndexHeader) -> Result<Vec<Rest
             check_point(&point, points.last(), header)?;
             points.push(point);
         }
+        check_points(points.len() as u64)?;
         if filled < part.len() {
             if !rest.is_empty() || points.len() as u64 != header.entries {
                 return Err(Error::corrupt(format!(

@@ -20,6 +20,7 @@
 use crate::format::{GzipCrc, MIN_SPAN, WINDOW_SIZE, low_half};
 use crate::member::GzipInput;
 use crate::recorder::{BlockStart, RING, Recorder, STEP};
+use crate::spool::Spool;
 use headstart_block::{Error, Result, to_usize};
 use std::io::{self, Read};
 use zlib_rs::{Inflate, InflateFlush, Status};
@@ -60,10 +61,10 @@ enum State {
 }
 
 /// An index that was made, and what the stream was like.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct BuiltIndex {
     /// The bytes of the index file (`gzip.meta`).
-    pub bytes: Vec<u8>,
+    pub bytes: Spool,
     /// Length of the gzip stream in bytes.
     pub gzip_size: u64,
     /// Length of the uncompressed data in bytes.
@@ -97,7 +98,7 @@ impl<R: Read> IndexingReader<R> {
             member_start: 0,
             members: 0,
             crc: GzipCrc::new(),
-            recorder: Recorder::new(span),
+            recorder: Recorder::new(span)?,
         })
     }
 

@@ -15,6 +15,7 @@
 //! | [`indexer`] | an index made in passing, while a gzip stream is read once |
 //! | [`package`] | the blob of a TurboOCI layer and the files in it |
 //! | [`package_writer`] | writing such a blob |
+//! | [`spool`] | bytes in memory, or in a temporary file if they are many |
 //!
 //! The metadata of the file system is a layer in the LSMT format, which `headstart-lsmt` reads; this crate does not
 //! know it. `headstart-image` puts both together.
@@ -38,6 +39,7 @@ pub mod package;
 pub mod package_writer;
 mod point_writer;
 mod recorder;
+pub mod spool;
 pub mod view;
 mod window_use;
 
@@ -48,6 +50,7 @@ pub use cache::InflatedCache;
 pub use format::RestartPoint;
 pub use index::GzipIndex;
 pub use indexer::{BuiltIndex, IndexingReader};
-pub use package::{FileSystemKind, TurboPackage};
+pub use package::{FileSystemKind, PackageBudget, TurboPackage};
 pub use package_writer::NewPackage;
+pub use spool::Spool;
 pub use view::InflatedView;

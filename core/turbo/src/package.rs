@@ -8,12 +8,14 @@
 //!
 //! The LSMT layer's segments say in their tags where their data is: 0 in this layer, 1 in the uncompressed target.
 //!
-//! A package is small (a hundredth of its layer, or a few), so its files are read into memory. Names are those of the
+//! A package is small (a hundredth of its layer, or a few), so its files are read once and kept: in memory if they are
+//! few, in temporary files otherwise. [`PackageBudget`] bounds both for all packages of an image. Names are those of the
 //! plain tar header; other files are skipped.
 
 use crate::index::{SourceReader, decoding_failed};
+use crate::spool::Spool;
 use flate2::read::MultiGzDecoder;
-use headstart_block::{Error, ReadAt, Result, saturating};
+use headstart_block::{Error, ErrorKind, ReadAt, Result};
 use std::io::{self, Read};
 
 pub(crate) const BLOCK: usize = 512;
@@ -32,6 +34,45 @@ const SIZE_FREE: u64 = 1 << 20;
 pub(crate) const SIZE_MAX: u64 = 1 << 30;
 const DAMAGED: &str = "it is damaged, or no TurboOCI layer: fetch it again";
 
+/// The space that the packages of one image may take, and what is left of it. Reading a package takes from it.
+#[derive(Debug)]
+pub struct PackageBudget {
+    /// Bytes of files in memory.
+    memory: usize,
+    /// Bytes of all files.
+    bytes: u64,
+}
+
+impl PackageBudget {
+    /// Bytes of files in memory: 16 MiB, as images of a gigabyte have. Others are in temporary files.
+    pub const MEMORY: usize = 16 << 20;
+    /// Bytes of all files: 1 GiB, as images of some 80 GB have.
+    pub const BYTES: u64 = SIZE_MAX;
+
+    /// The budget of an image, with these bounds on the bytes of files, in memory and in all.
+    #[must_use]
+    pub fn new(memory: usize, bytes: u64) -> Self {
+        Self { memory, bytes }
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<()> {
+        let left = self.bytes.checked_sub(bytes);
+        self.bytes = left.ok_or_else(|| {
+            Error::unsupported(
+                "the metadata of the image's TurboOCI layers has more bytes than the 1 GiB for an image",
+            )
+            .remedy("convert the image with --mode native: its disk has no such limit")
+        })?;
+        Ok(())
+    }
+}
+
+impl Default for PackageBudget {
+    fn default() -> Self {
+        Self::new(Self::MEMORY, Self::BYTES)
+    }
+}
+
 /// The file system that a package describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystemKind {
@@ -49,16 +90,16 @@ pub(crate) fn metadata_name(kind: FileSystemKind) -> &'static str {
     }
 }
 
-/// The files of a TurboOCI layer's blob, in memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The files of a TurboOCI layer's blob.
+#[derive(Debug)]
 pub struct TurboPackage {
     /// The metadata for ext4, a ZFile with an LSMT layer; `None` if the package has none.
-    pub ext4: Option<Vec<u8>>,
+    pub ext4: Option<Spool>,
     /// The metadata for EROFS, in the same form; `None` if the package has none.
-    pub erofs: Option<Vec<u8>>,
+    pub erofs: Option<Spool>,
     /// The index of the target, in the format of [`GzipIndex`](crate::GzipIndex); `None` if the target is not
     /// compressed.
-    pub gzip_index: Option<Vec<u8>>,
+    pub gzip_index: Option<Spool>,
 }
 
 impl TurboPackage {
@@ -66,8 +107,9 @@ impl TurboPackage {
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] if the blob is damaged, or has no metadata of a file system;
-    /// [`headstart_block::ErrorKind::Unsupported`] if its files are too large or too many; errors of `blob`.
-    pub fn open(blob: &dyn ReadAt) -> Result<Self> {
+    /// [`headstart_block::ErrorKind::Unsupported`] if its files are too large or too many, or more than is left of the
+    /// image's `budget`; errors of `blob` and of temporary files.
+    pub fn open(blob: &dyn ReadAt, budget: &mut PackageBudget) -> Result<Self> {
         let mut magic = [0; 2];
         if blob.len() >= 2 {
             blob.read_at(&mut magic, 0)?;
@@ -78,7 +120,10 @@ impl TurboPackage {
             _ => Box::new(stored),
         };
         let allowed = blob.len().saturating_mul(GROWTH_MAX).clamp(SIZE_FREE, SIZE_MAX);
-        let package = read_files(bytes, allowed).map_err(|e| e.remedy(DAMAGED))?;
+        let package = read_files(bytes, allowed, budget).map_err(|e| match e.kind() {
+            ErrorKind::Corrupt => e.remedy(DAMAGED),
+            _ => e,
+        })?;
         if package.ext4.is_none() && package.erofs.is_none() {
             return Err(Error::corrupt(format!("has neither {EXT4} nor {EROFS}")).remedy(DAMAGED));
         }
@@ -88,7 +133,7 @@ impl TurboPackage {
     /// Takes out the metadata of the file system to use: ext4 if the package has it, otherwise EROFS. All layers of an
     /// image must be of the same kind.
     #[must_use]
-    pub fn into_metadata(self) -> (FileSystemKind, Vec<u8>) {
+    pub fn into_metadata(self) -> (FileSystemKind, Spool) {
         match (self.ext4, self.erofs) {
             (Some(ext4), _) => (FileSystemKind::Ext4, ext4),
             (None, erofs) => (FileSystemKind::Erofs, erofs.unwrap_or_default()),
@@ -97,30 +142,35 @@ impl TurboPackage {
 }
 
 /// Reads the tar archive, whose files may have `allowed` bytes in all.
-fn read_files(mut bytes: impl Read, allowed: u64) -> Result<TurboPackage> {
+fn read_files(mut bytes: impl Read, allowed: u64, budget: &mut PackageBudget) -> Result<TurboPackage> {
     let mut package = TurboPackage { ext4: None, erofs: None, gzip_index: None };
     let mut left = allowed;
     for _ in 0..FILES_MAX {
         let Some((name, size)) = next_file(&mut bytes)? else { return Ok(package) };
         let padded = size.checked_next_multiple_of(BLOCK as u64).filter(|padded| *padded <= left);
         let Some(padded) = padded else {
-            return Err(Error::unsupported(format!("its files have more than {allowed} bytes")));
+            let cause = format!(
+                "its files have more than {allowed} bytes, more than any metadata that compresses so"
+            );
+            return Err(Error::unsupported(cause).remedy(DAMAGED));
         };
         left -= padded;
+        budget.take(padded)?;
         let place = match name.as_str() {
             EXT4 => Some(&mut package.ext4),
             EROFS => Some(&mut package.erofs),
             GZIP => Some(&mut package.gzip_index),
             _ => None,
         };
-        let mut content = Vec::new();
         let read = match place {
             // Grows with what is really there.
             Some(place) => {
-                let read = bytes.by_ref().take(padded).read_to_end(&mut content).map_err(failed)?;
-                content.truncate(saturating(size));
+                let mut content = Spool::new(budget.memory);
+                let read = io::copy(&mut bytes.by_ref().take(padded), &mut content).map_err(failed)?;
+                content.truncate(size);
+                budget.memory = budget.memory.saturating_sub(content.memory());
                 *place = Some(content);
-                read as u64
+                read
             }
             None => io::copy(&mut bytes.by_ref().take(padded), &mut io::sink()).map_err(failed)?,
         };
@@ -128,7 +178,7 @@ fn read_files(mut bytes: impl Read, allowed: u64) -> Result<TurboPackage> {
             return Err(Error::corrupt(format!("its file `{}` ends early", name.escape_default())));
         }
     }
-    Err(Error::unsupported(format!("has more than {FILES_MAX} files")))
+    Err(Error::unsupported(format!("has more than {FILES_MAX} files, where three are known")).remedy(DAMAGED))
 }
 
 /// Reads a header: the name and the size of a file; `None` at the end of the archive.
@@ -173,6 +223,34 @@ mod tests {
     use std::fs;
     use std::io::Write;
 
+    fn opened(blob: &Vec<u8>) -> Result<TurboPackage> {
+        TurboPackage::open(blob, &mut PackageBudget::default())
+    }
+
+    fn in_memory(file: Option<&Spool>) -> Option<&[u8]> {
+        file.and_then(ReadAt::as_slice)
+    }
+
+    #[test]
+    fn packages_of_an_image_share_memory_and_space() {
+        let blob = gzip(&[file("ext4.fs.meta", &[1; 1500]), file("gzip.meta", &[2; 1500])].concat());
+        let mut budget = PackageBudget::new(4000, 10_000);
+        let mut read = || TurboPackage::open(&blob, &mut budget);
+        let (first, second) = (read().unwrap(), read().unwrap());
+        let files = [&first.ext4, &first.gzip_index, &second.ext4, &second.gzip_index];
+        let files = files.map(|file| file.as_ref().unwrap());
+        assert_eq!(files.map(|file| file.as_slice().is_some()), [true, true, false, false]);
+        for (file, value) in files.into_iter().zip([1, 2, 1, 2]) {
+            let mut content = [0; 1500];
+            file.read_at(&mut content, 0).unwrap();
+            assert_eq!((Spool::len(file), content), (1500, [value; 1500]));
+        }
+        let error = read().unwrap();
+        assert!(error.ext4.is_some(), "3 x 3072 bytes are within the budget");
+        let error = read().unwrap_err().to_string();
+        assert!(error.contains("for an image") && error.contains("--mode native"), "{error}");
+    }
+
     fn file(name: &str, content: &[u8]) -> Vec<u8> {
         let mut header = vec![0; BLOCK];
         header[..name.len()].copy_from_slice(name.as_bytes());
@@ -197,24 +275,25 @@ mod tests {
         let tar =
             [file("./ext4.fs.meta", b"fs"), file(".turbo.ociv1", b""), file("gzip.meta", &[7; 600])].concat();
         for blob in [gzip(&[&tar[..], &[0; 1024]].concat()), tar] {
-            let package = TurboPackage::open(&blob).unwrap();
-            assert_eq!((package.ext4.as_deref(), package.erofs.as_deref()), (Some(&b"fs"[..]), None));
-            assert_eq!(package.gzip_index.as_deref(), Some(&[7; 600][..]));
-            assert_eq!(package.into_metadata(), (FileSystemKind::Ext4, b"fs".to_vec()));
+            let package = opened(&blob).unwrap();
+            assert_eq!((in_memory(package.ext4.as_ref()), package.erofs.is_none()), (Some(&b"fs"[..]), true));
+            assert_eq!(in_memory(package.gzip_index.as_ref()), Some(&[7; 600][..]));
+            let (kind, metadata) = package.into_metadata();
+            assert_eq!((kind, in_memory(Some(&metadata))), (FileSystemKind::Ext4, Some(&b"fs"[..])));
         }
     }
 
     #[test]
     fn damaged_packages_are_refused() {
         let whole = gzip(&file("erofs.fs.meta", &[1; 3000]));
-        assert!(TurboPackage::open(&whole).is_ok());
+        assert!(opened(&whole).is_ok());
         for len in 0..whole.len() {
-            let cut = TurboPackage::open(&whole[..len].to_vec()).unwrap_err();
+            let cut = opened(&whole[..len].to_vec()).unwrap_err();
             assert_eq!(cut.kind(), ErrorKind::Corrupt, "{len}: {cut}");
         }
-        let none = TurboPackage::open(&gzip(&file("file", b""))).unwrap_err();
+        let none = opened(&gzip(&file("file", b""))).unwrap_err();
         assert!(none.to_string().contains("has neither ext4.fs.meta nor"), "{none}");
-        let bomb = TurboPackage::open(&gzip(&file("ext4.fs.meta", &vec![0; 8 << 20]))).unwrap_err();
+        let bomb = opened(&gzip(&file("ext4.fs.meta", &vec![0; 8 << 20]))).unwrap_err();
         assert_eq!(bomb.kind(), ErrorKind::Unsupported, "{bomb}");
     }
 
@@ -225,9 +304,10 @@ mod tests {
             for layer in 0..layers {
                 let read =
                     |name: &str| fs::read(golden.join(format!("{image}/turbo/layer{layer}.{name}"))).ok();
-                let package = TurboPackage::open(&read("turboOCIv1.tar.gz").unwrap()).unwrap();
-                assert!(package.ext4 == read("ext4.fs.meta") && package.erofs.is_none());
-                assert!(package.gzip_index == read("gzip.meta"));
+                let package = opened(&read("turboOCIv1.tar.gz").unwrap()).unwrap();
+                assert!(in_memory(package.ext4.as_ref()) == read("ext4.fs.meta").as_deref());
+                assert!(package.erofs.is_none());
+                assert!(in_memory(package.gzip_index.as_ref()) == read("gzip.meta").as_deref());
             }
         }
     }

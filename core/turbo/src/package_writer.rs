@@ -5,8 +5,9 @@
 //! crate's own, and the same on every machine.
 
 use crate::format::{GzipCrc, low_half};
+use crate::index::SourceReader;
 use crate::package::{BLOCK, FileSystemKind, GZIP, MARK, SIZE_MAX, metadata_name};
-use headstart_block::{Error, Result, to_usize};
+use headstart_block::{Error, ReadAt, Result, to_usize};
 use miniz_oxide::deflate::core::{CompressorOxide, create_comp_flags_from_zip_params};
 use miniz_oxide::deflate::stream::deflate;
 use miniz_oxide::{MZError, MZFlush, MZStatus};
@@ -30,7 +31,7 @@ pub struct NewPackage<'a> {
     /// Length of the metadata in bytes.
     pub metadata_len: u64,
     /// The index of the target; `None` if the target is not compressed.
-    pub gzip_index: Option<&'a [u8]>,
+    pub gzip_index: Option<&'a dyn ReadAt>,
 }
 
 impl NewPackage<'_> {
@@ -42,22 +43,21 @@ impl NewPackage<'_> {
     /// [`headstart_block::ErrorKind::Invalid`] if the metadata does not have its length; errors of the metadata and of
     /// `out`.
     pub fn write(self, tar: &mut dyn FnMut(&[u8]), out: &mut dyn Write) -> Result<()> {
-        let index = self.gzip_index.unwrap_or_default();
-        let files = padded(self.metadata_len).saturating_add(padded(index.len() as u64));
+        let index_len = self.gzip_index.map_or(0, ReadAt::len);
+        let files = padded(self.metadata_len).saturating_add(padded(index_len));
         if files > SIZE_MAX {
             return Err(Error::unsupported(format!(
                 "its metadata has {files} bytes, more than the {SIZE_MAX} of a TurboOCI layer"
             ))
-            .remedy("convert the image in the ordinary mode"));
+            .remedy("convert the image with --mode native"));
         }
         let mut writer = PackageWriter { gzip: GzipWriter::new(out)?, tar };
         writer.header(metadata_name(self.kind), self.metadata_len)?;
         writer.copy(self.metadata, self.metadata_len)?;
         writer.header(MARK, 0)?;
-        if self.gzip_index.is_some() {
-            writer.header(GZIP, index.len() as u64)?;
-            writer.put(index)?;
-            writer.pad(index.len() as u64)?;
+        if let Some(index) = self.gzip_index {
+            writer.header(GZIP, index_len)?;
+            writer.copy(&mut SourceReader { source: index, next: 0, end: index_len }, index_len)?;
         }
         writer.put(&[0; END])?;
         writer.gzip.finish()
@@ -182,7 +182,7 @@ impl<'a> GzipWriter<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::package::TurboPackage;
+    use crate::package::{PackageBudget, TurboPackage};
     use crate::support::{data, golden};
     use flate2::read::GzDecoder;
     use headstart_block::ErrorKind;
@@ -192,6 +192,8 @@ mod tests {
     fn write(kind: FileSystemKind, metadata: &[u8], gzip_index: Option<&[u8]>) -> (Vec<u8>, Vec<u8>) {
         let (mut blob, mut tar) = (Vec::new(), Vec::new());
         let metadata_len = metadata.len() as u64;
+        let index = gzip_index.map(<[u8]>::to_vec);
+        let gzip_index = index.as_ref().map(|index| index as &dyn ReadAt);
         let package = NewPackage { kind, metadata: &mut &metadata[..], metadata_len, gzip_index };
         package.write(&mut |part| tar.extend_from_slice(part), &mut blob).unwrap();
         (blob, tar)
@@ -222,9 +224,10 @@ mod tests {
             for (kind, index) in [(FileSystemKind::Ext4, Some(&index[..])), (FileSystemKind::Erofs, None)] {
                 let (blob, tar) = write(kind, &metadata, index);
                 assert_eq!((&blob[..10], inflated(&blob) == tar), (&GZIP_HEADER[..], true));
-                let package = TurboPackage::open(&blob).unwrap();
-                assert_eq!(package.gzip_index.as_deref(), index);
-                assert_eq!(package.into_metadata(), (kind, metadata.clone()));
+                let package = TurboPackage::open(&blob, &mut PackageBudget::default()).unwrap();
+                assert_eq!(package.gzip_index.as_ref().and_then(ReadAt::as_slice), index);
+                let (found, content) = package.into_metadata();
+                assert_eq!((found, content.as_slice()), (kind, Some(&metadata[..])));
             }
         }
     }

@@ -56,8 +56,12 @@ pub(crate) enum PointWriter {
 }
 
 impl PointWriter {
-    pub(crate) fn new(span: u32) -> Self {
-        Self::Here(IndexWriter::new(span))
+    /// A writer in the caller's thread.
+    ///
+    /// # Errors
+    /// As [`IndexWriter::new`].
+    pub(crate) fn new(span: u32) -> Result<Self> {
+        IndexWriter::new(span).map(Self::Here)
     }
 
     /// A writer with a thread of its own, which ends with it.
@@ -66,7 +70,8 @@ impl PointWriter {
     /// [`headstart_block::ErrorKind::Io`] if no thread can be started.
     pub(crate) fn with_thread(span: u32) -> Result<Self> {
         let (points, received) = sync_channel(WAITING);
-        let write = move || write_all(&received, IndexWriter::new(span));
+        let index = IndexWriter::new(span)?;
+        let write = move || write_all(&received, index);
         let index = thread::Builder::new().name("gzip-index".to_owned()).spawn(write);
         let index = index.map_err(|e| Error::io("cannot start a thread that makes an index", e))?;
         Ok(Self::Thread { points, index })
@@ -114,13 +119,13 @@ mod tests {
 
     #[test]
     fn both_kinds_of_writers_give_the_same_index_and_the_same_errors() {
-        for mut writer in [PointWriter::new(1 << 20), PointWriter::with_thread(1 << 20).unwrap()] {
+        for mut writer in [PointWriter::new(1 << 20).unwrap(), PointWriter::with_thread(1 << 20).unwrap()] {
             for number in 0..100 {
                 writer.push(point(number, WINDOW_SIZE)).unwrap();
             }
             assert_eq!(writer.finish().unwrap().len(), 100);
         }
-        for mut writer in [PointWriter::new(1 << 20), PointWriter::with_thread(1 << 20).unwrap()] {
+        for mut writer in [PointWriter::new(1 << 20).unwrap(), PointWriter::with_thread(1 << 20).unwrap()] {
             let mut pushed = Ok(());
             while pushed.is_ok() {
                 pushed = writer.push(point(0, 5));

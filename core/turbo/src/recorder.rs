@@ -65,8 +65,8 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub(crate) fn new(span: u32) -> Self {
-        Self { span: span.into(), limit: 0, open: VecDeque::new(), writer: PointWriter::new(span) }
+    pub(crate) fn new(span: u32) -> Result<Self> {
+        Ok(Self { span: span.into(), limit: 0, open: VecDeque::new(), writer: PointWriter::new(span)? })
     }
 
     /// A member begins: a restart point that needs no window.

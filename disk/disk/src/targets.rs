@@ -11,9 +11,10 @@ use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob, EntryKind};
 use headstart_image::manifest::ImageLayer;
 use headstart_image::open_image::open_layer_blob;
-use headstart_image::turbo::{FileSystemKind, InflatedCache, TARGET_MISSING, TurboLayer};
+use headstart_image::turbo::{FileSystemKind, InflatedCache, PackageBudget, TARGET_MISSING, TurboLayer};
 use headstart_lsmt::Layer;
 use headstart_store::{RetrySettings, Store};
+use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock};
 
 /// The knowledge of the target of a layer.
@@ -39,12 +40,19 @@ pub(crate) struct Targets {
     origin: String,
     /// Made for the first layer that needs it.
     inflated: OnceLock<Arc<InflatedCache>>,
+    /// The space for the packages of the layers that are opened.
+    budget: Mutex<PackageBudget>,
 }
 
 impl Targets {
     /// The targets of an image in the store at `origin`.
     pub(crate) fn new(cache: &Arc<Cache>, origin: &str) -> Self {
-        Self { cache: Arc::clone(cache), origin: origin.to_owned(), inflated: OnceLock::new() }
+        Self {
+            cache: Arc::clone(cache),
+            origin: origin.to_owned(),
+            inflated: OnceLock::new(),
+            budget: Mutex::default(),
+        }
     }
 
     /// The uncompressed data that was read lately; `None` if no layer has a target.
@@ -65,7 +73,7 @@ impl Targets {
             return None;
         }
         // A damaged package is reported when it is opened.
-        let turbo = TurboLayer::read(layer, package).ok()?;
+        let turbo = TurboLayer::read(layer, package, &mut PackageBudget::default()).ok()?;
         let len = turbo.target_len().or_else(|| self.cached_len(&turbo.target()))?;
         self.blob(turbo.target(), len).ok()
     }
@@ -111,7 +119,7 @@ impl Targets {
         let Some(target) = target else {
             return Ok(OpenedLayer { layer: open_layer_blob(layer, source)?.1, target: None });
         };
-        let turbo = TurboLayer::read(layer, &*source)?;
+        let turbo = TurboLayer::read(layer, &*source, &mut self.budget.lock())?;
         let kind = turbo.kind();
         let inflated = self.inflated.get_or_init(|| InflatedCache::new(InflatedCache::DEFAULT_BYTES));
         let (_, layer) = turbo.open(Arc::clone(target) as Arc<dyn headstart_block::ReadAt>, inflated)?;

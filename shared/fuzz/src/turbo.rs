@@ -4,7 +4,7 @@ use crate::{read_layer, read_source, split};
 use headstart_block::{Error, Result, to_usize};
 use headstart_lsmt::Layer;
 use headstart_turbo::format::{HEADER_SIZE, MIN_SPAN};
-use headstart_turbo::{GzipIndex, IndexingReader, InflatedCache, InflatedView, TurboPackage};
+use headstart_turbo::{GzipIndex, IndexingReader, InflatedCache, InflatedView, PackageBudget, TurboPackage};
 use std::io::Read;
 use std::sync::Arc;
 
@@ -87,8 +87,8 @@ pub fn gzip_stream(input: &[u8]) -> Result<()> {
 /// # Errors
 /// Where the input is none.
 pub fn turbo_package(input: &[u8]) -> Result<()> {
-    let package = TurboPackage::open(&input.to_vec())?;
-    let index = package.gzip_index.clone();
+    let mut package = TurboPackage::open(&input.to_vec(), &mut PackageBudget::default())?;
+    let index = package.gzip_index.take();
     let (_, metadata) = package.into_metadata();
     let _ = headstart_image::blob::open_layer_source(Arc::new(metadata));
     index.map_or(Ok(()), |index| GzipIndex::open(Arc::new(index)).map(drop))

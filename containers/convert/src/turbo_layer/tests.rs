@@ -11,7 +11,7 @@ use headstart_image::blob::open_layer_source;
 use headstart_image::new_layer::Packing;
 use headstart_image::progress::Silent;
 use headstart_image::store::Staging;
-use headstart_image::turbo::{InflatedCache, TurboLayer};
+use headstart_image::turbo::{InflatedCache, PackageBudget, TurboLayer};
 use headstart_lsmt::{Layer, Stack};
 use headstart_turbo::TurboPackage;
 use headstart_zfile::{Codec, ZFileOptions};
@@ -44,7 +44,7 @@ fn open(staging: &Staging, layer: &ConvertedLayer, target: &[u8]) -> Layer {
     if !layer.layer.is_turbo() {
         return Layer::open(open_layer_source(Arc::new(blob)).unwrap().source).unwrap();
     }
-    let turbo = TurboLayer::read(&layer.layer, &blob).unwrap();
+    let turbo = TurboLayer::read(&layer.layer, &blob, &mut PackageBudget::default()).unwrap();
     assert_eq!(turbo.target(), Digest::of(target));
     let target: Arc<dyn ReadAt> = Arc::new(target.to_vec());
     turbo.open(target, &InflatedCache::new(InflatedCache::DEFAULT_BYTES)).unwrap().1
@@ -136,8 +136,13 @@ fn threads_do_not_change_a_package_and_only_gzip_has_an_index() {
             let blob = staging.open(&layer.layer.blob.digest).unwrap().unwrap();
             let disk = disk_of(Stack::new(vec![open(&staging, &layer, &stored)]).unwrap());
             check_disk(&disk, &[(stored.clone(), tar.clone())]);
-            let package = layer.layer.is_turbo().then(|| TurboPackage::open(&blob).unwrap());
-            (layer.layer.blob, package.map(|package| (package.ext4, package.gzip_index.is_some())))
+            let open = || TurboPackage::open(&blob, &mut PackageBudget::default()).unwrap();
+            let package = layer.layer.is_turbo().then(open);
+            let files = package.map(|package| {
+                let metadata = package.ext4.and_then(|file| file.as_slice().map(<[u8]>::to_vec));
+                (metadata, package.gzip_index.is_some())
+            });
+            (layer.layer.blob, files)
         });
         assert_eq!(layers[0], layers[1], "{name}");
         assert_eq!(layers[0], layers[2], "{name}");

@@ -59,7 +59,7 @@ fn any_range_is_readable_with_any_size_of_the_cache() {
     {
         let blob = gzip(&bytes, level);
         let index = built(&blob, span);
-        let view = view_of(blob, &index.bytes, cache);
+        let view = view_of(blob, index.bytes.as_slice().unwrap(), cache);
         check(&view, &bytes);
         assert!(view.cache.bytes() <= cache);
     }
@@ -71,7 +71,7 @@ fn members_are_read_as_one() {
     let blob: Vec<u8> = parts.iter().flat_map(|part| gzip(part, 6)).collect();
     let index = built(&blob, MIN_SPAN);
     assert_eq!((index.members, index.inflated_size), (4, 500_010));
-    check(&view_of(blob, &index.bytes, 1 << 20), &parts.concat());
+    check(&view_of(blob, index.bytes.as_slice().unwrap(), 1 << 20), &parts.concat());
 }
 
 /// A blob that counts the bytes that are read, and knows the end of those farthest behind.
@@ -120,7 +120,7 @@ fn reading_on_inflates_nothing_twice_and_reads_only_what_the_range_needs() {
 fn many_readers_at_once_get_the_same_bytes() {
     let bytes = data(7, 2_000_000);
     let blob = gzip(&bytes, 6);
-    let view = view_of(blob.clone(), &built(&blob, MIN_SPAN).bytes, 700 << 10);
+    let view = view_of(blob.clone(), built(&blob, MIN_SPAN).bytes.as_slice().unwrap(), 700 << 10);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| check(&view, &bytes));
@@ -139,7 +139,7 @@ fn damage_is_an_error_that_names_the_place() {
         changed[at] ^= 0x55;
         let mut all = vec![0; bytes.len()];
         // A changed literal is not noticed: only the digest of the blob tells that.
-        if let Err(e) = view_of(changed, &index, 1 << 20).read_at(&mut all, 0) {
+        if let Err(e) = view_of(changed, index.as_slice().unwrap(), 1 << 20).read_at(&mut all, 0) {
             assert_eq!(e.kind(), ErrorKind::Corrupt);
             assert!(
                 e.to_string().contains("of the uncompressed data: the deflate stream before byte "),
@@ -152,7 +152,7 @@ fn damage_is_an_error_that_names_the_place() {
     let mut shorter = blob.clone();
     let end = shorter.len() - 4;
     shorter[end] ^= 1;
-    let error = view_of(shorter, &index, 1 << 20).read_at(&mut [0; 1], bytes.len() as u64 - 1).unwrap_err();
+    let error = view_of(shorter, index.as_slice().unwrap(), 1 << 20).read_at(&mut [0; 1], bytes.len() as u64 - 1).unwrap_err();
     assert!(error.to_string().contains("is not that of the index"), "{error}");
     let other = GzipIndex::open(Arc::new(index)).unwrap();
     let refused = InflatedView::new(blob[1..].to_vec(), Arc::new(other), InflatedCache::new(0));

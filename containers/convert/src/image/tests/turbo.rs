@@ -15,7 +15,7 @@ use headstart_image::new_layer::Packing;
 use headstart_image::open_image::OpenImage;
 use headstart_image::progress::Silent;
 use headstart_image::store::ImageStore;
-use headstart_image::turbo::{InflatedCache, TurboLayer};
+use headstart_image::turbo::{InflatedCache, PackageBudget, TurboLayer};
 use headstart_image::verify::{Depth, verify};
 use headstart_lsmt::{Layer, Stack};
 use std::fs;
@@ -166,7 +166,7 @@ fn reference_disk(folder: &Path, layers: &[TestLayer]) -> Stack {
         let described = &manifest.layers[number];
         assert_eq!(described.annotations[target_key], layer.digest.to_string());
         let package = fs::read(folder.join(format!("turbo/layer{number}.turboOCIv1.tar.gz"))).unwrap();
-        let turbo = TurboLayer::read(described, &package).unwrap();
+        let turbo = TurboLayer::read(described, &package, &mut PackageBudget::default()).unwrap();
         turbo.open(Arc::new(layer.bytes.clone()), &cache).unwrap().1
     };
     Stack::new(layers.iter().enumerate().map(open).collect::<Vec<Layer>>()).unwrap()
@@ -229,7 +229,7 @@ fn a_package_is_a_zfile_with_a_layer() {
     let report = source.convert(dir.path(), "a", &turbo(1)).unwrap();
     let package = fs::read(blob(dir.path(), &report.layers[0].layer.blob.digest)).unwrap();
     assert_eq!(package[..10], [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff]);
-    let files = headstart_turbo::TurboPackage::open(&package).unwrap();
+    let files = headstart_turbo::TurboPackage::open(&package, &mut PackageBudget::default()).unwrap();
     let metadata = open_layer_source(Arc::new(files.ext4.unwrap())).unwrap();
     assert!(metadata.has_frame_checksums());
     // By itself it is no whole layer: a part of its bytes is in the target.
