@@ -5,7 +5,7 @@
 //! is found without a database. A TurboOCI layer ([`ConvertMode::Turbo`]) also depends on how its source is compressed.
 
 use crate::apply::ApplyLimits;
-use headstart_block::{Digest, Error, Result};
+use headstart_block::{Digest, Error, Result, exact, saturating};
 use headstart_image::new_layer::{Packing, describe};
 use headstart_tar::TarLimits;
 use std::ops::RangeInclusive;
@@ -49,6 +49,58 @@ impl Default for ConvertLimits {
             tar_bytes: 128 << 30,
             zstd_window_log: 26,
         }
+    }
+}
+
+impl ConvertLimits {
+    /// The names of the limits, as errors have them.
+    pub const NAMES: [&str; 11] = [
+        "depth",
+        "entries",
+        "extended_bytes",
+        "file_bytes",
+        "path_bytes",
+        "sparse_extents",
+        "tar_bytes",
+        "total_bytes",
+        "trailing_bytes",
+        "xattr_bytes",
+        "zstd_window_log",
+    ];
+
+    /// Changes the limit of that name. `entries` are those of a layer, in its tar and as they are applied.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] if there is no such limit, or it cannot have that value.
+    pub fn set(&mut self, name: &str, value: u64) -> Result<()> {
+        let tar = &mut self.tar;
+        match name {
+            "depth" => self.apply.depth = saturating(value),
+            "entries" => {
+                self.apply.entries = value;
+                tar.entries = tar.entries.max(value);
+            }
+            "extended_bytes" => tar.extended_bytes = value,
+            "file_bytes" => tar.file_bytes = value,
+            "path_bytes" => tar.path_bytes = value,
+            "sparse_extents" => tar.sparse_extents = value,
+            "tar_bytes" => self.tar_bytes = value,
+            "total_bytes" => tar.total_bytes = value,
+            "trailing_bytes" => tar.trailing_bytes = value,
+            "xattr_bytes" => tar.xattr_bytes = value,
+            "zstd_window_log" if (10..=31).contains(&value) => {
+                self.zstd_window_log = exact(value, "at most 31")
+            }
+            "zstd_window_log" => {
+                let cause = format!("a window of 2^{value} bytes is not possible");
+                return Err(Error::invalid(cause).remedy("choose a power from 10 to 31"));
+            }
+            _ => {
+                let cause = format!("there is no limit `{}`", name.escape_debug());
+                return Err(Error::invalid(cause).remedy(format!("choose one of {}", Self::NAMES.join(", "))));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -195,6 +247,21 @@ mod tests {
         assert_ne!(turbo.key(&chain, &chain), turbo.key(&chain, &Digest::of(b"gzip")));
         // Native layers are known by the keys that they had before there was another mode.
         assert_eq!(plain.describe(), "writer=1,fs=ext4,size=68719476736,zstd,frame=32768,crc");
+    }
+
+    #[test]
+    fn every_limit_can_be_changed_by_its_name() {
+        let mut seen = Vec::new();
+        for name in ConvertLimits::NAMES {
+            let mut limits = ConvertLimits::default();
+            limits.set(name, 27).unwrap();
+            assert_ne!(limits, ConvertLimits::default(), "{name}");
+            assert!(!seen.contains(&limits), "{name}");
+            seen.push(limits);
+        }
+        let error = |name, value| ConvertLimits::default().set(name, value).unwrap_err().to_string();
+        assert!(error("memory", 1).contains("choose one of depth, entries,"));
+        assert!(error("zstd_window_log", 32).contains("from 10 to 31"));
     }
 
     #[test]

@@ -66,7 +66,8 @@ impl ArchiveFile {
         while let Some(entry) = reader.next_entry().map_err(|e| at_base(e, base))? {
             count += 1;
             if count > MAX_MEMBERS {
-                return Err(Error::unsupported(format!("has more than {MAX_MEMBERS} members")));
+                return Err(Error::unsupported(format!("has more than {MAX_MEMBERS} members"))
+                    .remedy("save fewer images at once: each layer takes a few members"));
             }
             let len = archive.source.len();
             let content = base.checked_add(entry.content_offset);

@@ -65,7 +65,8 @@ impl ImageDocument {
     /// image, is larger than [`MAX_MANIFEST_SIZE`], or has too many layers.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() as u64 > MAX_MANIFEST_SIZE {
-            return Err(Error::unsupported(format!("is a manifest of more than {MAX_MANIFEST_SIZE} bytes")));
+            return Err(Error::unsupported(format!("is a manifest of more than {MAX_MANIFEST_SIZE} bytes"))
+                .remedy("registries take none of that size: make the image again"));
         }
         let value: Value =
             serde_json::from_slice(bytes).map_err(|e| Error::corrupt("is not JSON").caused_by(e))?;

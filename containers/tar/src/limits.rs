@@ -49,7 +49,10 @@ pub(crate) fn check(actual: u64, limit: u64, name: &str, subject: impl fmt::Disp
         return Ok(());
     }
     let cause = format!("has {actual} {subject}, over the limit of {limit}");
-    Err(Error::unsupported(cause).remedy(format!("if the archive is trusted, raise the limit `{name}`")))
+    let remedy = format!(
+        "if the archive is trusted, raise the limit `{name}`: `image convert` does by --limit {name}={actual}"
+    );
+    Err(Error::unsupported(cause).remedy(remedy))
 }
 
 /// The name of an entry in messages, in printable characters, and shortened if it is long.

@@ -9,7 +9,7 @@ use headstart_command_line::report::{Fields, Outcome, Report};
 use headstart_command_line::store_args::StoreArgs;
 use headstart_container_source::{ImagePlatform, SourceName};
 use headstart_convert::{
-    ConvertMode, ConvertOptions, ConvertReport, ConvertRequest, ConvertedForm, LayerOutcome,
+    ConvertLimits, ConvertMode, ConvertOptions, ConvertReport, ConvertRequest, ConvertedForm, LayerOutcome,
 };
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Location, Reference, Selector};
@@ -63,6 +63,9 @@ pub(crate) struct Convert {
     /// registry share them [default: the new image's store]
     #[arg(long, value_name = "STORE")]
     layer_store: Option<Location>,
+    /// Change a limit on layers that an error names, as NAME=NUMBER; for images whose maker is trusted. May be repeated
+    #[arg(long = "limit", value_name = "NAME=NUMBER", value_parser = parse_limit)]
+    limits: Vec<(String, u64)>,
     #[command(flatten)]
     packing: LayerPacking,
     #[command(flatten)]
@@ -80,11 +83,22 @@ fn parse_mode(text: &str) -> Result<ConvertMode> {
     }
 }
 
+/// A limit and its new value, which is checked together with the name.
+fn parse_limit(text: &str) -> Result<(String, u64)> {
+    let parsed = text.split_once('=').and_then(|(name, value)| Some((name, value.parse().ok()?)));
+    let (name, value) = parsed.ok_or_else(|| {
+        let error = Error::invalid(format!("`{}` is not NAME=NUMBER", text.escape_debug()));
+        error.remedy("give a limit and a number, such as entries=8000000")
+    })?;
+    ConvertLimits::default().set(name, value)?;
+    Ok((name.to_owned(), value))
+}
+
 impl Convert {
     pub(super) fn check(&self) -> Result<()> {
         let form = self.form()?;
         self.packing.check()?;
-        self.options().check()?;
+        self.options()?.check()?;
         let target = match &form {
             ConvertedForm::Image(target) => &target.location,
             ConvertedForm::Referrer | ConvertedForm::Index(_) => return Ok(()),
@@ -126,15 +140,19 @@ impl Convert {
         Ok(ConvertedForm::Index(tag.clone()))
     }
 
-    fn options(&self) -> ConvertOptions {
+    fn options(&self) -> Result<ConvertOptions> {
         let packing = self.packing.options();
         let threads = self.packing.threads();
         let (mode, size) = (self.mode, self.size.0);
-        ConvertOptions { mode, size, packing, threads, ..ConvertOptions::default() }
+        let mut limits = ConvertLimits::default();
+        for (name, value) in &self.limits {
+            limits.set(name, *value)?;
+        }
+        Ok(ConvertOptions { mode, size, packing, threads, limits })
     }
 
     pub(super) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
-        let (form, options) = (self.form()?, self.options());
+        let (form, options) = (self.form()?, self.options()?);
         let request = ConvertRequest {
             source: &self.source,
             platform: self.platform.as_ref(),
