@@ -90,8 +90,8 @@
 //!
 //! The applier remembers the names that the layer brought into directories of lower layers (`brought`): 16 bytes for
 //! each, of which 6 MB stay in memory and the others are in a temporary file, and a bit for each directory that it made
-//! or changed. Directories are listed part by part, so one that is emptied may have any number of names. The last parent
-//! directory is remembered as well, because entries stand in the tar directory by directory.
+//! or changed. Directories are listed part by part, so one that is emptied may have any number of names. The directory
+//! of the last entry is remembered as well, because entries stand in the tar directory by directory.
 
 mod attributes;
 mod brought;

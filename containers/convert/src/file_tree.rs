@@ -171,9 +171,9 @@ pub trait FileTree {
     /// Errors of reading the state.
     fn xattrs(&mut self, node: Self::Node) -> Result<Vec<NodeXattr>>;
 
-    /// Returns the names in one part of a directory, sorted by their bytes, without `.` and `..`. Parts are numbered from
-    /// 0 on, have a few thousand names at most, and may have none; `None` behind the last one. Each name is in one part,
-    /// and stays there when others are removed, so a directory can be emptied part by part.
+    /// Returns the names in one part of a directory, sorted by their bytes, without `.` and `..`. Parts are numbered
+    /// from 0 on, have some thousand names at most, and may have none; `None` behind the last one. Each name is in one
+    /// part, and stays there when others are removed, so a directory can be emptied part by part.
     ///
     /// # Errors
     /// Errors of reading the state.

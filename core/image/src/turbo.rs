@@ -17,9 +17,10 @@
 //! repository. Whether it is compressed is told by the package and not by the media type: a package has an index of the
 //! target only if there is something to inflate.
 //!
-//! The package is read whole when the image is opened, and its files are kept, so its blob is not needed any more: 16 MiB
-//! of all packages of an image in memory, the others in temporary files, and no more than 1 GiB ([`PackageBudget`]). Reads of the disk need ranges of the target alone: of a compressed one, the compressed bytes between two
-//! restart points.
+//! The package is read whole when the image is opened, and its files are kept, so its blob is not needed any more. Of
+//! all packages of an image 16 MiB are in memory, the others in temporary files, 1 GiB at most ([`PackageBudget`]).
+//! Reads of the disk need ranges of the target alone: of a compressed one, the compressed bytes between two restart
+//! points.
 //!
 //! All layers of an image share one cache of uncompressed data. Layers of both kinds, native ones and these, may be in
 //! one image, but all must be of the same file system.

@@ -9,8 +9,8 @@
 //! The LSMT layer's segments say in their tags where their data is: 0 in this layer, 1 in the uncompressed target.
 //!
 //! A package is small (a hundredth of its layer, or a few), so its files are read once and kept: in memory if they are
-//! few, in temporary files otherwise. [`PackageBudget`] bounds both for all packages of an image. Names are those of the
-//! plain tar header; other files are skipped.
+//! few, in temporary files otherwise. [`PackageBudget`] bounds both for all packages of an image. Names are those of
+//! the plain tar header; other files are skipped.
 
 use crate::index::{SourceReader, decoding_failed};
 use crate::spool::Spool;

@@ -23,7 +23,7 @@ fn piece(n: u64) -> Vec<u8> {
 }
 
 /// Runs a command, which has to succeed; returns the most memory that it was seen to have, and the time that it took.
-fn watched(scene: &Scene, words: &str) -> (u64, Duration) {
+pub(crate) fn watched(scene: &Scene, words: &str) -> (u64, Duration) {
     let since = Instant::now();
     let mut started: Started = scene.start(words);
     let status = format!("/proc/{}/status", started.id());

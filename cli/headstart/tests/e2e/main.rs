@@ -28,6 +28,7 @@ mod backing_files;
 mod cache;
 mod commit;
 mod convert;
+mod convert_memory;
 mod copies;
 mod disk_formats;
 mod doctor;

@@ -57,7 +57,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_set_is_a_set(steps in prop::collection::vec((any::<bool>(), prop_oneof![0..5000_u64, any::<u64>()]), 0..200)) {
+        fn numbers_are_those_of_a_set(
+            steps in prop::collection::vec((any::<bool>(), prop_oneof![0..5000_u64, any::<u64>()]), 0..200),
+        ) {
             let (mut set, mut model) = (NumberSet::default(), BTreeSet::new());
             for (is_added, number) in &steps {
                 if *is_added {

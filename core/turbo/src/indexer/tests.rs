@@ -161,7 +161,10 @@ proptest! {
         let built = reader.finish().unwrap();
         prop_assert_eq!((built.members, built.gzip_size, built.inflated_size), (2, blob.len() as u64, len as u64));
         let whole = IndexingReader::new(&blob[..], 64 << 10).unwrap().with_thread().unwrap().finish().unwrap();
-        prop_assert!(whole.bytes.as_slice() == built.bytes.as_slice(), "the index does not depend on pieces and threads");
+        prop_assert!(
+            whole.bytes.as_slice() == built.bytes.as_slice(),
+            "the index does not depend on pieces and threads"
+        );
         let view = InflatedView::new(blob, Arc::new(index_of(&built)), InflatedCache::new(1 << 20)).unwrap();
         // From the end, so that each piece is restarted.
         let mut at = len;

@@ -152,7 +152,9 @@ fn damage_is_an_error_that_names_the_place() {
     let mut shorter = blob.clone();
     let end = shorter.len() - 4;
     shorter[end] ^= 1;
-    let error = view_of(shorter, index.as_slice().unwrap(), 1 << 20).read_at(&mut [0; 1], bytes.len() as u64 - 1).unwrap_err();
+    let error = view_of(shorter, index.as_slice().unwrap(), 1 << 20)
+        .read_at(&mut [0; 1], bytes.len() as u64 - 1)
+        .unwrap_err();
     assert!(error.to_string().contains("is not that of the index"), "{error}");
     let other = GzipIndex::open(Arc::new(index)).unwrap();
     let refused = InflatedView::new(blob[1..].to_vec(), Arc::new(other), InflatedCache::new(0));
