@@ -75,8 +75,7 @@ impl ConvertRequest<'_> {
     /// the next conversion finds these.
     pub fn make(self, stores: StoreAccess<'_>, progress: &dyn Progress) -> Result<ConvertReport> {
         let location = self.location()?;
-        let (image, opened) = self.open(&location, stores)?;
-        let site = ImageSite::new(&location)?;
+        let (image, opened, site) = self.open_with_site(&location, stores)?;
         let known = self.known(&site, &location, opened, stores)?;
         let staged = stage_image(&image, site.staging(), self.options, &*known.layers, progress)?;
         let StagedConversion { image: mut made, layers } = staged;
@@ -129,6 +128,24 @@ impl ConvertRequest<'_> {
                 .about(archive)
                 .remedy("name the image to make instead")),
         }
+    }
+
+    /// Opens the image and the store as [`open`](Self::open) does, and makes the place of the new blobs. Where that is
+    /// no directory that stays, both are done at once: one waits for the network, the other for the disk.
+    fn open_with_site(
+        &self,
+        location: &Location,
+        stores: StoreAccess<'_>,
+    ) -> Result<(ContainerImage, Option<Arc<dyn Store>>, ImageSite)> {
+        if !location.is_remote() {
+            let (image, opened) = self.open(location, stores)?;
+            return Ok((image, opened, ImageSite::new(location)?));
+        }
+        thread::scope(|scope| {
+            let site = scope.spawn(|| ImageSite::new(location));
+            let (image, opened) = self.open(location, stores)?;
+            Ok((image, opened, site.join().unwrap_or_else(|panic| resume_unwind(panic))?))
+        })
     }
 
     /// Opens the image, and the store at `location`, in which the new image is published. The store is left for later

@@ -578,8 +578,16 @@ async fn put_trees_artifact(
     let (digest, media_type) = (Digest::of(bytes), media_type(bytes));
     let trees = trees_artifact(manifest, digest, &media_type, bytes.len(), is_there);
     let Some(trees) = trees.filter(|_| store.drops_unnamed_blobs()) else { return Ok(()) };
-    store.put_manifest(&media_type, bytes.clone(), None).await?;
-    store.put_referrer(&digest, MANIFEST_OCI, trees.into(), &[]).await.map(drop)
+    let trees = Bytes::from(trees);
+    let put = store.put_manifest(&media_type, bytes.clone(), None);
+    // A registry takes artifacts of manifests that it does not have yet, as the specification demands.
+    let (put, artifact) = join(put, store.put_referrer(&digest, MANIFEST_OCI, trees.clone(), &[])).await;
+    put?;
+    if artifact.is_err() {
+        // Some registries do not: now it has the manifest.
+        store.put_referrer(&digest, MANIFEST_OCI, trees, &[]).await?;
+    }
+    Ok(())
 }
 
 /// The manifest of the artifact that has the hash trees of an image as its layers; `None` if there are none.

@@ -127,7 +127,14 @@ pub(crate) fn open(host: &str, repository: &str, settings: &StoreSettings) -> Re
     let origin = Arc::new(Endpoint::new(api, &path, None, &shared)?);
     endpoints.push(Arc::clone(&origin));
     let location = format!("oci://{host}/{repository}");
-    Ok(Arc::new(Registry { location, link, endpoints, origin, lists_artifacts: AtomicBool::new(false) }))
+    Ok(Arc::new(Registry {
+        location,
+        link,
+        endpoints,
+        origin,
+        lists_artifacts: AtomicBool::new(false),
+        has_no_list: AtomicBool::new(false),
+    }))
 }
 
 /// A repository of a registry, with the mirrors of that.
@@ -139,6 +146,8 @@ struct Registry {
     origin: Arc<Endpoint>,
     /// `true` once the registry listed artifacts itself, or said that it does.
     lists_artifacts: AtomicBool,
+    /// `true` if the registry was seen not to list the artifacts of manifests, so that they are listed under tags.
+    has_no_list: AtomicBool,
 }
 
 /// A monotonic clock, read in one place.

@@ -78,7 +78,10 @@ impl Registry {
             // Each page is tried again by itself.
             let failed = |_| Meter::add(&self.link.meter().retries, 1);
             let page = self.origin.settings.retry.run(|| self.page(url.clone()), failed).await?;
-            let Some((headers, list)) = page else { return Ok(None) };
+            let Some((headers, list)) = page else {
+                self.has_no_list.store(true, Ordering::Relaxed);
+                return Ok(None);
+            };
             self.lists_artifacts.store(true, Ordering::Relaxed);
             found.extend(listed(&list, kind).map_err(|e| e.about(http::redact(&url)))?);
             match next_page(&headers, &url).filter(|next| self.origin.owns(next) && *next != url) {
@@ -119,11 +122,16 @@ impl Registry {
     pub(super) async fn add_referrer(&self, subject: &Digest, change: &Change<'_>) -> Result<()> {
         let bytes = Bytes::copy_from_slice(change.artifact);
         let name = change.digest.to_string();
-        let headers = self.origin.put_manifest(&name, change.media_type, &bytes).await?;
-        if headers.contains_key("oci-subject") {
+        let put = self.origin.put_manifest(&name, change.media_type, &bytes);
+        // A registry that has no list of its own is not expected to learn it from this manifest, so the list under the
+        // tag is read meanwhile.
+        let has_no_list = self.has_no_list.load(Ordering::Relaxed);
+        let list = async { if has_no_list { Some(self.tagged_list(subject).await) } else { None } };
+        let (headers, list) = join(put, list).await;
+        if headers?.contains_key("oci-subject") {
             self.lists_artifacts.store(true, Ordering::Relaxed);
         } else {
-            self.change_tagged_list(subject, change).await?;
+            self.change_tagged_list(subject, change, list).await?;
         }
         for old in change.replaced.iter().filter(|old| **old != change.digest) {
             // An old artifact that stays costs a line of a list.
@@ -134,10 +142,20 @@ impl Registry {
         Ok(())
     }
 
-    async fn change_tagged_list(&self, subject: &Digest, change: &Change<'_>) -> Result<()> {
+    /// Gets an artifact listed under the tag of its subject; `read` is the list there, if it was read already.
+    async fn change_tagged_list(
+        &self,
+        subject: &Digest,
+        change: &Change<'_>,
+        mut read: Option<Result<Option<(Url, Bytes)>>>,
+    ) -> Result<()> {
         let tag = referrers_tag(subject);
         for race in 1..=MOST_RACES {
-            let list = self.tagged_list(subject).await?.map(|(_, list)| list);
+            let list = match read.take() {
+                Some(list) => list,
+                None => self.tagged_list(subject).await,
+            };
+            let list = list?.map(|(_, list)| list);
             let Some(list) = change.of(list.as_deref())? else { return Ok(()) };
             self.origin.put_manifest(&tag, INDEX_OCI, &Bytes::from(list)).await?;
             if race > 1 {
