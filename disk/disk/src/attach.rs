@@ -28,6 +28,7 @@ use crate::sharing::Sharing;
 use crate::stats::DiskStats;
 use crate::swarm::SwarmClient;
 use crate::swarm_reports;
+use crate::uppers::below;
 use bytes::Bytes;
 use headstart_block::exchange::ImageKey;
 use headstart_block::{BlockDevice, Digest, Error, ErrorKind, Result};
@@ -80,9 +81,10 @@ pub struct DiskOptions {
     /// `true` if a read whose bytes are not local waits for all bytes of its blocks (2 MiB), and plans
     /// preload whole blocks. This is for comparisons with systems that fetch whole blocks.
     pub whole_blocks: bool,
-    /// The number of the image's layers that the disk is made of, from the lowest on; `None`: all. Only without
-    /// `writable`: a directory is based on a whole image.
+    /// The number of the image's layers that the disk is made of, from the lowest on; `None`: all.
     pub lowest: Option<usize>,
+    /// The files of layers on top of the image's, lowest first: layers of this host, which no store has.
+    pub uppers: Vec<PathBuf>,
     /// The rate, in bytes a second, at which the rest of the image is fetched in the background; `None`: it
     /// is not.
     pub fill_rate: Option<u64>,
@@ -328,7 +330,7 @@ async fn attach_leasing(
     *leasing = Leasing::begin(&host.runtime, &store, reference, image, record, is_whole);
     // Beside all that follows; not for an image that is whole.
     // Plans are for the whole image.
-    let has_plans = options.lowest.is_none() && !located.are_whole();
+    let has_plans = options.lowest.is_none() && options.uppers.is_empty() && !located.are_whole();
     let source = options.plans.as_deref().filter(|_| has_plans);
     let lookup = Lookup::start(source, &named.digest, &manifest, &store, &host.runtime);
     let origin = store.location();
@@ -553,10 +555,11 @@ fn assemble(
     options: &DiskOptions,
 ) -> Result<(Arc<Disk>, Option<MadeDirectory>)> {
     let base: Arc<dyn BlockDevice> = Arc::new(Base::new(Arc::clone(&stack), health));
+    let (base, name) = below(base, digest, options.lowest, &options.uppers)?;
     let (top, made) = match &options.writable {
         None => (Top::Base(base), None),
         Some(writable) => {
-            let (disk, made) = open_writable(base, digest, reference, writable)?;
+            let (disk, made) = open_writable(base, name, (digest, reference), writable)?;
             let noted = writable.origin.as_ref().unwrap_or(reference);
             if let Err(error) = disk.note_reference(&noted.to_string()) {
                 tracing::warn!(%error, "the writable directory has no record of where the image is");
@@ -581,14 +584,13 @@ fn assemble(
     Ok((Arc::new(disk), made))
 }
 
-/// Opens the writable directory, or makes it.
+/// Opens the writable directory on `base`, whose name is `parent`, or makes it.
 fn open_writable(
     base: Arc<dyn BlockDevice>,
-    digest: Digest,
-    reference: &Reference,
+    parent: String,
+    (digest, reference): (Digest, &Reference),
     options: &WritableOptions,
 ) -> Result<(WritableDisk, Option<MadeDirectory>)> {
-    let parent = digest.to_string();
     let opened = match WritableDisk::inspect(&options.dir) {
         Ok(info) => {
             options.expected.check_id(&options.dir, Some(info.uuid))?;

@@ -5,6 +5,7 @@
 //! | [`attach`] | makes a disk of a reference: the manifest, the layers, the writable directory |
 //! | [`disk`] | the device that a server reads and writes; the path of one read (start here) |
 //! | `base` | the image's layers, which may lack bytes |
+//! | `uppers` | layers of this host on top of them |
 //! | [`puller`] | runs the pull engine with real I/O |
 //! | `fetch` | fetches one range from the store into the cache |
 //! | `stream` | fetches a long range, whose bytes can be read as they come |
@@ -64,6 +65,7 @@ pub mod swarm;
 mod swarm_reports;
 mod targets;
 mod together;
+mod uppers;
 
 pub use attach::{AttachedDisk, DiskHost, DiskOptions, KnownImage, MadeDirectory, WritableOptions};
 pub use blobs::Blobs;

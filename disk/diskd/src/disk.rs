@@ -186,6 +186,7 @@ fn options(
         plan: settings.policy.plan(),
         plans: settings.plan_source(),
         lowest: settings.lowest,
+        uppers: settings.uppers.clone(),
         whole_blocks: settings.whole_blocks,
         fill_rate: settings.fill.map(|rate| rate.0),
         writable: writable.map(|dir| WritableOptions {

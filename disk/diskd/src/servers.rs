@@ -63,17 +63,20 @@ pub struct MountKeeper {
     pub disk: String,
     /// The number of layers that the disk is made of, if these are not all of its image.
     pub lowest: Option<usize>,
+    /// The files of the layers on top of the image's.
+    pub uppers: Vec<PathBuf>,
 }
 
 impl MountKeeper {
     /// The settings for a disk. The image, the layers of it and the directory of its writes make its bytes.
     fn settings(&self, disk: &NamedDisk) -> KeepSettings {
         let written = disk.disk.writable().map(|writable| writable.uuid());
-        KeepSettings {
-            keeper: KeeperClient::new(&self.socket),
-            name: self.disk.clone(),
-            identity: format!("{} {:?} {written:?}", disk.digest, self.lowest),
+        let mut identity = format!("{} {:?} {written:?}", disk.digest, self.lowest);
+        // A disk without such layers has the identity that earlier versions gave it.
+        if !self.uppers.is_empty() {
+            identity.push_str(&format!(" {:?}", self.uppers));
         }
+        KeepSettings { keeper: KeeperClient::new(&self.socket), name: self.disk.clone(), identity }
     }
 }
 

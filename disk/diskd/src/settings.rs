@@ -105,9 +105,10 @@ pub struct SessionSettings {
     /// The file of plans, or directory of such files, that [`PlanPolicy::Auto`] searches; `None` for `plans`
     /// in the cache directory.
     pub plans: Option<PathBuf>,
-    /// The number of layers that each disk is made of, from the lowest of its image on; `None` for all. Only for disks
-    /// that are read-only.
+    /// The number of layers that each disk is made of, from the lowest of its image on; `None` for all.
     pub lowest: Option<usize>,
+    /// The files of layers on top of those of the images, lowest first: layers of this host, which no store has.
+    pub uppers: Vec<PathBuf>,
     /// `true` if a read whose bytes are not local waits for the whole block (2 MiB), and whole blocks are
     /// preloaded.
     pub whole_blocks: bool,

@@ -65,6 +65,7 @@ impl Host {
             policy: PlanPolicy::Fixed(Plan::Lazy),
             plans: None,
             lowest: None,
+            uppers: Vec::new(),
             whole_blocks: false,
             fill: None,
             require_tree: false,

@@ -34,6 +34,7 @@ pub mod fuse;
 mod host_cache;
 pub mod keeper;
 pub mod kernel_nbd;
+pub mod loop_device;
 pub mod loop_mount;
 pub mod nbd;
 mod processors;

@@ -10,6 +10,8 @@
 //! The loop device goes by itself when the file system is unmounted, or when mounting it fails. Its number goes to the
 //! next program that wants one, with the read-ahead that was set here.
 //!
+//! A disk of its own that a container writes to is mounted for writing ([`mount_writable`]).
+//!
 //! If the server of the file ends for good, the file system stays, and fails ([`is_served`]).
 //!
 //! # Danger
@@ -17,19 +19,15 @@
 //! The kernel parses the file system. An image's publisher can give the kernel damaged structures; kernels guard
 //! against these, but have had faults there. Mount no image of a publisher whose containers you would not run as root.
 
+use crate::loop_device::{FileIdentity, LoopUse, attach, backing_of, denied, identity};
 use headstart_block::{Error, ErrorKind, Result};
-use linux_raw_sys::loop_device::{
-    _bindgen_ty_1 as Flag, LOOP_CONFIGURE, LOOP_CTL_GET_FREE, LOOP_GET_STATUS64, loop_config, loop_info64,
-};
-use rustix::fs::{major, minor, statfs};
+use rustix::fs::{major, minor};
 use rustix::io::Errno;
-use rustix::ioctl::{Getter, Ioctl, IoctlOutput, Opcode, Setter, ioctl};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use std::ffi::{CStr, c_void};
-use std::fs::{self, File, OpenOptions};
-use std::os::fd::AsRawFd;
+use std::ffi::CStr;
+use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -37,23 +35,13 @@ use std::time::Duration;
 /// The longest wait for a disk that answers.
 const ANSWERS: Duration = Duration::from_secs(2);
 
-/// The device that gives numbers of free loop devices.
-const CONTROL: &str = "/dev/loop-control";
-
-/// Another program may take the same free device: so often another one is tried.
-const TRIES: usize = 64;
-
-/// The bytes that are read ahead of a reader that goes on in sequence, in KiB. With the kernel's 128, a scan takes
-/// twice the time.
-const READ_AHEAD_KIB: u32 = 1024;
+/// The mounts that this process sees.
+const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// The place of mount options in a file system ext4, from the start of the disk, and their length, both in bytes: at
 /// 0x200 in the superblock.
 const EXT4_OPTIONS_AT: u64 = 1024 + 0x200;
 const EXT4_OPTIONS_LEN: usize = 64;
-
-/// The sector of the loop device, in bytes: the smallest that file systems of images have.
-const SECTOR: u32 = 512;
 
 /// Mounts the file system of `kind` (`ext4`, `erofs`) in the file `disk` on the directory `at`, read-only. Nothing is
 /// mounted if it fails.
@@ -67,11 +55,7 @@ pub fn mount_disk(disk: &Path, kind: &CStr, at: &Path) -> Result<()> {
     if kind == c"ext4" {
         check_ext4(disk)?;
     }
-    let (path, device) = attach(disk)?;
-    // Best effort: without it reads in sequence are slower.
-    if let Some(name) = path.file_name().and_then(|name| name.to_str()) {
-        let _ = fs::write(format!("/sys/block/{name}/queue/read_ahead_kb"), READ_AHEAD_KIB.to_string());
-    }
+    let (path, device) = attach(disk, LoopUse::Read)?;
     let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOATIME;
     // A converted image has no journal. One that another tool made may have one, which must not be replayed: the disk
     // is read-only.
@@ -81,6 +65,37 @@ pub fn mount_disk(disk: &Path, kind: &CStr, at: &Path) -> Result<()> {
     // The device goes with its last user, which is the file system from now on.
     drop(device);
     mounted.map_err(|error| not_mounted(error, kind).about(disk.display()))
+}
+
+/// Mounts the ext4 in the file `disk` on the directory `at`, for reading and writing. Blocks that become free are
+/// discarded. Nothing is mounted if it fails.
+///
+/// # Errors
+/// As [`mount_disk`].
+pub fn mount_writable(disk: &Path, at: &Path) -> Result<()> {
+    check_ext4(disk)?;
+    let (path, device) = attach(disk, LoopUse::Write)?;
+    let mounted = mount(&path, at, c"ext4", MountFlags::NOATIME, Some(c"discard,errors=remount-ro"));
+    drop(device);
+    mounted.map_err(|error| not_mounted(error, c"ext4").about(disk.display()))
+}
+
+/// Makes what was written to the file system on `at` durable and unmounts it, unless programs use it there: `false`.
+/// Also `true` if nothing is mounted there.
+///
+/// # Errors
+/// Errors of the operating system.
+pub fn unmount_unused(at: &Path) -> Result<bool> {
+    if !is_mounted(at)? {
+        return Ok(true);
+    }
+    let failed = |error| Error::io("cannot be made durable", error).about(at.display());
+    File::open(at).and_then(|root| Ok(rustix::fs::syncfs(&root)?)).map_err(failed)?;
+    match unmount(at, UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(true),
+        Err(Errno::BUSY) => Ok(false),
+        Err(error) => Err(Error::io("cannot unmount", error.into()).about(at.display())),
+    }
 }
 
 /// Refuses an ext4 that has mount options of its own in its superblock, which the kernel would follow.
@@ -107,10 +122,6 @@ fn not_mounted(error: Errno, kind: &CStr) -> Error {
         Errno::INVAL => Error::corrupt(format!("has no {kind} that this kernel mounts")).caused_by(error),
         _ => Error::io(format!("cannot mount its {kind}"), error.into()),
     }
-}
-
-fn denied() -> Error {
-    Error::new(ErrorKind::Denied, "only root may mount file systems").remedy("run it as root")
 }
 
 /// Unmounts the file system on `at`. Programs that use it go on, and it ends with the last of them. `false` if nothing
@@ -154,92 +165,23 @@ pub fn is_served(disk: &Path, at: &Path) -> bool {
     asking.is_err() || answered.recv_timeout(ANSWERS).unwrap_or(true)
 }
 
-/// The device and the inode of a file that its server, if it has one, vouches for.
-fn identity(disk: &Path) -> std::io::Result<(u32, u32, u64)> {
-    // Unlike attributes, this is never answered by the kernel alone.
-    statfs(disk)?;
-    let found = fs::metadata(disk)?;
-    Ok((major(found.dev()), minor(found.dev()), found.ino()))
-}
-
 /// The device and the inode of the file behind the loop device of a file system.
-fn backing(at: &Path) -> std::io::Result<(u32, u32, u64)> {
+fn backing(at: &Path) -> std::io::Result<FileIdentity> {
     let device = fs::symlink_metadata(at)?.dev();
     let device = File::open(format!("/dev/block/{}:{}", major(device), minor(device)))
         .or_else(|_| File::open(format!("/dev/loop{}", minor(device))))?;
-    // SAFETY: LOOP_GET_STATUS64 writes a `loop_info64`, all of whose fields are integers or arrays of integers.
-    let info = unsafe { ioctl(&device, Getter::<{ LOOP_GET_STATUS64 as Opcode }, loop_info64>::new()) }?;
-    Ok((major(info.lo_device), minor(info.lo_device), info.lo_inode))
+    backing_of(&device)
 }
 
-/// A new loop device over a file, and its path. The device goes when the last program closes it.
-fn attach(disk: &Path) -> Result<(PathBuf, File)> {
-    let file = File::open(disk).map_err(|error| Error::io("cannot open", error).about(disk.display()))?;
-    let control = OpenOptions::new().read(true).write(true).open(CONTROL);
-    let control = control.map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => Error::unsupported("this kernel has no loop devices")
-            .remedy("load them: modprobe loop")
-            .about(CONTROL),
-        std::io::ErrorKind::PermissionDenied => denied().about(CONTROL),
-        _ => Error::io("cannot open", error).about(CONTROL),
-    })?;
-    for _ in 0..TRIES {
-        // SAFETY: the request takes no argument, so the kernel reads and writes no memory of this process.
-        let number = unsafe { ioctl(&control, FreeDevice) };
-        let number = number.map_err(|error| failed("no loop device is free", error).about(CONTROL))?;
-        let path = PathBuf::from(format!("/dev/loop{number}"));
-        let device = OpenOptions::new().read(true).open(&path);
-        let device = device.map_err(|error| Error::io("cannot open", error).about(path.display()))?;
-        match configure(&device, &file) {
-            Ok(()) => return Ok((path, device)),
-            Err(Errno::BUSY) => {}
-            Err(error) => return Err(failed("cannot be set up", error).about(path.display())),
-        }
-    }
-    Err(Error::new(ErrorKind::Conflict, "other programs took every loop device that was free").about(CONTROL))
-}
-
-fn failed(cause: &'static str, error: Errno) -> Error {
-    Error::io(cause, error.into())
-}
-
-/// Puts a file behind a device, read-only and with direct I/O if the file can.
-fn configure(device: &File, file: &File) -> std::result::Result<(), Errno> {
-    match configure_with(device, file, Flag::LO_FLAGS_DIRECT_IO as u32) {
-        // The file's file system has no direct I/O.
-        Err(Errno::INVAL) => configure_with(device, file, 0),
-        done => done,
-    }
-}
-
-fn configure_with(device: &File, file: &File, flags: u32) -> std::result::Result<(), Errno> {
-    let fd = u32::try_from(file.as_raw_fd()).map_err(|_| Errno::BADF)?;
-    // SAFETY: all fields are integers, or arrays of integers, for which zero is a value.
-    let mut config: loop_config = unsafe { std::mem::zeroed() };
-    (config.fd, config.block_size) = (fd, SECTOR);
-    config.info.lo_flags = Flag::LO_FLAGS_READ_ONLY as u32 | Flag::LO_FLAGS_AUTOCLEAR as u32 | flags;
-    // SAFETY: LOOP_CONFIGURE reads a `loop_config`, which lives until the call returns, and writes nothing.
-    unsafe { ioctl(device, Setter::<{ LOOP_CONFIGURE as Opcode }, loop_config>::new(config)) }
-}
-
-/// The request for the number of a free device, which the kernel makes if there is none.
-struct FreeDevice;
-
-// SAFETY: the opcode is that of a request without an argument, whose result is the returned number.
-unsafe impl Ioctl for FreeDevice {
-    type Output = u32;
-
-    const IS_MUTATING: bool = false;
-
-    fn opcode(&self) -> Opcode {
-        LOOP_CTL_GET_FREE as Opcode
-    }
-
-    fn as_ptr(&mut self) -> *mut c_void {
-        std::ptr::null_mut()
-    }
-
-    unsafe fn output_from_ptr(output: IoctlOutput, _: *mut c_void) -> rustix::io::Result<u32> {
-        u32::try_from(output).map_err(|_| Errno::RANGE)
-    }
+/// The number of mounts, among those that this process sees, of the file system on a block device.
+///
+/// # Errors
+/// Errors of the operating system.
+pub fn count_mounts(device: &Path) -> Result<usize> {
+    let found = fs::metadata(device);
+    let found = found.map_err(|error| Error::io("cannot be looked at", error).about(device.display()))?;
+    let mounts = fs::read_to_string(MOUNTS);
+    let mounts = mounts.map_err(|error| Error::io("cannot read", error).about(MOUNTS))?;
+    let wanted = format!("{}:{}", major(found.rdev()), minor(found.rdev()));
+    Ok(mounts.lines().filter(|line| line.split(' ').nth(2) == Some(&wanted)).count())
 }

@@ -60,8 +60,12 @@ pub(crate) struct Attach {
     pub(crate) writable: Option<PathBuf>,
     /// Make the disk of the lowest N layers of the image only: of a container's image, the files as that layer leaves
     /// them. Boots of such a disk are not recorded
-    #[arg(long, value_name = "N", conflicts_with = "writable", value_parser = number::<u16>(1..=255))]
+    #[arg(long, value_name = "N", conflicts_with = "keep_base", value_parser = number::<u16>(1..=255))]
     pub(crate) lowest_layers: Option<u16>,
+    /// Put the layer in this file on top of the image's layers, such as one that `headstart snapshotter` has sealed; the
+    /// lowest comes first (may be repeated). Boots of such a disk are not recorded
+    #[arg(long, value_name = "FILE", conflicts_with = "keep_base")]
+    pub(crate) upper_layer: Vec<PathBuf>,
     /// Copy the image into the --writable directory before the disk is served, as `base`: from then on the disk needs
     /// no store, and that image is served whichever tag of the store is attached
     #[arg(long, requires = "writable")]
@@ -164,6 +168,7 @@ impl Attach {
             (self.fuse.is_some(), "--fuse"),
             (self.ublk, "--ublk"),
             (self.device.is_some(), "--device"),
+            (!self.upper_layer.is_empty(), "--upper-layer"),
         ];
         if self.images.len() > 1 {
             if let Some((_, option)) = single.iter().find(|(given, _)| *given) {
@@ -242,12 +247,13 @@ impl Attach {
             policy: self.policy.clone(),
             plans: self.plans.clone(),
             lowest: self.lowest_layers.map(usize::from),
+            uppers: self.upper_layer.clone(),
             whole_blocks: self.whole_blocks,
             fill: self.fill,
             require_tree: self.require_tree,
             cached_although_denied: self.cached_although_denied,
             deadline: self.deadline,
-            recording: self.recording.settings(self.lowest_layers.is_none()),
+            recording: self.recording.settings(self.lowest_layers.is_none() && self.upper_layer.is_empty()),
             images_record: self.pid_file.as_deref().map(images_record).transpose()?,
             warn_of_silence: !quiet,
         })
@@ -271,6 +277,7 @@ impl Attach {
                 socket,
                 disk: disk.to_owned(),
                 lowest: session.lowest,
+                uppers: session.uppers.clone(),
             }),
             ublk: self.ublk,
             device: self.device.clone(),
