@@ -21,6 +21,7 @@
 //! | [`soak`] | the switch for tests that do more if there is time |
 //! | [`fio`] | NBD servers measured side by side |
 //! | [`containerd`], [`shell_image`] | a containerd of a test's own, and a small image for it |
+//! | [`snapshot_suite`] | containerd's own suite of tests for snapshotters |
 //!
 //! This crate is not part of the product.
 
@@ -55,6 +56,7 @@ pub mod scene;
 mod served;
 pub mod shaper;
 pub mod shell_image;
+pub mod snapshot_suite;
 pub mod soak;
 pub mod token_server;
 pub mod wait;

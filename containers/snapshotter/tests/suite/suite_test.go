@@ -1,7 +1,11 @@
 // Containerd's own suite of tests for snapshotters, on the snapshotter that a program serves on a socket.
 //
 // HEADSTART_SNAPSHOTTER is that program with its arguments, separated by newlines. The directory and the socket are
-// given to it as SNAPSHOTTER_ROOT and SNAPSHOTTER_SOCKET.
+// given to it as SNAPSHOTTER_ROOT and SNAPSHOTTER_SOCKET. HEADSTART_MODE is the place of the files:
+//
+//	directories  overlayfs over directories
+//	overlayfs    overlayfs over a disk: the lowest layer is one
+//	dir          every layer is a disk's
 package suite
 
 import (
@@ -15,12 +19,48 @@ import (
 	"time"
 
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/proxy"
 	"github.com/containerd/containerd/v2/core/snapshots/testsuite"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 )
+
+// onDisk makes the lowest layers disks.
+type onDisk struct {
+	snapshots.Snapshotter
+}
+
+func (s onDisk) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
+	if parent == "" {
+		opts = append(opts, snapshots.WithLabels(map[string]string{"containerd.io/snapshot/overlaybd.writable": "dir"}))
+	}
+	return s.Snapshotter.Prepare(ctx, key, parent, opts...)
+}
+
+// clear removes all snapshots: those of disks have a process each, which outlives the snapshotter.
+func clear(ctx context.Context, snapshotter snapshots.Snapshotter) error {
+	for {
+		var keys []string
+		err := snapshotter.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+			keys = append(keys, info.Name)
+			return nil
+		})
+		if err != nil || len(keys) == 0 {
+			return err
+		}
+		removed := 0
+		for _, key := range keys {
+			if snapshotter.Remove(ctx, key) == nil {
+				removed++
+			}
+		}
+		if removed == 0 {
+			return fmt.Errorf("none of %d snapshots can be removed", len(keys))
+		}
+	}
+}
 
 // start serves the snapshots of a directory, and returns when calls are answered.
 func start(ctx context.Context, root string) (snapshots.Snapshotter, func() error, error) {
@@ -49,10 +89,28 @@ func start(ctx context.Context, root string) (snapshots.Snapshotter, func() erro
 	if err != nil {
 		return nil, nil, err
 	}
-	return proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(connection), "headstart"), end, nil
+	snapshotter := proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(connection), "headstart")
+	clearAndEnd := func() error {
+		if err := clear(ctx, snapshotter); err != nil {
+			return fmt.Errorf("%w; %v", err, end())
+		}
+		return end()
+	}
+	if mode() == "overlayfs" {
+		return onDisk{snapshotter}, clearAndEnd, nil
+	}
+	return snapshotter, clearAndEnd, nil
+}
+
+func mode() string {
+	return os.Getenv("HEADSTART_MODE")
 }
 
 func TestSnapshotter(t *testing.T) {
 	// By this name the suite knows that renaming a directory of a lower layer takes an option of overlayfs.
-	testsuite.SnapshotterSuite(t, "overlayfs", start)
+	name := "overlayfs"
+	if mode() == "dir" {
+		name = "headstart"
+	}
+	testsuite.SnapshotterSuite(t, name, start)
 }
