@@ -24,6 +24,7 @@ sys.path += [str(BENCHES / "containers"), str(BENCHES / "boot")]
 import contestants
 import images
 import start_page
+import warm
 from programs import Registry
 from rig import FIGURES, HEADSTART, ROOT, Failed, Processors
 
@@ -41,6 +42,9 @@ def arguments():
                         help="images, kept, and the hosts' files [target/bench-starts]")
     parser.add_argument("--runs", type=int, default=3, help="of each cold start [3]")
     parser.add_argument("--warm-runs", type=int, default=10, help="starts on each host that has everything [10]")
+    parser.add_argument("--warm", type=int, default=0, metavar="N",
+                        help="measure this instead: the first and further starts on a host that has everything, and "
+                        "snapshots on an image of 70 layers, N times each [not]")
     parser.add_argument("--apps", type=names, default=[app.name for app in images.APPS],
                         help=", ".join(app.name for app in images.APPS))
     parser.add_argument("--contestants", type=names, default=list(CONTESTANTS), help=", ".join(CONTESTANTS))
@@ -108,6 +112,10 @@ def main():
     try:
         layout, known = images.make(options.dir)
         with Registry(work / "registry") as registry:
+            if options.warm:
+                found = warm.measure(contestants.Setting(options, work, layout, registry.address), bench.say)
+                print(json.dumps(found, indent=1) if options.json else warm.text(found))
+                return
             bench.measure(contestants.Setting(options, work, layout, registry.address))
     except Failed as error:
         sys.exit(f"bench-starts: {error}")

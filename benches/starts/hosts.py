@@ -127,6 +127,12 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime",
         except (urllib.error.URLError, ConnectionError):
             return False
 
+    def forget(self):
+        """Ends what a start of the host would end: nothing, for directories."""
+
+    def pull_anew(self, repository):
+        """Pulls an image whose bytes the host has, as if it did not know the image: directories stay as they are."""
+
     def end(self):
         for program in reversed(self.programs):
             program.end()
@@ -183,6 +189,8 @@ class HeadstartHost(Host):
     """With our snapshotter and agent."""
 
     snapshotter = "headstart"
+    # More words for the snapshotter.
+    more = []
 
     def prepare(self):
         cache, run_dir = self.work / "cache", self.work / "run"
@@ -193,8 +201,16 @@ class HeadstartHost(Host):
         self.snapshots = run_dir / "snapshotter.sock"
         program = self.start("snapshotter.out", HEADSTART, "snapshotter", "--root", self.work / "snapshots", "--socket",
                              self.snapshots, "--agent", self.agent_socket, "--plain-http", self.link, "--trust",
-                             f"oci://{self.link}")
+                             f"oci://{self.link}", *self.more)
         program.wait_for(self.snapshots.exists)
+
+    def forget(self):
+        """No image is attached or mounted any more."""
+        self.detach_all()
+
+    def pull_anew(self, repository):
+        run(*self.client("images", "rm", "--sync", self.reference(repository)))
+        self.pull(repository)
 
     def detach_all(self):
         """Ends the disks, whose recordings are whole then."""
