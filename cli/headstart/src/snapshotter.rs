@@ -9,7 +9,7 @@ mod tree_disks;
 use crate::agent::AgentSocket;
 use crate::daemon::{self, LOOK};
 use clap::Args;
-use headstart_block::{Error, Result, saturating};
+use headstart_block::{ByteSize, Error, Result, saturating};
 use headstart_command_line::duration::duration;
 use headstart_command_line::report::Report;
 use headstart_command_line::store_args::StoreArgs;
@@ -18,11 +18,11 @@ use headstart_daemon::places::{run_dir, state_dir};
 use headstart_export::socket::listen;
 use headstart_export::{Leftover, SocketAccess};
 use headstart_image::progress::Progress;
-use headstart_image_trees::ImageTrees;
+use headstart_image_trees::{BlankDisk, ImageTrees};
 use headstart_snapshotter::remote::TREES_DIRECTORY;
 use headstart_snapshotter::server::serve;
 use headstart_snapshotter::service::SnapshotService;
-use headstart_snapshotter::{SnapshotTime, Snapshotter, SnapshotterReport, SnapshotterSettings};
+use headstart_snapshotter::{DiskAccess, SnapshotTime, Snapshotter, SnapshotterReport, SnapshotterSettings};
 use headstart_store::StorePrefix;
 use serde::Serialize;
 use std::fmt;
@@ -63,6 +63,30 @@ const RUNTIME_THREADS: usize = 2;
 /// The times that `--search-timeout` may have.
 const SEARCH_TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
 
+/// The directory of images of empty disks in the root directory.
+const EMPTY_DISKS: &str = "empty";
+
+/// The way in which active snapshots are written to.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum WritableMode {
+    /// A directory, which overlayfs puts over the files below.
+    Overlayfs,
+    /// A disk of its own, mounted.
+    Dir,
+    /// A disk of its own, as a block device.
+    Dev,
+}
+
+impl WritableMode {
+    fn access(self) -> Option<DiskAccess> {
+        match self {
+            Self::Overlayfs => None,
+            Self::Dir => Some(DiskAccess::Directory),
+            Self::Dev => Some(DiskAccess::Device),
+        }
+    }
+}
+
 /// Arguments of `headstart snapshotter`.
 #[derive(Args)]
 pub(crate) struct SnapshotterArgs {
@@ -82,6 +106,15 @@ pub(crate) struct SnapshotterArgs {
     /// as without the snapshotter
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration(SEARCH_TIMEOUTS))]
     search_timeout: Duration,
+    /// The way in which active snapshots are written to, if their parent is a disk: overlayfs over its files, or a disk
+    /// of their own, handed out as a directory (dir) or as a block device (dev). A snapshot's label
+    /// containerd.io/snapshot/overlaybd.writable says otherwise for that one
+    #[arg(long, value_name = "MODE", value_enum, default_value = "overlayfs")]
+    writable: WritableMode,
+    /// Make active snapshots without a parent disks, too, of this size, such as 64G. Layers that containerd unpacks
+    /// stay directories [default: only snapshots of converted images are disks]
+    #[arg(long, value_name = "SIZE")]
+    empty_disk: Option<ByteSize>,
     /// An option for every mount of overlayfs, such as volatile (may be repeated)
     #[arg(long, value_name = "OPTION")]
     mount_option: Vec<String>,
@@ -112,8 +145,11 @@ impl SnapshotterArgs {
             runtime.handle().clone(),
             Box::new(disks),
         )?;
+        let blank = self.empty_disk.map(|ByteSize(size)| BlankDisk::new(root.join(EMPTY_DISKS), size));
+        let trees = trees.with_blank(blank);
         let settings = SnapshotterSettings {
             mount_options: self.mount_option.clone(),
+            own_disks: self.writable.access(),
             ..SnapshotterSettings::new(&root)
         };
         let (snapshotter, report) = Snapshotter::open(settings, Box::new(trees), now)?;

@@ -59,4 +59,4 @@ pub use options::{ConvertLimits, ConvertMode, ConvertOptions, chain_id};
 pub use parent_disk::ParentDisk;
 pub use repository_layers::RepositoryLayers;
 pub use request::{ConvertReport, ConvertRequest, ConvertedForm};
-pub use tar_conversion::LayerPlace;
+pub use tar_conversion::{LayerPlace, empty_file_system};

@@ -58,7 +58,7 @@ impl TarConversion<'_> {
     pub(crate) fn write<S: BlockSink>(&self, tar: &mut dyn TarStream, blocks: S) -> Result<(S, WrittenTree)> {
         let fs = match &self.place.parent {
             Some(parent) => FileSystem::open(Arc::clone(parent.disk()), blocks)?,
-            None => new_file_system(self.options.size).make(blocks)?,
+            None => empty_file_system(self.options.size).make(blocks)?,
         };
         let tree = Ext4Tree::new(fs);
         // All layers of a mode get the same blocks, whatever their form: those above must not depend on it.
@@ -95,8 +95,9 @@ fn check_digest(thing: &str, expected: &Digest, found: &Digest) -> Result<()> {
     Err(Error::corrupt(cause).remedy("fetch it again; if that does not help, its image is damaged"))
 }
 
-/// An empty file system: a root directory as containers' images begin with it.
-fn new_file_system(size: u64) -> NewFileSystem {
+/// An empty file system of `size` bytes: a root directory as containers' images begin with it.
+#[must_use]
+pub fn empty_file_system(size: u64) -> NewFileSystem {
     let root =
         InodeAttributes { mode: 0o755, uid: 0, gid: 0, mtime: InodeTime::default(), xattrs: BTreeMap::new() };
     NewFileSystem { size, uuid: FILE_SYSTEM_UUID, hash_seed: HASH_SEED, root }

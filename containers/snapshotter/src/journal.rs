@@ -7,7 +7,7 @@
 //! | bytes | content |
 //! |---|---|
 //! | 0..8 | `HSsnapsh` |
-//! | 8..12 | the version, 1 |
+//! | 8..12 | the version, 2; 1 is of versions without disks for active snapshots |
 //! | 12..16 | zero |
 //! | 16..24 | the generation: 1 for a new journal, one more with each rewriting |
 //! | 24..32 | CRC-64/NVME of the bytes before |
@@ -64,7 +64,9 @@ use headstart_block::{Error, Result, exact};
 
 const MAGIC: [u8; 8] = *b"HSsnapsh";
 /// The version of the journal's format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// The earliest version that is read. Its changes are a part of those of the present version.
+const EARLIEST: u32 = 1;
 /// Bytes of the front that are checked together.
 const IDENTITY: usize = 32;
 /// The offset of their copy.
@@ -96,6 +98,7 @@ pub(crate) struct JournalEnd {
     /// `true` if the first bytes of the file are damaged and their copy was used.
     pub(crate) is_front_restored: bool,
     pub(crate) generation: u64,
+    pub(crate) version: u32,
     /// The checksum of the front.
     front: u64,
     /// The number of the next record.
@@ -125,9 +128,9 @@ fn length(bytes: &[u8], at: usize) -> Option<usize> {
 }
 
 /// The first [`FRONT`] bytes of a journal: the front, and no marks.
-fn front(generation: u64) -> Vec<u8> {
+fn front(version: u32, generation: u64) -> Vec<u8> {
     let mut identity = MAGIC.to_vec();
-    identity.extend(VERSION.to_le_bytes());
+    identity.extend(version.to_le_bytes());
     identity.extend([0; 4]);
     identity.extend(generation.to_le_bytes());
     identity.extend(sum(&[&identity]).to_le_bytes());
@@ -140,11 +143,20 @@ fn front(generation: u64) -> Vec<u8> {
 
 impl JournalEnd {
     /// The end of a journal without records.
-    fn new(generation: u64) -> Self {
-        let front = long(&front(generation), 24);
-        let (torn, restored, is_front_restored) = (0, Vec::new(), false);
-        let end = FRONT as u64;
-        Self { end, torn, restored, is_front_restored, generation, front, next: 1, before: front, slot: 0 }
+    fn new(version: u32, generation: u64) -> Self {
+        let front = long(&front(version, generation), 24);
+        Self {
+            end: FRONT as u64,
+            torn: 0,
+            restored: Vec::new(),
+            is_front_restored: false,
+            generation,
+            version,
+            front,
+            next: 1,
+            before: front,
+            slot: 0,
+        }
     }
 
     /// The bytes of the next record.
@@ -218,8 +230,8 @@ fn mark_in(bytes: &[u8], slot: usize, front: u64) -> Option<Mark<'_>> {
     is_valid.then(|| Mark { number: long(mark, 0), at: long(mark, 8), copy })
 }
 
-/// The generation in a journal's front, and `true` if it is the copy that gave it.
-fn generation(bytes: &[u8]) -> Result<(u64, bool)> {
+/// The version and the generation in a journal's front, and `true` if it is the copy that gave them.
+fn generation(bytes: &[u8]) -> Result<(u32, u64, bool)> {
     for at in [0, COPY] {
         let Some(identity) = bytes.get(at..at + IDENTITY).filter(|identity| identity.starts_with(&MAGIC))
         else {
@@ -228,13 +240,13 @@ fn generation(bytes: &[u8]) -> Result<(u64, bool)> {
         if sum(&[&identity[..24]]) != long(identity, 24) {
             continue;
         }
-        let version = length(identity, 8).unwrap_or_default();
-        if version != VERSION as usize {
-            let error =
-                Error::unsupported(format!("has version {version}, and this program knows {VERSION}"));
+        let version = length(identity, 8).and_then(|version| u32::try_from(version).ok()).unwrap_or_default();
+        if !(EARLIEST..=VERSION).contains(&version) {
+            let known = format!("{EARLIEST} to {VERSION}");
+            let error = Error::unsupported(format!("has version {version}, and this program knows {known}"));
             return Err(error.remedy("use the version of headstart that wrote it"));
         }
-        return Ok((long(identity, 16), at == COPY));
+        return Ok((version, long(identity, 16), at == COPY));
     }
     Err(damaged(0, "its first bytes are not those of a journal of snapshots"))
 }
@@ -254,11 +266,11 @@ fn damaged(at: u64, cause: &str) -> Error {
 /// # Errors
 /// The bytes are no journal, are of another version, or are damaged in a part that was durable; errors of `each`.
 pub(crate) fn replay(bytes: &[u8], mut each: impl FnMut(SnapshotChange) -> Result<()>) -> Result<JournalEnd> {
-    let (generation, is_front_restored) = generation(bytes)?;
+    let (version, generation, is_front_restored) = generation(bytes)?;
     if bytes.len() < FRONT {
         return Err(damaged(bytes.len() as u64, "it ends there"));
     }
-    let mut end = JournalEnd { is_front_restored, ..JournalEnd::new(generation) };
+    let mut end = JournalEnd { is_front_restored, ..JournalEnd::new(version, generation) };
     let marks = [0, 1].map(|slot| mark_in(bytes, slot, end.front));
     let number = |slot: usize| marks[slot].as_ref().map_or(0, |mark| mark.number);
     let newest = number(0).max(number(1));

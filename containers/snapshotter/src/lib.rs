@@ -11,7 +11,7 @@
 //! | [`filter`] | containerd's language for selecting snapshots |
 //! | [`journal`] | the file that the table is read from after a restart, byte by byte |
 //! | [`overlay`] | directories and mounts of ordinary snapshots, as containerd's own overlayfs snapshotter has them |
-//! | [`remote`] | the seam for layers that are not unpacked, because they are disks |
+//! | [`remote`] | the seam for layers that are not unpacked, because they are disks, and for disks of containers |
 //! | [`snapshotter`] | [`Snapshotter`]: carries out the table's steps |
 //! | [`messages`] | the messages of containerd's snapshot interface |
 //! | [`service`] | the methods of that interface |
@@ -42,6 +42,6 @@ pub mod table;
 
 pub use fault::{FaultKind, SnapshotFault};
 pub use filter::SnapshotFilter;
-pub use record::{SnapshotId, SnapshotKind, SnapshotRecord, SnapshotTime, SnapshotUsage};
+pub use record::{DiskAccess, SnapshotId, SnapshotKind, SnapshotRecord, SnapshotTime, SnapshotUsage};
 pub use snapshotter::{Snapshotter, SnapshotterReport, SnapshotterSettings};
-pub use table::SnapshotTable;
+pub use table::{SnapshotTable, WantedTree};

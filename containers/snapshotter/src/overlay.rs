@@ -6,7 +6,10 @@
 //!     7/                    0700, a snapshot's number
 //!       fs/                 the files by which it differs from its parent; the owner and mode of the tree's root
 //!       work/               0711, for overlayfs; active snapshots only
-//!     new-8/                a directory that is being made
+//!     8/                    0700, a snapshot with a disk of its own
+//!       block/              0700, until it is committed: the places of the disk, which its source makes
+//!       fs/overlaybd.sealed once it is committed: the blocks by which it differs from its parent
+//!     new-9/                a directory that is being made
 //! ```
 //!
 //! # Mounts
@@ -18,8 +21,9 @@
 //! | view, no parent | `bind` of its `fs`, `ro` |
 //! | view of one layer | `bind` of the layer's directory, `ro` |
 //! | view | `overlay` with `lowerdir` only |
+//! | active, with a disk of its own | `bind` of the directory that it is mounted on, `rw`; or the device, as `ext4` |
 //!
-//! Remote layers, which are the lowest of a tree, are one directory. Mounts are made by containerd, not here.
+//! Layers that are a disk, which are the lowest of a tree, are one directory. Mounts are made by containerd, not here.
 //!
 //! Differences from containerd's snapshotter, on purpose: the root of a tree has the permission bits of its parent's,
 //! as it has the owner; directories are durable before the snapshot is; only directories with names as above are ever
@@ -30,7 +34,7 @@ mod usage;
 pub use usage::usage_of;
 
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
-use crate::record::SnapshotId;
+use crate::record::{DiskAccess, SnapshotId};
 use crate::table::{SnapshotPlace, SnapshotStep, SnapshotTree};
 use headstart_block::guarded::is_trusted;
 use headstart_block::{Error, ErrorKind, Result, private};
@@ -46,9 +50,9 @@ const INDEX: &str = "/sys/module/overlay/parameters/index";
 /// A mount that containerd is told to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotMount {
-    /// `bind` or `overlay`.
+    /// `bind`, `overlay` or `ext4`.
     pub kind: &'static str,
-    /// The directory that is bound, or `overlay`.
+    /// The directory that is bound, `overlay`, or the device.
     pub source: String,
     /// The options, in containerd's order.
     pub options: Vec<String>,
@@ -110,6 +114,8 @@ impl OverlayRoot {
             SnapshotPlace::Of(id) => format!("{all}/{id}"),
             SnapshotPlace::Upper(id) => format!("{all}/{id}/fs"),
             SnapshotPlace::Work(id) => format!("{all}/{id}/work"),
+            SnapshotPlace::NewBlock(id) => format!("{all}/new-{id}/block"),
+            SnapshotPlace::Block(id) => format!("{all}/{id}/block"),
         }
     }
 
@@ -126,7 +132,10 @@ impl OverlayRoot {
             SnapshotStep::Sync(place) => (*place, sync(&self.path(*place))),
             SnapshotStep::Rename { from, to } => (*to, self.rename(*from, *to)),
             SnapshotStep::Remove(place) => (*place, remove(&self.path(*place))),
-            SnapshotStep::Record(_) | SnapshotStep::Forget(_) => return Ok(()),
+            SnapshotStep::Record(_)
+            | SnapshotStep::Forget(_)
+            | SnapshotStep::CloseDisk(_)
+            | SnapshotStep::LeaveDisk(_) => return Ok(()),
         };
         done.map_err(|error| {
             let error = Error::io("cannot be made ready", error).about(self.text(place));
@@ -184,7 +193,7 @@ impl OverlayRoot {
         Ok(orphans)
     }
 
-    /// The mounts of a tree, whose remote layers, if it has any, are in the directory `remote`.
+    /// The mounts of a tree, whose layers that are a disk, if it has any, are in the directory `remote`.
     #[must_use]
     pub fn mounts(&self, tree: &SnapshotTree, remote: Option<&str>) -> Vec<SnapshotMount> {
         use crate::record::SnapshotContent::Directory;
@@ -209,6 +218,18 @@ impl OverlayRoot {
         options.push(format!("lowerdir={}", lower.join(":")));
         vec![SnapshotMount { kind: "overlay", source: "overlay".to_owned(), options }]
     }
+}
+
+/// The mounts of an active snapshot whose own disk is at `source`.
+#[must_use]
+pub(crate) fn mounts_of_disk(access: DiskAccess, source: String) -> Vec<SnapshotMount> {
+    let (kind, options): (_, &[&str]) = match access {
+        DiskAccess::Directory => ("bind", &["rw", "rbind"]),
+        // The superblock may ask the kernel to panic at the first error.
+        DiskAccess::Device => ("ext4", &["rw", "discard", "errors=remount-ro"]),
+    };
+    let options = options.iter().map(|&option| option.to_owned()).collect();
+    vec![SnapshotMount { kind, source, options }]
 }
 
 /// Refuses a directory that another user could change: what is in it is mounted, renamed and removed as root.

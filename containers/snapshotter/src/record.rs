@@ -8,7 +8,7 @@ use std::fmt;
 pub type SnapshotLabels = BTreeMap<String, String>;
 
 /// The number of a snapshot, which names its directory. None is used twice, and a child's is larger than its parent's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SnapshotId(pub u64);
 
 impl fmt::Display for SnapshotId {
@@ -72,6 +72,22 @@ pub enum SnapshotState {
         /// The place of its files.
         content: SnapshotContent,
     },
+    /// A disk of its own that is written to, until it is committed or removed.
+    ActiveDisk {
+        /// The form in which it is handed out.
+        access: DiskAccess,
+        /// The image that the disk is made of: with the layers of its parents in between, if these are sealed.
+        image: RemoteLayer,
+    },
+}
+
+/// The form in which the disk of an active snapshot is handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DiskAccess {
+    /// The directory on which its file system is mounted.
+    Directory,
+    /// The block device, which the user mounts or gives to a virtual machine.
+    Device,
 }
 
 /// The description of a remote layer, by which its maker finds it again after a restart without any store.
@@ -85,6 +101,20 @@ pub enum SnapshotContent {
     Directory,
     /// The files are in a disk that is attached when they are needed; there is no directory.
     Remote(RemoteLayer),
+    /// The directory of its number has a layer of blocks: on the disk of its parent or, if that has none or is none, on
+    /// this image.
+    Sealed(RemoteLayer),
+}
+
+impl SnapshotContent {
+    /// The image of the disk that the files are in. `None` if they are in a directory.
+    #[must_use]
+    pub fn disk_image(&self) -> Option<&RemoteLayer> {
+        match self {
+            Self::Directory => None,
+            Self::Remote(image) | Self::Sealed(image) => Some(image),
+        }
+    }
 }
 
 /// A snapshot.
@@ -112,8 +142,28 @@ impl SnapshotRecord {
     pub fn kind(&self) -> SnapshotKind {
         match self.state {
             SnapshotState::View => SnapshotKind::View,
-            SnapshotState::Active => SnapshotKind::Active,
+            SnapshotState::Active | SnapshotState::ActiveDisk { .. } => SnapshotKind::Active,
             SnapshotState::Committed { .. } => SnapshotKind::Committed,
+        }
+    }
+
+    /// `true` if the files of its directory are those of the tree, and not those of a disk.
+    #[must_use]
+    pub fn has_files(&self) -> bool {
+        match &self.state {
+            SnapshotState::View | SnapshotState::Active => true,
+            SnapshotState::Committed { content, .. } => *content == SnapshotContent::Directory,
+            SnapshotState::ActiveDisk { .. } => false,
+        }
+    }
+
+    /// The image of the disk that it is, or that it is a layer of. `None` if its files are in a directory.
+    #[must_use]
+    pub fn disk_image(&self) -> Option<&RemoteLayer> {
+        match &self.state {
+            SnapshotState::ActiveDisk { image, .. } => Some(image),
+            SnapshotState::Committed { content, .. } => content.disk_image(),
+            SnapshotState::View | SnapshotState::Active => None,
         }
     }
 

@@ -8,20 +8,71 @@
 //! [`Snapshotter`](crate::Snapshotter) does that for the layers that a [`RemoteLayerSource`] says it has. Everything
 //! else, and everything that fails, is an ordinary snapshot. Remote and ordinary layers may be mixed: the tree of a
 //! remote layer has the files of all layers below it.
+//!
+//! The same source makes disks of their own for active snapshots, and seals what was written to them as layers.
 
-use crate::record::{RemoteLayer, SnapshotLabels, SnapshotUsage};
+use crate::record::{DiskAccess, RemoteLayer, SnapshotLabels, SnapshotUsage};
 use headstart_block::{Error, Result};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The directory in the root of snapshots in which a source of layers keeps what it has made of them.
 pub const TREES_DIRECTORY: &str = "trees";
+
+/// The directory in the place of an own disk that has what was written to it.
+pub const WRITTEN_DIRECTORY: &str = "writable";
 
 /// The label whose value is the name of the snapshot that containerd wants.
 pub const TARGET_LABEL: &str = "containerd.io/snapshot.ref";
 
 /// The label that says why a layer is an ordinary one though it could have been remote.
 pub const FALLBACK_LABEL: &str = "containerd.io/snapshot/headstart.fallback";
+
+/// A disk: the layers of an image, and sealed layers of snapshots on top of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayeredDisk {
+    /// The image.
+    pub image: RemoteLayer,
+    /// The files of the sealed layers, the lowest one first.
+    pub above: Vec<PathBuf>,
+}
+
+impl LayeredDisk {
+    /// The disk of an image alone.
+    #[must_use]
+    pub fn of(image: RemoteLayer) -> Self {
+        Self { image, above: Vec::new() }
+    }
+}
+
+/// The disk of one active snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnDisk {
+    /// The disk below, which does not change.
+    pub below: LayeredDisk,
+    /// The directory, of this disk alone, for everything that its source makes.
+    pub place: PathBuf,
+    /// The form in which it is handed out.
+    pub access: DiskAccess,
+}
+
+/// The way of closing a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskClosing {
+    /// Only if nothing uses it: what was written is to be kept.
+    IfUnused,
+    /// In any case: what was written is not needed.
+    Anyway,
+}
+
+/// The state of a disk that is sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SealedState {
+    /// It was closed.
+    Closed,
+    /// It is used.
+    Open,
+}
 
 /// The answer to a search for a layer.
 #[derive(Debug)]
@@ -79,18 +130,48 @@ pub trait RemoteLayerSource: Send + Sync {
     /// Any: the layer becomes an ordinary one, with the error's text in [`FALLBACK_LABEL`].
     fn find(&self, labels: &SnapshotLabels) -> Result<RemoteAnswer>;
 
-    /// Makes the tree of a layer, with the files of all layers below it, readable and returns the directory that it is
-    /// in, which goes into mounts as one lower directory. Called for each use: a tree that is there already is
-    /// returned.
+    /// Makes the tree of a disk readable and returns the directory that it is in, which goes into mounts as one lower
+    /// directory. Called for each use: a tree that is there already is returned.
     ///
     /// # Errors
     /// The tree cannot be read now.
-    fn attach(&self, layer: &RemoteLayer) -> Result<PathBuf>;
+    fn attach(&self, disk: &LayeredDisk) -> Result<PathBuf>;
 
-    /// Lets go of the layers that no snapshot has, and that no hold keeps. Called after the start and when a snapshot
-    /// of a remote layer was removed; may take time. `used` gives the layers that snapshots have at the moment, and is
-    /// to be asked again before each layer goes: another one may have been recorded meanwhile.
-    fn keep_only(&self, used: &dyn Fn() -> Vec<RemoteLayer>);
+    /// Lets go of the disks that no snapshot has, and that no hold keeps. Called after the start and when a snapshot
+    /// of a disk was removed; may take time. `used` gives the disks that snapshots have at the moment, and is
+    /// to be asked again before each disk goes: another one may have been recorded meanwhile.
+    fn keep_only(&self, used: &dyn Fn() -> Vec<LayeredDisk>);
+
+    /// The image of an empty disk, which is made if it is not there. `None` if trees that begin empty are none of
+    /// disks.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    fn blank(&self) -> Result<Option<RemoteLayer>>;
+
+    /// Makes the disk of an active snapshot usable and returns the directory or the device that it is handed out as.
+    /// Called for each use: one that is open already stays as it is, with all that was written to it.
+    ///
+    /// # Errors
+    /// The disk cannot be used now.
+    fn open_own(&self, disk: &OwnDisk) -> Result<PathBuf>;
+
+    /// Takes the disk in the directory `place` from its users and ends it. What was written is durable then, unless it
+    /// is closed anyway. One that is not open is no error.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Conflict`] if it is used and was to be closed only unused; errors of the disk.
+    fn close_own(&self, place: &Path, closing: DiskClosing) -> Result<()>;
+
+    /// Writes all changes of the disk in the directory `place` into the file `layer`, durably. A file that is there is
+    /// replaced. If the disk is open, its users go on, and the layer has what its file system holds at one moment.
+    ///
+    /// # Errors
+    /// Errors of reading and writing.
+    fn seal(&self, place: &Path, layer: &Path, state: SealedState) -> Result<()>;
+
+    /// Called at the start for each disk that may be open: ends what a sealing has left that was interrupted.
+    fn recover(&self, place: &Path);
 }
 
 /// No remote layers: every snapshot is an ordinary one.
@@ -102,13 +183,35 @@ impl RemoteLayerSource for NoRemoteLayers {
         Ok(RemoteAnswer::NotMine)
     }
 
-    fn attach(&self, layer: &RemoteLayer) -> Result<PathBuf> {
-        let name = layer.0.escape_debug();
-        let error = Error::unsupported("is a remote layer, and no source of such layers is set up");
-        Err(error
-            .about(format_args!("layer {name}"))
-            .remedy("start the snapshotter with the source that made it"))
+    fn attach(&self, disk: &LayeredDisk) -> Result<PathBuf> {
+        Err(without_source(&disk.image))
     }
 
-    fn keep_only(&self, _used: &dyn Fn() -> Vec<RemoteLayer>) {}
+    fn keep_only(&self, _used: &dyn Fn() -> Vec<LayeredDisk>) {}
+
+    fn blank(&self) -> Result<Option<RemoteLayer>> {
+        Ok(None)
+    }
+
+    fn open_own(&self, disk: &OwnDisk) -> Result<PathBuf> {
+        Err(without_source(&disk.below.image))
+    }
+
+    fn close_own(&self, _place: &Path, _closing: DiskClosing) -> Result<()> {
+        Ok(())
+    }
+
+    fn seal(&self, place: &Path, _layer: &Path, _state: SealedState) -> Result<()> {
+        let error = Error::unsupported("is a disk, and no source of disks is set up");
+        Err(error.about(place.display()).remedy("start the snapshotter with the source that made it"))
+    }
+
+    fn recover(&self, _place: &Path) {}
+}
+
+/// The error of a disk that only its source could open.
+fn without_source(image: &RemoteLayer) -> Error {
+    let name = image.0.escape_debug();
+    let error = Error::unsupported("is a remote layer, and no source of such layers is set up");
+    error.about(format_args!("layer {name}")).remedy("start the snapshotter with the source that made it")
 }

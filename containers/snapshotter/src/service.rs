@@ -50,6 +50,7 @@ impl SnapshotService {
     pub(crate) fn clean_up(&self) {
         let snapshotter = Arc::clone(&self.0);
         tokio::task::spawn_blocking(move || {
+            snapshotter.recover_disks();
             if let Err(fault) = snapshotter.cleanup() {
                 tracing::warn!(%fault, "directories of removed snapshots stay");
             }

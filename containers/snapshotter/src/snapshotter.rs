@@ -16,23 +16,27 @@
 //! answered. A directory that is missing is reported, and its snapshot stays. If the journal is missing
 //! and directories are there, nothing is begun: that is a journal that was lost. Nothing happens at the end.
 
+mod disks;
 mod opening;
 
 pub use opening::SnapshotterReport;
 
+use self::disks::LAYER_LABEL;
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::filter::SnapshotFilter;
 use crate::journal::SnapshotJournal;
-use crate::overlay::{OverlayRoot, SnapshotMount, remove, usage_of};
+use crate::overlay::{OverlayRoot, SnapshotMount, usage_of};
 use crate::record::{
-    RemoteLayer, SnapshotContent, SnapshotId, SnapshotKind, SnapshotLabels, SnapshotRecord, SnapshotState,
+    DiskAccess, RemoteLayer, SnapshotId, SnapshotKind, SnapshotLabels, SnapshotRecord, SnapshotState,
     SnapshotTime, SnapshotUsage,
 };
 use crate::remote::{FALLBACK_LABEL, RemoteAnswer, RemoteLayerSource, TARGET_LABEL};
-use crate::table::{SnapshotPlace, SnapshotStep, SnapshotTable, SnapshotTree};
+use crate::table::{SnapshotPlace, SnapshotStep, SnapshotTable, SnapshotTree, WantedTree};
 use parking_lot::{Mutex, MutexGuard, RwLock};
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The label with the directory of the files by which a snapshot differs from its parent.
 const UPPER_LABEL: &str = "containerd.io/snapshot/overlay.upperdir";
@@ -51,6 +55,9 @@ pub struct SnapshotterSettings {
     pub are_commits_durable: bool,
     /// `true` if directories of removed snapshots are left until containerd asks for a cleanup.
     pub keeps_removed: bool,
+    /// The form of the disks that active snapshots get if their parent is a disk, unless their labels ask for something
+    /// else. `None`: overlayfs takes what is written to them.
+    pub own_disks: Option<DiskAccess>,
     /// `true` if each snapshot is shown with a label that names the directory of its files.
     pub shows_upper: bool,
 }
@@ -63,6 +70,7 @@ impl SnapshotterSettings {
             mount_options: Vec::new(),
             are_commits_durable: true,
             keeps_removed: false,
+            own_disks: None,
             shows_upper: false,
         }
     }
@@ -75,6 +83,8 @@ pub struct Snapshotter {
     table: RwLock<SnapshotTable>,
     journal: Mutex<SnapshotJournal>,
     remote: Box<dyn RemoteLayerSource>,
+    /// The locks of snapshots' disks.
+    locks: Mutex<HashMap<SnapshotId, Arc<Mutex<()>>>>,
     clock: Box<dyn Fn() -> SnapshotTime + Send + Sync>,
     /// Locked, so that no other process uses the directory.
     _lock: File,
@@ -127,6 +137,7 @@ impl Snapshotter {
         let record = self.table.read().get(key)?.clone();
         match record.state {
             SnapshotState::Active => Ok(usage_of(&self.overlay.path(SnapshotPlace::Upper(record.id)))?),
+            SnapshotState::ActiveDisk { .. } => self.usage_of_disk(record.id),
             SnapshotState::Committed { usage, .. } => Ok(usage),
             SnapshotState::View => Ok(SnapshotUsage::default()),
         }
@@ -138,7 +149,7 @@ impl Snapshotter {
     /// The errors of [`SnapshotTable::tree`]; those of [`RemoteLayerSource::attach`].
     pub fn mounts(&self, key: &str) -> FaultResult<Vec<SnapshotMount>> {
         let tree = self.table.read().tree(key)?;
-        self.mounts_of(&tree, false)
+        self.mounts_of(key, &tree, false)
     }
 
     /// Prepares an active snapshot and returns its mounts.
@@ -164,7 +175,8 @@ impl Snapshotter {
                 Err(fault) => return Err(fault),
             }
         }
-        self.create(true, key, parent, labels)
+        let wanted = self.wanted(key, parent, &labels)?;
+        self.create(wanted, key, parent, labels)
     }
 
     /// Makes a view and returns its mounts.
@@ -172,26 +184,37 @@ impl Snapshotter {
     /// # Errors
     /// The errors of [`SnapshotTable::create`].
     pub fn view(&self, key: &str, parent: &str, labels: SnapshotLabels) -> FaultResult<Vec<SnapshotMount>> {
-        self.create(false, key, parent, labels)
+        self.create(WantedTree::View, key, parent, labels)
     }
 
     /// Commits an active snapshot under a name.
     ///
     /// # Errors
-    /// The errors of [`SnapshotTable::commit`]; [`FaultKind::Failed`] if it cannot be measured or made durable.
+    /// The errors of [`SnapshotTable::commit`]; [`FaultKind::Failed`] if it cannot be measured, sealed or made durable.
     pub fn commit(&self, name: &str, key: &str, mut labels: SnapshotLabels) -> FaultResult<()> {
         let id = self.table.read().check_commit(name, key)?;
+        let lock = self.lock_of(id);
+        let _locked = lock.lock();
+        let record = self.table.read().get(key)?.clone();
+        if record.id != id {
+            return Err(SnapshotFault::missing(key));
+        }
         // Other labels are not inherited; this one says why the layer takes space.
-        if let Some(reason) = self.table.read().get(key)?.labels.get(FALLBACK_LABEL) {
+        if let Some(reason) = record.labels.get(FALLBACK_LABEL) {
             labels.insert(FALLBACK_LABEL.to_owned(), reason.clone());
         }
-        if self.settings.are_commits_durable {
-            self.overlay.sync_files()?;
-        }
-        let usage = usage_of(&self.overlay.path(SnapshotPlace::Upper(id)))?;
+        self.add_layer_label(&record, &mut labels);
+        let usage = self.settle(&record)?;
         let mut journal = self.journal.lock();
         let steps = self.table.read().commit(name, (key, id), labels, usage, self.now())?;
-        self.carry_out(&mut journal, steps).map(drop)
+        let rest = self.carry_out(&mut journal, steps)?;
+        drop(journal);
+        for step in &rest {
+            if let SnapshotStep::LeaveDisk(id) = step {
+                self.leave_disk(*id);
+            }
+        }
+        Ok(())
     }
 
     /// Removes a snapshot without children, and its files.
@@ -200,16 +223,32 @@ impl Snapshotter {
     /// The errors of [`SnapshotTable::remove`]. Files that cannot be removed are left to the next cleanup, without an
     /// error.
     pub fn remove(&self, key: &str) -> FaultResult<()> {
+        let id = self.table.read().get(key)?.id;
+        let lock = self.lock_of(id);
+        let _locked = lock.lock();
         let mut journal = self.journal.lock();
+        if self.table.read().get(key)?.id != id {
+            // It was removed, and another one was made, in this moment.
+            return Err(SnapshotFault::missing(key));
+        }
         let steps = self.table.read().remove(key, self.settings.keeps_removed)?;
         let rest = self.carry_out(&mut journal, steps)?;
         drop(journal);
+        self.locks.lock().remove(&id);
         for step in &rest {
             match step {
                 SnapshotStep::Forget(_) => self.keep_used(),
+                SnapshotStep::CloseDisk(id) => {
+                    if let Err(fault) = self.close_disk(*id) {
+                        tracing::warn!(%fault, "the disk of a removed snapshot is left to the next cleanup");
+                        break;
+                    }
+                }
                 step => self.carry_out_anyway(step),
             }
         }
+        // containerd 1.6 asks for no cleanups.
+        self.remove_left_places();
         Ok(())
     }
 
@@ -225,11 +264,8 @@ impl Snapshotter {
         }
         let orphans = self.overlay.orphans(|id| self.table.read().is_used(id))?;
         drop(journal);
-        for orphan in orphans {
-            if let Err(error) = remove(&orphan.path) {
-                tracing::warn!(path = %orphan.path.display(), %error, "this directory cannot be removed");
-            }
-        }
+        orphans.iter().for_each(|orphan| self.remove_orphan(&orphan.path));
+        self.remove_left_places();
         Ok(())
     }
 
@@ -243,18 +279,23 @@ impl Snapshotter {
             let upper = self.overlay.path(SnapshotPlace::Upper(record.id));
             record.labels.insert(UPPER_LABEL.to_owned(), upper.display().to_string());
         }
+        // The root may have been moved since.
+        let file = self.sealed_layer(&record);
+        if let Some((label, file)) = record.labels.get_mut(LAYER_LABEL).zip(file) {
+            *label = file;
+        }
         record
     }
 
     fn create(
         &self,
-        is_writable: bool,
+        wanted: WantedTree,
         key: &str,
         parent: &str,
         labels: SnapshotLabels,
     ) -> FaultResult<Vec<SnapshotMount>> {
         let mut journal = self.journal.lock();
-        let (id, steps) = self.table.write().create(is_writable, key, parent, labels, self.now())?;
+        let (id, steps) = self.table.write().create(wanted, key, parent, labels, self.now())?;
         if let Err(fault) = self.carry_out(&mut journal, steps) {
             // A change that may be recorded is left as it is: the next start decides by the record.
             if journal.broken().is_none() {
@@ -264,7 +305,7 @@ impl Snapshotter {
         }
         let tree = self.table.read().tree(key)?;
         drop(journal);
-        self.mounts_of(&tree, true).inspect_err(|_| self.take_back(key, id))
+        self.mounts_of(key, &tree, true).inspect_err(|_| self.take_back(key, id))
     }
 
     /// Removes a snapshot that was made a moment ago and whose caller is not told of it.
@@ -306,13 +347,15 @@ impl Snapshotter {
         }
     }
 
-    /// The mounts of a tree. The root of a new one on a remote layer gets the owner and the mode of that layer's root.
-    fn mounts_of(&self, tree: &SnapshotTree, is_new: bool) -> FaultResult<Vec<SnapshotMount>> {
-        // The tree of a remote layer has the files of all layers below it, whatever these are.
-        let Some((own, layer)) = top_remote(&tree.layers) else {
+    /// The mounts of a tree. The root of a new one on a disk gets the owner and the mode of that disk's root.
+    fn mounts_of(&self, key: &str, tree: &SnapshotTree, is_new: bool) -> FaultResult<Vec<SnapshotMount>> {
+        if let Some(access) = tree.disk {
+            return self.mounts_of_own(key, tree, access);
+        }
+        let Some((own, parts)) = tree.top_disk() else {
             return Ok(self.overlay.mounts(tree, None));
         };
-        let directory = self.remote.attach(layer)?;
+        let directory = self.remote.attach(&self.layered(parts))?;
         if is_new && own == 0 {
             self.overlay.copy_owner_of(&directory, tree.id)?;
         }
@@ -354,15 +397,6 @@ impl Snapshotter {
         self.carry_out(&mut journal, steps).map(drop)
     }
 
-    /// Lets the source of remote layers let go of what no snapshot has. May take time.
-    pub fn keep_used(&self) {
-        let layer_of = |record: &SnapshotRecord| match &record.state {
-            SnapshotState::Committed { content: SnapshotContent::Remote(layer), .. } => Some(layer.clone()),
-            _ => None,
-        };
-        self.remote.keep_only(&|| self.table.read().all().filter_map(layer_of).collect());
-    }
-
     /// The number of active snapshots, of views and of committed ones.
     #[must_use]
     pub fn counts(&self) -> [usize; 3] {
@@ -370,14 +404,6 @@ impl Snapshotter {
         let count = |kind| table.all().filter(|record| record.kind() == kind).count();
         [SnapshotKind::Active, SnapshotKind::View, SnapshotKind::Committed].map(count)
     }
-}
-
-/// The topmost remote layer of a tree, with the number of ordinary layers above it.
-fn top_remote(layers: &[(SnapshotId, SnapshotContent)]) -> Option<(usize, &RemoteLayer)> {
-    layers.iter().enumerate().find_map(|(above, (_, content))| match content {
-        SnapshotContent::Remote(layer) => Some((above, layer)),
-        SnapshotContent::Directory => None,
-    })
 }
 
 #[cfg(test)]

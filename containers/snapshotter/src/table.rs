@@ -3,11 +3,19 @@
 //! # States
 //!
 //! ```text
-//!   prepare > Active > commit > Committed > remove
-//!                 \                 ^
-//!                  remove           adopt (a remote layer: never active)
+//!   prepare > Active or ActiveDisk > commit > Committed > remove
+//!                 \                               ^
+//!                  remove                         adopt (a remote layer: never active)
 //!   view    > View > remove
 //! ```
+//!
+//! # Directories and disks
+//!
+//! The files of a snapshot are in a directory, from which overlayfs makes the tree, or in a disk. A disk begins with an
+//! image: that of a remote layer, or an empty one. An active snapshot can have a disk of its own if its parent is a disk;
+//! committed, it is a *sealed* layer, the blocks that it has changed. A snapshot on that is a disk again, of the image
+//! and all sealed layers in between, or is made by overlayfs over the files of that disk. Above a directory there is no
+//! disk.
 //!
 //! A snapshot has a key; `commit` gives it a name in place of the key. Keys and names share one space. The parent of a
 //! snapshot is a committed one, which cannot be removed as long as it has children. So the parents of any snapshot are
@@ -20,7 +28,8 @@
 //! the journal, then [applied](SnapshotTable::apply) to the table. Steps before it make what the change promises:
 //! directories are there, durably, before a record names them. Steps after it take away what no record names any more.
 //! So a crash between any two steps leaves at most directories that no record names, which [`SnapshotTable::is_used`]
-//! tells apart, and which are removed after the restart.
+//! tells apart, and which are removed after the restart. A disk is served only once its snapshot is recorded, and is
+//! served again whenever its mounts are asked for: no record says whether it is.
 //!
 //! A number is used up by the plan that got it, whether or not the plan was carried out.
 //!
@@ -37,10 +46,12 @@ mod change;
 mod plan;
 
 pub use change::SnapshotChange;
-pub use plan::{SnapshotPlace, SnapshotStep};
+pub use plan::{SnapshotPlace, SnapshotStep, WantedTree};
 
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
-use crate::record::{SnapshotContent, SnapshotId, SnapshotKind, SnapshotRecord, SnapshotState};
+use crate::record::{
+    DiskAccess, RemoteLayer, SnapshotContent, SnapshotId, SnapshotKind, SnapshotRecord, SnapshotState,
+};
 use std::collections::BTreeMap;
 
 /// Bytes of a key or a name at most, as in containerd's store.
@@ -62,8 +73,39 @@ pub struct SnapshotTree {
     pub id: SnapshotId,
     /// `true` if it is active.
     pub is_writable: bool,
+    /// The form in which its own disk is handed out; `None` if it has none.
+    pub disk: Option<DiskAccess>,
     /// The layers below, the top one first.
     pub layers: Vec<(SnapshotId, SnapshotContent)>,
+}
+
+/// The parts of a disk.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DiskParts {
+    /// The image.
+    pub image: RemoteLayer,
+    /// The snapshots with the layers on top of it, the lowest one first.
+    pub above: Vec<SnapshotId>,
+}
+
+/// The sealed layers at the top of layers, the lowest one first.
+fn sealed(layers: &[(SnapshotId, SnapshotContent)]) -> Vec<SnapshotId> {
+    let sealed = layers.iter().take_while(|(_, content)| matches!(content, SnapshotContent::Sealed(_)));
+    let mut sealed: Vec<_> = sealed.map(|(id, _)| *id).collect();
+    sealed.reverse();
+    sealed
+}
+
+impl SnapshotTree {
+    /// The topmost disk among the layers, with the number of directories above it. The tree has that disk's files,
+    /// whatever is below.
+    #[must_use]
+    pub fn top_disk(&self) -> Option<(usize, DiskParts)> {
+        self.layers.iter().enumerate().find_map(|(above, (_, content))| {
+            let image = content.disk_image()?.clone();
+            Some((above, DiskParts { image, above: sealed(&self.layers[above..]) }))
+        })
+    }
 }
 
 impl SnapshotTable {
@@ -109,7 +151,22 @@ impl SnapshotTable {
             return Err(SnapshotFault::new(FaultKind::FailedPrecondition, text));
         }
         let layers = self.layers(record.parent.as_deref());
-        Ok(SnapshotTree { id: record.id, is_writable: record.kind() == SnapshotKind::Active, layers })
+        let disk = match &record.state {
+            SnapshotState::ActiveDisk { access, .. } => Some(*access),
+            _ => None,
+        };
+        Ok(SnapshotTree { id: record.id, is_writable: record.kind() == SnapshotKind::Active, disk, layers })
+    }
+
+    /// The disk that the snapshot `key` is, or is a layer of; that which an active one's own disk is made on. `None` if
+    /// there is none of that key, or its files are in a directory.
+    #[must_use]
+    pub fn disk(&self, key: &str) -> Option<DiskParts> {
+        let record = self.by_key.get(key)?;
+        let image = record.disk_image()?.clone();
+        let is_active = record.kind() == SnapshotKind::Active;
+        let layers = self.layers(if is_active { record.parent.as_deref() } else { Some(key) });
+        Some(DiskParts { image, above: sealed(&layers) })
     }
 
     /// A committed snapshot, if `name` is one, and the layers below it, the top one first.

@@ -86,7 +86,7 @@ impl ConvertedImage {
     pub fn tree(&self, chain: &Digest) -> Option<TreeName> {
         let at = self.chains.iter().position(|known| known == chain)?;
         let lowest = (at + 1 < self.chains.len()).then_some(at + 1);
-        Some(TreeName { image: self.image.clone(), lowest })
+        Some(TreeName { image: self.image.clone(), lowest, above: Vec::new() })
     }
 
     /// `true` if containerd asks for layers of this image itself, which it cannot unpack.
@@ -98,7 +98,7 @@ impl ConvertedImage {
     /// The tree of all files of the image.
     #[must_use]
     pub fn whole(&self) -> TreeName {
-        TreeName { image: self.image.clone(), lowest: None }
+        TreeName { image: self.image.clone(), lowest: None, above: Vec::new() }
     }
 }
 

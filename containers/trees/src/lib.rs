@@ -9,7 +9,10 @@
 //! | [`labels`] | [`WantedLayer`]: containerd's labels, as the name of an image and of a layer in it |
 //! | [`converted`] | [`ConvertedImage`]: an image whose layers are those of a disk, and their chain ids |
 //! | [`tree_name`] | [`TreeName`]: an image and a number of its layers, as the journal has it |
+//! | [`tree_disks`] | [`TreeDisks`]: the agent, as the holder of disks |
 //! | [`trees`] | [`ImageTrees`]: finds, attaches, mounts and removes |
+//! | `own_disks` | disks that containers write to, and the layers that are made of them |
+//! | [`blank_disk`] | [`BlankDisk`]: the disk that a tree without a parent begins with |
 //!
 //! # From a tag to mounted files
 //!
@@ -38,12 +41,17 @@
 
 #![forbid(unsafe_code)]
 
+pub mod blank_disk;
 pub mod converted;
 pub mod labels;
+mod own_disks;
+pub mod tree_disks;
 pub mod tree_name;
 pub mod trees;
 
+pub use blank_disk::BlankDisk;
 pub use converted::{ConvertedImage, WriterTrust};
 pub use labels::WantedLayer;
+pub use tree_disks::{AttachOutcome, DiskOrder, TreeDisks};
 pub use tree_name::TreeName;
-pub use trees::{AttachOutcome, ImageTrees, TreeDisks};
+pub use trees::ImageTrees;

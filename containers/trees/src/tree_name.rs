@@ -2,8 +2,10 @@
 
 use headstart_block::{Digest, Error, Result};
 use headstart_snapshotter::record::RemoteLayer;
+use headstart_snapshotter::remote::LayeredDisk;
 use headstart_store::{Reference, Selector};
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// The separator of the image and the number of its layers.
@@ -13,14 +15,16 @@ pub(crate) const ID_DIGITS: usize = 16;
 
 /// A tree of files: an image whose layers are those of a disk, and the number of its lowest layers that count.
 ///
-/// The text is `REFERENCE@sha256:DIGEST#LAYERS`. The snapshotter's journal has it, so a tree is found again without a
-/// registry.
+/// The text of an image's tree is `REFERENCE@sha256:DIGEST#LAYERS`. The snapshotter's journal has it, so a tree is found
+/// again without a registry. Files of layers on top of the image follow, each in a line of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TreeName {
     /// The image, by its digest.
     pub image: Reference,
     /// The number of layers, from the lowest on; 1 at least. `None` for all layers of the image.
     pub lowest: Option<usize>,
+    /// The files of layers on top of the image's, the lowest one first.
+    pub above: Vec<PathBuf>,
 }
 
 impl TreeName {
@@ -30,10 +34,18 @@ impl TreeName {
         Digest::of(self.to_string().as_bytes()).hex()[..ID_DIGITS].to_owned()
     }
 
-    /// The name as the snapshotter keeps it.
+    /// The name as the snapshotter keeps it, which knows the layers on top by itself.
     #[must_use]
     pub fn layer(&self) -> RemoteLayer {
-        RemoteLayer(self.to_string())
+        RemoteLayer(Self { above: Vec::new(), ..self.clone() }.to_string())
+    }
+
+    /// The name of a disk that the snapshotter describes.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] if the image is none that this program has named.
+    pub fn of(disk: &LayeredDisk) -> Result<Self> {
+        Ok(Self { above: disk.above.clone(), ..disk.image.0.parse()? })
     }
 }
 
@@ -41,9 +53,10 @@ impl fmt::Display for TreeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{MARK}", self.image)?;
         match self.lowest {
-            Some(lowest) => lowest.fmt(f),
-            None => f.write_str("all"),
+            Some(lowest) => lowest.fmt(f)?,
+            None => f.write_str("all")?,
         }
+        self.above.iter().try_for_each(|file| write!(f, "\n{}", file.display()))
     }
 }
 
@@ -52,7 +65,8 @@ impl FromStr for TreeName {
 
     fn from_str(text: &str) -> Result<Self> {
         let wrong = || Error::corrupt("is not the name of an image's tree").about(text.escape_debug());
-        let (image, lowest) = text.rsplit_once(MARK).ok_or_else(wrong)?;
+        let mut lines = text.split('\n');
+        let (image, lowest) = lines.next().and_then(|line| line.rsplit_once(MARK)).ok_or_else(wrong)?;
         let image: Reference = image.parse().map_err(|error: Error| wrong().caused_by(error))?;
         let lowest = match lowest {
             "all" => None,
@@ -62,7 +76,7 @@ impl FromStr for TreeName {
         if matches!(image.selector, Selector::Tag(_)) {
             return Err(wrong());
         }
-        Ok(Self { image, lowest })
+        Ok(Self { image, lowest, above: lines.map(PathBuf::from).collect() })
     }
 }
 
@@ -78,6 +92,9 @@ mod tests {
             assert_eq!(name.to_string(), text);
             assert_eq!(name.layer().0, text);
             assert_eq!(name.id().len(), ID_DIGITS);
+            let above = TreeName { above: vec!["/a b".into(), "/c#d".into()], ..name.clone() };
+            assert_eq!(above.to_string().parse::<TreeName>().unwrap(), above);
+            assert!(above.layer() == name.layer() && above.id() != name.id());
         }
         for wrong in
             ["", "#", "oci://h/a:1#all", &format!("oci://h/a@{digest}"), &format!("oci://h/a@{digest}#0")]

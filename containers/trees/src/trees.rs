@@ -28,13 +28,21 @@
 //! With the last snapshot of any of its layers. A tree that was found for a pull is held until the first snapshot of it
 //! is recorded. Before a tree goes, it is asked once more, under the tree's lock, whether it is used.
 
+use crate::blank_disk::BlankDisk;
 use crate::converted::{ConvertedImage, WriterTrust};
 use crate::labels::WantedLayer;
-use crate::tree_name::{ID_DIGITS, TreeName};
+use crate::own_disks;
+use crate::tree_disks::{
+    AttachOutcome, DISK_NAME, DISK_PREFIX, DiskOrder, TreeDisks, disk_name, new_disk_name,
+};
+use crate::tree_name::TreeName;
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_export::loop_mount::{is_mounted, is_served, mount_disk, unmount_disk};
 use headstart_snapshotter::record::{RemoteLayer, SnapshotLabels, SnapshotUsage};
-use headstart_snapshotter::remote::{LayerHold, RemoteAnswer, RemoteLayerSource};
+use headstart_snapshotter::remote::{
+    DiskClosing, LayerHold, LayeredDisk, OwnDisk, RemoteAnswer, RemoteLayerSource, SealedState,
+    WRITTEN_DIRECTORY,
+};
 use headstart_store::{Location, Reference, Selector, StorePrefix, StoreSettings};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -45,12 +53,7 @@ use std::thread;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
-use uuid::Uuid;
 
-/// The beginning of the names of the agent's disks that belong here.
-const DISK_PREFIX: &str = "tree-";
-/// The file with the name of a tree's disk. Trees of earlier versions have none: their disks are named by their ids.
-const DISK_NAME: &str = "disk-name";
 /// The file with the name of a tree's image that users know.
 const IMAGE_NAME: &str = "image";
 /// The file system of the disks: the only one that the conversion makes.
@@ -59,31 +62,6 @@ const FILE_SYSTEM: &std::ffi::CStr = c"ext4";
 const ANSWER_HOLDS: Duration = Duration::from_secs(60);
 /// Answers that are kept at most.
 const ANSWERS_MOST: usize = 256;
-/// The outcome of attaching a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AttachOutcome {
-    /// The disk was not there before.
-    New,
-    /// The disk was there.
-    Existing,
-}
-
-/// The disks of trees: the agent of this host has them.
-pub trait TreeDisks: Send + Sync {
-    /// Serves the disk of a tree as the file `file`, which is there and empty, and returns when it can be read. A disk
-    /// of that name that is there already is left as it is. `image` is the name by which users know the image.
-    ///
-    /// # Errors
-    /// Errors of the agent; those of attaching.
-    fn attach(&self, name: &str, tree: &TreeName, image: &str, file: &Path) -> Result<AttachOutcome>;
-
-    /// Detaches a disk. One that is not there is no error.
-    ///
-    /// # Errors
-    /// Errors of the agent.
-    fn detach(&self, name: &str) -> Result<()>;
-}
-
 /// A question to a registry: a repository, a tag or digest in it, and the digest of the manifest that is meant; if that
 /// is not known, the chain id of the layer.
 type Question = (Location, Selector, Digest);
@@ -101,6 +79,8 @@ pub struct ImageTrees {
     disks: Box<dyn TreeDisks>,
     /// The longest time for finding the form of an image that is a disk.
     search_timeout: Duration,
+    /// The empty disk; `None` if trees that begin empty are none of disks.
+    blank: Option<BlankDisk>,
     /// The answers of registries.
     answers: Mutex<HashMap<Question, KnownAnswer>>,
     /// The numbers of pulls that have found a tree and not recorded a snapshot of it yet; by id.
@@ -131,8 +111,26 @@ impl ImageTrees {
         private::make_directory(root).map_err(failed)?;
         let root = fs::canonicalize(root).map_err(failed)?;
         let (answers, held, locks) = (Mutex::default(), Arc::default(), Mutex::default());
-        let complaint = Once::new();
-        Ok(Self { root, stores, trusted, search_timeout, runtime, disks, answers, held, locks, complaint })
+        let (blank, complaint) = (None, Once::new());
+        Ok(Self {
+            root,
+            stores,
+            trusted,
+            search_timeout,
+            runtime,
+            disks,
+            blank,
+            answers,
+            held,
+            locks,
+            complaint,
+        })
+    }
+
+    /// Makes trees that begin empty ones of disks, if they are to be disks.
+    #[must_use]
+    pub fn with_blank(self, blank: Option<BlankDisk>) -> Self {
+        Self { blank, ..self }
     }
 
     /// The form of an image whose layers are disks: asked for once for all layers of an image.
@@ -237,7 +235,9 @@ impl ImageTrees {
             Error::io("cannot make the places of an image's files", error).about(directory.display())
         })?;
         let name = disk_name(&directory, &id)?;
-        let attached = self.disks.attach(&name, tree, &known_as(&directory, tree, image), &disk)?;
+        let known_as = known_as(&directory, tree, image);
+        let order = DiskOrder { tree, image: &known_as, file: &disk, writable: None };
+        let attached = self.disks.attach(&name, &order)?;
         mount_disk(&disk, FILE_SYSTEM, &files).inspect_err(|_| {
             // The next call attaches the disk anew: this one serves no mount.
             if attached == AttachOutcome::New
@@ -357,11 +357,34 @@ impl RemoteLayerSource for ImageTrees {
         }
     }
 
-    fn attach(&self, layer: &RemoteLayer) -> Result<PathBuf> {
-        self.mounted(&layer.0.parse()?, None)
+    fn attach(&self, disk: &LayeredDisk) -> Result<PathBuf> {
+        self.mounted(&TreeName::of(disk)?, None)
     }
 
-    fn keep_only(&self, used: &dyn Fn() -> Vec<RemoteLayer>) {
+    fn blank(&self) -> Result<Option<RemoteLayer>> {
+        self.blank.as_ref().map(|blank| blank.image().map(|tree| tree.layer())).transpose()
+    }
+
+    fn open_own(&self, disk: &OwnDisk) -> Result<PathBuf> {
+        own_disks::open(&*self.disks, &TreeName::of(&disk.below)?, &disk.place, disk.access)
+    }
+
+    fn close_own(&self, place: &Path, closing: DiskClosing) -> Result<()> {
+        own_disks::close(&*self.disks, place, closing)
+    }
+
+    fn seal(&self, place: &Path, layer: &Path, state: SealedState) -> Result<()> {
+        match state {
+            SealedState::Closed => own_disks::seal(&place.join(WRITTEN_DIRECTORY), layer),
+            SealedState::Open => own_disks::seal_open(&*self.disks, place, layer),
+        }
+    }
+
+    fn recover(&self, place: &Path) {
+        own_disks::recover(place);
+    }
+
+    fn keep_only(&self, used: &dyn Fn() -> Vec<LayeredDisk>) {
         let removed = self.trees().and_then(|trees| {
             trees.iter().try_for_each(|(id, name)| {
                 let layers = names(&used())?;
@@ -383,31 +406,22 @@ impl RemoteLayerSource for ImageTrees {
     }
 }
 
-/// The trees of layers.
+/// The trees of disks.
 ///
 /// # Errors
 /// One of them is no tree's: a later version's, whose trees must not be taken for unused.
-fn names(layers: &[RemoteLayer]) -> Result<Vec<TreeName>> {
-    layers.iter().map(|layer| layer.0.parse()).collect()
+fn names(disks: &[LayeredDisk]) -> Result<Vec<TreeName>> {
+    disks.iter().map(TreeName::of).collect()
 }
 
 /// `true` if a tree is that of one of the layers: a whole image is used as long as there is a snapshot of any of its
 /// layers. The name is `None` if it was lost.
 fn is_used(id: &str, name: Option<&TreeName>, layers: &[TreeName]) -> bool {
-    let is_whole_of =
-        |tree: &TreeName| tree.lowest.is_none() && layers.iter().any(|layer| layer.image == tree.image);
+    let is_whole_of = |tree: &TreeName| {
+        let is_whole = tree.lowest.is_none() && tree.above.is_empty();
+        is_whole && layers.iter().any(|layer| layer.image == tree.image)
+    };
     layers.iter().any(|layer| layer.id() == id) || name.is_some_and(is_whole_of)
-}
-
-/// The name of a tree's disk at the agent.
-fn disk_name(directory: &Path, id: &str) -> Result<String> {
-    match fs::read_to_string(directory.join(DISK_NAME)) {
-        // An empty file is what a power cut may leave; the disk is gone with it.
-        Ok(name) if !name.is_empty() => Ok(name),
-        Ok(_) => Ok(format!("{DISK_PREFIX}{id}")),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(format!("{DISK_PREFIX}{id}")),
-        Err(error) => Err(Error::io("cannot be read", error).about(directory.join(DISK_NAME).display())),
-    }
 }
 
 /// The name by which users know a tree's image: the one that containerd pulls, or has pulled last, or its digest.
@@ -432,8 +446,7 @@ fn make_places(directory: &Path, tree: &TreeName) -> std::io::Result<()> {
         // Trees of earlier versions go on under their own names.
         private::make_directory(directory)?;
         let (name, new) = (directory.join(DISK_NAME), directory.join("disk-name.new"));
-        let random = Uuid::new_v4().simple().to_string();
-        fs::write(&new, format!("{DISK_PREFIX}{}", &random[..ID_DIGITS]))?;
+        fs::write(&new, new_disk_name(DISK_PREFIX))?;
         fs::rename(new, name)?;
     }
     private::make_directory(&directory.join("fs"))?;

@@ -23,17 +23,22 @@ use crate::loop_device::{FileIdentity, LoopUse, attach, backing_of, denied, iden
 use headstart_block::{Error, ErrorKind, Result};
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
+use rustix::ioctl::{NoArg, Opcode, ioctl};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CStr;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 /// The longest wait for a disk that answers.
 const ANSWERS: Duration = Duration::from_secs(2);
+
+/// The requests to freeze a file system and to end that: `FIFREEZE` and `FITHAW` of the kernel.
+const FREEZE: Opcode = rustix::ioctl::opcode::read_write::<i32>(b'X', 119);
+const THAW: Opcode = rustix::ioctl::opcode::read_write::<i32>(b'X', 120);
 
 /// The mounts that this process sees.
 const MOUNTS: &str = "/proc/self/mountinfo";
@@ -99,7 +104,10 @@ pub fn unmount_unused(at: &Path) -> Result<bool> {
 }
 
 /// Refuses an ext4 that has mount options of its own in its superblock, which the kernel would follow.
-fn check_ext4(disk: &Path) -> Result<()> {
+///
+/// # Errors
+/// [`ErrorKind::Denied`] if it has some; errors of the disk.
+pub fn check_ext4(disk: &Path) -> Result<()> {
     let mut options = [0; EXT4_OPTIONS_LEN];
     let read = File::open(disk).and_then(|file| file.read_exact_at(&mut options, EXT4_OPTIONS_AT));
     match read {
@@ -173,15 +181,54 @@ fn backing(at: &Path) -> std::io::Result<FileIdentity> {
     backing_of(&device)
 }
 
-/// The number of mounts, among those that this process sees, of the file system on a block device.
+/// The directories, among those that this process sees, on which the file system on a block device is mounted. Those
+/// whose names have blanks or the like are as the kernel writes them.
 ///
 /// # Errors
 /// Errors of the operating system.
-pub fn count_mounts(device: &Path) -> Result<usize> {
+pub fn mounts_of(device: &Path) -> Result<Vec<PathBuf>> {
     let found = fs::metadata(device);
     let found = found.map_err(|error| Error::io("cannot be looked at", error).about(device.display()))?;
     let mounts = fs::read_to_string(MOUNTS);
     let mounts = mounts.map_err(|error| Error::io("cannot read", error).about(MOUNTS))?;
     let wanted = format!("{}:{}", major(found.rdev()), minor(found.rdev()));
-    Ok(mounts.lines().filter(|line| line.split(' ').nth(2) == Some(&wanted)).count())
+    let of_device = mounts.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        (words.nth(2) == Some(&wanted)).then(|| words.nth(1)).flatten().map(PathBuf::from)
+    });
+    Ok(of_device.collect())
+}
+
+/// A file system that takes no writes, and whose disk has all that was written before, until this is dropped: programs
+/// that write to it wait.
+#[derive(Debug)]
+pub struct FrozenFiles(File);
+
+impl FrozenFiles {
+    /// Freezes the file system that is mounted on `at`.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn freeze(at: &Path) -> Result<Self> {
+        let failed = |error| Error::io("cannot be frozen", error).about(at.display());
+        let root = File::open(at).map_err(failed)?;
+        // SAFETY: the request ignores its argument, so the kernel reads and writes no memory of this process.
+        unsafe { ioctl(&root, NoArg::<FREEZE>::new()) }.map_err(|error| failed(error.into()))?;
+        Ok(Self(root))
+    }
+
+    /// Ends the freezing of the file system on `at`, if a process that was killed has left it frozen.
+    pub fn thaw(at: &Path) {
+        if let Ok(root) = File::open(at) {
+            drop(Self(root));
+        }
+    }
+}
+
+impl Drop for FrozenFiles {
+    fn drop(&mut self) {
+        // An error says that it is not frozen.
+        // SAFETY: the request ignores its argument, so the kernel reads and writes no memory of this process.
+        let _ = unsafe { ioctl(&self.0, NoArg::<THAW>::new()) };
+    }
 }

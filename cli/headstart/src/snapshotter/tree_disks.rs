@@ -4,11 +4,13 @@
 use headstart_agentd::client::AgentClient;
 use headstart_agentd::disks::{DiskHolder, DiskSpec};
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_image_trees::{AttachOutcome, TreeDisks, TreeName};
+use headstart_diskd::control::clone_disk;
+use headstart_image_trees::{AttachOutcome, DiskOrder, TreeDisks};
 use std::path::Path;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
+use uuid::Uuid;
 
 /// The longest time for an answer of the agent: a disk may take its time to open, and to end.
 const ANSWERS: Duration = Duration::from_secs(150);
@@ -75,19 +77,33 @@ impl AgentDisks {
     }
 }
 
+/// A path as text.
+fn text_of(path: &Path) -> Result<String> {
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| Error::invalid("is not text, which the agent needs").about(path.display()))
+}
+
 impl TreeDisks for AgentDisks {
-    fn attach(&self, name: &str, tree: &TreeName, image: &str, file: &Path) -> Result<AttachOutcome> {
-        let file = file
-            .to_str()
-            .ok_or_else(|| Error::invalid("is not text, which the agent needs").about(file.display()))?;
-        let mut arguments = vec![tree.image.to_string(), "--fuse".to_owned(), file.to_owned()];
+    fn attach(&self, name: &str, order: &DiskOrder<'_>) -> Result<AttachOutcome> {
+        let tree = order.tree;
+        let mut arguments = vec![tree.image.to_string(), "--fuse".to_owned(), text_of(order.file)?];
         if let Some(lowest) = tree.lowest {
             arguments.extend(["--lowest-layers".to_owned(), lowest.to_string()]);
         }
+        for file in &tree.above {
+            arguments.extend(["--upper-layer".to_owned(), text_of(file)?]);
+        }
+        if let Some(writable) = order.writable {
+            arguments.extend(["--writable".to_owned(), text_of(writable)?]);
+        }
         arguments.extend(self.store.iter().cloned());
-        let holder = Some(DiskHolder { program: self.program.clone(), image: image.to_owned() });
+        let holder = Some(DiskHolder { program: self.program.clone(), image: order.image.to_owned() });
         let spec = DiskSpec { name: name.to_owned(), arguments, directory: None, holder };
         self.ask(name, self.attach_or_wait(&spec))
+    }
+
+    fn clone_written(&self, written: &Path, to: &Path) -> Result<()> {
+        clone_disk(written, to, Uuid::new_v4()).map(|_| ())
     }
 
     fn detach(&self, name: &str) -> Result<()> {

@@ -17,20 +17,20 @@ use std::fs;
 use std::path::Path;
 
 /// A host with an agent, a snapshotter and containerd, and a registry with a small image.
-struct Host<'s> {
-    containerd: Containerd,
-    snapshotter: Process,
-    agent: Agent<'s>,
+pub(crate) struct Host<'s> {
+    pub(crate) containerd: Containerd,
+    pub(crate) snapshotter: Process,
+    pub(crate) agent: Agent<'s>,
     registry: Registry,
-    scene: &'s Scene,
-    image: String,
+    pub(crate) scene: &'s Scene,
+    pub(crate) image: String,
     /// The number of the image's layers.
-    layers: usize,
+    pub(crate) layers: usize,
 }
 
 impl<'s> Host<'s> {
     /// Starts all of them. `None` if this is no place for it; the reason is printed.
-    fn start(scene: &'s Scene) -> Option<Self> {
+    pub(crate) fn start(scene: &'s Scene) -> Option<Self> {
         if !Containerd::can_run() || !has_fuse() || !installed(&["skopeo"]) {
             return None;
         }
@@ -53,21 +53,27 @@ impl<'s> Host<'s> {
     }
 
     /// Converts the image, in the form `form`.
-    fn convert(&self, form: &str) -> Value {
+    pub(crate) fn convert(&self, form: &str) -> Value {
         let host = self.registry.host();
         self.scene.json(&format!("image convert oci://{} {form} --size 256M --plain-http {host}", self.image))
     }
 
-    fn restart_snapshotter(&mut self) {
+    pub(crate) fn restart_snapshotter(&mut self) {
+        self.restart_with("");
+    }
+
+    /// Starts the next snapshotter in its place, with more words.
+    pub(crate) fn restart_with(&mut self, words: &str) {
         self.snapshotter.kill();
-        self.snapshotter = Process::start(&mut self.scene.command(&snapshotter_words(&self.registry)));
+        let words = format!("{} {words}", snapshotter_words(&self.registry));
+        self.snapshotter = Process::start(&mut self.scene.command(words.trim()));
         self.snapshotter.line("that it is ready", TIMEOUT, |line| line.contains("\"socket\""));
         self.containerd.wait_for_snapshotter();
     }
 
     /// Pulls an image as Kubernetes does.
     #[track_caller]
-    fn pull(&self, image: &str) {
+    pub(crate) fn pull(&self, image: &str) {
         let pulled = cri::pull(&self.containerd.socket(), image);
         pulled.unwrap_or_else(|status| {
             panic!("{status}\n{}\n{}", self.containerd.output(), self.snapshotter.output())
@@ -75,12 +81,12 @@ impl<'s> Host<'s> {
     }
 
     /// The number of blobs that containerd has fetched.
-    fn fetched(&self) -> usize {
+    pub(crate) fn fetched(&self) -> usize {
         self.containerd.ctr(&["content", "ls", "-q"]).lines().count()
     }
 
     /// The number of images that are mounted.
-    fn trees(&self) -> usize {
+    pub(crate) fn trees(&self) -> usize {
         let trees = fs::read_dir(self.scene.path("snap/trees")).unwrap();
         trees.filter(|entry| is_mounted(&entry.as_ref().unwrap().path().join("fs"))).count()
     }
@@ -102,13 +108,17 @@ impl Drop for Host<'_> {
     fn drop(&mut self) {
         let _ = self.containerd.run_ctr(&["images", "rm", "--sync", &self.image]);
         // What a failed test leaves mounted would keep its directory.
-        for entry in fs::read_dir(self.scene.path("snap/trees")).into_iter().flatten().flatten() {
-            let _ = std::process::Command::new("umount").arg("-l").arg(entry.path().join("fs")).output();
+        let places = [("snap/trees", "fs"), ("snap/snapshots", "block/mountpoint")];
+        for (directory, mounted) in places {
+            for entry in fs::read_dir(self.scene.path(directory)).into_iter().flatten().flatten() {
+                let _ =
+                    std::process::Command::new("umount").arg("-l").arg(entry.path().join(mounted)).output();
+            }
         }
     }
 }
 
-const LOOK: &str = "cat /etc/greeting; ls /etc /opt/opaque; echo x > /etc/written; cat /etc/written; \
+pub(crate) const LOOK: &str = "cat /etc/greeting; ls /etc /opt/opaque; echo x > /etc/written; cat /etc/written; \
     ls -ld / | { read mode rest; echo $mode; }";
 
 #[test]
@@ -167,7 +177,7 @@ fn a_converted_image_runs_under_its_own_name_without_its_layers() {
 }
 
 /// The number of the process with this file in the scene.
-fn process_of(scene: &Scene, file: &Path) -> Pid {
+pub(crate) fn process_of(scene: &Scene, file: &Path) -> Pid {
     let text = fs::read_to_string(scene.path(".").join(file)).unwrap();
     Pid::from_raw(text.trim().parse().unwrap()).unwrap()
 }

@@ -3,6 +3,8 @@
 //! | module | subject |
 //! |---|---|
 //! | [`cluster`] | hosts with certificates, and errors of a set-up |
+//! | [`container_disks`] | containers that write to disks of their own |
+//! | [`containerd_suite`] | containerd's tests of snapshotters, on disks |
 //! | [`containers`] | containers whose images are disks, under containerd, and the interface of Kubernetes ([`cri`]) |
 //! | [`disks`] | attaching, detaching, listing, watching; requests that cannot work; processes that die |
 //! | [`io`] | fio with verification, while the agent is killed, restarted and replaced by another program |
@@ -32,6 +34,8 @@
 
 mod agent;
 mod cluster;
+mod container_disks;
+mod containerd_suite;
 mod containers;
 mod cri;
 mod disks;

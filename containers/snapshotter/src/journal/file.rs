@@ -1,6 +1,6 @@
 //! The journal's file.
 
-use super::{FRONT, JournalEnd, MARK, front, replay, slot_at};
+use super::{FRONT, JournalEnd, MARK, VERSION, front, replay, slot_at};
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::table::SnapshotChange;
 use headstart_block::{Error, Result, private};
@@ -125,6 +125,13 @@ impl SnapshotJournal {
         Ok(())
     }
 
+    /// `true` if the journal is of an earlier version: it has to be rewritten before changes are appended that this
+    /// version does not know.
+    #[must_use]
+    pub fn is_of_earlier_version(&self) -> bool {
+        self.end.version < VERSION
+    }
+
     /// `true` if the journal has grown so far that it is worth rewriting.
     #[must_use]
     pub fn has_grown(&self) -> bool {
@@ -177,8 +184,8 @@ fn replace(
     generation: u64,
     changes: impl Iterator<Item = SnapshotChange>,
 ) -> Result<(File, JournalEnd)> {
-    let mut end = JournalEnd::new(generation);
-    let mut bytes = front(generation);
+    let mut end = JournalEnd::new(VERSION, generation);
+    let mut bytes = front(VERSION, generation);
     for change in changes {
         let record = end.record(&change)?;
         let mark = end.mark(&record);
@@ -204,7 +211,7 @@ fn replace(
 fn mend(file: &File, end: &mut JournalEnd) -> io::Result<()> {
     if end.is_front_restored {
         // The marks stay, and so does the copy that gave these bytes.
-        let front = front(end.generation);
+        let front = front(end.version, end.generation);
         file.write_all_at(&front[..super::IDENTITY], 0)?;
     }
     for (at, record) in end.restored.drain(..) {

@@ -170,7 +170,7 @@ fn an_opened_journal_is_mended_and_goes_on() {
 #[test]
 fn a_journal_of_another_version_or_kind_is_refused() {
     let mut other = states(&[]).pop().unwrap();
-    other[8] = 2;
+    other[8] = 3;
     let sum = sum(&[&other[..24]]);
     other[24..32].copy_from_slice(&sum.to_le_bytes());
     assert_eq!(read(&other).unwrap_err().kind(), ErrorKind::Unsupported);
@@ -211,6 +211,50 @@ fn a_rewritten_journal_leads_to_the_same_table() {
     changes.into_iter().for_each(|change| read.apply(change).unwrap());
     assert_eq!((read, report), (table, Some(JournalReport::default())));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+/// A journal of version 1, as the version before disks for active snapshots wrote it.
+const EARLIER: &[u8] = include_bytes!("fixtures/version-1");
+
+#[test]
+fn a_journal_of_the_version_before_is_read_and_rewritten_as_this_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    fs::write(&path, EARLIER).unwrap();
+    let mut table = SnapshotTable::default();
+    let (mut journal, report) = SnapshotJournal::open(&path, |change| table.apply(change)).unwrap();
+    assert_eq!(report, Some(JournalReport::default()));
+    assert!(journal.is_of_earlier_version());
+    assert_eq!(
+        table.all().map(|record| record.key.as_str()).collect::<Vec<_>>(),
+        ["active", "disk", "layer", "view"]
+    );
+    assert_eq!(table.get("disk").unwrap().disk_image().unwrap().0, "oci://h/app@sha256:00#all");
+    assert_eq!(table.get("layer").unwrap().labels["a"], "b");
+    // Its front is mended as it was written.
+    let mut damaged = EARLIER.to_vec();
+    damaged[0] ^= 1;
+    fs::write(dir.path().join("damaged"), damaged).unwrap();
+    SnapshotJournal::open(&dir.path().join("damaged"), |_| Ok(())).unwrap();
+    assert!(fs::read(dir.path().join("damaged")).unwrap() == EARLIER);
+    journal.rewrite(table.changes()).unwrap();
+    let image = crate::record::RemoteLayer("oci://h/app@sha256:00#all".to_owned());
+    let state = SnapshotState::ActiveDisk { access: crate::DiskAccess::Device, image };
+    let change = SnapshotChange::Created {
+        id: SnapshotId(9),
+        key: "own".to_owned(),
+        parent: Some("disk".to_owned()),
+        state,
+        labels: SnapshotLabels::new(),
+        at: SnapshotTime::default(),
+    };
+    journal.append(&change).unwrap();
+    table.apply(change).unwrap();
+    drop(journal);
+    let mut again = SnapshotTable::default();
+    let (journal, _) = SnapshotJournal::open(&path, |change| again.apply(change)).unwrap();
+    assert!(!journal.is_of_earlier_version());
+    assert_eq!(again, table);
 }
 
 #[test]

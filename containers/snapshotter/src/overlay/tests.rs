@@ -1,6 +1,6 @@
 use super::*;
 use crate::record::{RemoteLayer, SnapshotContent, SnapshotUsage};
-use crate::table::SnapshotTable;
+use crate::table::{SnapshotTable, WantedTree};
 use headstart_block::ErrorKind;
 use std::fs;
 
@@ -13,7 +13,7 @@ fn root(options: &[&str]) -> (tempfile::TempDir, OverlayRoot) {
 
 fn tree(is_writable: bool, layers: &[u64]) -> SnapshotTree {
     let layers = layers.iter().map(|&id| (SnapshotId(id), SnapshotContent::Directory)).collect();
-    SnapshotTree { id: SnapshotId(9), is_writable, layers }
+    SnapshotTree { id: SnapshotId(9), is_writable, disk: None, layers }
 }
 
 /// The only mount of a tree as one text, with `R` for the directory of snapshots.
@@ -58,7 +58,8 @@ fn a_created_snapshot_has_its_directories_with_their_modes_and_its_parents_owner
     let mut table = SnapshotTable::default();
     let mode = |place| fs::metadata(root.path(place)).unwrap().mode() & 0o7777;
     let mut create = |is_writable, key: &str, parent: &str| {
-        let made = table.create(is_writable, key, parent, Default::default(), Default::default());
+        let wanted = if is_writable { WantedTree::Overlay } else { WantedTree::View };
+        let made = table.create(wanted, key, parent, Default::default(), Default::default());
         let (id, steps) = made.unwrap();
         steps.iter().for_each(|step| root.carry_out(step).unwrap());
         for step in steps {

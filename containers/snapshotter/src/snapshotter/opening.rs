@@ -1,10 +1,11 @@
 //! The start of a snapshotter: see [the module above](super).
 
 use super::{Snapshotter, SnapshotterSettings};
+use crate::fault::SnapshotFault;
 use crate::journal::{JournalReport, SnapshotJournal};
 use crate::overlay::{OrphanDirectory, OverlayRoot, remove};
 use crate::record::SnapshotTime;
-use crate::remote::{RemoteLayerSource, TREES_DIRECTORY};
+use crate::remote::{DiskClosing, RemoteLayerSource, TREES_DIRECTORY, WRITTEN_DIRECTORY};
 use crate::table::{SnapshotPlace, SnapshotTable};
 use headstart_block::{Error, ErrorKind, Result, lock, private};
 use parking_lot::{Mutex, RwLock};
@@ -50,7 +51,12 @@ impl Snapshotter {
         if !path.exists() {
             check_unused(&overlay, &settings.root, &path)?;
         }
-        let (journal, journal_report) = SnapshotJournal::open(&path, |change| table.apply(change))?;
+        let (mut journal, journal_report) = SnapshotJournal::open(&path, |change| table.apply(change))?;
+        if journal.is_of_earlier_version() {
+            let changes: Vec<_> = table.changes().collect();
+            let failed = |fault: SnapshotFault| Error::new(ErrorKind::Io, fault.text);
+            journal.rewrite(changes.into_iter()).map_err(failed)?;
+        }
         let repairs = journal_report.unwrap_or_default();
         if repairs.restored > 0 || repairs.is_front_restored {
             let (path, records) = (path.display(), repairs.restored);
@@ -61,6 +67,7 @@ impl Snapshotter {
         for orphan in overlay.orphans(|id| table.is_used(id))? {
             // The others have numbers that do not come again, and may be large.
             if orphan.id > table.last_id() {
+                remote.close_own(&orphan.path.join("block"), DiskClosing::Anyway)?;
                 take_away(&settings.root, &orphan)?;
                 report.unfinished += 1;
             }
@@ -72,8 +79,8 @@ impl Snapshotter {
             tracing::error!(key, "the directory of this snapshot is missing");
         }
         let (table, journal) = (RwLock::new(table), Mutex::new(journal));
-        let opened = Self { settings, overlay, table, journal, remote, clock: Box::new(clock), _lock: held };
-        Ok((opened, report))
+        let (locks, clock) = (Mutex::default(), Box::new(clock));
+        Ok((Self { settings, overlay, table, journal, remote, locks, clock, _lock: held }, report))
     }
 }
 
@@ -81,7 +88,9 @@ impl Snapshotter {
 /// place of the one that knew it. Its files are kept aside.
 fn take_away(root: &Path, orphan: &OrphanDirectory) -> Result<()> {
     let failed = |error| Error::io("cannot be removed", error).about(orphan.path.display());
-    let has_files = std::fs::read_dir(orphan.path.join("fs")).is_ok_and(|mut files| files.next().is_some());
+    let has_some =
+        |path: &str| std::fs::read_dir(orphan.path.join(path)).is_ok_and(|mut files| files.next().is_some());
+    let has_files = has_some("fs") || has_some(&format!("block/{WRITTEN_DIRECTORY}"));
     if !has_files {
         return remove(&orphan.path).map_err(failed);
     }

@@ -1,7 +1,9 @@
 //! The snapshotter with real directories, and killed between any two of its steps.
 
 use super::*;
-use crate::remote::{LayerHold, NoRemoteLayers};
+use crate::remote::{
+    DiskClosing, LayerHold, LayeredDisk, NoRemoteLayers, OwnDisk, SealedState, WRITTEN_DIRECTORY,
+};
 use crate::table::SnapshotChange;
 use headstart_block::{Error, ErrorKind, Result};
 use proptest::prelude::*;
@@ -190,17 +192,157 @@ impl RemoteLayerSource for Disks {
         }
     }
 
-    fn attach(&self, layer: &RemoteLayer) -> Result<PathBuf> {
-        let directory = self.place.join(&layer.0);
+    fn attach(&self, disk: &LayeredDisk) -> Result<PathBuf> {
+        assert!(disk.above.iter().all(|layer| layer.is_file()), "{disk:?}");
+        let directory = self.place.join(&disk.image.0);
         fs::create_dir_all(&directory).unwrap();
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o751)).unwrap();
         Ok(directory)
     }
 
-    fn keep_only(&self, used: &dyn Fn() -> Vec<RemoteLayer>) {
+    fn keep_only(&self, used: &dyn Fn() -> Vec<LayeredDisk>) {
         assert_eq!(self.held.load(Ordering::SeqCst), 0, "what was recorded is not held");
-        self.kept.lock().push(used().iter().map(|layer| layer.0.clone()).collect());
+        self.kept.lock().push(used().iter().map(|disk| disk.image.0.clone()).collect());
     }
+
+    fn blank(&self) -> Result<Option<RemoteLayer>> {
+        Ok(Some(RemoteLayer("blank".to_owned())))
+    }
+
+    /// Its disks are directories: `open` marks those that are served, and `used` those that somebody uses.
+    fn open_own(&self, disk: &OwnDisk) -> Result<PathBuf> {
+        let written = disk.place.join(WRITTEN_DIRECTORY);
+        fs::create_dir_all(&written).unwrap();
+        fs::write(disk.place.join("open"), format!("{:?}", disk.below)).unwrap();
+        Ok(written)
+    }
+
+    fn close_own(&self, place: &Path, closing: DiskClosing) -> Result<()> {
+        if closing == DiskClosing::IfUnused && place.join("used").exists() {
+            return Err(Error::new(ErrorKind::Conflict, "is mounted"));
+        }
+        let _ = fs::remove_file(place.join("open"));
+        Ok(())
+    }
+
+    fn seal(&self, place: &Path, layer: &Path, state: SealedState) -> Result<()> {
+        assert_eq!(place.join("open").exists(), state == SealedState::Open);
+        let written = fs::read(place.join(WRITTEN_DIRECTORY).join("data")).unwrap_or_default();
+        fs::write(layer, written).unwrap();
+        Ok(())
+    }
+
+    fn recover(&self, _place: &Path) {}
+}
+
+/// A source of disks in a directory.
+fn source_in(dir: &Path) -> Disks {
+    Disks { place: dir.join("disks"), kept: Arc::default(), held: Arc::default() }
+}
+
+#[test]
+fn what_is_written_to_a_disk_is_a_layer_of_the_disks_above_over_restarts() {
+    let dir = TempDir::new().unwrap();
+    let root = dir.path().join("root");
+    let open = || open_with(&root, Box::new(source_in(dir.path()))).unwrap().0;
+    let label = |mode: &str| {
+        SnapshotLabels::from([("containerd.io/snapshot/overlaybd.writable".to_owned(), mode.to_owned())])
+    };
+    let target = SnapshotLabels::from([(TARGET_LABEL.to_owned(), "disk 1".to_owned())]);
+    let snapshotter = open();
+    snapshotter.prepare("extract", "", target).unwrap_err();
+    let shown = |mounts: Vec<SnapshotMount>| {
+        let mount = &mounts[0];
+        (mount.kind, PathBuf::from(&mount.source), mount.options.join(" "))
+    };
+    let (kind, source, options) = shown(snapshotter.prepare("one", "disk 1", label("dir")).unwrap());
+    assert_eq!((kind, options.as_str()), ("bind", "rw rbind"));
+    assert!(source.ends_with("snapshots/2/block/writable"), "{}", source.display());
+    fs::write(source.join("data"), "written").unwrap();
+    assert_eq!(snapshotter.usage("one").unwrap().inodes, 2);
+    drop(snapshotter);
+
+    // Its disk is not closed at the end, and is not lost.
+    let snapshotter = open();
+    assert_eq!(shown(snapshotter.mounts("one").unwrap()).1, source);
+    let place = source.parent().unwrap();
+    // A disk that is used goes on, and goes once nothing uses it.
+    fs::write(place.join("used"), "").unwrap();
+    snapshotter.commit("layer", "one", no_labels()).unwrap();
+    snapshotter.cleanup().unwrap();
+    assert!(place.join("open").exists());
+    fs::remove_file(place.join("used")).unwrap();
+    snapshotter.cleanup().unwrap();
+    assert!(!place.exists());
+    let file = PathBuf::from(&snapshotter.stat("layer").unwrap().labels[LAYER_LABEL]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "written");
+    assert!(
+        file.ends_with("snapshots/2/fs/overlaybd.sealed") && snapshotter.usage("layer").unwrap().size > 0
+    );
+    drop(snapshotter);
+
+    let snapshotter = open();
+    let (kind, source, options) = shown(snapshotter.prepare("two", "layer", label("dev")).unwrap());
+    assert_eq!((kind, options.as_str()), ("ext4", "rw discard errors=remount-ro"));
+    let below = fs::read_to_string(source.parent().unwrap().join("open")).unwrap();
+    assert!(below.contains("disk 1") && below.contains(file.to_str().unwrap()), "{below}");
+    // Without the label, overlayfs is over the files of the disk.
+    let (kind, ..) = shown(snapshotter.prepare("three", "layer", no_labels()).unwrap());
+    assert_eq!(kind, "overlay");
+    assert_eq!(shown(snapshotter.view("view", "layer", label("dev")).unwrap()).0, "bind");
+    let fault = snapshotter.prepare("four", "layer", label("rw")).unwrap_err();
+    assert!(fault.kind == FaultKind::InvalidArgument && fault.text.contains("dir and dev"), "{fault}");
+    // Layers that containerd unpacks are directories.
+    for key in ["extract-1 sha256:0", "k8s.io/7/extract-1 sha256:0"] {
+        assert_eq!(shown(snapshotter.prepare(key, "layer", label("dir")).unwrap()).0, "overlay");
+        snapshotter.remove(key).unwrap();
+    }
+    for key in ["two", "three", "view", "layer", "disk 1"] {
+        snapshotter.remove(key).unwrap();
+    }
+    assert_eq!(directories(&root), BTreeSet::new());
+}
+
+/// `BuildKit` makes a blob of a build step by these calls (`cache/manager.go`, `cache/blobs.go`): an active snapshot with
+/// the label, its mounts, a commit, and the file that the label of the committed one names.
+#[test]
+fn buildkits_calls_lead_to_the_file_of_the_layer() {
+    let dir = TempDir::new().unwrap();
+    let (snapshotter, _) = open_with(&dir.path().join("root"), Box::new(source_in(dir.path()))).unwrap();
+    let writable =
+        || SnapshotLabels::from([("containerd.io/snapshot/overlaybd.writable".to_owned(), "dev".to_owned())]);
+    let ids =
+        |step: u32| [format!("buildkit/{step}/step-{step}"), format!("buildkit/{step}/step-{step}-done")];
+    let base = SnapshotLabels::from([(TARGET_LABEL.to_owned(), "disk base".to_owned())]);
+    snapshotter.prepare("buildkit/1/extract-x sha256:base", "", base).unwrap_err();
+    let mut parent = "disk base".to_owned();
+    for step in 2..5 {
+        let [active, done] = ids(step);
+        snapshotter.prepare(&active, &parent, writable()).unwrap();
+        let mounts = snapshotter.mounts(&active).unwrap();
+        assert_eq!(
+            (mounts[0].kind, &mounts[0].options[..2]),
+            ("ext4", &["rw", "discard"].map(str::to_owned)[..])
+        );
+        fs::write(Path::new(&mounts[0].source).join("data"), format!("step {step}")).unwrap();
+        snapshotter.commit(&done, &active, no_labels()).unwrap();
+        // The lower and the upper tree, as views; then the blob.
+        for (view, of) in [("lower", &parent), ("upper", &done)] {
+            snapshotter.view(view, of, writable()).unwrap();
+            snapshotter.mounts(view).unwrap();
+            snapshotter.remove(view).unwrap();
+        }
+        let sealed = PathBuf::from(&snapshotter.stat(&done).unwrap().labels[LAYER_LABEL]);
+        assert_eq!(fs::read_to_string(&sealed).unwrap(), format!("step {step}"));
+        assert_eq!(sealed.file_name().unwrap(), "overlaybd.sealed");
+        // overlaybd-commit writes its output beside it, which goes with the snapshot.
+        fs::write(sealed.with_file_name("overlaybd.commit"), "blob").unwrap();
+        parent = done;
+    }
+    for step in (2..5).rev() {
+        snapshotter.remove(&ids(step)[1]).unwrap();
+    }
+    assert_eq!(directories(&dir.path().join("root")), BTreeSet::new());
 }
 
 #[test]
@@ -258,17 +400,26 @@ fn a_remote_layer_is_there_at_once_and_others_are_unpacked_with_the_reason() {
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Create { is_writable: bool, key: u8, parent: Option<u8> },
+    Create { wanted: WantedTree, key: u8, parent: Option<u8> },
     Commit { name: u8, key: u8 },
     Update { key: u8 },
     Remove { key: u8 },
 }
 
+fn wanted() -> impl Strategy<Value = WantedTree> {
+    let blank = Some(RemoteLayer("blank".to_owned()));
+    prop_oneof![
+        Just(WantedTree::View),
+        Just(WantedTree::Overlay),
+        Just(WantedTree::Disk { access: DiskAccess::Directory, blank }),
+    ]
+}
+
 fn operation() -> impl Strategy<Value = Operation> {
     let key = 0..4u8;
     prop_oneof![
-        4 => (any::<bool>(), key.clone(), prop::option::of(key.clone())).prop_map(|(is_writable, key, parent)| {
-            Operation::Create { is_writable, key, parent }
+        4 => (wanted(), key.clone(), prop::option::of(key.clone())).prop_map(|(wanted, key, parent)| {
+            Operation::Create { wanted, key, parent }
         }),
         3 => (key.clone(), key.clone()).prop_map(|(name, key)| Operation::Commit { name, key }),
         1 => key.clone().prop_map(|key| Operation::Update { key }),
@@ -280,9 +431,9 @@ fn plan(snapshotter: &Snapshotter, operation: &Operation) -> FaultResult<Vec<Sna
     let key = |key: &u8| format!("k{key}");
     let mut table = snapshotter.table.write();
     match operation {
-        Operation::Create { is_writable, key: k, parent } => {
+        Operation::Create { wanted, key: k, parent } => {
             let parent = parent.as_ref().map(key).unwrap_or_default();
-            Ok(table.create(*is_writable, &key(k), &parent, no_labels(), snapshotter.now())?.1)
+            Ok(table.create(wanted.clone(), &key(k), &parent, no_labels(), snapshotter.now())?.1)
         }
         Operation::Commit { name, key: k } => {
             let id = table.check_commit(&key(name), &key(k))?;
@@ -320,6 +471,7 @@ proptest! {
         operations in prop::collection::vec((operation(), any::<prop::sample::Index>()), 1..24),
     ) {
         let dir = TempDir::new().unwrap();
+        let open = |path: &Path| open_with(path, Box::new(source_in(path))).unwrap();
         let mut snapshotter = open(dir.path()).0;
         for (operation, index) in &operations {
             let Ok(steps) = plan(&snapshotter, operation) else { continue };
@@ -339,8 +491,13 @@ proptest! {
             let used: BTreeSet<_> = after.iter().map(|record| record.id.to_string()).collect();
             prop_assert_eq!(directories(dir.path()), used);
             for record in &after {
-                let work = snapshotter.overlay.path(SnapshotPlace::Work(record.id));
-                prop_assert_eq!(work.is_dir(), record.kind() != SnapshotKind::View);
+                let is_there = |place| snapshotter.overlay.path(place).is_dir();
+                let is_open = matches!(record.state, SnapshotState::ActiveDisk { .. });
+                let is_sealed = !record.has_files() && !is_open;
+                let is_view = record.kind() == SnapshotKind::View;
+                prop_assert_eq!(is_there(SnapshotPlace::Work(record.id)), record.has_files() && !is_view);
+                prop_assert_eq!(is_there(SnapshotPlace::Block(record.id)), is_open);
+                prop_assert!(is_there(SnapshotPlace::Upper(record.id)) || is_sealed);
             }
         }
     }

@@ -79,14 +79,19 @@ impl SnapshotTable {
             SnapshotChange::Committed { key, name, labels, usage, at } => {
                 self.check_name(&name)?;
                 let record = self.known(&key)?;
-                if record.kind() != SnapshotKind::Active {
-                    return Err(misfit(format!("it commits {}, which is not active", key.escape_debug())));
-                }
+                let content = match &record.state {
+                    SnapshotState::Active => SnapshotContent::Directory,
+                    SnapshotState::ActiveDisk { image, .. } => SnapshotContent::Sealed(image.clone()),
+                    SnapshotState::View | SnapshotState::Committed { .. } => {
+                        let key = key.escape_debug();
+                        return Err(misfit(format!("it commits {key}, which is not active")));
+                    }
+                };
                 let mut record = record.clone();
                 self.by_key.remove(&key);
                 self.keys.insert(record.id, name.clone());
                 record.key.clone_from(&name);
-                record.state = SnapshotState::Committed { usage, content: SnapshotContent::Directory };
+                record.state = SnapshotState::Committed { usage, content };
                 (record.labels, record.created, record.updated) = (labels, at, at);
                 self.by_key.insert(name, record);
                 Ok(())
@@ -132,6 +137,11 @@ impl SnapshotTable {
         let parent = record.parent.as_deref().map(|parent| self.known(parent)).transpose()?;
         if parent.is_some_and(|parent| parent.kind() != SnapshotKind::Committed || parent.id >= record.id) {
             return Err(misfit(format!("{} has a parent that cannot be one", record.key.escape_debug())));
+        }
+        // The blocks of a snapshot are changes of the disk below.
+        let is_block = !record.has_files() && record.has_directory();
+        if is_block && parent.is_some_and(|parent| parent.disk_image() != record.disk_image()) {
+            return Err(misfit(format!("{} is a disk on something else", record.key.escape_debug())));
         }
         let parent = parent.map(|parent| parent.id);
         if let Some(parent) = parent {

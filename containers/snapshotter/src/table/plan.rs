@@ -3,14 +3,16 @@
 use super::{SnapshotChange, SnapshotTable};
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::record::{
-    RemoteLayer, SnapshotContent, SnapshotId, SnapshotKind, SnapshotLabels, SnapshotState, SnapshotTime,
-    SnapshotUsage,
+    DiskAccess, RemoteLayer, SnapshotContent, SnapshotId, SnapshotKind, SnapshotLabels, SnapshotState,
+    SnapshotTime, SnapshotUsage,
 };
 
 /// Permission bits of the root of a tree that begins empty.
 const ROOT_MODE: u32 = 0o755;
 /// Permission bits of a directory that overlayfs works in, as containerd sets them.
 const WORK_MODE: u32 = 0o711;
+/// Permission bits of the directory of a snapshot's disk.
+const BLOCK_MODE: u32 = 0o700;
 /// Permission bits of a snapshot's directory: no user but root reaches the trees through it.
 const SNAPSHOT_MODE: u32 = 0o700;
 
@@ -31,6 +33,26 @@ pub enum SnapshotPlace {
     Upper(SnapshotId),
     /// The directory that overlayfs works in while an active snapshot is mounted.
     Work(SnapshotId),
+    /// The places of an active snapshot's disk in a directory that is being made.
+    NewBlock(SnapshotId),
+    /// The places of an active snapshot's disk.
+    Block(SnapshotId),
+}
+
+/// The tree that a new snapshot is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WantedTree {
+    /// A view.
+    View,
+    /// An active snapshot, which overlayfs puts together.
+    Overlay,
+    /// An active snapshot with a disk of its own, if its parent is a disk; else as [`WantedTree::Overlay`].
+    Disk {
+        /// The form in which the disk is handed out.
+        access: DiskAccess,
+        /// The image of an empty disk, for a tree that begins empty. `None`: that is none of disks.
+        blank: Option<RemoteLayer>,
+    },
 }
 
 /// A step of a plan.
@@ -62,6 +84,12 @@ pub enum SnapshotStep {
     },
     /// A change becomes durable in the journal and is applied to the table.
     Record(SnapshotChange),
+    /// The disk of a snapshot is taken from its users, and is served no more. If that fails, nothing that follows is
+    /// done.
+    CloseDisk(SnapshotId),
+    /// The disk of a committed snapshot is served no more, and its places go, once nothing uses it: its users may go on
+    /// without effect on the layer. If something uses it now, that is left to a cleanup.
+    LeaveDisk(SnapshotId),
     /// A directory is removed with everything in it. The plan has succeeded before: what cannot be removed is left to
     /// the next cleanup.
     Remove(SnapshotPlace),
@@ -76,32 +104,42 @@ fn kept(mut labels: SnapshotLabels) -> SnapshotLabels {
 }
 
 impl SnapshotTable {
-    /// Plans an active snapshot, or a view if `is_writable` is `false`, on `parent`, the empty tree if that is empty.
+    /// Plans an active snapshot or a view on `parent`, the empty tree if that is empty.
     ///
     /// # Errors
     /// [`FaultKind::NotFound`] for the parent, [`FaultKind::InvalidArgument`] if that is not committed or `key` cannot
     /// be one, [`FaultKind::AlreadyExists`].
     pub fn create(
         &mut self,
-        is_writable: bool,
+        wanted: WantedTree,
         key: &str,
         parent: &str,
         labels: SnapshotLabels,
         now: SnapshotTime,
     ) -> FaultResult<(SnapshotId, Vec<SnapshotStep>)> {
         let below = if parent.is_empty() { None } else { Some(self.parent(parent)?) };
-        let owner = below.filter(|below| below.has_directory()).map(|below| SnapshotPlace::Upper(below.id));
+        let owner = below.filter(|below| below.has_files()).map(|below| SnapshotPlace::Upper(below.id));
+        let state = match wanted {
+            WantedTree::View => SnapshotState::View,
+            WantedTree::Overlay => SnapshotState::Active,
+            WantedTree::Disk { access, blank } => {
+                let image = below.map_or(blank, |below| below.disk_image().cloned());
+                image.map_or(SnapshotState::Active, |image| SnapshotState::ActiveDisk { access, image })
+            }
+        };
         self.check_new(key)?;
         let id = self.next_id()?;
         let mut steps = vec![
             SnapshotStep::MakeDirectory { place: SnapshotPlace::New(id), mode: SNAPSHOT_MODE },
             SnapshotStep::MakeDirectory { place: SnapshotPlace::NewUpper(id), mode: ROOT_MODE },
         ];
-        if is_writable {
-            steps.push(SnapshotStep::MakeDirectory { place: SnapshotPlace::NewWork(id), mode: WORK_MODE });
-        }
+        let own = match &state {
+            SnapshotState::Active => Some((SnapshotPlace::NewWork(id), WORK_MODE)),
+            SnapshotState::ActiveDisk { .. } => Some((SnapshotPlace::NewBlock(id), BLOCK_MODE)),
+            SnapshotState::View | SnapshotState::Committed { .. } => None,
+        };
+        steps.extend(own.map(|(place, mode)| SnapshotStep::MakeDirectory { place, mode }));
         steps.extend(owner.map(|from| SnapshotStep::CopyOwner { from, to: SnapshotPlace::NewUpper(id) }));
-        let state = if is_writable { SnapshotState::Active } else { SnapshotState::View };
         let parent = Some(parent).filter(|parent| !parent.is_empty()).map(str::to_owned);
         steps.extend([
             SnapshotStep::Sync(SnapshotPlace::NewUpper(id)),
@@ -169,7 +207,8 @@ impl SnapshotTable {
         Ok(record.id)
     }
 
-    /// Plans the commit of the active snapshot `key`, which has the number `id` and takes the space `usage`, as `name`.
+    /// Plans the commit of the active snapshot `key`, which has the number `id` and takes the space `usage`, as `name`. The
+    /// layer of a disk must have been sealed.
     ///
     /// # Errors
     /// [`FaultKind::NotFound`], also if `key` has another number by now; [`FaultKind::AlreadyExists`] for `name`;
@@ -186,13 +225,15 @@ impl SnapshotTable {
         if self.check_commit(name, key)? != id {
             return Err(SnapshotFault::missing(key));
         }
-        Ok(vec![SnapshotStep::Record(SnapshotChange::Committed {
+        let mut steps = vec![SnapshotStep::Record(SnapshotChange::Committed {
             key: key.to_owned(),
             name: name.to_owned(),
             labels: kept(labels),
             usage,
             at: now,
-        })])
+        })];
+        steps.extend(self.get(key)?.disk_image().map(|_| SnapshotStep::LeaveDisk(id)));
+        Ok(steps)
     }
 
     /// Plans new labels of a snapshot. `paths` are the fields to change: `labels` replaces all labels by `labels`,
@@ -235,12 +276,13 @@ impl SnapshotTable {
             return Err(SnapshotFault::new(FaultKind::FailedPrecondition, text));
         }
         let mut steps = vec![SnapshotStep::Record(SnapshotChange::Removed { key: key.to_owned() })];
-        match &record.state {
-            SnapshotState::Committed { content: SnapshotContent::Remote(layer), .. } => {
-                steps.push(SnapshotStep::Forget(layer.clone()));
-            }
-            _ if keep_files => {}
-            _ => steps.push(SnapshotStep::Remove(SnapshotPlace::Of(record.id))),
+        // A disk must be closed before its files are removed, and let go of before the files of its layers are.
+        if record.has_directory() && !record.has_files() {
+            steps.push(SnapshotStep::CloseDisk(record.id));
+        }
+        steps.extend(record.disk_image().map(|image| SnapshotStep::Forget(image.clone())));
+        if record.has_directory() && !keep_files {
+            steps.push(SnapshotStep::Remove(SnapshotPlace::Of(record.id)));
         }
         Ok(steps)
     }

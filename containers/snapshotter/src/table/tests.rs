@@ -1,7 +1,7 @@
 //! The table against a plain model, which follows containerd's metadata store line by line.
 
 use super::*;
-use crate::record::{RemoteLayer, SnapshotLabels, SnapshotTime, SnapshotUsage};
+use crate::record::{SnapshotLabels, SnapshotTime, SnapshotUsage};
 use headstart_block::ErrorKind;
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ const KEYS: [&str; 6] = ["", "a", "b", "c", "d", "e"];
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Create { is_writable: bool, key: usize, parent: usize, labels: SnapshotLabels },
+    Create { wanted: WantedTree, key: usize, parent: usize, labels: SnapshotLabels },
     Adopt { key: usize, parent: usize },
     Commit { name: usize, key: usize, labels: SnapshotLabels, size: u64 },
     Update { key: usize, labels: SnapshotLabels, paths: Vec<String> },
@@ -21,6 +21,20 @@ fn labels() -> impl Strategy<Value = SnapshotLabels> {
     prop::collection::btree_map("[xyz]", value, 0..3)
 }
 
+fn image(name: &str) -> RemoteLayer {
+    RemoteLayer(name.to_owned())
+}
+
+fn wanted() -> impl Strategy<Value = WantedTree> {
+    let disk = |access, blank: Option<&str>| WantedTree::Disk { access, blank: blank.map(image) };
+    prop_oneof![
+        2 => Just(WantedTree::View),
+        3 => Just(WantedTree::Overlay),
+        2 => Just(disk(DiskAccess::Directory, None)),
+        2 => Just(disk(DiskAccess::Device, Some("blank"))),
+    ]
+}
+
 fn operation() -> impl Strategy<Value = Operation> {
     let key = 0..KEYS.len();
     let path = prop_oneof![
@@ -30,8 +44,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         Just("parent".to_owned()),
     ];
     prop_oneof![
-        4 => (any::<bool>(), key.clone(), key.clone(), labels()).prop_map(|(is_writable, key, parent, labels)| {
-            Operation::Create { is_writable, key, parent, labels }
+        4 => (wanted(), key.clone(), key.clone(), labels()).prop_map(|(wanted, key, parent, labels)| {
+            Operation::Create { wanted, key, parent, labels }
         }),
         1 => (key.clone(), key.clone()).prop_map(|(key, parent)| Operation::Adopt { key, parent }),
         4 => (key.clone(), key.clone(), labels(), 0..9u64).prop_map(|(name, key, labels, size)| {
@@ -42,6 +56,16 @@ fn operation() -> impl Strategy<Value = Operation> {
         }),
         3 => key.prop_map(|key| Operation::Remove { key }),
     ]
+}
+
+/// The image of a disk on a parent, by its state alone.
+fn image_of(parent: Option<&SnapshotRecord>, blank: Option<&RemoteLayer>) -> Option<RemoteLayer> {
+    match parent.map(|parent| &parent.state) {
+        None => blank.cloned(),
+        Some(SnapshotState::Committed { content: SnapshotContent::Remote(image), .. }) => Some(image.clone()),
+        Some(SnapshotState::Committed { content: SnapshotContent::Sealed(image), .. }) => Some(image.clone()),
+        Some(_) => None,
+    }
 }
 
 /// The model: snapshots in a list.
@@ -92,10 +116,18 @@ impl Model {
 
     fn run(&mut self, operation: &Operation, at: SnapshotTime) -> Result<(), FaultKind> {
         match operation {
-            Operation::Create { is_writable, key, parent, labels } => {
+            Operation::Create { wanted, key, parent, labels } => {
+                let below = self.find(KEYS[*parent]).ok().map(|at| self.snapshots[at].clone());
                 let parent = self.parent(KEYS[*parent])?;
                 self.check_new(KEYS[*key])?;
-                let state = if *is_writable { SnapshotState::Active } else { SnapshotState::View };
+                let state = match wanted {
+                    WantedTree::View => SnapshotState::View,
+                    WantedTree::Overlay => SnapshotState::Active,
+                    WantedTree::Disk { access, blank } => match image_of(below.as_ref(), blank.as_ref()) {
+                        Some(image) => SnapshotState::ActiveDisk { access: *access, image },
+                        None => SnapshotState::Active,
+                    },
+                };
                 self.add(KEYS[*key], parent, state, labels, at);
             }
             Operation::Adopt { key, parent } => {
@@ -109,11 +141,13 @@ impl Model {
                 let at_key = self.find(KEYS[*key])?;
                 self.check_new(KEYS[*name])?;
                 let snapshot = &mut self.snapshots[at_key];
-                if snapshot.state != SnapshotState::Active {
-                    return Err(FaultKind::FailedPrecondition);
-                }
+                let content = match &snapshot.state {
+                    SnapshotState::Active => SnapshotContent::Directory,
+                    SnapshotState::ActiveDisk { image, .. } => SnapshotContent::Sealed(image.clone()),
+                    _ => return Err(FaultKind::FailedPrecondition),
+                };
                 let usage = SnapshotUsage { inodes: 1, size: *size };
-                snapshot.state = SnapshotState::Committed { usage, content: SnapshotContent::Directory };
+                snapshot.state = SnapshotState::Committed { usage, content };
                 KEYS[*name].clone_into(&mut snapshot.key);
                 (snapshot.created, snapshot.updated) = (at, at);
                 snapshot.labels.clone_from(labels);
@@ -161,8 +195,8 @@ fn plan(
     now: SnapshotTime,
 ) -> FaultResult<Vec<SnapshotStep>> {
     match operation {
-        Operation::Create { is_writable, key, parent, labels } => {
-            Ok(table.create(*is_writable, KEYS[*key], KEYS[*parent], labels.clone(), now)?.1)
+        Operation::Create { wanted, key, parent, labels } => {
+            Ok(table.create(wanted.clone(), KEYS[*key], KEYS[*parent], labels.clone(), now)?.1)
         }
         Operation::Adopt { key, parent } => {
             let layer = (RemoteLayer(KEYS[*key].to_owned()), SnapshotUsage::default());
@@ -242,16 +276,15 @@ proptest! {
 /// A table with layers `one` and `two` on it, an active snapshot on both and a view of one.
 fn example() -> SnapshotTable {
     let mut table = SnapshotTable::default();
-    let create =
-        |is_writable, key, parent| Operation::Create { is_writable, key, parent, labels: labels_of(&[]) };
+    let create = |wanted, key, parent| Operation::Create { wanted, key, parent, labels: labels_of(&[]) };
     let commit = |name, key| Operation::Commit { name, key, labels: labels_of(&[]), size: 5 };
     for operation in [
-        create(true, 1, 0),
+        create(WantedTree::Overlay, 1, 0),
         commit(2, 1),
-        create(true, 1, 2),
+        create(WantedTree::Overlay, 1, 2),
         commit(3, 1),
-        create(true, 4, 3),
-        create(false, 5, 2),
+        create(WantedTree::Overlay, 4, 3),
+        create(WantedTree::View, 5, 2),
     ] {
         let steps = plan(&mut table, &operation, SnapshotTime::default()).unwrap();
         table.apply(recorded(steps)).unwrap();
@@ -267,10 +300,11 @@ fn labels_of(labels: &[(&str, &str)]) -> SnapshotLabels {
 fn a_tree_has_its_layers_from_the_top() {
     let table = example();
     let directory = |id| (SnapshotId(id), SnapshotContent::Directory);
-    let tree =
-        SnapshotTree { id: SnapshotId(3), is_writable: true, layers: vec![directory(2), directory(1)] };
+    let layers = vec![directory(2), directory(1)];
+    let tree = SnapshotTree { id: SnapshotId(3), is_writable: true, disk: None, layers };
     assert_eq!(table.tree("d").unwrap(), tree);
-    let tree = SnapshotTree { id: SnapshotId(4), is_writable: false, layers: vec![directory(1)] };
+    let layers = vec![directory(1)];
+    let tree = SnapshotTree { id: SnapshotId(4), is_writable: false, disk: None, layers };
     assert_eq!(table.tree("e").unwrap(), tree);
     assert_eq!(table.tree("b").unwrap_err().kind, FaultKind::FailedPrecondition);
     assert_eq!(table.tree("a").unwrap_err().kind, FaultKind::NotFound);
@@ -279,7 +313,8 @@ fn a_tree_has_its_layers_from_the_top() {
 #[test]
 fn a_snapshots_directory_is_durable_before_its_record() {
     let mut table = example();
-    let (id, steps) = table.create(true, "a", "b", labels_of(&[]), SnapshotTime::default()).unwrap();
+    let (id, steps) =
+        table.create(WantedTree::Overlay, "a", "b", labels_of(&[]), SnapshotTime::default()).unwrap();
     let places = |wanted: &dyn Fn(&SnapshotStep) -> bool| steps.iter().position(wanted);
     let renamed =
         places(&|step| matches!(step, SnapshotStep::Rename { to, .. } if *to == SnapshotPlace::Of(id)));
@@ -299,7 +334,7 @@ fn a_key_that_was_prepared_anew_is_not_committed_as_the_old_one() {
     let id = table.check_commit("x", "d").unwrap();
     for operation in [
         Operation::Remove { key: 4 },
-        Operation::Create { is_writable: true, key: 4, parent: 0, labels: labels_of(&[]) },
+        Operation::Create { wanted: WantedTree::Overlay, key: 4, parent: 0, labels: labels_of(&[]) },
     ] {
         let steps = plan(&mut table, &operation, SnapshotTime::default()).unwrap();
         table.apply(recorded(steps)).unwrap();
@@ -310,10 +345,77 @@ fn a_key_that_was_prepared_anew_is_not_committed_as_the_old_one() {
 }
 
 #[test]
+fn a_disk_is_made_on_disks_only_and_has_the_sealed_layers_up_to_the_image() {
+    let mut table = SnapshotTable::default();
+    let run = |table: &mut SnapshotTable, operation: Operation| {
+        let steps = plan(table, &operation, SnapshotTime::default()).unwrap();
+        table.apply(recorded(steps.clone())).unwrap();
+        steps
+    };
+    let disk = |key, parent| {
+        let wanted = WantedTree::Disk { access: DiskAccess::Directory, blank: None };
+        Operation::Create { wanted, key, parent, labels: labels_of(&[]) }
+    };
+    let commit = |name, key| Operation::Commit { name, key, labels: labels_of(&[]), size: 1 };
+    run(&mut table, Operation::Adopt { key: 1, parent: 0 });
+    for name in [3, 4] {
+        let steps = run(&mut table, disk(2, name - 2 + usize::from(name == 4)));
+        let block = SnapshotPlace::NewBlock(table.last_id());
+        assert!(steps.contains(&SnapshotStep::MakeDirectory { place: block, mode: 0o700 }), "{steps:?}");
+        let parts = table.disk("b").unwrap();
+        assert_eq!((parts.image, parts.above.len()), (image("a"), name - 3));
+        let steps = run(&mut table, commit(name, 2));
+        let left = SnapshotStep::LeaveDisk(table.last_id());
+        assert_eq!(steps.last(), Some(&left), "the layer is recorded before");
+    }
+    let parts = table.disk("d").unwrap();
+    assert_eq!((&parts.image, &parts.above), (&image("a"), &vec![SnapshotId(2), SnapshotId(3)]));
+    // Overlayfs on it has the files of that disk, and its root their owner, which no directory here tells.
+    let overlay =
+        Operation::Create { wanted: WantedTree::Overlay, key: 2, parent: 4, labels: labels_of(&[]) };
+    let steps = run(&mut table, overlay);
+    assert!(!steps.iter().any(|step| matches!(step, SnapshotStep::CopyOwner { .. })), "{steps:?}");
+    assert_eq!(table.tree("b").unwrap().top_disk(), Some((0, parts.clone())));
+    run(&mut table, commit(5, 2));
+    // Above a directory there is no disk.
+    run(&mut table, disk(2, 5));
+    let tree = table.tree("b").unwrap();
+    assert_eq!((tree.disk, tree.top_disk()), (None, Some((1, parts))));
+    assert_eq!(table.disk("b"), None);
+}
+
+#[test]
+fn the_disk_of_a_removed_snapshot_is_closed_before_its_files_go() {
+    let mut table = SnapshotTable::default();
+    let wanted = WantedTree::Disk { access: DiskAccess::Device, blank: Some(image("blank")) };
+    let (id, steps) = table.create(wanted, "a", "", labels_of(&[]), SnapshotTime::default()).unwrap();
+    table.apply(recorded(steps)).unwrap();
+    for keep_files in [false, true] {
+        let steps = table.remove("a", keep_files).unwrap();
+        assert_eq!(steps[1..3], [SnapshotStep::CloseDisk(id), SnapshotStep::Forget(image("blank"))]);
+        assert_eq!(steps[3..].is_empty(), keep_files);
+    }
+    let commit =
+        table.commit("c", ("a", id), labels_of(&[]), SnapshotUsage::default(), SnapshotTime::default());
+    table.apply(recorded(commit.unwrap())).unwrap();
+    let misplaced = SnapshotChange::Created {
+        id: SnapshotId(2),
+        key: "b".to_owned(),
+        parent: Some("c".to_owned()),
+        state: SnapshotState::ActiveDisk { access: DiskAccess::Device, image: image("another") },
+        labels: labels_of(&[]),
+        at: SnapshotTime::default(),
+    };
+    assert_eq!(table.apply(misplaced).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
 fn keys_are_as_long_as_containerds() {
     let mut table = SnapshotTable::default();
     let create = |table: &mut SnapshotTable, len| {
-        table.create(true, &"k".repeat(len), "", labels_of(&[]), SnapshotTime::default()).map(drop)
+        table
+            .create(WantedTree::Overlay, &"k".repeat(len), "", labels_of(&[]), SnapshotTime::default())
+            .map(drop)
     };
     assert!(create(&mut table, KEY_MOST).is_ok());
     assert_eq!(create(&mut table, KEY_MOST + 1).unwrap_err().kind, FaultKind::InvalidArgument);

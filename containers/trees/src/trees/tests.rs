@@ -12,13 +12,17 @@ use tokio::runtime::Runtime;
 struct CountedDisks(Arc<Mutex<BTreeSet<String>>>);
 
 impl TreeDisks for CountedDisks {
-    fn attach(&self, name: &str, _tree: &TreeName, _image: &str, _file: &Path) -> Result<AttachOutcome> {
+    fn attach(&self, name: &str, _order: &DiskOrder<'_>) -> Result<AttachOutcome> {
         Ok(if self.0.lock().insert(name.to_owned()) { AttachOutcome::New } else { AttachOutcome::Existing })
     }
 
     fn detach(&self, name: &str) -> Result<()> {
         self.0.lock().remove(name);
         Ok(())
+    }
+
+    fn clone_written(&self, _written: &Path, _to: &Path) -> Result<()> {
+        Err(Error::unsupported("has no disks with files"))
     }
 }
 
@@ -50,7 +54,8 @@ impl Scene {
         let directory = self.root.path().join(tree.id());
         make_places(&directory, tree).unwrap();
         let name = disk_name(&directory, &tree.id()).unwrap();
-        self.disks.attach(&name, tree, "h/app:1", &directory.join("disk")).unwrap();
+        let order = DiskOrder { tree, image: "h/app:1", file: &directory.join("disk"), writable: None };
+        self.disks.attach(&name, &order).unwrap();
         name
     }
 
@@ -61,7 +66,11 @@ impl Scene {
 
 fn tree(content: &[u8], lowest: Option<usize>) -> TreeName {
     let image = format!("oci://h/app@{}", Digest::of(content)).parse().unwrap();
-    TreeName { image, lowest }
+    TreeName { image, lowest, above: Vec::new() }
+}
+
+fn disk_of(tree: &TreeName) -> LayeredDisk {
+    LayeredDisk { image: tree.layer(), above: tree.above.clone() }
 }
 
 #[test]
@@ -96,13 +105,13 @@ fn a_tree_goes_when_no_snapshot_and_no_pull_has_it() {
     // The whole image stays for a snapshot of its first layer.
     let hold = scene.trees.hold(other.id());
     let second = scene.trees.hold(other.id());
-    scene.trees.keep_only(&|| vec![tree(b"a", Some(2)).layer()]);
+    scene.trees.keep_only(&|| vec![disk_of(&tree(b"a", Some(2)))]);
     assert_eq!(scene.attached(), sorted(&[&names[0], &names[2]]));
     drop(hold);
-    scene.trees.keep_only(&|| vec![whole.layer()]);
+    scene.trees.keep_only(&|| vec![disk_of(&whole)]);
     assert_eq!(scene.attached(), sorted(&[&names[0], &names[2]]), "another pull has it");
     drop(second);
-    scene.trees.keep_only(&|| vec![whole.layer()]);
+    scene.trees.keep_only(&|| vec![disk_of(&whole)]);
     assert_eq!(scene.attached(), sorted(&[&names[0]]));
     scene.trees.keep_only(&Vec::new);
     assert_eq!(scene.attached(), Vec::<String>::new());
@@ -117,16 +126,36 @@ fn a_tree_that_is_recorded_meanwhile_stays() {
     let asked = Mutex::new(0);
     scene.trees.keep_only(&|| {
         *asked.lock() += 1;
-        if *asked.lock() == 1 { Vec::new() } else { vec![tree.layer()] }
+        if *asked.lock() == 1 { Vec::new() } else { vec![disk_of(&tree)] }
     });
     assert_eq!((*asked.lock(), scene.attached()), (2, vec![name]));
+}
+
+#[test]
+fn a_tree_with_layers_on_top_goes_when_no_snapshot_has_these() {
+    // Only root may unmount.
+    if !is_root() {
+        return;
+    }
+    let scene = Scene::new();
+    let image = tree(b"a", None);
+    let above = |count: usize| {
+        let files = (0..count).map(|number| PathBuf::from(format!("/snapshots/{number}/layer")));
+        TreeName { above: files.collect(), ..image.clone() }
+    };
+    let names = [&image, &above(1), &above(2)].map(|tree| scene.attach(tree));
+    // The image stays with the layers on it, and these only themselves.
+    scene.trees.keep_only(&|| vec![disk_of(&above(2))]);
+    assert_eq!(scene.attached(), sorted(&[&names[0], &names[2]]));
+    scene.trees.keep_only(&|| vec![disk_of(&image)]);
+    assert_eq!(scene.attached(), sorted(&[&names[0]]));
 }
 
 #[test]
 fn nothing_goes_as_long_as_a_layer_is_not_understood() {
     let scene = Scene::new();
     let name = scene.attach(&tree(b"a", None));
-    scene.trees.keep_only(&|| vec![RemoteLayer("of a later version".to_owned())]);
+    scene.trees.keep_only(&|| vec![LayeredDisk::of(RemoteLayer("of a later version".to_owned()))]);
     assert_eq!(scene.attached(), [name]);
 }
 

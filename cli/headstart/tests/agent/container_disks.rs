@@ -1,0 +1,169 @@
+//! Containers with a disk of their own, under a real containerd: written to, killed, committed, and used as a layer.
+
+use crate::attached::TIMEOUT;
+use crate::containers::{Host, process_of};
+use crate::scene::Scene;
+use headstart_export::fuse::too_old_to_keep;
+use headstart_testkit::wait::wait_until;
+use rustix::process::{Signal, kill_process};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The label that says how a container's files are written to.
+const WRITABLE: &str = "containerd.io/snapshot/overlaybd.writable";
+
+impl Host<'_> {
+    /// Starts a container that does nothing, with files in a form that its label asks for.
+    fn start_on_disk(&self, id: &str, mode: &str) {
+        let label = format!("{WRITABLE}={mode}");
+        let id = self.containerd.id_of(id);
+        let words = ["run", "-d", "--snapshotter", "headstart", "--snapshotter-label", &label];
+        self.containerd.ctr(&[&words[..], &[&self.image, &id, "/bin/sleep", "1000"]].concat());
+    }
+
+    fn snapshots(&self, words: &[&str]) -> String {
+        self.containerd.ctr(&[&["snapshots", "--snapshotter", "headstart"], words].concat())
+    }
+
+    /// Looks at the files of a snapshot, by the mounts that containerd is told to make.
+    fn look<T>(&self, key: &str, look: impl FnOnce(&Path) -> T) -> T {
+        let at = self.scene.path("looked-at");
+        fs::create_dir_all(&at).unwrap();
+        let mount = self.snapshots(&["mounts", at.to_str().unwrap(), key]);
+        run("sh", &["-c", mount.trim()]);
+        let seen = look(&at);
+        run("umount", &[at.to_str().unwrap()]);
+        seen
+    }
+
+    /// A file of a snapshot.
+    fn read(&self, key: &str, file: &str) -> String {
+        self.look(key, |at| fs::read_to_string(at.join(file))).unwrap()
+    }
+
+    /// `true` if a snapshot has a file.
+    fn has(&self, key: &str, file: &str) -> bool {
+        self.look(key, |at| at.join(file).exists())
+    }
+
+    /// The name of a disk of a container at the agent.
+    fn disk_of_container(&self) -> String {
+        let disks = self.agent.disks();
+        let names = disks.iter().map(|disk| disk["name"].as_str().unwrap().to_owned());
+        let own: Vec<_> = names.filter(|name| name.starts_with("snapshot-")).collect();
+        assert_eq!(own.len(), 1, "{own:?}");
+        own[0].clone()
+    }
+
+    /// The file of a committed snapshot's layer.
+    fn layer_of(&self, name: &str) -> PathBuf {
+        let info: serde_json::Value = serde_json::from_str(&self.snapshots(&["info", name])).unwrap();
+        info["Labels"]["containerd.io/snapshot/overlaybd.localcommitpath"].as_str().unwrap().into()
+    }
+}
+
+#[track_caller]
+fn run(program: &str, words: &[&str]) {
+    let output = Command::new(program).args(words).output().unwrap();
+    assert!(output.status.success(), "{program} {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The path of a disk's process file.
+fn pid_file(name: &str) -> String {
+    format!("a/disks/{name}.pid")
+}
+
+#[test]
+fn a_container_writes_to_a_disk_of_its_own_which_becomes_a_layer() {
+    let scene = Scene::new();
+    let Some(mut host) = Host::start(&scene) else { return };
+    host.convert("--referrer");
+    host.pull(&host.image);
+    for (mode, written) in [("dir", "by a directory"), ("dev", "by a device")] {
+        host.start_on_disk(mode, mode);
+        let id = host.containerd.id_of(mode);
+        // The root is the file system of the disk, and no overlay.
+        let root = host
+            .containerd
+            .exec(mode, "while read dev at kind rest; do [ $at = / ] && echo $kind; done < /proc/mounts; :");
+        assert_eq!(root, "ext4\n", "{mode}");
+        let write = format!("cat /etc/greeting; echo {written} > /opt/kept; cat /opt/kept");
+        assert_eq!(host.containerd.exec(mode, &write), format!("two\n{written}\n"));
+        let disk = host.disk_of_container();
+        if too_old_to_keep().is_none() {
+            kill_process(process_of(&scene, Path::new(&pid_file(&disk))), Signal::KILL).unwrap();
+            assert_eq!(
+                host.containerd.exec(mode, "cat /opt/kept; echo more >> /opt/kept"),
+                format!("{written}\n")
+            );
+        }
+        host.restart_snapshotter();
+        assert_eq!(host.containerd.exec(mode, "cat /etc/greeting"), "two\n");
+        let (layer, child, view) = (format!("{mode}-layer"), format!("{mode}-child"), format!("{mode}-view"));
+        if mode == "dir" {
+            // A disk that is used is committed as it is at this moment, and goes on.
+            host.snapshots(&["commit", &layer, &id]);
+            let late = "echo late > /opt/late; cat /opt/late /etc/greeting";
+            assert_eq!(host.containerd.exec(mode, late), "late\ntwo\n");
+            host.containerd.end_container(mode);
+        } else {
+            host.containerd.end_container(mode);
+            host.snapshots(&["commit", &layer, &id]);
+            assert!(
+                host.agent.disks().iter().all(|other| other["name"] != disk.as_str()),
+                "{disk} is closed"
+            );
+        }
+        let sealed = host.layer_of(&layer);
+        assert!(sealed.ends_with("fs/overlaybd.sealed"), "{}", sealed.display());
+        run(
+            scene.command("").get_program().to_str().unwrap(),
+            &["layer", "verify", sealed.to_str().unwrap()],
+        );
+        // Overlayfs over the image and the layer, and a disk over both.
+        host.snapshots(&["prepare", &child, &layer]);
+        host.snapshots(&["view", &view, &layer]);
+        for key in [&child, &view] {
+            assert!(host.read(key, "opt/kept").starts_with(written), "{key}");
+            assert_eq!(host.read(key, "etc/greeting"), "two\n", "{key}");
+            assert!(!host.has(key, "opt/late"), "{key}");
+        }
+        assert_eq!(host.trees(), 2, "the image, and the image with the layer");
+        host.restart_snapshotter();
+        assert!(host.read(&child, "opt/kept").starts_with(written));
+        for key in [&child, &view, &layer] {
+            host.snapshots(&["rm", key]);
+        }
+        assert!(!sealed.exists());
+        wait_until("the disk with the layer is gone", TIMEOUT, || host.agent.disks().len() == 1);
+        host.containerd.remove_container(mode);
+    }
+}
+
+#[test]
+fn a_snapshot_that_is_removed_leaves_no_disk_and_the_default_of_the_snapshotter_can_be_a_disk() {
+    let scene = Scene::new();
+    let Some(mut host) = Host::start(&scene) else { return };
+    host.convert("--referrer");
+    host.pull(&host.image);
+    host.restart_with("--writable dir --empty-disk 64M");
+    host.snapshots(&["prepare", "empty"]);
+    let listed = host.snapshots(&["mounts", "/mnt", "empty"]);
+    assert!(listed.contains("block/mountpoint"), "{listed}");
+    let chain = host.containerd.snapshots().into_iter().find(|line| line.ends_with("Committed")).unwrap();
+    let chain = chain.split(' ').next().unwrap().to_owned();
+    // Any layer of an image, not only the last.
+    host.snapshots(&["prepare", "lowest", &chain]);
+    assert_eq!(host.agent.disks().len(), 3);
+    host.agent.kill();
+    // Without an agent its disk cannot be closed; the next cleanup does it.
+    host.snapshots(&["rm", "lowest"]);
+    host.agent.again();
+    host.restart_with("--writable dir --empty-disk 64M");
+    wait_until("the disk of the removed snapshot is closed", TIMEOUT, || host.agent.disks().len() == 2);
+    host.snapshots(&["rm", "empty"]);
+    wait_until("the empty disk is closed", TIMEOUT, || host.agent.disks().len() == 1);
+    let left = fs::read_dir(scene.path("snap/snapshots")).unwrap().count();
+    assert_eq!(left, 0);
+}

@@ -1,0 +1,212 @@
+//! Disks of snapshots: which get one, and when it is served, sealed and closed.
+//!
+//! A disk is opened, sealed and closed under the lock of its snapshot, which is taken before the journal's. So no disk is
+//! opened again between its closing and the record of its commit or removal. No thread waits for two such locks.
+
+use super::Snapshotter;
+use crate::fault::{FaultKind, FaultResult, SnapshotFault};
+use crate::overlay::{SnapshotMount, mounts_of_disk, remove, usage_of};
+use crate::record::{
+    DiskAccess, SnapshotContent, SnapshotId, SnapshotLabels, SnapshotRecord, SnapshotState, SnapshotUsage,
+};
+use crate::remote::{DiskClosing, LayeredDisk, OwnDisk, SealedState, TARGET_LABEL, WRITTEN_DIRECTORY};
+use crate::table::{DiskParts, SnapshotPlace, SnapshotTree, WantedTree};
+use headstart_block::ErrorKind;
+use parking_lot::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The label that says how an active snapshot is to be written to: its name and values are those of OverlayBD's
+/// snapshotter.
+const WRITABLE_LABEL: &str = "containerd.io/snapshot/overlaybd.writable";
+/// The label with the file of a sealed layer, as OverlayBD's snapshotter has it. `BuildKit` makes a blob of that file.
+pub(super) const LAYER_LABEL: &str = "containerd.io/snapshot/overlaybd.localcommitpath";
+/// The file of a sealed layer in the directory of its snapshot. Tools of OverlayBD expect this name.
+const LAYER: &str = "overlaybd.sealed";
+/// The beginning of the keys under which containerd unpacks layers.
+const UNPACKING: &str = "extract-";
+
+/// `true` if a snapshot is prepared for a layer to be unpacked. containerd puts a namespace and a number before a key.
+fn is_for_unpacking(key: &str, labels: &SnapshotLabels) -> bool {
+    let own = key.splitn(3, '/').nth(2).unwrap_or_default();
+    labels.contains_key(TARGET_LABEL) || key.starts_with(UNPACKING) || own.starts_with(UNPACKING)
+}
+
+/// The form of its own disk that a label asks for; `None` for overlayfs.
+fn access_of(word: &str) -> FaultResult<Option<DiskAccess>> {
+    match word {
+        "dir" => Ok(Some(DiskAccess::Directory)),
+        "dev" => Ok(Some(DiskAccess::Device)),
+        "overlayfs" => Ok(None),
+        other => {
+            let other = other.escape_debug();
+            let text = format!("label {WRITABLE_LABEL}: `{other}` is none of overlayfs, dir and dev");
+            Err(SnapshotFault::new(FaultKind::InvalidArgument, text))
+        }
+    }
+}
+
+impl Snapshotter {
+    /// The tree that an active snapshot is to be.
+    pub(super) fn wanted(&self, key: &str, parent: &str, labels: &SnapshotLabels) -> FaultResult<WantedTree> {
+        if is_for_unpacking(key, labels) {
+            return Ok(WantedTree::Overlay);
+        }
+        let access = match labels.get(WRITABLE_LABEL) {
+            Some(word) => access_of(word)?,
+            None => self.settings.own_disks,
+        };
+        let Some(access) = access else { return Ok(WantedTree::Overlay) };
+        let blank = if parent.is_empty() { self.remote.blank()? } else { None };
+        Ok(WantedTree::Disk { access, blank })
+    }
+
+    /// The lock of a snapshot's disk.
+    pub(super) fn lock_of(&self, id: SnapshotId) -> Arc<Mutex<()>> {
+        Arc::clone(self.locks.lock().entry(id).or_default())
+    }
+
+    /// The file of a sealed layer.
+    fn layer_file(&self, id: SnapshotId) -> PathBuf {
+        self.overlay.path(SnapshotPlace::Upper(id)).join(LAYER)
+    }
+
+    /// A disk with the files of its layers.
+    pub(super) fn layered(&self, parts: DiskParts) -> LayeredDisk {
+        LayeredDisk { image: parts.image, above: parts.above.iter().map(|id| self.layer_file(*id)).collect() }
+    }
+
+    /// Opens the own disk of an active snapshot.
+    pub(super) fn mounts_of_own(
+        &self,
+        key: &str,
+        tree: &SnapshotTree,
+        access: DiskAccess,
+    ) -> FaultResult<Vec<SnapshotMount>> {
+        let lock = self.lock_of(tree.id);
+        let _locked = lock.lock();
+        let parts = {
+            let table = self.table.read();
+            let is_same = table.tree(key).is_ok_and(|now| now == *tree);
+            table.disk(key).filter(|_| is_same).ok_or_else(|| SnapshotFault::missing(key))?
+        };
+        let place = self.overlay.path(SnapshotPlace::Block(tree.id));
+        let opened = self.remote.open_own(&OwnDisk { below: self.layered(parts), place, access })?;
+        let source = opened.to_str().ok_or_else(|| {
+            SnapshotFault::new(FaultKind::Failed, format!("{}: is not text", opened.display()))
+        })?;
+        Ok(mounts_of_disk(access, source.to_owned()))
+    }
+
+    /// Makes what was written to an active snapshot durable, as far as it is to be, and returns the space that it takes.
+    /// A disk is closed if nothing uses it, and its layer is sealed. The caller has the lock of the snapshot.
+    pub(super) fn settle(&self, record: &SnapshotRecord) -> FaultResult<SnapshotUsage> {
+        if let SnapshotState::ActiveDisk { .. } = record.state {
+            let place = self.overlay.path(SnapshotPlace::Block(record.id));
+            let state = match self.remote.close_own(&place, DiskClosing::IfUnused) {
+                Ok(()) => SealedState::Closed,
+                Err(error) if error.kind() == ErrorKind::Conflict => SealedState::Open,
+                Err(error) => return Err(error.into()),
+            };
+            self.remote.seal(&place, &self.layer_file(record.id), state)?;
+        } else if self.settings.are_commits_durable {
+            self.overlay.sync_files()?;
+        }
+        Ok(usage_of(&self.overlay.path(SnapshotPlace::Upper(record.id)))?)
+    }
+
+    /// Takes the disk of a snapshot from its users.
+    pub(super) fn close_disk(&self, id: SnapshotId) -> FaultResult<()> {
+        let place = self.overlay.path(SnapshotPlace::Block(id));
+        Ok(self.remote.close_own(&place, DiskClosing::Anyway)?)
+    }
+
+    /// Closes the disk of a committed snapshot and removes its places, if nothing uses it.
+    pub(super) fn leave_disk(&self, id: SnapshotId) {
+        let place = self.overlay.path(SnapshotPlace::Block(id));
+        if !place.exists() {
+            return;
+        }
+        let left = self.remote.close_own(&place, DiskClosing::IfUnused).and_then(|()| Ok(remove(&place)?));
+        match left {
+            Err(error) if error.kind() == ErrorKind::Conflict => {
+                tracing::info!(%error, "the disk of a committed snapshot goes at a later cleanup");
+            }
+            Err(error) => tracing::warn!(path = %place.display(), %error, "this directory cannot be removed"),
+            Ok(()) => {}
+        }
+    }
+
+    /// Ends what commits have left that were interrupted.
+    pub(crate) fn recover_disks(&self) {
+        let ids: Vec<_> = {
+            let table = self.table.read();
+            let with_disk = table.all().filter(|record| record.has_directory() && !record.has_files());
+            with_disk.map(|record| record.id).collect()
+        };
+        for id in ids {
+            self.remote.recover(&self.overlay.path(SnapshotPlace::Block(id)));
+        }
+    }
+
+    /// The space that the disk of an active snapshot takes without what is below.
+    pub(super) fn usage_of_disk(&self, id: SnapshotId) -> FaultResult<SnapshotUsage> {
+        let written = self.overlay.path(SnapshotPlace::Block(id)).join(WRITTEN_DIRECTORY);
+        // It is made when the disk is used first.
+        if written.is_dir() { Ok(usage_of(&written)?) } else { Ok(SnapshotUsage::default()) }
+    }
+
+    /// The disks that snapshots have, or are layers of.
+    fn disks(&self) -> Vec<LayeredDisk> {
+        let table = self.table.read();
+        table.all().filter_map(|record| table.disk(&record.key)).map(|parts| self.layered(parts)).collect()
+    }
+
+    /// Lets the source of disks let go of what no snapshot has. May take time.
+    pub fn keep_used(&self) {
+        self.remote.keep_only(&|| self.disks());
+    }
+
+    /// Adds the label of a sealed layer to those of a commit, if the snapshot has asked for a disk by a label.
+    pub(super) fn add_layer_label(&self, record: &SnapshotRecord, labels: &mut SnapshotLabels) {
+        let is_disk = matches!(record.state, SnapshotState::ActiveDisk { .. });
+        if is_disk && record.labels.contains_key(WRITABLE_LABEL) {
+            labels.insert(LAYER_LABEL.to_owned(), self.layer_file(record.id).display().to_string());
+        }
+    }
+
+    /// The file of a sealed layer, if the snapshot is one.
+    pub(super) fn sealed_layer(&self, record: &SnapshotRecord) -> Option<String> {
+        let is_sealed =
+            matches!(&record.state, SnapshotState::Committed { content: SnapshotContent::Sealed(_), .. });
+        is_sealed.then(|| self.layer_file(record.id).display().to_string())
+    }
+
+    /// Removes the places of disks of committed snapshots, which were used, or whose commit was interrupted after its
+    /// record.
+    pub(super) fn remove_left_places(&self) {
+        let sealed: Vec<_> = {
+            let table = self.table.read();
+            let sealed = table.all().filter(|record| self.sealed_layer(record).is_some());
+            let has_place = |id: &SnapshotId| self.overlay.path(SnapshotPlace::Block(*id)).exists();
+            sealed.map(|record| record.id).filter(has_place).collect()
+        };
+        for id in sealed {
+            // Not waited for: the caller may have the lock of another snapshot.
+            let lock = self.lock_of(id);
+            let locked = lock.try_lock();
+            if locked.is_some() {
+                self.leave_disk(id);
+            }
+        }
+    }
+
+    /// Removes the directory of a snapshot that is gone. One whose disk cannot be closed stays.
+    pub(super) fn remove_orphan(&self, path: &Path) {
+        let closed = self.remote.close_own(&path.join("block"), DiskClosing::Anyway);
+        let removed = closed.and_then(|()| Ok(remove(path)?));
+        if let Err(error) = removed {
+            tracing::warn!(path = %path.display(), %error, "this directory cannot be removed");
+        }
+    }
+}
