@@ -68,9 +68,9 @@ pub enum DiskClosing {
 /// The state of a disk that is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SealedState {
-    /// It was closed.
+    /// Closed: nothing changes it.
     Closed,
-    /// It is used.
+    /// In use: programs may go on to write to it.
     Open,
 }
 

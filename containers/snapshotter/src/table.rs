@@ -12,10 +12,10 @@
 //! # Directories and disks
 //!
 //! The files of a snapshot are in a directory, from which overlayfs makes the tree, or in a disk. A disk begins with an
-//! image: that of a remote layer, or an empty one. An active snapshot can have a disk of its own if its parent is a disk;
-//! committed, it is a *sealed* layer, the blocks that it has changed. A snapshot on that is a disk again, of the image
-//! and all sealed layers in between, or is made by overlayfs over the files of that disk. Above a directory there is no
-//! disk.
+//! image: that of a remote layer, or an empty one. An active snapshot can have a disk of its own if its parent is a
+//! disk; committed, it is a *sealed* layer, the blocks that it has changed. A snapshot on that is a disk again, of the
+//! image and all sealed layers in between, or is made by overlayfs over the files of that disk. Above a directory there
+//! is no disk.
 //!
 //! A snapshot has a key; `commit` gives it a name in place of the key. Keys and names share one space. The parent of a
 //! snapshot is a committed one, which cannot be removed as long as it has children. So the parents of any snapshot are

@@ -15,8 +15,8 @@ pub(crate) const ID_DIGITS: usize = 16;
 
 /// A tree of files: an image whose layers are those of a disk, and the number of its lowest layers that count.
 ///
-/// The text of an image's tree is `REFERENCE@sha256:DIGEST#LAYERS`. The snapshotter's journal has it, so a tree is found
-/// again without a registry. Files of layers on top of the image follow, each in a line of its own.
+/// The text of an image's tree is `REFERENCE@sha256:DIGEST#LAYERS`. The snapshotter's journal has it, so a tree is
+/// found again without a registry. Files of layers on top of the image follow, each in a line of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TreeName {
     /// The image, by its digest.

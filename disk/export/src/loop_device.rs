@@ -33,11 +33,11 @@ const SECTOR: u32 = 512;
 /// The use that is made of a loop device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoopUse {
-    /// It is only read, and goes with its last user.
+    /// Only reading: the device goes with its last user.
     Read,
-    /// It is written to, and goes with its last user.
+    /// Writing, too: the device goes with its last user.
     Write,
-    /// It is written to, and stays until [`remove_devices`].
+    /// Writing, too: the device stays until [`remove_devices`].
     WriteUntilRemoved,
 }
 

@@ -62,8 +62,8 @@ pub(crate) struct Attach {
     /// them. Boots of such a disk are not recorded
     #[arg(long, value_name = "N", conflicts_with = "keep_base", value_parser = number::<u16>(1..=255))]
     pub(crate) lowest_layers: Option<u16>,
-    /// Put the layer in this file on top of the image's layers, such as one that `headstart snapshotter` has sealed; the
-    /// lowest comes first (may be repeated). Boots of such a disk are not recorded
+    /// Put the layer in this file on top of the image's layers, such as one that `headstart snapshotter` has sealed;
+    /// the lowest comes first (may be repeated). Boots of such a disk are not recorded
     #[arg(long, value_name = "FILE", conflicts_with = "keep_base")]
     pub(crate) upper_layer: Vec<PathBuf>,
     /// Copy the image into the --writable directory before the disk is served, as `base`: from then on the disk needs

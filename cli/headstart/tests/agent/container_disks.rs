@@ -135,7 +135,7 @@ fn a_container_writes_to_a_disk_of_its_own_which_becomes_a_layer() {
         for key in [&child, &view, &layer] {
             host.snapshots(&["rm", key]);
         }
-        assert!(!sealed.exists());
+        wait_until("the layer is removed", TIMEOUT, || !sealed.exists());
         wait_until("the disk with the layer is gone", TIMEOUT, || host.agent.disks().len() == 1);
         host.containerd.remove_container(mode);
     }

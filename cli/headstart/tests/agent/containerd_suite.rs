@@ -36,6 +36,12 @@ fn containerds_suite_passes_where_each_snapshot_is_a_disk() {
 
 #[test]
 #[ignore = "compiles a part of containerd, which takes minutes"]
+fn containerds_suite_passes_where_each_snapshot_is_a_device() {
+    passes("dir", "dev");
+}
+
+#[test]
+#[ignore = "compiles a part of containerd, which takes minutes"]
 fn containerds_suite_passes_with_overlayfs_over_disks() {
     passes("overlayfs", "overlayfs");
 }

@@ -1,7 +1,7 @@
 //! Disks of snapshots: which get one, and when it is served, sealed and closed.
 //!
-//! A disk is opened, sealed and closed under the lock of its snapshot, which is taken before the journal's. So no disk is
-//! opened again between its closing and the record of its commit or removal. No thread waits for two such locks.
+//! A disk is opened, sealed and closed under the lock of its snapshot, which is taken before the journal's. So no disk
+//! is opened again between its closing and the record of its commit or removal. No thread waits for two such locks.
 
 use super::Snapshotter;
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
@@ -98,8 +98,8 @@ impl Snapshotter {
         Ok(mounts_of_disk(access, source.to_owned()))
     }
 
-    /// Makes what was written to an active snapshot durable, as far as it is to be, and returns the space that it takes.
-    /// A disk is closed if nothing uses it, and its layer is sealed. The caller has the lock of the snapshot.
+    /// Makes what was written to an active snapshot durable, as far as it is to be, and returns the space that it
+    /// takes. A disk is closed if nothing uses it, and its layer is sealed. The caller has the lock of the snapshot.
     pub(super) fn settle(&self, record: &SnapshotRecord) -> FaultResult<SnapshotUsage> {
         if let SnapshotState::ActiveDisk { .. } = record.state {
             let place = self.overlay.path(SnapshotPlace::Block(record.id));

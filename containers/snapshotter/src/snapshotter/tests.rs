@@ -209,7 +209,7 @@ impl RemoteLayerSource for Disks {
         Ok(Some(RemoteLayer("blank".to_owned())))
     }
 
-    /// Its disks are directories: `open` marks those that are served, and `used` those that somebody uses.
+    /// Its disks are directories: `open` marks those that are served, and `used` those that are used.
     fn open_own(&self, disk: &OwnDisk) -> Result<PathBuf> {
         let written = disk.place.join(WRITTEN_DIRECTORY);
         fs::create_dir_all(&written).unwrap();
@@ -303,8 +303,8 @@ fn what_is_written_to_a_disk_is_a_layer_of_the_disks_above_over_restarts() {
     assert_eq!(directories(&root), BTreeSet::new());
 }
 
-/// `BuildKit` makes a blob of a build step by these calls (`cache/manager.go`, `cache/blobs.go`): an active snapshot with
-/// the label, its mounts, a commit, and the file that the label of the committed one names.
+/// `BuildKit` makes a blob of a build step by these calls (`cache/manager.go`, `cache/blobs.go`): an active snapshot
+/// with the label, its mounts, a commit, and the file that the label of the committed one names.
 #[test]
 fn buildkits_calls_lead_to_the_file_of_the_layer() {
     let dir = TempDir::new().unwrap();

@@ -207,8 +207,8 @@ impl SnapshotTable {
         Ok(record.id)
     }
 
-    /// Plans the commit of the active snapshot `key`, which has the number `id` and takes the space `usage`, as `name`. The
-    /// layer of a disk must have been sealed.
+    /// Plans the commit of the active snapshot `key`, which has the number `id` and takes the space `usage`, as `name`.
+    /// The layer of a disk must have been sealed.
     ///
     /// # Errors
     /// [`FaultKind::NotFound`], also if `key` has another number by now; [`FaultKind::AlreadyExists`] for `name`;

@@ -5,7 +5,7 @@
 //
 //	directories  overlayfs over directories
 //	overlayfs    overlayfs over a disk: the lowest layer is one
-//	dir          every layer is a disk's
+//	dir          every layer is a disk's, mounted or handed out as a device
 package suite
 
 import (
