@@ -121,6 +121,7 @@ fn mounted_elsewhere(disk: &Path, files: &Path) -> Result<Vec<PathBuf>> {
 
 /// Waits a moment until the devices over the file of a disk are gone. `false` if a program, such as a virtual machine,
 /// has one open.
+#[expect(clippy::disallowed_methods, reason = "the kernel sends no event that would be worth its code")]
 fn are_gone(disk: &Path) -> Result<bool> {
     for _ in 0..LOOKS {
         if devices_at(disk)?.is_empty() {
