@@ -68,6 +68,18 @@ fn image_of(parent: Option<&SnapshotRecord>, blank: Option<&RemoteLayer>) -> Opt
     }
 }
 
+/// The state of a new snapshot on a parent.
+fn state_of(wanted: &WantedTree, parent: Option<&SnapshotRecord>) -> SnapshotState {
+    match wanted {
+        WantedTree::View => SnapshotState::View,
+        WantedTree::Overlay => SnapshotState::Active,
+        WantedTree::Disk { access, blank } => match image_of(parent, blank.as_ref()) {
+            Some(image) => SnapshotState::ActiveDisk { access: *access, image },
+            None => SnapshotState::Active,
+        },
+    }
+}
+
 /// The model: snapshots in a list.
 #[derive(Default)]
 struct Model {
@@ -120,15 +132,7 @@ impl Model {
                 let below = self.find(KEYS[*parent]).ok().map(|at| self.snapshots[at].clone());
                 let parent = self.parent(KEYS[*parent])?;
                 self.check_new(KEYS[*key])?;
-                let state = match wanted {
-                    WantedTree::View => SnapshotState::View,
-                    WantedTree::Overlay => SnapshotState::Active,
-                    WantedTree::Disk { access, blank } => match image_of(below.as_ref(), blank.as_ref()) {
-                        Some(image) => SnapshotState::ActiveDisk { access: *access, image },
-                        None => SnapshotState::Active,
-                    },
-                };
-                self.add(KEYS[*key], parent, state, labels, at);
+                self.add(KEYS[*key], parent, state_of(wanted, below.as_ref()), labels, at);
             }
             Operation::Adopt { key, parent } => {
                 let parent = self.parent(KEYS[*parent])?;
