@@ -123,8 +123,13 @@ fn a_container_writes_to_a_disk_of_its_own_which_becomes_a_layer() {
         );
         // Overlayfs over the image and the layer, and a disk over both.
         host.snapshots(&["prepare", &child, &layer]);
-        host.snapshots(&["view", &view, &layer]);
-        for key in [&child, &view] {
+        let mut keys = vec![&child];
+        if mode == "dir" {
+            // Nothing refers to a view, and containerd collects it as soon as something else was removed.
+            host.snapshots(&["view", &view, &layer]);
+            keys.push(&view);
+        }
+        for key in keys {
             assert!(host.read(key, "opt/kept").starts_with(written), "{key}");
             assert_eq!(host.read(key, "etc/greeting"), "two\n", "{key}");
             assert!(!host.has(key, "opt/late"), "{key}");
@@ -133,7 +138,7 @@ fn a_container_writes_to_a_disk_of_its_own_which_becomes_a_layer() {
         host.restart_snapshotter();
         assert!(host.read(&child, "opt/kept").starts_with(written));
         for key in [&child, &view, &layer] {
-            // After the first one, containerd collects those that nothing refers to by itself.
+            // After the first one, containerd collects the view by itself.
             let _ = host.containerd.run_ctr(&["snapshots", "--snapshotter", "headstart", "rm", key]);
         }
         wait_until("the layer is removed", TIMEOUT, || !sealed.exists());
