@@ -40,6 +40,8 @@ mod layer_stream;
 mod model_tree;
 pub mod options;
 pub mod parent_disk;
+#[cfg(test)]
+mod raw_tar;
 pub mod repository_layers;
 pub mod request;
 mod sibling_index;

@@ -1,5 +1,7 @@
 //! Tests of layers: the same bytes whatever the form of the source, the threads and the parent; and errors.
 
+mod digests;
+
 use super::*;
 use crate::apply::tests::golden::apply_reader;
 use crate::ext4_tree::tests::support::{check, e2fsck, rows, store_disk};
