@@ -1,13 +1,16 @@
 //! The places of blocks in a temporary file, compactly: 4 bytes for each of blocks that follow each other.
 
+use headstart_block::to_usize;
 use std::collections::BTreeMap;
 
 /// Blocks of a chunk.
-const CHUNK: u64 = 64;
+const BLOCKS: usize = 64;
+/// The same, as a number of blocks.
+const CHUNK: u64 = BLOCKS as u64;
 
 /// Block numbers, each with a place.
 #[derive(Debug, Default)]
-pub(crate) struct MovedBlocks(BTreeMap<u64, Box<[Option<Place>; CHUNK as usize]>>);
+pub(crate) struct MovedBlocks(BTreeMap<u64, Box<[Option<Place>; BLOCKS]>>);
 
 /// A place, as its complement: so that no place takes no more room.
 type Place = std::num::NonZeroU32;
@@ -20,7 +23,7 @@ impl MovedBlocks {
 
     /// Adds a block with a place that is less than 2^32 - 1.
     pub(crate) fn insert(&mut self, number: u64, place: u32) {
-        let chunk = self.0.entry(number / CHUNK).or_insert_with(|| Box::new([None; CHUNK as usize]));
+        let chunk = self.0.entry(number / CHUNK).or_insert_with(|| Box::new([None; BLOCKS]));
         chunk[slot(number)] = Place::new(!place);
     }
 
@@ -47,9 +50,9 @@ fn place_of(place: Place) -> u32 {
     !place.get()
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "less than the blocks of a chunk")]
+/// The place of a block in its chunk.
 fn slot(number: u64) -> usize {
-    (number % CHUNK) as usize
+    to_usize(number % CHUNK)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! A set of names in directories, of any size in little memory.
 //!
-//! A name stands in the set as the first 16 bytes of a SHA-256 of its directory's number and itself: nobody can make
-//! two names that are one here. The latest names are in memory. When there are [`IN_MEMORY`] of them, they are sorted
-//! and become a *run* in a temporary file without a name, of whose pages only the first digests are kept. A look-up
-//! reads a page of each run, so a layer of 4 million names has 16 runs and 64 MB on disk.
+//! A name stands in the set as the first 16 bytes of a SHA-256 of its directory's number and itself, so that two names
+//! which are one here cannot be made. The latest names are in memory. When there are [`IN_MEMORY`] of them, they are
+//! sorted and become a *run* in a temporary file without a name, of whose pages only the first digests are kept. A
+//! look-up reads a page of each run, so a layer of 4 million names has 16 runs and 64 MB on disk.
 
 use headstart_block::{Error, Result};
 use sha2::{Digest as _, Sha256};

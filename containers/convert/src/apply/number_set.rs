@@ -1,9 +1,10 @@
 //! A set of numbers, most of which follow each other: a bit for each.
 
+use headstart_block::to_usize;
 use std::collections::BTreeMap;
 
 /// Bits of a word.
-const BITS: u64 = u64::BITS as u64;
+const BITS: u64 = 64;
 /// Numbers of a chunk.
 const CHUNK: u64 = BITS * WORDS as u64;
 /// Words of a chunk.
@@ -40,9 +41,8 @@ impl NumberSet {
 }
 
 /// The word of a chunk that has the number's bit.
-#[expect(clippy::cast_possible_truncation, reason = "less than the words of a chunk")]
 fn word(number: u64) -> usize {
-    (number % CHUNK / BITS) as usize
+    to_usize(number % CHUNK / BITS)
 }
 
 fn mask(number: u64) -> u64 {

@@ -76,8 +76,9 @@ fn main() -> Result<()> {
     let streams = gzip_streams()?;
     for (name, stream) in &streams {
         save("gzip_stream", name, stream)?;
-        let index = index_of(stream)?;
-        save("gzip_index", name, &join(&[index.as_slice(), stream]))?;
+        let index = IndexingReader::new(&stream[..], MIN_SPAN)?.finish()?.bytes;
+        let index = headstart_block::ReadAt::as_slice(&index).unwrap_or_default();
+        save("gzip_index", name, &join(&[index, stream]))?;
     }
     save("turbo_package", "ext4", &turbo_package(&streams[0].1)?)?;
     save("lsmt_target", "two-files", &layer_with_target())?;
@@ -133,18 +134,11 @@ fn gzip_streams() -> Result<Vec<(&'static str, Vec<u8>)>> {
     ])
 }
 
-/// The index of a gzip stream.
-fn index_of(stream: &[u8]) -> Result<Vec<u8>> {
-    let index = IndexingReader::new(stream, MIN_SPAN)?.finish()?.bytes;
-    let mut bytes = vec![0; usize::try_from(index.len()).unwrap_or(usize::MAX)];
-    headstart_block::ReadAt::read_at(&index, &mut bytes, 0)?;
-    Ok(bytes)
-}
-
 /// The blob of a TurboOCI layer, whose target is `stream`.
 fn turbo_package(stream: &[u8]) -> Result<Vec<u8>> {
     let metadata = pack(Codec::Lz4, 4 << 10, true, &layer_with_target())?;
-    let index = index_of(stream)?;
+    let index = IndexingReader::new(stream, MIN_SPAN)?.finish()?.bytes;
+    let index = headstart_block::ReadAt::as_slice(&index).unwrap_or_default().to_vec();
     let mut encoder = GzEncoder::new(Vec::new(), Compression::new(6));
     for (name, content) in [("ext4.fs.meta", &metadata), (".turbo.ociv1", &Vec::new()), ("gzip.meta", &index)]
     {
