@@ -52,6 +52,8 @@ pub struct Containerd {
 pub struct ContainerdSettings {
     /// The registry, as HOST:PORT, that Kubernetes' interface asks without TLS. `None`: that interface is off.
     pub cri_registry: Option<String>,
+    /// `true` if containerd has its own snapshotter for overlayfs.
+    pub has_overlayfs: bool,
 }
 
 impl Containerd {
@@ -208,7 +210,8 @@ fn write_configuration(dir: &Path, socket: &Path, settings: &ContainerdSettings)
     let is_second = is_second();
     let off = DISABLED.into_iter().chain(settings.cri_registry.is_none().then_some(CRI));
     // Parts of containerd 2 are set up for its own snapshotter, whichever is asked.
-    let off: Vec<_> = off.filter(|part| !is_second || *part != OVERLAYFS).collect();
+    let has_overlayfs = is_second || settings.has_overlayfs;
+    let off: Vec<_> = off.filter(|part| !has_overlayfs || *part != OVERLAYFS).collect();
     let mut text = format!(
         "version = {}\nroot = {:?}\nstate = {:?}\ndisabled_plugins = {off:?}\n[grpc]\naddress = {:?}\n\
          [proxy_plugins.headstart]\ntype = \"snapshot\"\naddress = {:?}\n\

@@ -47,7 +47,7 @@ impl<'s> Host<'s> {
         let agent = Agent::start(scene, "a", "");
         let mut snapshotter = Process::start(&mut scene.command(&snapshotter_words(&registry)));
         snapshotter.line("that it is ready", TIMEOUT, |line| line.contains("\"socket\""));
-        let settings = ContainerdSettings { cri_registry: Some(registry.host()) };
+        let settings = ContainerdSettings { cri_registry: Some(registry.host()), ..Default::default() };
         let containerd = Containerd::start(&scene.path("."), &scene.path("snap.sock"), &settings);
         Some(Self { containerd, snapshotter, agent, registry, scene, image, layers })
     }
