@@ -75,7 +75,7 @@ impl LayoutDir {
     /// Errors of removing a file.
     pub fn forget_conversion(&self, _lock: &LayoutLock, key: &Digest) -> Result<()> {
         let removed = match self.private_part(CONVERTED) {
-            Ok(Some(dir)) => dir.remove_file(&key.hex()),
+            Ok(Some(dir)) => dir.remove_file(key.hex()),
             Ok(None) => Ok(()),
             Err(e) => Err(e),
         };
