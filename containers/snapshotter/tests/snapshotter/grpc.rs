@@ -9,7 +9,6 @@ use headstart_snapshotter::messages::{
 };
 use prost::Message;
 use std::collections::HashMap;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::TempDir;
 use tonic::client::Grpc;
