@@ -19,7 +19,7 @@ SOAK_CASES ?= 100000
 TIMEOUT := timeout --kill-after=30s $(shell [ -t 0 ] && echo --foreground)
 
 .PHONY: help setup demo test test-platforms bench bench-boot bench-swarm bench-harvest bench-containers bench-starts \
-	lint docs dist fuzz soak clean
+	bench-builds lint docs dist fuzz soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,11 @@ bench-starts: ## starts of containers over a slow link, beside a full pull: ten 
 	@$(CARGO) build --release --locked --quiet -p headstart --bin headstart
 	@$(CARGO) build --release --locked --quiet -p headstart-testkit --bin headstart-shaper
 	@python3 -B benches/starts $(BENCH)
+
+bench-builds: ## builds with commit and compression, beside overlayfs: ten quiet minutes (root), see BENCH=--help
+	@scripts/setup build
+	@$(CARGO) build --release --locked --quiet -p headstart --bin headstart
+	@python3 -B benches/builds $(BENCH)
 
 lint: ## formatting, clippy, documentation, shell scripts, project rules
 	@scripts/setup build

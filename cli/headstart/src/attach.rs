@@ -183,7 +183,7 @@ impl Attach {
             Some(address) => Some(Self::serve_metrics(address, runtime, session)?),
             None => None,
         };
-        let controls = open_controls(session);
+        let controls = open_controls(session, &self.control_settings());
         self.announce(session, &servers, metrics, started.elapsed(), json)?;
         session.is_served();
         let ended = serve(session, &servers, self.pid_file.as_deref(), terminal, quiet);

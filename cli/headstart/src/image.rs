@@ -88,7 +88,8 @@ pub(crate) enum Command {
                             headstart image commit --pair upper.data,upper.index \\\n    \
                             --base file:///srv/images:debian file:///srv/images:vm1\n  \
                             headstart image commit --push --writable /var/lib/vm1 \\\n    \
-                            oci://registry.lan/vm/vm1:1"
+                            oci://registry.lan/vm/vm1:1\n  \
+                            headstart image commit --stack --writable /var/lib/vm1 file:///srv/images:vm1-2"
     )]
     Commit(Commit),
     /// Make an image of one layer that holds the same disk
@@ -173,9 +174,14 @@ pub(crate) struct Commit {
     /// new layer is sent
     #[arg(long)]
     push: bool,
-    /// A writable directory, as `attach --writable` makes it; --pair serves in its place
+    /// A writable directory, as `attach --writable` makes it; --pair serves in its place. Its disk may be attached: it
+    /// goes on, and the image has what was there at one moment
     #[arg(long, value_name = "DIR")]
     writable: Option<PathBuf>,
+    /// Make the new image, which is in a directory then, the base of the disk: what was committed leaves the writable
+    /// directory, and the disk is attached again with the new image, not with the old one
+    #[arg(long, requires = "writable", conflicts_with = "push")]
+    stack: bool,
     /// An unsealed writable layer of OverlayBD: its data file and its index file
     #[arg(long, value_name = "DATA,INDEX", value_parser = pair_parser())]
     pair: Option<Pair>,
@@ -292,7 +298,7 @@ impl Commit {
 
     fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         let upper = match (&self.writable, &self.pair) {
-            (Some(dir), _) => Upper::Writable(dir.clone()),
+            (Some(dir), _) => Upper::Writable { dir: dir.clone(), stack: self.stack },
             (None, Some(Pair { data, index })) => Upper::Pair { data: data.clone(), index: index.clone() },
             (None, None) => {
                 return Err(Error::invalid("nothing to commit").remedy("give --writable or --pair"));

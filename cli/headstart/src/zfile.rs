@@ -78,6 +78,14 @@ fn parse_codec(text: &str) -> Result<LayerCodec> {
     }
 }
 
+/// Parses the codec of layers whose other options are the default ones.
+pub(crate) fn parse_packing(text: &str) -> Result<headstart_image::new_layer::Packing> {
+    use headstart_image::new_layer::Packing;
+    // Two threads: the one that gives the data, and one that compresses.
+    let options = |codec| ZFileOptions { codec, threads: 2, ..ZFileOptions::default() };
+    parse_codec(text).map(|codec| codec.map_or(Packing::Plain, |codec| Packing::ZFile(options(codec))))
+}
+
 fn parse_frame_size(text: &str) -> Result<u32> {
     ZFileOptions::check_frame_size(text.parse::<ByteSize>()?.0)
 }

@@ -3,14 +3,16 @@
 use crate::kept_base;
 use crate::layer_file::open_pair_files;
 use crate::new_image::{Builder, NewImageReport};
-use crate::new_layer::{LayerOutput, Packing};
+use crate::new_layer::{LayerOutput, Packing, describe};
 use crate::open_image::OpenImage;
 use crate::optimize::Source;
 use crate::progress::{Progress, step};
 use crate::reference::{Location, Reference};
+use crate::served_disk::{ServedCommitRequest, ServedDisk};
+use crate::stacked::stack_on;
 use crate::store::by_digest;
 use crate::store_access::StoreAccess;
-use headstart_block::{BlockDevice, Error, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, Error, ErrorKind, Result, SECTOR_SIZE};
 use headstart_lsmt::writable::WritableDisk;
 use headstart_lsmt::{Layer, LayerWriter, Segment, Stack, copy_segments};
 use std::io::{self, Write};
@@ -20,8 +22,15 @@ use std::sync::Arc;
 /// An unsealed (still writable) layer that is to become the top layer of a new image.
 #[derive(Clone, Debug)]
 pub enum Upper {
-    /// The path of a writable directory, which holds a writable layer and records its base image.
-    Writable(PathBuf),
+    /// A writable directory, which holds a writable layer and records its base image. If a process has its disk open,
+    /// that process gives the layer, as of one moment, and the disk goes on.
+    Writable {
+        /// The path of the directory.
+        dir: PathBuf,
+        /// `true` to make the new image the base of the disk, in the place of the old base and of all that the layer
+        /// has. The new image must be in a directory then.
+        stack: bool,
+    },
     /// The two files of a writable layer, which any tool for the format may have written.
     Pair {
         /// The path of the layer's data file.
@@ -36,7 +45,8 @@ pub enum Upper {
 /// a writable directory, the base that it records; if it records none, and for a pair of files, the image has no base.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Conflict`] if a writable directory is in use or is based on another image;
+/// [`headstart_block::ErrorKind::Conflict`] if a writable directory is based on another image, or is in use by a process
+/// that does not answer;
 /// [`headstart_block::ErrorKind::Unsupported`] if `target` or the base is in a remote store;
 /// [`headstart_block::ErrorKind::Invalid`] if `target` has a digest in place of a tag, or the base has the most layers
 /// that an image can have; errors of reading the layers or writing to the store. No image is published then, unless
@@ -49,7 +59,7 @@ pub fn commit(
     progress: &dyn Progress,
 ) -> Result<NewImageReport> {
     let noted = match (upper, base) {
-        (Upper::Writable(dir), None) => noted_base(dir)?,
+        (Upper::Writable { dir, .. }, None) => noted_base(dir)?,
         _ => None,
     };
     let base = base.or(noted.as_ref()).map(OpenImage::open).transpose();
@@ -75,7 +85,7 @@ pub fn commit_and_push(
     progress: &dyn Progress,
 ) -> Result<NewImageReport> {
     let noted = match (upper, base) {
-        (Upper::Writable(dir), None) => base_to_push_on(dir, &target.location),
+        (Upper::Writable { dir, .. }, None) => base_to_push_on(dir, &target.location),
         _ => None,
     };
     let base = base.or(noted.as_ref()).map(|base| Source::open(base, stores)).transpose();
@@ -101,7 +111,7 @@ fn write_upper(
     stores: Option<StoreAccess<'_>>,
 ) -> Result<NewImageReport> {
     match upper {
-        Upper::Writable(dir) => commit_writable(builder, dir, base, progress, stores),
+        Upper::Writable { dir, stack } => commit_writable(builder, dir, *stack, base, (stores, progress)),
         Upper::Pair { data, index } => {
             commit_pair(builder, open_pair_files(data, index)?, base.as_ref(), progress, stores)
         }
@@ -151,26 +161,99 @@ fn recorded_base(dir: &Path) -> Option<Reference> {
 fn commit_writable(
     mut builder: Builder<'_>,
     dir: &Path,
+    stack: bool,
     base: Option<OpenImage>,
-    progress: &dyn Progress,
-    stores: Option<StoreAccess<'_>>,
+    (stores, progress): (Option<StoreAccess<'_>>, &dyn Progress),
 ) -> Result<NewImageReport> {
+    if stack && builder.target().location.is_remote() {
+        return Err(Error::unsupported(
+            "is not in a directory of this host, where the disk could go on with it",
+        )
+        .about(builder.target())
+        .remedy("leave out --stack, or make the image in a directory and push it"));
+    }
     let parent = base.as_ref().map(|base| base.digest.to_string()).unwrap_or_default();
     let base = base.map(|base| Arc::new(base.into_disk()));
-    let disk = WritableDisk::open(dir, base.clone().map(|base| base as Arc<dyn BlockDevice>), &parent)?;
+    let disk = match WritableDisk::open(dir, base.clone().map(|base| base as Arc<dyn BlockDevice>), &parent) {
+        Ok(disk) => disk,
+        Err(error) if error.kind() == ErrorKind::Conflict => {
+            // Processes of earlier versions do not answer.
+            let served = ServedDisk::connect(dir).ok_or(error)?;
+            let served = ServedSource { served, dir, stack, parent, base };
+            return commit_served(builder, served, (stores, progress));
+        }
+        Err(error) => return Err(error),
+    };
     if let Some(base) = &base {
         builder.hide_past_end(base, disk.size())?;
     }
-    progress.begin("commit", disk.usage().live_bytes);
-    let size = disk.size();
-    let write = |output, meta| {
-        let (output, summary) = disk.commit(Watched { output, progress }, meta)?;
-        Ok((output.output, summary))
-    };
-    match stores {
-        Some(stores) => builder.push((stores, progress), size, write),
-        None => builder.publish(size, write),
+    let commit = if stack { disk.begin_stack()? } else { disk.begin_commit()? };
+    progress.begin("commit", commit.data_bytes());
+    let target = builder.target();
+    let made =
+        builder.publish(stores.map(|stores| (stores, progress)), commit.virtual_size(), |output, meta| {
+            let (output, summary) = commit.write(Watched { output, progress }, meta)?;
+            Ok((output.output, summary))
+        })?;
+    if !stack {
+        return Ok(made);
     }
+    let stacked = stack_on(&disk, dir, target, made.digest, disk.uuid());
+    let stacked = stacked.map_err(|e| not_stacked(&e, target))?;
+    stacked.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    Ok(NewImageReport { stacked: true, ..made })
+}
+
+/// A disk that another process serves, to be committed.
+struct ServedSource<'a> {
+    served: ServedDisk,
+    dir: &'a Path,
+    stack: bool,
+    /// The name that the base has for the disk.
+    parent: String,
+    base: Option<Arc<Stack>>,
+}
+
+fn commit_served(
+    mut builder: Builder<'_>,
+    from: ServedSource<'_>,
+    (stores, progress): (Option<StoreAccess<'_>>, &dyn Progress),
+) -> Result<NewImageReport> {
+    let ServedSource { served, dir, stack, parent, base } = from;
+    let mut commit = served.commit(ServedCommitRequest {
+        parent,
+        parent_uuid: builder.parent_uuid(),
+        packing: describe(builder.packing()),
+        stack,
+    })?;
+    let size = commit.virtual_size;
+    if let Some(base) = &base {
+        builder.hide_past_end(base, size)?;
+    }
+    progress.begin("commit", commit.data_bytes);
+    let (target, pushing) = (builder.target(), stores.map(|stores| (stores, progress)));
+    let made = match commit.sealed.take() {
+        Some(sealed) => builder.publish_staged(pushing, size, |staging, _, _| {
+            let staged = sealed.stage(dir, staging)?;
+            step(progress, commit.data_bytes)?;
+            Ok(staged)
+        }),
+        None => builder.publish(pushing, size, |output, _| {
+            let mut watched = Watched { output, progress };
+            let summary = commit.copy_to(&mut watched)?;
+            Ok((watched.output, summary))
+        }),
+    }?;
+    if stack {
+        let stacked = commit.stack(target.to_string(), made.digest.to_string());
+        stacked.map_err(|e| not_stacked(&e, target))?;
+    }
+    Ok(NewImageReport { stacked: stack, ..made })
+}
+
+/// The error of a disk that does not go on with the image that was made of it.
+fn not_stacked(error: &Error, target: &Reference) -> Error {
+    Error::new(error.kind(), format!("{target} was made, but the disk goes on with its old base: {error}"))
 }
 
 fn commit_pair(
@@ -248,8 +331,5 @@ fn publish_segments(
         copy_segments(disk, segments, &mut layer, &mut |bytes| step(progress, bytes))?;
         layer.finish()
     };
-    match stores {
-        Some(stores) => builder.push((stores, progress), disk.size(), write),
-        None => builder.publish(disk.size(), write),
-    }
+    builder.publish(stores.map(|stores| (stores, progress)), disk.size(), write)
 }

@@ -40,7 +40,7 @@ pub fn import_disk(
         disk.with_size(end)
     });
     progress.begin("import", size);
-    let report = builder.publish(size, |output, meta| {
+    let report = builder.publish(None, size, |output, meta| {
         let base = base.as_ref().map(|base| base as &dyn BlockDevice);
         let mut layer = LayerWriter::new(output, meta)?;
         write_difference(device, base, &mut layer, progress).map_err(|e| e.about(file.path.display()))?;

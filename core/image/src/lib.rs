@@ -30,6 +30,9 @@
 //! |---|---|
 //! | [`disk_file`] | opens raw, qcow2, vhd, vhdx and vmdk disks |
 //! | [`import`], [`commit`] | make layers of a disk, of a writable layer, of an image's layers |
+//! | [`served_disk`] | a writable disk that a process serves, asked by its control socket |
+//! | [`sealed_ahead`] | the blob of a layer that is written ahead of its commit |
+//! | [`stacked`] | a disk goes on with the image that was made of it |
 //! | [`kept_base`] | the copy of its base that a writable directory may have |
 //! | [`cloned_base`] | the image of a clone is protected from deletion |
 //! | [`new_layer`] | the storage form of a layer, and writing it |
@@ -79,6 +82,9 @@ pub mod optimize;
 pub mod plan_artifact;
 pub mod progress;
 pub mod remote;
+pub mod sealed_ahead;
+pub mod served_disk;
+pub mod stacked;
 mod staged_image;
 pub mod store;
 pub mod store_access;

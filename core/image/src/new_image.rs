@@ -7,7 +7,7 @@ use crate::new_layer::{LayerOutput, Packing, describe, stage_layer};
 use crate::open_image::OpenImage;
 use crate::progress::{Progress, step};
 use crate::reference::{Location, Reference};
-use crate::store::ImageStore;
+use crate::store::{ImageStore, Staging};
 use crate::store_access::StoreAccess;
 use crate::transfer::{PublishedAs, TransferReport};
 use headstart_block::{BlockDevice, ByteRange, Digest, Error, Result, SECTOR_SIZE, copy_source};
@@ -37,6 +37,8 @@ pub struct NewImageReport {
     pub was: Option<Digest>,
     /// The copy of the image into a store other than a directory; `None` if it was made in its place.
     pub transfer: Option<TransferReport>,
+    /// `true` if the disk that was committed goes on with this image as its base.
+    pub stacked: bool,
 }
 
 /// An image in the making. Nothing of it is visible before [`Builder::publish`].
@@ -53,6 +55,21 @@ pub(crate) struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
+    /// The id of the layer below the new one, which the new one names.
+    pub(crate) fn parent_uuid(&self) -> uuid::Uuid {
+        self.parent_uuid
+    }
+
+    /// The image that it will be.
+    pub(crate) fn target(&self) -> &'a Reference {
+        self.target
+    }
+
+    /// The form in which its layers are stored.
+    pub(crate) fn packing(&self) -> &'a Packing {
+        self.packing
+    }
+
     /// Starts an image without layers that will be `target`, which is in a directory.
     pub(crate) fn new(target: &'a Reference, packing: &'a Packing) -> Result<Self> {
         target.directory()?;
@@ -154,30 +171,25 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Puts the layer that `write` writes on top and publishes the image, in a directory.
+    /// Puts the layer that `write` writes on top and publishes the image: in a directory, or, with `pushing`, in a store
+    /// of any kind.
     pub(crate) fn publish(
         self,
-        virtual_size: u64,
-        write: impl FnOnce(LayerOutput, LayerMeta) -> Result<(LayerOutput, LayerSummary)>,
-    ) -> Result<NewImageReport> {
-        self.finish(None, virtual_size, write)
-    }
-
-    /// Puts the layer that `write` writes on top and publishes the image in its store, which may be of any kind.
-    pub(crate) fn push(
-        self,
-        (stores, progress): (StoreAccess<'_>, &dyn Progress),
-        virtual_size: u64,
-        write: impl FnOnce(LayerOutput, LayerMeta) -> Result<(LayerOutput, LayerSummary)>,
-    ) -> Result<NewImageReport> {
-        self.finish(Some((stores, progress)), virtual_size, write)
-    }
-
-    fn finish(
-        mut self,
         pushing: Option<(StoreAccess<'_>, &dyn Progress)>,
         virtual_size: u64,
         write: impl FnOnce(LayerOutput, LayerMeta) -> Result<(LayerOutput, LayerSummary)>,
+    ) -> Result<NewImageReport> {
+        self.publish_staged(pushing, virtual_size, |staging, packing, meta| {
+            stage_layer(staging, packing, |output| write(output, meta))
+        })
+    }
+
+    /// Puts the layer that `stage` stages on top and publishes the image as [`Builder::publish`] does.
+    pub(crate) fn publish_staged(
+        mut self,
+        pushing: Option<(StoreAccess<'_>, &dyn Progress)>,
+        virtual_size: u64,
+        stage: impl FnOnce(&Staging, &Packing, LayerMeta) -> Result<(ImageLayer, LayerSummary)>,
     ) -> Result<NewImageReport> {
         check_size(virtual_size)?;
         let meta = LayerMeta {
@@ -185,7 +197,7 @@ impl<'a> Builder<'a> {
             parent_uuid: self.parent_uuid,
             ..LayerMeta::default()
         };
-        let (layer, summary) = stage_layer(self.site.staging(), self.packing, |output| write(output, meta))?;
+        let (layer, summary) = stage(self.site.staging(), self.packing, meta)?;
         let (digest, size) = (layer.blob.digest, layer.blob.size);
         self.layers.push(layer);
         let layers = self.layers.len();
@@ -219,6 +231,7 @@ impl<'a> Builder<'a> {
             layers,
             was: published.was,
             transfer: published.transfer,
+            stacked: false,
         })
     }
 }

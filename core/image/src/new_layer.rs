@@ -25,16 +25,16 @@ impl Default for Packing {
 }
 
 /// The output of a layer in the making: the layer's bytes are written to it, and it compresses and hashes them and
-/// writes them to a staged file.
+/// writes them to the file of a blob, a staged one by default.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time")]
-pub enum LayerOutput {
+pub enum LayerOutput<B = BlobWriter> {
     /// The bytes are compressed.
-    ZFile(ZFileWriter<BlobWriter>),
+    ZFile(ZFileWriter<B>),
     /// The bytes are stored as they are.
-    Plain(BlobWriter),
+    Plain(B),
 }
 
-impl Write for LayerOutput {
+impl<B: Write> Write for LayerOutput<B> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
             Self::ZFile(output) => output.write(buf),
@@ -50,9 +50,9 @@ impl Write for LayerOutput {
     }
 }
 
-impl LayerOutput {
-    fn new(staging: &Staging, packing: &Packing) -> Result<Self> {
-        let blob = staging.blob_writer()?;
+impl<B: Write> LayerOutput<B> {
+    /// An output whose blob is written to `blob`.
+    pub(crate) fn new(blob: B, packing: &Packing) -> Result<Self> {
         Ok(match packing {
             Packing::ZFile(options) => Self::ZFile(ZFileWriter::new(blob, options)?),
             Packing::Plain => Self::Plain(blob),
@@ -60,7 +60,7 @@ impl LayerOutput {
     }
 
     /// Ends the blob; also returns the place in it of the byte at `offset` of the layer, or of the frame that holds it.
-    fn finish(self, offset: u64) -> Result<(BlobWriter, u64)> {
+    pub(crate) fn finish(self, offset: u64) -> Result<(B, u64)> {
         match self {
             Self::ZFile(output) => output.finish_locating(offset).map(|(blob, _, at)| (blob, at)),
             Self::Plain(blob) => Ok((blob, offset)),
@@ -77,7 +77,7 @@ pub fn stage_layer(
     packing: &Packing,
     write: impl FnOnce(LayerOutput) -> Result<(LayerOutput, LayerSummary)>,
 ) -> Result<(manifest::ImageLayer, LayerSummary)> {
-    let (output, summary) = write(LayerOutput::new(staging, packing)?)?;
+    let (output, summary) = write(LayerOutput::new(staging.blob_writer()?, packing)?)?;
     let (blob, index_offset) = output.finish(summary.index_offset())?;
     Ok((blob.finish()?.layer().with_index_offset(index_offset), summary))
 }

@@ -40,6 +40,7 @@ mod leases;
 mod prune;
 mod removal;
 mod staging;
+mod writeback;
 
 #[cfg(test)]
 mod tests;
@@ -49,6 +50,7 @@ pub use leases::{HeldImage, HoldingDirectory, attach_id, by_digest, lease_of_dir
 pub use prune::{PruneOptions, PruneReport};
 pub use removal::Removal;
 pub use staging::{BlobWriter, CopyWriter, StagedBlob, Staging};
+pub use writeback::Writeback;
 
 use crate::disk_form::{FORMS, is_disk_form, may_have_disk_form, newest};
 use crate::manifest::{Config, INDEX_DOCKER, INDEX_OCI, ImageLayer, MANIFEST_OCI, Manifest, Tree};

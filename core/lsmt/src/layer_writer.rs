@@ -12,6 +12,10 @@
 //! its table is sorted by the disk's sectors, and a segment's data may be anywhere in the layer, as in a sealed
 //! writable layer.
 //!
+//! Data may also be [stored](LayerWriter::store) before it is known which sectors of the disk show it, and be
+//! [referred to](LayerWriter::refer) later, or never: this is how layers are sealed ahead of a commit
+//! ([`crate::writable`]).
+//!
 //! A writer [with a target](LayerWriter::with_target) also takes ranges whose bytes are in another file
 //! ([`crate::layer`]). Their records have the tag 1, and as with OverlayBD, the table has no padding records then.
 
@@ -19,6 +23,7 @@ use crate::Segment;
 use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page, UserTag};
 use crate::layer::{MAX_RECORDS, TARGET_TAG};
 use headstart_block::{BlockDevice, ByteRange, Error, Result, SECTOR_SIZE};
+use serde::{Deserialize, Serialize};
 use std::io::{BufWriter, IntoInnerError, Write};
 use uuid::Uuid;
 
@@ -45,7 +50,7 @@ pub struct LayerMeta {
 }
 
 /// The size of a layer that was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerSummary {
     /// Bytes of data in the layer, without header, table and trailer.
     pub data_bytes: u64,
@@ -133,16 +138,53 @@ impl<W: Write> LayerWriter<W> {
     /// ascend, or if the layer has more segments than readers accept; errors of the output.
     pub fn data(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         let start = self.advance(offset, data.len() as u64, self.limit())?;
-        match &mut self.run {
-            Some(run) if run.end == start => run.end = self.cursor,
-            _ => {
-                self.end_run();
-                self.run = Some(Run { start, end: self.cursor, moffset: self.data_end });
-            }
-        }
+        self.extend_run(start, self.data_end);
         self.out.write_all(data)?;
         self.data_end += self.cursor - start;
         self.check_table()
+    }
+
+    /// Appends `data`, whole sectors, which has no place on the disk yet. Returns the sector of the layer where it is
+    /// stored, for [`LayerWriter::refer`].
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] if these are no whole sectors; errors of the output.
+    pub fn store(&mut self, data: &[u8]) -> Result<u64> {
+        let len = data.len() as u64;
+        if !len.is_multiple_of(SECTOR_SIZE) {
+            return Err(Error::invalid(format!("{len} bytes are not whole sectors")));
+        }
+        let at = self.data_end;
+        self.out.write_all(data)?;
+        self.data_end += len / SECTOR_SIZE;
+        Ok(at)
+    }
+
+    /// Records that the content of the disk in `range` is stored in the layer from sector `at` on, as
+    /// [`LayerWriter::store`] returned it. Offset and length must be multiples of 512 bytes.
+    ///
+    /// # Errors
+    /// Those of [`LayerWriter::data`]; [`headstart_block::ErrorKind::Invalid`] also if the layer has nothing there.
+    pub fn refer(&mut self, range: ByteRange, at: u64) -> Result<()> {
+        let end = at.checked_add(range.len() / SECTOR_SIZE);
+        if at < FIRST_DATA_SECTOR || end.is_none_or(|end| end > self.data_end) {
+            return Err(Error::invalid(format!("nothing is stored in sector {at} of the layer")));
+        }
+        let start = self.advance(range.offset(), range.len(), self.limit())?;
+        self.extend_run(start, at);
+        self.check_table()
+    }
+
+    /// Gives the trailer, by which readers go, other fields than the header.
+    #[must_use]
+    pub fn with_meta(self, meta: LayerMeta) -> Self {
+        Self { meta, ..self }
+    }
+
+    /// Bytes of data that were given so far.
+    #[must_use]
+    pub fn data_bytes(&self) -> u64 {
+        (self.data_end - FIRST_DATA_SECTOR) * SECTOR_SIZE
     }
 
     /// Records that `range` reads as zeros, whatever the layers below have there. The zeros take no space for data.
@@ -244,6 +286,18 @@ impl<W: Write> LayerWriter<W> {
         }
         self.cursor = range.end() / SECTOR_SIZE;
         Ok(start)
+    }
+
+    /// Makes the sectors from `start` to the cursor, whose data is in the layer from sector `at` on, a part of the
+    /// present run, or begins another.
+    fn extend_run(&mut self, start: u64, at: u64) {
+        match &mut self.run {
+            Some(run) if run.end == start && run.moffset + (start - run.start) == at => run.end = self.cursor,
+            _ => {
+                self.end_run();
+                self.run = Some(Run { start, end: self.cursor, moffset: at });
+            }
+        }
     }
 
     /// Records the run of data that has come to its end.

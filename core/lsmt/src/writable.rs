@@ -65,6 +65,8 @@
 //! * *Stack and commit*: freeze, then write the content of the frozen pairs as a layer. Once the caller has put that
 //!   layer into its image for good, it calls [`WritableDisk::replace_frozen`]: one replacement of `state.json`
 //!   drops the frozen pairs and names the new parent. A crash before that finds the old parent with all pairs.
+//! * *Seal ahead*: data that was not written over for a while is appended to a layer before any commit comes, which
+//!   then has only the rest to write (`ahead.rs`).
 //!
 //! # Locks
 //!
@@ -80,6 +82,7 @@
 //! memory the one of its copies. No thread waits for a file or walks all runs while it holds one of `commits`, `view`,
 //! `ready`, the numbers, the positions or the gate's lock.
 
+mod ahead;
 mod alone;
 mod batch;
 mod clone;
@@ -103,6 +106,7 @@ mod policy;
 mod real_directory;
 mod relog;
 mod runs;
+mod sealed_places;
 mod snapshot;
 mod space;
 mod state;
@@ -133,7 +137,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use uuid::Uuid;
 
+pub use self::ahead::{DataMarks, LayerAhead, SealPass, SealedShare};
 pub use self::clone::ClonedDisk;
+pub use self::commit::BegunCommit;
 pub use self::compact::Compaction;
 pub use collect::{Collected, WritableUsage};
 pub use gate::SpaceStatus;

@@ -1,23 +1,29 @@
-//! The control socket of a disk that is served: `control` in its writable directory. By it, other programs have the
-//! disk's process do what only the process that has the directory locked can do.
+//! The control socket of a disk that is served, from the side of its process; the requests are in
+//! [`headstart_image::served_disk`].
 //!
-//! Only the directory's user can use the socket: it is closed to others, and so is the directory. A connection carries
-//! one request and one answer, each a line of JSON:
-//!
-//! ```text
-//! {"clone":{"dir":"/var/lib/vm2","uuid":"..."}}     make a clone of the disk in that directory
-//! {"cloned":{"uuid":"...", ...}}                    done
-//! {"failed":{"conflict":true,"message":"..."}}      not done
-//! ```
+//! Each client has a thread, because a commit takes as long as its layer does. Commits that end in another base of the
+//! disk come one after the other: the second would have the first one's data in its layer, too, and the first must not
+//! drop pairs that the second froze.
 
+use crate::sealer::{CompletedLayer, Sealer};
 use crate::session::DiskSession;
 use headstart_block::guarded::GuardedDir;
-use headstart_block::{Error, ErrorKind, Result, private};
-use headstart_lsmt::writable::{ClonedDisk, WritableDisk};
+use headstart_block::{Digest, Error, ErrorKind, Result, private};
+use headstart_image::new_layer::Packing;
+use headstart_image::reference::Reference;
+use headstart_image::sealed_ahead::remove_leftovers;
+use headstart_image::served_disk::{
+    ControlAnswer, ControlRequest, PartSender, SOCKET, ServedCommitRequest, ServedDisk, receive_line,
+    send_line,
+};
+use headstart_image::stacked::stack_on;
+use headstart_lsmt::LayerMeta;
+use headstart_lsmt::writable::{BegunCommit, ClonedDisk, WritableDisk};
+use headstart_store::layout::HeldLease;
+use parking_lot::Mutex;
 use rustix::net::{Shutdown, shutdown};
-use serde::{Deserialize, Serialize};
 use std::fs::{Permissions, set_permissions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::BufReader;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -26,35 +32,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// The name of the socket.
-const SOCKET: &str = "control";
-
-/// The longest request or answer in bytes: two paths and some words.
-const LINE_MAX: u64 = 64 << 10;
-
 /// The time that a client has for its request, and for taking the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The longest wait for an answer. A clone waits for one step of the collector, and for the disk's writes to become
-/// durable.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// The time that a client has for taking a part of a layer: it compresses what it got before.
+const PART_TIMEOUT: Duration = Duration::from_secs(120);
 
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Request {
-    Clone { dir: PathBuf, uuid: Uuid },
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Answer {
-    Cloned(ClonedDisk),
-    Failed {
-        /// `true` if something else is in the way.
-        conflict: bool,
-        message: String,
-    },
-}
+/// Most clients at the same time.
+const CLIENTS_MAX: usize = 16;
 
 /// The control socket of one disk. It is removed when this is dropped.
 pub struct DiskControl {
@@ -63,44 +48,86 @@ pub struct DiskControl {
     thread: Option<JoinHandle<()>>,
 }
 
+/// The disk behind a control socket.
+struct ControlledDisk {
+    dir: PathBuf,
+    disk: Arc<WritableDisk>,
+    /// `true` if an agent starts its process again, with the image that it had.
+    is_restarted: bool,
+    /// Held by the commit that is to change the base of the disk.
+    stacking: Mutex<()>,
+    /// Seals its data ahead of commits.
+    sealer: Option<Sealer>,
+    /// The lease of the base that it got last.
+    lease: Mutex<Option<HeldLease>>,
+}
+
+/// The settings of control sockets.
+#[derive(Clone, Debug, Default)]
+pub struct ControlSettings {
+    /// `true` if an agent starts this process again when it dies.
+    pub is_restarted: bool,
+    /// The packing of the layers that are sealed ahead of commits; `None`: nothing is sealed ahead.
+    pub seal_ahead: Option<Packing>,
+}
+
+/// A client that is being served.
+struct ControlClient {
+    stream: UnixStream,
+    thread: JoinHandle<()>,
+}
+
 /// Opens the control sockets of the writable disks of a session. One that cannot be opened is reported in the log: the
-/// disk is served without.
+/// disk is served without. `is_restarted` tells that an agent starts this process again when it dies.
 #[must_use]
-pub fn open_controls(session: &DiskSession) -> Vec<DiskControl> {
+pub fn open_controls(session: &DiskSession, is_restarted: bool) -> Vec<DiskControl> {
     let writable = session.disks.iter().filter_map(|disk| disk.writable.as_deref().zip(disk.disk.writable()));
-    let opened = writable.filter_map(|(dir, disk)| match DiskControl::open(dir, Arc::clone(disk)) {
-        Ok(control) => Some(control),
-        Err(error) => {
-            tracing::warn!(%error, "a disk is served without a control socket: it cannot be cloned meanwhile");
-            None
+    let opened = writable.filter_map(|(dir, disk)| {
+        let disk = ControlledDisk {
+            dir: dir.to_owned(),
+            disk: Arc::clone(disk),
+            is_restarted: settings.is_restarted,
+            stacking: Mutex::new(()),
+            sealer: None,
+            lease: Mutex::default(),
+        };
+        match DiskControl::open(disk, settings.seal_ahead.clone()) {
+            Ok(control) => Some(control),
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "a disk is served without a control socket: it cannot be cloned or committed meanwhile"
+                );
+                None
+            }
         }
     });
     opened.collect()
 }
 
 impl DiskControl {
-    /// Opens the socket of `disk`, which this process has open in the directory `dir`.
-    fn open(dir: &Path, disk: Arc<WritableDisk>) -> Result<Self> {
-        let failed = |e| Error::io("cannot open the control socket", e).about(dir.join(SOCKET).display());
-        let dir = GuardedDir::open(dir).map_err(failed)?;
+    /// Opens the socket of `disk`, which this process has open.
+    fn open(mut disk: ControlledDisk, seal_ahead: Option<Packing>) -> Result<Self> {
+        let path = disk.dir.join(SOCKET);
+        let failed = |e| Error::io("cannot open the control socket", e).about(path.display());
+        let dir = GuardedDir::open(&disk.dir).map_err(failed)?;
         // The directory is locked: one that is there belongs to a process that has died.
         match dir.remove_file(SOCKET) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
             _ => {}
         }
+        if let Err(error) = remove_leftovers(&disk.dir) {
+            tracing::warn!(%error, "a layer that was sealed ahead stays in {}", disk.dir.display());
+        }
         // By the open directory, whose path may be too long for an address.
-        let path = dir.anchored(SOCKET).map_err(failed)?;
-        let listener = Arc::new(UnixListener::bind(&path).map_err(failed)?);
+        let address = dir.anchored(SOCKET).map_err(failed)?;
+        let listener = Arc::new(UnixListener::bind(&address).map_err(failed)?);
         // A directory with the sticky bit may be open to others.
-        set_permissions(&path, Permissions::from_mode(private::FILE_MODE)).map_err(failed)?;
+        set_permissions(&address, Permissions::from_mode(private::FILE_MODE)).map_err(failed)?;
+        let start = |packing| Sealer::start(disk.dir.clone(), Arc::clone(&disk.disk), packing);
+        disk.sealer = seal_ahead.map(start);
         let accepting = Arc::clone(&listener);
-        let serve = move || {
-            while let Ok((client, _)) = accepting.accept() {
-                if let Err(error) = answer(&client, &disk) {
-                    tracing::debug!(%error, "a client of the control socket got no answer");
-                }
-            }
-        };
+        let serve = move || accept_clients(&accepting, &Arc::new(disk));
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(serve);
         let thread = Some(thread.map_err(|e| Error::io("cannot start a thread", e))?);
         Ok(Self { dir, listener, thread })
@@ -119,31 +146,174 @@ impl Drop for DiskControl {
     }
 }
 
-/// Serves one client.
-fn answer(client: &UnixStream, disk: &WritableDisk) -> std::io::Result<()> {
-    client.set_read_timeout(Some(CLIENT_TIMEOUT))?;
-    client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
-    let mut line = String::new();
-    BufReader::new(client.take(LINE_MAX)).read_line(&mut line)?;
-    let answer = match serde_json::from_str(&line) {
-        Ok(Request::Clone { dir, uuid }) => match disk.clone_to(&dir, uuid) {
-            Ok(cloned) => Answer::Cloned(cloned),
-            Err(error) => {
-                Answer::Failed { conflict: error.kind() == ErrorKind::Conflict, message: error.to_string() }
-            }
-        },
-        Err(error) => {
-            let message = format!("the process of the disk does not understand the request ({error})");
-            Answer::Failed { conflict: false, message }
+/// Serves clients until the listener is shut down, and ends those that are left.
+fn accept_clients(listener: &UnixListener, disk: &Arc<ControlledDisk>) {
+    let mut clients: Vec<ControlClient> = Vec::new();
+    while let Ok((stream, _)) = listener.accept() {
+        clients.retain(|client| !client.thread.is_finished());
+        if clients.len() >= CLIENTS_MAX {
+            tracing::warn!("the control socket of {} has too many clients", disk.dir.display());
+            continue;
         }
-    };
-    send(client, &answer)
+        let (disk, copy) = (Arc::clone(disk), stream.try_clone());
+        let serve = move || {
+            if let Err(error) = copy.and_then(|client| answer(&client, &disk)) {
+                tracing::debug!(%error, "a client of the control socket got no answer");
+            }
+        };
+        if let Ok(thread) = std::thread::Builder::new().name("control".to_owned()).spawn(serve) {
+            clients.push(ControlClient { stream, thread });
+        }
+    }
+    for ControlClient { stream, thread } in clients {
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+        let _ = thread.join();
+    }
 }
 
-fn send(mut stream: &UnixStream, message: &impl Serialize) -> std::io::Result<()> {
-    let mut line = serde_json::to_vec(message)?;
-    line.push(b'\n');
-    stream.write_all(&line)
+/// Serves one client.
+fn answer(client: &UnixStream, disk: &ControlledDisk) -> std::io::Result<()> {
+    client.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+    client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
+    let mut requests = BufReader::new(client.try_clone()?);
+    let answer = match receive_line(&mut requests) {
+        Ok(ControlRequest::Clone { dir, uuid }) => match disk.disk.clone_to(&dir, uuid) {
+            Ok(cloned) => ControlAnswer::Cloned(cloned),
+            Err(error) => ControlAnswer::failed(&error),
+        },
+        Ok(ControlRequest::Commit(request)) => return serve_commit((client, &mut requests), disk, &request),
+        Ok(ControlRequest::Stack { .. }) => {
+            ControlAnswer::failed(&Error::invalid("nothing was committed by this connection"))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            let message = format!("the process of the disk does not understand the request ({error})");
+            ControlAnswer::Failed { conflict: false, message }
+        }
+        Err(error) => return Err(error),
+    };
+    send_line(client, &answer)
+}
+
+/// Gives the changes of the disk as a layer, and makes the image that gets it the disk's base, if that is wanted.
+fn serve_commit(
+    (client, requests): (&UnixStream, &mut BufReader<UnixStream>),
+    disk: &ControlledDisk,
+    request: &ServedCommitRequest,
+) -> std::io::Result<()> {
+    client.set_write_timeout(Some(PART_TIMEOUT))?;
+    // The client makes an image of the layer meanwhile; the end of the connection ends the wait.
+    client.set_read_timeout(None)?;
+    let stacking = request.stack.then(|| disk.stacking.try_lock());
+    if let Some(None) = stacking {
+        let error = Error::new(ErrorKind::Conflict, "another commit is to change the base of the disk")
+            .remedy("try again when it has finished");
+        return send_line(client, &ControlAnswer::failed(&error.about(disk.dir.display())));
+    }
+    let given = give_layer(client, disk, request);
+    let stacked = match &given {
+        Ok(Some(_)) if request.stack => serve_stack((client, requests), disk),
+        // The files of the layer stay until the client has closed the connection.
+        Ok(Some(GivenLayer::InFiles(_))) => std::io::copy(requests, &mut std::io::sink()).map(|_| false),
+        _ => Ok(false),
+    };
+    if request.stack && !matches!(stacked, Ok(true)) {
+        // Fails only while other work on the pairs goes on, which the lock of this commit keeps away.
+        let _ = disk.disk.abandon_commit();
+    }
+    given.and(stacked).map(|_| ())
+}
+
+/// A layer that a client got.
+enum GivenLayer {
+    /// In parts.
+    Sent,
+    /// In files, which exist as long as this does.
+    InFiles(#[expect(dead_code, reason = "dropped at the end")] CompletedLayer),
+}
+
+/// Gives a layer; `None` if the client got an error instead.
+fn give_layer(
+    client: &UnixStream,
+    disk: &ControlledDisk,
+    request: &ServedCommitRequest,
+) -> std::io::Result<Option<GivenLayer>> {
+    let meta = LayerMeta { parent_uuid: request.parent_uuid, ..LayerMeta::default() };
+    let begun = begin(disk, request).and_then(|begun| {
+        let (virtual_size, data_bytes) = (begun.virtual_size(), begun.data_bytes());
+        let Some(sealer) = &disk.sealer else { return Ok((virtual_size, data_bytes, Err(begun))) };
+        let completed = match sealer.complete(begun, &request.packing, meta.clone()) {
+            Ok(Ok(completed)) => Ok(completed),
+            Err(begun) => Err(begun),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the layer that was sealed ahead could not be completed");
+                let again = begin(disk, request)?;
+                return Ok((again.virtual_size(), again.data_bytes(), Err(again)));
+            }
+        };
+        Ok((virtual_size, data_bytes, completed))
+    });
+    let (virtual_size, data_bytes, completed) = match begun {
+        Ok(begun) => begun,
+        Err(error) => return send_line(client, &ControlAnswer::failed(&error)).map(|()| None),
+    };
+    let begun = match completed {
+        Ok(completed) => {
+            let sealed = Some(Box::new(completed.sealed.clone()));
+            send_line(client, &ControlAnswer::Begun { virtual_size, data_bytes, sealed })?;
+            return Ok(Some(GivenLayer::InFiles(completed)));
+        }
+        Err(begun) => begun,
+    };
+    send_line(client, &ControlAnswer::Begun { virtual_size, data_bytes, sealed: None })?;
+    let written = begun.write(PartSender(client), meta);
+    PartSender(client).end()?;
+    match written {
+        Ok((_, summary)) => {
+            send_line(client, &ControlAnswer::Written(summary)).map(|()| Some(GivenLayer::Sent))
+        }
+        Err(error) => send_line(client, &ControlAnswer::failed(&error)).map(|()| None),
+    }
+}
+
+/// Sets the changes of the disk to the base that the client has aside.
+fn begin<'a>(disk: &'a ControlledDisk, request: &ServedCommitRequest) -> Result<BegunCommit<'a>> {
+    if request.stack && disk.is_restarted {
+        return Err(Error::unsupported("an agent starts this disk again with the image that it has now")
+            .remedy("leave out --stack, or detach the disk, commit it with --stack, and attach the new image")
+            .about(disk.dir.display()));
+    }
+    let begun = if request.stack { disk.disk.begin_stack() } else { disk.disk.begin_commit() }?;
+    // Only now: another commit may have changed the base just before.
+    let parent = disk.disk.parent();
+    if parent == request.parent {
+        return Ok(begun);
+    }
+    let named = |parent: &str| if parent.is_empty() { "nothing".to_owned() } else { parent.to_owned() };
+    let cause =
+        format!("the writable layer is based on {}, not on {}", named(&parent), named(&request.parent));
+    let error = Error::new(ErrorKind::Conflict, cause).about(disk.dir.display());
+    Err(error.remedy("name the image that it is based on by --base"))
+}
+
+/// Waits for the image with the layer, and makes it the disk's base; `false` if the client gives up, or gets an error.
+fn serve_stack(
+    (client, requests): (&UnixStream, &mut BufReader<UnixStream>),
+    disk: &ControlledDisk,
+) -> std::io::Result<bool> {
+    let ControlRequest::Stack { image, digest } = receive_line(requests)? else { return Ok(false) };
+    let stack = || {
+        let (image, digest): (Reference, Digest) = (image.parse()?, digest.parse()?);
+        stack_on(&disk.disk, &disk.dir, &image, digest, Uuid::new_v4())
+    };
+    match stack() {
+        Ok(stacked) => {
+            stacked.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+            *disk.lease.lock() = stacked.lease;
+            tracing::info!(%image, "the disk goes on with the image that was made of it as its base");
+            send_line(client, &ControlAnswer::Stacked {}).map(|()| true)
+        }
+        Err(error) => send_line(client, &ControlAnswer::failed(&error)).map(|()| false),
+    }
 }
 
 /// Makes a clone of the disk in the directory `dir` in the new directory `target`, as [`WritableDisk::clone_to`] does:
@@ -158,23 +328,12 @@ pub fn clone_disk(dir: &Path, target: &Path, uuid: Uuid) -> Result<ClonedDisk> {
         Err(error) if error.kind() == ErrorKind::Conflict => error,
         Err(error) => return Err(error),
     };
-    let failed = |what| move |e| Error::io(what, e).about(dir.join(SOCKET).display());
-    let socket = GuardedDir::open(dir).and_then(|dir| UnixStream::connect(dir.anchored(SOCKET)?));
-    // Processes of earlier versions have none.
-    let Ok(socket) = socket else { return Err(in_use) };
+    // Processes of earlier versions have no socket.
+    let mut served = ServedDisk::connect(dir).ok_or(in_use)?;
     let target = std::path::absolute(target)
         .map_err(|e| Error::io("has no absolute path", e).about(target.display()))?;
-    let asked = socket.set_read_timeout(Some(ANSWER_TIMEOUT)).and_then(|()| {
-        send(&socket, &Request::Clone { dir: target, uuid })?;
-        let mut line = String::new();
-        BufReader::new((&socket).take(LINE_MAX)).read_line(&mut line).map(|_| line)
-    });
-    let line = asked.map_err(failed("the process of the disk does not answer"))?;
-    match serde_json::from_str(&line) {
-        Ok(Answer::Cloned(cloned)) => Ok(cloned),
-        Ok(Answer::Failed { conflict, message }) => {
-            Err(Error::new(if conflict { ErrorKind::Conflict } else { ErrorKind::Io }, message))
-        }
-        Err(error) => Err(Error::corrupt("the answer of the disk's process makes no sense").caused_by(error)),
+    match served.ask(&ControlRequest::Clone { dir: target, uuid })? {
+        ControlAnswer::Cloned(cloned) => Ok(cloned),
+        _ => Err(Error::corrupt("the answer of the disk's process makes no sense")),
     }
 }

@@ -11,10 +11,11 @@
 //! | [`settings`] | plain values: the disks, the images that earlier processes served for them, shared settings |
 //! | [`policy`] | the policy of preloading |
 //! | [`environment`] | the resources that the program provides to a session |
-//! | [`control`] | the socket by which other programs have a disk cloned |
+//! | [`control`] | the socket by which other programs have a disk cloned or committed |
 //! | `keep_base`, [`copies`] | copies of images in writable directories |
 //! | [`plans`] | the lookup of plans, in all places |
 //! | [`record_settings`], [`recording`] | the recordings of boots, and their place |
+//! | `sealer`, `seal_policy` | layers that are sealed ahead of commits: the thread, and what it decides |
 //! | [`servers`] | starting the servers, and their addresses |
 //! | [`lines`] | the command lines of QEMU with a disk |
 //! | `own_directory` | the directory of a socket without a given path |
@@ -40,6 +41,8 @@ pub mod record_settings;
 pub mod recorded;
 pub mod recording;
 pub mod release;
+mod seal_policy;
+mod sealer;
 pub mod servers;
 pub mod session;
 pub mod settings;

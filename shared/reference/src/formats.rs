@@ -40,7 +40,7 @@ const FORMATS: [Format; 10] = [
             "core/lsmt/src/writable/noted.rs",
             "core/lsmt/src/writable/pending.rs",
             "core/lsmt/src/writable/clone.rs",
-            "disk/diskd/src/control.rs",
+            "core/image/src/served_disk.rs",
         ],
     ),
     ("cache", "The cache", &["disk/cache/src/sidecar.rs"]),

@@ -3,6 +3,7 @@
 use super::record_args::RecordArgs;
 use super::times::parse_time;
 use crate::socket_args::SocketArgs;
+use crate::zfile::parse_packing;
 use clap::Args;
 use headstart_agentd::disk_process::PriorDisks;
 use headstart_agentd::disks::images_record;
@@ -10,11 +11,13 @@ use headstart_block::{ByteRate, ByteSize, Error, Result};
 use headstart_command_line::number::number;
 use headstart_command_line::store_args::StoreArgs;
 use headstart_disk::attach::is_local;
+use headstart_diskd::control::ControlSettings;
 use headstart_diskd::{DiskRequest, MountKeeper, PlanPolicy, ServerSettings, SessionSettings};
 use headstart_export::Leftover;
 use headstart_export::nbd::{Address, TlsSettings};
 use headstart_export::vhost_user::QUEUES_MAX;
 use headstart_image::named_image::NamedImage;
+use headstart_image::new_layer::Packing;
 use headstart_lsmt::writable::Limits;
 use std::ffi::OsStr;
 use std::fmt;
@@ -78,6 +81,12 @@ pub(crate) struct Attach {
     /// twice the data that is live, and 128M]
     #[arg(long, value_name = "SIZE", requires = "writable", value_parser = parse_writable_max)]
     pub(crate) writable_max: Option<ByteSize>,
+    /// Compress and hash what was written and not written over for a while before `image commit` comes, at the lowest
+    /// priority, into a file in the --writable directory, on top of its other sizes: a commit then has little left to
+    /// do. CODEC is that of the commit: lz4, zstd or none [default: zstd]
+    #[arg(long, value_name = "CODEC", requires = "writable", num_args = 0..=1, require_equals = true,
+          default_missing_value = "zstd", value_parser = parse_packing)]
+    pub(crate) seal_ahead: Option<Packing>,
     /// The directory of the cache, shared by all disks of this host [default: /var/cache/headstart, or
     /// ~/.cache/headstart]
     #[arg(long, value_name = "DIR", help_heading = "Caching and preloading")]
@@ -257,6 +266,11 @@ impl Attach {
             images_record: self.pid_file.as_deref().map(images_record).transpose()?,
             warn_of_silence: !quiet,
         })
+    }
+
+    /// The settings of the control sockets.
+    pub(super) fn control_settings(&self) -> ControlSettings {
+        ControlSettings { is_restarted: self.pid_file.is_some(), seal_ahead: self.seal_ahead.clone() }
     }
 
     /// The servers of a session with these settings.

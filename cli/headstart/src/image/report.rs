@@ -47,6 +47,9 @@ pub(super) struct Made {
     /// The way of its blobs into a remote store.
     #[serde(skip_serializing_if = "Option::is_none")]
     pushed: Option<Pushed>,
+    /// `true` if the disk that was committed goes on with the image as its base.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    stacked: bool,
 }
 
 /// The blobs of an image that was made in a remote store.
@@ -110,6 +113,7 @@ impl Made {
             layer_segments: made.summary.segments,
             was: made.was.map(|was| was.to_string()),
             pushed: made.transfer.as_ref().map(Pushed::of),
+            stacked: made.stacked,
         }
     }
 }
@@ -137,6 +141,9 @@ impl fmt::Display for Made {
         }
         fields.extend(self.pushed.iter().flat_map(Pushed::fields));
         fields.extend(self.was.clone().map(|was| ("was", was)));
+        if self.stacked {
+            fields.push(("the disk", "goes on with this image as its base".to_owned()));
+        }
         Fields(&fields).fmt(f)
     }
 }

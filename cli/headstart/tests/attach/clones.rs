@@ -10,7 +10,7 @@ use std::fs;
 
 /// Writes noise to the disk at an offset, with a flush, and to `expected`.
 #[track_caller]
-fn write(scene: &Scene, uri: &str, seed: u64, offset: usize, expected: &mut [u8]) {
+pub(crate) fn write(scene: &Scene, uri: &str, seed: u64, offset: usize, expected: &mut [u8]) {
     let bytes = noise(seed, 300_000);
     expected[offset..offset + bytes.len()].copy_from_slice(&bytes);
     fs::write(scene.path("bytes"), bytes).unwrap();
@@ -22,7 +22,7 @@ fn write(scene: &Scene, uri: &str, seed: u64, offset: usize, expected: &mut [u8]
 }
 
 #[track_caller]
-fn check(scene: &Scene, attached: &Attached, expected: &[u8]) {
+pub(crate) fn check(scene: &Scene, attached: &Attached, expected: &[u8]) {
     fs::write(scene.path("expected.raw"), expected).unwrap();
     check_bytes(scene, "expected.raw", &attached.uri());
 }

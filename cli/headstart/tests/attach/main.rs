@@ -19,6 +19,7 @@
 //! | [`shortened`] | mapped files that are made shorter while they are used |
 //! | [`sockets`] | the files that sockets replace, and the users that can open them |
 //! | [`lost_records`] | an index that lost its end is refused, or the loss is reported |
+//! | [`clones`], [`commits`] | disks that are served are cloned, and become images |
 //! | [`space`] | the most space that writable directories take |
 //! | [`refusals`] | impossible requests are refused at once, with the cause, and leave nothing behind |
 //!
@@ -31,6 +32,7 @@ mod away;
 mod bucket_leases;
 mod clients;
 mod clones;
+mod commits;
 mod files;
 mod images;
 mod keep_base;

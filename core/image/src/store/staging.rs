@@ -10,6 +10,7 @@
 //!    again. (After a crash: blobs that nothing refers to, pruned.)
 //! 5. The index is renamed. From here on the image is there.
 
+use super::writeback::Writeback;
 use super::{Image, ImageStore};
 use crate::manifest::{ImageLayer, MANIFEST_OCI, Manifest, NewImage, Tree};
 use crate::reference::Tag;
@@ -20,12 +21,10 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// The number of bytes after which the kernel is asked to begin writing out the staged data.
-const WRITEBACK_STEP: u64 = 8 << 20;
 
 /// A new image that is being written to a store. Its files are out of sight until [`Staging::publish`]; if
 /// that is not called, they are deleted when this is dropped.
@@ -110,7 +109,7 @@ impl Staging {
     /// Errors of making a file.
     pub fn blob_writer(&self) -> Result<BlobWriter> {
         let (path, file) = self.dir.unfinished()?;
-        let out = Writeback { file, path: path.clone(), written: 0, asked: 0 };
+        let out = Writeback::new(file, path.clone());
         Ok(BlobWriter { out: HashingWriter::new(out, self.path()), path, dir: Arc::clone(&self.dir) })
     }
 
@@ -120,8 +119,36 @@ impl Staging {
     /// Errors of making a file.
     pub fn copy_writer(&self) -> Result<CopyWriter> {
         let (path, file) = self.dir.unfinished()?;
-        let out = Writeback { file, path: path.clone(), written: 0, asked: 0 };
+        let out = Writeback::new(file, path.clone());
         Ok(CopyWriter { out, path, dir: Arc::clone(&self.dir) })
+    }
+
+    /// Stages the file `from`, a finished blob with the digest `digest` and a length of `len` bytes: the caller vouches
+    /// for both. On the file system of the store, nothing is copied: the file gets another name, and must not be
+    /// written to any more. No hash tree is made.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if the file has another length; errors of reading and writing files.
+    pub fn adopt(&self, from: &Path, digest: &Digest, len: u64) -> Result<()> {
+        let (path, mut file) = self.dir.unfinished()?;
+        let mut adopted = || {
+            let found = fs::metadata(from)?;
+            let wanted = file.metadata()?;
+            let is_alike = (found.uid(), found.gid()) == (wanted.uid(), wanted.gid());
+            let linked = path.with_extension("linked");
+            if is_alike && fs::hard_link(from, &linked).is_ok() {
+                fs::set_permissions(&linked, wanted.permissions())?;
+                fs::rename(&linked, &path)?;
+                return Ok(found.len());
+            }
+            let copied = io::copy(&mut File::open(from)?, &mut file)?;
+            file.sync_data().map(|()| copied)
+        };
+        let found: u64 = adopted().map_err(|e| Error::io("cannot be staged", e).about(from.display()))?;
+        if found != len {
+            return Err(Error::corrupt(format!("it has {found} bytes, not {len}")).about(from.display()));
+        }
+        self.dir.finish(&path, *digest, len)
     }
 
     /// Stages a small blob that is in memory. Returns its digest. No hash tree is made.
@@ -272,7 +299,7 @@ impl BlobWriter {
             self.out.finish(&mut tree).map_err(|e| e.about(tree_path.display()))?;
         let (tree_file, tree_digest, tree_len) = tree.finish();
         let tree_file = tree_file.into_inner().map_err(|e| cannot_stage(e.into_error(), &tree_path))?;
-        for (file, path) in [(&out.file, &self.path), (&tree_file, &tree_path)] {
+        for (file, path) in [(out.file(), &self.path), (&tree_file, &tree_path)] {
             file.sync_data().map_err(|e| cannot_stage(e, path))?;
         }
         self.dir.finish(&self.path, digest, len)?;
@@ -304,8 +331,8 @@ impl CopyWriter {
     /// # Errors
     /// [`ErrorKind::NoSpace`] if the disk is full, and other errors of writing files.
     pub fn finish(self, digest: &Digest) -> Result<()> {
-        self.out.file.sync_data().map_err(|e| cannot_stage(e, &self.path))?;
-        self.dir.finish(&self.path, *digest, self.out.written)
+        self.out.file().sync_data().map_err(|e| cannot_stage(e, &self.path))?;
+        self.dir.finish(&self.path, *digest, self.out.written())
     }
 }
 
@@ -316,42 +343,5 @@ impl Write for CopyWriter {
 
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
-    }
-}
-
-/// A file that the kernel begins to write out during the writing, so that the final sync is short.
-struct Writeback {
-    file: File,
-    path: PathBuf,
-    written: u64,
-    /// The offset up to which the kernel was asked to write out.
-    asked: u64,
-}
-
-impl Write for Writeback {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        let written = self.file.write(buf).map_err(|e| match e.kind() {
-            io::ErrorKind::Interrupted => e,
-            _ => cannot_stage(e, &self.path).into(),
-        })?;
-        self.written += written as u64;
-        if self.written - self.asked >= WRITEBACK_STEP {
-            self.ask();
-        }
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
-impl Writeback {
-    /// Asks the kernel to write out. "Not needed" starts writing the range out without waiting for it; only then would
-    /// it be dropped from the cache, and data that is being written is not. The result does not matter.
-    fn ask(&mut self) {
-        let len = std::num::NonZeroU64::new(self.written - self.asked);
-        let _ = rustix::fs::fadvise(&self.file, self.asked, len, rustix::fs::Advice::DontNeed);
-        self.asked = self.written;
     }
 }

@@ -109,7 +109,14 @@ fn data_past_the_end_of_a_base_stays_hidden() {
     grown.read_at(&mut seen, 0).unwrap();
     drop(grown);
     let target = image(dir, "grown");
-    commit(&Upper::Writable(dir.join("grown")), Some(&base), &target, &packing, &Silent).unwrap();
+    commit(
+        &Upper::Writable { dir: dir.join("grown"), stack: false },
+        Some(&base),
+        &target,
+        &packing,
+        &Silent,
+    )
+    .unwrap();
     let mut committed = vec![1; 2 * MIB];
     OpenImage::open(&target).unwrap().disk().read_at(&mut committed, 0).unwrap();
     assert!(seen[MIB..2 * MIB - 512].iter().all(|byte| *byte == 0));

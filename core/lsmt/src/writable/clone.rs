@@ -34,7 +34,7 @@ use super::files::CloneTarget;
 use super::pair::Pair;
 use super::state::{NotedLog, PairFiles, State};
 use crate::format::PAGE_SIZE;
-use headstart_block::{BlockDevice, Error, ErrorKind, Result};
+use headstart_block::{BlockDevice, Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::Arc;
@@ -72,13 +72,7 @@ impl WritableDisk {
         // No file of this disk changes but by writes to the active pair, as long as this is held.
         let mut collector = self.collector.lock();
         let maintenance = self.maintain()?;
-        if maintenance.awaiting.is_some() {
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                "a committed layer waits to take the place of its pairs",
-            )
-            .remedy("finish or abandon the commit first"));
-        }
+        maintenance.check_not_awaiting()?;
         let target = self.directory.clone_target(path.as_ref())?;
         self.flush()?;
         self.freeze_with(State::share_lower)?;

@@ -79,13 +79,7 @@ impl WritableDisk {
     /// waits for [`replace_frozen`](Self::replace_frozen); errors of the files.
     pub fn collect_garbage(&self) -> Result<Collected> {
         let maintenance = self.maintain()?;
-        if maintenance.awaiting.is_some() {
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                "a committed layer waits to take the place of its pairs",
-            )
-            .remedy("finish or abandon the commit first"));
-        }
+        maintenance.check_not_awaiting()?;
         let before = self.usage();
         if before.garbage_bytes == 0 && before.pairs <= 2 {
             return Ok(Collected::default());

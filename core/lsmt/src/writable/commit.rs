@@ -1,18 +1,168 @@
 //! Writing the content of the pairs as a sealed layer.
 
-use super::WritableDisk;
+use super::ahead::{LayerAhead, SealedShare, data_of};
 use super::pair::Pair;
-use super::runs::{ExtentKind, SectorExtent, visit_merged};
+use super::runs::{SectorExtent, visit_merged};
+use super::snapshot::Snapshot;
+use super::space::FileRange;
 use super::view::Frozen;
+use super::{Maintenance, WritableDisk};
 use crate::layer_writer::{LayerMeta, LayerSummary, LayerWriter};
-use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE, to_usize};
+use parking_lot::MutexGuard;
 use std::io::Write;
 use std::sync::Arc;
 
 /// Bytes copied at once: a multiple of the 32 KiB that a layer's runs are recorded in.
 const COPY_CHUNK: u64 = 1 << 20;
 
+/// A commit that was begun: all that a disk has over its base as of the moment at which it was begun, to be written as
+/// a layer. Reads and writes of the disk go on and change nothing in it.
+pub struct BegunCommit<'a> {
+    /// Topmost first.
+    levels: Vec<Arc<Frozen>>,
+    size: u64,
+    hold: CommitHold<'a>,
+}
+
+/// The hold that keeps the data of a commit in its place.
+enum CommitHold<'a> {
+    /// The runs of the active pair were set aside.
+    Snapshot { _snapshot: Snapshot<'a> },
+    /// The pairs were frozen.
+    Stack(MutexGuard<'a, Maintenance>),
+}
+
+impl BegunCommit<'_> {
+    /// Size of the disk in bytes at the moment of the commit.
+    #[must_use]
+    pub fn virtual_size(&self) -> u64 {
+        self.size
+    }
+
+    /// The share of the commit's data that is in `ahead` already.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for the layer of another disk.
+    pub fn share_of<W: Write>(&self, disk: &WritableDisk, ahead: &LayerAhead<W>) -> Result<SealedShare> {
+        disk.check_own(ahead)?;
+        let mut share = SealedShare::default();
+        self.visit(&mut |pair, extent| {
+            let parts = data_of(pair, extent).into_iter().flat_map(|range| ahead.places.divide(range));
+            for (part, at) in parts {
+                let bytes = part.len() * SECTOR_SIZE;
+                *(if at.is_some() { &mut share.sealed_bytes } else { &mut share.unsealed_bytes }) += bytes;
+            }
+            Ok(())
+        })?;
+        Ok(share)
+    }
+
+    /// Bytes of data in the commit.
+    #[must_use]
+    pub fn data_bytes(&self) -> u64 {
+        let mut sectors = 0;
+        // The visitor reads no file, so it cannot fail.
+        let _ = self.visit(&mut |_, extent| {
+            sectors += if extent.kind.is_data() { extent.len() } else { 0 };
+            Ok(())
+        });
+        sectors * SECTOR_SIZE
+    }
+
+    /// Writes the layer. `meta.virtual_size` is ignored: the layer has the disk's size.
+    ///
+    /// # Errors
+    /// Errors of reading the disk's files and of `out`.
+    pub fn write<W: Write>(self, out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
+        let meta = LayerMeta { virtual_size: self.size, ..meta };
+        let writer = LayerWriter::new(out, meta)?;
+        self.write_to(writer, |range| std::iter::once((range, None)))
+    }
+
+    /// Completes a layer that was written ahead of this commit: the data that it has already stays in its place, the
+    /// rest is appended. `meta.virtual_size` is ignored. The layer also keeps the data in it that does not show any
+    /// more; [`share_of`](Self::share_of) tells how much of it does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for the layer of another disk; errors of reading the disk's files and of the output.
+    pub fn complete<W: Write>(
+        self,
+        disk: &WritableDisk,
+        ahead: LayerAhead<W>,
+        meta: LayerMeta,
+    ) -> Result<(W, LayerSummary)> {
+        disk.check_own(&ahead)?;
+        let LayerAhead { writer, places, .. } = ahead;
+        let writer = writer.with_meta(LayerMeta { virtual_size: self.size, ..meta });
+        self.write_to(writer, |range| places.divide(range))
+    }
+
+    /// Writes the layer; `divide` tells the parts of a range of a data file that are in it already, and where.
+    fn write_to<W: Write, I: Iterator<Item = (FileRange, Option<u64>)>>(
+        mut self,
+        mut writer: LayerWriter<W>,
+        divide: impl Fn(FileRange) -> I,
+    ) -> Result<(W, LayerSummary)> {
+        let mut buffer = Vec::new();
+        self.visit(&mut |pair, extent| {
+            let Some(whole) = data_of(pair, extent) else {
+                let range = ByteRange::between(extent.start * SECTOR_SIZE, extent.end * SECTOR_SIZE);
+                return writer.zeroes(range);
+            };
+            for (part, at) in divide(whole) {
+                let offset = (extent.start + (part.start - whole.start)) * SECTOR_SIZE;
+                match at {
+                    Some(at) => {
+                        let range = ByteRange::between(offset, offset + part.len() * SECTOR_SIZE);
+                        writer.refer(range, at)?;
+                    }
+                    None => copy_data(pair, part, offset, &mut buffer, &mut writer)?,
+                }
+            }
+            Ok(())
+        })?;
+        let written = writer.finish()?;
+        if let CommitHold::Stack(maintenance) = &mut self.hold {
+            maintenance.awaiting = Some(self.size);
+        }
+        Ok(written)
+    }
+
+    /// Calls `visit` with the merged extents, each with its pair, in the order of the disk.
+    fn visit(&self, visit: &mut impl FnMut(&Pair, SectorExtent) -> Result<()>) -> Result<()> {
+        let runs: Vec<_> = self.levels.iter().map(|level| &level.runs).collect();
+        let end = runs.iter().map(|runs| runs.end()).max().unwrap_or(0);
+        visit_merged(&runs, 0, end, &mut |level, extent| visit(&self.levels[level].pair, extent))
+    }
+}
+
+impl Maintenance {
+    /// Refuses work on the frozen pairs while a committed layer is to take their place.
+    pub(super) fn check_not_awaiting(&self) -> Result<()> {
+        if self.awaiting.is_none() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Conflict, "a committed layer waits to take the place of its pairs")
+            .remedy("finish or abandon the commit first"))
+    }
+}
+
 impl WritableDisk {
+    /// Begins a commit of the changes that the disk made to its base, in the state of this moment, while reads and
+    /// writes go on. Nothing in the directory changes. Several commits may go on at once, also during garbage
+    /// collection.
+    ///
+    /// # Errors
+    /// Errors of flushing the disk.
+    pub fn begin_commit(&self) -> Result<BegunCommit<'_>> {
+        self.flush()?;
+        // The data files keep their content in place as long as the snapshot exists.
+        let snapshot = self.snapshot();
+        let (levels, size) = (snapshot.levels.clone(), snapshot.size);
+        Ok(BegunCommit { levels, size, hold: CommitHold::Snapshot { _snapshot: snapshot } })
+    }
+
     /// Writes the changes that the disk made to its base as a sealed layer, in the state of one moment, while
     /// reads and writes go on. The disk stays as it is. Reads and writes do not wait for a commit, and
     /// several commits may run at once, also during garbage collection. `meta.virtual_size` is ignored: the
@@ -21,14 +171,11 @@ impl WritableDisk {
     /// # Errors
     /// Errors of flushing the disk, of reading its files and of `out`.
     pub fn commit<W: Write>(&self, out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
-        self.flush()?;
-        // The data files keep their content in place as long as the snapshot exists.
-        let snapshot = self.snapshot();
-        write_layer(&snapshot.levels, out, LayerMeta { virtual_size: snapshot.size, ..meta })
+        self.begin_commit()?.write(out, meta)
     }
 
-    /// Starts a new pair of files for further writes, and writes the content of the pairs below it as a sealed layer,
-    /// while reads and writes go on. Once the caller has made that layer part of its image, it must call
+    /// Starts a new pair of files for further writes, and begins a commit of the content of the pairs below it, while
+    /// reads and writes go on. Once the layer is written and the caller has made it part of its image, it must call
     /// [`replace_frozen`](Self::replace_frozen). Until that call, or
     /// [`abandon_commit`](Self::abandon_commit), [`collect_garbage`](Self::collect_garbage) fails, and
     /// [`collect`](Self::collect) moves no data out of these pairs. A second call starts over, and its
@@ -40,19 +187,23 @@ impl WritableDisk {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] while a collection or another commit is in progress, or if the disk has the most pairs
-    /// that it can have; errors of the files and of `out`.
-    pub fn stack_and_commit<W: Write>(&self, out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
+    /// that it can have; errors of the files.
+    pub fn begin_stack(&self) -> Result<BegunCommit<'_>> {
         let mut maintenance = self.maintain()?;
         maintenance.awaiting = None;
         self.freeze()?;
-        let (frozen, size) = {
-            let view = self.view();
-            // What another commit set aside of the new pair stays above.
-            (view.generation.frozen[view.generation.set_aside().len()..].to_vec(), view.size)
-        };
-        let written = write_layer(&frozen, out, LayerMeta { virtual_size: size, ..meta })?;
-        maintenance.awaiting = Some(size);
-        Ok(written)
+        let view = self.view();
+        // What another commit set aside of the new pair stays above.
+        let levels = view.generation.frozen[view.generation.set_aside().len()..].to_vec();
+        Ok(BegunCommit { levels, size: view.size, hold: CommitHold::Stack(maintenance) })
+    }
+
+    /// Begins a commit as [`begin_stack`](Self::begin_stack) does, and writes its layer.
+    ///
+    /// # Errors
+    /// Those of [`begin_stack`](Self::begin_stack); errors of `out`.
+    pub fn stack_and_commit<W: Write>(&self, out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
+        self.begin_stack()?.write(out, meta)
     }
 
     /// Ends a [`stack_and_commit`](Self::stack_and_commit), once its layer is part of the caller's image.
@@ -103,34 +254,20 @@ impl WritableDisk {
     }
 }
 
-/// Writes the merged content of `levels`, topmost first, as a layer.
-fn write_layer<W: Write>(levels: &[Arc<Frozen>], out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
-    let runs: Vec<_> = levels.iter().map(|level| &level.runs).collect();
-    let end = runs.iter().map(|runs| runs.end()).max().unwrap_or(0);
-    let mut writer = LayerWriter::new(out, meta)?;
-    let mut buffer = Vec::new();
-    visit_merged(&runs, 0, end, &mut |level, extent| match extent.kind {
-        ExtentKind::Data(moffset) => {
-            copy_data(&levels[level].pair, moffset, extent, &mut buffer, &mut writer)
-        }
-        _ => writer.zeroes(ByteRange::between(extent.start * SECTOR_SIZE, extent.end * SECTOR_SIZE)),
-    })?;
-    writer.finish()
-}
-
+/// Copies the data at `from`, which is that of the disk from byte `offset` on.
 fn copy_data<W: Write>(
-    from: &Pair,
-    moffset: u64,
-    extent: SectorExtent,
+    pair: &Pair,
+    from: FileRange,
+    offset: u64,
     buffer: &mut Vec<u8>,
     writer: &mut LayerWriter<W>,
 ) -> Result<()> {
-    let (offset, len) = (extent.start * SECTOR_SIZE, extent.len() * SECTOR_SIZE);
+    let len = from.len() * SECTOR_SIZE;
     let mut done = 0;
     while done < len {
         let part = (len - done).min(COPY_CHUNK);
-        buffer.resize(part as usize, 0);
-        from.read_at(buffer, moffset * SECTOR_SIZE + done)?;
+        buffer.resize(to_usize(part), 0);
+        pair.read_at(buffer, from.start * SECTOR_SIZE + done)?;
         writer.data(offset + done, buffer)?;
         done += part;
     }

@@ -133,6 +133,24 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn layers_are_sealed_ahead_while_writes_wait_for_the_collector(
+        base: bool, seed: u64, slack in prop_oneof![Just(40u64 << 10), Just(96 << 10)],
+        ops in vec(
+            prop_oneof![
+                12 => io(), 2 => (1u64..60).prop_map(|sectors| Op::Seal { sectors, during: None }),
+                2 => Just(Op::Mark), 1 => upkeep_alone(), 1 => tending_alone(), 1 => crash(),
+            ],
+            1..80,
+        ),
+    ) {
+        Model::new(base, seed).tight(slack).run(&ops);
+    }
+}
+
 fn new_disk(size: u64) -> NewDisk {
     NewDisk { size, parent: String::new(), uuid: Uuid::from_u128(7) }
 }

@@ -1,6 +1,6 @@
 //! Any history of reads, writes, maintenance, crashes and failures, against the model.
 
-use super::model::{Model, Op, arm, cases, cloning, crash, io, upkeep};
+use super::model::{Model, Op, arm, cases, cloning, crash, io, sealing, upkeep};
 use super::sim::Fault;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -74,6 +74,25 @@ proptest! {
                 1 => arm(Fault::Eio), 1 => arm(Fault::Full), 1 => Just(Op::Repair), 1 => crash(),
             ],
             1..40,
+        ),
+    ) {
+        Model::new(base, seed).run(&ops);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(1_500))]
+
+    #[test]
+    fn layers_sealed_ahead_are_the_disk_at_the_commit(
+        base: bool, seed: u64,
+        ops in vec(
+            prop_oneof![
+                6 => io(), 4 => sealing(), 3 => upkeep(), 1 => cloning(), 1 => arm(Fault::Crash),
+                1 => arm(Fault::Kill), 1 => arm(Fault::Eio), 1 => arm(Fault::Full), 1 => Just(Op::Repair),
+                1 => crash(),
+            ],
+            1..50,
         ),
     ) {
         Model::new(base, seed).run(&ops);

@@ -6,9 +6,11 @@
 //! a disk that does not open, or an operation that fails although nothing below it did.
 
 mod clones;
+mod commits;
 mod space;
 
 use self::clones::SimClone;
+use self::commits::SimAhead;
 use super::super::files::Directory;
 use super::super::state::State;
 use super::super::torn::TORN;
@@ -67,6 +69,12 @@ pub(super) enum Op {
         replace: bool,
         during: Option<Interlude>,
     },
+    /// Appends up to `sectors` sectors to a layer ahead of the next commit: those written before the last `Mark`.
+    Seal {
+        sectors: u64,
+        during: Option<Interlude>,
+    },
+    Mark,
     /// Does `steps` steps of the collector.
     Tend {
         load: Load,
@@ -146,6 +154,15 @@ pub(super) fn cloning() -> impl Strategy<Value = Op> {
 
 pub(super) fn tend(during: Option<Interlude>) -> Op {
     Op::Tend { load: Load::Offline, steps: 8, during }
+}
+
+pub(super) fn sealing() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (1u64..60, interlude()).prop_map(|(sectors, during)| Op::Seal { sectors, during }),
+        2 => Just(Op::Mark),
+        1 => (tend_load(), 1u64..30, interlude())
+            .prop_map(|(load, steps, during)| Op::Tend { load, steps, during }),
+    ]
 }
 
 fn tend_load() -> impl Strategy<Value = Load> {
@@ -235,6 +252,7 @@ pub(super) struct Model {
     stamps: u64,
     seed: u64,
     clones: Vec<SimClone>,
+    ahead: SimAhead,
     /// The slack of the disk; with less than the default, it has to keep its bounds.
     slack: Option<u64>,
 }
@@ -268,6 +286,7 @@ impl Model {
             stamps: 0,
             seed,
             clones: Vec::new(),
+            ahead: SimAhead::default(),
             slack: None,
         }
     }
@@ -356,6 +375,8 @@ impl Model {
             }
             Op::Collect { during } => self.collect(during),
             Op::Stack { replace, during } => self.stack(replace, during),
+            Op::Seal { sectors, during } => self.seal(sectors, during),
+            Op::Mark => self.mark(),
             Op::Tend { load, steps, during } => self.tend(load, steps, during),
             Op::Clone { during } => self.clone_disk(during),
             Op::Unclone { which } => self.remove_clone(which),
@@ -520,53 +541,6 @@ impl Model {
         (result, interrupted)
     }
 
-    /// The view of the present base with `layer` on top.
-    fn base_with(&self, layer: Vec<u8>) -> Arc<dyn BlockDevice> {
-        let mut layers = self.parents[*self.parent_maybe.last().unwrap()].clone();
-        layers.push(Layer::open(Arc::new(layer)).unwrap());
-        base_of(&layers).unwrap()
-    }
-
-    fn commit(&mut self, during: Option<Interlude>) {
-        let before = self.now.clone();
-        let (committed, _) = self.interrupted(during, |disk| disk.commit(Vec::new(), LayerMeta::default()));
-        if let Some((layer, _)) = self.went_well(committed) {
-            self.check_layer(&*self.base_with(layer), &before);
-        }
-    }
-
-    /// Checks a disk with a layer that was made since the disk held `before`.
-    fn check_layer(&self, disk: &dyn BlockDevice, before: &[u64]) {
-        // Data that was written meanwhile is in it or not.
-        for (number, stamp) in contents(disk).iter().enumerate() {
-            assert!(*stamp == before[number] || *stamp == self.now[number], "sector {number}: {stamp:#x}");
-        }
-    }
-
-    fn stack(&mut self, replace: bool, during: Option<Interlude>) {
-        self.awaiting = false;
-        let before = self.now.clone();
-        let (stacked, _) =
-            self.interrupted(during, |disk| disk.stack_and_commit(Vec::new(), LayerMeta::default()));
-        let Some((layer, _)) = self.went_well(stacked) else { return };
-        self.awaiting = true;
-        let base = self.base_with(layer.clone());
-        self.check_layer(&*base, &before);
-        if !replace {
-            return;
-        }
-        let mut layers = self.parents[*self.parent_maybe.last().unwrap()].clone();
-        layers.push(Layer::open(Arc::new(layer)).unwrap());
-        self.parents.push(layers);
-        let new = self.parents.len() - 1;
-        if self.went_well(self.disk().replace_frozen(base, new.to_string())).is_some() {
-            self.parent_maybe = vec![new];
-            self.awaiting = false;
-        } else {
-            self.parent_maybe.insert(0, new);
-        }
-    }
-
     fn grow(&mut self, sectors: u64) {
         let size = self.now.len() + sectors as usize;
         if self.went_well(self.disk().grow((size * SECTOR) as u64)).is_some() {
@@ -641,6 +615,7 @@ impl Model {
     /// Opens the disk, checks that every sector has one of its possible contents, and takes that content for true.
     fn open(&mut self) {
         self.disk = None;
+        self.ahead = SimAhead::default();
         let (base, parent) = self.parent_now();
         let disk = WritableDisk::open_in(self.machine.directory(), base, &parent).unwrap();
         let sectors = disk.size() as usize / SECTOR;
