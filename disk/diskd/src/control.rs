@@ -78,9 +78,9 @@ struct ControlClient {
 }
 
 /// Opens the control sockets of the writable disks of a session. One that cannot be opened is reported in the log: the
-/// disk is served without. `is_restarted` tells that an agent starts this process again when it dies.
+/// disk is served without.
 #[must_use]
-pub fn open_controls(session: &DiskSession, is_restarted: bool) -> Vec<DiskControl> {
+pub fn open_controls(session: &DiskSession, settings: &ControlSettings) -> Vec<DiskControl> {
     let writable = session.disks.iter().filter_map(|disk| disk.writable.as_deref().zip(disk.disk.writable()));
     let opened = writable.filter_map(|(dir, disk)| {
         let disk = ControlledDisk {

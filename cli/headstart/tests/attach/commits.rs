@@ -151,7 +151,7 @@ fn a_layer_that_was_sealed_ahead_is_the_disk() {
         for part in 0..6usize {
             write(&scene, &source.uri(), (10 * step + part) as u64, (2 * part + step) << 20, &mut ours);
         }
-        wait_until_sealed(&scene, 1_000_000);
+        wait_until_sealed(&scene, 500_000);
         // A little of it is written over, and a little is new.
         let place = (step << 20) + 8192;
         ours[place..place + 4096].fill(7);
@@ -175,7 +175,7 @@ fn a_layer_that_was_sealed_ahead_is_the_disk() {
     for part in 0..6usize {
         write(&scene, &source.uri(), 50 + part as u64, (2 * part) << 20, &mut ours);
     }
-    wait_until_sealed(&scene, 1_000_000);
+    wait_until_sealed(&scene, 500_000);
     source.process().signal(Signal::KILL);
     source.process().end(TIMEOUT);
     drop(source);
