@@ -6,13 +6,16 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 import time
 
 import steps
 from rig import HEADSTART, Failed, Running, run
 
 # The size of the disk on which headstart builds.
-SIZE = "8G"
+SIZE = 8 << 30
+# The time between two syncs of its file system.
+WRITE_BACK_S = 0.5
 
 
 class Clock:
@@ -39,7 +42,7 @@ class Disk:
         self.work, self.store = work, work / "images"
         empty = work / "empty.raw"
         with open(empty, "wb") as raw:
-            raw.truncate(8 << 30)
+            raw.truncate(SIZE)
         run("mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-E", "lazy_itable_init=1", empty)
         run(HEADSTART, "image", "import", empty, f"file://{self.store}:base", "--codec", "lz4", "--quiet")
         empty.unlink()
@@ -56,9 +59,19 @@ class Disk:
         self.root = self.work / "root"
         self.root.mkdir(exist_ok=True)
         run("mount", "-o", "discard", self.loop, self.root)
+        self.ended = threading.Event()
+        self.writeback = threading.Thread(target=self._write_back)
+        self.writeback.start()
         return self
 
+    def _write_back(self):
+        """Brings what was written to the disk while steps go on; the kernel alone leaves it in memory for half a minute."""
+        while not self.ended.wait(WRITE_BACK_S):
+            subprocess.run(["sync", "--file-system", self.root], capture_output=True)
+
     def __exit__(self, *_):
+        self.ended.set()
+        self.writeback.join()
         subprocess.run(["umount", self.root], capture_output=True)
         subprocess.run(["losetup", "--detach", self.loop], capture_output=True)
         self.program.end()

@@ -45,8 +45,8 @@ pub enum Upper {
 /// a writable directory, the base that it records; if it records none, and for a pair of files, the image has no base.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Conflict`] if a writable directory is based on another image, or is in use by a process
-/// that does not answer;
+/// [`headstart_block::ErrorKind::Conflict`] if a writable directory is based on another image, or is in use by a
+/// process that does not answer;
 /// [`headstart_block::ErrorKind::Unsupported`] if `target` or the base is in a remote store;
 /// [`headstart_block::ErrorKind::Invalid`] if `target` has a digest in place of a tag, or the base has the most layers
 /// that an image can have; errors of reading the layers or writing to the store. No image is published then, unless

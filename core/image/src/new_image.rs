@@ -171,8 +171,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Puts the layer that `write` writes on top and publishes the image: in a directory, or, with `pushing`, in a store
-    /// of any kind.
+    /// Puts the layer that `write` writes on top and publishes the image: in a directory, or, with `pushing`, in a
+    /// store of any kind.
     pub(crate) fn publish(
         self,
         pushing: Option<(StoreAccess<'_>, &dyn Progress)>,

@@ -228,7 +228,7 @@ enum GivenLayer {
     /// In parts.
     Sent,
     /// In files, which exist as long as this does.
-    InFiles(#[expect(dead_code, reason = "dropped at the end")] CompletedLayer),
+    InFiles(#[expect(dead_code, reason = "dropped at the end")] Box<CompletedLayer>),
 }
 
 /// Gives a layer; `None` if the client got an error instead.
@@ -260,7 +260,7 @@ fn give_layer(
         Ok(completed) => {
             let sealed = Some(Box::new(completed.sealed.clone()));
             send_line(client, &ControlAnswer::Begun { virtual_size, data_bytes, sealed })?;
-            return Ok(Some(GivenLayer::InFiles(completed)));
+            return Ok(Some(GivenLayer::InFiles(Box::new(completed))));
         }
         Err(begun) => begun,
     };

@@ -2,7 +2,7 @@
 //!
 //! Data is *cold* once it has been on the disk for a while. What is sealed and overwritten later is *waste*: bytes in
 //! the layer that no reader asks for. The policy waits longer as soon as there is much waste, gives a layer up that has
-//! too much, and never takes more than half of the time while clients write.
+//! too much, and never takes more than two thirds of the time while clients write.
 
 use headstart_lsmt::writable::{SealPass, SealedShare};
 use std::collections::VecDeque;
@@ -134,9 +134,9 @@ impl SealPolicy {
     pub(crate) fn passed(&mut self, began: Duration, facts: &SealFacts, pass: &SealPass) {
         self.has_left = pass.left_bytes > 0;
         self.showing = pass.share.sealed_bytes;
-        // While clients write, half of the time is theirs.
+        // While clients write, a third of the time is theirs.
         let is_busy = facts.written > self.written_then;
-        let rest = if is_busy { facts.now.saturating_sub(began) } else { Duration::ZERO };
+        let rest = if is_busy { facts.now.saturating_sub(began) / 2 } else { Duration::ZERO };
         (self.last, self.not_before, self.written_then) = (facts.now, facts.now + rest, facts.written);
     }
 

@@ -1,7 +1,7 @@
 //! The thread that seals a disk's data ahead of its commit, as [`SealPolicy`] decides, and the completion of the layer
 //! by a commit.
 //!
-//! The thread has the lowest priority, so that it takes what clients leave of the processors. Whatever fails here, the
+//! The thread has a low priority, so that clients come first where processors are busy. Whatever fails here, the
 //! disk goes on: a commit then writes all of its layer itself.
 
 use crate::seal_policy::{SealAction, SealFacts, SealPolicy};
@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 /// The time between looks at the disk.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The lowest priority of a thread.
-const LOWEST_PRIORITY: i32 = 19;
+/// The niceness of the thread: a third of the processor time of one with the usual niceness, where they compete. With
+/// much less, nothing would be sealed beside a build that keeps all processors busy.
+const NICENESS: i32 = 5;
 
 /// Seals the data of one disk ahead. Dropping this ends the thread and removes the layer.
 pub(crate) struct Sealer {
@@ -70,7 +71,7 @@ impl Sealer {
         let sealing = Arc::clone(&shared);
         let seal = move || {
             // Best effort: without it, the pace alone spares the clients.
-            let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
+            let _ = rustix::process::setpriority_process(None, NICENESS);
             let mut pace = SealPace::new(&sealing.disk);
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(LOOK) {
                 while sealing.look(&mut pace) {

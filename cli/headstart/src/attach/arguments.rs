@@ -81,7 +81,7 @@ pub(crate) struct Attach {
     /// twice the data that is live, and 128M]
     #[arg(long, value_name = "SIZE", requires = "writable", value_parser = parse_writable_max)]
     pub(crate) writable_max: Option<ByteSize>,
-    /// Compress and hash what was written and not written over for a while before `image commit` comes, at the lowest
+    /// Compress and hash what was written and not written over for a while before `image commit` comes, at a low
     /// priority, into a file in the --writable directory, on top of its other sizes: a commit then has little left to
     /// do. CODEC is that of the commit: lz4, zstd or none [default: zstd]
     #[arg(long, value_name = "CODEC", requires = "writable", num_args = 0..=1, require_equals = true,

@@ -2,9 +2,9 @@
 //!
 //! The data of a pair is only ever appended, and no place in a data file is used twice while the disk is open. So a
 //! place names content: if it still shows on the disk when the commit comes, its copy in the layer is right; if it was
-//! overwritten or discarded, nothing refers to the copy. A layer may hold data in any order and data that nothing refers
-//! to, so it can be appended to as long as the commit has not come, and its bytes go through a compressor and hashes in
-//! their final order.
+//! overwritten or discarded, nothing refers to the copy. A layer may hold data in any order, and data that nothing
+//! refers to, so it can be appended to as long as the commit has not come, and its bytes go through a compressor and
+//! hashes in their final order.
 //!
 //! ```text
 //! seal_ahead    data that shows, was written before a given moment and is not in the layer yet is appended to it
