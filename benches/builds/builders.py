@@ -65,7 +65,7 @@ class Disk:
         return self
 
     def _write_back(self):
-        """Brings what was written to the disk while steps go on; the kernel alone leaves it in memory for half a minute."""
+        """Brings what was written to the disk while steps go on; the kernel alone keeps it for half a minute."""
         while not self.ended.wait(WRITE_BACK_S):
             subprocess.run(["sync", "--file-system", self.root], capture_output=True)
 
