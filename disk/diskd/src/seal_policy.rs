@@ -32,8 +32,8 @@ const FREE_MIN: u64 = 512 << 20;
 /// The pause after an error, or after the file system was full.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Bytes that a commit may have to seal itself although the layer has less.
-const REST_MAX: u64 = 256 << 20;
+/// Bytes that a commit may have to seal itself: it has to be done before its client gives up.
+const REST_MAX: u64 = 2 << 30;
 
 /// The facts at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -157,7 +157,7 @@ impl SealPolicy {
     /// `true` if a commit that finds `share` of its data in a layer with `stored` bytes is to complete that layer.
     pub(crate) fn is_worth_completing(share: SealedShare, stored: u64) -> bool {
         let waste = stored.saturating_sub(share.sealed_bytes);
-        waste <= share.sealed_bytes / WASTE_PARTS && share.unsealed_bytes <= share.sealed_bytes.max(REST_MAX)
+        waste <= share.sealed_bytes / WASTE_PARTS && share.unsealed_bytes <= REST_MAX
     }
 
     fn discard(&mut self) -> SealAction {
@@ -298,7 +298,7 @@ mod tests {
             let share = SealedShare { sealed_bytes, unsealed_bytes };
             if SealPolicy::is_worth_completing(share, sealed_bytes + waste) {
                 prop_assert!(waste * 10 <= sealed_bytes);
-                prop_assert!(unsealed_bytes <= sealed_bytes.max(256 << 20));
+                prop_assert!(unsealed_bytes <= 2 << 30);
             }
         }
     }
