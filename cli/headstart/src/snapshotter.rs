@@ -10,6 +10,7 @@ use crate::agent::AgentSocket;
 use crate::daemon::{self, LOOK};
 use clap::Args;
 use headstart_block::{ByteSize, Error, Result, saturating};
+use headstart_cache::PageCache;
 use headstart_command_line::duration::duration;
 use headstart_command_line::report::Report;
 use headstart_command_line::store_args::StoreArgs;
@@ -119,6 +120,9 @@ pub(crate) struct SnapshotterArgs {
     /// An option for every mount of overlayfs, such as volatile (may be repeated)
     #[arg(long, value_name = "OPTION")]
     mount_option: Vec<String>,
+    /// Cached bytes that were decoded, in the kernel's page cache: see `headstart attach` [default: auto]
+    #[arg(long, value_name = "WAY")]
+    page_cache: Option<PageCache>,
     #[command(flatten)]
     agent: AgentSocket,
     #[command(flatten)]
@@ -136,8 +140,11 @@ impl SnapshotterArgs {
     fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
         let root = self.root.clone().unwrap_or_else(|| state_dir().join("snapshotter"));
         let socket = self.socket.clone().unwrap_or_else(|| run_dir().join(SOCKET));
-        let disks =
-            AgentDisks::new(self.agent.client()?, runtime.handle().clone(), self.store.words(), &root);
+        let mut words = self.store.words();
+        if let Some(way) = self.page_cache {
+            words.push(format!("--page-cache={way}"));
+        }
+        let disks = AgentDisks::new(self.agent.client()?, runtime.handle().clone(), words, &root);
         let trees = ImageTrees::new(
             &root.join(TREES_DIRECTORY),
             self.store.settings_to_serve()?,

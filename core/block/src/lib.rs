@@ -6,6 +6,7 @@
 //! | module | subject |
 //! |---|---|
 //! | [`atomic`] | [`AtomicWord`]: atomic words; tests check protocols without locks on a model of memory |
+//! | [`bits`] | bitmaps in words |
 //! | [`complaints`] | log lines that clients and other hosts cause: a few are warnings, all others debug lines |
 //! | [`digest`] | the names of blobs |
 //! | [`size`] | sectors, sizes as people write them (`4k`, `40G`) |
@@ -28,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 pub mod atomic;
+pub mod bits;
 pub mod complaints;
 pub mod device;
 pub mod digest;

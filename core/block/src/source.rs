@@ -49,6 +49,15 @@ pub trait ReadAt: Send + Sync {
         0
     }
 
+    /// `true` if the source wants to be told of the bytes that are decoded ([`note_decoded`](ReadAt::note_decoded)).
+    fn wants_decoded(&self) -> bool {
+        false
+    }
+
+    /// Notes that a decoder over this source has given out, once at least, all that the bytes of `range` decode to. A
+    /// cache can use this to keep no second copy of them in memory. Takes no lock, and does not wait.
+    fn note_decoded(&self, _range: ByteRange) {}
+
     /// All the bytes, if they are in memory already, so that decoders need no copy; otherwise `None`.
     fn as_slice(&self) -> Option<&[u8]> {
         None
@@ -143,6 +152,14 @@ macro_rules! forward_read_at {
 
             fn decode_unit(&self) -> u64 {
                 (**self).decode_unit()
+            }
+
+            fn wants_decoded(&self) -> bool {
+                (**self).wants_decoded()
+            }
+
+            fn note_decoded(&self, range: ByteRange) {
+                (**self).note_decoded(range);
             }
 
             fn as_slice(&self) -> Option<&[u8]> {

@@ -205,6 +205,16 @@ impl<S: ReadAt> ReadAt for SourceRange<S> {
         self.source.stored_range(ByteRange::between(start, end).intersect(self.range))
     }
 
+    fn wants_decoded(&self) -> bool {
+        self.source.wants_decoded()
+    }
+
+    fn note_decoded(&self, range: ByteRange) {
+        let start = self.range.offset().saturating_add(range.offset());
+        let end = self.range.offset().saturating_add(range.end());
+        self.source.note_decoded(ByteRange::between(start, end).intersect(self.range));
+    }
+
     fn as_slice(&self) -> Option<&[u8]> {
         let bytes = self.source.as_slice()?;
         bytes.get(usize::try_from(self.range.offset()).ok()?..usize::try_from(self.range.end()).ok()?)

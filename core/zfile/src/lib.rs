@@ -14,6 +14,7 @@
 //! | [`format`](mod@format) | header and trailer byte by byte; the checks |
 //! | `codec` | lz4 and zstd contexts: the crate's only foreign calls |
 //! | `checksum` | the format's form of CRC-32C |
+//! | `decoded` | the content that reads were given |
 //! | `index` | the place of each frame, in four bytes a frame |
 //! | [`reader`] | [`ZFileReader`]: random access |
 //! | `scratch` | the state that a thread keeps between reads, so that reading allocates nothing |
@@ -41,6 +42,7 @@
 
 mod checksum;
 mod codec;
+mod decoded;
 pub mod format;
 mod index;
 mod pool;

@@ -22,6 +22,7 @@
 
 use crate::checksum::{self, raw};
 use crate::codec::Codec;
+use crate::decoded::Decoded;
 use crate::format::{ENTRY_SIZE, FRAME_CRC_SIZE, HEADER_SIZE, Part, Place, ZFileInfo, damaged};
 use crate::index::{Index, frame_len_max};
 use crate::scratch::{self, RecentFrame, Scratch};
@@ -37,6 +38,9 @@ pub const FETCH_MAX: u64 = 256 << 10;
 /// About how many bytes [`ZFileReader::verify`] decompresses at a time.
 const VERIFY_STEP: usize = 1 << 20;
 
+/// The longest page of a source's memory, in bytes: frames that may share a page are reported together.
+const PAGE_MAX: u64 = 4096;
+
 /// Ids for readers, so that a thread's recent frame is never taken for another reader's.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
@@ -49,6 +53,8 @@ pub struct ZFileReader<S> {
     /// Binary logarithm of the frame size, if it has one.
     frame_shift: Option<u32>,
     id: u64,
+    /// The content that was given out, if the source wants to know.
+    decoded: Option<Decoded>,
 }
 
 impl<S: ReadAt> ZFileReader<S> {
@@ -64,7 +70,12 @@ impl<S: ReadAt> ZFileReader<S> {
         let index = read_index(&source, &info)?;
         let frame_shift = info.frame_size.is_power_of_two().then(|| info.frame_size.trailing_zeros());
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { source, info, index, frame_shift, id })
+        let decoded = source.wants_decoded().then(|| Decoded::new(info.original_size));
+        if decoded.is_some() {
+            // The index is in memory.
+            source.note_decoded(ByteRange::between(info.index_offset, source.len()));
+        }
+        Ok(Self { source, info, index, frame_shift, id, decoded })
     }
 
     /// Describes the ZFile: codec, sizes and index.
@@ -237,6 +248,49 @@ impl<S: ReadAt> ZFileReader<S> {
         if self.info.codec == Codec::Lz4 && self.info.crc && !again { wanted } else { self.frame_len(frame) }
     }
 
+    /// Marks content as given out, and tells the source of the frames of which now all was.
+    fn note_read(&self, decoded: &Decoded, content: Range<u64>) {
+        if content.is_empty() || !decoded.mark(content.clone()) {
+            return;
+        }
+        let (first, last) = (self.frame_at(content.start).0, self.frame_at(content.end - 1).0);
+        let mut start = first;
+        for frame in first..=last + 1 {
+            if frame <= last && self.is_decoded(decoded, frame) {
+                continue;
+            }
+            if start < frame {
+                self.tell_decoded(decoded, start..frame);
+            }
+            start = frame + 1;
+        }
+    }
+
+    fn is_decoded(&self, decoded: &Decoded, frame: usize) -> bool {
+        let start = frame as u64 * u64::from(self.info.frame_size);
+        decoded.has(start..start + self.frame_len(frame) as u64)
+    }
+
+    /// Tells the source of frames that are decoded, together with decoded ones beside them that may share a page.
+    fn tell_decoded(&self, decoded: &Decoded, run: Range<usize>) {
+        let place = self.index.place(run.clone());
+        let (mut first, mut end) = (run.start, run.end);
+        while first > 0
+            && place.start - self.index.start(first) < PAGE_MAX
+            && self.is_decoded(decoded, first - 1)
+        {
+            first -= 1;
+        }
+        let frames = self.index.frames();
+        while end < frames && self.index.start(end) - place.end < PAGE_MAX && self.is_decoded(decoded, end) {
+            end += 1;
+        }
+        // Header and trailer, at the two ends, were needed once.
+        let start = if first == 0 { 0 } else { self.index.start(first) };
+        let end = if end == frames { self.source.len() } else { self.index.start(end) };
+        self.source.note_decoded(ByteRange::between(start, end));
+    }
+
     #[cold]
     fn name_frame(&self, frame: usize, error: Error) -> Error {
         let place = self.index.place(frame..frame + 1);
@@ -277,7 +331,11 @@ impl<S: ReadAt> ReadAt for ZFileReader<S> {
                 "needs {wanted} bytes at offset {offset}, but the ZFile's content has only {size} in all"
             )));
         }
-        scratch::with(|scratch| self.read_range(scratch, buf, offset))
+        scratch::with(|scratch| self.read_range(scratch, buf, offset))?;
+        if let Some(decoded) = &self.decoded {
+            self.note_read(decoded, offset..offset + buf.len() as u64);
+        }
+        Ok(())
     }
 
     fn decode_unit(&self) -> u64 {

@@ -24,6 +24,7 @@ use crate::blob_files::Files;
 use crate::check_state::CheckState;
 use crate::claim_table::{ClaimTable, missing_of_run};
 use crate::durable;
+use crate::page_cache::{PageCache, PageUse};
 use crate::pin_table;
 use crate::policy;
 use crate::presence::{self, Outcome};
@@ -92,6 +93,8 @@ pub struct CachedBlob {
     wakers: Mutex<Vec<Waker>>,
     /// The check of the whole blob by its digest, if it has no tree.
     check: CheckState,
+    /// The pages that are not needed in the kernel's page cache, once a decoder reads the blob.
+    page_use: OnceLock<PageUse>,
     /// The holders of something that was made of its bytes.
     watchers: Mutex<Vec<Weak<dyn Watcher>>>,
 }
@@ -125,6 +128,7 @@ impl CachedBlob {
             pins: Mutex::default(),
             wakers: Mutex::default(),
             check: CheckState::default(),
+            page_use: OnceLock::new(),
             watchers: Mutex::default(),
         }
     }
@@ -331,6 +335,11 @@ impl CachedBlob {
         self.identity.kind == Kind::Plain
     }
 
+    /// The pages that are not needed in the kernel's page cache; `None` unless a decoder reads the blob.
+    pub(crate) fn page_use(&self) -> Option<&PageUse> {
+        self.page_use.get()
+    }
+
     /// The blob's files, if it has any.
     pub(crate) fn present_files(&self) -> Option<&Files> {
         self.files.get()
@@ -522,7 +531,11 @@ impl CachedBlob {
     fn touch(&self, files: &Files, units: &Range<u64>) {
         let epoch = self.storage.state.epoch();
         let access = files.sidecar.access();
-        for chunk in self.chunks_of(units) {
+        let chunks = self.chunks_of(units);
+        if let Some(pages) = self.page_use.get() {
+            pages.touch(&chunks);
+        }
+        for chunk in chunks {
             if let Some(word) = usize::try_from(chunk).ok().and_then(|at| access.get(at)) {
                 policy::touch(word, epoch);
             }
@@ -578,6 +591,21 @@ impl ReadAt for CachedBlob {
             return Ok(());
         }
         self.read_with_memory(buf, offset)
+    }
+
+    fn wants_decoded(&self) -> bool {
+        let wants =
+            self.identity.kind != Kind::Outboard && self.storage.settings.page_cache != PageCache::Keep;
+        if wants {
+            self.page_use.get_or_init(|| PageUse::new(self.layout.len));
+        }
+        wants
+    }
+
+    fn note_decoded(&self, range: ByteRange) {
+        if let Some(pages) = self.page_use.get() {
+            pages.use_up(range);
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::files::Directory;
 use crate::sidecar::{BootId, Identity, Kind};
 use crate::spec::BlobSpec;
 use crate::storage::{CacheSettings, Storage, is_fault_of_disk};
+use crate::sweep;
 use crate::whole;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_hash_tree::{Tree, TreeRoot, outboard_len};
@@ -243,9 +244,9 @@ impl Cache {
     }
 
     /// Makes the bytes that this process inserted durable, advances the clock by which eviction judges the age of
-    /// accesses, and evicts if the cache is nearly full. A process that has the cache open must call this every few
-    /// seconds, from a background thread, and once before it ends: bytes that are not synced survive the end of every
-    /// process, but not a loss of power.
+    /// accesses, drops pages that the kernel need not keep ([`CacheSettings::page_cache`]), and evicts if the cache is
+    /// nearly full. A process that has the cache open must call this every few seconds, from a background thread, and
+    /// once before it ends: bytes that are not synced survive the end of every process, but not a loss of power.
     ///
     /// # Errors
     /// The first error of a blob or of the eviction; the other blobs are synced anyway. If the bytes of a blob cannot
@@ -253,10 +254,12 @@ impl Cache {
     pub fn sync(&self) -> Result<()> {
         self.storage.state.tick();
         let mut result = Ok(());
-        for blob in self.blobs_in_use() {
+        let blobs = self.blobs_in_use();
+        for blob in &blobs {
             let synced = blob.sync();
             result = result.and(synced);
         }
+        sweep::sweep(&self.storage, &blobs);
         if self.is_crowded() {
             let evicted = self.evict().map(drop);
             result = result.and(evicted);

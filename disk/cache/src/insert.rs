@@ -88,6 +88,9 @@ impl CachedBlob {
     /// Resets the access words of chunks of which nothing was local.
     fn mark_inserted(&self, files: &Files, units: &Range<u64>) {
         let epoch = self.storage.state.epoch();
+        if let Some(pages) = self.page_use() {
+            pages.touch(&self.chunks_of(units));
+        }
         for chunk in self.chunks_of(units) {
             if presence::count(files.sidecar.local(), &self.layout.units_of_chunk(chunk)) > 0 {
                 continue;

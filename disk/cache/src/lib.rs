@@ -66,6 +66,7 @@
 //! | `files` | making, finding, recovering and removing a blob's files |
 //! | `evict`, `policy` | giving space back; the choice of the chunks |
 //! | `overlay` | units that the disk did not take |
+//! | `page_cache`, `sweep` | what need not stay in the kernel's page cache; telling the kernel |
 //! | `tree_check` | bytes against the hash tree |
 //! | `whole`, `check_state` | blobs without a tree, once whole |
 //! | `recheck` | bytes that were right when they came and are not any more |
@@ -90,6 +91,7 @@ mod insert;
 mod locks;
 mod mapping;
 mod overlay;
+mod page_cache;
 mod pin;
 mod pin_table;
 mod policy;
@@ -100,6 +102,7 @@ mod shared_state;
 mod sidecar;
 mod spec;
 mod storage;
+mod sweep;
 mod tree_check;
 mod whole;
 mod writing;
@@ -115,6 +118,7 @@ pub use counts::CacheCounters;
 pub use evict::Evicted;
 #[doc(hidden)]
 pub use files::recover_sidecar;
+pub use page_cache::PageCache;
 pub use pin::CachePin;
 pub use recheck::{Findings, Verified};
 pub use spec::BlobSpec;

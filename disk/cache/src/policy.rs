@@ -59,10 +59,15 @@ pub(crate) fn touch(word: &AtomicU32, epoch: u32) {
     word.store(epoch << COUNT_BITS | (count + 1).min(MAX_COUNT), Ordering::Relaxed);
 }
 
+/// `true` if a chunk was accessed again when a whole epoch had passed.
+pub(crate) fn is_proven(word: u32) -> bool {
+    word & MAX_COUNT >= PROVEN
+}
+
 /// Takes one off the count of a proven chunk.
 pub(crate) fn age(word: &AtomicU32) {
     let before = word.load(Ordering::Relaxed);
-    if before & MAX_COUNT >= PROVEN {
+    if is_proven(before) {
         word.store(before - 1, Ordering::Relaxed);
     }
 }

@@ -7,28 +7,10 @@
 //! [`read`], [`insert`] and [`forget`] keep readers from bytes that are given back; the head of `blob` says why. They
 //! do no I/O themselves: the same code runs in `interleavings`, which tries every order of their steps.
 
-use headstart_block::{AtomicWord, to_usize};
+use headstart_block::AtomicWord;
+use headstart_block::bits::{WORD_BITS as WORD, words_of as words};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-
-/// Units in a word.
-const WORD: u64 = u64::BITS as u64;
-
-/// The words that `units` touch: their place and the mask of the units in them.
-fn words(units: &Range<u64>) -> impl Iterator<Item = (usize, u64)> + use<> {
-    let (mut at, end) = (units.start, units.end);
-    std::iter::from_fn(move || {
-        if at >= end {
-            return None;
-        }
-        let word_end = (at - at % WORD).saturating_add(WORD).min(end);
-        let ones = word_end - at;
-        let mask = if ones == WORD { u64::MAX } else { ((1 << ones) - 1) << (at % WORD) };
-        let index = to_usize(at / WORD);
-        at = word_end;
-        Some((index, mask))
-    })
-}
 
 /// `true` if all of `units` are set.
 pub(crate) fn all_set<W: AtomicWord>(bits: &[W], units: &Range<u64>) -> bool {

@@ -6,6 +6,7 @@
 use crate::counts::Counts;
 use crate::files::{self, Directory};
 use crate::overlay::Overlay;
+use crate::page_cache::{PageCache, Queue};
 use crate::shared_state::SharedState;
 use crate::sidecar::BootId;
 use headstart_block::{Digest, Error, ErrorKind, Result, saturating};
@@ -39,11 +40,13 @@ pub struct CacheSettings {
     /// `true` (the default) if blobs without a hash tree are compared with their digest, in the background, once they
     /// are complete.
     pub check_whole: bool,
+    /// The treatment of pages of the kernel's page cache that hold bytes which decoders gave out.
+    pub page_cache: PageCache,
 }
 
 impl Default for CacheSettings {
     fn default() -> Self {
-        Self { size_limit: None, overlay_limit: 32 << 20, check_whole: true }
+        Self { size_limit: None, overlay_limit: 32 << 20, check_whole: true, page_cache: PageCache::Auto }
     }
 }
 
@@ -54,6 +57,8 @@ pub(crate) struct Storage {
     pub(crate) state: SharedState,
     pub(crate) counts: Counts,
     pub(crate) overlay: Mutex<Overlay>,
+    /// The chunks whose pages may be in the page cache; its lock is held by the thread that sweeps.
+    pub(crate) page_queue: Mutex<Queue>,
     /// The lock file of evictors; its lock here is held by the thread of this process that evicts.
     pub(crate) evictor: Mutex<File>,
     /// Lock of the thread that checks a whole blob.
@@ -130,6 +135,7 @@ impl Storage {
             state,
             counts: Counts::default(),
             overlay: Mutex::default(),
+            page_queue: Mutex::default(),
             evictor: Mutex::new(evictor),
             checking: Mutex::default(),
             logged_broken: Mutex::default(),

@@ -7,6 +7,7 @@ mod broken;
 mod crashes;
 mod earlier;
 mod model;
+mod pages;
 mod pressure;
 mod rot;
 mod sharing;

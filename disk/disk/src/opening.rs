@@ -106,6 +106,14 @@ impl ReadAt for Noting {
         self.blob.read_at(buf, offset)?;
         if self.is_noting.load(Ordering::Relaxed) { self.note(buf, offset) } else { Ok(()) }
     }
+
+    fn wants_decoded(&self) -> bool {
+        self.blob.wants_decoded()
+    }
+
+    fn note_decoded(&self, range: ByteRange) {
+        self.blob.note_decoded(range);
+    }
 }
 
 #[cfg(test)]

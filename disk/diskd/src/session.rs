@@ -163,7 +163,8 @@ fn open_cache(settings: &SessionSettings) -> Result<(Option<Arc<Cache>>, Vec<Str
         return Ok((None, Vec::new()));
     }
     let size_limit = settings.cache_size.map(|ByteSize(bytes)| bytes);
-    let cache_settings = CacheSettings { size_limit, ..CacheSettings::default() };
+    let cache_settings =
+        CacheSettings { size_limit, page_cache: settings.page_cache, ..CacheSettings::default() };
     let (cache, fault) = Cache::open_or_bypass(&settings.cache_dir(), cache_settings)?;
     let warning = |error| format!("{error}: attached without a cache, what is read is fetched each time");
     Ok((Some(cache), fault.map(warning).into_iter().collect()))

@@ -4,7 +4,7 @@ use crate::plans::{PlanLocations, PlanLookup};
 use crate::policy::PlanPolicy;
 use crate::record_settings::RecordSettings;
 use headstart_block::{ByteRate, ByteSize};
-use headstart_cache::Cache;
+use headstart_cache::{Cache, PageCache};
 use headstart_disk::attach::is_local;
 use headstart_disk::{Expected, KnownImage, PlanSource};
 use headstart_image::named_image::NamedImage;
@@ -100,6 +100,8 @@ pub struct SessionSettings {
     pub cache: Option<PathBuf>,
     /// The maximum size of the cache, in bytes; `None`: no limit but its disk's space.
     pub cache_size: Option<ByteSize>,
+    /// The treatment of pages of the kernel's page cache that hold bytes of the cache which were decoded.
+    pub page_cache: PageCache,
     /// The policy that chooses the preload plans.
     pub policy: PlanPolicy,
     /// The file of plans, or directory of such files, that [`PlanPolicy::Auto`] searches; `None` for `plans`

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use headstart_block::BlockDevice;
+use headstart_cache::PageCache;
 use headstart_diskd::{
     Copies, DiskRequest, DiskSession, Environment, PlanPolicy, PriorImage, RecordSettings, ServerSettings,
     Servers, SessionSettings,
@@ -62,6 +63,7 @@ impl Host {
             writable_max: None,
             cache: Some(self.dir.path().join("cache")),
             cache_size: None,
+            page_cache: PageCache::default(),
             policy: PlanPolicy::Fixed(Plan::Lazy),
             plans: None,
             lowest: None,

@@ -8,6 +8,7 @@ use clap::Args;
 use headstart_agentd::disk_process::PriorDisks;
 use headstart_agentd::disks::images_record;
 use headstart_block::{ByteRate, ByteSize, Error, Result};
+use headstart_cache::PageCache;
 use headstart_command_line::number::number;
 use headstart_command_line::store_args::StoreArgs;
 use headstart_disk::attach::is_local;
@@ -94,6 +95,11 @@ pub(crate) struct Attach {
     /// Most bytes in the cache, 4M at least [default: the space that its file system has for it]
     #[arg(long, value_name = "SIZE", value_parser = parse_cache_size, help_heading = "Caching and preloading")]
     pub(crate) cache_size: Option<ByteSize>,
+    /// Cached bytes that were decoded, in the kernel's page cache: drop (they leave it, since guests and mounted file
+    /// systems keep what they read), keep, or auto (drop what no other disk of this host uses and no disk comes back
+    /// to)
+    #[arg(long, default_value = "auto", value_name = "WAY", help_heading = "Caching and preloading")]
+    pub(crate) page_cache: PageCache,
     /// The source of the preloading order: auto (earlier boots), lazy or none (no preloading), sequential, or a file:
     /// of plans, a trace of OverlayBD's, or a list of blocks of 2 MiB, one number a line
     #[arg(long, default_value = "auto", value_name = "POLICY", help_heading = "Caching and preloading")]
@@ -253,6 +259,7 @@ impl Attach {
             writable_max: self.writable_max,
             cache: self.cache.clone(),
             cache_size: self.cache_size,
+            page_cache: self.page_cache,
             policy: self.policy.clone(),
             plans: self.plans.clone(),
             lowest: self.lowest_layers.map(usize::from),

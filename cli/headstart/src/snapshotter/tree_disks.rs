@@ -21,18 +21,18 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(super) struct AgentDisks {
     agent: AgentClient,
     runtime: Handle,
-    /// Arguments for reaching stores.
-    store: Vec<String>,
+    /// Arguments of every disk: for reaching stores, and for its pages in memory.
+    words: Vec<String>,
     /// The snapshotter in words.
     program: String,
 }
 
 impl AgentDisks {
-    /// Asks `agent` on `runtime`, for the snapshotter in the directory `root`; disks reach their stores with the
-    /// arguments `store`.
-    pub(super) fn new(agent: AgentClient, runtime: Handle, store: Vec<String>, root: &Path) -> Self {
+    /// Asks `agent` on `runtime`, for the snapshotter in the directory `root`; disks are attached with the arguments
+    /// `words`, too.
+    pub(super) fn new(agent: AgentClient, runtime: Handle, words: Vec<String>, root: &Path) -> Self {
         let program = format!("the snapshotter of {}", root.display());
-        Self { agent, runtime, store, program }
+        Self { agent, runtime, words, program }
     }
 
     /// The outcome of a request to the agent.
@@ -96,7 +96,7 @@ impl TreeDisks for AgentDisks {
         if let Some(writable) = order.writable {
             arguments.extend(["--writable".to_owned(), text_of(writable)?]);
         }
-        arguments.extend(self.store.iter().cloned());
+        arguments.extend(self.words.iter().cloned());
         let holder = Some(DiskHolder { program: self.program.clone(), image: order.image.to_owned() });
         let spec = DiskSpec { name: name.to_owned(), arguments, directory: None, holder };
         self.ask(name, self.attach_or_wait(&spec))

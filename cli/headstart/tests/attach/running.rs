@@ -6,6 +6,7 @@ use crate::images::{Web, can_check_bytes, check_bytes, layered, noisy, tool};
 use crate::scene::{CommandRun, Scene};
 use crate::tools::installed;
 use headstart_testkit::faults::{Fault, FaultRule};
+use headstart_testkit::files::cached_bytes;
 use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -391,4 +392,35 @@ fn the_cache_keeps_to_its_size_beside_an_evictor_that_does_not_end() {
             && metrics.sum("headstart_cache_inserted_bytes_total", &[]) > inserted
     });
     attached.detach();
+}
+
+/// Bytes of the cache's data in the kernel's page cache. `None` if that cannot be seen here.
+fn pages_of_cache(scene: &Scene) -> Option<u64> {
+    let files = scene.names("cache").into_iter().filter(|name| name.ends_with(".data"));
+    files.map(|name| cached_bytes(&scene.path("cache").join(name))).sum()
+}
+
+#[test]
+fn decoded_bytes_leave_the_page_cache() {
+    let scene = noisy(16);
+    let Some(web) = Web::before(&scene) else { return };
+    if !can_check_bytes() {
+        return;
+    }
+    for (way, leaves) in [("drop", true), ("auto", true), ("keep", false)] {
+        let _ = fs::remove_dir_all(scene.path("cache"));
+        let attached = Attached::start(&scene, &format!("{} {METRICS} --page-cache {way}", web.image()));
+        check_bytes(&scene, "disk.raw", &attached.uri());
+        let Some(before) = pages_of_cache(&scene) else { return };
+        if leaves {
+            // The sync thread runs every five seconds.
+            attached
+                .wait_for("the pages to go", |_| pages_of_cache(&scene).is_some_and(|pages| pages < 4 << 20));
+        } else {
+            std::thread::sleep(Duration::from_secs(6));
+            assert!(before >= 16 << 20 && pages_of_cache(&scene) >= Some(before), "{before} bytes");
+        }
+        check_bytes(&scene, "disk.raw", &attached.uri());
+        attached.detach();
+    }
 }

@@ -5,6 +5,7 @@
 //! | [`roundtrip`] | packed content reads back |
 //! | [`golden`] | blobs of the reference implementation |
 //! | [`damage`] | damaged blobs and failing media |
+//! | [`decoded`] | what a source hears of frames that were read |
 //! | [`allocation`] | the memory that reads and opening take |
 //!
 //! [`plain`] is a plain reader of the format that shares no code with the crate; [`golden_zfile`] finds the blobs of
@@ -14,6 +15,7 @@
 
 mod allocation;
 mod damage;
+mod decoded;
 mod golden;
 mod golden_zfile;
 mod plain;
