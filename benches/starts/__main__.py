@@ -21,8 +21,10 @@ sys.dont_write_bytecode = True
 BENCHES = pathlib.Path(__file__).resolve().parent.parent
 sys.path += [str(BENCHES / "containers"), str(BENCHES / "boot")]
 
+import batch
 import contestants
 import images
+import page_cache
 import start_page
 import warm
 from programs import Registry
@@ -50,10 +52,18 @@ def arguments():
     parser.add_argument("--contestants", type=names, default=list(CONTESTANTS), help=", ".join(CONTESTANTS))
     parser.add_argument("--rate", type=int, default=10, help="of the link, MB/s [10]")
     parser.add_argument("--delay", type=int, default=20, help="round trip of the link, ms [20]")
+    parser.add_argument("--batch", type=int, metavar="N", help="measure only one container beside N at once")
+    parser.add_argument("--page-cache", type=names, metavar="WAY,...", help="measure only what the disks leave in the "
+                        "page cache, with these values of `attach --page-cache`, or `default`")
+    parser.add_argument("--parts", type=names, default=["scans", "boots", "starts"],
+                        help="of --page-cache [scans,boots,starts]")
+    parser.add_argument("--codecs", type=names, default=["lz4", "zstd"], help="of --page-cache [lz4,zstd]")
+    parser.add_argument("--traces", type=pathlib.Path, default=ROOT.parent / "shared/data/traces/trace",
+                        help="recorded boots, of --page-cache [../shared/data/traces/trace]")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON in place of tables")
     parser.add_argument("--write", type=pathlib.Path, metavar="PAGE",
                         help="write the page, too, such as docs/benchmarks-starts.md, and the figures to "
-                        "target/bench/starts.json")
+                        "target/bench/starts.json, where those of parts that were not measured now are taken from")
     parser.add_argument("--note", default="", help="what a reader of the page has to know of this run")
     return parser.parse_args()
 
@@ -68,7 +78,8 @@ class Bench:
         out = sys.stderr if self.options.json else sys.stdout
         print(f"  {time.monotonic() - self.started:4.0f} s  {text}", file=out, flush=True)
 
-    def measure(self, setting):
+    def chosen(self):
+        """The contestants that can be measured here."""
         chosen = []
         for one in (CONTESTANTS[name] for name in self.options.contestants):
             if why := one.missing():
@@ -76,6 +87,10 @@ class Bench:
                 self.say(f"SKIPPED: {self.skipped[-1]}")
             else:
                 chosen.append(one)
+        return chosen
+
+    def measure(self, setting):
+        chosen = self.chosen()
         for app in (app for app in images.APPS if app.name in self.options.apps):
             for one in chosen:
                 self._try(app, one, "published", lambda: one.publish(setting, app))
@@ -112,21 +127,29 @@ def main():
     try:
         layout, known = images.make(options.dir)
         with Registry(work / "registry") as registry:
+            setting = contestants.Setting(options, work, layout, registry.address)
             if options.warm:
-                found = warm.measure(contestants.Setting(options, work, layout, registry.address), bench.say)
+                found = warm.measure(setting, bench.say)
                 print(json.dumps(found, indent=1) if options.json else warm.text(found))
                 return
-            bench.measure(contestants.Setting(options, work, layout, registry.address))
+            if options.batch:
+                part, rows = "batch", batch.measure(setting, bench.chosen(), options, bench.say)
+            elif options.page_cache:
+                part, rows = "pages", page_cache.measure(setting, options, bench.say)
+            else:
+                bench.measure(setting)
+                part, rows = "starts", bench.rows
     except Failed as error:
         sys.exit(f"bench-starts: {error}")
     finally:
         shutil.rmtree(work, ignore_errors=True)
     machine = start_page.machine(options, known, load, busy.busy(), time.monotonic() - bench.started)
-    found = {"machine": machine, "starts": bench.rows, "skipped": bench.skipped, "failed": bench.failed}
+    found = {part: rows, "skipped": bench.skipped, "failed": bench.failed, "note": options.note,
+             "machine" if part == "starts" else f"{part}_machine": machine}
     if options.write:
-        start_page.write(options.write, found, options.note)
         FIGURES.mkdir(parents=True, exist_ok=True)
-        (FIGURES / "starts.json").write_text(json.dumps(found, indent=1) + "\n")
+        found = start_page.merged(FIGURES / "starts.json", found, part)
+        start_page.write(options.write, found)
     print(json.dumps(found, indent=1) if options.json else start_page.terminal(found))
     if bench.failed:
         sys.exit("something failed")

@@ -1,5 +1,6 @@
 """A host that has nothing yet: a containerd of its own, a snapshotter, and what that needs."""
 
+import itertools
 import subprocess
 import time
 import urllib.error
@@ -25,8 +26,10 @@ class Host:
     # The socket of a snapshotter that is a program of its own.
     snapshots = None
 
-    def __init__(self, work, link):
-        self.work, self.link, self.programs, self.number = work, link, [], 0
+    def __init__(self, work, link, *options):
+        """`options` are those of a snapshotter."""
+        self.options = options
+        self.work, self.link, self.programs, self.kept, self.numbers = work, link, [], [], itertools.count(1)
         self.work.mkdir(parents=True)
         self.socket = self.work / "containerd.sock"
         try:
@@ -98,25 +101,37 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime",
 
     def run_until_up(self, app, repository):
         """Starts a container, waits until its application is up (`up_at`), and ends it; the seconds that it took."""
-        self.number += 1
+        start = time.monotonic()
+        try:
+            self.up_at = self.start_and_keep(app, repository)
+        finally:
+            self.end_kept()
+        return self.up_at - start
+
+    def start_and_keep(self, app, repository, look=LOOK):
+        """Starts a container, and waits until its application is up; that moment. It runs on."""
         # runc keeps the containers of all daemons of a host in one place.
-        name = f"{app.name}-{self.work.name}-{self.number}"
+        name = f"{app.name}-{self.work.name}-{next(self.numbers)}"
         output = self.work / f"{name}.out"
         start = time.monotonic()
         with open(output, "w") as out:
             process = subprocess.Popen(self.client("run", "--rm", "--net-host", "--snapshotter", self.snapshotter,
                                                    self.reference(repository), name, *app.command),
                                        stdout=out, stderr=subprocess.STDOUT)
-            try:
-                while not self._is_up(app, output):
-                    if process.poll() is not None or time.monotonic() - start > LONGEST_START:
-                        raise Failed(f"{app.name} does not start: {output.read_text().strip()[-800:]}")
-                    time.sleep(LOOK)
-                self.up_at = time.monotonic()
-            finally:
-                self._ask("task", "kill", "-s", "SIGKILL", name)
-                process.wait(30)
-        return self.up_at - start
+        self.kept.append((name, process))
+        while not self._is_up(app, output):
+            if process.poll() is not None or time.monotonic() - start > LONGEST_START:
+                raise Failed(f"{app.name} does not start: {output.read_text().strip()[-800:]}")
+            time.sleep(look)
+        return time.monotonic()
+
+    def end_kept(self):
+        """Ends the containers that run."""
+        for name, _ in self.kept:
+            self._ask("task", "kill", "-s", "SIGKILL", name)
+        for _, process in self.kept:
+            process.wait(30)
+        self.kept.clear()
 
     @staticmethod
     def _is_up(app, output):
@@ -189,9 +204,6 @@ class HeadstartHost(Host):
     """With our snapshotter and agent."""
 
     snapshotter = "headstart"
-    # More words for the snapshotter.
-    more = []
-
     def prepare(self):
         cache, run_dir = self.work / "cache", self.work / "run"
         self.agent_socket = run_dir / "agent.sock"
@@ -201,7 +213,7 @@ class HeadstartHost(Host):
         self.snapshots = run_dir / "snapshotter.sock"
         program = self.start("snapshotter.out", HEADSTART, "snapshotter", "--root", self.work / "snapshots", "--socket",
                              self.snapshots, "--agent", self.agent_socket, "--plain-http", self.link, "--trust",
-                             f"oci://{self.link}", *self.more)
+                             f"oci://{self.link}", *self.options)
         program.wait_for(self.snapshots.exists)
 
     def forget(self):

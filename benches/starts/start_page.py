@@ -1,13 +1,16 @@
 """The tables at the terminal and in docs/benchmarks-starts.md."""
 
 import datetime
+import json
 import os
 import pathlib
 import platform
 import statistics
 
+from batch import batch_table
 from hosts import PEERS
 from page import MB, digits, flowed, left_out, table
+from page_cache import pages_table
 from rig import build_of, run
 
 # A plan may wait so much longer than the larger of a warm start and of the link's time for what is read, ...
@@ -65,9 +68,11 @@ def goals_table(found):
 
 
 def machine(options, images, load, busy, took):
-    versions = run(PEERS / "containerd", "--version").split()[2].partition("+")[0] if (PEERS / "containerd").exists() else "absent"
-    return {"processors": os.cpu_count(), "kernel": platform.release().split("-")[0], "load_before": round(load, 2),
-            "busy": busy, "took_s": round(took), "build": build_of(), "runs": options.runs, "rate": options.rate,
+    there = (PEERS / "containerd").exists()
+    versions = run(PEERS / "containerd", "--version").split()[2].partition("+")[0] if there else "absent"
+    return {"date": datetime.date.today().isoformat(), "processors": os.cpu_count(),
+            "kernel": platform.release().split("-")[0], "load_before": round(load, 2), "busy": busy,
+            "took_s": round(took), "build": build_of(), "runs": options.runs, "rate": options.rate,
             "warm_runs": options.warm_runs, "delay": options.delay, "images": images, "containerd": versions}
 
 
@@ -76,14 +81,48 @@ def images_text(images):
                      for name, known in images.items())
 
 
-def write(path, found, note):
+def merged(path, found, part):
+    """The figures of one part, with those of the other parts from the file, which has all of them then."""
+    before = json.loads(path.read_text()) if path.exists() else {}
+    if part != "starts":
+        # These are about the starts.
+        found = {key: value for key, value in found.items() if key not in ("skipped", "failed", "note")} | {
+            f"{part}_note": found["note"]}
+        # Rows of the same kind are replaced.
+        kind = {"batch": ("who", "count"), "pages": ("part", "codec", "way")}[part]
+        key = lambda row: tuple(row[name] for name in kind)
+        new = {key(row) for row in found[part]}
+        found[part] = [row for row in before.get(part, []) if key(row) not in new] + found[part]
+        nothing = {"machine": found[f"{part}_machine"], "starts": [], "skipped": [], "failed": []}
+        found = {**nothing, **before, **found}
+    found = {**before, **found}
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    return found
+
+
+def about(found, part):
+    """The run that a part is from."""
+    made, note = found.get(f"{part}_machine"), found.get(f"{part}_note", "")
+    if not made:
+        return note
+    return (f"From a run of its own on {made['date']}: build {made['build']}, load before {made['load_before']}, "
+            f"processors {round(100 * made['busy'])}% busy. {note}")
+
+
+def write(path, found):
     made = found["machine"]
+    batch, pages = found.get("batch"), found.get("pages")
     text = (pathlib.Path(__file__).parent / "start_page.md").read_text().format(
-        date=datetime.date.today().isoformat(), **{**made, "images": images_text(made["images"])},
-        busy_percent=round(100 * made["busy"]), note=note, left_out=left_out(found["skipped"], found["failed"]),
-        goals=goals_table(found), starts=starts_table(found))
+        **{"date": datetime.date.today().isoformat(), **made, "images": images_text(made["images"])},
+        busy_percent=round(100 * made["busy"]), note=found.get("note", ""),
+        left_out=left_out(found["skipped"], found["failed"]), goals=goals_table(found), starts=starts_table(found),
+        batch=batch_table(batch) if batch else "Not measured.", about_batch=about(found, "batch"),
+        pages=pages_table(pages) if pages else "Not measured.", about_pages=about(found, "pages"))
     path.write_text(flowed(text))
 
 
 def terminal(found):
-    return "\n".join([goals_table(found), starts_table(found), left_out(found["skipped"], found["failed"])])
+    tables = [goals_table(found), starts_table(found)] if "starts" in found else []
+    tables += [batch_table(found["batch"])] if "batch" in found else []
+    tables += [pages_table(found["pages"])] if "pages" in found else []
+    return "\n".join([*tables, left_out(found["skipped"], found["failed"])])

@@ -26,7 +26,8 @@ MANY = "many-layers"
 class DirHost(HeadstartHost):
     """With a disk of its own for each container."""
 
-    more = ["--writable", "dir"]
+    def __init__(self, work, link):
+        super().__init__(work, link, "--writable", "dir")
 
 
 WHO = {"overlayfs": Host, "headstart": HeadstartHost, "headstart dir": DirHost}
