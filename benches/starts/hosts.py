@@ -1,6 +1,9 @@
 """A host that has nothing yet: a containerd of its own, a snapshotter, and what that needs."""
 
+import contextlib
 import itertools
+import os
+import signal
 import subprocess
 import time
 import urllib.error
@@ -234,3 +237,8 @@ class HeadstartHost(Host):
         if self.agent_socket.exists():
             self.detach_all()
         super().end()
+        # The keeper outlives the agent that started it.
+        number = self.work / "run/keeper/keeper.pid"
+        if number.exists():
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                os.kill(int(number.read_text()), signal.SIGTERM)
