@@ -19,10 +19,12 @@ use headstart_export::loop_device::{devices_at, make_device, remove_devices, syn
 use headstart_export::loop_mount::{
     FrozenFiles, check_ext4, is_mounted, is_served, mount_writable, mounts_of, unmount_disk, unmount_unused,
 };
+use headstart_image::store::ImageStore;
 use headstart_lsmt::LayerMeta;
 use headstart_lsmt::writable::WritableDisk;
 use headstart_snapshotter::DiskAccess;
 use headstart_snapshotter::remote::{DiskClosing, WRITTEN_DIRECTORY};
+use headstart_store::Reference;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -107,7 +109,22 @@ pub(crate) fn close(disks: &dyn TreeDisks, place: &Path, closing: DiskClosing) -
             remove_devices(&disk)?;
         }
     }
-    disks.detach(&disk_name(place, "")?)
+    disks.detach(&disk_name(place, "")?)?;
+    release_lease(&place.join(WRITTEN_DIRECTORY));
+    Ok(())
+}
+
+/// Gives up the lease by which the directory of a closed disk keeps its image, if that is in a directory of this host:
+/// such as the empty disk, which would get one more with each container. A disk that is opened again gets a new one.
+fn release_lease(written: &Path) {
+    let Ok(info) = WritableDisk::inspect(written) else { return };
+    let Some(Ok(image)) = info.reference.as_deref().map(str::parse::<Reference>) else { return };
+    if let Ok(directory) = image.directory()
+        && let Ok(store) = ImageStore::open(directory)
+        && let Err(error) = store.release_directory(info.uuid, written)
+    {
+        tracing::warn!(%error, "the lease of a disk that is closed stays");
+    }
 }
 
 /// The directories, other than its own, `files`, on which the file system of a disk is mounted.

@@ -173,4 +173,9 @@ fn a_snapshot_that_is_removed_leaves_no_disk_and_the_default_of_the_snapshotter_
     wait_until("the empty disk is closed", TIMEOUT, || host.agent.disks().len() == 1);
     let left = || fs::read_dir(scene.path("snap/snapshots")).unwrap().count();
     wait_until("their directories are gone", TIMEOUT, || left() == 0);
+    // The image of empty disks is held by none of them any more.
+    let leases = fs::read_dir(scene.path("snap/empty/.headstart/leases")).unwrap();
+    let names = leases.map(|lease| lease.unwrap().file_name().into_string().unwrap());
+    let held: Vec<_> = names.filter(|name| name.starts_with("writable-")).collect();
+    assert_eq!(held, Vec::<String>::new());
 }
