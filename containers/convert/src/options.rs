@@ -89,7 +89,7 @@ impl ConvertLimits {
             "trailing_bytes" => tar.trailing_bytes = value,
             "xattr_bytes" => tar.xattr_bytes = value,
             "zstd_window_log" if (10..=31).contains(&value) => {
-                self.zstd_window_log = exact(value, "at most 31")
+                self.zstd_window_log = exact(value, "at most 31");
             }
             "zstd_window_log" => {
                 let cause = format!("a window of 2^{value} bytes is not possible");

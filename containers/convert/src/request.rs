@@ -65,6 +65,9 @@ pub struct ConvertReport {
     pub layers: Vec<LayerOutcome>,
 }
 
+/// The image that is converted, and the store of the new one, unless that is a directory, which is made later.
+type OpenedSource = (ContainerImage, Option<Arc<dyn Store>>);
+
 impl ConvertRequest<'_> {
     /// Converts the image, and publishes the result. Blocks until it is there.
     ///
@@ -75,7 +78,7 @@ impl ConvertRequest<'_> {
     /// the next conversion finds these.
     pub fn make(self, stores: StoreAccess<'_>, progress: &dyn Progress) -> Result<ConvertReport> {
         let location = self.location()?;
-        let (image, opened, site) = self.open_with_site(&location, stores)?;
+        let ((image, opened), site) = self.open_with_site(&location, stores)?;
         let known = self.known(&site, &location, opened, stores)?;
         let staged = stage_image(&image, site.staging(), self.options, &*known.layers, progress)?;
         let StagedConversion { image: mut made, layers } = staged;
@@ -136,25 +139,20 @@ impl ConvertRequest<'_> {
         &self,
         location: &Location,
         stores: StoreAccess<'_>,
-    ) -> Result<(ContainerImage, Option<Arc<dyn Store>>, ImageSite)> {
+    ) -> Result<(OpenedSource, ImageSite)> {
         if !location.is_remote() {
-            let (image, opened) = self.open(location, stores)?;
-            return Ok((image, opened, ImageSite::new(location)?));
+            return Ok((self.open(location, stores)?, ImageSite::new(location)?));
         }
         thread::scope(|scope| {
             let site = scope.spawn(|| ImageSite::new(location));
-            let (image, opened) = self.open(location, stores)?;
-            Ok((image, opened, site.join().unwrap_or_else(|panic| resume_unwind(panic))?))
+            let opened = self.open(location, stores)?;
+            Ok((opened, site.join().unwrap_or_else(|panic| resume_unwind(panic))?))
         })
     }
 
     /// Opens the image, and the store at `location`, in which the new image is published. The store is left for later
     /// if it is a directory, which is made first.
-    fn open(
-        &self,
-        location: &Location,
-        stores: StoreAccess<'_>,
-    ) -> Result<(ContainerImage, Option<Arc<dyn Store>>)> {
+    fn open(&self, location: &Location, stores: StoreAccess<'_>) -> Result<OpenedSource> {
         let StoreAccess { settings, runtime } = stores;
         let open = || open(self.source, self.platform, settings, runtime);
         if !location.is_remote() {

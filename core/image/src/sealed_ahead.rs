@@ -158,7 +158,7 @@ mod tests {
         let new = NewDisk { size: SIZE as u64, parent: String::new(), uuid: Uuid::from_u128(3) };
         let disk = WritableDisk::create(dir, None, &new).unwrap();
         let mut model: Vec<u8> =
-            (0..SIZE as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 27) as u8).collect();
+            (0..u32::try_from(SIZE).unwrap()).map(|n| (n.wrapping_mul(2_654_435_761) >> 27) as u8).collect();
         disk.write_at(&model, 0).unwrap();
         let (files, output) = AheadFiles::create(dir, 1, packing).unwrap();
         let mut ahead = disk.begin_layer(output, LayerMeta::default()).unwrap();

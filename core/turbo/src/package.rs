@@ -223,7 +223,7 @@ mod tests {
     use std::fs;
     use std::io::Write;
 
-    fn opened(blob: &Vec<u8>) -> Result<TurboPackage> {
+    fn opened(blob: &dyn ReadAt) -> Result<TurboPackage> {
         TurboPackage::open(blob, &mut PackageBudget::default())
     }
 

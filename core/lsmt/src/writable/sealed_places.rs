@@ -59,6 +59,7 @@ impl SealedPlaces {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headstart_block::to_usize;
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -74,7 +75,7 @@ mod tests {
             let mut at = 8;
             for (pair, start, len, gap) in inserted {
                 let end = (start + len).min(SECTORS);
-                let sectors = &mut model[pair as usize][start..end];
+                let sectors = &mut model[to_usize(pair)][start..end];
                 if sectors.iter().any(Option::is_some) {
                     continue;
                 }
@@ -93,7 +94,7 @@ mod tests {
                 prop_assert!(part.end > part.start);
                 found.extend((0..part.len()).map(|n| at.map(|at| at + n)));
             }
-            prop_assert_eq!(&found[..], &model[pair as usize][start..end]);
+            prop_assert_eq!(&found[..], &model[to_usize(pair)][start..end]);
         }
     }
 }
