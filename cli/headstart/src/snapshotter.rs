@@ -153,6 +153,8 @@ impl SnapshotterArgs {
             runtime.handle().clone(),
             Box::new(disks),
         )?;
+        let root =
+            root.canonicalize().map_err(|error| Error::io("cannot be found", error).about(root.display()))?;
         let blank = self.empty_disk.map(|ByteSize(size)| BlankDisk::new(root.join(EMPTY_DISKS), size));
         let trees = trees.with_blank(blank);
         let settings = SnapshotterSettings {

@@ -61,6 +61,8 @@ pub struct OwnDisk {
 pub enum DiskClosing {
     /// Only if nothing uses it: what was written is to be kept.
     IfUnused,
+    /// The same, without a moment's wait for users that are ending.
+    IfUnusedNow,
     /// In any case: what was written is not needed.
     Anyway,
 }
@@ -70,8 +72,8 @@ pub enum DiskClosing {
 pub enum SealedState {
     /// Closed: nothing changes it.
     Closed,
-    /// In use: programs may go on to write to it.
-    Open,
+    /// In use, in the form in which it was handed out: programs may go on to write to it.
+    Open(DiskAccess),
 }
 
 /// The answer to a search for a layer.
@@ -170,8 +172,12 @@ pub trait RemoteLayerSource: Send + Sync {
     /// Errors of reading and writing.
     fn seal(&self, place: &Path, layer: &Path, state: SealedState) -> Result<()>;
 
-    /// Called at the start for each disk that may be open: ends what a sealing has left that was interrupted.
-    fn recover(&self, place: &Path);
+    /// Called at the start for each disk that may be open: ends what a sealing has left that was interrupted. No other
+    /// call for this disk is going on.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    fn recover(&self, place: &Path) -> Result<()>;
 }
 
 /// No remote layers: every snapshot is an ordinary one.
@@ -206,7 +212,9 @@ impl RemoteLayerSource for NoRemoteLayers {
         Err(error.about(place.display()).remedy("start the snapshotter with the source that made it"))
     }
 
-    fn recover(&self, _place: &Path) {}
+    fn recover(&self, _place: &Path) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// The error of a disk that only its source could open.

@@ -10,7 +10,8 @@
 //! # Start and end
 //!
 //! At the start the table is replayed from the journal. Directories that a crash has left of snapshots that were being
-//! made are removed at once, since their numbers come again (if they have files, they are set aside, in `lost`);
+//! made are removed at once, since their numbers come again (if they have files, they are set aside, in `lost`; one
+//! whose disk cannot be closed without the agent stays until the next start, and its number is passed over);
 //! directories of removed snapshots by
 //! [`Snapshotter::cleanup`], and remote layers without a snapshot by [`Snapshotter::keep_used`], once calls are
 //! answered. A directory that is missing is reported, and its snapshot stays. If the journal is missing
@@ -21,7 +22,7 @@ mod opening;
 
 pub use opening::SnapshotterReport;
 
-use self::disks::LAYER_LABEL;
+use self::disks::{LAYER_LABEL, without_layer};
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::filter::SnapshotFilter;
 use crate::journal::SnapshotJournal;
@@ -122,7 +123,11 @@ impl Snapshotter {
         paths: &[String],
     ) -> FaultResult<SnapshotRecord> {
         let mut journal = self.journal.lock();
-        let steps = self.table.read().update(key, labels, paths, self.now())?;
+        let mut labels = without_layer(labels.clone());
+        // It stays whatever the caller replaces.
+        let own = self.stat(key)?.labels.remove(LAYER_LABEL);
+        labels.extend(own.map(|file| (LAYER_LABEL.to_owned(), file)));
+        let steps = self.table.read().update(key, &labels, paths, self.now())?;
         self.carry_out(&mut journal, steps)?;
         drop(journal);
         self.stat(key)
@@ -161,8 +166,9 @@ impl Snapshotter {
         &self,
         key: &str,
         parent: &str,
-        mut labels: SnapshotLabels,
+        labels: SnapshotLabels,
     ) -> FaultResult<Vec<SnapshotMount>> {
+        let mut labels = without_layer(labels);
         if let Some(target) = labels.get(TARGET_LABEL).cloned() {
             match self.find_remote(&target, parent, &labels) {
                 Ok(true) => return Err(SnapshotFault::exists(&target)),
@@ -184,14 +190,14 @@ impl Snapshotter {
     /// # Errors
     /// The errors of [`SnapshotTable::create`].
     pub fn view(&self, key: &str, parent: &str, labels: SnapshotLabels) -> FaultResult<Vec<SnapshotMount>> {
-        self.create(WantedTree::View, key, parent, labels)
+        self.create(WantedTree::View, key, parent, without_layer(labels))
     }
 
     /// Commits an active snapshot under a name.
     ///
     /// # Errors
     /// The errors of [`SnapshotTable::commit`]; [`FaultKind::Failed`] if it cannot be measured, sealed or made durable.
-    pub fn commit(&self, name: &str, key: &str, mut labels: SnapshotLabels) -> FaultResult<()> {
+    pub fn commit(&self, name: &str, key: &str, labels: SnapshotLabels) -> FaultResult<()> {
         let id = self.table.read().check_commit(name, key)?;
         let lock = self.lock_of(id);
         let _locked = lock.lock();
@@ -199,6 +205,7 @@ impl Snapshotter {
         if record.id != id {
             return Err(SnapshotFault::missing(key));
         }
+        let mut labels = without_layer(labels);
         // Other labels are not inherited; this one says why the layer takes space.
         if let Some(reason) = record.labels.get(FALLBACK_LABEL) {
             labels.insert(FALLBACK_LABEL.to_owned(), reason.clone());
@@ -279,10 +286,11 @@ impl Snapshotter {
             let upper = self.overlay.path(SnapshotPlace::Upper(record.id));
             record.labels.insert(UPPER_LABEL.to_owned(), upper.display().to_string());
         }
-        // The root may have been moved since.
-        let file = self.sealed_layer(&record);
-        if let Some((label, file)) = record.labels.get_mut(LAYER_LABEL).zip(file) {
-            *label = file;
+        // The root may have been moved since, and earlier versions took the label from callers.
+        if record.labels.remove(LAYER_LABEL).is_some()
+            && let Some(file) = self.sealed_layer(&record)
+        {
+            record.labels.insert(LAYER_LABEL.to_owned(), file);
         }
         record
     }

@@ -140,6 +140,11 @@ impl SnapshotTable {
         self.last
     }
 
+    /// Uses a number up that no record has, and all below it.
+    pub fn use_up(&mut self, id: SnapshotId) {
+        self.last = self.last.max(id);
+    }
+
     /// The tree of files of an active snapshot or a view.
     ///
     /// # Errors

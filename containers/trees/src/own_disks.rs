@@ -6,7 +6,9 @@
 //!     disk              an empty file, over which the agent mounts the disk
 //!     mountpoint/       the directory on which its file system is mounted, unless it is handed out as a device
 //!     writable/         what was written
-//!     sealing/          a clone of that, while it is sealed although the disk is used
+//!     sealing/          there while it is sealed, and before the file system of a disk that is used is frozen
+//!       written/        a clone of what was written, if the disk is used
+//!       layer           the sealed layer until it is whole
 //! ```
 //!
 //! A disk that is handed out as a device has a loop device that stays until the disk is closed. Its number is found by
@@ -17,13 +19,14 @@ use crate::tree_name::TreeName;
 use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_export::loop_device::{devices_at, make_device, remove_devices, sync_devices};
 use headstart_export::loop_mount::{
-    FrozenFiles, check_ext4, is_mounted, is_served, mount_writable, mounts_of, unmount_disk, unmount_unused,
+    FrozenFiles, check_writable_ext4, is_mounted, is_served, mount_again, mount_writable, mounts_of,
+    unmount_disk, unmount_unused,
 };
 use headstart_image::store::ImageStore;
 use headstart_lsmt::LayerMeta;
 use headstart_lsmt::writable::WritableDisk;
 use headstart_snapshotter::DiskAccess;
-use headstart_snapshotter::remote::{DiskClosing, WRITTEN_DIRECTORY};
+use headstart_snapshotter::remote::{DiskClosing, SealedState, WRITTEN_DIRECTORY};
 use headstart_store::Reference;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -36,11 +39,18 @@ use uuid::Uuid;
 const DISK_PREFIX: &str = "snapshot-";
 /// The file of a disk.
 const DISK: &str = "disk";
-/// The directory that has what was written, at one moment, while that is sealed.
-const CLONE: &str = "sealing";
+/// The directory that is there while a disk is sealed.
+const SEALING: &str = "sealing";
+/// The directory in it that has what was written, at one moment, and the file of a layer that is being written.
+const CLONE: &str = "written";
+const NEW_LAYER: &str = "layer";
 /// The time between two looks at devices that are to go, and the number of looks.
 const LOOK: Duration = Duration::from_millis(20);
 const LOOKS: usize = 50;
+/// The time between two attempts to clone what was written, and the number of attempts: the disk may be reclaiming
+/// space for a moment.
+const CLONE_PAUSE: Duration = Duration::from_millis(200);
+const CLONE_ATTEMPTS: usize = 25;
 /// The directory on which it is mounted.
 const MOUNTPOINT: &str = "mountpoint";
 
@@ -55,8 +65,9 @@ pub(crate) fn open(
     access: DiskAccess,
 ) -> Result<PathBuf> {
     let (disk, files) = (place.join(DISK), place.join(MOUNTPOINT));
+    recover(place)?;
     if access == DiskAccess::Directory && is_mounted(&files)? {
-        if is_served(&disk, &files) {
+        if is_served(&disk, &files)? {
             return Ok(files);
         }
         tracing::warn!(directory = %files.display(), "the files of a snapshot are mounted anew: they failed");
@@ -71,7 +82,7 @@ pub(crate) fn open(
     let attached = disks.attach(&name, &order)?;
     let opened = match access {
         DiskAccess::Directory => mount_writable(&disk, &files).map(|()| files),
-        DiskAccess::Device => check_ext4(&disk).and_then(|()| make_device(&disk)),
+        DiskAccess::Device => check_writable_ext4(&disk).and_then(|()| make_device(&disk)),
     };
     opened.inspect_err(|_| {
         // The next call attaches the disk anew: this one is of no use.
@@ -91,23 +102,26 @@ pub(crate) fn close(disks: &dyn TreeDisks, place: &Path, closing: DiskClosing) -
     if !place.join(DISK_NAME).exists() {
         return Ok(());
     }
+    recover(place)?;
     let (disk, files) = (place.join(DISK), place.join(MOUNTPOINT));
-    match closing {
-        DiskClosing::IfUnused => {
-            let used = || Error::new(ErrorKind::Conflict, "the disk is still used").about(place.display());
-            if !mounted_elsewhere(&disk, &files)?.is_empty() || !unmount_unused(&files)? {
-                return Err(used());
-            }
-            sync_devices(&disk)?;
-            remove_devices(&disk)?;
-            if !are_gone(&disk)? {
-                return Err(used());
-            }
+    let looks = match closing {
+        DiskClosing::IfUnused => Some(LOOKS),
+        DiskClosing::IfUnusedNow => Some(1),
+        DiskClosing::Anyway => None,
+    };
+    if let Some(looks) = looks {
+        let used = || Error::new(ErrorKind::Conflict, "the disk is still used").about(place.display());
+        if is_mounted_elsewhere(&disk, &files)? || !unmount_unused(&files)? {
+            return Err(used());
         }
-        DiskClosing::Anyway => {
-            while unmount_disk(&files)? {}
-            remove_devices(&disk)?;
+        sync_devices(&disk)?;
+        remove_devices(&disk)?;
+        if !are_gone(&disk, looks)? {
+            return Err(used());
         }
+    } else {
+        while unmount_disk(&files)? {}
+        remove_devices(&disk)?;
     }
     disks.detach(&disk_name(place, "")?)?;
     release_lease(&place.join(WRITTEN_DIRECTORY));
@@ -127,75 +141,117 @@ fn release_lease(written: &Path) {
     }
 }
 
-/// The directories, other than its own, `files`, on which the file system of a disk is mounted.
-fn mounted_elsewhere(disk: &Path, files: &Path) -> Result<Vec<PathBuf>> {
-    let mut mounts = Vec::new();
+/// `true` if the file system of a disk is mounted on other directories than its own, `files`.
+fn is_mounted_elsewhere(disk: &Path, files: &Path) -> Result<bool> {
     for device in devices_at(disk)? {
-        mounts.extend(mounts_of(&device)?.into_iter().filter(|at| at != files));
-    }
-    Ok(mounts)
-}
-
-/// Waits a moment until the devices over the file of a disk are gone. `false` if a program, such as a virtual machine,
-/// has one open.
-#[expect(clippy::disallowed_methods, reason = "the kernel sends no event that would be worth its code")]
-fn are_gone(disk: &Path) -> Result<bool> {
-    for _ in 0..LOOKS {
-        if devices_at(disk)?.is_empty() {
+        if mounts_of(&device)?.iter().any(|at| at != files) {
             return Ok(true);
         }
-        thread::sleep(LOOK);
     }
     Ok(false)
 }
 
-/// Writes all changes of the disk in `place`, which is used, into the file `layer`: those that its file system holds at
-/// one moment, at which its users wait. For a disk that only a virtual machine has mounted, that machine has to sync.
-///
-/// # Errors
-/// Errors of the disk and of the files.
-pub(crate) fn seal_open(disks: &dyn TreeDisks, place: &Path, layer: &Path) -> Result<()> {
-    let (disk, files, clone) = (place.join(DISK), place.join(MOUNTPOINT), place.join(CLONE));
-    remove_clone(&clone)?;
-    let elsewhere = mounted_elsewhere(&disk, &files)?;
-    let at = if is_mounted(&files)? { Some(&files) } else { elsewhere.first() };
-    let frozen = at.map(|at| FrozenFiles::freeze(at)).transpose()?;
-    let cloned =
-        sync_devices(&disk).and_then(|()| disks.clone_written(&place.join(WRITTEN_DIRECTORY), &clone));
-    drop(frozen);
-    cloned.and_then(|()| seal(&clone, layer)).and_then(|()| remove_clone(&clone))
+/// Looks so often whether the devices over the file of a disk are gone, for a moment. `false` if a program, such as a
+/// virtual machine, has one open.
+#[expect(clippy::disallowed_methods, reason = "the kernel sends no event that would be worth its code")]
+fn are_gone(disk: &Path, looks: usize) -> Result<bool> {
+    for look in 0..looks {
+        if look > 0 {
+            thread::sleep(LOOK);
+        }
+        if devices_at(disk)?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-/// Ends what an interrupted sealing of the disk in `place` has left.
-pub(crate) fn recover(place: &Path) {
-    let (disk, files) = (place.join(DISK), place.join(MOUNTPOINT));
-    let elsewhere = mounted_elsewhere(&disk, &files).unwrap_or_default();
-    elsewhere
-        .iter()
-        .chain(is_mounted(&files).unwrap_or(false).then_some(&files))
-        .for_each(|at| FrozenFiles::thaw(at));
-    if let Err(error) = remove_clone(&place.join(CLONE)) {
-        tracing::warn!(%error, "a copy of what was written to a disk stays");
+/// Writes all changes of the disk in `place` into the file `layer`. Those of one that is used are those that its file
+/// system holds at one moment, at which its users wait. For a disk that only a virtual machine has mounted, that
+/// machine has to sync.
+///
+/// # Errors
+/// [`ErrorKind::Conflict`] if its file system cannot be frozen; errors of the disk and of the files.
+pub(crate) fn seal(disks: &dyn TreeDisks, place: &Path, layer: &Path, state: SealedState) -> Result<()> {
+    recover(place)?;
+    let sealing = place.join(SEALING);
+    private::make_directory(&sealing)
+        .map_err(|error| Error::io("cannot be made", error).about(sealing.display()))?;
+    let sealed = match state {
+        SealedState::Closed => write_layer(&place.join(WRITTEN_DIRECTORY), &sealing, layer),
+        SealedState::Open(access) => clone_frozen(disks, place, access)
+            .and_then(|()| write_layer(&sealing.join(CLONE), &sealing, layer)),
+    };
+    let removed = remove_directory(&sealing);
+    sealed.and(removed)
+}
+
+/// Clones what was written to a disk that is used.
+#[expect(clippy::disallowed_methods, reason = "a disk that reclaims space sends no event when it is done")]
+fn clone_frozen(disks: &dyn TreeDisks, place: &Path, access: DiskAccess) -> Result<()> {
+    let (disk, clone) = (place.join(DISK), place.join(SEALING).join(CLONE));
+    let mut attempts = 1;
+    loop {
+        let frozen = freeze(place, access)?;
+        let cloned =
+            sync_devices(&disk).and_then(|()| disks.clone_written(&place.join(WRITTEN_DIRECTORY), &clone));
+        drop(frozen);
+        let is_busy = cloned.as_ref().is_err_and(|error| error.kind() == ErrorKind::Conflict);
+        if !is_busy || attempts == CLONE_ATTEMPTS {
+            return cloned;
+        }
+        attempts += 1;
+        remove_directory(&clone)?;
+        // Its users go on meanwhile.
+        thread::sleep(CLONE_PAUSE);
     }
 }
 
-fn remove_clone(clone: &Path) -> Result<()> {
-    match fs::remove_dir_all(clone) {
+/// Freezes the file system of a disk. One that was handed out as a device may be mounted by a virtual machine alone:
+/// `None`.
+fn freeze(place: &Path, access: DiskAccess) -> Result<Option<FrozenFiles>> {
+    let (disk, files) = (place.join(DISK), place.join(MOUNTPOINT));
+    let frozen = FrozenFiles::freeze(&disk)?;
+    if frozen.is_some() || access == DiskAccess::Device {
+        return Ok(frozen);
+    }
+    // Its users have it in another mount namespace.
+    let again = if mount_again(&disk, &files)? { FrozenFiles::freeze(&disk)? } else { None };
+    let lost = || {
+        Error::new(ErrorKind::Conflict, "its file system is used, and cannot be found to be frozen")
+            .about(place.display())
+            .remedy("end the programs that use it, and commit it then")
+    };
+    again.map(Some).ok_or_else(lost)
+}
+
+/// Ends what an interrupted sealing of the disk in `place` has left. Nothing else may be done with the disk meanwhile.
+///
+/// # Errors
+/// Errors of the operating system.
+pub(crate) fn recover(place: &Path) -> Result<()> {
+    let sealing = place.join(SEALING);
+    if !sealing.exists() {
+        return Ok(());
+    }
+    FrozenFiles::thaw(&place.join(DISK))?;
+    remove_directory(&sealing)
+}
+
+fn remove_directory(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::io("cannot be removed", error).about(clone.display()))
+            Err(Error::io("cannot be removed", error).about(path.display()))
         }
         _ => Ok(()),
     }
 }
 
-/// Writes all changes in the directory `written` of a disk that is closed into the file `layer`.
-///
-/// # Errors
-/// Errors of the files.
-pub(crate) fn seal(written: &Path, layer: &Path) -> Result<()> {
+/// Writes all changes in the directory `written`, which nothing changes, into the file `layer` by way of `sealing`.
+fn write_layer(written: &Path, sealing: &Path, layer: &Path) -> Result<()> {
     let failed = |error| Error::io("cannot be written", error).about(layer.display());
     let disk = WritableDisk::open_alone(written)?;
-    let new = layer.with_extension("new");
+    let new = sealing.join(NEW_LAYER);
     let file = private::options().write(true).create(true).truncate(true).open(&new).map_err(failed)?;
     let meta = LayerMeta { uuid: Uuid::new_v4(), ..LayerMeta::default() };
     let (file, _) = disk.commit(file, meta).map_err(|error| error.about(layer.display()))?;
@@ -224,3 +280,6 @@ fn make_places(place: &Path) -> io::Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,7 +41,6 @@ use headstart_export::loop_mount::{is_mounted, is_served, mount_disk, unmount_di
 use headstart_snapshotter::record::{RemoteLayer, SnapshotLabels, SnapshotUsage};
 use headstart_snapshotter::remote::{
     DiskClosing, LayerHold, LayeredDisk, OwnDisk, RemoteAnswer, RemoteLayerSource, SealedState,
-    WRITTEN_DIRECTORY,
 };
 use headstart_store::{Location, Reference, Selector, StorePrefix, StoreSettings};
 use parking_lot::Mutex;
@@ -223,7 +222,7 @@ impl ImageTrees {
         let directory = self.root.join(&id);
         let (disk, files) = (directory.join("disk"), directory.join("fs"));
         if is_mounted(&files)? {
-            if is_served(&disk, &files) {
+            if is_served(&disk, &files)? {
                 return Ok(files);
             }
             // The process of the disk and its keeper died at once. Programs that use these files get errors; new ones
@@ -374,14 +373,11 @@ impl RemoteLayerSource for ImageTrees {
     }
 
     fn seal(&self, place: &Path, layer: &Path, state: SealedState) -> Result<()> {
-        match state {
-            SealedState::Closed => own_disks::seal(&place.join(WRITTEN_DIRECTORY), layer),
-            SealedState::Open => own_disks::seal_open(&*self.disks, place, layer),
-        }
+        own_disks::seal(&*self.disks, place, layer, state)
     }
 
-    fn recover(&self, place: &Path) {
-        own_disks::recover(place);
+    fn recover(&self, place: &Path) -> Result<()> {
+        own_disks::recover(place)
     }
 
     fn keep_only(&self, used: &dyn Fn() -> Vec<LayeredDisk>) {

@@ -8,9 +8,10 @@ use linux_raw_sys::loop_device::{
 use rustix::fs::{major, minor, statfs};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
-use std::ffi::c_void;
+use std::ffi::{OsStr, c_void};
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -59,15 +60,50 @@ pub(crate) fn backing_of(device: &File) -> std::io::Result<FileIdentity> {
     Ok((major(info.lo_device), minor(info.lo_device), info.lo_inode))
 }
 
-/// The loop device over a file that is served; `None` if there is none. Devices over a file that was served at the
-/// same path before do not count.
-fn device_of(disk: &Path) -> Result<Option<PathBuf>> {
-    let failed = |error| Error::io("cannot be looked at", error).about(disk.display());
-    let wanted = identity(disk).map_err(failed)?;
-    let is_over = |path: &PathBuf| {
-        File::open(path).and_then(|device| backing_of(&device)).is_ok_and(|found| found == wanted)
-    };
-    Ok(devices_at(disk)?.into_iter().find(is_over))
+/// The loop device over a file that is served, open, and its path; `None` if there is none. Devices over a file that
+/// was served at the same path before do not count. The device does not go while it is open.
+///
+/// # Errors
+/// Errors of the operating system.
+pub(crate) fn device_over(disk: &Path) -> Result<Option<(PathBuf, File)>> {
+    let wanted =
+        identity(disk).map_err(|error| Error::io("cannot be looked at", error).about(disk.display()))?;
+    for path in devices_at(disk)? {
+        let failed = |error| Error::io("cannot be looked at", error).about(path.display());
+        let Some(device) = open_listed(&path)? else { continue };
+        match backing_of(&device) {
+            Ok(found) if found == wanted => return Ok(Some((path, device))),
+            Err(error) if !is_loss(&error) => return Err(failed(error)),
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+/// `true` if an error of a file or a device says that it has failed for good, or is gone.
+pub(crate) fn is_loss(error: &std::io::Error) -> bool {
+    // FUSE answers with the last two where its server has ended.
+    let lost = [Errno::NXIO, Errno::IO, Errno::NOENT, Errno::NOTCONN, Errno::CONNABORTED];
+    Errno::from_io_error(error).is_some_and(|error| lost.contains(&error))
+}
+
+/// Opens a device that was listed a moment ago; `None` if it is gone since.
+fn open_listed(path: &Path) -> Result<Option<File>> {
+    match File::open(path) {
+        Ok(device) => Ok(Some(device)),
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::NOENT)) => Ok(None),
+        Err(error) => Err(Error::io("cannot be opened", error).about(path.display())),
+    }
+}
+
+/// `true` if the loop device of this name in the kernel's directory is over a file of the path `disk`.
+fn is_at(name: &OsStr, disk: &Path) -> bool {
+    let backing = Path::new(DEVICES).join(name).join("loop/backing_file");
+    let Ok(backing) = fs::read(backing) else { return false };
+    let backing = backing.strip_suffix(b"\n").unwrap_or(&backing);
+    // The kernel marks files that were removed.
+    let backing = backing.strip_suffix(b" (deleted)").unwrap_or(backing);
+    backing == disk.as_os_str().as_bytes()
 }
 
 /// The loop devices over a file of this path, whether or not it is still the same file.
@@ -79,10 +115,7 @@ pub fn devices_at(disk: &Path) -> Result<Vec<PathBuf>> {
     let mut devices = Vec::new();
     for entry in fs::read_dir(DEVICES).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        let Ok(backing) = fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
-        // The kernel marks files that were removed.
-        let backing = backing.trim_end_matches('\n').trim_end_matches(" (deleted)");
-        if Path::new(backing) == disk {
+        if is_at(&entry.file_name(), disk) {
             devices.push(Path::new("/dev").join(entry.file_name()));
         }
     }
@@ -96,10 +129,11 @@ pub fn devices_at(disk: &Path) -> Result<Vec<PathBuf>> {
 /// [`ErrorKind::Denied`] if this process is not root; [`ErrorKind::Unsupported`] if this host has no loop devices;
 /// errors of the operating system.
 pub fn make_device(disk: &Path) -> Result<PathBuf> {
-    match device_of(disk)? {
-        Some(device) => Ok(device),
-        None => attach(disk, LoopUse::WriteUntilRemoved).map(|(path, _)| path),
-    }
+    let made = match device_over(disk)? {
+        Some(made) => made,
+        None => attach(disk, LoopUse::WriteUntilRemoved)?,
+    };
+    Ok(made.0)
 }
 
 /// Makes what was written to the loop devices over files of a path durable in these files.
@@ -109,7 +143,7 @@ pub fn make_device(disk: &Path) -> Result<PathBuf> {
 pub fn sync_devices(disk: &Path) -> Result<()> {
     devices_at(disk)?.iter().try_for_each(|path| {
         let failed = |error| Error::io("cannot be made durable", error).about(path.display());
-        File::open(path).and_then(|device| device.sync_all()).map_err(failed)
+        open_listed(path)?.map_or(Ok(()), |device| device.sync_all().map_err(failed))
     })
 }
 
@@ -120,7 +154,11 @@ pub fn sync_devices(disk: &Path) -> Result<()> {
 pub fn remove_devices(disk: &Path) -> Result<()> {
     for path in devices_at(disk)? {
         let failed = |error| Error::io("cannot be removed", error).about(path.display());
-        let device = File::open(&path).map_err(failed)?;
+        let Some(device) = open_listed(&path)? else { continue };
+        // Another program may have got its number before it was opened.
+        if !path.file_name().is_some_and(|name| is_at(name, disk)) {
+            continue;
+        }
         // SAFETY: the request takes no argument, so the kernel reads and writes no memory of this process.
         match unsafe { ioctl(&device, NoArg::<{ LOOP_CLR_FD as Opcode }>::new()) } {
             // It is gone.

@@ -19,14 +19,17 @@
 //! The kernel parses the file system. An image's publisher can give the kernel damaged structures; kernels guard
 //! against these, but have had faults there. Mount no image of a publisher whose containers you would not run as root.
 
-use crate::loop_device::{FileIdentity, LoopUse, attach, backing_of, denied, identity};
+use crate::loop_device::{
+    FileIdentity, LoopUse, attach, backing_of, denied, device_over, devices_at, identity, is_loss,
+};
 use headstart_block::{Error, ErrorKind, Result};
-use rustix::fs::{major, minor};
+use rustix::fs::{Mode, OFlags, major, minor};
 use rustix::io::Errno;
 use rustix::ioctl::{NoArg, Opcode, ioctl};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use std::ffi::CStr;
+use std::ffi::{CStr, OsString};
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -43,10 +46,19 @@ const THAW: Opcode = rustix::ioctl::opcode::read_write::<i32>(b'X', 120);
 /// The mounts that this process sees.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// The place of mount options in a file system ext4, from the start of the disk, and their length, both in bytes: at
-/// 0x200 in the superblock.
-const EXT4_OPTIONS_AT: u64 = 1024 + 0x200;
-const EXT4_OPTIONS_LEN: usize = 64;
+/// The place of the superblock of a file system ext4, from the start of the disk, and its length, both in bytes.
+const EXT4_SUPER_AT: u64 = 1024;
+const EXT4_SUPER_LEN: usize = 1024;
+/// The places in it of its features that a kernel must know, of the number of another device that has its journal, and
+/// of its mount options.
+const EXT4_FEATURES: usize = 0x60;
+const EXT4_JOURNAL_DEVICE: usize = 0xe4;
+const EXT4_OPTIONS: usize = 0x200;
+/// The feature of a file system that hosts share by turns: the kernel writes to it even while no program does.
+const EXT4_MMP: u32 = 0x100;
+
+/// The options of file systems that are mounted for writing.
+const WRITABLE_OPTIONS: &CStr = c"discard,errors=remount-ro";
 
 /// Mounts the file system of `kind` (`ext4`, `erofs`) in the file `disk` on the directory `at`, read-only. Nothing is
 /// mounted if it fails.
@@ -73,16 +85,35 @@ pub fn mount_disk(disk: &Path, kind: &CStr, at: &Path) -> Result<()> {
 }
 
 /// Mounts the ext4 in the file `disk` on the directory `at`, for reading and writing. Blocks that become free are
-/// discarded. Nothing is mounted if it fails.
+/// discarded. Nothing is mounted if it fails. If the file system is in use already, such as in another mount namespace,
+/// this is one more mount of it: the kernel must not have it twice.
 ///
 /// # Errors
 /// As [`mount_disk`].
 pub fn mount_writable(disk: &Path, at: &Path) -> Result<()> {
-    check_ext4(disk)?;
-    let (path, device) = attach(disk, LoopUse::Write)?;
-    let mounted = mount(&path, at, c"ext4", MountFlags::NOATIME, Some(c"discard,errors=remount-ro"));
+    check_writable_ext4(disk)?;
+    let made = match device_over(disk)? {
+        Some(made) => made,
+        None => attach(disk, LoopUse::Write)?,
+    };
+    mount_device(made, at).map_err(|error| error.about(disk.display()))
+}
+
+/// Mounts the ext4 in the file `disk` on the directory `at` once more, if it has a loop device: `false` if it has none.
+///
+/// # Errors
+/// As [`mount_disk`].
+pub fn mount_again(disk: &Path, at: &Path) -> Result<bool> {
+    let Some(made) = device_over(disk)? else { return Ok(false) };
+    mount_device(made, at).map_err(|error| error.about(disk.display()))?;
+    Ok(true)
+}
+
+/// Mounts the ext4 on a loop device, which stays open until then, for writing.
+fn mount_device((path, device): (PathBuf, File), at: &Path) -> Result<()> {
+    let mounted = mount(&path, at, c"ext4", MountFlags::NOATIME, Some(WRITABLE_OPTIONS));
     drop(device);
-    mounted.map_err(|error| not_mounted(error, c"ext4").about(disk.display()))
+    mounted.map_err(|error| not_mounted(error, c"ext4"))
 }
 
 /// Makes what was written to the file system on `at` durable and unmounts it, unless programs use it there: `false`.
@@ -104,21 +135,53 @@ pub fn unmount_unused(at: &Path) -> Result<bool> {
 }
 
 /// Refuses an ext4 that has mount options of its own in its superblock, which the kernel would follow.
+fn check_ext4(disk: &Path) -> Result<()> {
+    super_block(disk)?
+        .map_or(Ok(()), |block| check_options(&block))
+        .map_err(|error| error.about(disk.display()))
+}
+
+/// Refuses an ext4 that must not be mounted for writing: one with mount options of its own, with a journal on another
+/// device, or one that hosts share by turns.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] if it has some; errors of the disk.
-pub fn check_ext4(disk: &Path) -> Result<()> {
-    let mut options = [0; EXT4_OPTIONS_LEN];
-    let read = File::open(disk).and_then(|file| file.read_exact_at(&mut options, EXT4_OPTIONS_AT));
-    match read {
-        // Too short for a superblock: the kernel says what it is.
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(()),
+/// [`ErrorKind::Denied`] if it is one of these; errors of the disk.
+pub fn check_writable_ext4(disk: &Path) -> Result<()> {
+    let Some(block) = super_block(disk)? else { return Ok(()) };
+    check_options(&block).and_then(|()| check_places(&block)).map_err(|error| error.about(disk.display()))
+}
+
+type SuperBlock = [u8; EXT4_SUPER_LEN];
+
+/// The superblock of an ext4. `None` if the disk is too short for one: the kernel says what it is.
+fn super_block(disk: &Path) -> Result<Option<SuperBlock>> {
+    let mut block = [0; EXT4_SUPER_LEN];
+    match File::open(disk).and_then(|file| file.read_exact_at(&mut block, EXT4_SUPER_AT)) {
+        Ok(()) => Ok(Some(block)),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
         Err(error) => Err(Error::io("cannot read", error).about(disk.display())),
-        Ok(()) if options[0] == 0 => Ok(()),
-        Ok(()) => Err(Error::new(ErrorKind::Denied, "its ext4 brings mount options of its own")
-            .about(disk.display())
-            .remedy("take them away (tune2fs -E mount_opts=), and make the image again")),
     }
+}
+
+fn check_options(block: &SuperBlock) -> Result<()> {
+    if block[EXT4_OPTIONS] == 0 {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Denied, "its ext4 brings mount options of its own")
+        .remedy("take them away (tune2fs -E mount_opts=), and make the image again"))
+}
+
+fn check_places(block: &SuperBlock) -> Result<()> {
+    let word = |at: usize| block[at..].first_chunk().map_or(0, |bytes: &[u8; 4]| u32::from_le_bytes(*bytes));
+    if word(EXT4_FEATURES) & EXT4_MMP != 0 {
+        return Err(Error::new(ErrorKind::Denied, "its ext4 is one that hosts share by turns (mmp)")
+            .remedy("take that away (tune2fs -O ^mmp), and make the image again"));
+    }
+    if word(EXT4_JOURNAL_DEVICE) != 0 {
+        return Err(Error::new(ErrorKind::Denied, "its ext4 has its journal on another device")
+            .remedy("take the journal away (tune2fs -O ^has_journal), and make the image again"));
+    }
+    Ok(())
 }
 
 fn not_mounted(error: Errno, kind: &CStr) -> Error {
@@ -162,15 +225,26 @@ pub fn is_mounted(at: &Path) -> Result<bool> {
 /// `false` if the file system that is mounted on the directory `at` has lost its disk: the file `disk` fails, or is
 /// another one than the file system was mounted from. `true` also for a disk that does not answer in time: its process
 /// is being started again, and its users wait.
-#[must_use]
-pub fn is_served(disk: &Path, at: &Path) -> bool {
+///
+/// # Errors
+/// Errors of the operating system that say nothing of the disk.
+pub fn is_served(disk: &Path, at: &Path) -> Result<bool> {
     let (answer, answered) = mpsc::channel();
-    let (disk, at) = (disk.to_owned(), at.to_owned());
+    let (file, directory) = (disk.to_owned(), at.to_owned());
     // A disk that does not answer holds up the thread that asks it.
-    let asking = thread::Builder::new().name("loop-alive".to_owned()).spawn(move || {
-        let _ = answer.send(backing(&at).is_ok_and(|backing| identity(&disk).ok() == Some(backing)));
-    });
-    asking.is_err() || answered.recv_timeout(ANSWERS).unwrap_or(true)
+    let ask =
+        move || _ = answer.send(backing(&directory).and_then(|backing| Ok(identity(&file)? == backing)));
+    let failed = |error| Error::io("cannot be looked at", error).about(disk.display());
+    thread::Builder::new().name("loop-alive".to_owned()).spawn(ask).map_err(failed)?;
+    served_by(answered.recv_timeout(ANSWERS).unwrap_or(Ok(true))).map_err(failed)
+}
+
+/// What an answer of a disk says of it.
+fn served_by(answer: std::io::Result<bool>) -> std::io::Result<bool> {
+    match answer {
+        Err(error) if is_loss(&error) => Ok(false),
+        answer => answer,
+    }
 }
 
 /// The device and the inode of the file behind the loop device of a file system.
@@ -181,22 +255,61 @@ fn backing(at: &Path) -> std::io::Result<FileIdentity> {
     backing_of(&device)
 }
 
-/// The directories, among those that this process sees, on which the file system on a block device is mounted. Those
-/// whose names have blanks or the like are as the kernel writes them.
+/// The places, among those that this process sees, on which the file system on a block device is mounted.
 ///
 /// # Errors
 /// Errors of the operating system.
 pub fn mounts_of(device: &Path) -> Result<Vec<PathBuf>> {
-    let found = fs::metadata(device);
-    let found = found.map_err(|error| Error::io("cannot be looked at", error).about(device.display()))?;
-    let mounts = fs::read_to_string(MOUNTS);
-    let mounts = mounts.map_err(|error| Error::io("cannot read", error).about(MOUNTS))?;
-    let wanted = format!("{}:{}", major(found.rdev()), minor(found.rdev()));
-    let of_device = mounts.lines().filter_map(|line| {
-        let mut words = line.split(' ');
-        (words.nth(2) == Some(&wanted)).then(|| words.nth(1)).flatten().map(PathBuf::from)
+    let Some(number) = number_of(device)? else { return Ok(Vec::new()) };
+    let mounts = fs::read(MOUNTS).map_err(|error| Error::io("cannot read", error).about(MOUNTS))?;
+    Ok(mounts_among(&mounts, number))
+}
+
+/// The number of a block device; `None` if it is gone.
+fn number_of(device: &Path) -> Result<Option<u64>> {
+    match fs::metadata(device) {
+        Ok(found) => Ok(Some(found.rdev())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io("cannot be looked at", error).about(device.display())),
+    }
+}
+
+/// The places of a device in a list of mounts as the kernel writes it.
+fn mounts_among(mounts: &[u8], device: u64) -> Vec<PathBuf> {
+    let wanted = format!("{}:{}", major(device), minor(device));
+    let of_device = mounts.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut words = line.split(|byte| *byte == b' ');
+        (words.nth(2) == Some(wanted.as_bytes())).then(|| words.nth(1)).flatten()
     });
-    Ok(of_device.collect())
+    of_device.map(|path| PathBuf::from(OsString::from_vec(unescaped(path)))).collect()
+}
+
+/// A path of a list of mounts, in which the kernel writes some bytes as a backslash and three octal digits.
+fn unescaped(mut text: &[u8]) -> Vec<u8> {
+    let mut path = Vec::with_capacity(text.len());
+    while let [first, rest @ ..] = text {
+        let byte = match (first, rest) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..]) => {
+                Some((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'))
+            }
+            _ => None,
+        };
+        path.push(byte.unwrap_or(*first));
+        text = if byte.is_some() { &rest[3..] } else { rest };
+    }
+    path
+}
+
+/// A mount of the file system on a block device, open; `None` if this process sees none on a directory.
+fn open_mount(device: &Path) -> Result<Option<(File, PathBuf)>> {
+    let Some(wanted) = number_of(device)? else { return Ok(None) };
+    // A container decides what is at its paths: nothing but a directory is opened, and the device is compared.
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = mounts_of(device)?.into_iter().find_map(|at| {
+        let root = File::from(rustix::fs::open(&at, flags, Mode::empty()).ok()?);
+        (root.metadata().ok()?.dev() == wanted).then_some((root, at))
+    });
+    Ok(opened)
 }
 
 /// A file system that takes no writes, and whose disk has all that was written before, until this is dropped: programs
@@ -205,23 +318,32 @@ pub fn mounts_of(device: &Path) -> Result<Vec<PathBuf>> {
 pub struct FrozenFiles(File);
 
 impl FrozenFiles {
-    /// Freezes the file system that is mounted on `at`.
+    /// Freezes the file system that is mounted from the file `disk`, after most of what was written has reached it.
+    /// `None` if this process sees no mount of it.
     ///
     /// # Errors
     /// Errors of the operating system.
-    pub fn freeze(at: &Path) -> Result<Self> {
+    pub fn freeze(disk: &Path) -> Result<Option<Self>> {
+        let Some((device, opened)) = device_over(disk)? else { return Ok(None) };
+        let Some((root, at)) = open_mount(&device)? else { return Ok(None) };
         let failed = |error| Error::io("cannot be frozen", error).about(at.display());
-        let root = File::open(at).map_err(failed)?;
+        rustix::fs::syncfs(&root).map_err(|error| failed(error.into()))?;
+        opened.sync_all().map_err(failed)?;
         // SAFETY: the request ignores its argument, so the kernel reads and writes no memory of this process.
         unsafe { ioctl(&root, NoArg::<FREEZE>::new()) }.map_err(|error| failed(error.into()))?;
-        Ok(Self(root))
+        Ok(Some(Self(root)))
     }
 
-    /// Ends the freezing of the file system on `at`, if a process that was killed has left it frozen.
-    pub fn thaw(at: &Path) {
-        if let Ok(root) = File::open(at) {
-            drop(Self(root));
+    /// Ends the freezing of the file systems that are mounted from a file of the path `disk`, if a process that was
+    /// killed has left them frozen.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn thaw(disk: &Path) -> Result<()> {
+        for device in devices_at(disk)? {
+            drop(open_mount(&device)?.map(|(root, _)| Self(root)));
         }
+        Ok(())
     }
 }
 
@@ -232,3 +354,6 @@ impl Drop for FrozenFiles {
         let _ = unsafe { ioctl(&self.0, NoArg::<THAW>::new()) };
     }
 }
+
+#[cfg(test)]
+mod tests;

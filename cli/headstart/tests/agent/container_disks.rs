@@ -125,11 +125,12 @@ fn a_container_writes_to_a_disk_of_its_own_which_becomes_a_layer() {
         host.snapshots(&["prepare", &child, &layer]);
         let mut keys = vec![&child];
         if mode == "dir" {
-            // Nothing refers to a view, and containerd collects it as soon as something else was removed.
+            // Nothing refers to a view: without the label containerd collects it, and the layer stays its parent.
             host.snapshots(&["view", &view, &layer]);
+            host.snapshots(&["label", &view, "containerd.io/gc.root=1"]);
             keys.push(&view);
         }
-        for key in keys {
+        for key in &keys {
             assert!(host.read(key, "opt/kept").starts_with(written), "{key}");
             assert_eq!(host.read(key, "etc/greeting"), "two\n", "{key}");
             assert!(!host.has(key, "opt/late"), "{key}");
@@ -137,9 +138,8 @@ fn a_container_writes_to_a_disk_of_its_own_which_becomes_a_layer() {
         assert_eq!(host.trees(), 2, "the image, and the image with the layer");
         host.restart_snapshotter();
         assert!(host.read(&child, "opt/kept").starts_with(written));
-        for key in [&child, &view, &layer] {
-            // After the first one, containerd collects the view by itself.
-            let _ = host.containerd.run_ctr(&["snapshots", "--snapshotter", "headstart", "rm", key]);
+        for key in keys.into_iter().chain([&layer]) {
+            host.snapshots(&["rm", key]);
         }
         wait_until("the layer is removed", TIMEOUT, || !sealed.exists());
         wait_until("the disk with the layer is gone", TIMEOUT, || host.agent.disks().len() == 1);

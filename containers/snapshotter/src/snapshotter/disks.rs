@@ -4,6 +4,7 @@
 //! is opened again between its closing and the record of its commit or removal. No thread waits for two such locks.
 
 use super::Snapshotter;
+use super::opening::is_set_aside;
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::overlay::{SnapshotMount, mounts_of_disk, remove, usage_of};
 use crate::record::{
@@ -44,6 +45,12 @@ fn access_of(word: &str) -> FaultResult<Option<DiskAccess>> {
             Err(SnapshotFault::new(FaultKind::InvalidArgument, text))
         }
     }
+}
+
+/// A caller's labels, without the one that only the snapshotter gives: tools believe the file that it names.
+pub(super) fn without_layer(mut labels: SnapshotLabels) -> SnapshotLabels {
+    labels.remove(LAYER_LABEL);
+    labels
 }
 
 impl Snapshotter {
@@ -101,11 +108,11 @@ impl Snapshotter {
     /// Makes what was written to an active snapshot durable, as far as it is to be, and returns the space that it
     /// takes. A disk is closed if nothing uses it, and its layer is sealed. The caller has the lock of the snapshot.
     pub(super) fn settle(&self, record: &SnapshotRecord) -> FaultResult<SnapshotUsage> {
-        if let SnapshotState::ActiveDisk { .. } = record.state {
+        if let SnapshotState::ActiveDisk { access, .. } = record.state {
             let place = self.overlay.path(SnapshotPlace::Block(record.id));
             let state = match self.remote.close_own(&place, DiskClosing::IfUnused) {
                 Ok(()) => SealedState::Closed,
-                Err(error) if error.kind() == ErrorKind::Conflict => SealedState::Open,
+                Err(error) if error.kind() == ErrorKind::Conflict => SealedState::Open(access),
                 Err(error) => return Err(error.into()),
             };
             self.remote.seal(&place, &self.layer_file(record.id), state)?;
@@ -127,7 +134,8 @@ impl Snapshotter {
         if !place.exists() {
             return;
         }
-        let left = self.remote.close_own(&place, DiskClosing::IfUnused).and_then(|()| Ok(remove(&place)?));
+        let closed = self.remote.close_own(&place, DiskClosing::IfUnusedNow);
+        let left = closed.and_then(|()| Ok(remove(&place)?));
         match left {
             Err(error) if error.kind() == ErrorKind::Conflict => {
                 tracing::info!(%error, "the disk of a committed snapshot goes at a later cleanup");
@@ -137,7 +145,7 @@ impl Snapshotter {
         }
     }
 
-    /// Ends what commits have left that were interrupted.
+    /// Ends what commits have left that were interrupted. A call that has the disk of a snapshot now does it itself.
     pub(crate) fn recover_disks(&self) {
         let ids: Vec<_> = {
             let table = self.table.read();
@@ -145,7 +153,12 @@ impl Snapshotter {
             with_disk.map(|record| record.id).collect()
         };
         for id in ids {
-            self.remote.recover(&self.overlay.path(SnapshotPlace::Block(id)));
+            let lock = self.lock_of(id);
+            if let Some(_locked) = lock.try_lock()
+                && let Err(error) = self.remote.recover(&self.overlay.path(SnapshotPlace::Block(id)))
+            {
+                tracing::warn!(%error, %id, "an interrupted commit of a disk has left something");
+            }
         }
     }
 
@@ -201,8 +214,12 @@ impl Snapshotter {
         }
     }
 
-    /// Removes the directory of a snapshot that is gone. One whose disk cannot be closed stays.
+    /// Removes the directory of a snapshot that is gone. One whose disk cannot be closed stays, and so does one that no
+    /// journal knew, until the next start.
     pub(super) fn remove_orphan(&self, path: &Path) {
+        if is_set_aside(path) {
+            return;
+        }
         let closed = self.remote.close_own(&path.join("block"), DiskClosing::Anyway);
         let removed = closed.and_then(|()| Ok(remove(path)?));
         if let Err(error) = removed {

@@ -17,6 +17,8 @@ use std::time::Duration;
 const JOURNAL: &str = "journal";
 /// The directory for files of snapshots that the journal does not know, in the root directory.
 const LOST_DIRECTORY: &str = "lost";
+/// The file that marks the directory of a snapshot that the journal does not know, and whose disk could not be closed.
+const ASIDE: &str = "unknown";
 /// The time that a snapshotter that is ending has for letting go of the directory.
 const LOCK_TIME: Duration = Duration::from_secs(2);
 
@@ -64,10 +66,15 @@ impl Snapshotter {
         }
         let mut report =
             SnapshotterReport { snapshots: table.count(), journal: repairs, ..SnapshotterReport::default() };
+        let last = table.last_id();
         for orphan in overlay.orphans(|id| table.is_used(id))? {
             // The others have numbers that do not come again, and may be large.
-            if orphan.id > table.last_id() {
-                remote.close_own(&orphan.path.join("block"), DiskClosing::Anyway)?;
+            if orphan.id > last || is_set_aside(&orphan.path) {
+                if let Err(error) = remote.close_own(&orphan.path.join("block"), DiskClosing::Anyway) {
+                    set_aside(&orphan, &error)?;
+                    table.use_up(orphan.id);
+                    continue;
+                }
                 take_away(&settings.root, &orphan)?;
                 report.unfinished += 1;
             }
@@ -82,6 +89,20 @@ impl Snapshotter {
         let (locks, clock) = (Mutex::default(), Box::new(clock));
         Ok((Self { settings, overlay, table, journal, remote, locks, clock, _lock: held }, report))
     }
+}
+
+/// Leaves a directory that no journal knows to the next start, because its disk cannot be closed now.
+fn set_aside(orphan: &OrphanDirectory, error: &Error) -> Result<()> {
+    let mark = orphan.path.join(ASIDE);
+    File::create(&mark).map_err(|error| Error::io("cannot be made", error).about(mark.display()))?;
+    let directory = orphan.path.display();
+    tracing::warn!(%directory, %error, "a directory that the journal does not know stays until the next start");
+    Ok(())
+}
+
+/// `true` if a directory is left to the next start.
+pub(super) fn is_set_aside(directory: &Path) -> bool {
+    directory.join(ASIDE).exists()
 }
 
 /// Removes a directory whose number comes again. One that has files was a snapshot's: an earlier journal has taken the

@@ -218,7 +218,10 @@ impl RemoteLayerSource for Disks {
     }
 
     fn close_own(&self, place: &Path, closing: DiskClosing) -> Result<()> {
-        if closing == DiskClosing::IfUnused && place.join("used").exists() {
+        if place.join("away").exists() {
+            return Err(Error::new(ErrorKind::Unavailable, "no agent answers"));
+        }
+        if closing != DiskClosing::Anyway && place.join("used").exists() {
             return Err(Error::new(ErrorKind::Conflict, "is mounted"));
         }
         let _ = fs::remove_file(place.join("open"));
@@ -226,13 +229,16 @@ impl RemoteLayerSource for Disks {
     }
 
     fn seal(&self, place: &Path, layer: &Path, state: SealedState) -> Result<()> {
-        assert_eq!(place.join("open").exists(), state == SealedState::Open);
+        assert_eq!(place.join("open").exists(), state != SealedState::Closed);
         let written = fs::read(place.join(WRITTEN_DIRECTORY).join("data")).unwrap_or_default();
         fs::write(layer, written).unwrap();
         Ok(())
     }
 
-    fn recover(&self, _place: &Path) {}
+    fn recover(&self, place: &Path) -> Result<()> {
+        fs::write(place.join("recovered"), "").unwrap();
+        Ok(())
+    }
 }
 
 /// A source of disks in a directory.
@@ -301,6 +307,90 @@ fn what_is_written_to_a_disk_is_a_layer_of_the_disks_above_over_restarts() {
         snapshotter.remove(key).unwrap();
     }
     assert_eq!(directories(&root), BTreeSet::new());
+}
+
+/// A snapshotter on which the snapshot `one` has a disk of its own, and the place of that disk.
+fn with_disk(dir: &Path) -> (Snapshotter, PathBuf) {
+    let snapshotter = open_with(&dir.join("root"), Box::new(source_in(dir))).unwrap().0;
+    let target = SnapshotLabels::from([(TARGET_LABEL.to_owned(), "disk 1".to_owned())]);
+    snapshotter.prepare("extract", "", target).unwrap_err();
+    let writable =
+        SnapshotLabels::from([("containerd.io/snapshot/overlaybd.writable".to_owned(), "dir".to_owned())]);
+    let mounts = snapshotter.prepare("one", "disk 1", writable).unwrap();
+    let place = Path::new(&mounts[0].source).parent().unwrap().to_owned();
+    (snapshotter, place)
+}
+
+#[test]
+fn a_disk_is_recovered_unless_a_call_has_it() {
+    let dir = TempDir::new().unwrap();
+    let (snapshotter, place) = with_disk(dir.path());
+    let lock = snapshotter.lock_of(snapshotter.stat("one").unwrap().id);
+    let locked = lock.lock();
+    snapshotter.recover_disks();
+    assert!(!place.join("recovered").exists());
+    drop(locked);
+    snapshotter.recover_disks();
+    assert!(place.join("recovered").exists());
+}
+
+#[test]
+fn the_file_of_a_layer_is_named_for_sealed_snapshots_only_whatever_callers_say() {
+    let dir = TempDir::new().unwrap();
+    let (snapshotter, _) = with_disk(dir.path());
+    let foreign = || SnapshotLabels::from([(LAYER_LABEL.to_owned(), "/etc/shadow".to_owned())]);
+    let label = |key: &str| snapshotter.stat(key).unwrap().labels.get(LAYER_LABEL).cloned();
+    let update = |key: &str, paths: &[&str]| {
+        let paths: Vec<_> = paths.iter().map(|path| (*path).to_owned()).collect();
+        snapshotter.update(key, &foreign(), &paths).unwrap();
+    };
+    let field = format!("labels.{LAYER_LABEL}");
+    let mut target = foreign();
+    target.insert(TARGET_LABEL.to_owned(), "disk 2".to_owned());
+    snapshotter.prepare("extract", "", target).unwrap_err();
+    snapshotter.prepare("plain", "", foreign()).unwrap();
+    snapshotter.view("view", "disk 1", foreign()).unwrap();
+    for key in ["disk 2", "plain", "view"] {
+        update(key, &[]);
+        update(key, &[&field]);
+        assert_eq!(label(key), None, "{key}");
+    }
+    snapshotter.commit("plain layer", "plain", foreign()).unwrap();
+    assert_eq!(label("plain layer"), None);
+    snapshotter.commit("layer", "one", foreign()).unwrap();
+    for paths in [vec![], vec![field.as_str()], vec!["labels"]] {
+        update("layer", &paths);
+        assert!(label("layer").unwrap().ends_with("/fs/overlaybd.sealed"), "{paths:?}");
+    }
+}
+
+#[test]
+fn a_directory_that_no_journal_knows_waits_for_an_agent_that_is_away() {
+    let dir = TempDir::new().unwrap();
+    let root = dir.path().join("root");
+    let (snapshotter, place) = with_disk(dir.path());
+    fs::write(place.join("writable/data"), "precious").unwrap();
+    drop(snapshotter);
+    // The journal of a moment ago, which does not know the last snapshot.
+    fs::remove_file(root.join("journal")).unwrap();
+    let moved = root.join("snapshots");
+    fs::rename(&moved, root.join("away")).unwrap();
+    drop(open_with(&root, Box::new(source_in(dir.path()))).unwrap());
+    fs::remove_dir(&moved).unwrap();
+    fs::rename(root.join("away"), &moved).unwrap();
+
+    fs::write(place.join("away"), "").unwrap();
+    let (snapshotter, report) = open_with(&root, Box::new(source_in(dir.path()))).unwrap();
+    assert_eq!(report.unfinished, 0);
+    snapshotter.prepare("new", "", no_labels()).unwrap();
+    assert_eq!(directories(&root), ["2".to_owned(), "3".to_owned()].into());
+    fs::remove_file(place.join("away")).unwrap();
+    snapshotter.cleanup().unwrap();
+    assert!(place.join("writable/data").exists(), "it waits for the next start");
+    drop(snapshotter);
+    let (_, report) = open_with(&root, Box::new(source_in(dir.path()))).unwrap();
+    assert_eq!((report.unfinished, directories(&root)), (1, ["3".to_owned()].into()));
+    assert_eq!(fs::read_to_string(root.join("lost/2-0/block/writable/data")).unwrap(), "precious");
 }
 
 /// `BuildKit` makes a blob of a build step by these calls (`cache/manager.go`, `cache/blobs.go`): an active snapshot

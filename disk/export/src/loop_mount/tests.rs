@@ -1,0 +1,172 @@
+use super::*;
+use crate::loop_device::{make_device, remove_devices};
+use headstart_testkit::process::{installed, is_root, skipped};
+use std::io::{self, Write};
+use std::process::Command;
+use std::thread::JoinHandle;
+use tempfile::TempDir;
+
+/// A time in which a write that waits for nothing is done.
+const MOMENT: Duration = Duration::from_millis(300);
+
+/// A file with an empty ext4, and directories beside it. `None` if disks cannot be mounted here.
+struct Scene {
+    dir: TempDir,
+    disk: PathBuf,
+}
+
+impl Scene {
+    fn new() -> Option<Self> {
+        if !is_root() || !installed(&["mkfs.ext4"]) {
+            return None;
+        }
+        if !Path::new("/dev/loop-control").exists() {
+            skipped("this kernel has no loop devices");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let disk = dir.path().canonicalize().unwrap().join("disk");
+        let scene = Self { dir, disk };
+        scene.format(&[]);
+        Some(scene)
+    }
+
+    fn format(&self, words: &[&str]) {
+        File::create(&self.disk).unwrap().set_len(32 << 20).unwrap();
+        let mut command = Command::new("mkfs.ext4");
+        command.args(["-q", "-F", "-O", "^has_journal"]).args(words).arg(&self.disk);
+        assert!(command.status().unwrap().success(), "{words:?}");
+    }
+
+    fn directory(&self, name: &str) -> PathBuf {
+        let path = self.dir.path().canonicalize().unwrap().join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = FrozenFiles::thaw(&self.disk);
+        for entry in fs::read_dir(self.dir.path()).unwrap() {
+            while unmount_disk(&entry.as_ref().unwrap().path()).unwrap_or(false) {}
+        }
+        let _ = remove_devices(&self.disk);
+    }
+}
+
+/// Writes a file in a thread of its own.
+fn write_beside(at: &Path) -> JoinHandle<()> {
+    let file = at.join("late");
+    thread::spawn(move || fs::write(file, "late").unwrap())
+}
+
+#[test]
+fn a_file_system_that_is_in_use_is_not_mounted_from_a_second_device() {
+    let Some(scene) = Scene::new() else { return };
+    let (first, second) = (scene.directory("first"), scene.directory("second"));
+    assert!(!mount_again(&scene.disk, &first).unwrap());
+    mount_writable(&scene.disk, &first).unwrap();
+    let mut held = File::create(first.join("held")).unwrap();
+    // Its users go on where no mount of it is to be seen.
+    assert!(unmount_disk(&first).unwrap());
+    mount_writable(&scene.disk, &second).unwrap();
+    assert_eq!(devices_at(&scene.disk).unwrap().len(), 1);
+    held.write_all(b"seen by both").unwrap();
+    assert_eq!(fs::read_to_string(second.join("held")).unwrap(), "seen by both");
+    let device = make_device(&scene.disk).unwrap();
+    assert_eq!(devices_at(&scene.disk).unwrap(), [device]);
+    assert!(mount_again(&scene.disk, &first).unwrap());
+    assert!(is_mounted(&first).unwrap());
+}
+
+#[test]
+fn a_frozen_file_system_is_found_at_any_path_and_a_freeze_that_was_left_is_ended() {
+    let Some(scene) = Scene::new() else { return };
+    let at = scene.directory("a b\\c\td");
+    assert!(FrozenFiles::freeze(&scene.disk).unwrap().is_none());
+    mount_writable(&scene.disk, &at).unwrap();
+    let device = devices_at(&scene.disk).unwrap().remove(0);
+    assert_eq!(mounts_of(&device).unwrap(), [at.as_path()]);
+    // The file system of another device on top of it is not frozen in its place.
+    let over = scene.directory("over");
+    mount_again(&scene.disk, &over).unwrap();
+    mount("none", &at, c"tmpfs", MountFlags::empty(), None).unwrap();
+    for ends in [
+        |frozen, _: &Path| drop(frozen),
+        |frozen, disk: &Path| {
+            std::mem::forget(frozen);
+            FrozenFiles::thaw(disk).unwrap();
+        },
+    ] {
+        let frozen = FrozenFiles::freeze(&scene.disk).unwrap().unwrap();
+        fs::write(at.join("above"), "").unwrap();
+        let writing = write_beside(&over);
+        thread::park_timeout(MOMENT);
+        assert!(!writing.is_finished());
+        ends(frozen, &scene.disk);
+        writing.join().unwrap();
+    }
+}
+
+#[test]
+fn a_disk_is_lost_when_its_file_is_another_one_and_not_by_errors_of_this_process() {
+    let Some(scene) = Scene::new() else { return };
+    let at = scene.directory("at");
+    mount_writable(&scene.disk, &at).unwrap();
+    assert!(is_served(&scene.disk, &at).unwrap());
+    let other = scene.dir.path().join("other");
+    fs::rename(&scene.disk, &other).unwrap();
+    assert!(!is_served(&scene.disk, &at).unwrap(), "it is gone");
+    File::create(&scene.disk).unwrap();
+    assert!(!is_served(&scene.disk, &at).unwrap(), "it is another one");
+    fs::rename(&other, &scene.disk).unwrap();
+    for (error, lost) in
+        [(Errno::NXIO, true), (Errno::IO, true), (Errno::NOTCONN, true), (Errno::MFILE, false)]
+    {
+        let answer = served_by(Err(io::Error::from(error)));
+        assert_eq!(answer.ok(), lost.then_some(false), "{error}");
+    }
+}
+
+#[test]
+fn devices_of_other_files_are_not_removed() {
+    let Some(scene) = Scene::new() else { return };
+    remove_devices(&scene.disk).unwrap();
+    make_device(&scene.disk).unwrap();
+    let other = scene.dir.path().join("disk2");
+    fs::write(&other, vec![0; 1 << 20]).unwrap();
+    remove_devices(&other).unwrap();
+    assert_eq!(devices_at(&scene.disk).unwrap().len(), 1);
+    remove_devices(&scene.disk).unwrap();
+    assert_eq!(devices_at(&scene.disk).unwrap().len(), 0);
+}
+
+#[test]
+fn an_ext4_that_asks_the_kernel_for_more_is_not_mounted_for_writing() {
+    let Some(scene) = Scene::new() else { return };
+    check_writable_ext4(&scene.disk).unwrap();
+    scene.format(&["-O", "mmp"]);
+    check_ext4(&scene.disk).unwrap();
+    let error = check_writable_ext4(&scene.disk).unwrap_err();
+    assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("mmp"), "{error}");
+    scene.format(&[]);
+    let file = File::options().write(true).open(&scene.disk).unwrap();
+    file.write_all_at(b"data=writeback", EXT4_SUPER_AT + EXT4_OPTIONS as u64).unwrap();
+    assert_eq!(check_ext4(&scene.disk).unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(check_writable_ext4(&scene.disk).unwrap_err().kind(), ErrorKind::Denied);
+    let mut block = [0; EXT4_SUPER_LEN];
+    check_places(&block).unwrap();
+    block[EXT4_JOURNAL_DEVICE + 1] = 7;
+    let error = check_places(&block).unwrap_err();
+    assert!(error.to_string().contains("another device"), "{error}");
+}
+
+#[test]
+fn paths_in_a_list_of_mounts_are_read_as_they_are() {
+    let list = b"22 1 7:3 / /a\\040b\\134c rw - ext4 /dev/loop3 rw\nnonsense\n\
+        23 1 7:31 / /other rw - ext4 /dev/loop31 rw\n24 1 7:3 / /t\\011n\\012\xff\\9 rw - ext4 /dev/loop3 rw\n";
+    let found = mounts_among(list, rustix::fs::makedev(7, 3));
+    let bytes: Vec<_> = found.into_iter().map(|path| path.into_os_string().into_vec()).collect();
+    assert_eq!(bytes, [b"/a b\\c".as_slice(), b"/t\tn\n\xff\\9"]);
+}
