@@ -345,7 +345,7 @@ impl WritableDisk {
         // The names that were read must be durable before anything is cut off or removed. A name that a killed
         // process has given may be in memory only, and another log names other places of the data.
         directory.sync()?;
-        let left = Left::read(&*directory, &state)?;
+        let left = Left::read(&*directory, &state);
         let mut pairs = Vec::new();
         for files in &state.pairs {
             let noted = state.noted(&files.index);

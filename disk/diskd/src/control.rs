@@ -21,6 +21,7 @@ use headstart_lsmt::LayerMeta;
 use headstart_lsmt::writable::{BegunCommit, ClonedDisk, WritableDisk};
 use headstart_store::layout::HeldLease;
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use std::fs::{Permissions, set_permissions};
 use std::io::BufReader;
@@ -34,6 +35,9 @@ use uuid::Uuid;
 
 /// The time that a client has for its request, and for taking the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The pause after a client that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The time that a client has for taking a part of a layer: it compresses what it got before.
 const PART_TIMEOUT: Duration = Duration::from_secs(120);
@@ -146,10 +150,28 @@ impl Drop for DiskControl {
     }
 }
 
+/// `true` for an error that says nothing of the listener itself, such as that there are no file descriptors left.
+fn passes(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(
+        errno,
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS | Errno::CONNABORTED | Errno::INTR)
+    )
+}
+
 /// Serves clients until the listener is shut down, and ends those that are left.
 fn accept_clients(listener: &UnixListener, disk: &Arc<ControlledDisk>) {
     let mut clients: Vec<ControlClient> = Vec::new();
-    while let Ok((stream, _)) = listener.accept() {
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if passes(&error) => {
+                tracing::warn!(%error, "the control socket of {} has lost a client", disk.dir.display());
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            }
+            Err(_) => break,
+        };
         clients.retain(|client| !client.thread.is_finished());
         if clients.len() >= CLIENTS_MAX {
             tracing::warn!("the control socket of {} has too many clients", disk.dir.display());
@@ -217,7 +239,7 @@ fn serve_commit(
         _ => Ok(false),
     };
     if request.stack && !matches!(stacked, Ok(true)) {
-        // Fails only while other work on the pairs goes on, which the lock of this commit keeps away.
+        // Fails only while other work on the pairs goes on for long, and none does while a commit waits for its end.
         let _ = disk.disk.abandon_commit();
     }
     given.and(stacked).map(|_| ())

@@ -63,10 +63,10 @@ impl WritableDisk {
     /// ([`BASE_DIR`](super::BASE_DIR)) if this disk's directory has one. The new disk has the same parent as this one.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] if `path` exists, if another collection or commit is in progress, if a committed layer
-    /// waits for [`replace_frozen`](Self::replace_frozen), or if the disk has the most pairs that it can have;
-    /// [`ErrorKind::Unsupported`] if `path` is on another file system, or on one without hard links; errors of the
-    /// files. No clone is left then, and the disk is as it was.
+    /// [`Conflict`](headstart_block::ErrorKind::Conflict) if `path` exists, if another collection or commit is in
+    /// progress, if a committed layer waits for [`replace_frozen`](Self::replace_frozen), or if the disk has the most
+    /// pairs that it can have; [`Unsupported`](headstart_block::ErrorKind::Unsupported) if `path` is on another file
+    /// system, or on one without hard links; errors of the files. No clone is left then, and the disk is as it was.
     pub fn clone_to(&self, path: impl AsRef<Path>, uuid: Uuid) -> Result<ClonedDisk> {
         self.check_usable()?;
         // No file of this disk changes but by writes to the active pair, as long as this is held.

@@ -12,6 +12,10 @@ use headstart_block::{BlockDevice, Error, ErrorKind, Result, SECTOR_SIZE};
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The longest wait for others that look whether they have work.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Bytes that garbage collection copies at once.
 const COPY_CHUNK: usize = 1 << 20;
@@ -248,6 +252,12 @@ impl WritableDisk {
         Err(Error::new(ErrorKind::Conflict, "another garbage collection or commit is going on")
             .remedy("try again when it has finished")
             .about(self.directory.name()))
+    }
+
+    /// The same for the end of a commit, which must not fail because others look whether they have work: none of them
+    /// has any while the commit waits for its end.
+    pub(super) fn maintain_patiently(&self) -> Result<MutexGuard<'_, Maintenance>> {
+        self.maintenance.try_lock_for(PATIENCE).map_or_else(|| self.maintain(), Ok)
     }
 
     pub(super) fn try_maintain(&self) -> Option<MutexGuard<'_, Maintenance>> {

@@ -225,7 +225,7 @@ impl WritableDisk {
     /// commit; errors of the files.
     pub fn replace_frozen(&self, base: Arc<dyn BlockDevice>, parent: String) -> Result<()> {
         self.check_usable()?;
-        let mut maintenance = self.maintain()?;
+        let mut maintenance = self.maintain_patiently()?;
         let Some(size) = maintenance.awaiting else {
             return Err(Error::new(ErrorKind::Conflict, "no committed layer waits to be put below")
                 .remedy("commit one with stack_and_commit first"));
@@ -249,7 +249,7 @@ impl WritableDisk {
     /// # Errors
     /// [`ErrorKind::Conflict`] while a collection or another commit is in progress.
     pub fn abandon_commit(&self) -> Result<()> {
-        self.maintain()?.awaiting = None;
+        self.maintain_patiently()?.awaiting = None;
         Ok(())
     }
 }

@@ -39,8 +39,8 @@ pub(super) trait Directory: Send + Sync {
     /// Makes all names durable.
     fn sync(&self) -> Result<()>;
 
-    /// The id of the run of the host; `None` if it is not known. As long as it is the same, everything that was written
-    /// to files is still there.
+    /// The id of the run of the host, mixed with that of the file system, so that a snapshot of the latter does not
+    /// have it; `None` if it is not known. As long as it is the same, all that was written to files is still there.
     fn boot_id(&self) -> Option<u128>;
 
     /// Prepares a new directory at `path`, into which files of this one can be linked.

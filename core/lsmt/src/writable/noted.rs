@@ -16,6 +16,7 @@
 use super::WritableDisk;
 use super::files::Directory;
 use super::pair::{Pair, Salvaged};
+use super::pending::Pending;
 use super::policy::Load;
 use super::real_directory::RealDirectory;
 use super::runs::RunMap;
@@ -110,6 +111,10 @@ impl WritableDisk {
         };
         // Nothing is cut off where the disk would be refused anyway.
         let salvaged: Vec<_> = state.pairs.iter().cloned().map(salvage).collect::<Result<_>>()?;
+        if salvaged.iter().flatten().any(|(_, _, salvaged)| !salvaged.reaches) {
+            // Later writes over a log that lacks those before them would be the content of no moment.
+            Pending::remove(directory)?;
+        }
         for (files, noted, salvaged) in salvaged.into_iter().flatten() {
             let Salvaged { file, log, reaches } = salvaged;
             let (kept_bytes, len) = (log.len(), file.len()?);

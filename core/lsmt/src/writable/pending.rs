@@ -8,7 +8,8 @@
 //! like any other and never synced: it serves as long as the host runs, and costs a write about a microsecond.
 //!
 //! ```text
-//! 0       magic number (8), boot id of the host (16), id of the disk (16), CRC-32C of these (4)
+//! 0       magic number (8), boot id of the host and number of the file system, mixed by XOR (16), id of the disk (16),
+//!         CRC-32C of these (4)
 //! 64      position of the first entry that counts (8)
 //! 4096    slots of 40 bytes, for an entry each:
 //!           position (8)      the number of the write; all from the first that counts are in the file
@@ -29,7 +30,9 @@
 //! # Opening
 //!
 //! Entries are replayed over the log and brought into it at once. They count if the boot id is that of the running
-//! host, so that no loss of power was in between, and if the data of all entries of a pair has their checksums.
+//! host, so that no loss of power was in between, and if the data of all entries of a pair has their checksums. A
+//! snapshot of the file system, in which this file may be older than the log, has another number than that of its
+//! origin. One case is left: storage that loses its last writes while the host runs, and comes back by the same number.
 //! Entries of a pair that fail this are left out, and a warning says so: the disk then has what was flushed, and is no
 //! worse than without this file. A missing entry is that of a write that was not answered.
 //!
@@ -368,6 +371,18 @@ impl Pending {
         }
     }
 
+    /// Removes the file that an earlier process has left, if there is one.
+    ///
+    /// # Errors
+    /// Errors of the directory.
+    pub(super) fn remove(directory: &dyn Directory) -> Result<()> {
+        if directory.list()?.iter().any(|name| name == PENDING) {
+            directory.remove(PENDING)?;
+            directory.sync()?;
+        }
+        Ok(())
+    }
+
     /// Gives the space of data that was set aside back to the file system, if all of it is in its place. Best effort.
     pub(super) fn give_back(&self) {
         let mut aside = self.aside.lock();
@@ -426,11 +441,15 @@ pub(super) struct Left {
 }
 
 impl Left {
-    /// The entries in a directory that count.
-    ///
-    /// # Errors
-    /// Errors of reading the file.
-    pub(super) fn read(directory: &dyn Directory, state: &State) -> Result<Self> {
+    /// The entries in a directory that count. None if they cannot be read: the disk has what was flushed without them.
+    pub(super) fn read(directory: &dyn Directory, state: &State) -> Self {
+        Self::try_read(directory, state).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the writes that a killed process did not flush cannot be read: they are lost");
+            Self { file: None, entries: Vec::new(), size: state.virtual_size / SECTOR_SIZE }
+        })
+    }
+
+    fn try_read(directory: &dyn Directory, state: &State) -> Result<Self> {
         let size = state.virtual_size / SECTOR_SIZE;
         let none = Self { file: None, entries: Vec::new(), size };
         let Some(boot) = directory.boot_id() else { return Ok(none) };

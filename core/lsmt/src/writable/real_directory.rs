@@ -150,7 +150,8 @@ impl Directory for RealDirectory {
 
     fn boot_id(&self) -> Option<u128> {
         let id = std::fs::read_to_string(BOOT_ID).ok()?;
-        Some(Uuid::parse_str(id.trim()).ok()?.as_u128())
+        let device = self.dir.handle().metadata().ok()?.dev();
+        Some(Uuid::parse_str(id.trim()).ok()?.as_u128() ^ u128::from(device))
     }
 
     fn clone_target(&self, path: &Path) -> Result<Box<dyn CloneTarget>> {

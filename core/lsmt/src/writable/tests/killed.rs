@@ -184,7 +184,7 @@ fn the_ring_goes_round() {
     let machine = Machine::default();
     let pending = Pending::new(machine.directory(), Uuid::nil());
     let state = State::new(Uuid::nil(), String::new(), SIZE, &[0]);
-    let left = || Left::read(&*machine.directory(), &state).unwrap().positions();
+    let left = || Left::read(&*machine.directory(), &state).positions();
     let (mut first, mut next) = (0, 0);
     for step in [300, 500, 70, 512, 1] {
         let mut places = 0;

@@ -1,5 +1,6 @@
 //! Logs that lost durable records: the loss is noticed up to the noted place, and repaired on request.
 
+use super::super::pending::PENDING;
 use super::super::state::State;
 use super::super::torn::TORN;
 use super::super::{Load, NewDisk, Repaired, WritableDisk};
@@ -254,7 +255,10 @@ fn a_damaged_log_is_repaired_on_request() {
         open(&machine).unwrap().note_logs().unwrap();
         assert_refused(&machine, &damaged);
         let kept_bytes = repaired.kept_bytes as usize;
+        // Writes that came later have no place over a log that lacks those before them.
+        machine.put(PENDING, b"later writes");
         assert_eq!(WritableDisk::repair_in(&*machine.directory()).unwrap(), std::slice::from_ref(&repaired));
+        assert!(!machine.directory().list().unwrap().iter().any(|name| name == PENDING));
         assert_eq!(machine.contents("data"), data);
         if repaired.copy.is_some() {
             assert_eq!(machine.contents(TORN), damaged[kept_bytes..]);
