@@ -8,7 +8,7 @@
 //! The artifact is not bound to the tag by a digest: everyone that may write to the repository can publish one, just as
 //! they can move the tag.
 
-use crate::manifest::{BLOB_DIGEST, Manifest, OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE};
+use crate::manifest::{BLOB_DIGEST, ImageLayer, Manifest, OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE};
 use bytes::Bytes;
 use headstart_block::{Digest, ErrorKind, Result};
 use headstart_store::{Referrer, Selector, Store};
@@ -44,8 +44,8 @@ pub async fn disk_manifest_again(
     Ok(Some(found).filter(|(digest, _)| digest != known))
 }
 
-/// Returns the disk that the container's image `named`, which `selector` selects, was converted to; `None` if `named` is
-/// a disk itself, or there is none.
+/// Returns the disk that the container's image `named`, which `selector` selects, was converted to; `None` if `named`
+/// is a disk itself, or there is none.
 ///
 /// # Errors
 /// Those of [`Store::referrers`] and [`Store::manifest`].
@@ -73,16 +73,20 @@ pub async fn disk_form(
 
 /// `true` if the image of `manifest` was selected by a tag, and its layers are no disk's.
 pub(crate) fn may_have_disk_form(selector: &Selector, manifest: Option<&Manifest>) -> bool {
-    let is_containers = |manifest: &Manifest| {
-        manifest.layers.iter().all(|layer| !layer.annotations.contains_key(BLOB_DIGEST))
-    };
+    let is_containers = |manifest: &Manifest| !manifest.layers.iter().any(is_of_disk);
     matches!(selector, Selector::Tag(_)) && manifest.is_some_and(is_containers)
+}
+
+/// `true` if a layer says that it is a disk's.
+fn is_of_disk(layer: &ImageLayer) -> bool {
+    layer.annotations.contains_key(BLOB_DIGEST)
 }
 
 /// `true` if this is the manifest of a disk that the image with the manifest `original` was converted to.
 pub(crate) fn is_disk_form(bytes: &[u8], original: &Digest) -> bool {
-    let origin = Manifest::parse(bytes).ok().and_then(|manifest| manifest.converted_from());
-    origin.is_some_and(|origin| origin.manifest == *original)
+    let Ok(manifest) = Manifest::parse(bytes) else { return false };
+    let is_of_original = manifest.converted_from().is_some_and(|origin| origin.manifest == *original);
+    is_of_original && manifest.layers.iter().all(is_of_disk)
 }
 
 /// The artifacts that are looked at: stores add new ones at the end.

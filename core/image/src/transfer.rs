@@ -644,7 +644,8 @@ pub async fn list_remote(store: &dyn Store) -> Result<Vec<ListEntry>> {
             }
             found => found?,
         };
-        let disk = disk_form(store, &selector, &named).await?;
+        // A store that lists tags but no artifacts hides no image.
+        let disk = disk_form(store, &selector, &named).await.unwrap_or_default();
         let beside = disk.is_some().then_some(named.0);
         let (digest, bytes) = disk.unwrap_or(named);
         let name = || format!("image {}{selector}", store.name());
