@@ -3,7 +3,7 @@
 //! The environment variable `HEADSTART_LOG` selects the messages: a level (`error`, `warn`, `info`, `debug`, `trace`,
 //! `off`), or levels by crate (`warn,headstart_store=debug`). If it is not set or is empty, the warnings and errors of
 //! this project's crates are printed, and no messages of other libraries. A level for all crates does not include the
-//! lines that a library writes for each frame of a connection ([`PER_FRAME`]): they come if the library is named, as in
+//! lines that a library writes for each frame of a connection (`PER_FRAME`): they come if the library is named, as in
 //! `debug,h2=debug`.
 //!
 //! A client or a failing disk can cause a thousand messages a second. So a command that serves limits its warnings and

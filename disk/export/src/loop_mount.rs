@@ -239,7 +239,7 @@ pub fn is_served(disk: &Path, at: &Path) -> Result<bool> {
     served_by(answered.recv_timeout(ANSWERS).unwrap_or(Ok(true))).map_err(failed)
 }
 
-/// What an answer of a disk says of it.
+/// `false` if the answer of a disk says that it is lost; other errors say nothing of it.
 fn served_by(answer: std::io::Result<bool>) -> std::io::Result<bool> {
     match answer {
         Err(error) if is_loss(&error) => Ok(false),

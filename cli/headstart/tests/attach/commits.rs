@@ -148,12 +148,13 @@ fn a_layer_that_was_sealed_ahead_is_the_disk() {
     let ahead = format!("{} --seal-ahead", attach("v1"));
     let mut source = Attached::start(&scene, &ahead);
     for step in 0..2usize {
-        for part in 0..6usize {
-            write(&scene, &source.uri(), (10 * step + part) as u64, (2 * part + step) << 20, &mut ours);
+        // Enough that more is in the file than packers hold back.
+        for part in 0..12usize {
+            write(&scene, &source.uri(), (20 * step + part) as u64, (part << 20) + (step << 19), &mut ours);
         }
         wait_until_sealed(&scene, 500_000);
         // A little of it is written over, and a little is new.
-        let place = (step << 20) + 8192;
+        let place = (step << 19) + 8192;
         ours[place..place + 4096].fill(7);
         let over = format!("h.pwrite(b'\\x07' * 4096, {place}); h.flush()");
         tool(&scene, "nbdsh", &["-u", &source.uri(), "-c", &over]);
@@ -172,8 +173,8 @@ fn a_layer_that_was_sealed_ahead_is_the_disk() {
     scene.ok("image commit --writable vm file://~/store:zstd");
     check_image(&scene, "file://~/store:zstd", &ours);
     // A process that dies leaves a layer that is of no use; the next one removes it.
-    for part in 0..6usize {
-        write(&scene, &source.uri(), 50 + part as u64, (2 * part) << 20, &mut ours);
+    for part in 0..12usize {
+        write(&scene, &source.uri(), 50 + part as u64, part << 20, &mut ours);
     }
     wait_until_sealed(&scene, 500_000);
     source.process().signal(Signal::KILL);
