@@ -84,7 +84,8 @@ pub(crate) struct Attach {
     pub(crate) writable_max: Option<ByteSize>,
     /// Compress and hash what was written and not written over for a while before `image commit` comes, at a low
     /// priority, into a file in the --writable directory, on top of its other sizes: a commit then has little left to
-    /// do. CODEC is that of the commit: lz4, zstd or none [default: zstd]
+    /// do. The layer may contain, unseen by readers of the disk, what was there for more than a second and is not any
+    /// more. CODEC is that of the commit: lz4, zstd or none [default: zstd]
     #[arg(long, value_name = "CODEC", requires = "writable", num_args = 0..=1, require_equals = true,
           default_missing_value = "zstd", value_parser = parse_packing)]
     pub(crate) seal_ahead: Option<Packing>,
