@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -168,6 +169,30 @@ def lab(*arguments, **limits):
 def build_of(program=HEADSTART):
     """Names the program that is measured."""
     return hashlib.sha256(program.read_bytes()).hexdigest()[:12]
+
+
+class Bench:
+    """One run: its rows, what was left out, and what failed. `options.json`: standard output is for figures alone."""
+
+    def __init__(self, options):
+        self.options, self.started = options, time.monotonic()
+        self.rows, self.skipped, self.failed = [], [], []
+
+    def seconds(self):
+        """The time since the beginning."""
+        return time.monotonic() - self.started
+
+    def say(self, text):
+        out = sys.stderr if self.options.json else sys.stdout
+        print(f"  {self.seconds():4.0f} s  {text}", file=out, flush=True)
+
+    def skip(self, text):
+        self.skipped.append(text)
+        self.say(f"SKIPPED: {text}")
+
+    def fail(self, text):
+        self.failed.append(text)
+        self.say(f"FAILED {text}")
 
 
 class Processors:

@@ -15,7 +15,6 @@ import pathlib
 import shutil
 import sys
 import tempfile
-import time
 
 sys.dont_write_bytecode = True
 BENCHES = pathlib.Path(__file__).resolve().parent.parent
@@ -25,6 +24,7 @@ import builders
 import builds_page
 import steps
 from programs import Place
+import rig
 from rig import FIGURES, HEADSTART, ROOT, Failed, Processors
 
 PARTS = list(dict.fromkeys(part for part, *_ in builders.ALL))
@@ -52,15 +52,8 @@ def arguments():
     return parser.parse_args()
 
 
-class Bench:
-    """One run: rows, and what was left out."""
-
-    def __init__(self, options):
-        self.options, self.started, self.rows, self.skipped, self.failed = options, time.monotonic(), [], [], []
-
-    def say(self, text):
-        out = sys.stderr if self.options.json else sys.stdout
-        print(f"  {time.monotonic() - self.started:4.0f} s  {text}", file=out, flush=True)
+class Bench(rig.Bench):
+    """One run of the contestants."""
 
     def measure(self, setting):
         chosen = []
@@ -68,8 +61,7 @@ class Bench:
             if part not in self.options.parts:
                 continue
             if why := builders.missing(program):
-                self.skipped.append(f"{part}: {who}: {why}")
-                self.say(f"SKIPPED: {self.skipped[-1]}")
+                self.skip(f"{part}: {who}: {why}")
             else:
                 chosen.append((part, who, function))
         for number in range(self.options.runs):
@@ -86,8 +78,7 @@ class Bench:
             self.rows.append(row)
             self.say(builds_page.line(row))
         except Failed as error:
-            self.failed.append(f"{part}: {who}: {error}")
-            self.say(f"FAILED {self.failed[-1]}")
+            self.fail(f"{part}: {who}: {error}")
 
     def check(self):
         """All builds have the same tree."""
@@ -112,7 +103,7 @@ def main():
     finally:
         shutil.rmtree(options.dir, ignore_errors=True)
     bench.check()
-    machine = builds_page.machine(options, files, load, busy.busy(), time.monotonic() - bench.started)
+    machine = builds_page.machine(options, files, load, busy.busy(), bench.seconds())
     found = {"machine": machine, "builds": bench.rows, "skipped": bench.skipped, "failed": bench.failed}
     if options.write:
         builds_page.write(options.write, found, options.note)

@@ -14,7 +14,6 @@ import pathlib
 import shutil
 import sys
 import tempfile
-import time
 
 sys.dont_write_bytecode = True
 # Its processes and its words for failures.
@@ -25,6 +24,7 @@ import contestants
 import corpus
 import page
 from programs import Place, Registry
+import rig
 from rig import FIGURES, ROOT, Failed, Processors
 
 PARTS = list(dict.fromkeys(part for part, *_ in contestants.ALL)) + ["checks"]
@@ -51,16 +51,12 @@ def arguments():
     return parser.parse_args()
 
 
-class Bench:
-    """One run: rows, checks, and what was left out."""
+class Bench(rig.Bench):
+    """One run, with checks."""
 
     def __init__(self, options):
-        self.options, self.started = options, time.monotonic()
-        self.rows, self.checks, self.skipped, self.failed = [], [], [], []
-
-    def say(self, text):
-        out = sys.stderr if self.options.json else sys.stdout
-        print(f"  {time.monotonic() - self.started:4.0f} s  {text}", file=out, flush=True)
+        super().__init__(options)
+        self.checks = []
 
     def chosen(self):
         """What can be measured here."""
@@ -69,8 +65,7 @@ class Bench:
                 continue
             why = contestants.missing(what, program)
             if why:
-                self.skipped.append(f"{who}, {page.WHATS[what]}: {why}")
-                self.say(f"SKIPPED: {self.skipped[-1]}")
+                self.skip(f"{who}, {page.WHATS[what]}: {why}")
             else:
                 yield what, who, function
 
@@ -92,8 +87,7 @@ class Bench:
             self.rows.append(row)
             self.say(page.line(row))
         except Failed as error:
-            self.failed.append(f"{who}, {page.WHATS[what]}: {error}")
-            self.say(f"FAILED {self.failed[-1]}")
+            self.fail(f"{who}, {page.WHATS[what]}: {error}")
 
     def check(self, setting):
         with tempfile.TemporaryDirectory(dir=setting.work, prefix="checks-") as work:
@@ -102,8 +96,7 @@ class Bench:
                     self.checks.append(check)
                     self.say(page.checks_table([check]).splitlines()[-1])
             except Failed as error:
-                self.failed.append(f"checks: {error}")
-                self.say(f"FAILED {self.failed[-1]}")
+                self.fail(f"checks: {error}")
 
 
 def run_all(bench, options, images):
@@ -134,7 +127,7 @@ def main():
         sys.exit(f"bench-containers: {error}")
     load, busy, bench = os.getloadavg()[0], Processors(), Bench(options)
     run_all(bench, options, images)
-    machine = page.machine(options, images, load, busy.busy(), time.monotonic() - bench.started)
+    machine = page.machine(options, images, load, busy.busy(), bench.seconds())
     found = {"machine": machine, "measurements": bench.rows, "checks": bench.checks, "skipped": bench.skipped,
              "failed": bench.failed}
     if options.write:

@@ -15,7 +15,6 @@ import pathlib
 import shutil
 import sys
 import tempfile
-import time
 
 sys.dont_write_bytecode = True
 BENCHES = pathlib.Path(__file__).resolve().parent.parent
@@ -28,6 +27,7 @@ import page_cache
 import start_page
 import warm
 from programs import Registry
+import rig
 from rig import FIGURES, HEADSTART, ROOT, Failed, Processors
 
 CONTESTANTS = {one.name: one for one in contestants.ALL}
@@ -68,23 +68,15 @@ def arguments():
     return parser.parse_args()
 
 
-class Bench:
-    """One run: rows, and what was left out."""
-
-    def __init__(self, options):
-        self.options, self.started, self.rows, self.skipped, self.failed = options, time.monotonic(), [], [], []
-
-    def say(self, text):
-        out = sys.stderr if self.options.json else sys.stdout
-        print(f"  {time.monotonic() - self.started:4.0f} s  {text}", file=out, flush=True)
+class Bench(rig.Bench):
+    """One run of the contestants."""
 
     def chosen(self):
         """The contestants that can be measured here."""
         chosen = []
         for one in (CONTESTANTS[name] for name in self.options.contestants):
             if why := one.missing():
-                self.skipped.append(f"{one.name}: {why}")
-                self.say(f"SKIPPED: {self.skipped[-1]}")
+                self.skip(f"{one.name}: {why}")
             else:
                 chosen.append(one)
         return chosen
@@ -110,8 +102,7 @@ class Bench:
         try:
             step()
         except Failed as error:
-            self.failed.append(f"{app.name}, {one.name}, {what}: {error}")
-            self.say(f"FAILED {self.failed[-1]}")
+            self.fail(f"{app.name}, {one.name}, {what}: {error}")
 
 
 def main():
@@ -143,7 +134,7 @@ def main():
         sys.exit(f"bench-starts: {error}")
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    machine = start_page.machine(options, known, load, busy.busy(), time.monotonic() - bench.started)
+    machine = start_page.machine(options, known, load, busy.busy(), bench.seconds())
     found = {part: rows, "skipped": bench.skipped, "failed": bench.failed, "note": options.note,
              "machine" if part == "starts" else f"{part}_machine": machine}
     if options.write:

@@ -148,7 +148,7 @@ pub trait RemoteLayerSource: Send + Sync {
     /// disks.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// If it cannot be made.
     fn blank(&self) -> Result<Option<RemoteLayer>>;
 
     /// Makes the disk of an active snapshot usable and returns the directory or the device that it is handed out as.

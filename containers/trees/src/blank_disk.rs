@@ -34,7 +34,7 @@ impl BlankDisk {
     /// The image.
     ///
     /// # Errors
-    /// It cannot be made, such as for a size that is out of range.
+    /// If it cannot be made, such as for a size that is out of range.
     pub fn image(&self) -> Result<TreeName> {
         let mut known = self.known.lock();
         if let Some(known) = &*known {

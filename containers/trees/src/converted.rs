@@ -8,15 +8,11 @@ use crate::tree_name::TreeName;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_container_source::open_in_store;
 use headstart_convert::chain_id;
-use headstart_image::manifest::{
-    BLOB_DIGEST, BlobRef, Config, MAX_MANIFEST_SIZE, Manifest, OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE,
-};
+use headstart_image::disk_form::{FORMS, newest};
+use headstart_image::manifest::{BLOB_DIGEST, BlobRef, Config, MAX_MANIFEST_SIZE, Manifest};
 use headstart_store::{Location, Reference, RetrySettings, Selector, Store, Urgency};
 use std::sync::Arc;
 use tokio::runtime::Handle;
-
-/// Siblings that are looked at for one image at most: there is one, unless writers raced.
-const SIBLINGS_MOST: usize = 4;
 
 /// The trust in what the writers of a repository say of their images without a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,11 +163,9 @@ impl Search<'_> {
                 None
             }
         };
-        // Reading one with data of its own takes less than inflating the original's layers.
-        for kind in [OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE] {
+        for kind in FORMS {
             let referrers = self.runtime.block_on(self.store.referrers(original, kind))?;
-            let mut newest = referrers.iter().rev().take(SIBLINGS_MOST);
-            let found = newest.find_map(|referrer| sibling_at(&Selector::Digest(referrer.digest)));
+            let found = newest(&referrers).find_map(|form| sibling_at(&Selector::Digest(form)));
             if found.is_some() {
                 return Ok(found);
             }

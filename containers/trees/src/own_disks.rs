@@ -85,7 +85,7 @@ pub(crate) fn open(
         DiskAccess::Device => check_writable_ext4(&disk).and_then(|()| make_device(&disk)),
     };
     opened.inspect_err(|_| {
-        // The next call attaches the disk anew: this one is of no use.
+        // The disk is of no use without its mount, and the next call attaches it anew.
         if attached == AttachOutcome::New
             && let Err(error) = disks.detach(&name)
         {

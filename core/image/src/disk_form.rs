@@ -14,10 +14,11 @@ use headstart_block::{Digest, ErrorKind, Result};
 use headstart_store::{Referrer, Selector, Store};
 
 /// Artifacts of one kind that are looked at for one image at most: there is one, unless writers raced.
-pub(crate) const FORMS_MOST: usize = 4;
+const FORMS_MOST: usize = 4;
 
-/// The kinds of artifacts that are a disk, the better ones first.
-pub(crate) const FORMS: [&str; 2] = [OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE];
+/// The kinds of artifacts that are a disk, the better ones first: reading one with data of its own takes less than
+/// inflating the original's layers.
+pub const FORMS: [&str; 2] = [OVERLAYBD_IMAGE, OVERLAYBD_TURBO_IMAGE];
 
 /// Returns the digest and the bytes of the manifest that `selector` selects, as [`Store::manifest`] does, or of the
 /// disk that a container's image of this tag was converted to.
@@ -89,7 +90,8 @@ pub(crate) fn is_disk_form(bytes: &[u8], original: &Digest) -> bool {
     is_of_original && manifest.layers.iter().all(is_of_disk)
 }
 
-/// The artifacts that are looked at: stores add new ones at the end.
-pub(crate) fn newest(listed: &[Referrer]) -> impl Iterator<Item = Digest> {
+/// Returns the manifests of the artifacts in a list that are worth looking at, newest first: stores add new ones at the
+/// end.
+pub fn newest(listed: &[Referrer]) -> impl Iterator<Item = Digest> {
     listed.iter().rev().take(FORMS_MOST).map(|referrer| referrer.digest)
 }
