@@ -20,8 +20,11 @@ use headstart_export::socket::listen;
 use headstart_export::{Leftover, SocketAccess};
 use headstart_image::progress::Progress;
 use headstart_image_trees::{BlankDisk, ImageTrees};
+use headstart_snapshotter::content_store::ContentStore;
+use headstart_snapshotter::diff_service::DiffService;
+use headstart_snapshotter::image_service::CONTAINERD_SOCKET;
 use headstart_snapshotter::remote::TREES_DIRECTORY;
-use headstart_snapshotter::server::serve;
+use headstart_snapshotter::server::{ServedInterfaces, serve};
 use headstart_snapshotter::service::SnapshotService;
 use headstart_snapshotter::{DiskAccess, SnapshotTime, Snapshotter, SnapshotterReport, SnapshotterSettings};
 use headstart_store::StorePrefix;
@@ -117,6 +120,9 @@ pub(crate) struct SnapshotterArgs {
     /// stay directories [default: only snapshots of converted images are disks]
     #[arg(long, value_name = "SIZE")]
     empty_disk: Option<ByteSize>,
+    /// containerd's socket, to which layers of disks go if containerd asks for the changes of a container
+    #[arg(long, value_name = "SOCK", default_value = CONTAINERD_SOCKET)]
+    containerd: PathBuf,
     /// An option for every mount of overlayfs, such as volatile (may be repeated)
     #[arg(long, value_name = "OPTION")]
     mount_option: Vec<String>,
@@ -177,7 +183,10 @@ impl SnapshotterArgs {
                 tokio::time::sleep(LOOK).await;
             }
         };
-        runtime.block_on(serve(listener, SnapshotService::new(Arc::new(snapshotter)), end))
+        let snapshotter = Arc::new(snapshotter);
+        let diff = DiffService::new(Arc::clone(&snapshotter), ContentStore::new(self.containerd.clone()));
+        let interfaces = ServedInterfaces { snapshots: SnapshotService::new(snapshotter), diff: Some(diff) };
+        runtime.block_on(serve(listener, interfaces, end))
     }
 }
 

@@ -12,10 +12,14 @@
 //! | [`journal`] | the file that the table is read from after a restart, byte by byte |
 //! | [`overlay`] | directories and mounts of ordinary snapshots, as containerd's own overlayfs snapshotter has them |
 //! | [`remote`] | the seam for layers that are not unpacked, because they are disks, and for disks of containers |
+//! | [`layer_form`] | the rule by which layers are blocks or tars |
 //! | [`snapshotter`] | [`Snapshotter`]: carries out the table's steps |
 //! | [`messages`] | the messages of containerd's snapshot interface |
 //! | [`service`] | the methods of that interface |
-//! | [`server`] | the service on a Unix socket |
+//! | [`diff_messages`] | the messages of containerd's interface for differs |
+//! | [`diff_service`] | the methods of that interface |
+//! | [`content_store`] | containerd's store of blobs, which differs read and write |
+//! | [`server`] | the services on a Unix socket |
 //! | [`image_service`] | containerd's interface for Kubernetes, by which images are pulled |
 //!
 //! # Why the messages are written by hand
@@ -27,10 +31,15 @@
 
 #![forbid(unsafe_code)]
 
+mod content_messages;
+pub mod content_store;
+pub mod diff_messages;
+pub mod diff_service;
 pub mod fault;
 pub mod filter;
 pub mod image_service;
 pub mod journal;
+pub mod layer_form;
 pub mod messages;
 pub mod overlay;
 pub mod record;
@@ -39,6 +48,7 @@ pub mod server;
 pub mod service;
 pub mod snapshotter;
 pub mod table;
+mod wire;
 
 pub use fault::{FaultKind, SnapshotFault};
 pub use filter::SnapshotFilter;

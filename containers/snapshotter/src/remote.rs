@@ -12,9 +12,12 @@
 //! The same source makes disks of their own for active snapshots, and seals what was written to them as layers.
 
 use crate::record::{DiskAccess, RemoteLayer, SnapshotLabels, SnapshotUsage};
-use headstart_block::{Error, Result};
+use headstart_block::{Digest, Error, Result};
+use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The directory in the root of snapshots in which a source of layers keeps what it has made of them.
 pub const TREES_DIRECTORY: &str = "trees";
@@ -54,6 +57,19 @@ pub struct OwnDisk {
     pub place: PathBuf,
     /// The form in which it is handed out.
     pub access: DiskAccess,
+}
+
+/// A layer of blocks as a blob for images.
+#[derive(Clone, Debug)]
+pub struct PackedLayer {
+    /// The blob, from the beginning of the file on.
+    pub file: Arc<File>,
+    /// Its digest.
+    pub digest: Digest,
+    /// Its length in bytes.
+    pub size: u64,
+    /// The annotations by which readers know it.
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// The way of closing a disk.
@@ -172,6 +188,28 @@ pub trait RemoteLayerSource: Send + Sync {
     /// Errors of reading and writing.
     fn seal(&self, place: &Path, layer: &Path, state: SealedState) -> Result<()>;
 
+    /// The directory that [`RemoteLayerSource::attach`] returns for a disk, which need not be attached.
+    ///
+    /// # Errors
+    /// The disk is none of this source.
+    fn directory_of(&self, disk: &LayeredDisk) -> Result<PathBuf>;
+
+    /// The directory or device that [`RemoteLayerSource::open_own`] has returned for the disk in the directory `place`.
+    /// `None` if it is not open.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    fn handed_out(&self, place: &Path, access: DiskAccess) -> Result<Option<PathBuf>>;
+
+    /// Makes a blob for images of the sealed layer in a file. The same layer gives the same blob.
+    ///
+    /// # Errors
+    /// Errors of reading and writing.
+    fn pack(&self, layer: &Path) -> Result<PackedLayer>;
+
+    /// `true` if a blob with this beginning is a sealed layer that was packed.
+    fn is_layer(&self, beginning: &[u8]) -> bool;
+
     /// Called at the start for each disk that may be open: ends what a sealing has left that was interrupted. No other
     /// call for this disk is going on.
     ///
@@ -210,6 +248,23 @@ impl RemoteLayerSource for NoRemoteLayers {
     fn seal(&self, place: &Path, _layer: &Path, _state: SealedState) -> Result<()> {
         let error = Error::unsupported("is a disk, and no source of disks is set up");
         Err(error.about(place.display()).remedy("start the snapshotter with the source that made it"))
+    }
+
+    fn directory_of(&self, disk: &LayeredDisk) -> Result<PathBuf> {
+        Err(without_source(&disk.image))
+    }
+
+    fn handed_out(&self, _place: &Path, _access: DiskAccess) -> Result<Option<PathBuf>> {
+        Ok(None)
+    }
+
+    fn pack(&self, layer: &Path) -> Result<PackedLayer> {
+        let error = Error::unsupported("is a layer of a disk, and no source of disks is set up");
+        Err(error.about(layer.display()).remedy("start the snapshotter with the source that made it"))
+    }
+
+    fn is_layer(&self, _beginning: &[u8]) -> bool {
+        false
     }
 
     fn recover(&self, _place: &Path) -> Result<()> {

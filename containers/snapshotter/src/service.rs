@@ -12,24 +12,20 @@ use crate::messages::{
 use crate::overlay::SnapshotMount;
 use crate::record::{SnapshotKind, SnapshotLabels, SnapshotRecord, SnapshotTime};
 use crate::snapshotter::Snapshotter;
+use crate::wire::grpc;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, StreamExt};
 use headstart_block::saturating;
 use prost::Message;
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use tonic::body::Body;
-use tonic::server::{Grpc, ServerStreamingService, UnaryService};
+use tonic::server::{ServerStreamingService, UnaryService};
 use tonic::{Code, Request, Response, Status};
-use tonic_prost::ProstCodec;
 
 /// Snapshots in one message of a list, as many as containerd puts into one.
 const LIST_PART: usize = 100;
 /// Bytes of snapshots in one message of a list, if it has more than one.
 const LIST_PART_BYTES: usize = 1 << 20;
-/// Bytes of a message at most, as containerd allows.
-const MESSAGE_MOST: usize = 16 << 20;
 
 /// The answer of a method.
 type Answer<T> = Result<T, Status>;
@@ -58,7 +54,8 @@ impl SnapshotService {
         });
     }
 
-    async fn call_method(self, request: http::Request<Body>) -> http::Response<Body> {
+    /// Answers a call, if it is one of this interface.
+    pub(crate) async fn call_method(self, request: http::Request<Body>) -> http::Response<Body> {
         let path = request.uri().path().to_owned();
         let method = path.strip_prefix('/').and_then(|path| path.strip_prefix(SERVICE)?.strip_prefix('/'));
         match method.unwrap_or_default() {
@@ -83,31 +80,6 @@ impl SnapshotService {
     {
         grpc().unary(Method { service: self, run }, request).await
     }
-}
-
-impl tower_service::Service<http::Request<Body>> for SnapshotService {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let service = self.clone();
-        Box::pin(async move { Ok(service.call_method(request).await) })
-    }
-}
-
-fn grpc<Q, A>() -> Grpc<ProstCodec<A, Q>>
-where
-    Q: Message + Default + 'static,
-    A: Message + Default + 'static,
-{
-    Grpc::new(ProstCodec::default())
-        .max_decoding_message_size(MESSAGE_MOST)
-        .max_encoding_message_size(MESSAGE_MOST)
 }
 
 /// A method as a function that may block.

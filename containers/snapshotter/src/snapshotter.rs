@@ -17,9 +17,11 @@
 //! answered. A directory that is missing is reported, and its snapshot stays. If the journal is missing
 //! and directories are there, nothing is begun: that is a journal that was lost. Nothing happens at the end.
 
+mod blocks;
 mod disks;
 mod opening;
 
+pub use blocks::ApplyTarget;
 pub use opening::SnapshotterReport;
 
 use self::disks::{LAYER_LABEL, without_layer};

@@ -12,6 +12,7 @@
 //! | [`tree_disks`] | [`TreeDisks`]: the agent, as the holder of disks |
 //! | [`trees`] | [`ImageTrees`]: finds, attaches, mounts and removes |
 //! | `own_disks` | disks that containers write to, and the layers that are made of them |
+//! | `packed_layer` | those layers as blobs for images |
 //! | [`blank_disk`] | [`BlankDisk`]: the disk that a tree without a parent begins with |
 //!
 //! # From a tag to mounted files
@@ -45,6 +46,7 @@ pub mod blank_disk;
 pub mod converted;
 pub mod labels;
 mod own_disks;
+mod packed_layer;
 pub mod tree_disks;
 pub mod tree_name;
 pub mod trees;

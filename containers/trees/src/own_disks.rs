@@ -94,6 +94,18 @@ pub(crate) fn open(
     })
 }
 
+/// The directory or the device that the disk in `place` is handed out as. `None` if it is not open.
+///
+/// # Errors
+/// Errors of the operating system.
+pub(crate) fn handed_out(place: &Path, access: DiskAccess) -> Result<Option<PathBuf>> {
+    let (disk, files) = (place.join(DISK), place.join(MOUNTPOINT));
+    match access {
+        DiskAccess::Directory => Ok(is_mounted(&files)?.then_some(files)),
+        DiskAccess::Device => Ok(devices_at(&disk)?.into_iter().next()),
+    }
+}
+
 /// Takes the disk in `place` from its users and ends it. One that is not open is no error.
 ///
 /// # Errors

@@ -32,15 +32,16 @@ use crate::blank_disk::BlankDisk;
 use crate::converted::{ConvertedImage, WriterTrust};
 use crate::labels::WantedLayer;
 use crate::own_disks;
+use crate::packed_layer::{is_layer, pack};
 use crate::tree_disks::{
     AttachOutcome, DISK_NAME, DISK_PREFIX, DiskOrder, TreeDisks, disk_name, new_disk_name,
 };
 use crate::tree_name::TreeName;
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_export::loop_mount::{is_mounted, is_served, mount_disk, unmount_disk};
-use headstart_snapshotter::record::{RemoteLayer, SnapshotLabels, SnapshotUsage};
+use headstart_snapshotter::record::{DiskAccess, RemoteLayer, SnapshotLabels, SnapshotUsage};
 use headstart_snapshotter::remote::{
-    DiskClosing, LayerHold, LayeredDisk, OwnDisk, RemoteAnswer, RemoteLayerSource, SealedState,
+    DiskClosing, LayerHold, LayeredDisk, OwnDisk, PackedLayer, RemoteAnswer, RemoteLayerSource, SealedState,
 };
 use headstart_store::{Location, Reference, Selector, StorePrefix, StoreSettings};
 use parking_lot::Mutex;
@@ -374,6 +375,22 @@ impl RemoteLayerSource for ImageTrees {
 
     fn seal(&self, place: &Path, layer: &Path, state: SealedState) -> Result<()> {
         own_disks::seal(&*self.disks, place, layer, state)
+    }
+
+    fn directory_of(&self, disk: &LayeredDisk) -> Result<PathBuf> {
+        Ok(self.root.join(TreeName::of(disk)?.id()).join("fs"))
+    }
+
+    fn handed_out(&self, place: &Path, access: DiskAccess) -> Result<Option<PathBuf>> {
+        own_disks::handed_out(place, access)
+    }
+
+    fn pack(&self, layer: &Path) -> Result<PackedLayer> {
+        pack(layer, &self.root)
+    }
+
+    fn is_layer(&self, beginning: &[u8]) -> bool {
+        is_layer(beginning)
     }
 
     fn recover(&self, place: &Path) -> Result<()> {

@@ -3,7 +3,7 @@
 //! Its configuration, its state and its sockets are in a directory of the test's. Debian's containerd is used, or, if
 //! the environment variable `HEADSTART_CONTAINERD` names a directory, the one there, which may be a containerd 2.
 
-use crate::process::{Process, installed, is_root};
+use crate::process::{Process, installed, is_root, skipped};
 use crate::wait::wait_until;
 use std::env;
 use std::ffi::OsString;
@@ -61,6 +61,16 @@ impl Containerd {
     #[must_use]
     pub fn can_run() -> bool {
         is_root() && installed(&["containerd", "ctr", "runc", "containerd-shim-runc-v2", "ldd"])
+    }
+
+    /// `true` if it is containerd 2 or later, which asks differs of others, too. Otherwise that is printed.
+    #[must_use]
+    pub fn has_differs() -> bool {
+        let has = is_second();
+        if !has {
+            skipped(&format!("this containerd is no containerd 2: {PROGRAMS} can name one's directory"));
+        }
+        has
     }
 
     /// Starts it in `dir`, with the snapshotter at `socket` under the name `headstart`. Panics if it does not start.
@@ -222,6 +232,14 @@ fn write_configuration(dir: &Path, socket: &Path, settings: &ContainerdSettings)
         path("containerd.sock"),
         socket.display().to_string(),
     );
+    if is_second {
+        // Served by the snapshotter, too, which answers for what it does not do that the next one is to be asked.
+        text += &format!(
+            "[proxy_plugins.headstart-diff]\ntype = \"diff\"\naddress = {:?}\n\
+             [plugins.\"io.containerd.service.v1.diff-service\"]\ndefault = [\"headstart-diff\", \"walking\"]\n",
+            socket.display().to_string(),
+        );
+    }
     if let Some(registry) = &settings.cri_registry {
         text += &if is_second { second_cri(dir, registry) } else { first_cri(registry) };
     }

@@ -16,13 +16,23 @@ const WRITABLE: &str = "containerd.io/snapshot/overlaybd.writable";
 impl Host<'_> {
     /// Starts a container that does nothing, with files in a form that its label asks for.
     fn start_on_disk(&self, id: &str, mode: &str) {
+        self.start_image_on_disk(&self.image, id, mode);
+    }
+
+    /// Starts a container of another image so, and returns its id.
+    pub(crate) fn start_of(&self, image: &str, id: &str) -> String {
+        self.start_image_on_disk(image, id, "dir");
+        self.containerd.id_of(id)
+    }
+
+    fn start_image_on_disk(&self, image: &str, id: &str, mode: &str) {
         let label = format!("{WRITABLE}={mode}");
         let id = self.containerd.id_of(id);
         let words = ["run", "-d", "--snapshotter", "headstart", "--snapshotter-label", &label];
-        self.containerd.ctr(&[&words[..], &[&self.image, &id, "/bin/sleep", "1000"]].concat());
+        self.containerd.ctr(&[&words[..], &[image, &id, "/bin/sleep", "1000"]].concat());
     }
 
-    fn snapshots(&self, words: &[&str]) -> String {
+    pub(crate) fn snapshots(&self, words: &[&str]) -> String {
         self.containerd.ctr(&[&["snapshots", "--snapshotter", "headstart"], words].concat())
     }
 

@@ -15,13 +15,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A host with an agent, a snapshotter and containerd, and a registry with a small image.
 pub(crate) struct Host<'s> {
     pub(crate) containerd: Containerd,
     pub(crate) snapshotter: Process,
     pub(crate) agent: Agent<'s>,
-    registry: Registry,
+    pub(crate) registry: Arc<Registry>,
     pub(crate) scene: &'s Scene,
     pub(crate) image: String,
     /// The number of the image's layers.
@@ -44,12 +45,21 @@ impl<'s> Host<'s> {
         let fixed =
             ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false", "oci-archive:image.tar"];
         run_tool("skopeo", &[&fixed[..], &[&format!("docker://{image}")]].concat(), &scene.path("."));
+        Some(Self::on(scene, Arc::new(registry), image, layers))
+    }
+
+    /// Starts another host on the registry of this one.
+    pub(crate) fn another<'t>(&self, scene: &'t Scene) -> Host<'t> {
+        Host::on(scene, Arc::clone(&self.registry), self.image.clone(), self.layers)
+    }
+
+    fn on(scene: &'s Scene, registry: Arc<Registry>, image: String, layers: usize) -> Self {
         let agent = Agent::start(scene, "a", "");
         let mut snapshotter = Process::start(&mut scene.command(&snapshotter_words(&registry)));
         snapshotter.line("that it is ready", TIMEOUT, |line| line.contains("\"socket\""));
         let settings = ContainerdSettings { cri_registry: Some(registry.host()), ..Default::default() };
         let containerd = Containerd::start(&scene.path("."), &scene.path("snap.sock"), &settings);
-        Some(Self { containerd, snapshotter, agent, registry, scene, image, layers })
+        Self { containerd, snapshotter, agent, registry, scene, image, layers }
     }
 
     /// Converts the image, in the form `form`.
@@ -96,7 +106,7 @@ fn snapshotter_words(registry: &Registry) -> String {
     let host = registry.host();
     format!(
         "snapshotter --json --root ~/snap --socket ~/snap.sock --agent ~/a/agent.sock --plain-http {host} \
-         --trust oci://{host}/shell"
+         --trust oci://{host}/shell --containerd ~/containerd.sock"
     )
 }
 

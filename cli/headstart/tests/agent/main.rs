@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`cluster`] | hosts with certificates, and errors of a set-up |
 //! | [`container_disks`] | containers that write to disks of their own |
+//! | [`container_layers`] | containers whose changes become layers of blocks in new images, by containerd 2 |
 //! | [`containerd_suite`] | containerd's tests of snapshotters, on disks |
 //! | [`containers`] | containers whose images are disks, under containerd, and the interface of Kubernetes ([`cri`]) |
 //! | [`disks`] | attaching, detaching, listing, watching; requests that cannot work; processes that die |
@@ -35,6 +36,7 @@
 mod agent;
 mod cluster;
 mod container_disks;
+mod container_layers;
 mod containerd_suite;
 mod containers;
 mod cri;

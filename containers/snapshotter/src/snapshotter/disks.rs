@@ -4,6 +4,7 @@
 //! is opened again between its closing and the record of its commit or removal. No thread waits for two such locks.
 
 use super::Snapshotter;
+use super::blocks::APPLIED;
 use super::opening::is_set_aside;
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::overlay::{SnapshotMount, mounts_of_disk, remove, usage_of};
@@ -74,7 +75,7 @@ impl Snapshotter {
     }
 
     /// The file of a sealed layer.
-    fn layer_file(&self, id: SnapshotId) -> PathBuf {
+    pub(super) fn layer_file(&self, id: SnapshotId) -> PathBuf {
         self.overlay.path(SnapshotPlace::Upper(id)).join(LAYER)
     }
 
@@ -98,6 +99,7 @@ impl Snapshotter {
             table.disk(key).filter(|_| is_same).ok_or_else(|| SnapshotFault::missing(key))?
         };
         let place = self.overlay.path(SnapshotPlace::Block(tree.id));
+        self.refuse_applied(&place)?;
         let opened = self.remote.open_own(&OwnDisk { below: self.layered(parts), place, access })?;
         let source = opened.to_str().ok_or_else(|| {
             SnapshotFault::new(FaultKind::Failed, format!("{}: is not text", opened.display()))
@@ -110,6 +112,9 @@ impl Snapshotter {
     pub(super) fn settle(&self, record: &SnapshotRecord) -> FaultResult<SnapshotUsage> {
         if let SnapshotState::ActiveDisk { access, .. } = record.state {
             let place = self.overlay.path(SnapshotPlace::Block(record.id));
+            if self.take_applied(&place, &self.layer_file(record.id))? {
+                return Ok(usage_of(&self.overlay.path(SnapshotPlace::Upper(record.id)))?);
+            }
             let state = match self.remote.close_own(&place, DiskClosing::IfUnused) {
                 Ok(()) => SealedState::Closed,
                 Err(error) if error.kind() == ErrorKind::Conflict => SealedState::Open(access),
@@ -164,7 +169,11 @@ impl Snapshotter {
 
     /// The space that the disk of an active snapshot takes without what is below.
     pub(super) fn usage_of_disk(&self, id: SnapshotId) -> FaultResult<SnapshotUsage> {
-        let written = self.overlay.path(SnapshotPlace::Block(id)).join(WRITTEN_DIRECTORY);
+        let place = self.overlay.path(SnapshotPlace::Block(id));
+        if place.join(APPLIED).exists() {
+            return Ok(usage_of(&place)?);
+        }
+        let written = place.join(WRITTEN_DIRECTORY);
         // It is made when the disk is used first.
         if written.is_dir() { Ok(usage_of(&written)?) } else { Ok(SnapshotUsage::default()) }
     }

@@ -2,18 +2,20 @@
 
 use super::*;
 use crate::remote::{
-    DiskClosing, LayerHold, LayeredDisk, NoRemoteLayers, OwnDisk, SealedState, WRITTEN_DIRECTORY,
+    DiskClosing, LayerHold, LayeredDisk, NoRemoteLayers, OwnDisk, PackedLayer, SealedState, WRITTEN_DIRECTORY,
 };
 use crate::table::SnapshotChange;
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Digest, Error, ErrorKind, Result};
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use tempfile::TempDir;
+
+mod blocks;
 
 fn clock() -> impl Fn() -> SnapshotTime + Send + Sync + 'static {
     let seconds = AtomicI64::new(0);
@@ -194,7 +196,7 @@ impl RemoteLayerSource for Disks {
 
     fn attach(&self, disk: &LayeredDisk) -> Result<PathBuf> {
         assert!(disk.above.iter().all(|layer| layer.is_file()), "{disk:?}");
-        let directory = self.place.join(&disk.image.0);
+        let directory = self.directory_of(disk)?;
         fs::create_dir_all(&directory).unwrap();
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o751)).unwrap();
         Ok(directory)
@@ -233,6 +235,29 @@ impl RemoteLayerSource for Disks {
         let written = fs::read(place.join(WRITTEN_DIRECTORY).join("data")).unwrap_or_default();
         fs::write(layer, written).unwrap();
         Ok(())
+    }
+
+    fn directory_of(&self, disk: &LayeredDisk) -> Result<PathBuf> {
+        let name = disk
+            .above
+            .iter()
+            .fold(disk.image.0.clone(), |name, layer| format!("{name}{}", layer.display()).replace('/', "_"));
+        Ok(self.place.join(name))
+    }
+
+    fn handed_out(&self, place: &Path, _access: DiskAccess) -> Result<Option<PathBuf>> {
+        Ok(place.join("open").exists().then(|| place.join(WRITTEN_DIRECTORY)))
+    }
+
+    fn pack(&self, layer: &Path) -> Result<PackedLayer> {
+        let content = fs::read(layer).unwrap();
+        let file = Arc::new(File::open(layer).unwrap());
+        let (digest, size) = (Digest::of(&content), content.len() as u64);
+        Ok(PackedLayer { file, digest, size, annotations: BTreeMap::new() })
+    }
+
+    fn is_layer(&self, beginning: &[u8]) -> bool {
+        beginning.starts_with(b"blocks")
     }
 
     fn recover(&self, place: &Path) -> Result<()> {

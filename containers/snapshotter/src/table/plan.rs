@@ -236,6 +236,33 @@ impl SnapshotTable {
         Ok(steps)
     }
 
+    /// Plans that an active snapshot, to which a layer of blocks was applied, becomes one with a disk of its own: it is
+    /// removed and made again, under its number.
+    ///
+    /// # Errors
+    /// [`FaultKind::NotFound`]; [`FaultKind::FailedPrecondition`] if it is not active, or its parent is no disk.
+    pub fn become_disk(&self, key: &str) -> FaultResult<[SnapshotStep; 2]> {
+        let record = self.get(key)?;
+        let below = record.parent.as_deref().map(|parent| self.parent(parent)).transpose()?;
+        let image =
+            below.and_then(|below| below.disk_image()).filter(|_| record.state == SnapshotState::Active);
+        let Some(image) = image.cloned() else {
+            let text = format!("snapshot {} cannot become a disk", key.escape_debug());
+            return Err(SnapshotFault::new(FaultKind::FailedPrecondition, text));
+        };
+        let state = SnapshotState::ActiveDisk { access: DiskAccess::Directory, image };
+        let removed = SnapshotChange::Removed { key: key.to_owned() };
+        let made = SnapshotChange::Created {
+            id: record.id,
+            key: key.to_owned(),
+            parent: record.parent.clone(),
+            state,
+            labels: record.labels.clone(),
+            at: record.created,
+        };
+        Ok([removed, made].map(SnapshotStep::Record))
+    }
+
     /// Plans new labels of a snapshot. `paths` are the fields to change: `labels` replaces all labels by `labels`,
     /// `labels.NAME` sets that one, or removes it if `labels` does not have it; no paths are the same as `labels`.
     ///

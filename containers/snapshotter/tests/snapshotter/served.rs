@@ -1,7 +1,7 @@
 //! A snapshotter in a process of its own, which tests kill and start again.
 
 use headstart_snapshotter::remote::NoRemoteLayers;
-use headstart_snapshotter::server::serve;
+use headstart_snapshotter::server::{ServedInterfaces, serve};
 use headstart_snapshotter::service::SnapshotService;
 use headstart_snapshotter::{SnapshotTime, Snapshotter, SnapshotterSettings};
 use headstart_testkit::process::{Process, one_test};
@@ -73,7 +73,8 @@ fn serves_until_it_is_killed() {
         let _ = std::fs::remove_file(&socket);
         let listener = tokio::net::UnixListener::bind(&socket).unwrap();
         println!("\nserving: {report:?}");
-        let service = SnapshotService::new(Arc::new(snapshotter));
-        serve(listener, service, std::future::pending()).await.unwrap();
+        let snapshots = SnapshotService::new(Arc::new(snapshotter));
+        let interfaces = ServedInterfaces { snapshots, diff: None };
+        serve(listener, interfaces, std::future::pending()).await.unwrap();
     });
 }

@@ -1,0 +1,212 @@
+//! The methods of containerd's interface for differs, by gRPC: for layers of blocks.
+//!
+//! containerd asks the differs of a list, one after the other, until one does not answer "unimplemented". This one
+//! makes and applies layers of blocks; for everything else it answers so, and containerd's own differ, which walks
+//! through files, does it.
+
+use crate::content_store::{CallerHeaders, ContentStore, LEASE_HEADER, NAMESPACE_HEADER, digest_in};
+use crate::diff_messages::{
+    ApplyRequest, ApplyResponse, DIFF_SERVICE, DescriptorMessage, DiffRequest, DiffResponse,
+};
+use crate::fault::FaultResult;
+use crate::layer_form::{BlobContent, BlobFate, content_of, fate_of_blob};
+use crate::messages::MountMessage;
+use crate::snapshotter::Snapshotter;
+use crate::wire::grpc;
+use futures::future::BoxFuture;
+use headstart_block::saturating;
+use prost::Message;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::task::{spawn, spawn_blocking};
+use tonic::body::Body;
+use tonic::server::UnaryService;
+use tonic::{Code, Request, Response, Status};
+
+/// The media type of a layer of blocks: OverlayBD's tools give it to theirs.
+const MEDIA_TYPE: &str = "application/vnd.oci.image.layer.v1.tar";
+/// Bytes at the beginning of a blob that tell what it is.
+const BEGINNING: u64 = 1 << 10;
+
+/// The answer of a method.
+type Answer<T> = Result<T, Status>;
+
+/// The interface for differs of a [`Snapshotter`].
+#[derive(Clone, Debug)]
+pub struct DiffService {
+    snapshotter: Arc<Snapshotter>,
+    store: ContentStore,
+}
+
+impl DiffService {
+    /// Makes the interface of a snapshotter, for the containerd with this store.
+    #[must_use]
+    pub fn new(snapshotter: Arc<Snapshotter>, store: ContentStore) -> Self {
+        Self { snapshotter, store }
+    }
+
+    /// Answers a call, if it is one of this interface.
+    pub(crate) async fn call_method(self, request: http::Request<Body>) -> http::Response<Body> {
+        let path = request.uri().path().to_owned();
+        let method =
+            path.strip_prefix('/').and_then(|path| path.strip_prefix(DIFF_SERVICE)?.strip_prefix('/'));
+        match method.unwrap_or_default() {
+            "Apply" => grpc().unary(DiffMethod { service: self, run: apply }, request).await,
+            "Diff" => grpc().unary(DiffMethod { service: self, run: diff }, request).await,
+            _ => Status::unimplemented(format!("there is no method {}", path.escape_debug())).into_http(),
+        }
+    }
+
+    /// Runs what may block.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Snapshotter) -> FaultResult<T> + Send + 'static,
+    ) -> Answer<T> {
+        let snapshotter = Arc::clone(&self.snapshotter);
+        let done = spawn_blocking(move || work(&snapshotter)).await;
+        done.map_err(|_| Status::internal("the snapshotter failed"))?.map_err(Status::from)
+    }
+}
+
+/// A method that takes the headers of its caller.
+type RunDiff<Q, A> = fn(DiffService, CallerHeaders, Q) -> BoxFuture<'static, Answer<A>>;
+
+struct DiffMethod<Q, A> {
+    service: DiffService,
+    run: RunDiff<Q, A>,
+}
+
+impl<Q, A> UnaryService<Q> for DiffMethod<Q, A>
+where
+    Q: Message + Default + 'static,
+    A: Message + Default + 'static,
+{
+    type Response = A;
+    type Future = BoxFuture<'static, Answer<Response<A>>>;
+
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
+        let (service, run) = (self.service.clone(), self.run);
+        let metadata = request.metadata();
+        let lease = metadata.get(LEASE_HEADER).cloned();
+        let headers = metadata
+            .get(NAMESPACE_HEADER)
+            .cloned()
+            .map(|namespace| CallerHeaders { namespace, lease })
+            .ok_or_else(|| Status::failed_precondition("the call names no namespace of containerd"));
+        // A caller that goes away does not end it half-way.
+        Box::pin(async move {
+            let running = spawn(run(service, headers?, request.into_inner()));
+            let answer = running.await.unwrap_or_else(|_| Err(Status::internal("the differ failed")));
+            answer.map(Response::new)
+        })
+    }
+}
+
+/// The place that mounts are of: the directory for the writes of overlayfs, or the directory or device that is mounted.
+/// `None` for mounts that are never of one layer.
+fn place_of(mounts: &[MountMessage]) -> Option<PathBuf> {
+    let [mount] = mounts else { return None };
+    if mount.r#type != "overlay" {
+        return Some(PathBuf::from(&mount.source));
+    }
+    mount.options.iter().find_map(|option| option.strip_prefix("upperdir=")).map(PathBuf::from)
+}
+
+/// The answer by which containerd asks its next differ.
+fn not_mine() -> Status {
+    Status::unimplemented("this is no layer of blocks")
+}
+
+fn diff(
+    service: DiffService,
+    headers: CallerHeaders,
+    request: DiffRequest,
+) -> BoxFuture<'static, Answer<DiffResponse>> {
+    Box::pin(async move {
+        let (Some(left), Some(right)) = (place_of(&request.left), place_of(&request.right)) else {
+            return Err(not_mine());
+        };
+        let media_type = request.media_type;
+        let made = service.blocking(move |it| it.changed_blocks(&left, &right, &media_type)).await?;
+        let layer = made.ok_or_else(not_mine)?;
+        service.store.session(headers).await?.put(&layer, &request.r#ref, request.labels).await?;
+        let diff = DescriptorMessage {
+            media_type: MEDIA_TYPE.to_owned(),
+            digest: layer.digest.to_string(),
+            size: saturating(layer.size),
+            annotations: layer.annotations.into_iter().collect(),
+        };
+        tracing::info!(digest = diff.digest, size = diff.size, "a layer of blocks is in containerd's store");
+        Ok(DiffResponse { diff: Some(diff) })
+    })
+}
+
+fn apply(
+    service: DiffService,
+    headers: CallerHeaders,
+    request: ApplyRequest,
+) -> BoxFuture<'static, Answer<ApplyResponse>> {
+    Box::pin(async move {
+        let blob = request.diff.unwrap_or_default();
+        let Some(place) = place_of(&request.mounts) else { return Err(not_mine()) };
+        let found = service.blocking(move |it| it.snapshot_at(&place)).await?;
+        let Some(target) = found else { return Err(not_mine()) };
+        let mut session = service.store.session(headers).await?;
+        let mut content = content_of(blob.annotations.keys(), || false);
+        // Clients that make images of their own lose annotations. Layers on directories are never asked for.
+        if content == BlobContent::Other && fate_of_blob(&target.below, BlobContent::Blocks) == BlobFate::Kept
+        {
+            let start = session.beginning(&blob.digest, BEGINNING).await?;
+            content = content_of(blob.annotations.keys(), || service.snapshotter.is_layer(&start));
+        }
+        match fate_of_blob(&target.below, content) {
+            BlobFate::Unpacked => return Err(not_mine()),
+            BlobFate::Refused(why) => {
+                return Err(Status::new(Code::FailedPrecondition, format!("{}: {why}", blob.digest)));
+            }
+            BlobFate::Kept => {}
+        }
+        let (digest, size) = (digest_in(&blob.digest)?, u64::try_from(blob.size).unwrap_or(0));
+        let place = target.clone();
+        let file = Arc::new(service.blocking(move |it| it.new_layer_file(&place)).await?);
+        session.copy(&blob.digest, size, &file).await?;
+        service.blocking(move |it| it.keep_layer(&target, &file, &digest)).await?;
+        // The blob is its own uncompressed form: images name layers of blocks so.
+        let applied =
+            DescriptorMessage { media_type: MEDIA_TYPE.to_owned(), annotations: Default::default(), ..blob };
+        Ok(ApplyResponse { applied: Some(applied) })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(kind: &str, source: &str, options: &[&str]) -> MountMessage {
+        MountMessage {
+            r#type: kind.to_owned(),
+            source: source.to_owned(),
+            target: String::new(),
+            options: options.iter().map(|&option| option.to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn mounts_are_of_the_place_that_is_written_to() {
+        let overlay =
+            mount("overlay", "overlay", &["index=off", "workdir=/7/work", "upperdir=/7/fs", "lowerdir=/6"]);
+        let view = mount("overlay", "overlay", &["lowerdir=/6:/5"]);
+        let bind = mount("bind", "/trees/a/fs", &["ro", "rbind"]);
+        let device = mount("ext4", "/dev/loop3", &["rw"]);
+        for (mounts, place) in [
+            (vec![overlay], Some("/7/fs")),
+            (vec![view], None),
+            (vec![bind.clone()], Some("/trees/a/fs")),
+            (vec![device], Some("/dev/loop3")),
+            (vec![bind.clone(), bind], None),
+            (Vec::new(), None),
+        ] {
+            assert_eq!(place_of(&mounts), place.map(PathBuf::from), "{mounts:?}");
+        }
+    }
+}
