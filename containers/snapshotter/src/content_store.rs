@@ -12,7 +12,7 @@ use crate::content_messages::{
 use crate::messages::FieldMaskMessage;
 use crate::remote::PackedLayer;
 use futures::{Stream, stream};
-use headstart_block::{Digest, saturating};
+use headstart_block::{Digest, saturating, to_usize};
 use prost::Message;
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,7 +21,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, UNIX_EPOCH};
 use tokio::task::spawn_blocking;
 use tonic::client::Grpc;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -50,13 +50,15 @@ pub struct ContentStore {
     socket: PathBuf,
 }
 
-/// The headers of a caller that go on to the store.
+/// The parts of a call that go on to the store.
 #[derive(Clone, Debug)]
 pub(crate) struct CallerHeaders {
     /// The namespace.
     pub namespace: MetadataValue<Ascii>,
     /// The lease.
     pub lease: Option<MetadataValue<Ascii>>,
+    /// The time of the call, since 1970.
+    pub at: Duration,
 }
 
 /// A connection to the store, in the namespace of a caller.
@@ -129,7 +131,7 @@ impl ContentSession {
         while let Some(part) = parts.message().await? {
             start.extend_from_slice(&part.data);
         }
-        start.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        start.truncate(to_usize(most));
         Ok(start)
     }
 
@@ -230,7 +232,7 @@ impl ContentSession {
 
     /// A lease that ends by itself.
     async fn lease(&mut self) -> Result<MetadataValue<Ascii>, Status> {
-        let end = humantime::format_rfc3339_seconds(SystemTime::now() + LEASE_TIME).to_string();
+        let end = humantime::format_rfc3339_seconds(UNIX_EPOCH + self.headers.at + LEASE_TIME).to_string();
         let labels = HashMap::from([(EXPIRE_LABEL.to_owned(), end)]);
         let request = CreateRequest { id: String::new(), labels };
         let made: CreateResponse = self.ask(LEASES_SERVICE, "Create", request).await?;
@@ -283,7 +285,7 @@ fn parts_of(
             }
             let len = PART.min(size - at);
             let read = spawn_blocking(move || {
-                let mut data = vec![0; usize::try_from(len).unwrap_or(0)];
+                let mut data = vec![0; to_usize(len)];
                 file.read_exact_at(&mut data, at).map(|()| data)
             });
             match read.await.unwrap_or_else(|_| Err(io::Error::other("the work was stopped"))) {

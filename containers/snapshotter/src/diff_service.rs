@@ -18,6 +18,7 @@ use headstart_block::saturating;
 use prost::Message;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::{spawn, spawn_blocking};
 use tonic::body::Body;
 use tonic::server::UnaryService;
@@ -88,10 +89,11 @@ where
         let (service, run) = (self.service.clone(), self.run);
         let metadata = request.metadata();
         let lease = metadata.get(LEASE_HEADER).cloned();
+        let at = Duration::from_secs(saturating(service.snapshotter.now().seconds));
         let headers = metadata
             .get(NAMESPACE_HEADER)
             .cloned()
-            .map(|namespace| CallerHeaders { namespace, lease })
+            .map(|namespace| CallerHeaders { namespace, lease, at })
             .ok_or_else(|| Status::failed_precondition("the call names no namespace of containerd"));
         // A caller that goes away does not end it half-way.
         Box::pin(async move {
@@ -166,7 +168,9 @@ fn apply(
             }
             BlobFate::Kept => {}
         }
-        let (digest, size) = (digest_in(&blob.digest)?, u64::try_from(blob.size).unwrap_or(0));
+        let digest = digest_in(&blob.digest)?;
+        let size = u64::try_from(blob.size)
+            .map_err(|_| Status::invalid_argument(format!("{digest}: a blob of {} bytes", blob.size)))?;
         let place = target.clone();
         let file = Arc::new(service.blocking(move |it| it.new_layer_file(&place)).await?);
         session.copy(&blob.digest, size, &file).await?;

@@ -35,7 +35,7 @@ pub enum LowerLayer {
 
 /// The form of a new layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LayerForm {
+pub enum DiffForm {
     /// The blocks that were changed.
     Blocks,
     /// A tar, which another differ makes.
@@ -58,9 +58,9 @@ pub enum BlobContent {
 pub enum BlobFate {
     /// Another differ unpacks it.
     Unpacked,
-    /// It is a layer of blocks on the disk below.
+    /// Kept as it is: a layer of blocks on the disk below.
     Kept,
-    /// It cannot be applied, for this reason.
+    /// Not applied, for this reason.
     Refused(&'static str),
 }
 
@@ -73,9 +73,9 @@ fn is_disk_in_manifest(below: &[LowerLayer]) -> bool {
 
 /// The form of a layer on top of `below`, the top one first, for a caller that asks for `media_type`.
 #[must_use]
-pub fn form_of_diff(below: &[LowerLayer], media_type: &str) -> LayerForm {
+pub fn form_of_diff(below: &[LowerLayer], media_type: &str) -> DiffForm {
     let is_free = media_type.is_empty();
-    if is_free && is_disk_in_manifest(below) { LayerForm::Blocks } else { LayerForm::Tar }
+    if is_free && is_disk_in_manifest(below) { DiffForm::Blocks } else { DiffForm::Tar }
 }
 
 /// The way in which a blob is applied on top of `below`, the top one first.

@@ -278,7 +278,8 @@ impl Snapshotter {
         Ok(())
     }
 
-    fn now(&self) -> SnapshotTime {
+    /// The time, by the clock of the snapshots.
+    pub(crate) fn now(&self) -> SnapshotTime {
         (self.clock)()
     }
 

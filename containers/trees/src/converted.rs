@@ -9,7 +9,7 @@ use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_container_source::open_in_store;
 use headstart_convert::chain_id;
 use headstart_image::disk_form::{FORMS, newest};
-use headstart_image::manifest::{BLOB_DIGEST, BlobRef, Config, MAX_MANIFEST_SIZE, Manifest};
+use headstart_image::manifest::{BLOB_DIGEST, BlobRef, Config, ImageLayer, MAX_MANIFEST_SIZE, Manifest};
 use headstart_store::{Location, Reference, RetrySettings, Selector, Store, Urgency};
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -39,6 +39,8 @@ pub struct ConvertedImage {
     pub image: Reference,
     /// The chain ids of the layers of the image that containerd knows, lowest first; not empty.
     chains: Vec<Digest>,
+    /// The number of its lowest layers that are those of the disk; `None` for all. containerd unpacks the others.
+    lowest: Option<usize>,
     found_as: FoundAs,
 }
 
@@ -59,14 +61,17 @@ impl ConvertedImage {
         let search = Search { store, location: &wanted.location, trust, retry, runtime };
         let own = wanted.manifest.map_or_else(|| wanted.selector.clone(), Selector::Digest);
         let (digest, bytes) = search.manifest(&own)?;
-        if let Some(manifest) = disk_manifest(&bytes) {
+        if let Some(manifest) = manifest_on_disk(&bytes) {
             let diff_ids = search.config(&manifest.config)?.diff_ids();
-            let chains = chains(diff_ids.iter());
+            let lowest = lowest_of_disk(&manifest, &diff_ids);
+            let manifest = manifest.lowest(lowest)?;
+            let chains = chains(diff_ids.iter().take(lowest.unwrap_or(usize::MAX)));
             // The name leads to an index, and the store prefers disks: containerd does not.
             let is_sibling = wanted.manifest.is_none() && manifest.converted_from().is_some();
             if !is_sibling || chains.contains(&wanted.chain) {
                 search.check_diff_ids(digest, &manifest, &diff_ids)?;
-                return search.image(digest, &manifest, chains, FoundAs::Itself).map(Some);
+                let image = search.image(digest, &manifest, chains, FoundAs::Itself)?;
+                return Ok(Some(Self { lowest, ..image }));
             }
         }
         if trust == WriterTrust::None {
@@ -81,7 +86,7 @@ impl ConvertedImage {
     #[must_use]
     pub fn tree(&self, chain: &Digest) -> Option<TreeName> {
         let at = self.chains.iter().position(|known| known == chain)?;
-        let lowest = (at + 1 < self.chains.len()).then_some(at + 1);
+        let lowest = if at + 1 < self.chains.len() { Some(at + 1) } else { self.lowest };
         Some(TreeName { image: self.image.clone(), lowest, above: Vec::new() })
     }
 
@@ -91,10 +96,10 @@ impl ConvertedImage {
         self.found_as == FoundAs::Itself
     }
 
-    /// The tree of all files of the image.
+    /// The tree of all files of the disk.
     #[must_use]
     pub fn whole(&self) -> TreeName {
-        TreeName { image: self.image.clone(), lowest: None, above: Vec::new() }
+        TreeName { image: self.image.clone(), lowest: self.lowest, above: Vec::new() }
     }
 }
 
@@ -114,6 +119,24 @@ fn disk_manifest(bytes: &[u8]) -> Option<Manifest> {
     let manifest = Manifest::parse(bytes).ok()?;
     let is_disk = manifest.layers.iter().all(|layer| layer.annotations.contains_key(BLOB_DIGEST));
     (is_disk && !manifest.layers.is_empty()).then_some(manifest)
+}
+
+/// The manifest, if its lowest layer is a disk's.
+fn manifest_on_disk(bytes: &[u8]) -> Option<Manifest> {
+    let manifest = Manifest::parse(bytes).ok()?;
+    manifest.layers.first()?.annotations.contains_key(BLOB_DIGEST).then_some(manifest)
+}
+
+/// The number of lowest layers that are those of a disk; `None` if all are. Clients that make an image of a container
+/// put a layer on those of its image: one of blocks, whose annotations some of them lose, or a tar.
+fn lowest_of_disk(manifest: &Manifest, diff_ids: &[Digest]) -> Option<usize> {
+    let is_of_disk = |(at, layer): (usize, &ImageLayer)| {
+        // What is said to be compressed, and is its own uncompressed form, is no compressed tar.
+        let is_compressed = ["gzip", "zstd"].iter().any(|word| layer.blob.media_type.ends_with(word));
+        let is_itself = diff_ids.get(at).is_some_and(|diff_id| *diff_id == layer.blob.digest);
+        layer.annotations.contains_key(BLOB_DIGEST) || (is_compressed && is_itself)
+    };
+    manifest.layers.iter().enumerate().position(|layer| !is_of_disk(layer))
 }
 
 struct Search<'a> {
@@ -237,7 +260,7 @@ impl Search<'_> {
                 return Err(wrong(format!("its layer {number} was made of another image's layer")));
             }
         }
-        Ok(ConvertedImage { image, chains, found_as })
+        Ok(ConvertedImage { image, chains, lowest: None, found_as })
     }
 }
 

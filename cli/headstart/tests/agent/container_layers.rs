@@ -3,14 +3,19 @@
 
 use crate::containers::Host;
 use crate::scene::{Scene, run_tool};
+use flate2::read::GzDecoder;
 use headstart_block::Digest;
 use headstart_testkit::containerd::Containerd;
 use serde_json::{Value, json};
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 
 /// The media type of layers of blocks.
 const BLOCKS: &str = "application/vnd.oci.image.layer.v1.tar";
+/// Those of compressed tars.
+const GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+const DOCKER_GZIP: &str = "application/vnd.docker.image.rootfs.diff.tar.gzip";
 /// The annotation with the digest of a layer of blocks.
 const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-digest";
 
@@ -38,27 +43,27 @@ impl Host<'_> {
     }
 
     /// Publishes a new image: that of `from`, with a layer on top.
-    fn publish(&self, from: &str, to: &str, blob: &[u8], descriptor: &Value) {
+    fn publish(&self, from: &str, to: &str, blob: &[u8], (descriptor, diff_id): (&Value, &Digest)) {
         let copy = |options: &[&str], from: &str, to: &str| {
             let fixed = ["--insecure-policy", "copy", "--quiet", "--preserve-digests"];
             run_tool("skopeo", &[&fixed[..], options, &[from, to]].concat(), &self.scene.path("."));
         };
         let _ = fs::remove_dir_all(self.scene.path("new"));
         copy(&["--src-tls-verify=false"], &format!("docker://{from}"), "dir:new");
-        append(&self.scene.path("new"), blob, descriptor);
+        append(&self.scene.path("new"), blob, (descriptor, diff_id));
         copy(&["--dest-tls-verify=false"], "dir:new", &format!("docker://{to}"));
         let _ = fs::remove_file(self.scene.path("new.tar"));
         copy(&[], "dir:new", "oci-archive:new.tar");
     }
 }
 
-/// Adds a layer to an image in a directory of skopeo's, whose content is its own uncompressed form.
-fn append(image: &Path, blob: &[u8], descriptor: &Value) {
+/// Adds a layer to an image in a directory of skopeo's.
+fn append(image: &Path, blob: &[u8], (descriptor, diff_id): (&Value, &Digest)) {
     let read = |name: &str| serde_json::from_slice::<Value>(&fs::read(image.join(name)).unwrap()).unwrap();
     let mut manifest = read("manifest.json");
     let digest = manifest["config"]["digest"].as_str().unwrap().to_owned();
     let mut config = read(digest.strip_prefix("sha256:").unwrap());
-    config["rootfs"]["diff_ids"].as_array_mut().unwrap().push(Digest::of(blob).to_string().into());
+    config["rootfs"]["diff_ids"].as_array_mut().unwrap().push(diff_id.to_string().into());
     let config = config.to_string();
     let digest = Digest::of(config.as_bytes());
     fs::write(image.join(digest.hex()), &config).unwrap();
@@ -100,11 +105,12 @@ fn the_changes_of_a_container_are_a_layer_that_runs_here_and_on_another_host() {
     assert!(blob.starts_with(b"ZFile"), "{:?}", &blob[..16]);
     assert!(blob.len() < 64 << 10, "{} bytes", blob.len());
     // A client that wants a tar gets one, from containerd's own differ.
-    assert!(host.diff(&id, "application/vnd.oci.image.layer.v1.tar+gzip").starts_with(&[0x1f, 0x8b]));
+    let tar = host.diff(&id, GZIP);
+    assert!(tar.starts_with(&[0x1f, 0x8b]));
     host.containerd.end_container("writer");
 
     let new = format!("{}/disks/shell:2", host.registry.host());
-    host.publish(&own, &new, &blob, &descriptor_of(&blob));
+    host.publish(&own, &new, &blob, (&descriptor_of(&blob), &Digest::of(&blob)));
     let look = "cat /opt/kept /etc/greeting";
     // From an archive, in which all layers are: the one that is new is applied.
     let archive = scene.path("new.tar");
@@ -119,6 +125,21 @@ fn the_changes_of_a_container_are_a_layer_that_runs_here_and_on_another_host() {
     other.pull(&new);
     assert_eq!(other.fetched(), 2, "{}", other.snapshotter.output());
     assert_eq!(other.containerd.run(&new, "pulled", look), "kept\nthree\n");
+
+    // As nerdctl and Docker name it, without annotations: it is known by its digests.
+    let plain = |blob: &[u8], media_type: &str| json!({"mediaType": media_type, "digest": Digest::of(blob).to_string(), "size": blob.len()});
+    let (named, mixed) = (new.replace(":2", ":3"), new.replace(":2", ":4"));
+    host.publish(&own, &named, &blob, (&plain(&blob, DOCKER_GZIP), &Digest::of(&blob)));
+    other.pull(&named);
+    assert_eq!(other.containerd.run(&named, "named", look), "kept\nthree\n");
+    // A tar on a disk is unpacked on the disk's files.
+    let mut content = Vec::new();
+    GzDecoder::new(&tar[..]).read_to_end(&mut content).unwrap();
+    host.publish(&own, &mixed, &tar, (&plain(&tar, GZIP), &Digest::of(&content)));
+    other.pull(&mixed);
+    assert_eq!(other.containerd.run(&mixed, "mixed", look), "kept\nthree\n");
+    // Three manifests, two configs, and the tar.
+    assert_eq!(other.fetched(), 6, "{}", other.snapshotter.output());
 }
 
 #[test]

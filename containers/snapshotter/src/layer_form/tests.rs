@@ -24,10 +24,10 @@ const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
 #[test]
 fn layers_of_blocks_are_for_disks_and_for_callers_that_leave_the_choice() {
     for (below, is_disk) in STACKS {
-        let form = if is_disk { LayerForm::Blocks } else { LayerForm::Tar };
+        let form = if is_disk { DiffForm::Blocks } else { DiffForm::Tar };
         assert_eq!(form_of_diff(below, ""), form, "{below:?}");
         for media_type in [GZIP, TAR, "application/vnd.docker.image.rootfs.diff.tar.gzip", "other"] {
-            assert_eq!(form_of_diff(below, media_type), LayerForm::Tar, "{below:?} {media_type}");
+            assert_eq!(form_of_diff(below, media_type), DiffForm::Tar, "{below:?} {media_type}");
         }
     }
 }

@@ -10,7 +10,7 @@
 
 use super::Snapshotter;
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
-use crate::layer_form::{LayerForm, LowerLayer, form_of_diff, lower_layers};
+use crate::layer_form::{DiffForm, LowerLayer, form_of_diff, lower_layers};
 use crate::record::{DiskAccess, SnapshotContent, SnapshotId, SnapshotRecord, SnapshotState};
 use crate::remote::{DiskClosing, PackedLayer, SealedState};
 use crate::table::SnapshotPlace;
@@ -62,7 +62,7 @@ impl Snapshotter {
     ) -> FaultResult<Option<PackedLayer>> {
         let Some((changed, parent)) = self.changed_at(right)? else { return Ok(None) };
         let below = self.below(parent.as_deref());
-        if form_of_diff(&below, media_type) != LayerForm::Blocks {
+        if form_of_diff(&below, media_type) != DiffForm::Blocks {
             return Ok(None);
         }
         let parts = parent.and_then(|parent| self.table.read().disk(&parent));
