@@ -65,7 +65,7 @@ pub enum BlobFate {
 }
 
 /// `true` if layers, the top one first, are those of a disk in the manifest that lists them.
-fn is_disk_in_manifest(below: &[LowerLayer]) -> bool {
+pub(crate) fn is_disk_in_manifest(below: &[LowerLayer]) -> bool {
     let is_fit = |layer: &LowerLayer| matches!(layer, LowerLayer::KnownDisk | LowerLayer::Sealed);
     // A sealed layer at the bottom is one on an empty disk, which no manifest lists.
     below.last() == Some(&LowerLayer::KnownDisk) && below.iter().all(is_fit)
@@ -111,6 +111,16 @@ pub(crate) fn content_of<'a>(
         (false, false) if is_blocks() => BlobContent::Blocks,
         (false, false) => BlobContent::Other,
     }
+}
+
+/// A remote layer's labels, with its blob if containerd's manifest lists that. Not all clients give the annotation as a
+/// label, and what they give is only a word of the image's maker.
+pub(crate) fn with_blob(mut labels: SnapshotLabels, blob: Option<Digest>) -> SnapshotLabels {
+    match blob {
+        Some(blob) => labels.insert(BLOB_DIGEST.to_owned(), blob.to_string()),
+        None => labels.remove(BLOB_DIGEST),
+    };
+    labels
 }
 
 /// The chain id of a layer with the diff id `digest` on layers with the chain id `below`.

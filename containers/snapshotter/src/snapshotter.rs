@@ -28,6 +28,7 @@ use self::disks::{LAYER_LABEL, without_layer};
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
 use crate::filter::SnapshotFilter;
 use crate::journal::SnapshotJournal;
+use crate::layer_form::with_blob;
 use crate::overlay::{OverlayRoot, SnapshotMount, usage_of};
 use crate::record::{
     DiskAccess, RemoteLayer, SnapshotId, SnapshotKind, SnapshotLabels, SnapshotRecord, SnapshotState,
@@ -379,14 +380,16 @@ impl Snapshotter {
     /// Commits the remote layer that `labels` describe as `target`, if there is one: `true`. Faults of the search are
     /// of kind [`FaultKind::Failed`], or [`FaultKind::Unavailable`] if containerd could not unpack the layer.
     fn find_remote(&self, target: &str, parent: &str, labels: &SnapshotLabels) -> FaultResult<bool> {
-        let (layer, usage, hold) = match self.remote.find(labels)? {
-            RemoteAnswer::Present { layer, usage, hold } => (layer, usage, hold),
+        let (labels, found, hold) = match self.remote.find(labels)? {
+            RemoteAnswer::Present { layer, blob, usage, hold } => {
+                (with_blob(labels.clone(), blob), (layer, usage), hold)
+            }
             RemoteAnswer::NotMine => return Ok(false),
             RemoteAnswer::Unavailable(error) => {
                 return Err(SnapshotFault::new(FaultKind::Unavailable, error.to_string()));
             }
         };
-        let adopted = self.adopt(target, parent, labels, (layer, usage));
+        let adopted = self.adopt(target, parent, labels, found);
         drop(hold);
         if adopted.is_err() {
             // Found in vain, unless another call has recorded it.
@@ -400,11 +403,11 @@ impl Snapshotter {
         &self,
         target: &str,
         parent: &str,
-        labels: &SnapshotLabels,
+        labels: SnapshotLabels,
         found: (RemoteLayer, SnapshotUsage),
     ) -> FaultResult<()> {
         let mut journal = self.journal.lock();
-        let steps = self.table.write().adopt(target, parent, labels.clone(), found, self.now())?;
+        let steps = self.table.write().adopt(target, parent, labels, found, self.now())?;
         self.carry_out(&mut journal, steps).map(drop)
     }
 

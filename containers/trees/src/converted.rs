@@ -41,6 +41,8 @@ pub struct ConvertedImage {
     chains: Vec<Digest>,
     /// The number of its lowest layers that are those of the disk; `None` for all. containerd unpacks the others.
     lowest: Option<usize>,
+    /// The blobs of these layers, if the image is one that containerd pulls itself.
+    blobs: Vec<Digest>,
     found_as: FoundAs,
 }
 
@@ -88,6 +90,13 @@ impl ConvertedImage {
         let at = self.chains.iter().position(|known| known == chain)?;
         let lowest = if at + 1 < self.chains.len() { Some(at + 1) } else { self.lowest };
         Some(TreeName { image: self.image.clone(), lowest, above: Vec::new() })
+    }
+
+    /// The blob of the layer with a chain id, if the manifest that containerd has lists this blob.
+    #[must_use]
+    pub fn listed_blob(&self, chain: &Digest) -> Option<Digest> {
+        let at = self.chains.iter().position(|known| known == chain)?;
+        self.blobs.get(at).copied()
     }
 
     /// `true` if containerd asks for layers of this image itself, which it cannot unpack.
@@ -260,7 +269,11 @@ impl Search<'_> {
                 return Err(wrong(format!("its layer {number} was made of another image's layer")));
             }
         }
-        Ok(ConvertedImage { image, chains, lowest: None, found_as })
+        let blobs = match found_as {
+            FoundAs::Itself => manifest.disk_layers().map(|layer| layer.blob.digest).collect(),
+            FoundAs::Sibling => Vec::new(),
+        };
+        Ok(ConvertedImage { image, chains, blobs, lowest: None, found_as })
     }
 }
 

@@ -311,7 +311,8 @@ impl ImageTrees {
             tracing::warn!(
                 "containerd names no image with the layers that it asks for, so all are fetched: its configuration \
                  needs disable_snapshot_annotations = false and, for ctr of containerd 2, the export \
-                 enable_remote_snapshot_annotations = \"true\""
+                 enable_remote_snapshot_annotations = \"true\"; nerdctl and BuildKit name them only to a snapshotter \
+                 whose plugin is called overlaybd"
             );
         });
     }
@@ -324,7 +325,7 @@ impl ImageTrees {
         let hold = self.hold(whole.id());
         let name = Reference { location: wanted.location.clone(), selector: wanted.selector.clone() };
         match self.mounted(&whole, Some(&name.to_string())) {
-            Ok(_) => Ok(Found::Layer(tree, hold)),
+            Ok(_) => Ok(Found::Layer { tree, blob: image.listed_blob(&wanted.chain), hold }),
             Err(error) if image.is_wanted_itself() => Ok(Found::OnlyHere(error)),
             Err(error) => Err(error),
         }
@@ -333,7 +334,12 @@ impl ImageTrees {
 
 /// The outcome of a search.
 enum Found {
-    Layer(TreeName, LayerHold),
+    Layer {
+        tree: TreeName,
+        /// The layer's blob, if containerd knows the layer by it.
+        blob: Option<Digest>,
+        hold: LayerHold,
+    },
     /// The image is a disk itself, and cannot be attached now.
     OnlyHere(Error),
     Nothing,
@@ -347,8 +353,8 @@ impl RemoteLayerSource for ImageTrees {
         };
         match self.look_for(&wanted) {
             // The layers share the image's cache, so one more takes no space.
-            Ok(Found::Layer(tree, hold)) => {
-                Ok(RemoteAnswer::Present { layer: tree.layer(), usage: SnapshotUsage::default(), hold })
+            Ok(Found::Layer { tree, blob, hold }) => {
+                Ok(RemoteAnswer::Present { layer: tree.layer(), blob, usage: SnapshotUsage::default(), hold })
             }
             Ok(Found::OnlyHere(error)) => Ok(RemoteAnswer::Unavailable(error)),
             Err(error) if wanted.is_disk => Ok(RemoteAnswer::Unavailable(error)),

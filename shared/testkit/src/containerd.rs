@@ -45,15 +45,26 @@ pub struct Containerd {
     containers: Vec<String>,
     /// A number that no other containerd of this process has.
     number: u32,
+    /// The name of the snapshotter's plugin.
+    plugin: &'static str,
 }
 
 /// The things that a test's containerd has beside its snapshotter.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ContainerdSettings {
+    /// The name of the snapshotter's plugin. Some clients ask for layers without fetching them only under names that
+    /// they know.
+    pub plugin: &'static str,
     /// The registry, as HOST:PORT, that Kubernetes' interface asks without TLS. `None`: that interface is off.
     pub cri_registry: Option<String>,
     /// `true` if containerd has its own snapshotter for overlayfs.
     pub has_overlayfs: bool,
+}
+
+impl Default for ContainerdSettings {
+    fn default() -> Self {
+        Self { plugin: "headstart", cri_registry: None, has_overlayfs: false }
+    }
 }
 
 impl Containerd {
@@ -61,6 +72,16 @@ impl Containerd {
     #[must_use]
     pub fn can_run() -> bool {
         is_root() && installed(&["containerd", "ctr", "runc", "containerd-shim-runc-v2", "ldd"])
+    }
+
+    /// `true` if a client of containerd is beside it, in the directory of a containerd 2. Otherwise that is printed.
+    #[must_use]
+    pub fn has_client(name: &str) -> bool {
+        let has = is_second() && program(name).exists();
+        if !has {
+            skipped(&format!("{name} is not in the directory of a containerd 2 that {PROGRAMS} names"));
+        }
+        has
     }
 
     /// `true` if it is containerd 2 or later, which asks differs of others, too. Otherwise that is printed.
@@ -81,7 +102,14 @@ impl Containerd {
         let namespace = if has_cri { "k8s.io" } else { "default" };
         let process = Self::process(dir);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        Self { process, dir: dir.to_owned(), namespace, containers: Vec::new(), number }
+        Self {
+            process,
+            dir: dir.to_owned(),
+            namespace,
+            containers: Vec::new(),
+            number,
+            plugin: settings.plugin,
+        }
     }
 
     fn process(dir: &Path) -> Process {
@@ -109,7 +137,7 @@ impl Containerd {
     /// Waits until it has connected to a snapshotter that was started again: it tries every few seconds.
     pub fn wait_for_snapshotter(&self) {
         // What containerd has in its own database, it asks no snapshotter for.
-        let snapshots = ["snapshots", "--snapshotter", "headstart"];
+        let snapshots = ["snapshots", "--snapshotter", self.plugin];
         let ask = |words: &[&str]| self.run_ctr(&[&snapshots[..], words].concat()).status.success();
         let is_there = || ask(&["prepare", "probe"]) && ask(&["rm", "probe"]);
         wait_until("containerd has found the snapshotter again", TIME_LIMIT, is_there);
@@ -148,14 +176,14 @@ impl Containerd {
     #[track_caller]
     pub fn run(&self, image: &str, id: &str, script: &str) -> String {
         let id = self.id_of(id);
-        self.ctr(&["run", "--rm", "--snapshotter", "headstart", image, &id, "/bin/sh", "-c", script])
+        self.ctr(&["run", "--rm", "--snapshotter", self.plugin, image, &id, "/bin/sh", "-c", script])
     }
 
     /// Starts a container that does nothing. Panics if that fails.
     #[track_caller]
     pub fn start_container(&mut self, image: &str, id: &str) {
         let id = self.id_of(id);
-        self.ctr(&["run", "-d", "--snapshotter", "headstart", image, &id, "/bin/sleep", "1000"]);
+        self.ctr(&["run", "-d", "--snapshotter", self.plugin, image, &id, "/bin/sleep", "1000"]);
         self.containers.push(id);
     }
 
@@ -177,7 +205,7 @@ impl Containerd {
     /// The names of containerd's snapshots with their kinds.
     #[track_caller]
     pub fn snapshots(&self) -> Vec<String> {
-        let listed = self.ctr(&["snapshots", "--snapshotter", "headstart", "ls"]);
+        let listed = self.ctr(&["snapshots", "--snapshotter", self.plugin, "ls"]);
         let lines = listed.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
         lines.map(|words| format!("{} {}", words[0], words[words.len() - 1])).collect()
     }
@@ -198,7 +226,7 @@ impl Drop for Containerd {
 }
 
 /// The path of a program of containerd's, or its name.
-fn program(name: &str) -> PathBuf {
+pub fn program(name: &str) -> PathBuf {
     env::var_os(PROGRAMS).map_or_else(|| name.into(), |directory| Path::new(&directory).join(name))
 }
 
@@ -218,14 +246,15 @@ fn is_second() -> bool {
 fn write_configuration(dir: &Path, socket: &Path, settings: &ContainerdSettings) {
     let path = |name: &str| dir.join(name).display().to_string();
     let is_second = is_second();
+    let plugin = settings.plugin;
     let off = DISABLED.into_iter().chain(settings.cri_registry.is_none().then_some(CRI));
     // Parts of containerd 2 are set up for its own snapshotter, whichever is asked.
     let has_overlayfs = is_second || settings.has_overlayfs;
     let off: Vec<_> = off.filter(|part| !has_overlayfs || *part != OVERLAYFS).collect();
     let mut text = format!(
         "version = {}\nroot = {:?}\nstate = {:?}\ndisabled_plugins = {off:?}\n[grpc]\naddress = {:?}\n\
-         [proxy_plugins.headstart]\ntype = \"snapshot\"\naddress = {:?}\n\
-         [proxy_plugins.headstart.exports]\nenable_remote_snapshot_annotations = \"true\"\n",
+         [proxy_plugins.{plugin}]\ntype = \"snapshot\"\naddress = {:?}\n\
+         [proxy_plugins.{plugin}.exports]\nenable_remote_snapshot_annotations = \"true\"\n",
         if is_second { 3 } else { 2 },
         path("root"),
         path("state"),
@@ -241,22 +270,22 @@ fn write_configuration(dir: &Path, socket: &Path, settings: &ContainerdSettings)
         );
     }
     if let Some(registry) = &settings.cri_registry {
-        text += &if is_second { second_cri(dir, registry) } else { first_cri(registry) };
+        text += &if is_second { second_cri(dir, plugin, registry) } else { first_cri(plugin, registry) };
     }
     fs::write(dir.join("config.toml"), text).unwrap();
 }
 
 /// The configuration of Kubernetes' interface in containerd 1.
-fn first_cri(registry: &str) -> String {
+fn first_cri(plugin: &str, registry: &str) -> String {
     format!(
         "[plugins.{CRI:?}]\ndisable_tcp_service = true\n[plugins.{CRI:?}.containerd]\n\
-         snapshotter = \"headstart\"\ndisable_snapshot_annotations = false\n\
+         snapshotter = {plugin:?}\ndisable_snapshot_annotations = false\n\
          [plugins.{CRI:?}.registry.mirrors.{registry:?}]\nendpoint = [\"http://{registry}\"]\n"
     )
 }
 
 /// The configuration of Kubernetes' interface in containerd 2, with a directory for registries in `dir`.
-fn second_cri(dir: &Path, registry: &str) -> String {
+fn second_cri(dir: &Path, plugin: &str, registry: &str) -> String {
     let registries = dir.join("registries");
     fs::create_dir_all(registries.join(registry)).unwrap();
     fs::write(registries.join(registry).join("hosts.toml"), format!("server = \"http://{registry}\"\n"))
@@ -264,7 +293,7 @@ fn second_cri(dir: &Path, registry: &str) -> String {
     let registries = registries.display().to_string();
     format!(
         "[plugins.{CRI:?}]\ndisable_tcp_service = true\n[plugins.\"io.containerd.cri.v1.images\"]\n\
-         snapshotter = \"headstart\"\ndisable_snapshot_annotations = false\n\
+         snapshotter = {plugin:?}\ndisable_snapshot_annotations = false\n\
          [plugins.\"io.containerd.cri.v1.images\".registry]\nconfig_path = {registries:?}\n"
     )
 }

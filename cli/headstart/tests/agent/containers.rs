@@ -32,6 +32,11 @@ pub(crate) struct Host<'s> {
 impl<'s> Host<'s> {
     /// Starts all of them. `None` if this is no place for it; the reason is printed.
     pub(crate) fn start(scene: &'s Scene) -> Option<Self> {
+        Self::start_as(scene, "headstart")
+    }
+
+    /// Starts all of them, with a name for the snapshotter's plugin.
+    pub(crate) fn start_as(scene: &'s Scene, plugin: &'static str) -> Option<Self> {
         if !Containerd::can_run() || !has_fuse() || !installed(&["skopeo"]) {
             return None;
         }
@@ -45,19 +50,26 @@ impl<'s> Host<'s> {
         let fixed =
             ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false", "oci-archive:image.tar"];
         run_tool("skopeo", &[&fixed[..], &[&format!("docker://{image}")]].concat(), &scene.path("."));
-        Some(Self::on(scene, Arc::new(registry), image, layers))
+        Some(Self::on(scene, plugin, Arc::new(registry), image, layers))
     }
 
     /// Starts another host on the registry of this one.
     pub(crate) fn another<'t>(&self, scene: &'t Scene) -> Host<'t> {
-        Host::on(scene, Arc::clone(&self.registry), self.image.clone(), self.layers)
+        Host::on(scene, "headstart", Arc::clone(&self.registry), self.image.clone(), self.layers)
     }
 
-    fn on(scene: &'s Scene, registry: Arc<Registry>, image: String, layers: usize) -> Self {
+    fn on(
+        scene: &'s Scene,
+        plugin: &'static str,
+        registry: Arc<Registry>,
+        image: String,
+        layers: usize,
+    ) -> Self {
         let agent = Agent::start(scene, "a", "");
         let mut snapshotter = Process::start(&mut scene.command(&snapshotter_words(&registry)));
         snapshotter.line("that it is ready", TIMEOUT, |line| line.contains("\"socket\""));
-        let settings = ContainerdSettings { cri_registry: Some(registry.host()), ..Default::default() };
+        let settings =
+            ContainerdSettings { plugin, cri_registry: Some(registry.host()), ..Default::default() };
         let containerd = Containerd::start(&scene.path("."), &scene.path("snap.sock"), &settings);
         Self { containerd, snapshotter, agent, registry, scene, image, layers }
     }

@@ -108,7 +108,7 @@ impl Snapshotter {
     }
 
     /// A committed snapshot and all below, the top one first, for the rule of layers' forms.
-    fn below(&self, name: Option<&str>) -> Vec<LowerLayer> {
+    pub(super) fn below(&self, name: Option<&str>) -> Vec<LowerLayer> {
         let table = self.table.read();
         let mut records: Vec<_> =
             std::iter::successors(name.and_then(|name| table.get(name).ok()), |record| {

@@ -7,6 +7,7 @@ use super::Snapshotter;
 use super::blocks::APPLIED;
 use super::opening::is_set_aside;
 use crate::fault::{FaultKind, FaultResult, SnapshotFault};
+use crate::layer_form::is_disk_in_manifest;
 use crate::overlay::{SnapshotMount, mounts_of_disk, remove, usage_of};
 use crate::record::{
     DiskAccess, SnapshotContent, SnapshotId, SnapshotLabels, SnapshotRecord, SnapshotState, SnapshotUsage,
@@ -190,9 +191,12 @@ impl Snapshotter {
     }
 
     /// Adds the label of a sealed layer to those of a commit, if the snapshot has asked for a disk by a label.
+    /// `BuildKit` puts the file into the manifest, on top of the layers that it has there, so these have to be the
+    /// disk's.
     pub(super) fn add_layer_label(&self, record: &SnapshotRecord, labels: &mut SnapshotLabels) {
         let is_disk = matches!(record.state, SnapshotState::ActiveDisk { .. });
-        if is_disk && record.labels.contains_key(WRITABLE_LABEL) {
+        let is_asked = is_disk && record.labels.contains_key(WRITABLE_LABEL);
+        if is_asked && is_disk_in_manifest(&self.below(record.parent.as_deref())) {
             labels.insert(LAYER_LABEL.to_owned(), self.layer_file(record.id).display().to_string());
         }
     }

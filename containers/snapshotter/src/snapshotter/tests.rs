@@ -1,6 +1,7 @@
 //! The snapshotter with real directories, and killed between any two of its steps.
 
 use super::*;
+use crate::layer_form::BLOB_DIGEST;
 use crate::remote::{
     DiskClosing, LayerHold, LayeredDisk, NoRemoteLayers, OwnDisk, PackedLayer, SealedState, WRITTEN_DIRECTORY,
 };
@@ -172,8 +173,10 @@ struct Disks {
 impl RemoteLayerSource for Disks {
     fn find(&self, labels: &SnapshotLabels) -> Result<RemoteAnswer> {
         let target = &labels[TARGET_LABEL];
+        // A layer that containerd knows by its blob, and others.
+        let blob = target.parse::<Digest>().ok();
         match target.get(..4) {
-            Some("disk") => {
+            Some("disk" | "sha2") => {
                 self.held.fetch_add(1, Ordering::SeqCst);
                 let held = Arc::clone(&self.held);
                 let release = move || {
@@ -181,6 +184,7 @@ impl RemoteLayerSource for Disks {
                 };
                 Ok(RemoteAnswer::Present {
                     layer: RemoteLayer(target.clone()),
+                    blob,
                     usage: SnapshotUsage { inodes: 1, size: 7 },
                     hold: LayerHold::new(release),
                 })
@@ -238,11 +242,8 @@ impl RemoteLayerSource for Disks {
     }
 
     fn directory_of(&self, disk: &LayeredDisk) -> Result<PathBuf> {
-        let name = disk
-            .above
-            .iter()
-            .fold(disk.image.0.clone(), |name, layer| format!("{name}{}", layer.display()).replace('/', "_"));
-        Ok(self.place.join(name))
+        let above: String = disk.above.iter().map(|layer| layer.display().to_string()).collect();
+        Ok(self.place.join((disk.image.0.clone() + &above).replace(['/', ':'], "_")))
     }
 
     fn handed_out(&self, place: &Path, _access: DiskAccess) -> Result<Option<PathBuf>> {
@@ -266,6 +267,11 @@ impl RemoteLayerSource for Disks {
     }
 }
 
+/// The chain id of a layer that is a disk's in the manifest that containerd has.
+fn base() -> String {
+    Digest::of(b"a layer of blocks").to_string()
+}
+
 /// A source of disks in a directory.
 fn source_in(dir: &Path) -> Disks {
     Disks { place: dir.join("disks"), kept: Arc::default(), held: Arc::default() }
@@ -279,14 +285,15 @@ fn what_is_written_to_a_disk_is_a_layer_of_the_disks_above_over_restarts() {
     let label = |mode: &str| {
         SnapshotLabels::from([("containerd.io/snapshot/overlaybd.writable".to_owned(), mode.to_owned())])
     };
-    let target = SnapshotLabels::from([(TARGET_LABEL.to_owned(), "disk 1".to_owned())]);
+    let base = &*base();
+    let target = SnapshotLabels::from([(TARGET_LABEL.to_owned(), base.to_owned())]);
     let snapshotter = open();
     snapshotter.prepare("extract", "", target).unwrap_err();
     let shown = |mounts: Vec<SnapshotMount>| {
         let mount = &mounts[0];
         (mount.kind, PathBuf::from(&mount.source), mount.options.join(" "))
     };
-    let (kind, source, options) = shown(snapshotter.prepare("one", "disk 1", label("dir")).unwrap());
+    let (kind, source, options) = shown(snapshotter.prepare("one", base, label("dir")).unwrap());
     assert_eq!((kind, options.as_str()), ("bind", "rw rbind"));
     assert!(source.ends_with("snapshots/2/block/writable"), "{}", source.display());
     fs::write(source.join("data"), "written").unwrap();
@@ -316,7 +323,7 @@ fn what_is_written_to_a_disk_is_a_layer_of_the_disks_above_over_restarts() {
     let (kind, source, options) = shown(snapshotter.prepare("two", "layer", label("dev")).unwrap());
     assert_eq!((kind, options.as_str()), ("ext4", "rw discard errors=remount-ro"));
     let below = fs::read_to_string(source.parent().unwrap().join("open")).unwrap();
-    assert!(below.contains("disk 1") && below.contains(file.to_str().unwrap()), "{below}");
+    assert!(below.contains(base) && below.contains(file.to_str().unwrap()), "{below}");
     // Without the label, overlayfs is over the files of the disk.
     let (kind, ..) = shown(snapshotter.prepare("three", "layer", no_labels()).unwrap());
     assert_eq!(kind, "overlay");
@@ -328,7 +335,7 @@ fn what_is_written_to_a_disk_is_a_layer_of_the_disks_above_over_restarts() {
         assert_eq!(shown(snapshotter.prepare(key, "layer", label("dir")).unwrap()).0, "overlay");
         snapshotter.remove(key).unwrap();
     }
-    for key in ["two", "three", "view", "layer", "disk 1"] {
+    for key in ["two", "three", "view", "layer", base] {
         snapshotter.remove(key).unwrap();
     }
     assert_eq!(directories(&root), BTreeSet::new());
@@ -337,11 +344,11 @@ fn what_is_written_to_a_disk_is_a_layer_of_the_disks_above_over_restarts() {
 /// A snapshotter on which the snapshot `one` has a disk of its own, and the place of that disk.
 fn with_disk(dir: &Path) -> (Snapshotter, PathBuf) {
     let snapshotter = open_with(&dir.join("root"), Box::new(source_in(dir))).unwrap().0;
-    let target = SnapshotLabels::from([(TARGET_LABEL.to_owned(), "disk 1".to_owned())]);
+    let target = SnapshotLabels::from([(TARGET_LABEL.to_owned(), base())]);
     snapshotter.prepare("extract", "", target).unwrap_err();
     let writable =
         SnapshotLabels::from([("containerd.io/snapshot/overlaybd.writable".to_owned(), "dir".to_owned())]);
-    let mounts = snapshotter.prepare("one", "disk 1", writable).unwrap();
+    let mounts = snapshotter.prepare("one", &base(), writable).unwrap();
     let place = Path::new(&mounts[0].source).parent().unwrap().to_owned();
     (snapshotter, place)
 }
@@ -374,7 +381,7 @@ fn the_file_of_a_layer_is_named_for_sealed_snapshots_only_whatever_callers_say()
     target.insert(TARGET_LABEL.to_owned(), "disk 2".to_owned());
     snapshotter.prepare("extract", "", target).unwrap_err();
     snapshotter.prepare("plain", "", foreign()).unwrap();
-    snapshotter.view("view", "disk 1", foreign()).unwrap();
+    snapshotter.view("view", &base(), foreign()).unwrap();
     for key in ["disk 2", "plain", "view"] {
         update(key, &[]);
         update(key, &[&field]);
@@ -386,6 +393,24 @@ fn the_file_of_a_layer_is_named_for_sealed_snapshots_only_whatever_callers_say()
     for paths in [vec![], vec![field.as_str()], vec!["labels"]] {
         update("layer", &paths);
         assert!(label("layer").unwrap().ends_with("/fs/overlaybd.sealed"), "{paths:?}");
+    }
+}
+
+#[test]
+fn no_file_is_named_where_it_would_lie_on_layers_that_are_tars() {
+    let dir = TempDir::new().unwrap();
+    let snapshotter = open_with(&dir.path().join("root"), Box::new(source_in(dir.path()))).unwrap().0;
+    let writable =
+        || SnapshotLabels::from([("containerd.io/snapshot/overlaybd.writable".to_owned(), "dev".to_owned())]);
+    // The disk of an original, whose manifest lists tars; what its maker says of its layers is no proof.
+    for (name, says) in [("disk 1", None), ("disk 2", Some(base()))] {
+        let target = [(TARGET_LABEL, Some(name.to_owned())), (BLOB_DIGEST, says)];
+        let target = target.into_iter().filter_map(|(label, value)| Some((label.to_owned(), value?)));
+        snapshotter.prepare("extract", "", target.collect()).unwrap_err();
+        snapshotter.prepare("step", name, writable()).unwrap();
+        snapshotter.commit("done", "step", no_labels()).unwrap();
+        assert_eq!(snapshotter.stat("done").unwrap().labels.get(LAYER_LABEL), None, "{name}");
+        snapshotter.remove("done").unwrap();
     }
 }
 
@@ -428,9 +453,9 @@ fn buildkits_calls_lead_to_the_file_of_the_layer() {
         || SnapshotLabels::from([("containerd.io/snapshot/overlaybd.writable".to_owned(), "dev".to_owned())]);
     let ids =
         |step: u32| [format!("buildkit/{step}/step-{step}"), format!("buildkit/{step}/step-{step}-done")];
-    let base = SnapshotLabels::from([(TARGET_LABEL.to_owned(), "disk base".to_owned())]);
-    snapshotter.prepare("buildkit/1/extract-x sha256:base", "", base).unwrap_err();
-    let mut parent = "disk base".to_owned();
+    let target = SnapshotLabels::from([(TARGET_LABEL.to_owned(), base())]);
+    snapshotter.prepare("buildkit/1/extract-x sha256:base", "", target).unwrap_err();
+    let mut parent = base();
     for step in 2..5 {
         let [active, done] = ids(step);
         snapshotter.prepare(&active, &parent, writable()).unwrap();

@@ -1,20 +1,16 @@
 //! Layers of blocks for differs, and those that differs apply.
 
 use super::*;
-use crate::layer_form::{BLOB_DIGEST, BlobContent, BlobFate, LowerLayer, fate_of_blob};
+use crate::layer_form::{BlobContent, BlobFate, LowerLayer, fate_of_blob};
 use std::io::Write;
 
 /// A snapshotter with the committed layer `name` of an image that containerd knows by its blocks.
 fn with_known_disk(dir: &Path) -> (Snapshotter, String) {
     let root = dir.join("root");
     let (snapshotter, _) = open_with(&root, Box::new(source_in(dir))).unwrap();
-    // The source finds images whose chain ids begin so.
-    let name = "disk of blocks".to_owned();
-    let labels = SnapshotLabels::from([
-        (TARGET_LABEL.to_owned(), name.clone()),
-        (BLOB_DIGEST.to_owned(), name.clone()),
-    ]);
-    snapshotter.prepare("extract", "", labels).unwrap_err();
+    let name = base();
+    let target = SnapshotLabels::from([(TARGET_LABEL.to_owned(), name.clone())]);
+    snapshotter.prepare("extract", "", target).unwrap_err();
     (snapshotter, name)
 }
 
