@@ -39,12 +39,12 @@ test: ## all tests
 	@scripts/demo-image || echo 'test: going on without the demo image: the tutorial of containers is SKIPPED'
 	$(TIMEOUT) 60m scripts/test
 
-test-platforms: ## tests that take minutes each: emulated guests, containerd's own suite for snapshotters, containerd 2
+test-platforms: ## tests that take minutes each: emulated guests, containerd's own suite, containerd 2, nerdctl, BuildKit
 	@scripts/setup build tests disks servers clients demo peers
 	@scripts/demo-disk
 	PATH="$$PATH:/usr/local/go/bin" $(TIMEOUT) 60m scripts/test --run-ignored only -E 'binary(boot) | test(containerd_suite::)'
 	HEADSTART_CONTAINERD="$(CURDIR)/target/peers/bin" $(TIMEOUT) 60m scripts/test \
-		-E 'package(headstart) & binary(agent) & test(containers::)'
+		-E 'package(headstart) & binary(agent) & (test(containers::) | test(/^container_/))'
 
 bench: ## measure, with the peer's figure beside ours
 	@scripts/setup build disks servers clients

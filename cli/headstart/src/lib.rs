@@ -16,6 +16,7 @@
 //! | [`layer`] | `headstart layer ...`: single layer files |
 //! | [`lease`] | `headstart lease ...`: the disks that keep images |
 //! | [`moved`] | commands that are `headstart-lab`'s now |
+//! | [`overlaybd_commit`] | OverlayBD's program of that name, for `BuildKit` |
 //! | [`plan`] | `headstart plan ...`: learned plans |
 //! | [`trace`] | `headstart trace ...`: recorded I/O |
 //! | [`train`] | `headstart train`: from recorded boots to plans |
@@ -38,6 +39,7 @@ mod keeper;
 mod layer;
 mod lease;
 mod moved;
+mod overlaybd_commit;
 mod plan;
 mod snapshotter;
 mod socket_args;
@@ -46,6 +48,7 @@ mod trace;
 mod train;
 mod zfile;
 
+use self::overlaybd_commit::OverlaybdCommit;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use headstart_block::Result;
 use headstart_command_line::number::number;
@@ -159,6 +162,9 @@ pub fn main() -> ExitCode {
     // Without the memory, the threads and the handlers of signals that the others have.
     if let Some(keeper) = keeper::KeeperArgs::of_this_process() {
         return program::run_until_killed("headstart", || keeper.run());
+    }
+    if OverlaybdCommit::is_called() {
+        return OverlaybdCommit::main();
     }
     let cli = match program::parse::<Cli>() {
         Ok(cli) => cli,

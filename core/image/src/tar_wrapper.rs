@@ -19,13 +19,16 @@
 //! blob than OverlayBD does. It also reads from a stream, while a wrapper here is a range of a source.
 
 use headstart_block::{ByteRange, Error, ReadAt, Result};
-use std::io::IoSliceMut;
+use std::io::{IoSliceMut, Seek, SeekFrom, Write};
 
 /// The number of bytes of a tar block: a header, and the unit that members are padded to.
 const BLOCK: u64 = 512;
 
 /// The same as the length of a buffer.
 const HEADER: usize = 512;
+
+/// The place of the blob in the first form.
+const WRITTEN_BLOB: u64 = 3 * BLOCK;
 
 /// The most bytes of pax records: writers use one block; this leaves room for other tools' records.
 const MAX_RECORDS: u64 = 64 * 1024;
@@ -147,6 +150,55 @@ pub fn locate(source: &(impl ReadAt + ?Sized)) -> Result<Option<ByteRange>> {
     }
 }
 
+/// Writes a blob in a wrapper of the first form, which has room for blobs of any size. `write` writes the blob. `output`
+/// begins empty, and is written from its beginning.
+///
+/// # Errors
+/// Those of `write` and of `output`.
+pub fn wrap<W: Write + Seek>(output: &mut W, write: impl FnOnce(&mut W) -> Result<()>) -> Result<()> {
+    output.seek(SeekFrom::Start(WRITTEN_BLOB))?;
+    write(output)?;
+    let end = output.stream_position()?;
+    let size =
+        end.checked_sub(WRITTEN_BLOB).ok_or_else(|| Error::invalid("a blob that ends before its start"))?;
+    // Padding, and two blocks that end an archive.
+    let zeros = usize::try_from(end.next_multiple_of(BLOCK) - end).unwrap_or(0) + 2 * HEADER;
+    output.write_all(&[0; 3 * HEADER][..zeros])?;
+    let record = size_record(size);
+    output.seek(SeekFrom::Start(0))?;
+    output.write_all(&new_header("overlaybd.pax", b'x', record.len()))?;
+    let mut records = [0; HEADER];
+    records[..record.len()].copy_from_slice(record.as_bytes());
+    output.write_all(&records)?;
+    output.write_all(&new_header("overlaybd.commit", b'0', 0))?;
+    output.seek(SeekFrom::End(0))?;
+    Ok(())
+}
+
+/// The pax record of a size. Its length counts its own digits.
+fn size_record(size: u64) -> String {
+    let rest = format!(" size={size}\n");
+    let len = rest.len() + if rest.len() + 1 < 10 { 1 } else { 2 };
+    format!("{len}{rest}")
+}
+
+/// The header of a member.
+fn new_header(name: &str, kind: u8, size: usize) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    let mut set = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
+    set(0, name.as_bytes());
+    for (at, number) in [(100, "0000644\0"), (108, "0000000\0"), (116, "0000000\0"), (136, "00000000000\0")] {
+        set(at, number.as_bytes());
+    }
+    set(SIZE_FIELD.start, format!("{size:011o}\0").as_bytes());
+    set(CHECKSUM_FIELD.start, b"        ");
+    set(TYPE_FIELD, &[kind]);
+    set(MAGIC_FIELD.start, b"ustar\x0000");
+    let sum: u32 = header.iter().copied().map(u32::from).sum();
+    header[CHECKSUM_FIELD].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    header
+}
+
 /// A range of bytes of another source, readable as a source of its own. Offset 0 is the start of the range.
 #[derive(Debug)]
 pub struct SourceRange<S> {
@@ -226,6 +278,7 @@ mod tests {
     use super::*;
     use headstart_block::ErrorKind;
     use proptest::prelude::*;
+    use std::io::{Cursor, Read};
 
     /// A header as `overlaybd-commit` writes it, except for names and times, which are never read.
     fn header(kind: u8, size: &str) -> Vec<u8> {
@@ -261,6 +314,33 @@ mod tests {
             vec![0; 1024],
         ]
         .concat()
+    }
+
+    #[test]
+    fn what_is_wrapped_is_found_and_is_a_tar() {
+        for len in [0, 1, 511, 512, 513, 700, 99_999, 100_000, 1 << 20] {
+            let blob: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+            let mut file = Cursor::new(Vec::new());
+            wrap(&mut file, |file| Ok(file.write_all(&blob)?)).unwrap();
+            let wrapped = file.into_inner();
+            assert_eq!(wrapped.len() % 512, 0, "{len}");
+            let range = locate(&wrapped).unwrap().unwrap();
+            assert_eq!((range.offset(), range.len()), (1536, blob.len() as u64));
+            let mut archive = tar::Archive::new(&wrapped[..]);
+            let members: Vec<_> = archive
+                .entries()
+                .unwrap()
+                .map(|member| {
+                    let mut member = member.unwrap();
+                    let mut content = Vec::new();
+                    member.read_to_end(&mut content).unwrap();
+                    (member.path().unwrap().display().to_string(), content)
+                })
+                .collect();
+            assert_eq!(members, [("overlaybd.commit".to_owned(), blob)], "{len}");
+        }
+        // Sizes that the header of a member cannot have.
+        assert_eq!(size_record(1 << 43), "22 size=8796093022208\n");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! | module | subject |
 //! |---|---|
 //! | [`cluster`] | hosts with certificates, and errors of a set-up |
+//! | [`container_clients`] | nerdctl and `BuildKit`, with images that are disks |
 //! | [`container_disks`] | containers that write to disks of their own |
 //! | [`container_layers`] | containers whose changes become layers of blocks in new images, by containerd 2 |
 //! | [`containerd_suite`] | containerd's tests of snapshotters, on disks |
@@ -35,6 +36,7 @@
 
 mod agent;
 mod cluster;
+mod container_clients;
 mod container_disks;
 mod container_layers;
 mod containerd_suite;

@@ -3,6 +3,9 @@
 use crate::disk::{DiskBuilder, assert_same, copy_of, mixed_disk, noise};
 use crate::scene::Scene;
 use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
 
 /// Imports a disk on a base and checks that it comes back; returns the report.
 #[track_caller]
@@ -79,7 +82,7 @@ fn data_past_a_smaller_size_does_not_come_back() {
             DiskBuilder::create(scene.path("next.raw"), size);
         } else {
             drop(disk);
-            std::fs::File::options().write(true).open(scene.path("next.raw")).unwrap().set_len(size).unwrap();
+            fs::File::options().write(true).open(scene.path("next.raw")).unwrap().set_len(size).unwrap();
         }
         let (target, base) = (format!("file://~/store:{n}"), format!("file://~/store:{}", n - 1));
         let made = layer(&scene, "next.raw", &target, &base, n + 1);
@@ -119,8 +122,8 @@ fn a_base_may_lie_in_another_store_and_be_named_by_digest() {
     layer(&scene, "1.raw", "file://~/second:1", &format!("file://~/first@{base}"), 2);
     layer(&scene, "2.raw", "file://~/third:2", "file://~/second:1", 3);
     // The other stores may be removed: all blobs were copied.
-    std::fs::remove_dir_all(scene.path("first")).unwrap();
-    std::fs::remove_dir_all(scene.path("second")).unwrap();
+    fs::remove_dir_all(scene.path("first")).unwrap();
+    fs::remove_dir_all(scene.path("second")).unwrap();
     let made = layer(&scene, "3.raw", "file://~/third:2", "file://~/third:2", 4);
     assert!(made["layer_data_bytes"].as_u64().unwrap() < 20_000);
     scene.ok("image export file://~/third:2 -o out.raw");
@@ -133,10 +136,10 @@ fn a_damaged_base_in_another_store_is_not_copied() {
     mixed_disk(&scene, "disk.raw", 8);
     let base = scene.json("image import disk.raw file://~/first:base");
     let blob = scene.blob("first", &base["layer"]);
-    let mut bytes = std::fs::read(&blob).unwrap();
+    let mut bytes = fs::read(&blob).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
-    std::fs::write(&blob, bytes).unwrap();
+    fs::write(&blob, bytes).unwrap();
     let digest = base["layer"].as_str().unwrap();
     scene.fails("image import disk.raw file://~/second:a --base file://~/first:base", &[digest, "digest"]);
     assert_eq!(scene.json("image list file://~/second")["images"], serde_json::json!([]));
@@ -218,4 +221,39 @@ fn an_image_may_have_many_layers_but_not_too_many() {
     scene.fails(too_many, &["255 layers", "flatten"]);
     scene.ok("image flatten file://~/store:a file://~/store:a");
     scene.ok(too_many);
+}
+
+#[test]
+fn a_sealed_layer_becomes_a_blob_as_buildkit_asks_for_it() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "disk.raw", 8);
+    let made = scene.json("image import disk.raw file://~/store:disk --codec none");
+    let digest = made["layer"].as_str().unwrap().replace(':', "/");
+    fs::copy(scene.path(&format!("store/blobs/{digest}")), scene.path("overlaybd.sealed")).unwrap();
+    symlink(scene.command("").get_program(), scene.path("overlaybd-commit")).unwrap();
+    let commit = |words: &str| {
+        let words = words.split_whitespace();
+        Command::new(scene.path("overlaybd-commit"))
+            .args(words)
+            .current_dir(scene.path("."))
+            .output()
+            .unwrap()
+    };
+    // The words are BuildKit's.
+    let made = commit("--commit_sealed overlaybd.sealed overlaybd.commit -t -z -f");
+    assert!(made.status.success() && made.stdout.is_empty() && made.stderr.is_empty(), "{made:?}");
+    let listed = Command::new("tar").arg("-tf").arg(scene.path("overlaybd.commit")).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&listed.stdout), "overlaybd.commit\n");
+    for (blob, words) in [("overlaybd.commit", "-t -z -f"), ("plain", "-z")] {
+        let made = commit(&format!("--commit_sealed overlaybd.sealed {blob} {words}"));
+        assert!(made.status.success(), "{made:?}");
+        scene.ok(&format!("layer verify {blob}"));
+        scene.ok(&format!("layer export {blob} -o out.raw"));
+        assert_same(&scene, "disk.raw", "out.raw");
+    }
+    // Nothing is written over unasked, and nothing is left of what is no layer.
+    let again = commit("--commit_sealed overlaybd.sealed plain -z");
+    assert!(String::from_utf8_lossy(&again.stderr).contains("give -f to write over it"), "{again:?}");
+    assert!(!commit("--commit_sealed disk.raw none -z -t").status.success());
+    assert!(!scene.path("none").exists());
 }
