@@ -33,13 +33,15 @@
 //! A read holds the number of requests that it waits for. A request holds the reads that wait for it, each with the
 //! bytes that the read needs. A request with waiters is a miss, whatever it was made for: a background request becomes
 //! a miss (*promotion*) when it gets its first waiter. If it was sent before, it is promoted on the link as well
-//! ([`EngineAction::Promote`]), because it may be queued behind more urgent requests there. Three special cases:
+//! ([`EngineAction::Promote`]), because it may be queued behind more urgent requests there. Four special cases:
 //!
 //! * A read whose bytes are in a background request that is not sent, or is late, does not wait for that request but
 //!   *bypasses* it: the read's own range becomes a new request, which takes over the holding of those bytes in
 //!   `active`. If the background request is answered first anyway, the new request is complete and is cancelled.
 //! * The failure of a background request does not fail the reads that wait for it: they bypass it, as misses. The reads
 //!   fail only if the new requests fail too.
+//! * A read that waits for data which has arrived waits for the pages of the hash tree that this data lacks, too, also for
+//!   those that it does not need itself. If these are given up, the data is asked for again.
 //! * If a read is abandoned by its client, its requests stay as background work, because their bytes are probably
 //!   wanted again. If 256 background requests are queued already, those of this read that are not sent are dropped
 //!   instead.
@@ -179,7 +181,10 @@ impl Engine {
         self.events += 1;
         match event {
             EngineEvent::Read { read, ranges } => self.read(read, ranges, view, actions),
-            EngineEvent::Arrived { fetch } => self.arrived(fetch),
+            EngineEvent::Arrived { fetch } => {
+                self.arrived(fetch);
+                self.want_pages_of(fetch, view, actions);
+            }
             EngineEvent::Progress { fetch, upto } => self.progressed(fetch, upto, view, actions),
             EngineEvent::Fetched { fetch, outcome } => self.fetched(fetch, outcome, view, actions),
             EngineEvent::BecameLocal { range } => self.became_local(range, view, actions),

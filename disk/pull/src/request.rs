@@ -89,6 +89,11 @@ impl Request {
         }
     }
 
+    /// `true` if its bytes have come and are not verified.
+    pub(crate) fn has_arrived(&self) -> bool {
+        matches!(self.state, State::Arrived)
+    }
+
     /// `true` if a miss may wait for it at `now`, `false` if it should ask for its bytes itself: a request that the
     /// background has not sent is too large and not urgent enough, and a late one has perhaps stalled.
     pub(crate) fn is_joinable(&self, now: Time) -> bool {
@@ -141,6 +146,12 @@ impl Requests {
             State::Waiting(until) => Some((*fetch, until)),
             _ => None,
         })
+    }
+
+    /// The requests whose bytes have come and are not verified, with their ranges.
+    pub(crate) fn arrived(&self) -> impl Iterator<Item = (FetchId, BlobRange)> {
+        let arrived = self.map.iter().filter(|(_, request)| request.has_arrived());
+        arrived.map(|(fetch, request)| (*fetch, request.range))
     }
 
     /// The number of requests that the background made.

@@ -343,7 +343,15 @@ impl Sim {
                 let parked = self.parked.iter().position(|(parked, _)| *parked == fetch);
                 let asked = self.on_link.remove(&fetch);
                 assert!(asked.is_some() || parked.is_some(), "cancelled {fetch:?}, which is not under way");
-                parked.map(|place| self.parked.swap_remove(place));
+                if let Some((_, range)) = parked.map(|place| self.parked.swap_remove(place)) {
+                    let mut is_local = true;
+                    self.disk.missing(range, &mut |run| is_local &= run.blob != range.blob);
+                    let tries = self.asked.iter_mut().rev();
+                    if let Some(asked) = tries.filter(|asked| asked.fetch == fetch).find(|_| !is_local) {
+                        // Its bytes were dropped.
+                        asked.fate = Fate::Fail;
+                    }
+                }
                 if let Some(asked) = asked {
                     self.wire.end(asked);
                 }

@@ -1,8 +1,11 @@
 //! The rules at their edges, on virtual time: what changed while a request was queued, what only nearly is a miss, and
 //! the counters that become metrics.
 
-use crate::testing::{DATA, Disk, Fate, Link, MILLI, Sim, TREE, UNIT, lazy, millis, short};
-use crate::{BLOCK_SIZE, BlobRange, EngineEvent, EngineSettings, Plan, PlanItem, Priority, SLICE_SIZE, Time};
+use crate::testing::{Asked, DATA, Disk, Fate, Link, MILLI, Sim, TREE, UNIT, lazy, millis, short};
+use crate::{
+    BLOCK_SIZE, BackgroundSharing, BlobRange, EngineEvent, EngineSettings, Plan, PlanItem, Priority,
+    SLICE_SIZE, Time,
+};
 use headstart_block::ByteRange;
 
 fn plan(blocks: impl IntoIterator<Item = u64>) -> Plan {
@@ -141,4 +144,44 @@ fn nothing_of_an_earlier_plan_is_asked_for() {
     sim.run(millis(5000));
     let data = data_from(&sim, before);
     assert!(!data.is_empty() && data.iter().all(|range| range.offset() >= 20 * BLOCK_SIZE), "{data:?}");
+}
+
+/// A link on which pages of the hash tree fail until `until`, if they were asked for with one of `priorities`.
+fn without_pages(sim: &mut Sim, until: Time, priorities: &'static [Priority]) {
+    sim.fates = Box::new(move |_, now, range, priority| {
+        let fails = range.blob == TREE && now < until && priorities.contains(&priority);
+        if fails { Fate::Fail } else { Fate::Good }
+    });
+}
+
+/// Data whose pages of the hash tree were given up must not count as under way for ever.
+#[test]
+fn data_whose_pages_were_given_up_is_fetched_again() {
+    let whole = ByteRange::between(0, 4 << 20);
+    let settings = EngineSettings { deadline: 30_000 * MILLI, ..lazy() };
+    let mut sim = Sim::new(Disk::plain(whole.len()), settings);
+    without_pages(&mut sim, millis(100_000), &[Priority::Fill]);
+    sim.notify(EngineEvent::FillRate(Some(10_000_000)));
+    sim.run(millis(90_000));
+    assert!(sim.counters().given_up > 0 && sim.disk.local_bytes() == 0, "{:?}", sim.counters());
+    sim.run(millis(400_000));
+    assert!(sim.disk.is_local(whole), "{:?}", sim.engine.progress());
+}
+
+/// The pages that a read does not need itself are in a request of the background, which must rest while reads wait.
+#[test]
+fn a_read_of_data_that_has_arrived_brings_all_of_its_pages() {
+    let settings = EngineSettings { sharing: BackgroundSharing::Strict, ..lazy() };
+    let mut sim = Sim::new(Disk::plain(2 << 20), settings);
+    without_pages(&mut sim, Time(u64::MAX), &[Priority::Fill, Priority::Preload]);
+    sim.bring(0, UNIT);
+    sim.notify(EngineEvent::FillRate(Some(50_000_000)));
+    sim.run(millis(1_000));
+    // A request goes from the first mebibyte into the second one, whose page fails.
+    let read = ByteRange::between((1 << 20) - (32 << 10), (1 << 20) - (28 << 10));
+    let holds = |asked: &&Asked| asked.range.blob == DATA && asked.range.range.intersect(read) == read;
+    assert!(sim.asked.iter().find(holds).unwrap().range.range.end() > 1 << 20);
+    sim.read(read.offset(), read.len());
+    sim.run(millis(90_000));
+    assert!(sim.reads[0].wait() < 1_000 * MILLI, "{:?}", sim.reads[0]);
 }

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use crate::estimator::span;
-use crate::request::{Request, Sent, State, Stream};
+use crate::request::{Past, Request, Sent, State, Stream};
 use crate::timers::Timer;
 use crate::window::coalesce;
 use crate::{BlobRange, BlobView, EngineAction, FetchId, FetchOutcome, Priority, Time};
@@ -285,7 +285,7 @@ impl Engine {
             self.requeue(fetch, attempt, failure.corrupt);
             return;
         }
-        let Some(Request { waiters, .. }) = self.remove(fetch) else { return };
+        let Some(Request { range, waiters, .. }) = self.remove(fetch) else { return };
         self.counters.given_up += u64::from(abandoned);
         for waiter in waiters {
             let failed = u64::from(self.fail(waiter.read, &failure.error, actions));
@@ -294,6 +294,27 @@ impl Engine {
             } else {
                 self.counters.failed_permanent += failed;
             }
+        }
+        self.end_unverifiable(range, view, actions);
+    }
+
+    /// Ends the requests that have arrived and cannot be verified without `lost`, pages of a hash tree that were given
+    /// up: no other request brings these as long as the data counts as under way. The readers ask for both again.
+    fn end_unverifiable(&mut self, lost: BlobRange, view: &dyn BlobView, actions: &mut Vec<EngineAction>) {
+        let lacks = |range: BlobRange| {
+            let mut lacks = false;
+            view.missing(range, &mut |run| {
+                lacks |= run.blob == lost.blob && !run.range.intersect(lost.range).is_empty();
+            });
+            lacks && range.blob != lost.blob
+        };
+        let arrived: Vec<_> = self.requests.arrived().filter(|(_, range)| lacks(*range)).collect();
+        for (fetch, _) in arrived {
+            let Some(request) = self.remove(fetch) else { continue };
+            self.counters.cancelled += 1;
+            self.counters.given_up += u64::from(request.waiters.is_empty());
+            actions.push(EngineAction::Cancel { fetch });
+            self.want_again(request.waiters, &Past::default(), view, actions);
         }
     }
 

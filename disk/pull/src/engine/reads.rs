@@ -9,6 +9,7 @@ use crate::{
     BLOCK_SIZE, BlobRange, BlobView, EngineAction, Estimate, FetchId, MissRest, Priority, ReadId, Time,
 };
 use headstart_block::{ByteRange, Error, ErrorKind};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A read that waits.
@@ -103,6 +104,7 @@ impl Engine {
         }
         for (fetch, part) in joined {
             self.join(read, fetch, part, actions);
+            self.want_pages(&[read], fetch, view, actions);
         }
         let mut trees = Vec::new();
         let coalesced = coalesce(&mut free, gap, &self.active);
@@ -159,6 +161,42 @@ impl Engine {
         }
         self.wait(read, fetch, range);
         self.expect(fetch);
+    }
+
+    /// Makes the reads that wait for a request that has arrived wait for the pages of the hash tree that it lacks, too.
+    pub(super) fn want_pages_of(
+        &mut self,
+        fetch: FetchId,
+        view: &dyn BlobView,
+        actions: &mut Vec<EngineAction>,
+    ) {
+        let Some(request) = self.requests.get(fetch) else { return };
+        let reads: BTreeSet<_> = request.waiters.iter().map(|waiter| waiter.read).collect();
+        self.want_pages(&Vec::from_iter(reads), fetch, view, actions);
+    }
+
+    /// Makes `reads` wait for the pages of the hash tree that a request lacks, if its bytes have arrived. All of it is
+    /// verified at once. Its pages may be another request of the background, which may have failed and has to rest as
+    /// long as reads wait.
+    fn want_pages(
+        &mut self,
+        reads: &[ReadId],
+        fetch: FetchId,
+        view: &dyn BlobView,
+        actions: &mut Vec<EngineAction>,
+    ) {
+        let Some(request) = self.requests.get(fetch).filter(|request| request.has_arrived()) else {
+            return;
+        };
+        let (range, mut trees) = (request.range, Vec::new());
+        view.missing(range, &mut |run| {
+            if run.blob != range.blob {
+                trees.push(run);
+            }
+        });
+        for read in reads.iter().filter(|_| !trees.is_empty()) {
+            self.want(*read, trees.clone(), 0, &Past::default(), view, actions);
+        }
     }
 
     fn wait(&mut self, read: ReadId, fetch: FetchId, range: BlobRange) {
