@@ -12,6 +12,7 @@
 //! index.1.torn       the bytes that a repair cut off index.1, and so on
 //! index.4294967295   the records that were not flushed, for the next process on this host (`pending.rs`)
 //! base               a copy of the base, if the user wants one; this module does not use it
+//! sealed-ahead.1     a layer in the making, and so on; this module only removes what a dead process has left of them
 //! ```
 //!
 //! The last pair is *active* and takes the writes. Pairs below it are *frozen*: nothing is added to them; they wait to
@@ -96,7 +97,9 @@ mod data_file;
 mod files;
 mod gate;
 mod lack;
+mod left;
 mod log;
+mod log_ends;
 mod noted;
 mod pace;
 mod pair;
@@ -121,8 +124,9 @@ use self::collector::{Collector, Commits};
 use self::copied_up::CopiedUp;
 use self::files::{Directory, refuse_content};
 use self::gate::{Counters, Gate};
+use self::left::Left;
 use self::pair::Pair;
-use self::pending::{Left, Pending};
+use self::pending::Pending;
 use self::real_directory::RealDirectory;
 use self::runs::{RunMap, SectorExtent};
 use self::space::FileRange;
@@ -145,6 +149,7 @@ pub use collect::{Collected, WritableUsage};
 pub use gate::SpaceStatus;
 pub use noted::Repaired;
 pub use policy::{Limits, Load};
+pub use state::SEALED_AHEAD;
 
 /// Records that may wait for a flush; a writer that finds more flushes first. 1 MiB of memory.
 const PENDING_MAX: u64 = 1 << 16;
@@ -377,7 +382,8 @@ impl WritableDisk {
         let next_number = state.numbers().into_iter().max().unwrap_or(0) + 1;
         let collector = Mutex::new(Collector::new(&generation, &runs));
         let alive = generation.alive();
-        let pending = Arc::new(Pending::new(Arc::clone(&directory), state.uuid));
+        let ends = generation.log_ends();
+        let pending = Arc::new(Pending::new(Arc::clone(&directory), state.uuid, ends));
         let view = View {
             size: state.virtual_size,
             limits: Limits::default(),
@@ -490,7 +496,8 @@ impl WritableDisk {
         // A pair that was frozen while its flush failed goes first: its writes are the older ones.
         let flushed = generation.pairs().try_for_each(|pair| self.flush_pair(pair));
         // The entries go first: what they name must stay as long as they count.
-        if let Err(error) = flushed.and_then(|()| self.pending.forget(reached)) {
+        let forgotten = flushed.and_then(|()| self.pending.forget(reached, generation.log_ends()));
+        if let Err(error) = forgotten {
             self.view_mut().dying.append(&mut dying);
             return Err(error);
         }
@@ -509,7 +516,8 @@ impl WritableDisk {
             self.synced(pair.sync_data())?;
         }
         while !log.unwritten.is_empty() {
-            let group = pair.write_group(&log)?;
+            let expect = |now, next| self.pending.expect_end(pair.number, now, next);
+            let group = pair.write_group(&log, expect)?;
             self.synced(log.file.sync())?;
             pair.accept(&mut log, &group);
             self.unlogged.fetch_sub(group.records as u64, Ordering::Relaxed);

@@ -15,6 +15,11 @@
 //! *Readers and holes.* A pass reads places that it found to show. It keeps the generation that it began with, as a
 //! reader does, so that none of them becomes a hole meanwhile.
 //!
+//! *Walks.* A pass that finds more data than it may seal leaves the rest in a list, and the next ones take from that
+//! instead of walking over all runs again: only what it takes is looked up once more, because it may have been written
+//! over since. A new walk comes when the list is empty, or a quarter of the layer was sealed since the last, so that data
+//! which was written over in the layer is counted in time.
+//!
 //! *Crashes.* A place may be used again once the disk is opened again, because data without a durable record is cut
 //! off. So a layer that was begun is of no use beyond the process that has the disk open, and nothing on the disk ever
 //! depends on it.
@@ -35,12 +40,51 @@ use std::sync::Arc;
 /// Bytes read at once.
 const READ_CHUNK: u64 = 1 << 20;
 
+/// Ranges that are left for later passes: 8 MiB of memory. What is beyond is found by the next walk.
+const LEFT_MAX: usize = 1 << 18;
+
+/// Bytes that are sealed in any case before another walk.
+const WALK_LEAST: u64 = 64 << 20;
+
 /// A layer that is written ahead of the commit of a disk. It belongs to one open [`WritableDisk`].
 pub struct LayerAhead<W: Write> {
     pub(super) writer: LayerWriter<W>,
     pub(super) places: SealedPlaces,
     /// That of the disk, which tells disks apart.
     alive: Arc<Alive>,
+    walk: Walk,
+}
+
+/// The last walk over all runs, and what it found.
+#[derive(Default)]
+struct Walk {
+    /// Data that was cold and not in the layer, in the order of the data files, the last first.
+    left: Vec<FoundData>,
+    /// The shares as of the walk, and of what was sealed since.
+    share: SealedShare,
+    /// Bytes of data in the layer at that time.
+    stored: u64,
+}
+
+/// Data that a walk has met: its place, and the sector of the disk where it begins.
+#[derive(Clone, Copy)]
+struct FoundData {
+    place: FileRange,
+    sector: u64,
+}
+
+impl Walk {
+    /// `true` if the list is of no more use, with `stored` bytes in the layer now.
+    fn is_over(&self, stored: u64) -> bool {
+        self.left.is_empty() || stored - self.stored > WALK_LEAST.max(self.stored / 4)
+    }
+
+    /// Brings the list into its order, and drops what is too much.
+    fn arrange(&mut self) {
+        self.left.sort_unstable_by_key(|found| (found.place.pair, found.place.start));
+        self.left.truncate(LEFT_MAX);
+        self.left.reverse();
+    }
 }
 
 impl<W: Write> LayerAhead<W> {
@@ -102,6 +146,7 @@ impl WritableDisk {
             writer: LayerWriter::new(out, meta)?,
             places: SealedPlaces::default(),
             alive: Arc::clone(&self.alive),
+            walk: Walk::default(),
         })
     }
 
@@ -132,37 +177,83 @@ impl WritableDisk {
                 generation.pairs().map(|pair| (pair.number, Arc::clone(pair))).collect();
             (generation, pairs)
         };
-        let (mut found, mut share) = (Vec::new(), SealedShare::default());
-        self.visit_data(&mut |range| {
-            for (part, at) in ahead.places.divide(range) {
-                if at.is_some() {
-                    share.sealed_bytes += part.len() * SECTOR_SIZE;
-                    continue;
-                }
-                share.unsealed_bytes += part.len() * SECTOR_SIZE;
-                let part = cold.clip(part);
-                if part.len() > 0 {
-                    space::push(&mut found, part);
-                }
-            }
-            Ok(())
-        })?;
-        found.sort_unstable_by_key(|range| (range.pair, range.start));
-        // The disk may have been written to during the walk, which then met the same place twice.
-        let mut reached = (0, 0);
-        let (mut left, mut room, mut buffer) = (0, most / SECTOR_SIZE, Vec::new());
+        if ahead.walk.is_over(ahead.stored_bytes()) {
+            self.walk(ahead, cold)?;
+        }
+        let found = self.take_found(ahead, most)?;
+        let (mut reached, mut appended, mut buffer) = ((0, 0), 0, Vec::new());
         for FileRange { pair: number, start, end } in found {
+            // The disk may have been written to during the walk, which then met the same place twice.
             let start = if reached.0 == number { start.max(reached.1) } else { start };
             let Some(pair) = pairs.get(&number).filter(|_| start < end) else { continue };
             reached = (number, end);
-            let stop = end.min(start.saturating_add(room));
-            (left, room) = (left + (end - stop), room - (stop - start));
-            append(ahead, pair, FileRange { pair: number, start, end: stop }, &mut buffer)?;
+            append(ahead, pair, FileRange { pair: number, start, end }, &mut buffer)?;
+            appended += (end - start) * SECTOR_SIZE;
         }
-        let appended_bytes = (most / SECTOR_SIZE - room) * SECTOR_SIZE;
-        share.sealed_bytes += appended_bytes;
-        share.unsealed_bytes = share.unsealed_bytes.saturating_sub(appended_bytes);
-        Ok(SealPass { share, appended_bytes, left_bytes: left * SECTOR_SIZE })
+        let Walk { share, left, .. } = &mut ahead.walk;
+        share.sealed_bytes += appended;
+        share.unsealed_bytes = share.unsealed_bytes.saturating_sub(appended);
+        let left_bytes = left.iter().map(|found| found.place.len()).sum::<u64>() * SECTOR_SIZE;
+        Ok(SealPass { share: *share, appended_bytes: appended, left_bytes })
+    }
+
+    /// Finds all data that is to be sealed by walking over all runs.
+    fn walk<W: Write>(&self, ahead: &mut LayerAhead<W>, cold: &DataMarks) -> Result<()> {
+        let mut walk = Walk { stored: ahead.stored_bytes(), ..Walk::default() };
+        self.visit_data((0, u64::MAX), &mut |range, sector| {
+            for (part, at) in ahead.places.divide(range) {
+                if at.is_some() {
+                    walk.share.sealed_bytes += part.len() * SECTOR_SIZE;
+                    continue;
+                }
+                walk.share.unsealed_bytes += part.len() * SECTOR_SIZE;
+                let place = cold.clip(part);
+                if place.len() > 0 {
+                    walk.left.push(FoundData { place, sector: sector + (part.start - range.start) });
+                }
+            }
+            // Sorting at times only keeps the memory small and the walk fast.
+            if walk.left.len() >= 2 * LEFT_MAX {
+                walk.arrange();
+            }
+            Ok(())
+        })?;
+        walk.arrange();
+        ahead.walk = walk;
+        Ok(())
+    }
+
+    /// Takes `most` bytes off the list of the last walk that still show on the disk, in the order of the data files.
+    fn take_found<W: Write>(&self, ahead: &mut LayerAhead<W>, most: u64) -> Result<Vec<FileRange>> {
+        let mut room = most / SECTOR_SIZE;
+        let mut parts = Vec::new();
+        while let Some(found) = ahead.walk.left.pop_if(|_| room > 0) {
+            let FoundData { place, sector } = found;
+            let len = place.len().min(room);
+            let taken = FileRange { end: place.start + len, ..place };
+            if len < place.len() {
+                let rest = FileRange { start: taken.end, ..place };
+                ahead.walk.left.push(FoundData { place: rest, sector: sector + len });
+            }
+            let before = space::sectors(&parts);
+            self.visit_data((sector, sector + len), &mut |range, _| {
+                let (start, end) = (range.start.max(taken.start), range.end.min(taken.end));
+                if range.pair == taken.pair && start < end {
+                    parts.push(FileRange { pair: range.pair, start, end });
+                }
+                Ok(())
+            })?;
+            let showing = space::sectors(&parts) - before;
+            room -= showing.min(room);
+            let gone = (len - showing.min(len)) * SECTOR_SIZE;
+            ahead.walk.share.unsealed_bytes = ahead.walk.share.unsealed_bytes.saturating_sub(gone);
+        }
+        parts.sort_unstable_by_key(|range| (range.pair, range.start));
+        let mut joined = Vec::new();
+        let unsealed =
+            parts.into_iter().flat_map(|part| ahead.places.divide(part)).filter(|(_, at)| at.is_none());
+        unsealed.for_each(|(part, _)| space::push(&mut joined, part));
+        Ok(joined)
     }
 
     pub(super) fn check_own<W: Write>(&self, ahead: &LayerAhead<W>) -> Result<()> {
@@ -172,14 +263,18 @@ impl WritableDisk {
         Err(Error::invalid("the layer was begun for another disk"))
     }
 
-    /// Calls `visit` with the places of all data that shows, in the order of the disk. The disk may change meanwhile.
-    fn visit_data(&self, visit: &mut impl FnMut(FileRange) -> Result<()>) -> Result<()> {
+    /// Calls `visit` with the places of all data that shows in `range` of the disk, each with its sector there, in the
+    /// order of the disk. The disk may change meanwhile.
+    fn visit_data(
+        &self,
+        (mut start, stop): (u64, u64),
+        visit: &mut impl FnMut(FileRange, u64) -> Result<()>,
+    ) -> Result<()> {
         let mut extents = [SectorExtent::EMPTY; EXTENTS_AT_ONCE];
-        let mut start = 0;
         loop {
             let (generation, count, reached, end) = {
                 let view = self.view();
-                let end = view.size / SECTOR_SIZE;
+                let end = stop.min(view.size / SECTOR_SIZE);
                 let (count, reached) = view.extents(start, end, &mut extents);
                 (Arc::clone(&view.generation), count, reached, end)
             };
@@ -198,14 +293,18 @@ impl WritableDisk {
 fn visit_extent(
     generation: &Generation,
     extent: SectorExtent,
-    visit: &mut impl FnMut(FileRange) -> Result<()>,
+    visit: &mut impl FnMut(FileRange, u64) -> Result<()>,
 ) -> Result<()> {
+    let mut visit = |pair: &Pair, extent: SectorExtent| match data_of(pair, extent) {
+        Some(range) => visit(range, extent.start),
+        None => Ok(()),
+    };
     if extent.kind != ExtentKind::Hole {
-        return data_of(&generation.active, extent).map_or(Ok(()), visit);
+        return visit(&generation.active, extent);
     }
     let levels: Vec<_> = generation.frozen.iter().map(|level| &level.runs).collect();
     visit_merged(&levels, extent.start, extent.end, &mut |level, extent| {
-        data_of(&generation.frozen[level].pair, extent).map_or(Ok(()), &mut *visit)
+        visit(&generation.frozen[level].pair, extent)
     })
 }
 

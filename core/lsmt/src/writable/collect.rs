@@ -191,12 +191,15 @@ impl WritableDisk {
         numbers.push(number);
         let mut stacked = state.with_pairs(&numbers);
         change(&mut stacked);
-        self.store(&mut state, stacked).inspect_err(|_| {
+        let mut flusher = self.flusher.lock();
+        // Before a write goes to the new pair, and so that no flush forgets it again.
+        let end = pair.log().log.end();
+        let named = self.pending.expect_end(number, end, end).and_then(|()| self.store(&mut state, stacked));
+        named.inspect_err(|_| {
             if self.check_usable().is_ok() {
                 pair::remove_files(&*self.directory, number);
             }
         })?;
-        let mut flusher = self.flusher.lock();
         self.put_on_top(pair, &mut flusher);
         drop(state);
         self.flush_with(&mut flusher)
@@ -358,7 +361,7 @@ impl<'a> Copy<'a> {
         let mut log = self.to.log();
         log.unwritten.clone_from(&self.segments);
         while !log.unwritten.is_empty() {
-            let group = self.to.write_group(&log)?;
+            let group = self.to.write_group(&log, |_, _| Ok(()))?;
             log.file.sync()?;
             self.to.accept(&mut log, &group);
         }

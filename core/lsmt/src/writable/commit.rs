@@ -12,6 +12,7 @@ use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_S
 use parking_lot::MutexGuard;
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes copied at once: a multiple of the 32 KiB that a layer's runs are recorded in.
 const COPY_CHUNK: u64 = 1 << 20;
@@ -23,6 +24,7 @@ pub struct BegunCommit<'a> {
     levels: Vec<Arc<Frozen>>,
     size: u64,
     hold: CommitHold<'a>,
+    stop: Arc<AtomicBool>,
 }
 
 /// The hold that keeps the data of a commit in its place.
@@ -34,6 +36,12 @@ enum CommitHold<'a> {
 }
 
 impl BegunCommit<'_> {
+    /// Makes the writing of the layer fail soon after `stop` became `true`.
+    #[must_use]
+    pub fn until(self, stop: Arc<AtomicBool>) -> Self {
+        Self { stop, ..self }
+    }
+
     /// Size of the disk in bytes at the moment of the commit.
     #[must_use]
     pub fn virtual_size(&self) -> u64 {
@@ -106,6 +114,7 @@ impl BegunCommit<'_> {
     ) -> Result<(W, LayerSummary)> {
         let mut buffer = Vec::new();
         self.visit(&mut |pair, extent| {
+            check_stop(&self.stop)?;
             let Some(whole) = data_of(pair, extent) else {
                 let range = ByteRange::between(extent.start * SECTOR_SIZE, extent.end * SECTOR_SIZE);
                 return writer.zeroes(range);
@@ -117,7 +126,7 @@ impl BegunCommit<'_> {
                         let range = ByteRange::between(offset, offset + part.len() * SECTOR_SIZE);
                         writer.refer(range, at)?;
                     }
-                    None => copy_data(pair, part, offset, &mut buffer, &mut writer)?,
+                    None => copy_data((pair, part), offset, &self.stop, &mut buffer, &mut writer)?,
                 }
             }
             Ok(())
@@ -160,7 +169,12 @@ impl WritableDisk {
         // The data files keep their content in place as long as the snapshot exists.
         let snapshot = self.snapshot();
         let (levels, size) = (snapshot.levels.clone(), snapshot.size);
-        Ok(BegunCommit { levels, size, hold: CommitHold::Snapshot { _snapshot: snapshot } })
+        Ok(BegunCommit {
+            levels,
+            size,
+            hold: CommitHold::Snapshot { _snapshot: snapshot },
+            stop: Arc::default(),
+        })
     }
 
     /// Writes the changes that the disk made to its base as a sealed layer, in the state of one moment, while
@@ -195,7 +209,12 @@ impl WritableDisk {
         let view = self.view();
         // What another commit set aside of the new pair stays above.
         let levels = view.generation.frozen[view.generation.set_aside().len()..].to_vec();
-        Ok(BegunCommit { levels, size: view.size, hold: CommitHold::Stack(maintenance) })
+        Ok(BegunCommit {
+            levels,
+            size: view.size,
+            hold: CommitHold::Stack(maintenance),
+            stop: Arc::default(),
+        })
     }
 
     /// Begins a commit as [`begin_stack`](Self::begin_stack) does, and writes its layer.
@@ -254,17 +273,26 @@ impl WritableDisk {
     }
 }
 
+fn check_stop(stop: &AtomicBool) -> Result<()> {
+    if stop.load(Ordering::Relaxed) {
+        Err(Error::new(ErrorKind::Cancelled, "the commit was stopped"))
+    } else {
+        Ok(())
+    }
+}
+
 /// Copies the data at `from`, which is that of the disk from byte `offset` on.
 fn copy_data<W: Write>(
-    pair: &Pair,
-    from: FileRange,
+    (pair, from): (&Pair, FileRange),
     offset: u64,
+    stop: &AtomicBool,
     buffer: &mut Vec<u8>,
     writer: &mut LayerWriter<W>,
 ) -> Result<()> {
     let len = from.len() * SECTOR_SIZE;
     let mut done = 0;
     while done < len {
+        check_stop(stop)?;
         let part = (len - done).min(COPY_CHUNK);
         buffer.resize(to_usize(part), 0);
         pair.read_at(buffer, from.start * SECTOR_SIZE + done)?;

@@ -56,6 +56,11 @@ struct Part {
 }
 
 impl Kept {
+    /// `true` if `len` bytes are to be kept: a hole is being made, and there is room.
+    fn takes(&self, len: usize) -> bool {
+        self.holes > 0 && self.bytes + len <= KEPT_MAX
+    }
+
     fn insert(&mut self, offset: u64, data: &[u8], copy: Option<SetAside>) {
         self.bytes += data.len();
         self.parts.insert(offset, Part { data: data.into(), _copy: copy });
@@ -102,13 +107,15 @@ impl DataFile {
         offset: u64,
         pending: Option<&Arc<Pending>>,
     ) -> Result<Option<u32>> {
-        if self.is_involved.load(Ordering::Acquire) {
-            let mut kept = self.kept.lock();
-            if kept.holes > 0 && kept.bytes + data.len() <= KEPT_MAX {
-                let copy = pending.map(|pending| pending.set_aside(data));
-                if !matches!(copy, Some(None)) {
-                    let copy = copy.flatten();
-                    let sector = copy.as_ref().map(|copy| copy.sector);
+        if self.is_involved.load(Ordering::Acquire) && self.kept.lock().takes(data.len()) {
+            // The lock is not held meanwhile: readers would wait for the file.
+            let copy = pending.map(|pending| pending.set_aside(data));
+            if !matches!(copy, Some(None)) {
+                let copy = copy.flatten();
+                let sector = copy.as_ref().map(|copy| copy.sector);
+                let mut kept = self.kept.lock();
+                // All holes may be there by now.
+                if kept.takes(data.len()) {
                     kept.insert(offset, data, copy);
                     return Ok(sector);
                 }

@@ -234,8 +234,14 @@ impl WritableDisk {
         if added > 0 && space.live + added > limits.usable() {
             let covered = view.runs.extents(start, end).filter(|extent| extent.kind.is_data());
             let covered: u64 = covered.map(|extent| extent.len() * SECTOR_SIZE).sum();
-            if space.live + added > limits.usable() + covered {
-                return Verdict::Refused(full(limits));
+            let room = limits.usable() + covered;
+            if space.live + added > room {
+                // Frozen pairs go with the end of a commit, or what later writes hide of them when they are absorbed.
+                let lower = view.generation.frozen.iter().filter(|level| level.pair.is_shared());
+                let shared: u64 = lower.map(|level| level.runs.data_sectors()).sum();
+                let stays = (view.runs.data_sectors() + shared) * SECTOR_SIZE;
+                let may_go = !view.generation.frozen.is_empty() && stays + added <= room;
+                return if may_go { Verdict::Wait } else { Verdict::Refused(full(limits)) };
             }
         }
         if needs_merging(&view, demand) {
@@ -257,8 +263,8 @@ impl WritableDisk {
     fn admit_slowly(&self, demand: Demand) -> Result<Admitted<'_>> {
         self.counters.throttled.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting::new(&self.gate.waiting);
-        let base_timeout = self.limits().base_timeout;
-        let (mut failing, mut lacking) = (Duration::ZERO, Duration::ZERO);
+        let Limits { base_timeout, commit_timeout, .. } = self.limits();
+        let (mut failing, mut lacking, mut committing) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         loop {
             self.check_usable()?;
             match self.judge(demand) {
@@ -294,13 +300,27 @@ impl WritableDisk {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);
                 return Err(self.too_many_runs(if lacks_base { Some(Unmerged::late()) } else { why }));
             } else if self.limits().max.is_some() && demand.added > 0 {
-                return Err(full(&self.limits()));
+                if !self.is_committing() {
+                    return Err(full(&self.limits()));
+                }
+                // The commit reads data that later writes hide, and its end gives that back.
+                if committing >= commit_timeout {
+                    return Err(full_for_commit(&self.limits(), commit_timeout));
+                }
+                committing += self.gate.wait();
             } else {
                 // Everything that can be given back was. Two frozen pairs that hide each other, say, may take more.
                 self.reserved.fetch_add(demand.added, Ordering::Relaxed);
                 return Ok(Admitted { reserved: &self.reserved, bytes: demand.added });
             }
         }
+    }
+
+    /// `true` while a commit reads data of this disk, or a committed layer waits to take the place of frozen pairs.
+    fn is_committing(&self) -> bool {
+        // Announced first: a commit that wants the lock waits for this look instead of giving up.
+        let _brief = self.brief();
+        self.commits.lock().count > 0 || self.try_maintain().is_none_or(|it| it.awaiting.is_some())
     }
 
     /// Does a step of the collector for a writer that waits. The collector's own thread reports a failure of that
@@ -339,6 +359,16 @@ fn full(limits: &Limits) -> Error {
     Error::new(ErrorKind::NoSpace, format!("the writable directory may take no more than {max}")).remedy(
         "discard data that the disk does not need (fstrim), or attach it with a larger --writable-max",
     )
+}
+
+fn full_for_commit(limits: &Limits, waited: Duration) -> Error {
+    let max = ByteSize(limits.max.unwrap_or(0));
+    let cause = format!(
+        "the writable directory may take no more than {max}, and a commit has not given its data back for {} s",
+        waited.as_secs()
+    );
+    Error::new(ErrorKind::NoSpace, cause)
+        .remedy("wait for the commit, or end it; or attach the disk with a larger --writable-max")
 }
 
 /// Counts a writer while it waits.

@@ -64,11 +64,12 @@ pub(super) struct LogEnd {
     pub(super) checksum: u32,
 }
 
-/// A group that is in the file but not yet synced.
-pub(super) struct Written {
-    position: u64,
-    chain: u32,
-    /// The number of records that it took.
+/// A group that is to be written, or is in the file but not yet synced.
+pub(super) struct Group {
+    bytes: Vec<u8>,
+    /// The end of the log with it.
+    pub(super) end: LogEnd,
+    /// The number of records that it takes.
     pub(super) records: usize,
 }
 
@@ -88,21 +89,26 @@ impl Log {
         LogEnd { bytes: self.position, checksum: self.chain }
     }
 
-    /// Writes the first records as a group. Until [`Log::accept`] takes it, the next group goes to the same place.
-    pub(super) fn write_group(&self, file: &dyn LogFile, records: &[Segment]) -> Result<Written> {
+    /// The group of the first records, to be written next.
+    pub(super) fn group(&self, records: &[Segment]) -> Group {
         let records = &records[..records.len().min(GROUP_MAX)];
         let mut bytes = Vec::with_capacity((records.len() + 1) * RECORD);
         bytes.extend(records.iter().flat_map(|record| record.to_record()));
         let chain = chain_next(self.chain, &bytes);
         bytes.extend(seal(records.len(), chain).to_record());
-        file.write_at(&bytes, self.position)?;
-        Ok(Written { position: self.position + bytes.len() as u64, chain, records: records.len() })
+        let end = LogEnd { bytes: self.position + bytes.len() as u64, checksum: chain };
+        Group { bytes, end, records: records.len() }
+    }
+
+    /// Writes a group. Until [`Log::accept`] takes it, the next group goes to the same place.
+    pub(super) fn write_group(&self, file: &dyn LogFile, group: &Group) -> Result<()> {
+        file.write_at(&group.bytes, self.position)
     }
 
     /// Counts a group in, now that the file was synced.
-    pub(super) fn accept(&mut self, group: &Written) {
-        self.position = group.position;
-        self.chain = group.chain;
+    pub(super) fn accept(&mut self, group: &Group) {
+        self.position = group.end.bytes;
+        self.chain = group.end.checksum;
     }
 
     /// Replays the whole groups of a log. The bytes behind them are the tail that an interrupted flush left, for the

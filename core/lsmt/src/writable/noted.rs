@@ -20,7 +20,7 @@ use super::pending::Pending;
 use super::policy::Load;
 use super::real_directory::RealDirectory;
 use super::runs::RunMap;
-use super::state::{NotedLog, PairFiles, State};
+use super::state::{NotedLog, PairFiles, State, remove_sealed_ahead};
 use super::torn::{keep_tail, replace_by_beginning};
 use crate::format::PAGE_SIZE;
 use headstart_block::{Error, Result, SECTOR_SIZE};
@@ -104,6 +104,7 @@ impl WritableDisk {
     pub(super) fn repair_in(directory: &dyn Directory) -> Result<Vec<Repaired>> {
         let mut state = State::load(directory)?;
         directory.sync()?;
+        remove_sealed_ahead(directory);
         let mut repaired = Vec::new();
         let salvage = |files: PairFiles| {
             let noted = state.noted(&files.index);

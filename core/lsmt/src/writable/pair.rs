@@ -2,8 +2,9 @@
 
 use super::data_file::DataFile;
 use super::files::{Directory, LogFile};
-use super::log::{self, Log, LogEnd, Written};
-use super::pending::{Left, Pending};
+use super::left::Left;
+use super::log::{self, Group, Log, LogEnd};
+use super::pending::Pending;
 use super::runs::RunMap;
 use super::space::FileRange;
 use super::state::{PairFiles, State};
@@ -130,7 +131,7 @@ impl Pair {
         let is_shared = may_be_shared && data.links()? > 1;
         let mut unwritten = Vec::new();
         if tag == SEALED_TAG && !is_shared {
-            for record in left.records(number, &*data)? {
+            for record in left.records(number, &*data, log.end())? {
                 let zeroed = || Segment::zeroed(record.offset(), record.len(), end);
                 unwritten.push(if record.is_zeroed() { zeroed() } else { record });
                 end = end.max(record.mend());
@@ -290,12 +291,20 @@ impl Pair {
     }
 
     /// Writes the first unwritten records of `log`, which is this pair's, as a group; the caller syncs the file.
-    pub(super) fn write_group(&self, log: &PairLog) -> Result<Written> {
-        log.log.write_group(&*log.file, &log.unwritten)
+    /// `expect` is told the end of the log before, and the one that it gets.
+    pub(super) fn write_group(
+        &self,
+        log: &PairLog,
+        expect: impl FnOnce(LogEnd, LogEnd) -> Result<()>,
+    ) -> Result<Group> {
+        let group = log.log.group(&log.unwritten);
+        expect(log.log.end(), group.end)?;
+        log.log.write_group(&*log.file, &group)?;
+        Ok(group)
     }
 
     /// Counts a group in, now that the file was synced: its records are no longer unwritten.
-    pub(super) fn accept(&self, log: &mut PairLog, group: &Written) {
+    pub(super) fn accept(&self, log: &mut PairLog, group: &Group) {
         log.log.accept(group);
         log.unwritten.drain(..group.records);
         self.log_bytes.store(log.log.len(), Ordering::Relaxed);
@@ -305,7 +314,7 @@ impl Pair {
     pub(super) fn log_left(&self) -> Result<()> {
         let mut log = self.log();
         while !log.unwritten.is_empty() {
-            let group = self.write_group(&log)?;
+            let group = self.write_group(&log, |_, _| Ok(()))?;
             log.file.sync()?;
             self.accept(&mut log, &group);
         }

@@ -10,13 +10,15 @@
 //! ```text
 //! 0       magic number (8), boot id of the host and number of the file system, mixed by XOR (16), id of the disk (16),
 //!         CRC-32C of these (4)
-//! 64      position of the first entry that counts (8)
-//! 4096    slots of 40 bytes, for an entry each:
+//! 64      a note of the first entry that counts, and of the ends of the logs (`log_ends.rs`)
+//! 4096    another one
+//! 8192    slots of 48 bytes, for an entry each:
 //!           position (8)      the number of the write; all from the first that counts are in the file
 //!           record (16)       as in the log (`segment.rs`)
 //!           pair (4)          the number of the pair
 //!           aside (4)         0, or one more than the sector of the last part that has a copy of the data
 //!           checksum (4)      CRC-32C of the data; 0 for zeros
+//!           note (8)          the number of the last note before the write
 //!           CRC-32C (4)       of the entry before this field
 //! ...     data that waits in memory for a hole of the data file (`data_file.rs`), in sectors
 //! ```
@@ -29,12 +31,20 @@
 //!
 //! # Opening
 //!
-//! Entries are replayed over the log and brought into it at once. They count if the boot id is that of the running
-//! host, so that no loss of power was in between, and if the data of all entries of a pair has their checksums. A
-//! snapshot of the file system, in which this file may be older than the log, has another number than that of its
-//! origin. One case is left: storage that loses its last writes while the host runs, and comes back by the same number.
+//! Entries are replayed over the log and brought into it at once (`left.rs`). They count
+//!
+//! * if the boot id is that of the running host, so that no loss of power was in between, and the number that of the file
+//!   system, which a snapshot beside its origin has not;
+//! * if the log of their pair ends where the last note says. Storage that loses its last writes while the host runs, or is
+//!   set back to a snapshot, gives back a log and a file that do not belong together; and none of the entries is from
+//!   after that note;
+//! * if the data of all entries of a pair has their checksums.
+//!
 //! Entries of a pair that fail this are left out, and a warning says so: the disk then has what was flushed, and is no
 //! worse than without this file. A missing entry is that of a write that was not answered.
+//!
+//! A file of the first form has no note of logs, only the position of the first entry, and its slots have 40 bytes. It is
+//! read as well: a program that takes the place of an earlier version while guests run needs their writes.
 //!
 //! The name of the file is that of an index whose number no pair has. So versions that do not know the file remove it
 //! when they open the disk, as any file of a pair that `state.json` does not name, and do not leave it for later with
@@ -44,7 +54,8 @@
 //! where the boot id cannot be read, as without `/proc`.
 
 use super::files::{Directory, LogFile};
-use super::state::State;
+use super::log::LogEnd;
+use super::log_ends::LogEnds;
 use crate::Segment;
 use crate::format::{FIRST_DATA_SECTOR, PAGE_SIZE};
 use crc_fast::{CrcAlgorithm, checksum as crc};
@@ -57,24 +68,20 @@ use uuid::Uuid;
 /// The name of the file.
 pub(super) const PENDING: &str = "index.4294967295";
 
-const MAGIC: [u8; 8] = *b"HSPEND\0\x01";
-const HEADER_LEN: usize = 44;
-/// The place of the position of the first entry.
-const FIRST_AT: u64 = 64;
-const SLOTS_AT: u64 = 4096;
-const SLOT_LEN: usize = 40;
-const SLOTS: u64 = 1 << 16;
+pub(super) const MAGIC: [u8; 8] = *b"HSPEND\0\x02";
+pub(super) const HEADER_LEN: usize = 44;
+/// The places of notes, used in turn.
+pub(super) const NOTES_AT: [u64; 2] = [64, 4096];
+pub(super) const SLOTS_AT: u64 = 8192;
+pub(super) const SLOT_LEN: usize = 48;
+pub(super) const SLOTS: u64 = 1 << 16;
 /// Slots whose space is taken at once, so that a write which finds no room fails before it is done.
 const SLOTS_AT_ONCE: u64 = 1 << 9;
 /// Slots that are free when a write begins; more than there are threads that write at the same time.
 const SLOTS_LEFT: u64 = 1 << 7;
-const ASIDE_AT: u64 = SLOTS_AT + SLOTS * SLOT_LEN as u64;
+pub(super) const ASIDE_AT: u64 = SLOTS_AT + SLOTS * SLOT_LEN as u64;
 /// Bytes of data that is set aside at the same time.
 const ASIDE_MAX: u64 = 4 << 20;
-
-/// Sectors by which data that was set aside may lie behind the end of its data file: those of writes that were waiting
-/// for a hole, at the most.
-const BEYOND_MAX: u64 = 1 << 21;
 
 /// The file of a disk that is open. It is made by the first write.
 pub(super) struct Pending {
@@ -90,6 +97,10 @@ pub(super) struct Pending {
     used: AtomicU64,
     /// Held to take space.
     growing: Mutex<()>,
+    /// The last note, and the one that counts if the file is made.
+    noted: Mutex<LogEnds>,
+    /// Its number.
+    note: AtomicU64,
     ring: Mutex<Ring>,
     /// Told when an entry is in the file.
     entered: Condvar,
@@ -137,6 +148,7 @@ struct Aside {
 pub(super) struct Ticket {
     position: u64,
     slot: u64,
+    note: u64,
 }
 
 /// The content of a write that has a place.
@@ -161,13 +173,15 @@ pub(super) enum Place {
 
 /// An entry of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
-    position: u64,
-    record: Segment,
-    pair: u32,
+pub(super) struct Entry {
+    pub(super) position: u64,
+    pub(super) record: Segment,
+    pub(super) pair: u32,
     /// One more than the sector of the copy; 0 for none.
-    aside: u32,
-    checksum: u32,
+    pub(super) aside: u32,
+    pub(super) checksum: u32,
+    /// The number of the last note before it.
+    pub(super) note: u64,
 }
 
 /// The checksum of data.
@@ -183,30 +197,35 @@ impl Entry {
         bytes[24..28].copy_from_slice(&self.pair.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.aside.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.checksum.to_le_bytes());
-        let sum = checksum(&bytes[..36]);
-        bytes[36..].copy_from_slice(&sum.to_le_bytes());
+        bytes[36..44].copy_from_slice(&self.note.to_le_bytes());
+        let sum = checksum(&bytes[..44]);
+        bytes[44..].copy_from_slice(&sum.to_le_bytes());
         bytes
     }
 
-    fn parse(bytes: &[u8; SLOT_LEN]) -> Option<Self> {
+    /// The entry in a slot, of this form or of the first one, which has no number of a note.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let number = |at: usize| bytes[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        let long = |at: usize| bytes[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         let mut record = [0; Segment::RECORD_SIZE];
         record.copy_from_slice(&bytes[8..24]);
         let entry = Self {
-            position: bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)),
+            position: long(0),
             record: Segment::from_record(record),
             pair: number(24),
             aside: number(28),
             checksum: number(32),
+            note: if bytes.len() == SLOT_LEN { long(36) } else { 0 },
         };
-        (number(36) == checksum(&bytes[..36])).then_some(entry)
+        let sum_at = bytes.len() - 4;
+        (number(sum_at) == checksum(&bytes[..sum_at])).then_some(entry)
     }
 }
 
 impl Pending {
-    /// The file of the disk `uuid`, which is not made yet.
-    pub(super) fn new(directory: Arc<dyn Directory>, uuid: Uuid) -> Self {
-        let header = directory.boot_id().map(|boot| header(boot, uuid));
+    /// The file of the disk `uuid`, which is not made yet. The logs of its pairs end at `ends`.
+    pub(super) fn new(directory: Arc<dyn Directory>, uuid: Uuid, ends: Vec<(u32, LogEnd)>) -> Self {
+        let header = directory.boot_id().map(|boot| header(MAGIC, boot, uuid));
         Self {
             directory,
             is_void: AtomicBool::new(header.is_none()),
@@ -216,6 +235,8 @@ impl Pending {
             taken: AtomicU64::new(0),
             used: AtomicU64::new(0),
             growing: Mutex::default(),
+            noted: Mutex::new(LogEnds::new(ends)),
+            note: AtomicU64::new(0),
             ring: Mutex::default(),
             entered: Condvar::new(),
             aside: Mutex::default(),
@@ -262,9 +283,10 @@ impl Pending {
             let file = self.directory.create(PENDING)?;
             self.sizes.get_or_init(|| Sizes::within(most()));
             file.write_at(&zeros, place)?;
-            file.write_at(&0_u64.to_le_bytes(), FIRST_AT)?;
+            let noted = self.noted.lock();
+            file.write_at(&noted.bytes(), NOTES_AT[place_of(&noted)])?;
             file.write_at(header, 0)?;
-            // Only one thread is here.
+            // Only one thread is here. The next note goes to the file.
             let _ = self.file.set(file);
         }
         self.taken.store(taken + SLOTS_AT_ONCE, Ordering::Release);
@@ -287,7 +309,8 @@ impl Pending {
         ring.next += 1;
         ring.under_way.push(position);
         self.used.fetch_max(slot + 1, Ordering::Relaxed);
-        Place::Ticket(Ticket { position, slot })
+        let note = self.note.load(Ordering::Acquire);
+        Place::Ticket(Ticket { position, slot, note })
     }
 
     /// Writes the entry of a data write or a discard of the sectors `[start, end)`.
@@ -296,7 +319,7 @@ impl Pending {
     /// Errors of the file: the write has failed then, though readers see it.
     pub(super) fn enter(
         &self,
-        Ticket { position, slot }: Ticket,
+        Ticket { position, slot, note }: Ticket,
         pair: u64,
         (start, end): (u64, u64),
         stored: Option<Stored>,
@@ -311,6 +334,7 @@ impl Pending {
             pair: exact(pair, "numbers of pairs have 32 bits"),
             aside: stored.and_then(|stored| stored.aside).map_or(0, |sector| sector + 1),
             checksum: stored.map_or(0, |stored| stored.checksum),
+            note,
         };
         let written = match self.file.get() {
             Some(file) => file.write_at(&entry.bytes(), SLOTS_AT + slot * SLOT_LEN as u64),
@@ -326,13 +350,34 @@ impl Pending {
         self.ring.lock().next
     }
 
-    /// Forgets the entries before `position`, whose records are durable. One flush at a time.
+    /// Notes that the log of `pair`, which ends at `now`, may end at `next`, too. To be called before it does.
+    ///
+    /// # Errors
+    /// Errors of the file.
+    pub(super) fn expect_end(&self, pair: u64, now: LogEnd, next: LogEnd) -> Result<()> {
+        let mut noted = self.noted.lock();
+        let new = noted.with(exact(pair, "numbers of pairs have 32 bits"), now, next);
+        self.replace_note(&mut noted, new)
+    }
+
+    fn replace_note(&self, noted: &mut LogEnds, new: LogEnds) -> Result<()> {
+        if let Some(file) = self.file.get().filter(|_| self.is_on()) {
+            file.write_at(&new.bytes(), NOTES_AT[place_of(&new)])?;
+        }
+        self.note.store(new.number, Ordering::Release);
+        *noted = new;
+        Ok(())
+    }
+
+    /// Forgets the entries before `position`, whose records are durable. The logs end at `ends` now. One flush at a
+    /// time.
     ///
     /// # Errors
     /// Errors of the file; nothing is forgotten then.
-    pub(super) fn forget(&self, position: u64) -> Result<()> {
+    pub(super) fn forget(&self, position: u64, ends: Vec<(u32, LogEnd)>) -> Result<()> {
+        let mut noted = self.noted.lock();
         let mut ring = self.ring.lock();
-        if ring.first == position {
+        if ring.first == position && noted.are(&ends) {
             return Ok(());
         }
         // One that comes late would go to the slot of another.
@@ -340,9 +385,9 @@ impl Pending {
             self.entered.wait(&mut ring);
         }
         drop(ring);
-        if let Some(file) = self.file.get().filter(|_| self.is_on()) {
-            file.write_at(&position.to_le_bytes(), FIRST_AT)?;
-        }
+        let new = noted.settled(position, ends);
+        self.replace_note(&mut noted, new)?;
+        drop(noted);
         let mut ring = self.ring.lock();
         ring.first = position;
         if ring.next == position {
@@ -396,21 +441,25 @@ impl Pending {
     }
 
     /// Writes data that waits for a hole in the data file here; returns its sector. `None` if there is no room, or no
-    /// file.
+    /// file. No lock is held while the file is written.
     pub(super) fn set_aside(self: &Arc<Self>, data: &[u8]) -> Option<SetAside> {
         let file = self.file.get().filter(|_| self.is_on())?;
-        let mut aside = self.aside.lock();
-        let start = aside.used;
-        if start + data.len() as u64 > self.sizes.get().map_or(0, |sizes| sizes.aside) {
-            return None;
-        }
-        // Under the lock: nothing may come late to a place that was given to other data.
+        let (start, copy) = {
+            let mut aside = self.aside.lock();
+            let start = aside.used;
+            if start + data.len() as u64 > self.sizes.get().map_or(0, |sizes| sizes.aside) {
+                return None;
+            }
+            aside.used += data.len() as u64;
+            aside.parts += 1;
+            let sector = exact(start / SECTOR_SIZE, "it is within a few mebibytes");
+            // As long as this is there, its place is given to no other data.
+            (start, SetAside { pending: Arc::clone(self), sector })
+        };
         file.write_at(data, ASIDE_AT + start).ok()?;
-        aside.used += data.len() as u64;
-        aside.parts += 1;
-        aside.taken = aside.taken.max(aside.used);
-        let sector = exact(start / SECTOR_SIZE, "it is within a few mebibytes");
-        Some(SetAside { pending: Arc::clone(self), sector })
+        let mut aside = self.aside.lock();
+        aside.taken = aside.taken.max(start + data.len() as u64);
+        Some(copy)
     }
 }
 
@@ -431,117 +480,15 @@ impl Drop for SetAside {
     }
 }
 
-/// The entries that a killed process has left.
-pub(super) struct Left {
-    file: Option<Box<dyn LogFile>>,
-    /// In the order of the writes.
-    entries: Vec<Entry>,
-    /// Sectors of the disk.
-    size: u64,
+/// The place of a note, among [`NOTES_AT`].
+fn place_of(note: &LogEnds) -> usize {
+    usize::from(!note.number.is_multiple_of(2))
 }
 
-impl Left {
-    /// The entries in a directory that count. None if they cannot be read: the disk has what was flushed without them.
-    pub(super) fn read(directory: &dyn Directory, state: &State) -> Self {
-        Self::try_read(directory, state).unwrap_or_else(|error| {
-            tracing::warn!(%error, "the writes that a killed process did not flush cannot be read: they are lost");
-            Self { file: None, entries: Vec::new(), size: state.virtual_size / SECTOR_SIZE }
-        })
-    }
-
-    fn try_read(directory: &dyn Directory, state: &State) -> Result<Self> {
-        let size = state.virtual_size / SECTOR_SIZE;
-        let none = Self { file: None, entries: Vec::new(), size };
-        let Some(boot) = directory.boot_id() else { return Ok(none) };
-        if !directory.list()?.iter().any(|name| name == PENDING) {
-            return Ok(none);
-        }
-        let file = directory.open(PENDING)?;
-        let len = file.len()?.min(ASIDE_AT);
-        if len < SLOTS_AT {
-            return Ok(none);
-        }
-        let mut bytes = vec![0; to_usize(len)];
-        file.read_at(&mut bytes, 0)?;
-        if bytes[..HEADER_LEN] != header(boot, state.uuid) {
-            return Ok(none);
-        }
-        let first = bytes[to_usize(FIRST_AT)..].first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
-        let slots = bytes[to_usize(SLOTS_AT)..].as_chunks::<SLOT_LEN>().0;
-        let entries = slots.iter().filter_map(Entry::parse).filter(|entry| entry.position >= first);
-        let mut entries: Vec<_> = entries.collect();
-        entries.sort_unstable_by_key(|entry| entry.position);
-        Ok(Self { file: Some(file), entries, size })
-    }
-
-    /// The positions of the entries.
-    #[cfg(test)]
-    pub(super) fn positions(&self) -> Vec<u64> {
-        self.entries.iter().map(|entry| entry.position).collect()
-    }
-
-    /// The records of a pair that its log may lack, in the order of the writes. Data that was set aside is brought to
-    /// its place in the file `data`. None if any of the data is not what was written.
-    ///
-    /// # Errors
-    /// Errors of the files.
-    pub(super) fn records(&self, number: u64, data: &dyn LogFile) -> Result<Vec<Segment>> {
-        let entries: Vec<_> = self.entries.iter().filter(|entry| u64::from(entry.pair) == number).collect();
-        for entry in &entries {
-            if !self.is_there(entry, data)? {
-                tracing::warn!(
-                    pair = number,
-                    writes = entries.len(),
-                    "the data of writes that were answered and not flushed is not there any more: they are lost"
-                );
-                return Ok(Vec::new());
-            }
-        }
-        if !entries.is_empty() {
-            tracing::info!(
-                pair = number,
-                writes = entries.len(),
-                "the process before was killed: its writes that were not flushed are brought into the log"
-            );
-        }
-        Ok(entries.into_iter().map(|entry| entry.record).collect())
-    }
-
-    /// `true` if an entry can be replayed.
-    fn is_there(&self, entry: &Entry, data: &dyn LogFile) -> Result<bool> {
-        let record = entry.record;
-        let data_end = data.len()? / SECTOR_SIZE;
-        let is_sound = record.len() > 0
-            && record.end() <= self.size.min(Segment::PADDING_OFFSET)
-            && record.moffset() >= FIRST_DATA_SECTOR
-            && record.mend() <= data_end + BEYOND_MAX;
-        if !is_sound || record.is_zeroed() {
-            return Ok(is_sound);
-        }
-        let mut bytes = vec![0; to_usize(record.len() * SECTOR_SIZE)];
-        if record.mend() <= data_end {
-            data.read_at(&mut bytes, record.moffset() * SECTOR_SIZE)?;
-            if checksum(&bytes) == entry.checksum {
-                return Ok(true);
-            }
-        }
-        let (Some(file), Some(sector)) = (&self.file, entry.aside.checked_sub(1)) else { return Ok(false) };
-        let place = ASIDE_AT + u64::from(sector) * SECTOR_SIZE;
-        if place + bytes.len() as u64 > file.len()? {
-            return Ok(false);
-        }
-        file.read_at(&mut bytes, place)?;
-        let is_there = checksum(&bytes) == entry.checksum;
-        if is_there {
-            data.write_at(&bytes, record.moffset() * SECTOR_SIZE)?;
-        }
-        Ok(is_there)
-    }
-}
-
-fn header(boot: u128, uuid: Uuid) -> [u8; HEADER_LEN] {
+/// The header of a file of the disk `uuid`, in the form that `magic` names.
+pub(super) fn header(magic: [u8; 8], boot: u128, uuid: Uuid) -> [u8; HEADER_LEN] {
     let mut bytes = [0; HEADER_LEN];
-    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[..8].copy_from_slice(&magic);
     bytes[8..24].copy_from_slice(&boot.to_le_bytes());
     bytes[24..40].copy_from_slice(uuid.as_bytes());
     let sum = checksum(&bytes[..40]);

@@ -62,6 +62,9 @@ pub struct Limits {
     /// The longest time for which a write that needs runs to be merged waits for bytes of the base that are not on
     /// this host; then it fails. Default: 300 s.
     pub base_timeout: Duration,
+    /// The longest time for which a write that has no room below [`max`](Self::max) waits for a commit that still reads
+    /// data which later writes replaced; then it fails. Default: 300 s.
+    pub commit_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -72,6 +75,7 @@ impl Default for Limits {
             runs: None,
             copied_up: 128 << 20,
             base_timeout: Duration::from_secs(300),
+            commit_timeout: Duration::from_secs(300),
         }
     }
 }
@@ -400,8 +404,14 @@ mod tests {
 
     const SECTOR: u64 = 512;
     const SLACK: u64 = 256 << 10;
-    const LIMITS: Limits =
-        Limits { slack: SLACK, max: None, runs: None, copied_up: 0, base_timeout: Duration::ZERO };
+    const LIMITS: Limits = Limits {
+        slack: SLACK,
+        max: None,
+        runs: None,
+        copied_up: 0,
+        base_timeout: Duration::ZERO,
+        commit_timeout: Duration::ZERO,
+    };
 
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Sector {

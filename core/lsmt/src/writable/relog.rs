@@ -50,7 +50,8 @@ impl NewLog {
 
     fn write_out(&mut self) -> Result<()> {
         if !self.records.is_empty() {
-            let group = self.log.write_group(&*self.file, &self.records)?;
+            let group = self.log.group(&self.records);
+            self.log.write_group(&*self.file, &group)?;
             self.log.accept(&group);
             self.records.clear();
         }
@@ -82,6 +83,7 @@ impl WritableDisk {
             Ok(new)
         });
         let new = written.inspect_err(|_| _ = self.directory.remove(&name))?;
+        self.pending.expect_end(pair.number, pair.log().log.end(), new.log.end())?;
         let index = PairFiles::of(pair.number).index;
         if let Err(error) = self.directory.rename(&name, &index) {
             // An error of another kind has changed nothing.

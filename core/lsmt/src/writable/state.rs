@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub(super) const STATE: &str = "state.json";
+/// The beginning of the names of files in a writable disk's directory that hold a layer which the process that has the
+/// disk open writes ahead of a commit. Another process that opens the disk removes them.
+pub const SEALED_AHEAD: &str = "sealed-ahead.";
 /// The version of a directory whose files are its own.
 const VERSION: u32 = 1;
 /// The version of a directory that may share files with others ([`State::shared`]). A program that does not know it
@@ -220,14 +223,24 @@ impl State {
         file.sync()
     }
 
-    /// Removes the files of pairs that the state does not name, and an unfinished state. Best effort: what
-    /// stays is not used, and is removed the next time.
+    /// Removes the files of pairs that the state does not name, an unfinished state, and layers that were sealed ahead.
+    /// Best effort: what stays is not used, and is removed the next time.
     pub(super) fn remove_leftovers(&self, directory: &dyn Directory) {
         let used = self.numbers();
+        remove_sealed_ahead(directory);
         for name in directory.list().unwrap_or_default() {
             if name == STATE_NEW || number_of(&name).is_some_and(|number| !used.contains(&number)) {
                 let _ = directory.remove(&name);
             }
+        }
+    }
+}
+
+/// Removes the layers that a process has left which sealed them ahead: they are of no use to another one. Best effort.
+pub(super) fn remove_sealed_ahead(directory: &dyn Directory) {
+    for name in directory.list().unwrap_or_default() {
+        if name.starts_with(SEALED_AHEAD) {
+            let _ = directory.remove(&name);
         }
     }
 }

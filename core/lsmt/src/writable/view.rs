@@ -6,12 +6,13 @@
 //! it even when garbage collection has since dropped them from the directory.
 
 use super::copied_up::CopiedUp;
+use super::log::LogEnd;
 use super::pair::Pair;
 use super::policy::Limits;
 use super::runs::{ExtentKind, RunMap, SectorExtent, visit_merged};
 use super::space::{self, FileRange};
 use crate::Segment;
-use headstart_block::{BlockDevice, ByteRange, Error, Extent, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, ByteRange, Error, Extent, Result, SECTOR_SIZE, exact};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -251,6 +252,13 @@ impl Generation {
         let levels: Vec<_> = self.frozen.iter().map(|frozen| &frozen.runs).collect();
         let end = levels.iter().map(|runs| runs.end()).max().unwrap_or(0);
         visit_merged(&levels, 0, end, &mut |level, extent| visit(&self.frozen[level].pair, extent))
+    }
+
+    /// The ends of the logs of its pairs.
+    pub(super) fn log_ends(&self) -> Vec<(u32, LogEnd)> {
+        let end =
+            |pair: &Arc<Pair>| (exact(pair.number, "numbers of pairs have 32 bits"), pair.log().log.end());
+        self.pairs().map(end).collect()
     }
 
     /// All its pairs, lowest first.

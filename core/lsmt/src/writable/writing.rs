@@ -5,7 +5,7 @@ use super::pair::Pair;
 use super::pending::{self, Place, Stored, Ticket};
 use super::runs::{ExtentKind, SectorExtent};
 use super::space::FileRange;
-use headstart_block::{BlockDevice, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, ErrorKind, Result, SECTOR_SIZE};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -45,18 +45,37 @@ impl WritableDisk {
     pub(super) fn zero_step(&self, start: u64, end: u64) -> Result<()> {
         self.bound_pending()?;
         let _admitted = self.admit_zeroes(start, end)?;
-        self.pending.make_room(|| self.limits().pending())?;
+        // A file system without any room must not keep clients from giving some back: a discard without an entry is
+        // durable before it is answered.
+        let has_entry = match self.pending.make_room(|| self.limits().pending()) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => false,
+            made => made.map(|()| true)?,
+        };
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         let extent = SectorExtent { start, end, kind: ExtentKind::Zero };
-        while !self.enter(&self.generation().active, extent, None)? {}
-        Ok(())
+        if has_entry {
+            while !self.enter(&self.generation().active, extent, None)? {}
+            return Ok(());
+        }
+        while matches!(self.enter_view(&self.generation().active, extent, false), Entered::Frozen) {}
+        self.flush()
+    }
+
+    /// Takes the space that the first writes and discards of clients need beside their data. Returns whether writes that
+    /// are answered and not flushed will survive the death of this process.
+    ///
+    /// # Errors
+    /// Errors of the files, as [`ErrorKind::NoSpace`]. The disk is usable nevertheless.
+    pub fn make_ready(&self) -> Result<bool> {
+        self.pending.make_room(|| self.limits().pending())?;
+        Ok(self.pending.is_on())
     }
 
     /// Enters `extent` of `pair`, so that the death of this process alone does not lose it; `false` if that pair no
     /// longer is the active one.
     fn enter(&self, pair: &Arc<Pair>, extent: SectorExtent, stored: Option<Stored>) -> Result<bool> {
         loop {
-            match self.enter_view(pair, extent) {
+            match self.enter_view(pair, extent, true) {
                 Entered::Frozen => return Ok(false),
                 Entered::Done(None) => return Ok(true),
                 Entered::Done(Some(ticket)) => {
@@ -68,12 +87,13 @@ impl WritableDisk {
         }
     }
 
-    fn enter_view(&self, pair: &Arc<Pair>, extent: SectorExtent) -> Entered {
+    fn enter_view(&self, pair: &Arc<Pair>, extent: SectorExtent, has_entry: bool) -> Entered {
         let mut view = self.view_mut();
         if !Arc::ptr_eq(&view.generation.active, pair) {
             return Entered::Frozen;
         }
-        let ticket = match self.pending.place() {
+        let place = if has_entry { self.pending.place() } else { Place::Off };
+        let ticket = match place {
             Place::Full => return Entered::Full,
             Place::Off => None,
             Place::Ticket(ticket) => Some(ticket),

@@ -4,8 +4,11 @@
 use super::super::{Limits, Load, NewDisk, WritableDisk};
 use super::collecting::{full_base, taken};
 use super::sim::Machine;
-use crate::LayerMeta;
+use crate::{Layer, LayerMeta, Stack};
 use headstart_block::{BlockDevice, ByteRange, ErrorKind};
+use std::sync::Arc;
+use std::thread::{scope, yield_now};
+use std::time::Duration;
 use uuid::Uuid;
 
 const SIZE: u64 = 64 << 20;
@@ -118,7 +121,8 @@ fn garbage_that_cannot_be_given_back_stops_no_discard() {
         let machine = Machine::default();
         machine.fill_holes();
         let disk = WritableDisk::create_in(machine.directory(), None, &base_over(SIZE)).unwrap();
-        disk.view_mut().limits = Limits { slack: 4 << 20, max, ..Limits::default() };
+        let commit_timeout = Duration::from_millis(20);
+        disk.view_mut().limits = Limits { slack: 4 << 20, max, commit_timeout, ..Limits::default() };
         disk.write_at(&[1; 4096], SIZE - 4096).unwrap();
         disk.stack_and_commit(Vec::new(), LayerMeta::default()).unwrap();
         let write = |round: u8| disk.write_at(&vec![round; 512 << 10], 0).map_err(|error| error.kind());
@@ -130,4 +134,55 @@ fn garbage_that_cannot_be_given_back_stops_no_discard() {
         let after = disk.space();
         assert!(after.throttled_writes > before.throttled_writes && after.live_bytes == 4096, "{after:?}");
     }
+}
+
+/// A disk that is nearly full, whose content a guest writes again while a commit reads it.
+fn nearly_full(commit_timeout: Duration) -> (tempfile::TempDir, Arc<WritableDisk>) {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = WritableDisk::create(dir.path(), None, &base_over(SIZE)).unwrap();
+    disk.set_limits(Limits { max: Some(MAX), commit_timeout, ..Limits::default() }).unwrap();
+    disk.write_at(&vec![1; 8 << 20], 0).unwrap();
+    (dir, Arc::new(disk))
+}
+
+/// A guest that writes its data again gets no error because a commit still reads the old data: the write waits.
+#[test]
+fn writes_wait_for_the_end_of_a_commit() {
+    for stack in [false, true] {
+        let (dir, disk) = nearly_full(Duration::from_secs(60));
+        let begun = if stack { disk.begin_stack() } else { disk.begin_commit() }.unwrap();
+        scope(|scope| {
+            let writing = scope.spawn(|| disk.write_at(&vec![2; 8 << 20], 0));
+            while disk.space().waiting_writes == 0 {
+                assert!(!writing.is_finished(), "{stack}: the write did not wait");
+                yield_now();
+            }
+            let (layer, _) = begun.write(Vec::new(), LayerMeta::default()).unwrap();
+            if stack {
+                let layer = Layer::open(Arc::new(layer)).unwrap();
+                let base = Arc::new(Stack::new(vec![layer]).unwrap());
+                disk.replace_frozen(base, "new".to_owned()).unwrap();
+            }
+            writing.join().unwrap().unwrap();
+        });
+        let mut found = vec![0; 8 << 20];
+        disk.read_at(&mut found, 0).unwrap();
+        assert!(found.iter().all(|byte| *byte == 2) && disk.space().refused_writes == 0);
+        assert!(taken(dir.path()) <= MAX, "{}", taken(dir.path()));
+    }
+}
+
+/// A commit that never ends is named by the error.
+#[test]
+fn a_write_gives_up_on_a_commit_that_does_not_end() {
+    let (_dir, disk) = nearly_full(Duration::from_millis(30));
+    let begun = disk.begin_stack().unwrap();
+    let error = disk.write_at(&vec![2; 8 << 20], 0).unwrap_err();
+    assert!(error.kind() == ErrorKind::NoSpace && error.to_string().contains("commit"), "{error}");
+    // Once it is abandoned, what later writes hide is given back, and the write is done.
+    drop(begun);
+    disk.write_at(&vec![3; 8 << 20], 0).unwrap();
+    let mut found = vec![0; 8 << 20];
+    disk.read_at(&mut found, 0).unwrap();
+    assert!(found.iter().all(|byte| *byte == 3));
 }

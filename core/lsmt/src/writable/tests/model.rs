@@ -103,6 +103,10 @@ pub(super) enum Op {
         seed: u64,
         again: Option<u64>,
     },
+    /// The storage loses what was not synced, and the machine goes on.
+    Lose {
+        seed: u64,
+    },
     /// A fault happens `after` steps from now.
     Arm {
         after: u64,
@@ -384,6 +388,12 @@ impl Model {
             Op::ReadPlainly => self.read_plainly(),
             Op::Reopen { flush } => self.reopen(flush),
             Op::Crash { seed, again } => self.restart(seed, again),
+            Op::Lose { seed } => {
+                self.disk = None;
+                self.machine.lose_writes(seed);
+                self.open();
+                self.use_clones();
+            }
             Op::Arm { after, fault } => self.machine.arm(after, fault),
             Op::Repair => self.machine.repair(),
         }

@@ -16,7 +16,8 @@ fn log_of(uuid: Uuid, moffsets: &[u64]) -> Vec<u8> {
     let file = machine.directory().open("index").unwrap();
     let mut log = Log::new(uuid);
     for moffset in moffsets {
-        let group = log.write_group(&*file, &[Segment::data(5, 1, *moffset)]).unwrap();
+        let group = log.group(&[Segment::data(5, 1, *moffset)]);
+        log.write_group(&*file, &group).unwrap();
         log.accept(&group);
     }
     machine.contents("index")
@@ -97,7 +98,8 @@ fn log_of_groups(uuid: Uuid, sizes: &[usize]) -> Vec<u8> {
     for size in sizes {
         let records: Vec<_> = (sector..).take(*size).map(|at| Segment::data(at, 1, 8 + at)).collect();
         sector += *size as u64;
-        let group = log.write_group(&*file, &records).unwrap();
+        let group = log.group(&records);
+        log.write_group(&*file, &group).unwrap();
         log.accept(&group);
     }
     machine.contents("index")

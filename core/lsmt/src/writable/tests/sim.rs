@@ -61,6 +61,8 @@ struct World {
     full: bool,
     faults_seen: u64,
     sync_failed: bool,
+    /// `true` if its file system has space for new files.
+    has_names: bool,
     /// `true` if its file system can punch holes.
     has_holes: bool,
     /// The number of next holes that cannot be punched.
@@ -87,6 +89,7 @@ impl Default for World {
             full: false,
             faults_seen: 0,
             sync_failed: false,
+            has_names: true,
             has_holes: true,
             failing_holes: 0,
             bad_page: None,
@@ -306,6 +309,18 @@ impl Machine {
         (world.fault, world.interlude) = (None, None);
         (world.down, world.killed, world.full, world.sync_failed) = (false, false, false, false);
         world.boot_id = world.boot_id.map(|id| id + 1);
+    }
+
+    /// Loses what a crash would lose, while the machine runs on.
+    pub(super) fn lose_writes(&self, seed: u64) {
+        let boot_id = self.world().boot_id;
+        self.crash(seed);
+        self.world().boot_id = boot_id;
+    }
+
+    /// Leaves no space for new files from now on.
+    pub(super) fn refuse_names(&self) {
+        self.world().has_names = false;
     }
 
     /// Hides the id of its run.

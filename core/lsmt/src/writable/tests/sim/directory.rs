@@ -50,6 +50,9 @@ impl Directory for SimDirectory {
             step.finish()?;
             inode
         } else {
+            if !world.has_names {
+                return Err(failure(io::ErrorKind::StorageFull));
+            }
             let inode = world.files.len();
             world.files.push(Inode::default());
             world.change(NameChange::Link(name), inode, true)?;

@@ -1,0 +1,151 @@
+//! The ends of the logs that the file of pending records continues.
+//!
+//! The file (`pending.rs`) and the logs are separate files, and storage may give back an earlier state of either while
+//! the host runs. Entries that were flushed long ago, laid over a log that has later records, would bring old data back;
+//! entries over a log that lost its last groups would be the content of no moment. So the file notes where each log may
+//! end, and its entries count only for a log that ends there.
+//!
+//! A flush notes the next end of a log before it writes the group, and the ends that were reached when all is durable.
+//! Whatever moment the process dies at, the log ends at a place that is noted. There are two places for notes, used in
+//! turn, so that one that is only half written harms nothing.
+//!
+//! ```text
+//! 0     number of the note; the one with the higher number counts (8)
+//! 8     position of the first entry that counts (8)
+//! 16    number of ends (4)
+//! 20    ends: number of the pair (4), checksum of its last seal (4), bytes of the log (8)
+//! ...   CRC-32C of all before (4)
+//! ```
+
+use super::log::LogEnd;
+use super::pending::checksum;
+use super::state::PAIRS_MAX;
+
+/// Bytes that a note takes at most.
+const NOTE_MAX: usize = FIXED + ENDS_MAX * END_LEN + 4;
+
+/// Ends in a note: of each pair that of now and the next one, also of a pair that is being made.
+const ENDS_MAX: usize = 2 * (PAIRS_MAX + 1);
+
+const FIXED: usize = 20;
+const END_LEN: usize = 16;
+
+/// A note of the ends of logs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LogEnds {
+    /// The number of the note.
+    pub(super) number: u64,
+    /// The position of the first entry that counts.
+    pub(super) first: u64,
+    /// Numbers of pairs, and ends that their logs may have.
+    ends: Vec<(u32, LogEnd)>,
+}
+
+impl LogEnds {
+    /// The first note: of logs that end at `ends`.
+    pub(super) fn new(ends: Vec<(u32, LogEnd)>) -> Self {
+        Self { number: 0, first: 0, ends }
+    }
+
+    /// The note that the log of a pair, which ends at `now`, may end at `next`, too.
+    pub(super) fn with(&self, pair: u32, now: LogEnd, next: LogEnd) -> Self {
+        let others = self.ends.iter().filter(|(number, _)| *number != pair).copied();
+        Self {
+            number: self.number + 1,
+            first: self.first,
+            ends: others.chain([(pair, now), (pair, next)]).collect(),
+        }
+    }
+
+    /// The note that entries before `first` count no more, and that logs end at `ends`.
+    pub(super) fn settled(&self, first: u64, ends: Vec<(u32, LogEnd)>) -> Self {
+        Self { number: self.number + 1, first, ends }
+    }
+
+    /// `true` if the log of a pair may end there.
+    pub(super) fn allows(&self, pair: u32, end: LogEnd) -> bool {
+        self.ends.contains(&(pair, end))
+    }
+
+    /// `true` if exactly these ends are noted.
+    pub(super) fn are(&self, ends: &[(u32, LogEnd)]) -> bool {
+        self.ends == ends
+    }
+
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(NOTE_MAX);
+        bytes.extend(self.number.to_le_bytes());
+        bytes.extend(self.first.to_le_bytes());
+        let count = u32::try_from(self.ends.len()).unwrap_or(u32::MAX);
+        bytes.extend(count.to_le_bytes());
+        for (pair, LogEnd { bytes: len, checksum }) in &self.ends {
+            bytes.extend(pair.to_le_bytes());
+            bytes.extend(checksum.to_le_bytes());
+            bytes.extend(len.to_le_bytes());
+        }
+        let sum = checksum(&bytes);
+        bytes.extend(sum.to_le_bytes());
+        bytes
+    }
+
+    /// The note at the beginning of `bytes`; `None` if none is whole there.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        let long = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        let count = usize::try_from(word(16)?).ok().filter(|count| *count <= ENDS_MAX)?;
+        let len = FIXED + count * END_LEN;
+        if word(len)? != checksum(bytes.get(..len)?) {
+            return None;
+        }
+        let end = |n: usize| {
+            let at = FIXED + n * END_LEN;
+            Some((word(at)?, LogEnd { checksum: word(at + 4)?, bytes: long(at + 8)? }))
+        };
+        Some(Self { number: long(0)?, first: long(8)?, ends: (0..count).map(end).collect::<Option<_>>()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    fn end(bytes: u64) -> LogEnd {
+        LogEnd { bytes, checksum: 7 }
+    }
+
+    proptest! {
+        #[test]
+        fn a_note_is_read_as_it_was_written(
+            number: u64, first: u64, ends in vec((any::<u32>(), any::<u64>(), any::<u32>()), 0..ENDS_MAX),
+            cut in 1..NOTE_MAX,
+        ) {
+            let ends = ends.into_iter().map(|(pair, bytes, checksum)| (pair, LogEnd { bytes, checksum }));
+            let note = LogEnds { number, first, ends: ends.collect() };
+            let bytes = note.bytes();
+            prop_assert!(bytes.len() <= NOTE_MAX);
+            prop_assert_eq!(LogEnds::parse(&bytes), Some(note));
+            prop_assert_eq!(LogEnds::parse(&bytes[..bytes.len().saturating_sub(cut)]), None);
+        }
+
+        #[test]
+        fn any_bytes_are_a_note_or_none(bytes in vec(any::<u8>(), 0..100)) {
+            let _ = LogEnds::parse(&bytes);
+        }
+    }
+
+    /// Flushes that fail for ever leave a note of the same size.
+    #[test]
+    fn a_note_does_not_grow_without_bound() {
+        let mut note = LogEnds::new(vec![(1, end(4096)), (2, end(4096))]);
+        for bytes in 1..1000 {
+            note = note.with(2, end(4096), end(bytes));
+            assert!(note.allows(1, end(4096)) && note.allows(2, end(4096)) && note.allows(2, end(bytes)));
+            assert!(!note.allows(1, end(bytes)) && !note.allows(2, end(bytes - 1)) && note.number == bytes);
+        }
+        let settled = note.settled(9, vec![(2, end(7))]);
+        assert!(settled.are(&[(2, end(7))]) && settled.number == 1000 && settled.first == 9);
+        assert!(!settled.allows(1, end(4096)) && !settled.allows(2, end(4096)));
+    }
+}
