@@ -9,7 +9,7 @@ use crate::optimize::Source;
 use crate::progress::{Progress, step};
 use crate::reference::{Location, Reference};
 use crate::served_disk::{ServedCommitRequest, ServedDisk};
-use crate::stacked::stack_on;
+use crate::stacked::{CommittedLayer, stack_on};
 use crate::store::by_digest;
 use crate::store_access::StoreAccess;
 use headstart_block::{BlockDevice, Error, ErrorKind, Result, SECTOR_SIZE};
@@ -190,15 +190,16 @@ fn commit_writable(
     let commit = if stack { disk.begin_stack()? } else { disk.begin_commit()? };
     progress.begin("commit", commit.data_bytes());
     let target = builder.target();
+    let mut written = None;
     let made =
         builder.publish(stores.map(|stores| (stores, progress)), commit.virtual_size(), |output, meta| {
             let (output, summary) = commit.write(Watched { output, progress }, meta)?;
+            written = Some(summary);
             Ok((output.output, summary))
         })?;
-    if !stack {
-        return Ok(made);
-    }
-    let stacked = stack_on(&disk, dir, target, made.digest, disk.uuid());
+    let Some(written) = written.filter(|_| stack) else { return Ok(made) };
+    let committed = CommittedLayer::Written(written);
+    let stacked = stack_on(&disk, dir, target, (made.digest, committed), disk.uuid());
     let stacked = stacked.map_err(|e| not_stacked(&e, target))?;
     stacked.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     Ok(NewImageReport { stacked: true, ..made })

@@ -11,12 +11,10 @@ use headstart_block::guarded::{GuardedDir, Like};
 use headstart_block::{Digest, Error, Result, private};
 use headstart_hash_tree::sums::{BlobSums, DigestWriter, HashingWriter};
 use headstart_lsmt::LayerSummary;
+use headstart_lsmt::writable::SEALED_AHEAD;
 use serde::{Deserialize, Serialize};
-use std::io::{self, BufWriter};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
-
-/// The beginning of the names of all these files.
-const PREFIX: &str = "sealed-ahead.";
 
 /// The output of a layer that is written ahead: it compresses and hashes the layer's bytes and writes them to a file.
 pub type AheadOutput = LayerOutput<HashingWriter<Writeback>>;
@@ -32,7 +30,7 @@ pub struct AheadFiles {
 
 impl Drop for AheadFiles {
     fn drop(&mut self) {
-        // Best effort: what stays is removed when the disk is attached again.
+        // Best effort: what stays is removed when the disk is opened again.
         let _ = self.dir.remove_file(&self.layer);
         let _ = self.dir.remove_file(&self.tree);
     }
@@ -61,7 +59,7 @@ impl AheadFiles {
     /// Errors of making the file and of the packing.
     pub fn create(dir: &Path, number: u64, packing: &Packing) -> Result<(Self, AheadOutput)> {
         let failed = |e| Error::io("cannot make a file for a layer", e).about(dir.display());
-        let layer = format!("{PREFIX}{number}");
+        let layer = format!("{SEALED_AHEAD}{number}");
         let guarded = GuardedDir::open(dir).map_err(failed)?;
         let file = guarded.create_file(&layer, Like::own(private::FILE_MODE)).map_err(failed)?;
         let tree = format!("{layer}.tree");
@@ -99,6 +97,14 @@ impl AheadFiles {
 }
 
 impl SealedLayer {
+    /// The digest of its blob.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] if it has none.
+    pub fn digest(&self) -> Result<Digest> {
+        self.digest.parse()
+    }
+
     /// Bytes of its blob.
     #[must_use]
     pub fn size(&self) -> u64 {
@@ -117,7 +123,7 @@ impl SealedLayer {
         for (name, digest, len) in
             [(&self.layer_file, digest, self.size), (&self.tree_file, tree.digest, self.tree_size)]
         {
-            if !name.starts_with(PREFIX) || name.contains('/') {
+            if !name.starts_with(SEALED_AHEAD) || name.contains('/') {
                 return Err(Error::invalid(format!("`{}` is no file of a layer", name.escape_debug())));
             }
             staging.adopt(&dir.join(name), &digest, len)?;
@@ -125,16 +131,6 @@ impl SealedLayer {
         let layer = ImageLayer::new(digest, self.size, tree).with_index_offset(self.index_offset);
         Ok((layer, self.summary))
     }
-}
-
-/// Removes the files that a process left which had the disk in the directory `dir` open before. The caller has it open
-/// now.
-///
-/// # Errors
-/// Errors of listing the directory and removing files.
-pub fn remove_leftovers(dir: &Path) -> io::Result<()> {
-    let dir = GuardedDir::open(dir)?;
-    dir.names()?.iter().filter(|name| name.starts_with(PREFIX)).try_for_each(|name| dir.remove_file(name))
 }
 
 #[cfg(test)]
@@ -190,9 +186,8 @@ mod tests {
         assert_eq!(summary, sealed.summary);
         assert_eq!(fs::metadata(vm.join(&sealed.layer_file)).unwrap().nlink(), if is_same { 2 } else { 1 });
         drop(files);
-        assert!(remove_leftovers(&vm).is_ok());
         let left: Vec<_> = fs::read_dir(&vm).unwrap().map(|it| it.unwrap().file_name()).collect();
-        assert!(left.iter().all(|name| !name.to_string_lossy().starts_with(PREFIX)), "{left:?}");
+        assert!(left.iter().all(|name| !name.to_string_lossy().starts_with(SEALED_AHEAD)), "{left:?}");
         // The sums are those of the bytes in their final order.
         let path = staging.path().join(layer.blob.digest.hex());
         let bytes = fs::read(&path).unwrap();
@@ -229,8 +224,8 @@ mod tests {
             other.stage(&vm, &staging).unwrap_err().kind()
         };
         assert_eq!(refused(&|it| it.layer_file = "data".to_owned()), ErrorKind::Invalid);
-        assert_eq!(refused(&|it| it.layer_file = format!("{PREFIX}/../data")), ErrorKind::Invalid);
-        assert_eq!(refused(&|it| it.layer_file = format!("{PREFIX}2")), ErrorKind::NotFound);
+        assert_eq!(refused(&|it| it.layer_file = format!("{SEALED_AHEAD}/../data")), ErrorKind::Invalid);
+        assert_eq!(refused(&|it| it.layer_file = format!("{SEALED_AHEAD}2")), ErrorKind::NotFound);
         assert_eq!(refused(&|it| it.size += 1), ErrorKind::Corrupt);
         assert_eq!(refused(&|it| it.digest = "sha256:1".to_owned()), ErrorKind::Invalid);
     }

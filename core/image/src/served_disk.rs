@@ -45,9 +45,14 @@ const LINE_MAX: u64 = 64 << 10;
 /// The longest part of a layer, in bytes.
 const PART_MAX: u32 = 4 << 20;
 
-/// The longest wait for an answer, or for the next part of a layer. A clone waits for one step of the collector, and
-/// for the disk's writes to become durable; a commit for these, and for the rest of a layer that was sealed ahead.
+/// The longest wait for the answer to a clone: it waits for one step of the collector, and for the disk's writes to
+/// become durable.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The longest wait for an answer or a part of a layer in a commit. A layer of 100 GB that was sealed ahead is completed
+/// and synced before the first answer, and the base that it becomes is opened before the last. The death of the disk's
+/// process ends any wait at once.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A request to the process of a disk.
 #[derive(Debug, Serialize, Deserialize)]
@@ -166,6 +171,8 @@ impl ServedDisk {
     /// # Errors
     /// As [`ServedDisk::ask`].
     pub(crate) fn commit(mut self, request: ServedCommitRequest) -> Result<ServedCommit> {
+        let timeout = self.stream.get_ref().set_read_timeout(Some(COMMIT_TIMEOUT));
+        timeout.map_err(|e| self.silent(e))?;
         match self.ask(&ControlRequest::Commit(request))? {
             ControlAnswer::Begun { virtual_size, data_bytes, sealed } => {
                 Ok(ServedCommit { disk: self, virtual_size, data_bytes, sealed })

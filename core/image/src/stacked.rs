@@ -3,7 +3,8 @@
 use crate::open_image::OpenImage;
 use crate::reference::Reference;
 use crate::store::{HeldImage, HoldingDirectory, Image, ImageStore, by_digest, unprotected};
-use headstart_block::{Digest, Result};
+use headstart_block::{Digest, Error, ErrorKind, Result};
+use headstart_lsmt::LayerSummary;
 use headstart_lsmt::writable::WritableDisk;
 use headstart_store::layout::HeldLease;
 use std::path::Path;
@@ -19,24 +20,52 @@ pub struct StackedBase {
     pub warnings: Vec<String>,
 }
 
+/// The layer that a disk has committed, as far as its process knows it.
+#[derive(Clone, Copy, Debug)]
+pub enum CommittedLayer {
+    /// The blob of this digest.
+    Blob(Digest),
+    /// A layer that was written so and packed by another program.
+    Written(LayerSummary),
+}
+
+impl CommittedLayer {
+    /// Refuses an image without this layer on top: the data of the pairs that it replaces would be lost.
+    fn check_on_top(&self, image: &OpenImage) -> Result<()> {
+        let is_on_top = image.layers.last().is_some_and(|top| match self {
+            Self::Blob(digest) => top.blob.blob.digest == *digest,
+            Self::Written(LayerSummary { file_size, segments, .. }) => {
+                top.source.source.len() == *file_size && top.segments as u64 == *segments
+            }
+        });
+        if is_on_top {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Conflict, "its topmost layer is not the one that was committed")
+            .remedy("name the image that was made of this commit; or commit again"))
+    }
+}
+
 /// Makes an image the base of `disk`, which is in the directory `dir`, in the place of the old base and of the pairs of
 /// files that were committed: [`WritableDisk::replace_frozen`]. `image` is in a directory of this host, has the
 /// committed layer on top, and has the manifest digest `digest`. From then on the disk can be attached only with it.
 /// `unique` becomes a part of the name of the lease.
 ///
 /// # Errors
-/// Errors of opening the image; those of [`WritableDisk::replace_frozen`]. The disk is as it was then.
+/// [`ErrorKind::Conflict`] if its topmost layer is another one; errors of opening the image; those of [`WritableDisk::replace_frozen`]. The disk is as it was then.
 pub fn stack_on(
     disk: &WritableDisk,
     dir: &Path,
     image: &Reference,
-    digest: Digest,
+    (digest, committed): (Digest, CommittedLayer),
     unique: Uuid,
 ) -> Result<StackedBase> {
     let store = ImageStore::open(image.directory()?)?;
     let held = store.hold(&by_digest(image, digest), None, None, unique)?;
     let HeldImage { image: Image { digest, manifest }, bytes, lease } = held;
-    let base = OpenImage::open_known(image, digest, &bytes, None)?.into_disk();
+    let base = OpenImage::open_known(image, digest, &bytes, None)?;
+    committed.check_on_top(&base).map_err(|e| e.about(image))?;
+    let base = base.into_disk();
     disk.replace_frozen(Arc::new(base), digest.to_string())?;
     // The disk has its new base, whatever becomes of the rest.
     let mut warnings = Vec::new();

@@ -19,6 +19,7 @@ use crate::hold::{Hold, Leasing};
 use crate::known_images::{self, KnownImages};
 use crate::known_links::KnownLinks;
 pub use crate::local::is_local;
+use crate::lost_writes::make_ready;
 use crate::open::Located;
 use crate::pinned::PinnedImages;
 use crate::preloading::{self, Driving, Lookup, PlanSource, Preloader};
@@ -566,6 +567,7 @@ fn assemble(
             }
             let base_timeout = options.pull.deadline;
             disk.set_limits(Limits { max: writable.max, base_timeout, ..Limits::default() })?;
+            make_ready(&disk, &writable.dir);
             (Top::Writable(Arc::new(disk)), made)
         }
     };

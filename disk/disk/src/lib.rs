@@ -49,6 +49,7 @@ mod known_files;
 mod known_images;
 mod known_links;
 mod local;
+mod lost_writes;
 mod need;
 mod open;
 mod opening;

@@ -11,14 +11,13 @@ use headstart_block::guarded::GuardedDir;
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_image::new_layer::Packing;
 use headstart_image::reference::Reference;
-use headstart_image::sealed_ahead::remove_leftovers;
 use headstart_image::served_disk::{
     ControlAnswer, ControlRequest, PartSender, SOCKET, ServedCommitRequest, ServedDisk, receive_line,
     send_line,
 };
-use headstart_image::stacked::stack_on;
-use headstart_lsmt::LayerMeta;
+use headstart_image::stacked::{CommittedLayer, stack_on};
 use headstart_lsmt::writable::{BegunCommit, ClonedDisk, WritableDisk};
+use headstart_lsmt::{LayerMeta, LayerSummary};
 use headstart_store::layout::HeldLease;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -29,6 +28,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use uuid::Uuid;
@@ -62,6 +62,8 @@ struct ControlledDisk {
     stacking: Mutex<()>,
     /// Seals its data ahead of commits.
     sealer: Option<Sealer>,
+    /// `true` once the disk is to be closed.
+    stop: Arc<AtomicBool>,
     /// The lease of the base that it got last.
     lease: Mutex<Option<HeldLease>>,
 }
@@ -93,6 +95,7 @@ pub fn open_controls(session: &DiskSession, settings: &ControlSettings) -> Vec<D
             is_restarted: settings.is_restarted,
             stacking: Mutex::new(()),
             sealer: None,
+            stop: Arc::default(),
             lease: Mutex::default(),
         };
         match DiskControl::open(disk, settings.seal_ahead.clone()) {
@@ -119,9 +122,6 @@ impl DiskControl {
         match dir.remove_file(SOCKET) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
             _ => {}
-        }
-        if let Err(error) = remove_leftovers(&disk.dir) {
-            tracing::warn!(%error, "a layer that was sealed ahead stays in {}", disk.dir.display());
         }
         // By the open directory, whose path may be too long for an address.
         let address = dir.anchored(SOCKET).map_err(failed)?;
@@ -187,6 +187,8 @@ fn accept_clients(listener: &UnixListener, disk: &Arc<ControlledDisk>) {
             clients.push(ControlClient { stream, thread });
         }
     }
+    // A layer that is being completed is of no use any more.
+    disk.stop.store(true, Ordering::Relaxed);
     for ControlClient { stream, thread } in clients {
         let _ = stream.shutdown(std::net::Shutdown::Both);
         let _ = thread.join();
@@ -233,7 +235,7 @@ fn serve_commit(
     }
     let given = give_layer(client, disk, request);
     let stacked = match &given {
-        Ok(Some(_)) if request.stack => serve_stack((client, requests), disk),
+        Ok(Some(layer)) if request.stack => serve_stack((client, requests), disk, layer),
         // The files of the layer stay until the client has closed the connection.
         Ok(Some(GivenLayer::InFiles(_))) => std::io::copy(requests, &mut std::io::sink()).map(|_| false),
         _ => Ok(false),
@@ -247,10 +249,20 @@ fn serve_commit(
 
 /// A layer that a client got.
 enum GivenLayer {
-    /// In parts.
-    Sent,
+    /// In parts, to be packed by the client.
+    Sent(LayerSummary),
     /// In files, which exist as long as this does.
-    InFiles(#[expect(dead_code, reason = "dropped at the end")] Box<CompletedLayer>),
+    InFiles(Box<CompletedLayer>),
+}
+
+impl GivenLayer {
+    /// What the topmost layer of an image must be.
+    fn expected(&self) -> Result<CommittedLayer> {
+        Ok(match self {
+            Self::Sent(summary) => CommittedLayer::Written(*summary),
+            Self::InFiles(completed) => CommittedLayer::Blob(completed.sealed.digest()?),
+        })
+    }
 }
 
 /// Gives a layer; `None` if the client got an error instead.
@@ -291,7 +303,7 @@ fn give_layer(
     PartSender(client).end()?;
     match written {
         Ok((_, summary)) => {
-            send_line(client, &ControlAnswer::Written(summary)).map(|()| Some(GivenLayer::Sent))
+            send_line(client, &ControlAnswer::Written(summary)).map(|()| Some(GivenLayer::Sent(summary)))
         }
         Err(error) => send_line(client, &ControlAnswer::failed(&error)).map(|()| None),
     }
@@ -308,7 +320,7 @@ fn begin<'a>(disk: &'a ControlledDisk, request: &ServedCommitRequest) -> Result<
     // Only now: another commit may have changed the base just before.
     let parent = disk.disk.parent();
     if parent == request.parent {
-        return Ok(begun);
+        return Ok(begun.until(Arc::clone(&disk.stop)));
     }
     let named = |parent: &str| if parent.is_empty() { "nothing".to_owned() } else { parent.to_owned() };
     let cause =
@@ -321,11 +333,12 @@ fn begin<'a>(disk: &'a ControlledDisk, request: &ServedCommitRequest) -> Result<
 fn serve_stack(
     (client, requests): (&UnixStream, &mut BufReader<UnixStream>),
     disk: &ControlledDisk,
+    layer: &GivenLayer,
 ) -> std::io::Result<bool> {
     let ControlRequest::Stack { image, digest } = receive_line(requests)? else { return Ok(false) };
     let stack = || {
         let (image, digest): (Reference, Digest) = (image.parse()?, digest.parse()?);
-        stack_on(&disk.disk, &disk.dir, &image, digest, Uuid::new_v4())
+        stack_on(&disk.disk, &disk.dir, &image, (digest, layer.expected()?), Uuid::new_v4())
     };
     match stack() {
         Ok(stacked) => {
