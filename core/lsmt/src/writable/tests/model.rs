@@ -523,6 +523,8 @@ impl Model {
         act: impl FnOnce(&WritableDisk) -> Result<T>,
     ) -> (Result<T>, bool) {
         let Some(Interlude { after, start, len, zero }) = during else { return (act(self.disk()), false) };
+        // A discard without room for its entry flushes. It would wait for this thread, which does `act`.
+        let zero = zero && self.disk().make_ready().is_ok();
         self.stamps += 1;
         let range = self.clip(start, len);
         let stamps = self.stamps << 16;
