@@ -1,6 +1,6 @@
 //! Accidents that must not happen to the bytes of an image: damage that is passed on, and deleted data that comes back.
 
-use headstart_block::{BlockDevice, ErrorKind};
+use headstart_block::{BlockDevice, Digest, ErrorKind};
 use headstart_image::commit::{Upper, commit, flatten};
 use headstart_image::disk_file::{DiskFile, DiskFormat};
 use headstart_image::export::export_disk;
@@ -9,7 +9,9 @@ use headstart_image::new_layer::Packing;
 use headstart_image::open_image::OpenImage;
 use headstart_image::progress::Silent;
 use headstart_image::reference::Reference;
+use headstart_image::stacked::{CommittedLayer, stack_on};
 use headstart_image::store::ImageStore;
+use headstart_lsmt::LayerMeta;
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use headstart_testkit::disk::noise;
 use headstart_zfile::{Codec, ZFileOptions};
@@ -121,4 +123,39 @@ fn data_past_the_end_of_a_base_stays_hidden() {
     OpenImage::open(&target).unwrap().disk().read_at(&mut committed, 0).unwrap();
     assert!(seen[MIB..2 * MIB - 512].iter().all(|byte| *byte == 0));
     assert!(committed == seen);
+}
+
+/// The image that a disk goes on with must have the layer on top that the disk has committed: its data is dropped.
+#[test]
+fn a_disk_goes_on_with_no_image_but_that_of_its_commit() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let (vm, id) = (dir.join("vm"), uuid::Uuid::from_u128(1));
+    let new = NewDisk { size: MIB as u64, parent: String::new(), uuid: id };
+    let disk = WritableDisk::create(&vm, None, &new).unwrap();
+    disk.write_at(&[b'A'; 4096], 0).unwrap();
+    drop(disk);
+    let (earlier, later) = (image(dir, "earlier"), image(dir, "later"));
+    let made = |target: &Reference| {
+        let upper = Upper::Writable { dir: vm.clone(), stack: false };
+        commit(&upper, None, target, &Packing::Plain, &Silent).unwrap().digest
+    };
+    let earlier_digest = made(&earlier);
+    let disk = WritableDisk::open(&vm, None, "").unwrap();
+    disk.write_at(&[b'B'; 4096], 64 << 10).unwrap();
+    drop(disk);
+    let later_digest = made(&later);
+    let disk = WritableDisk::open(&vm, None, "").unwrap();
+    let (layer, summary) = disk.begin_stack().unwrap().write(Vec::new(), LayerMeta::default()).unwrap();
+    let blob = CommittedLayer::Blob(Digest::of(&layer));
+    for committed in [CommittedLayer::Written(summary), blob] {
+        let stacked = stack_on(&disk, &vm, &earlier, (earlier_digest, committed), id);
+        assert_eq!(stacked.unwrap_err().kind(), ErrorKind::Conflict);
+    }
+    let mut found = vec![0; 4096];
+    disk.read_at(&mut found, 64 << 10).unwrap();
+    assert!(found == [b'B'; 4096] && disk.parent().is_empty());
+    stack_on(&disk, &vm, &later, (later_digest, CommittedLayer::Written(summary)), id).unwrap();
+    disk.read_at(&mut found, 64 << 10).unwrap();
+    assert!(found == [b'B'; 4096] && disk.parent() == later_digest.to_string());
 }
