@@ -47,7 +47,9 @@ pub mod converted;
 pub mod labels;
 mod own_disks;
 mod packed_layer;
+mod searches;
 pub mod tree_disks;
+mod tree_locks;
 pub mod tree_name;
 pub mod trees;
 

@@ -28,6 +28,7 @@ use headstart_lsmt::writable::WritableDisk;
 use headstart_snapshotter::DiskAccess;
 use headstart_snapshotter::remote::{DiskClosing, SealedState, WRITTEN_DIRECTORY};
 use headstart_store::Reference;
+use headstart_store::layout::sync_dir;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -269,11 +270,7 @@ fn write_layer(written: &Path, sealing: &Path, layer: &Path) -> Result<()> {
     let (file, _) = disk.commit(file, meta).map_err(|error| error.about(layer.display()))?;
     file.sync_all().map_err(failed)?;
     fs::rename(&new, layer).map_err(failed)?;
-    sync_directory(layer.parent().unwrap_or(layer)).map_err(failed)
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
+    sync_dir(layer.parent().unwrap_or(layer)).map_err(failed)
 }
 
 /// Makes the places of a disk that are not there. Its name is durable before the agent learns it.
@@ -285,7 +282,7 @@ fn make_places(place: &Path) -> io::Result<()> {
         fs::write(&new, new_disk_name(DISK_PREFIX))?;
         File::open(&new)?.sync_all()?;
         fs::rename(&new, place.join(DISK_NAME))?;
-        sync_directory(place)?;
+        sync_dir(place)?;
     }
     match OpenOptions::new().write(true).create_new(true).open(place.join(DISK)) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),

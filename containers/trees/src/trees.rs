@@ -33,9 +33,11 @@ use crate::converted::{ConvertedImage, WriterTrust};
 use crate::labels::WantedLayer;
 use crate::own_disks;
 use crate::packed_layer::{is_layer, pack};
+use crate::searches::{LateSearches, SearchThread};
 use crate::tree_disks::{
     AttachOutcome, DISK_NAME, DISK_PREFIX, DiskOrder, TreeDisks, disk_name, new_disk_name,
 };
+use crate::tree_locks::TreeLocks;
 use crate::tree_name::TreeName;
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_export::loop_mount::{is_mounted, is_served, mount_disk, unmount_disk};
@@ -81,12 +83,13 @@ pub struct ImageTrees {
     search_timeout: Duration,
     /// The empty disk; `None` if trees that begin empty are none of disks.
     blank: Option<BlankDisk>,
+    /// Searches that have not ended in that time.
+    late: LateSearches,
     /// The answers of registries.
     answers: Mutex<HashMap<Question, KnownAnswer>>,
     /// The numbers of pulls that have found a tree and not recorded a snapshot of it yet; by id.
     held: Arc<Mutex<HashMap<String, usize>>>,
-    /// A lock for each tree that this process has met, by id. They stay: another thread may wait for one.
-    locks: Mutex<HashMap<String, Arc<Mutex<()>>>>,
+    locks: TreeLocks,
     /// For what is said once.
     complaint: Once,
 }
@@ -110,7 +113,7 @@ impl ImageTrees {
         let failed = |error| Error::io("cannot make the directory", error).about(root.display());
         private::make_directory(root).map_err(failed)?;
         let root = fs::canonicalize(root).map_err(failed)?;
-        let (answers, held, locks) = (Mutex::default(), Arc::default(), Mutex::default());
+        let (answers, held, locks) = (Mutex::default(), Arc::default(), TreeLocks::default());
         let (blank, complaint) = (None, Once::new());
         Ok(Self {
             root,
@@ -120,6 +123,7 @@ impl ImageTrees {
             runtime,
             disks,
             blank,
+            late: LateSearches::default(),
             answers,
             held,
             locks,
@@ -197,13 +201,20 @@ impl ImageTrees {
         if is_disk {
             return search();
         }
+        self.late.check(&location)?;
+        let thread = Arc::new(SearchThread);
+        let goes_on = Arc::clone(&thread);
         let (answer, answered) = mpsc::channel();
-        let ask = move || _ = answer.send(search());
+        let ask = move || {
+            let _goes_on = goes_on;
+            let _ = answer.send(search());
+        };
         thread::Builder::new()
             .name("find-image".to_owned())
             .spawn(ask)
             .map_err(|error| Error::io("cannot start a thread", error))?;
         answered.recv_timeout(self.search_timeout).unwrap_or_else(|_| {
+            self.late.add(&thread, &location);
             let text = format!(
                 "the registry has not answered within {:?} whether it has a disk of the image",
                 self.search_timeout
@@ -218,7 +229,7 @@ impl ImageTrees {
     /// pulls one now.
     fn mounted(&self, tree: &TreeName, image: Option<&str>) -> Result<PathBuf> {
         let id = tree.id();
-        let lock = self.lock_of(&id);
+        let lock = self.locks.of(&id);
         let _locked = lock.lock();
         let directory = self.root.join(&id);
         let (disk, files) = (directory.join("disk"), directory.join("fs"));
@@ -250,13 +261,9 @@ impl ImageTrees {
         Ok(files)
     }
 
-    fn lock_of(&self, id: &str) -> Arc<Mutex<()>> {
-        Arc::clone(self.locks.lock().entry(id.to_owned()).or_default())
-    }
-
     /// Unmounts a tree, detaches its disk and removes its places, unless it is used.
     fn remove_unused(&self, id: &str, is_used: impl Fn() -> bool) -> Result<()> {
-        let lock = self.lock_of(id);
+        let lock = self.locks.of(id);
         let _locked = lock.lock();
         if self.held.lock().contains_key(id) || is_used() {
             return Ok(());
