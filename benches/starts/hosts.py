@@ -231,7 +231,7 @@ class HeadstartHost(Host):
         """Ends the disks, whose recordings are whole then."""
         unmount(f"{self.work}/snapshots/trees/[^ ]*/fs")
         for disk in headstart("disk", "list", "--agent", self.agent_socket)["disks"]:
-            run(HEADSTART, "disk", "detach", disk["name"], "--agent", self.agent_socket)
+            run(HEADSTART, "disk", "detach", disk["name"], "--force", "--agent", self.agent_socket)
 
     def end(self):
         if self.agent_socket.exists():

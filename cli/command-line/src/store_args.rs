@@ -38,6 +38,9 @@ pub struct StoreArgs {
     /// Find credentials of registries and web servers in this directory [default: the place where docker keeps them]
     #[arg(long, value_name = "DIR")]
     docker_config: Option<PathBuf>,
+    /// Find credentials of single repositories in this file first: a snapshotter keeps those of Kubernetes there
+    #[arg(long, value_name = "FILE")]
+    pull_credentials: Option<PathBuf>,
     /// Follow redirects of stores to this server although it is at a loopback, link-local or private address and the
     /// store is not: HOST or HOST:PORT, such as minio.lan:9000 (may be repeated)
     #[arg(long, value_name = "HOST", value_parser = parse_host)]
@@ -103,7 +106,12 @@ impl StoreArgs {
         if let Some(proxy) = &self.proxy {
             add("--proxy", proxy.reveal().to_owned());
         }
-        for (option, path) in [("--proxy-file", &self.proxy_file), ("--docker-config", &self.docker_config)] {
+        let paths = [
+            ("--proxy-file", &self.proxy_file),
+            ("--docker-config", &self.docker_config),
+            ("--pull-credentials", &self.pull_credentials),
+        ];
+        for (option, path) in paths {
             path.iter().for_each(|path| add(option, path.display().to_string()));
         }
         self.allow_redirect.iter().for_each(|host| add("--allow-redirect", host.clone()));
@@ -161,6 +169,7 @@ impl StoreArgs {
             proxy: self.proxy()?,
             limit_rate: self.limit_rate.map(|rate| RateLimit::new(rate.0)),
             docker_config: self.docker_config.clone(),
+            pull_credentials: self.pull_credentials.clone(),
             allow_redirect: self.allow_redirect.clone(),
             allow_token_server: self.allow_token_server.clone(),
             warn_of_silence: !terminal::is_quiet(),

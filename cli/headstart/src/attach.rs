@@ -20,7 +20,7 @@ mod space;
 mod status;
 mod times;
 
-pub(crate) use arguments::Attach;
+pub(crate) use arguments::{Attach, OFFLINE_LIMITS};
 
 use arguments::MetricsAddress;
 use headstart_agentd::disk_process::{AgentConnector, PriorDisks, kept_images};

@@ -14,6 +14,7 @@ use chrono::DateTime;
 use futures::stream::{Stream, StreamExt};
 use headstart_block::small_file::{PEM_MAX, read_small};
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use reqwest::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, DATE, HeaderMap, HeaderValue, RANGE,
     RETRY_AFTER,
@@ -21,7 +22,7 @@ use reqwest::header::{
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use std::error::Error as StdError;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::timeout;
 use url::Url;
@@ -41,6 +42,28 @@ pub enum Redirects {
     Report,
 }
 
+/// A client that is made when it is used first. Making one reads all certificates that the host trusts, which takes
+/// longer than opening an image that is whole in the cache and needs no request.
+pub(crate) struct LazyClient {
+    settings: Mutex<Option<reqwest::ClientBuilder>>,
+    made: OnceLock<std::result::Result<Client, String>>,
+}
+
+impl LazyClient {
+    /// The client.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Invalid`] if it cannot be made, such as for certificates that the library refuses.
+    pub(crate) fn get(&self) -> Result<&Client> {
+        let make = || match self.settings.lock().take() {
+            Some(builder) => builder.build().map_err(cause),
+            None => Err("an earlier attempt has failed".to_owned()),
+        };
+        let failed = |why: &String| Error::invalid("cannot make an HTTP client").caused_by(why.clone());
+        self.made.get_or_init(make).as_ref().map_err(failed)
+    }
+}
+
 /// A client with its own pool of connections, which connects where `guard` allows, if there is one.
 ///
 /// HTTP/1.1 only: with HTTP/2 all reads would share one connection, demand behind background.
@@ -51,7 +74,7 @@ pub(crate) fn client(
     settings: &StoreSettings,
     redirects: Redirects,
     guard: Option<&Arc<Guard>>,
-) -> Result<Client> {
+) -> Result<LazyClient> {
     let policy = match redirects {
         Redirects::Follow => followed(settings.clone(), guard.cloned()),
         Redirects::Report => reqwest::redirect::Policy::none(),
@@ -77,7 +100,7 @@ pub(crate) fn client(
     if let Some(guard) = guard {
         builder = builder.dns_resolver(Arc::new(Resolver(Arc::clone(guard))));
     }
-    builder.build().map_err(|e| Error::invalid("cannot make an HTTP client").caused_by(cause(e)))
+    Ok(LazyClient { settings: Mutex::new(Some(builder)), made: OnceLock::new() })
 }
 
 /// The proxy of the settings. The error does not repeat it: it may have a password.

@@ -85,6 +85,7 @@ pub mod limit;
 mod link;
 pub mod media_type;
 pub mod prefix;
+mod pull_credentials;
 mod redact;
 pub mod reference;
 pub mod referrers;
@@ -105,6 +106,7 @@ pub use http::Redirects;
 pub use limit::RateLimit;
 pub use limit::shared::set_shared_rate;
 pub use prefix::StorePrefix;
+pub use pull_credentials::{PULL_CREDENTIALS_MOST, PullCredential, PullCredentials};
 pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
 pub use referrers::Referrer;
 pub use settings::{HedgeSettings, Mirror, ProxyUrl, RetrySettings, StoreSettings};
@@ -126,7 +128,7 @@ pub const MAX_MANIFEST_SIZE: u64 = 4 << 20;
 /// [`headstart_block::ErrorKind::Invalid`] if the proxy in the settings is not a URL or a certificate file
 /// holds no certificates; errors of reading a certificate file.
 pub fn http_client(settings: &StoreSettings, redirects: Redirects) -> Result<reqwest::Client> {
-    http::client(settings, redirects, None)
+    http::client(settings, redirects, None)?.get().cloned()
 }
 
 /// Opens the store at `location`. Sends no request; [`Store::check`] tells if the store can be reached.

@@ -51,6 +51,9 @@ pub struct StoreSettings {
     /// The path of Docker's configuration directory, which holds credentials for registries and web servers. `None`:
     /// the directory that Docker itself uses.
     pub docker_config: Option<PathBuf>,
+    /// A file of credentials for single repositories, which count before those of Docker's configuration:
+    /// [`PullCredentials`](crate::PullCredentials).
+    pub pull_credentials: Option<PathBuf>,
     /// The servers (`host` or `host:port`) to which a store may redirect although their addresses are not
     /// public. A redirect needs no entry if its target is in the same network scope as the store, for
     /// instance if both are on a private network.
@@ -84,6 +87,7 @@ impl Default for StoreSettings {
             mirrors: Vec::new(),
             plain_http: Vec::new(),
             docker_config: None,
+            pull_credentials: None,
             allow_redirect: Vec::new(),
             allow_token_server: Vec::new(),
             one_origin: false,

@@ -7,7 +7,7 @@
 use crate::MAX_MANIFEST_SIZE;
 use crate::counters::{Meter, StoreCounters};
 use crate::guard::Guard;
-use crate::http::{self, Redirects};
+use crate::http::{self, LazyClient, Redirects};
 use crate::layout::{
     self, INDEX_FILE, LAYOUT_FILE, LayoutIndex, MAX_INDEX_SIZE, blob_name, check_document, check_layout,
     follow, select,
@@ -23,7 +23,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use reqwest::header::CONTENT_LENGTH;
-use reqwest::{Client, Method, Response};
+use reqwest::{Method, Response};
 use std::sync::Arc;
 use std::time::Duration;
 use url::Url;
@@ -31,7 +31,7 @@ use url::Url;
 /// An OCI layout behind a web server as a [`Store`].
 pub(crate) struct WebStore {
     base: Url,
-    client: Client,
+    client: LazyClient,
     login: Login,
     link: Link,
     first_byte: Duration,
@@ -60,7 +60,8 @@ impl WebStore {
     async fn ask(&self, method: Method, name: &str) -> Result<Response> {
         Meter::add(&self.link.meter().requests, 1);
         let url = self.url(name);
-        let request = || self.client.request(method.clone(), url.clone());
+        let client = self.client.get()?;
+        let request = || client.request(method.clone(), url.clone());
         let response = self.login.send(request, &url, self.first_byte).await?;
         if response.status().is_success() {
             return Ok(response);
@@ -93,7 +94,8 @@ impl WebStore {
 
     async fn ask_range(&self, blob: &Digest, range: ByteRange) -> Result<Answer> {
         let url = self.url(&blob_name(blob));
-        let request = || http::with_range(self.client.get(url.clone()), range);
+        let client = self.client.get()?;
+        let request = || http::with_range(client.get(url.clone()), range);
         http::ranged_answer(self.login.send(request, &url, self.first_byte).await?, range)
     }
 

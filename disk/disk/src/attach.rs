@@ -14,6 +14,7 @@ use crate::collecting::Collecting;
 use crate::disk::{Disk, Top};
 use crate::expected::Expected;
 use crate::fetch::Fetcher;
+use crate::grants::{self, Grant, Grants, Question, ask_for_image};
 use crate::hints;
 use crate::hold::{Hold, Leasing};
 use crate::known_images::{self, KnownImages};
@@ -30,27 +31,23 @@ use crate::stats::DiskStats;
 use crate::swarm::SwarmClient;
 use crate::swarm_reports;
 use crate::uppers::below;
-use bytes::Bytes;
 use headstart_block::exchange::ImageKey;
 use headstart_block::{BlockDevice, Digest, Error, ErrorKind, Result};
 use headstart_cache::Cache;
-use headstart_image::disk_form::{disk_manifest, disk_manifest_again};
+use headstart_image::disk_form::disk_manifest_again;
 use headstart_image::manifest::{ImageLayer, Manifest};
 use headstart_image::open_image::OpenImage;
 use headstart_image::store::{HeldImage, HoldingDirectory, Image, ImageStore, by_digest, unprotected};
 use headstart_lsmt::Stack;
 use headstart_lsmt::writable::{DiskInfo, Limits, NewDisk, WritableDisk};
 use headstart_pull::Plan;
-use headstart_store::{Reference, RetrySettings, Selector, Store, warn_if_nothing_comes, warn_if_silent};
+use headstart_store::{Reference, RetrySettings, Selector, Store, warn_if_nothing_comes};
 use headstart_trace::Recorder;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use uuid::Uuid;
-
-/// The time that a store may take to give an image's manifest before it is asked whether it can be reached at all.
-const SILENCE: Duration = Duration::from_secs(1);
 
 /// The resources that the disks of a process share.
 #[derive(Clone)]
@@ -97,6 +94,10 @@ pub struct DiskOptions {
     pub require_tree: bool,
     /// `true` to attach an image that is completely in the cache even if its store denies access.
     pub cached_although_denied: bool,
+    /// The longest time since the store let this host read an image for which that is attached from the cache: if the
+    /// store is away, and by its digest also if the store does not answer at once. `None`: a store is waited for, and one
+    /// that is away does not limit the time.
+    pub offline_limit: Option<Duration>,
     /// The image that the reference meant when the disk was first attached; it is attached again, even if the tag means
     /// another image by now. `None`: the store is asked which image the reference means.
     pub known: Option<KnownImage>,
@@ -305,7 +306,7 @@ async fn attach_leasing(
     leasing: &mut Option<Leasing>,
 ) -> Result<AttachedDisk> {
     let about = |e: Error| e.about(reference);
-    let named = name_with(host, &*store, reference, options).await?;
+    let named = name_with(host, &store, reference, options).await?;
     let manifest = Manifest::parse(&named.bytes).map_err(about)?;
     if options.require_tree {
         check_trees(&manifest).map_err(about)?;
@@ -319,9 +320,10 @@ async fn attach_leasing(
     if let Some(refusal) = named.refusal {
         let (is_whole, is_pinned) = (located.are_whole(), named.is_pinned);
         let from = instead_of_store(&refusal, is_whole, is_pinned, options.cached_although_denied);
+        let from = from.filter(|_| named.is_granted || is_pinned || options.cached_although_denied);
         let Some(from) = from else {
             let refusal = name_base(refusal, reference, options);
-            return Err(about(denied_though_here(refusal, is_whole)));
+            return Err(about(denied_though_here(refusal, is_whole, named.is_granted)));
         };
         let digest = named.digest;
         warnings.push(format!("{reference}: {refusal}. {from} ({digest}): attached from there"));
@@ -417,7 +419,14 @@ fn is_of_store(error: &Error) -> bool {
 }
 
 /// The error of a store that does not give an image, if all of the image is in the cache.
-fn denied_though_here(refusal: Error, is_whole: bool) -> Error {
+fn denied_though_here(refusal: Error, is_whole: bool, is_granted: bool) -> Error {
+    if is_whole && !is_granted && refusal.is_away() {
+        let cause =
+            "all of it is in the cache, but its store is away, and has not let this host read it lately";
+        return Error::new(refusal.kind(), cause)
+            .caused_by(refusal)
+            .remedy("a longer --offline-limit attaches it");
+    }
     if !is_whole || refusal.is_away() {
         return refusal;
     }
@@ -459,6 +468,8 @@ struct Named {
     located: Option<Located>,
     /// `true` if hosts of this one's swarm keep all of it.
     is_pinned: bool,
+    /// `false` if it must not be attached while its store is away.
+    is_granted: bool,
 }
 
 impl Named {
@@ -466,11 +477,17 @@ impl Named {
     async fn known(host: &DiskHost, store: &dyn Store, known: &KnownImage) -> Self {
         let KnownImage { digest, manifest: bytes } = known.clone();
         let located = locate_whole(host, store, &bytes).await;
-        Self { digest, bytes, refusal: None, located, is_pinned: false }
+        Self { digest, bytes, refusal: None, located, is_pinned: false, is_granted: true }
     }
 }
 
-async fn name_image(host: &DiskHost, store: &dyn Store, reference: &Reference) -> Result<Named> {
+async fn name_image(
+    host: &DiskHost,
+    store: &Arc<dyn Store>,
+    reference: &Reference,
+    limit: Option<Duration>,
+) -> Result<Named> {
+    let grants = Grants::of(host.cache.dir());
     let known_images = KnownImages::of(host.cache.dir());
     // For a bucket, the reference alone does not name the endpoint.
     let name = known_images::name(&store.location(), &reference.selector);
@@ -481,30 +498,48 @@ async fn name_image(host: &DiskHost, store: &dyn Store, reference: &Reference) -
         Selector::Tag(_) => None,
     });
     let Some((digest, bytes)) = known else {
-        let (digest, bytes) = ask_manifest(host, store, &reference.selector).await?;
+        let (digest, bytes) = ask_for_image(&**store, &reference.selector, host.warn_of_silence).await?;
         remember(&known_images, &name, &digest, &bytes);
+        grants.renew(&name, &digest);
         let bytes = bytes.to_vec();
-        return Ok(Named { digest, bytes, refusal: None, located: None, is_pinned: false });
+        return Ok(Named { digest, bytes, refusal: None, located: None, is_pinned: false, is_granted: true });
     };
-    let located = locate_whole(host, store, &bytes).await;
+    let is_granted = limit.is_none_or(|limit| match grants.get(&name, &digest) {
+        Grant::Given(age) => age < limit,
+        Grant::Refused => false,
+        // An earlier version has attached it, or its grant was lost: its store may be away.
+        Grant::Unknown => true,
+    });
+    let is_by_digest = matches!(reference.selector, Selector::Digest(_));
+    let goes_on = limit.is_some() && is_by_digest && matches!(grants.get(&name, &digest), Grant::Given(_));
+    let question = (goes_on && is_granted).then(|| {
+        let (store, selector) = (Arc::clone(store), reference.selector.clone());
+        Question::ask(&host.runtime, store, selector, digest, (grants.clone(), name.clone()))
+    });
+    let located = locate_whole(host, &**store, &bytes).await;
     let is_pinned = pinned(&digest).is_some();
     // The image of a digest cannot have changed, but the caller's right to read it can have: only the manifest itself
     // shows that, because a store may let in clients to which it shows nothing.
-    let answer = if located.is_some() || is_pinned {
-        disk_manifest_again(store, &reference.selector, &digest).await
+    let answer = if let Some(question) = question.filter(|_| located.is_some()) {
+        question.soon().await.unwrap_or(Ok(None))
+    } else if located.is_some() || is_pinned {
+        let answer = disk_manifest_again(&**store, &reference.selector, &digest).await;
+        grants::keep(&answer, &grants, &name, &digest);
+        answer
     } else {
         // Without its store the image is of no use: the store gets the time that it needs.
-        ask_manifest(host, store, &reference.selector).await.map(Some)
+        ask_for_image(&**store, &reference.selector, host.warn_of_silence).await.map(Some)
     };
     match answer {
-        Ok(None) => Ok(Named { digest, bytes, refusal: None, located, is_pinned }),
+        Ok(None) => Ok(Named { digest, bytes, refusal: None, located, is_pinned, is_granted }),
         Ok(Some((told, bytes))) => {
             remember(&known_images, &name, &told, &bytes);
             let located = located.filter(|_| told == digest);
-            Ok(Named { digest: told, bytes: bytes.to_vec(), refusal: None, located, is_pinned: false })
+            let bytes = bytes.to_vec();
+            Ok(Named { digest: told, bytes, refusal: None, located, is_pinned: false, is_granted })
         }
         Err(refusal) if is_of_store(&refusal) => {
-            Ok(Named { digest, bytes, refusal: Some(refusal), located, is_pinned })
+            Ok(Named { digest, bytes, refusal: Some(refusal), located, is_pinned, is_granted })
         }
         Err(error) => Err(error),
     }
@@ -514,26 +549,6 @@ async fn name_image(host: &DiskHost, store: &dyn Store, reference: &Reference) -
 async fn locate_whole(host: &DiskHost, store: &dyn Store, manifest: &[u8]) -> Option<Located> {
     let manifest = Manifest::parse(manifest).ok()?;
     locate(host, store, &manifest).await.ok().filter(Located::are_whole)
-}
-
-/// Requests a manifest with all the time that a slow store needs. A store that cannot be reached, a mistyped host for
-/// example, is reported within seconds: a separate check finds that out.
-async fn ask_manifest(host: &DiskHost, store: &dyn Store, selector: &Selector) -> Result<(Digest, Bytes)> {
-    let missed = async {
-        tokio::time::sleep(SILENCE).await;
-        match store.check().await {
-            Err(e) if e.kind() == ErrorKind::Unavailable => e,
-            // The store can be reached. The manifest's own error reports other problems.
-            _ => std::future::pending().await,
-        }
-    };
-    let asked = async {
-        tokio::select! {
-            named = disk_manifest(store, selector) => named,
-            error = missed => Err(error),
-        }
-    };
-    warn_if_silent(store, host.warn_of_silence, asked).await
 }
 
 /// Remembers an image; a failure does not fail the attach. A document that is not an image, such as a page that asks
@@ -632,14 +647,14 @@ fn open_writable(
 /// Finds the image that a disk is to have.
 async fn name_with(
     host: &DiskHost,
-    store: &dyn Store,
+    store: &Arc<dyn Store>,
     reference: &Reference,
     options: &DiskOptions,
 ) -> Result<Named> {
     if let Some(known) = &options.known {
-        return Ok(Named::known(host, store, known).await);
+        return Ok(Named::known(host, &**store, known).await);
     }
-    let named = name_image(host, store, reference).await;
+    let named = name_image(host, store, reference, options.offline_limit).await;
     named.map_err(|error| name_base(error, reference, options).about(reference))
 }
 

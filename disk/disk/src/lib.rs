@@ -43,6 +43,7 @@ mod collecting;
 pub mod disk;
 mod expected;
 mod fetch;
+mod grants;
 mod hints;
 mod hold;
 mod known_files;

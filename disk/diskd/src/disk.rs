@@ -199,6 +199,7 @@ fn options(
         recorder,
         require_tree: settings.require_tree,
         cached_although_denied: settings.cached_although_denied,
+        offline_limit: settings.offline_limit,
         known,
         record: settings.images_record.clone(),
     }

@@ -120,6 +120,9 @@ pub struct SessionSettings {
     pub require_tree: bool,
     /// `true` to attach an image that is completely in the cache even if its store denies access.
     pub cached_although_denied: bool,
+    /// The longest time since a store let this host read an image for which that is attached without an answer of the
+    /// store. `None`: an answer is waited for, and a store that is away does not limit the time.
+    pub offline_limit: Option<Duration>,
     /// The maximum duration for which a read of a disk, or a read that copies an image, waits for a store. `None`: 5
     /// minutes for a read of a disk, and the time limits of the store settings for a copy.
     pub deadline: Option<Duration>,

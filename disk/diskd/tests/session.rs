@@ -72,6 +72,7 @@ impl Host {
             fill: None,
             require_tree: false,
             cached_although_denied: false,
+            offline_limit: None,
             deadline: Some(LIMIT),
             recording: RecordSettings {
                 enabled: false,

@@ -13,7 +13,7 @@ use syn::{Expr, Fields, Item, ItemEnum, Lit, Type};
 type Format = (&'static str, &'static str, &'static [&'static str]);
 
 /// The formats, in the order of the reference.
-const FORMATS: [Format; 10] = [
+const FORMATS: [Format; 11] = [
     (
         "image",
         "Images: manifests, hash trees, tar wrappers",
@@ -43,7 +43,8 @@ const FORMATS: [Format; 10] = [
             "core/image/src/served_disk.rs",
         ],
     ),
-    ("cache", "The cache", &["disk/cache/src/sidecar.rs"]),
+    ("cache", "The cache", &["disk/cache/src/sidecar.rs", "disk/disk/src/grants.rs"]),
+    ("credentials", "Credentials for pulling", &["core/store/src/pull_credentials.rs"]),
     (
         "learned",
         "Traces and plans",

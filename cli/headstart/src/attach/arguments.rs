@@ -9,6 +9,7 @@ use headstart_agentd::disk_process::PriorDisks;
 use headstart_agentd::disks::images_record;
 use headstart_block::{ByteRate, ByteSize, Error, Result};
 use headstart_cache::PageCache;
+use headstart_command_line::duration::duration;
 use headstart_command_line::number::number;
 use headstart_command_line::store_args::StoreArgs;
 use headstart_disk::attach::is_local;
@@ -22,12 +23,17 @@ use headstart_image::new_layer::Packing;
 use headstart_lsmt::writable::Limits;
 use std::ffi::OsStr;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 /// Smallest limit of a cache: with less, fetched bytes would be evicted at once.
 const CACHE_SIZE_MIN: u64 = 4 << 20;
+
+/// The times that `--offline-limit` may have: at most ten years.
+pub(crate) const OFFLINE_LIMITS: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(3650 * 24 * 3600);
 
 /// Arguments of `headstart attach`.
 #[derive(Args)]
@@ -124,6 +130,11 @@ pub(crate) struct Attach {
     /// content that others fetched into it
     #[arg(long, overrides_with = "cached_although_denied", help_heading = "Caching and preloading")]
     pub(crate) cached_although_denied: bool,
+    /// Attach an image that is whole in the cache only if its store let this host read it within this time, if the
+    /// store is away; one that is named by its digest then does not wait for a store that answers late [default: a
+    /// store is waited for, and no limit if it is away]
+    #[arg(long, value_name = "TIME", value_parser = duration(OFFLINE_LIMITS), help_heading = "Caching and preloading")]
+    pub(crate) offline_limit: Option<Duration>,
     /// Time that a read waits for a store that does not answer before the guest gets an error, and a copy for
     /// --keep-base before the attach fails [default: 5m; for --keep-base 30s]
     #[arg(long, value_parser = parse_deadline, value_name = "TIME", help_heading = "Caching and preloading")]
@@ -269,6 +280,7 @@ impl Attach {
             fill: self.fill,
             require_tree: self.require_tree,
             cached_although_denied: self.cached_although_denied,
+            offline_limit: self.offline_limit,
             deadline: self.deadline,
             recording: self.recording.settings(self.lowest_layers.is_none() && self.upper_layer.is_empty()),
             images_record: self.pid_file.as_deref().map(images_record).transpose()?,

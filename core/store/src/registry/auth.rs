@@ -17,12 +17,12 @@ use super::domain::{host_of, is_same_domain};
 use super::flight::{Flight, Lead, Turn};
 use super::token::{Decision, LIFE_UNTOLD, Secret, Token, TokenSlot};
 use crate::guard::{self, Guard};
-use crate::http;
+use crate::http::{self, LazyClient};
 use crate::settings::{StoreSettings, authority};
 use headstart_block::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
-use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use reqwest::{RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ pub(super) struct Auth {
     repository: String,
     /// `true` if requests to the registry itself go without TLS.
     plain: bool,
-    client: Client,
+    client: Arc<LazyClient>,
     guard: Arc<Guard>,
     settings: Arc<StoreSettings>,
     clock: Clock,
@@ -112,7 +112,7 @@ impl Auth {
     pub(super) fn new(
         host: &str,
         repository: &str,
-        client: Client,
+        client: Arc<LazyClient>,
         guard: Arc<Guard>,
         settings: Arc<StoreSettings>,
         clock: Clock,
@@ -123,7 +123,7 @@ impl Auth {
             plain: settings.is_plain_http(host),
             client,
             guard,
-            credentials: Credentials::new(host, settings.docker_config.as_deref()),
+            credentials: Credentials::of_repository(host, repository, &settings),
             settings,
             clock,
             scheme: Mutex::new(Scheme::Unknown),
@@ -379,16 +379,16 @@ impl Auth {
             form.extend_pairs([("grant_type", "refresh_token"), ("client_id", CLIENT_ID)]);
             form.extend_pairs(service).append_pair("scope", &scopes.join(" "));
             form.append_pair("refresh_token", token.reveal());
-            let request = self.client.post(bearer.realm.clone());
+            let request = self.client.get()?.post(bearer.realm.clone());
             return Ok(request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(form.finish()));
         }
         let mut url = bearer.realm.clone();
         url.query_pairs_mut().extend_pairs(service).extend_pairs(scopes.iter().map(|scope| ("scope", scope)));
         if let Credential::Password(user, password) = credential {
             url.query_pairs_mut().append_pair("account", user);
-            return Ok(self.client.get(url).header(AUTHORIZATION, basic(user, password)?));
+            return Ok(self.client.get()?.get(url).header(AUTHORIZATION, basic(user, password)?));
         }
-        Ok(self.client.get(url))
+        Ok(self.client.get()?.get(url))
     }
 
     /// The scopes that the token has to cover: the one that we need, and that of the registry's challenge if it

@@ -216,7 +216,8 @@ impl Endpoint {
                 let ranged = |request| http::with_range(request, range);
                 self.send(Access::Pull, &Method::GET, &url, limit, ranged).await?
             } else {
-                http::send(http::with_range(self.client.get(url.clone()), range), &url, limit).await?
+                let request = self.client.get()?.get(url.clone());
+                http::send(http::with_range(request, range), &url, limit).await?
             };
             match self.target(&response)? {
                 Some(next) => url = next,

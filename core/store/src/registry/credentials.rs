@@ -5,6 +5,8 @@
 //! the registry may be open to all; if it is not, the refusal says what was wrong with the helper.
 
 use super::token::Secret;
+use crate::pull_credentials::PullCredentials;
+use crate::settings::StoreSettings;
 use docker_credential::{CredentialRetrievalError, DockerCredential, get_credential_from_reader};
 use headstart_block::{Error, Result};
 use std::env;
@@ -12,7 +14,7 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
 
@@ -22,6 +24,9 @@ const HELPER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The name of Docker's own registry in its configuration.
 const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
+
+/// The name of Docker's own registry in the names of images.
+const DOCKER_HUB_NAME: &str = "docker.io";
 
 /// The credential that can be shown to a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +43,8 @@ pub(super) enum Credential {
 pub(super) struct Credentials {
     key: String,
     file: Option<PathBuf>,
+    /// The file of credentials for single repositories, and the name of this one in it.
+    own: Option<(PathBuf, String)>,
     state: Mutex<State>,
 }
 
@@ -58,7 +65,14 @@ impl Credentials {
         let directory =
             directory.or_else(|| env::var_os("DOCKER_CONFIG").map(PathBuf::from)).or_else(from_home);
         let file = directory.map(|path| if path.is_file() { path } else { path.join("config.json") });
-        Self { key: key.to_owned(), file, state: Mutex::default() }
+        Self { key: key.to_owned(), file, own: None, state: Mutex::default() }
+    }
+
+    /// The credentials for a repository at `host`: its own ones, or those of the host.
+    pub(super) fn of_repository(host: &str, repository: &str, settings: &StoreSettings) -> Self {
+        let host_name = if host == super::DOCKER_HUB_API { DOCKER_HUB_NAME } else { host };
+        let own = settings.pull_credentials.clone().map(|file| (file, format!("{host_name}/{repository}")));
+        Self { own, ..Self::new(host, settings.docker_config.as_deref()) }
     }
 
     /// The place of the look-up, for messages.
@@ -87,14 +101,16 @@ impl Credentials {
     }
 
     async fn look_up(&self, state: &mut State) -> Result<Credential> {
-        let Some(file) = self.file.clone() else { return Ok(Credential::Nothing(None)) };
+        if self.file.is_none() && self.own.is_none() {
+            return Ok(Credential::Nothing(None));
+        }
         let receive = state.under_way.get_or_insert_with(|| {
-            let key = self.key.clone();
+            let (own, file, key) = (self.own.clone(), self.file.clone(), self.key.clone());
             let (send, receive) = oneshot::channel();
             // A thread of its own, left alone if it takes too long: the runtime would wait for its blocking
             // threads.
             thread::spawn(move || {
-                let _ = send.send(read(&file, &key));
+                let _ = send.send(read_all(own.as_ref(), file.as_deref(), &key));
             });
             receive
         });
@@ -106,6 +122,25 @@ impl Credentials {
         state.under_way = None;
         found.unwrap_or_else(|_| nothing("looking up its credentials failed".to_owned()))
     }
+}
+
+/// The credentials of a repository, or those of its host.
+fn read_all(own: Option<&(PathBuf, String)>, file: Option<&Path>, key: &str) -> Result<Credential> {
+    let own = own.map(|(file, repository)| read_own(file, repository)).transpose()?.flatten();
+    match own {
+        Some(own) => Ok(own),
+        None => file.map_or(Ok(Credential::Nothing(None)), |file| read(file, key)),
+    }
+}
+
+/// The credentials for a single repository.
+fn read_own(file: &Path, repository: &str) -> Result<Option<Credential>> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let found = PullCredentials::read(file)?;
+    Ok(found.of(repository, now).map(|found| match found.identity_token.as_str() {
+        "" => Credential::Password(found.username.clone(), Secret::new(&found.password)),
+        token => Credential::Identity(Secret::new(token)),
+    }))
 }
 
 fn read(file: &Path, key: &str) -> Result<Credential> {
@@ -182,6 +217,33 @@ mod tests {
         assert!(error.to_string().contains("config.json"), "{error}");
         let nowhere = Credentials::new("x", Some(Path::new("/nonexistent")));
         assert_eq!(nowhere.get().await.unwrap(), Credential::Nothing(None));
+    }
+
+    #[tokio::test]
+    async fn a_repository_has_credentials_of_its_own_before_those_of_its_host() {
+        let directory = tempfile::tempdir().unwrap();
+        let own = directory.path().join("own.json");
+        let text = r#"{"version": 1, "repositories": {
+            "x/a": {"username": "own", "password": "q", "until": 99999999999},
+            "x/old": {"username": "own", "password": "q", "until": 9},
+            "docker.io/library/a": {"username": "hub", "password": "h", "until": 99999999999}}}"#;
+        fs::write(&own, text).unwrap();
+        fs::write(directory.path().join("config.json"), r#"{"auths": {"x": {"auth": "dTpw"}}}"#).unwrap();
+        let settings = StoreSettings {
+            docker_config: Some(directory.path().to_owned()),
+            pull_credentials: Some(own.clone()),
+            ..StoreSettings::default()
+        };
+        let of = async |host: &str, repository: &str| {
+            Credentials::of_repository(host, repository, &settings).get().await
+        };
+        assert_eq!(of("x", "a").await.unwrap(), password("own", "q"));
+        for other in ["b", "a/b", "old"] {
+            assert_eq!(of("x", other).await.unwrap(), password("u", "p"), "{other}");
+        }
+        assert_eq!(of(super::super::DOCKER_HUB_API, "library/a").await.unwrap(), password("hub", "h"));
+        fs::write(&own, "damaged").unwrap();
+        assert!(of("x", "a").await.unwrap_err().to_string().contains("own.json"));
     }
 
     #[tokio::test]

@@ -8,13 +8,13 @@ use super::routes::BlobRoutes;
 use super::{CHECKED, Clock};
 use crate::counters::Meter;
 use crate::guard::{self, Guard};
-use crate::http::{self, Redirects};
+use crate::http::{self, LazyClient, Redirects};
 use crate::settings::{StoreSettings, authority};
 use bytes::Bytes;
 use headstart_block::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use reqwest::header::LOCATION;
-use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
@@ -41,7 +41,7 @@ pub(super) struct Endpoint {
     prefix: String,
     /// The registry that a mirror stands for, which its requests name.
     stands_for: Option<String>,
-    pub(super) client: Client,
+    pub(super) client: Arc<LazyClient>,
     /// The guard of the addresses of its redirects and its token server.
     guard: Arc<Guard>,
     pub(super) settings: Arc<StoreSettings>,
@@ -85,9 +85,15 @@ impl Endpoint {
         // A registry on the internet and its mirror here may redirect to different addresses.
         let guard =
             Guard::new(&base, &StoreSettings { one_origin: false, ..StoreSettings::clone(&settings) });
-        let client = http::client(&settings, Redirects::Report, Some(&guard))?;
-        let auth =
-            Auth::new(host, &repository, client.clone(), Arc::clone(&guard), Arc::clone(&settings), clock);
+        let client = Arc::new(http::client(&settings, Redirects::Report, Some(&guard))?);
+        let auth = Auth::new(
+            host,
+            &repository,
+            Arc::clone(&client),
+            Arc::clone(&guard),
+            Arc::clone(&settings),
+            clock,
+        );
         Ok(Self {
             name: format!("{host}/{repository}"),
             base,
@@ -171,7 +177,7 @@ impl Endpoint {
         let mut again = false;
         loop {
             let proof = self.auth.proof(access).await?;
-            let request = proof.show(fill(self.client.request(method.clone(), url.clone())));
+            let request = proof.show(fill(self.client.get()?.request(method.clone(), url.clone())));
             let sent = http::send(request, &self.shown(url), limit).await;
             let response = sent.map_err(|e| self.explain(e, url))?;
             let status = response.status();
@@ -200,7 +206,7 @@ impl Endpoint {
         let top = top.map_err(|e| Error::invalid("makes no URL").about(&self.base).caused_by(e))?;
         Meter::add(&self.meter.requests, 1);
         let limit = self.settings.first_byte_timeout;
-        let response = http::send(self.client.get(top.clone()), &top, limit).await?;
+        let response = http::send(self.client.get()?.get(top.clone()), &top, limit).await?;
         Ok(response.status() == StatusCode::UNAUTHORIZED && self.auth.learn(response.headers()))
     }
 
@@ -219,7 +225,8 @@ impl Endpoint {
             let response = if self.owns(&url) {
                 self.send(access, method, &url, limit, &fill).await?
             } else {
-                http::send(fill(self.client.request(method.clone(), url.clone())), &url, limit).await?
+                let request = self.client.get()?.request(method.clone(), url.clone());
+                http::send(fill(request), &url, limit).await?
             };
             match self.target(&response)? {
                 Some(next) => url = next,

@@ -51,7 +51,7 @@ fn credentials_and_mirrors_have_names() {
 fn trust(settings: StoreSettings, realm: &str) -> Result<()> {
     let base = Url::parse("https://reg.example.org/").unwrap();
     let guard = crate::guard::Guard::new(&base, &settings);
-    let client = http::client(&settings, Redirects::Report, None).unwrap();
+    let client = Arc::new(http::client(&settings, Redirects::Report, None).unwrap());
     let auth = auth::Auth::new("reg.example.org", "a/b", client, guard, Arc::new(settings), Clock::start());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(auth.trust(&Url::parse(realm).unwrap()))

@@ -4,6 +4,7 @@
 
 #[path = "../../../../core/image/tests/support/golden_turbo.rs"]
 mod golden_turbo;
+mod grants;
 mod one_directory;
 mod streams;
 mod swarm;

@@ -14,8 +14,11 @@ use std::time::Duration;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, timeout};
 
-/// The interval at which a starting process is checked.
-const LOOK: Duration = Duration::from_millis(20);
+/// The intervals at which a starting process is checked: the first, and the longest. Programs wait for a disk that is
+/// whole on this host, which is ready within a few hundredths of a second.
+const LOOKS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
+/// The share of the time since its start that is waited until the next look.
+const LOOK_SHARE: u32 = 32;
 
 /// The least pause after an end in good order that the agent did not ask for. Where the host goes down, all processes
 /// get a signal, and this leaves the agent the time to end before it starts another.
@@ -35,6 +38,11 @@ const RELEASE: Duration = Duration::from_secs(30);
 pub(super) struct Supervisor {
     status: watch::Receiver<DiskStatus>,
     detach: Arc<Notify>,
+}
+
+/// The time until a process that was started so long ago is looked at again.
+fn until_next_look(age: Duration) -> Duration {
+    (age / LOOK_SHARE).clamp(LOOKS[0], LOOKS[1])
 }
 
 struct Kept {
@@ -232,6 +240,7 @@ impl Kept {
             }
         });
         let (mut ready, mut asked_at) = (false, None);
+        let started = Instant::now();
         let log = self.file("log");
         // The length of its log at the time when it was asked to end.
         let ask = || {
@@ -267,7 +276,7 @@ impl Kept {
                     self.set(|status| status.state = DiskState::Detaching);
                 }
                 () = &mut unheard, if self.record.detaching && asked_at.is_none() => asked_at = ask(),
-                () = tokio::time::sleep(LOOK), if !ready => {}
+                () = tokio::time::sleep(until_next_look(started.elapsed())), if !ready => {}
             }
         }
         let report = line_with(&self.file("out"), "reads");

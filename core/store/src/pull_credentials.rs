@@ -1,0 +1,122 @@
+//! Credentials that a program was given for pulling from single repositories, such as those of Kubernetes.
+//!
+//! ```json
+//! {"version": 1, "repositories": {"registry.lan/apps/web":
+//!     {"username": "u", "password": "p", "identity_token": "", "until": 1800000000}}}
+//! ```
+//!
+//! The file is its user's alone. It is read again whenever a registry asks for credentials: the program that writes it
+//! replaces it as a whole. Credentials of one repository are shown for no other one, and for none after `until`, in
+//! seconds since 1970.
+
+use headstart_block::small_file::read_small;
+use headstart_block::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+/// Bytes of the file at most.
+pub const PULL_CREDENTIALS_MOST: u64 = 4 << 20;
+
+/// The version of the form.
+const VERSION: u32 = 1;
+
+/// The credentials for one repository.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PullCredential {
+    /// The user; empty beside a token.
+    pub username: String,
+    /// The password.
+    pub password: String,
+    /// A token that buys other tokens; empty if there is a password.
+    #[serde(default)]
+    pub identity_token: String,
+    /// The end of their use, in seconds since 1970.
+    pub until: u64,
+}
+
+impl fmt::Debug for PullCredential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the secrets.
+        f.debug_struct("PullCredential").field("until", &self.until).finish_non_exhaustive()
+    }
+}
+
+/// The content of a file of credentials.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PullCredentials {
+    version: u32,
+    /// The credentials, by `HOST/REPOSITORY`.
+    pub repositories: BTreeMap<String, PullCredential>,
+}
+
+impl Default for PullCredentials {
+    fn default() -> Self {
+        Self { version: VERSION, repositories: BTreeMap::new() }
+    }
+}
+
+impl PullCredentials {
+    /// The content of the file at `path`; nothing if there is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if it is no such file; errors of the operating system.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = match read_small(path, PULL_CREDENTIALS_MOST) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            read => read?,
+        };
+        Self::parse(&bytes).map_err(|error| error.about(path.display()))
+    }
+
+    /// The content of a file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if it is no such file; [`ErrorKind::Unsupported`] if it is a later version's.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        // Not the library's message, which may repeat a password.
+        let damaged = || Error::corrupt("is no file of credentials").remedy("remove it, and pull again");
+        let found: Self = serde_json::from_slice(bytes).map_err(|_| damaged())?;
+        if found.version > VERSION {
+            return Err(Error::unsupported("is a later version's").remedy("use that version of headstart"));
+        }
+        Ok(found)
+    }
+
+    /// The credentials for a repository that may be used `now`, in seconds since 1970.
+    #[must_use]
+    pub fn of(&self, repository: &str, now: u64) -> Option<&PullCredential> {
+        self.repositories.get(repository).filter(|found| found.until > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_for_one_repository_and_for_a_time() {
+        let text = br#"{"version": 1, "repositories": {"reg.lan/a": {"username": "u", "password": "p", "until": 9}}}"#;
+        let found = PullCredentials::parse(text).unwrap();
+        assert_eq!(found.of("reg.lan/a", 8).unwrap().password, "p");
+        assert_eq!(found.of("reg.lan/a", 9), None);
+        assert_eq!(found.of("reg.lan/a/b", 8), None);
+        assert_eq!(found.of("reg.lan", 8), None);
+        assert_eq!(PullCredentials::parse(&serde_json::to_vec(&found).unwrap()).unwrap(), found);
+        assert!(!format!("{found:?}").contains("\"p\""));
+    }
+
+    #[test]
+    fn damaged_files_and_later_versions_are_refused_without_their_content() {
+        for text in ["", "{", r#"{"version": 1, "repositories": {"a": {"password": 7, "x": "secret"}}}"#] {
+            let error = PullCredentials::parse(text.as_bytes()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+        let later = PullCredentials::parse(br#"{"version": 2, "repositories": {}}"#).unwrap_err();
+        assert_eq!(later.kind(), ErrorKind::Unsupported);
+        let nowhere = PullCredentials::read(Path::new("/nonexistent/credentials")).unwrap();
+        assert_eq!(nowhere, PullCredentials::default());
+    }
+}

@@ -1,0 +1,210 @@
+//! Grants: the moments at which stores have let this host read images.
+//!
+//! An image that is whole in the cache needs its store for one thing: to learn whether this host may still read it. A
+//! store that is away says nothing, and one that is far away says it late. So a host keeps, for each image, when its
+//! store has last given out the manifest, or that it has refused it:
+//!
+//! ```text
+//! headstart grant 1 sha256:<digest of the manifest> <seconds since 1970, or `refused`>
+//! ```
+//!
+//! With a limit ([`DiskOptions::offline_limit`](crate::attach::DiskOptions::offline_limit)), an image with a younger grant is
+//! attached by its digest if the store does not answer within [`PATIENCE`]. The question stays, and an answer that
+//! comes later is kept. An older grant is none. A grant is for one manifest in one repository: that of another image,
+//! or of another repository with the same image, does not count.
+
+use crate::known_files::KnownFiles;
+use bytes::Bytes;
+use headstart_block::{Digest, ErrorKind, Result};
+use headstart_image::disk_form::{disk_manifest, disk_manifest_again};
+use headstart_store::{Selector, Store, warn_if_silent};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+
+/// The beginning of a grant; the number is the version of the form.
+const MAGIC: &str = "headstart grant 1 ";
+
+/// The word in the place of a time.
+const REFUSED: &str = "refused";
+
+/// The length of the longest file that is read.
+const LENGTH_MAX: u64 = 256;
+
+/// The time that a store on the same network takes for an answer. One that takes longer is not waited for.
+const PATIENCE: Duration = Duration::from_millis(15);
+
+/// The time that a store may take to give an image's manifest before it is asked whether it can be reached at all.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// The age from which on a grant is written anew.
+const RENEWED: Duration = Duration::from_secs(600);
+
+/// The knowledge of a host about its right to an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grant {
+    /// The store gave out the manifest, so long ago.
+    Given(Duration),
+    /// The store refused it when it was asked last.
+    Refused,
+    /// Nothing is known: the image is new, or an earlier version has attached it.
+    Unknown,
+}
+
+/// The grants of a host.
+#[derive(Clone)]
+pub(crate) struct Grants(KnownFiles);
+
+impl Grants {
+    /// The grants beside the cache in `cache`.
+    pub(crate) fn of(cache: &Path) -> Self {
+        Self(KnownFiles { dir: cache.join("grants"), about: "the right to an image", length_max: LENGTH_MAX })
+    }
+
+    /// The grant for the image of this name (as [`known_images::name`](crate::known_images::name) has it).
+    pub(crate) fn get(&self, name: &str, digest: &Digest) -> Grant {
+        self.0.read(name).map_or(Grant::Unknown, |bytes| parse(&bytes, digest, now()))
+    }
+
+    /// Keeps that the store has given out the manifest just now.
+    pub(crate) fn renew(&self, name: &str, digest: &Digest) {
+        if !matches!(self.get(name, digest), Grant::Given(age) if age < RENEWED) {
+            self.write(name, digest, &now().to_string());
+        }
+    }
+
+    /// Keeps that the store refuses it.
+    pub(crate) fn withdraw(&self, name: &str, digest: &Digest) {
+        self.write(name, digest, REFUSED);
+    }
+
+    fn write(&self, name: &str, digest: &Digest, word: &str) {
+        if let Err(error) = self.0.write(name, format!("{MAGIC}{digest} {word}\n").as_bytes()) {
+            tracing::warn!(%error, "the right to an image is not remembered");
+        }
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// The grant in a file. One that was given in the future, by a clock that was wrong, is none.
+fn parse(bytes: &[u8], digest: &Digest, now: u64) -> Grant {
+    let found = || {
+        let line = std::str::from_utf8(bytes).ok()?.strip_prefix(MAGIC)?.strip_suffix('\n')?;
+        let (of, word) = line.split_once(' ')?;
+        (of.parse::<Digest>().ok()? == *digest).then_some(())?;
+        if word == REFUSED {
+            return Some(Grant::Refused);
+        }
+        let age = now.checked_sub(word.parse().ok()?)?;
+        Some(Grant::Given(Duration::from_secs(age)))
+    };
+    found().unwrap_or(Grant::Unknown)
+}
+
+/// The answer to the question whether a name still stands for an image: another one, if it does not.
+type Answer = Result<Option<(Digest, Bytes)>>;
+
+/// A question to a store, which goes on if its answer is not waited for.
+pub(crate) struct Question {
+    answer: JoinHandle<Answer>,
+    asked: Instant,
+}
+
+impl Question {
+    /// Asks whether this host may still read the image `digest`.
+    pub(crate) fn ask(
+        runtime: &Handle,
+        store: Arc<dyn Store>,
+        selector: Selector,
+        digest: Digest,
+        (grants, name): (Grants, String),
+    ) -> Self {
+        let asked = async move {
+            let answer = disk_manifest_again(&*store, &selector, &digest).await;
+            keep(&answer, &grants, &name, &digest);
+            answer
+        };
+        Self { answer: runtime.spawn(asked), asked: Instant::now() }
+    }
+
+    /// The answer, if it comes soon after the question.
+    pub(crate) async fn soon(self) -> Option<Answer> {
+        timeout_at(self.asked + PATIENCE, self.answer).await.ok()?.ok()
+    }
+}
+
+/// Keeps what a store has answered about an image.
+pub(crate) fn keep(answer: &Answer, grants: &Grants, name: &str, digest: &Digest) {
+    match answer {
+        Ok(None) => grants.renew(name, digest),
+        Ok(Some((other, _))) => grants.renew(name, other),
+        Err(error) if [ErrorKind::Denied, ErrorKind::NotFound].contains(&error.kind()) => {
+            tracing::warn!(%error, name, "a store refuses an image that is in the cache");
+            grants.withdraw(name, digest);
+        }
+        Err(_) => {}
+    }
+}
+
+/// Requests a manifest with all the time that a slow store needs. A store that cannot be reached, a mistyped host for
+/// example, is reported within seconds: a separate check finds that out.
+pub(crate) async fn ask_for_image(
+    store: &dyn Store,
+    selector: &Selector,
+    warn_of_silence: Option<Duration>,
+) -> Result<(Digest, Bytes)> {
+    let missed = async {
+        tokio::time::sleep(SILENCE).await;
+        match store.check().await {
+            Err(e) if e.kind() == ErrorKind::Unavailable => e,
+            // The store can be reached. The manifest's own error reports other problems.
+            _ => std::future::pending().await,
+        }
+    };
+    let asked = async {
+        tokio::select! {
+            named = disk_manifest(store, selector) => named,
+            error = missed => Err(error),
+        }
+    };
+    warn_if_silent(store, warn_of_silence, asked).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_is_for_one_manifest_of_one_name_and_ends_with_a_refusal() {
+        let dir = tempfile::tempdir().unwrap();
+        let grants = Grants::of(dir.path());
+        let (digest, other) = (Digest::of(b"a"), Digest::of(b"b"));
+        assert_eq!(grants.get("oci://host/a", &digest), Grant::Unknown);
+        grants.renew("oci://host/a", &digest);
+        assert!(matches!(grants.get("oci://host/a", &digest), Grant::Given(age) if age < RENEWED));
+        assert_eq!(grants.get("oci://host/a", &other), Grant::Unknown);
+        assert_eq!(grants.get("oci://host/b", &digest), Grant::Unknown);
+        grants.withdraw("oci://host/a", &digest);
+        assert_eq!(grants.get("oci://host/a", &digest), Grant::Refused);
+        grants.renew("oci://host/a", &digest);
+        assert!(matches!(grants.get("oci://host/a", &digest), Grant::Given(_)));
+    }
+
+    #[test]
+    fn what_is_no_grant_gives_none() {
+        let digest = Digest::of(b"a");
+        let whole = format!("{MAGIC}{digest} 100\n");
+        assert_eq!(parse(whole.as_bytes(), &digest, 160), Grant::Given(Duration::from_secs(60)));
+        assert_eq!(parse(whole.as_bytes(), &digest, 99), Grant::Unknown, "of the future");
+        for len in 0..whole.len() {
+            assert_eq!(parse(&whole.as_bytes()[..len], &digest, 160), Grant::Unknown, "{len}");
+        }
+    }
+}
