@@ -1,21 +1,27 @@
 //! `headstart container pull`: an image for containers of this host's containerd.
 
 use clap::{Args, Subcommand};
+use headstart_block::small_file::read_small;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_command_line::printable;
 use headstart_command_line::report::{Outcome, Report};
 use headstart_command_line::terminal::before_stop;
-use headstart_snapshotter::image_service::{CONTAINERD_SOCKET, ImageService, NAMESPACE};
+use headstart_snapshotter::image_service::{CONTAINERD_SOCKET, ImageService, NAMESPACE, RegistryUser};
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Instant;
 use tokio::runtime::Builder;
 
+/// Bytes of a password at most.
+const PASSWORD_MOST: u64 = 64 << 10;
+
 const PULL_EXAMPLES: &str = "\
 Examples:
   headstart container pull registry.lan/app:1
   headstart container pull registry.lan/app:1 --containerd /run/k3s/containerd/containerd.sock
+  headstart container pull registry.lan/app:1 --user web --password-file web.password \\
+      --containerd /run/headstart/snapshotter.sock
   ctr -n k8s.io run --rm --snapshotter headstart registry.lan/app:1 app
 
 containerd pulls the image as it does for Kubernetes, with the snapshotter, the registries and the
@@ -48,22 +54,40 @@ pub(crate) struct Pull {
     /// containerd's socket
     #[arg(long, value_name = "SOCK", default_value = CONTAINERD_SOCKET)]
     containerd: PathBuf,
+    /// Give the registry the password of this user, in place of what containerd's configuration has
+    #[arg(long, value_name = "NAME", requires = "password_file")]
+    user: Option<String>,
+    /// The file with the user's password: other users can see the words of a command line
+    #[arg(long, value_name = "FILE", requires = "user")]
+    password_file: Option<PathBuf>,
 }
 
 impl Pull {
     fn run(&self) -> Result<Box<dyn Report>> {
         let started = Instant::now();
+        let user = self.registry_user()?;
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| Error::io("cannot start threads", error))?;
         let pulled = runtime.block_on(before_stop(async {
-            ImageService::connect(&self.containerd).await?.pull(&self.image).await
+            ImageService::connect(&self.containerd).await?.pull(&self.image, user).await
         }));
         let stopped =
             || Error::new(ErrorKind::Cancelled, "the pull was stopped").about(self.image.escape_debug());
         let id = pulled.ok_or_else(stopped)??;
         Ok(Box::new(PulledImage { image: self.image.clone(), id, seconds: started.elapsed().as_secs_f64() }))
+    }
+}
+
+impl Pull {
+    fn registry_user(&self) -> Result<Option<RegistryUser>> {
+        let Some((name, file)) = self.user.as_ref().zip(self.password_file.as_ref()) else { return Ok(None) };
+        let bytes = read_small(file, PASSWORD_MOST)?;
+        let text =
+            String::from_utf8(bytes).map_err(|_| Error::invalid("is not text").about(file.display()))?;
+        let password = text.strip_suffix('\n').unwrap_or(&text).to_owned();
+        Ok(Some(RegistryUser { name: name.clone(), password }))
     }
 }
 

@@ -7,6 +7,7 @@
 mod tree_disks;
 
 use crate::agent::AgentSocket;
+use crate::attach::OFFLINE_LIMITS;
 use crate::daemon::{self, LOOK};
 use clap::Args;
 use headstart_block::{ByteSize, Error, Result, saturating};
@@ -23,6 +24,8 @@ use headstart_image_trees::{BlankDisk, ImageTrees};
 use headstart_snapshotter::content_store::ContentStore;
 use headstart_snapshotter::diff_service::DiffService;
 use headstart_snapshotter::image_service::CONTAINERD_SOCKET;
+use headstart_snapshotter::image_proxy::ImageProxy;
+use headstart_snapshotter::pull_secrets::PullSecrets;
 use headstart_snapshotter::remote::TREES_DIRECTORY;
 use headstart_snapshotter::server::{ServedInterfaces, serve};
 use headstart_snapshotter::service::SnapshotService;
@@ -68,6 +71,9 @@ const RUNTIME_THREADS: usize = 2;
 /// The times that `--search-timeout` may have.
 const SEARCH_TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
 
+/// The file of credentials that came with pulls, in the root directory.
+const PULL_SECRETS: &str = "pull-credentials";
+
 /// The directory of images of empty disks in the root directory.
 const EMPTY_DISKS: &str = "empty";
 
@@ -111,6 +117,10 @@ pub(crate) struct SnapshotterArgs {
     /// as without the snapshotter
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration(SEARCH_TIMEOUTS))]
     search_timeout: Duration,
+    /// The time for which an image that is whole in the cache starts while its registry is away, or before a registry
+    /// that is slow has answered, since the registry has last let this host read it
+    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = duration(OFFLINE_LIMITS))]
+    offline_limit: Duration,
     /// The way in which active snapshots are written to, if their parent is a disk: overlayfs over its files, or a disk
     /// of their own, handed out as a directory (dir) or as a block device (dev). A snapshot's label
     /// containerd.io/snapshot/overlaybd.writable says otherwise for that one
@@ -129,6 +139,11 @@ pub(crate) struct SnapshotterArgs {
     /// Cached bytes that were decoded, in the kernel's page cache: see `headstart attach` [default: auto]
     #[arg(long, value_name = "WAY")]
     page_cache: Option<PageCache>,
+    /// Serve Kubernetes' interface for images on the same socket, too, passing all calls on to the containerd at this
+    /// socket, and keep the credentials of pulls for disks: the kubelet's --image-service-endpoint names the
+    /// snapshotter's socket then [default: credentials come from docker's configuration alone]
+    #[arg(long, value_name = "SOCK")]
+    image_service: Option<PathBuf>,
     #[command(flatten)]
     agent: AgentSocket,
     #[command(flatten)]
@@ -146,14 +161,23 @@ impl SnapshotterArgs {
     fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
         let root = self.root.clone().unwrap_or_else(|| state_dir().join("snapshotter"));
         let socket = self.socket.clone().unwrap_or_else(|| run_dir().join(SOCKET));
-        let mut words = self.store.words();
+        let (mut words, mut stores) = (self.store.words(), self.store.settings_to_serve()?);
+        let secrets = self.image_service.as_ref().map(|_| {
+            let kept = || root.join(PULL_SECRETS);
+            let path = stores.pull_credentials.get_or_insert_with(kept).clone();
+            PullSecrets::new(path, self.offline_limit)
+        });
+        if let Some(secrets) = &secrets {
+            words.push(format!("--pull-credentials={}", secrets.path().display()));
+        }
         if let Some(way) = self.page_cache {
             words.push(format!("--page-cache={way}"));
         }
+        words.push(format!("--offline-limit={}s", self.offline_limit.as_secs()));
         let disks = AgentDisks::new(self.agent.client()?, runtime.handle().clone(), words, &root);
         let trees = ImageTrees::new(
             &root.join(TREES_DIRECTORY),
-            self.store.settings_to_serve()?,
+            stores,
             self.trust.clone(),
             self.search_timeout,
             runtime.handle().clone(),
@@ -185,7 +209,11 @@ impl SnapshotterArgs {
         };
         let snapshotter = Arc::new(snapshotter);
         let diff = DiffService::new(Arc::clone(&snapshotter), ContentStore::new(self.containerd.clone()));
-        let interfaces = ServedInterfaces { snapshots: SnapshotService::new(snapshotter), diff: Some(diff) };
+        let _entered = runtime.enter();
+        let images = self.image_service.as_ref().zip(secrets);
+        let images = images.map(|(socket, secrets)| ImageProxy::new(socket, secrets)).transpose()?;
+        let snapshots = SnapshotService::new(snapshotter);
+        let interfaces = ServedInterfaces { snapshots, diff: Some(diff), images };
         runtime.block_on(serve(listener, interfaces, end))
     }
 }

@@ -21,16 +21,49 @@ pub const NAMESPACE: &str = "k8s.io";
 
 /// `runtime.v1.ImageSpec`.
 #[derive(Clone, PartialEq, Eq, Message)]
-struct ImageSpec {
+pub(crate) struct ImageSpec {
     #[prost(string, tag = "1")]
-    image: String,
+    pub(crate) image: String,
 }
 
-/// `runtime.v1.PullImageRequest` and `runtime.v1.RemoveImageRequest`, as far as they are alike.
+/// `runtime.v1.AuthConfig`.
 #[derive(Clone, PartialEq, Eq, Message)]
-struct ImageRequest {
+pub(crate) struct AuthConfig {
+    #[prost(string, tag = "1")]
+    pub(crate) username: String,
+    #[prost(string, tag = "2")]
+    pub(crate) password: String,
+    #[prost(string, tag = "3")]
+    pub(crate) auth: String,
+    #[prost(string, tag = "4")]
+    pub(crate) server_address: String,
+    #[prost(string, tag = "5")]
+    pub(crate) identity_token: String,
+}
+
+/// `runtime.v1.PullImageRequest`, and `runtime.v1.RemoveImageRequest`, which has the first field alone.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(crate) struct ImageRequest {
     #[prost(message, optional, tag = "1")]
-    image: Option<ImageSpec>,
+    pub(crate) image: Option<ImageSpec>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) auth: Option<AuthConfig>,
+}
+
+/// A user of a registry.
+#[derive(Clone)]
+pub struct RegistryUser {
+    /// The name.
+    pub name: String,
+    /// The password.
+    pub password: String,
+}
+
+impl std::fmt::Debug for RegistryUser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without the password.
+        f.debug_struct("RegistryUser").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 /// `runtime.v1.PullImageResponse`.
@@ -68,13 +101,19 @@ impl ImageService {
         Ok(Self { client, socket: socket.to_owned() })
     }
 
-    /// Pulls an image, named as Docker names images, and returns its id: the digest of its config.
+    /// Pulls an image, named as Docker names images, and returns its id: the digest of its config. With a `user`, the
+    /// registry gets that user's password in place of what containerd's configuration says.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no such image, [`ErrorKind::Unsupported`] if containerd has this interface
     /// turned off, [`ErrorKind::Invalid`] for a name that is none, and otherwise [`ErrorKind::Unavailable`].
-    pub async fn pull(&mut self, image: &str) -> Result<String> {
-        self.ask::<PullImageResponse>("PullImage", image).await.map(|answer| answer.image_ref)
+    pub async fn pull(&mut self, image: &str, user: Option<RegistryUser>) -> Result<String> {
+        let auth = user.map(|RegistryUser { name, password }| AuthConfig {
+            username: name,
+            password,
+            ..AuthConfig::default()
+        });
+        self.ask::<PullImageResponse>("PullImage", image, auth).await.map(|answer| answer.image_ref)
     }
 
     /// Removes an image; one that is not there counts as removed.
@@ -82,10 +121,15 @@ impl ImageService {
     /// # Errors
     /// As [`ImageService::pull`].
     pub async fn remove(&mut self, image: &str) -> Result<()> {
-        self.ask::<RemoveImageResponse>("RemoveImage", image).await.map(|_| ())
+        self.ask::<RemoveImageResponse>("RemoveImage", image, None).await.map(|_| ())
     }
 
-    async fn ask<A: Message + Default + 'static>(&mut self, method: &str, image: &str) -> Result<A> {
+    async fn ask<A: Message + Default + 'static>(
+        &mut self,
+        method: &str,
+        image: &str,
+        auth: Option<AuthConfig>,
+    ) -> Result<A> {
         let failed = |status| failed(&status).about(image.escape_debug());
         let path = format!("/runtime.v1.ImageService/{method}");
         let path = path.parse().map_err(|_| Error::invalid("is no method").about(method))?;
@@ -94,7 +138,7 @@ impl ImageService {
                 .about(self.socket.display())
                 .caused_by(error)
         })?;
-        let request = ImageRequest { image: Some(ImageSpec { image: image.to_owned() }) };
+        let request = ImageRequest { image: Some(ImageSpec { image: image.to_owned() }), auth };
         let codec = ProstCodec::<ImageRequest, A>::default();
         let answer = self.client.unary(Request::new(request), path, codec).await;
         answer.map(tonic::Response::into_inner).map_err(failed)

@@ -20,6 +20,8 @@
 //! | [`diff_service`] | the methods of that interface |
 //! | [`content_store`] | containerd's store of blobs, which differs read and write |
 //! | [`server`] | the services on a Unix socket |
+//! | [`image_proxy`] | that interface passed on to containerd, for the credentials of pulls |
+//! | [`pull_secrets`] | these credentials, kept for disks |
 //! | [`image_service`] | containerd's interface for Kubernetes, by which images are pulled |
 //!
 //! # Why the messages are written by hand
@@ -37,11 +39,13 @@ pub mod diff_messages;
 pub mod diff_service;
 pub mod fault;
 pub mod filter;
+pub mod image_proxy;
 pub mod image_service;
 pub mod journal;
 pub mod layer_form;
 pub mod messages;
 pub mod overlay;
+pub mod pull_secrets;
 pub mod record;
 pub mod remote;
 pub mod server;

@@ -2,6 +2,7 @@
 
 use crate::diff_messages::DIFF_SERVICE;
 use crate::diff_service::DiffService;
+use crate::image_proxy::ImageProxy;
 use crate::service::SnapshotService;
 use futures::Stream;
 use futures::future::BoxFuture;
@@ -24,6 +25,8 @@ pub struct ServedInterfaces {
     pub snapshots: SnapshotService,
     /// For differs; `None`: calls of it are refused as unknown.
     pub diff: Option<DiffService>,
+    /// For Kubernetes' images; `None`: the same.
+    pub images: Option<ImageProxy>,
 }
 
 impl tower_service::Service<http::Request<Body>> for ServedInterfaces {
@@ -36,6 +39,9 @@ impl tower_service::Service<http::Request<Body>> for ServedInterfaces {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        if let Some(images) = self.images.clone().filter(|_| ImageProxy::takes(&request)) {
+            return Box::pin(async move { Ok(images.pass(request).await) });
+        }
         let name = request.uri().path().split('/').nth(1);
         match self.diff.clone().filter(|_| name == Some(DIFF_SERVICE)) {
             Some(diff) => Box::pin(async move { Ok(diff.call_method(request).await) }),

@@ -32,19 +32,21 @@ type Answer<T> = Result<T, Status>;
 
 /// The snapshot interface of a [`Snapshotter`].
 #[derive(Clone, Debug)]
-pub struct SnapshotService(Arc<Snapshotter>);
+pub struct SnapshotService {
+    snapshotter: Arc<Snapshotter>,
+}
 
 impl SnapshotService {
     /// Makes the interface of a snapshotter.
     #[must_use]
     pub fn new(snapshotter: Arc<Snapshotter>) -> Self {
-        Self(snapshotter)
+        Self { snapshotter }
     }
 
     /// Removes, in the background, what an earlier process did not get to remove: directories of snapshots, and remote
     /// layers.
     pub(crate) fn clean_up(&self) {
-        let snapshotter = Arc::clone(&self.0);
+        let snapshotter = Arc::clone(&self.snapshotter);
         tokio::task::spawn_blocking(move || {
             snapshotter.recover_disks();
             if let Err(fault) = snapshotter.cleanup() {
@@ -93,7 +95,7 @@ struct Method<Q, A> {
 impl<Q: Send + 'static, A: Send + 'static> Method<Q, A> {
     /// Runs the method where it may block. A caller that goes away does not end it half-way.
     fn answer(&self, request: Request<Q>) -> impl Future<Output = Answer<A>> + Send + 'static {
-        let (snapshotter, run) = (Arc::clone(&self.service.0), self.run);
+        let (snapshotter, run) = (Arc::clone(&self.service.snapshotter), self.run);
         let running = tokio::task::spawn_blocking(move || run(&snapshotter, request.into_inner()));
         async move { running.await.unwrap_or_else(|_| Err(Status::internal("the snapshotter failed"))) }
     }

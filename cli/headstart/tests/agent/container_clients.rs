@@ -60,7 +60,7 @@ fn nerdctl_pulls_nothing_of_an_image_and_commits_pushes_and_saves_it() {
         host.nerdctl(&["exec", &name, "/bin/sh", "-c", "cat /etc/greeting; echo x > /opt/kept"]),
         "two\n"
     );
-    let new = format!("{}/shell:2", host.registry.host());
+    let new = format!("{}/shell:2", host.registry_host);
     host.nerdctl(&["commit", &name, &new]);
     host.nerdctl(&["rm", "-f", &name]);
     host.nerdctl(&["push", "--quiet", &new]);
@@ -119,7 +119,7 @@ struct BuildKit<'h> {
 impl<'h> BuildKit<'h> {
     fn start(host: &'h Host<'_>) -> Self {
         let scene = host.scene;
-        let registry = format!("[registry.{:?}]\nhttp = true\n", host.registry.host());
+        let registry = format!("[registry.{:?}]\nhttp = true\n", host.registry_host);
         fs::write(scene.path("buildkit.toml"), registry).unwrap();
         let commit = CommitProgram::install(scene.command("").get_program());
         let dir = scene.path(".").display().to_string();
@@ -171,10 +171,10 @@ fn buildkit_builds_disks_on_disks_and_tars_on_originals() {
     if !Containerd::has_client("buildkitd") || !Containerd::has_client("buildctl") {
         return;
     }
-    let own = format!("{}/disks/shell:1", host.registry.host());
+    let own = format!("{}/disks/shell:1", host.registry_host);
     host.convert(&format!("oci://{own}"));
     host.convert("--referrer");
-    let to = ["disks/shell:2", "shell:2"].map(|name| format!("{}/{name}", host.registry.host()));
+    let to = ["disks/shell:2", "shell:2"].map(|name| format!("{}/{name}", host.registry_host));
     {
         let buildkit = BuildKit::start(&host);
         buildkit.build(&own, &to[0]);

@@ -22,7 +22,7 @@ const BLOB_DIGEST: &str = "containerd.io/snapshot/overlaybd/blob-digest";
 impl Host<'_> {
     /// The image as a disk under a name of its own, pulled.
     fn own_disk(&self) -> String {
-        let own = format!("{}/disks/shell:1", self.registry.host());
+        let own = format!("{}/disks/shell:1", self.registry_host);
         self.convert(&format!("oci://{own}"));
         self.pull(&own);
         own
@@ -109,7 +109,7 @@ fn the_changes_of_a_container_are_a_layer_that_runs_here_and_on_another_host() {
     assert!(tar.starts_with(&[0x1f, 0x8b]));
     host.containerd.end_container("writer");
 
-    let new = format!("{}/disks/shell:2", host.registry.host());
+    let new = format!("{}/disks/shell:2", host.registry_host);
     host.publish(&own, &new, &blob, (&descriptor_of(&blob), &Digest::of(&blob)));
     let look = "cat /opt/kept /etc/greeting";
     // From an archive, in which all layers are: the one that is new is applied.

@@ -8,7 +8,7 @@ use headstart_block::Digest;
 use headstart_export::fuse::too_old_to_keep;
 use headstart_testkit::containerd::{Containerd, ContainerdSettings};
 use headstart_testkit::process::{Process, has_fuse, installed, skipped};
-use headstart_testkit::registry::{Registry, RegistryAccess};
+use headstart_testkit::registry::{PASSWORD, Registry, RegistryAccess, USER};
 use headstart_testkit::shell_image;
 use headstart_testkit::wait::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
@@ -22,7 +22,9 @@ pub(crate) struct Host<'s> {
     pub(crate) containerd: Containerd,
     pub(crate) snapshotter: Process,
     pub(crate) agent: Agent<'s>,
-    pub(crate) registry: Arc<Registry>,
+    /// `None` once it is away.
+    pub(crate) registry: Option<Arc<Registry>>,
+    pub(crate) registry_host: String,
     pub(crate) scene: &'s Scene,
     pub(crate) image: String,
     /// The number of the image's layers.
@@ -32,11 +34,21 @@ pub(crate) struct Host<'s> {
 impl<'s> Host<'s> {
     /// Starts all of them. `None` if this is no place for it; the reason is printed.
     pub(crate) fn start(scene: &'s Scene) -> Option<Self> {
-        Self::start_as(scene, "headstart")
+        Self::start_with(scene, "headstart", RegistryAccess::Open, "")
     }
 
     /// Starts all of them, with a name for the snapshotter's plugin.
     pub(crate) fn start_as(scene: &'s Scene, plugin: &'static str) -> Option<Self> {
+        Self::start_with(scene, plugin, RegistryAccess::Open, "")
+    }
+
+    /// The same with a registry for those who have a password, and more words for the snapshotter.
+    pub(crate) fn start_with(
+        scene: &'s Scene,
+        plugin: &'static str,
+        access: RegistryAccess<'_>,
+        words: &str,
+    ) -> Option<Self> {
         if !Containerd::can_run() || !has_fuse() || !installed(&["skopeo"]) {
             return None;
         }
@@ -44,39 +56,52 @@ impl<'s> Host<'s> {
             skipped("this kernel has no loop devices");
             return None;
         }
-        let registry = Registry::start(RegistryAccess::Open)?;
+        let registry = Registry::start(access)?;
         let layers = shell_image::write(&scene.path("image.tar"));
-        let image = format!("{}/shell:1", registry.host());
-        let fixed =
-            ["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false", "oci-archive:image.tar"];
+        let registry_host = registry.host();
+        let image = format!("{registry_host}/shell:1");
+        let user = format!("{USER}:{PASSWORD}");
+        let fixed = [
+            "--insecure-policy",
+            "copy",
+            "--quiet",
+            "--dest-tls-verify=false",
+            "--dest-creds",
+            &user,
+            "oci-archive:image.tar",
+        ];
         run_tool("skopeo", &[&fixed[..], &[&format!("docker://{image}")]].concat(), &scene.path("."));
-        Some(Self::on(scene, plugin, Arc::new(registry), image, layers))
+        Some(Self::on(scene, plugin, (Arc::new(registry), words), image, layers))
     }
 
     /// Starts another host on the registry of this one.
     pub(crate) fn another<'t>(&self, scene: &'t Scene) -> Host<'t> {
-        Host::on(scene, "headstart", Arc::clone(&self.registry), self.image.clone(), self.layers)
+        let registry = Arc::clone(self.registry.as_ref().unwrap());
+        Host::on(scene, "headstart", (registry, ""), self.image.clone(), self.layers)
     }
 
     fn on(
         scene: &'s Scene,
         plugin: &'static str,
-        registry: Arc<Registry>,
+        (registry, words): (Arc<Registry>, &str),
         image: String,
         layers: usize,
     ) -> Self {
+        let registry_host = registry.host();
         let agent = Agent::start(scene, "a", "");
-        let mut snapshotter = Process::start(&mut scene.command(&snapshotter_words(&registry)));
+        let words = format!("{} {words}", snapshotter_words(&registry_host));
+        let mut snapshotter = Process::start(&mut scene.command(words.trim()));
         snapshotter.line("that it is ready", TIMEOUT, |line| line.contains("\"socket\""));
         let settings =
-            ContainerdSettings { plugin, cri_registry: Some(registry.host()), ..Default::default() };
+            ContainerdSettings { plugin, cri_registry: Some(registry_host.clone()), ..Default::default() };
         let containerd = Containerd::start(&scene.path("."), &scene.path("snap.sock"), &settings);
-        Self { containerd, snapshotter, agent, registry, scene, image, layers }
+        let registry = Some(registry);
+        Self { containerd, snapshotter, agent, registry, registry_host, scene, image, layers }
     }
 
     /// Converts the image, in the form `form`.
     pub(crate) fn convert(&self, form: &str) -> Value {
-        let host = self.registry.host();
+        let host = &self.registry_host;
         self.scene.json(&format!("image convert oci://{} {form} --size 256M --plain-http {host}", self.image))
     }
 
@@ -87,7 +112,7 @@ impl<'s> Host<'s> {
     /// Starts the next snapshotter in its place, with more words.
     pub(crate) fn restart_with(&mut self, words: &str) {
         self.snapshotter.kill();
-        let words = format!("{} {words}", snapshotter_words(&self.registry));
+        let words = format!("{} {words}", snapshotter_words(&self.registry_host));
         self.snapshotter = Process::start(&mut self.scene.command(words.trim()));
         self.snapshotter.line("that it is ready", TIMEOUT, |line| line.contains("\"socket\""));
         self.containerd.wait_for_snapshotter();
@@ -114,8 +139,7 @@ impl<'s> Host<'s> {
     }
 }
 
-fn snapshotter_words(registry: &Registry) -> String {
-    let host = registry.host();
+fn snapshotter_words(host: &str) -> String {
     format!(
         "snapshotter --json --root ~/snap --socket ~/snap.sock --agent ~/a/agent.sock --plain-http {host} \
          --trust oci://{host}/shell --containerd ~/containerd.sock"
@@ -213,7 +237,7 @@ fn a_container_goes_on_though_its_disks_process_dies_and_new_ones_start_though_i
     }
     let made = host.convert("--referrer");
     let image = host.image.clone();
-    let registry = host.registry.host();
+    let registry = host.registry_host.clone();
     // The disk beside it is also found by hand.
     let by_hand = format!("oci://{image} --as by-hand --nbd unix:~/n.sock --plain-http {registry}");
     assert_eq!(host.agent.attach(&by_hand)["images"][0]["digest"], made["digest"]);
@@ -303,7 +327,7 @@ fn an_image_that_is_removed_after_its_pull_leaves_nothing() {
 fn an_image_that_is_a_disk_needs_no_trust_and_one_that_claims_other_layers_is_refused() {
     let scene = Scene::new();
     let Some(host) = Host::start(&scene) else { return };
-    let registry = host.registry.host();
+    let registry = host.registry_host.clone();
     let own = format!("{registry}/disks/shell:1");
     host.convert(&format!("oci://{own}"));
     host.pull(&own);

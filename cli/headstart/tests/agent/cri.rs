@@ -7,7 +7,7 @@ use tokio::runtime::Builder;
 
 /// Pulls an image, and returns its id.
 pub(crate) fn pull(socket: &Path, image: &str) -> Result<String> {
-    block_on(async { ImageService::connect(socket).await?.pull(image).await })
+    block_on(async { ImageService::connect(socket).await?.pull(image, None).await })
 }
 
 /// Removes an image.

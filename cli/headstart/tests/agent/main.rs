@@ -63,6 +63,7 @@ mod modes;
 mod orders;
 mod pinned;
 mod planted;
+mod pull_secrets;
 mod range_proxy;
 mod rate;
 #[path = "../support/refused.rs"]
