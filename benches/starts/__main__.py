@@ -23,8 +23,10 @@ sys.path += [str(BENCHES / "containers"), str(BENCHES / "boot")]
 import batch
 import contestants
 import images
+import many
 import page_cache
 import start_page
+import trees
 import warm
 from programs import Registry
 import rig
@@ -53,6 +55,8 @@ def arguments():
     parser.add_argument("--rate", type=int, default=10, help="of the link, MB/s [10]")
     parser.add_argument("--delay", type=int, default=20, help="round trip of the link, ms [20]")
     parser.add_argument("--batch", type=int, metavar="N", help="measure only one container beside N at once")
+    parser.add_argument("--many", action="store_true", help="measure only the memory of 200 containers of 20 images")
+    parser.add_argument("--trees", action="store_true", help="measure only du, tar and fio over the files of a container")
     parser.add_argument("--page-cache", type=names, metavar="WAY,...", help="measure only what the disks leave in the "
                         "page cache, with these values of `attach --page-cache`, or `default`")
     parser.add_argument("--parts", type=names, default=["scans", "boots", "starts"],
@@ -125,6 +129,10 @@ def main():
                 return
             if options.batch:
                 part, rows = "batch", batch.measure(setting, bench.chosen(), options, bench.say)
+            elif options.many:
+                part, rows = "many", many.measure(setting, *many.USUAL, bench.say)
+            elif options.trees:
+                part, rows = "trees", trees.measure(setting, options.runs, bench.say)
             elif options.page_cache:
                 part, rows = "pages", page_cache.measure(setting, options, bench.say)
             else:

@@ -9,10 +9,14 @@ import statistics
 
 from batch import batch_table
 from hosts import PEERS
+from many import many_table
 from page import MB, digits, flowed, left_out, table
 from page_cache import pages_table
 from rig import build_of, run
+from trees import trees_table
 
+# Parts with a run of their own, and their tables.
+MORE = {"many": many_table, "trees": trees_table}
 # A plan may wait so much longer than the larger of a warm start and of the link's time for what is read, ...
 SLACK = 1.2
 # ... which has so many round trips.
@@ -89,7 +93,8 @@ def merged(path, found, part):
         found = {key: value for key, value in found.items() if key not in ("skipped", "failed", "note")} | {
             f"{part}_note": found["note"]}
         # Rows of the same kind are replaced.
-        kind = {"batch": ("who", "count"), "pages": ("part", "codec", "way")}[part]
+        kind = {"batch": ("who", "count"), "pages": ("part", "codec", "way"), "many": ("kind", "images"),
+                "trees": ("who",)}[part]
         key = lambda row: tuple(row[name] for name in kind)
         new = {key(row) for row in found[part]}
         found[part] = [row for row in before.get(part, []) if key(row) not in new] + found[part]
@@ -117,7 +122,9 @@ def write(path, found):
         busy_percent=round(100 * made["busy"]), note=found.get("note", ""),
         left_out=left_out(found["skipped"], found["failed"]), goals=goals_table(found), starts=starts_table(found),
         batch=batch_table(batch) if batch else "Not measured.", about_batch=about(found, "batch"),
-        pages=pages_table(pages) if pages else "Not measured.", about_pages=about(found, "pages"))
+        pages=pages_table(pages) if pages else "Not measured.", about_pages=about(found, "pages"),
+        **{part: made(found[part]) if found.get(part) else "Not measured." for part, made in MORE.items()},
+        **{f"about_{part}": about(found, part) for part in MORE})
     path.write_text(flowed(text))
 
 
@@ -125,4 +132,5 @@ def terminal(found):
     tables = [goals_table(found), starts_table(found)] if "starts" in found else []
     tables += [batch_table(found["batch"])] if "batch" in found else []
     tables += [pages_table(found["pages"])] if "pages" in found else []
+    tables += [made(found[part]) for part, made in MORE.items() if part in found]
     return "\n".join([*tables, left_out(found["skipped"], found["failed"])])

@@ -59,6 +59,7 @@ mod kept;
 mod leases;
 mod looking;
 mod machine;
+mod memory;
 mod modes;
 mod orders;
 mod pinned;

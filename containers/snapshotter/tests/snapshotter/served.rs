@@ -74,7 +74,7 @@ fn serves_until_it_is_killed() {
         let listener = tokio::net::UnixListener::bind(&socket).unwrap();
         println!("\nserving: {report:?}");
         let snapshots = SnapshotService::new(Arc::new(snapshotter));
-        let interfaces = ServedInterfaces { snapshots, diff: None };
+        let interfaces = ServedInterfaces { snapshots, diff: None, images: None };
         serve(listener, interfaces, std::future::pending()).await.unwrap();
     });
 }
