@@ -17,6 +17,7 @@ use headstart_command_line::report::Report;
 use headstart_command_line::store_args::StoreArgs;
 use headstart_command_line::terminal::Terminal;
 use headstart_daemon::places::{run_dir, state_dir};
+use headstart_export::attach_way::{AttachWay, BestWay};
 use headstart_export::socket::listen;
 use headstart_export::{Leftover, SocketAccess};
 use headstart_image::progress::Progress;
@@ -39,7 +40,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
-use tree_disks::AgentDisks;
+use tree_disks::{AgentDisks, Fallback};
 
 pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart snapshotter --trust oci://registry.lan/apps\n  \
@@ -98,6 +99,30 @@ impl WritableMode {
     }
 }
 
+/// The way in which the disks of images become block devices.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum AttachBy {
+    /// The best way on this host.
+    Auto,
+    /// The kernel's ublk driver; experimental, and files fail when the process of their disk dies.
+    Ublk,
+    /// The kernel's nbd driver.
+    Nbd,
+    /// A loop device over a file of FUSE.
+    Loop,
+}
+
+impl AttachBy {
+    fn way(self) -> (AttachWay, Fallback) {
+        match self {
+            Self::Auto => (BestWay::of_this_host().way, Fallback::Loop),
+            Self::Ublk => (AttachWay::Ublk, Fallback::None),
+            Self::Nbd => (AttachWay::Nbd, Fallback::None),
+            Self::Loop => (AttachWay::Loop, Fallback::None),
+        }
+    }
+}
+
 /// Arguments of `headstart snapshotter`.
 #[derive(Args)]
 pub(crate) struct SnapshotterArgs {
@@ -144,6 +169,11 @@ pub(crate) struct SnapshotterArgs {
     /// snapshotter's socket then [default: credentials come from docker's configuration alone]
     #[arg(long, value_name = "SOCK")]
     image_service: Option<PathBuf>,
+    /// The way in which the disks of images become block devices: ublk, nbd or loop (a file of FUSE behind a loop
+    /// device). auto takes a way in which containers go on when the process of their disk dies, as `headstart doctor`
+    /// says. Disks of their own (--writable) are always behind a loop device
+    #[arg(long, value_name = "WAY", value_enum, default_value = "auto")]
+    attach_by: AttachBy,
     #[command(flatten)]
     agent: AgentSocket,
     #[command(flatten)]
@@ -174,7 +204,8 @@ impl SnapshotterArgs {
             words.push(format!("--page-cache={way}"));
         }
         words.push(format!("--offline-limit={}s", self.offline_limit.as_secs()));
-        let disks = AgentDisks::new(self.agent.client()?, runtime.handle().clone(), words, &root);
+        let handle = runtime.handle().clone();
+        let disks = AgentDisks::new(self.agent.client()?, handle, words, &root, self.attach_by.way());
         let trees = ImageTrees::new(
             &root.join(TREES_DIRECTORY),
             stores,

@@ -56,6 +56,6 @@ pub mod trees;
 pub use blank_disk::BlankDisk;
 pub use converted::{ConvertedImage, WriterTrust};
 pub use labels::WantedLayer;
-pub use tree_disks::{AttachOutcome, DiskOrder, TreeDisks};
+pub use tree_disks::{AttachOutcome, AttachedTree, DiskOrder, TreeDisks};
 pub use tree_name::TreeName;
 pub use trees::ImageTrees;

@@ -87,7 +87,7 @@ pub(crate) fn open(
     };
     opened.inspect_err(|_| {
         // The disk is of no use without its mount, and the next call attaches it anew.
-        if attached == AttachOutcome::New
+        if attached.outcome == AttachOutcome::New
             && let Err(error) = disks.detach(&name)
         {
             tracing::warn!(%error, "a disk without use stays attached");

@@ -3,7 +3,7 @@
 use crate::tree_name::{ID_DIGITS, TreeName};
 use headstart_block::{Error, Result};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 /// The beginning of the names of the agent's disks that belong to images.
@@ -18,6 +18,16 @@ pub enum AttachOutcome {
     New,
     /// The disk was there.
     Existing,
+}
+
+/// A disk that is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttachedTree {
+    /// The outcome of attaching it.
+    pub outcome: AttachOutcome,
+    /// The block device that it is; `None`: it is served over the file of the order. An earlier process of the
+    /// snapshotter may have chosen another way than this one would.
+    pub device: Option<PathBuf>,
 }
 
 /// A disk that is to be served.
@@ -35,11 +45,12 @@ pub struct DiskOrder<'a> {
 
 /// The disks of trees: the agent of this host has them.
 pub trait TreeDisks: Send + Sync {
-    /// Serves a disk, and returns when it can be read. A disk of that name that is there already is left as it is.
+    /// Serves a disk, and returns when it can be read. A disk of that name that is there already is left as it is. A
+    /// disk that is written to is served over its file.
     ///
     /// # Errors
     /// Errors of the agent; those of attaching.
-    fn attach(&self, name: &str, order: &DiskOrder<'_>) -> Result<AttachOutcome>;
+    fn attach(&self, name: &str, order: &DiskOrder<'_>) -> Result<AttachedTree>;
 
     /// Detaches a disk: all that was written to it is durable then. One that is not there is no error.
     ///

@@ -5,7 +5,7 @@
 //!     name            the tree's name, for the next start
 //!     image           the name of its image that containerd pulled last, for people
 //!     disk-name       the name of the tree's disk at the agent, which no other tree of any snapshotter has
-//!     disk            an empty file, over which the agent mounts the disk
+//!     disk            an empty file, over which the agent mounts the disk, unless the disk is a block device
 //!     fs/             the directory on which the disk's file system is mounted
 //! ```
 //!
@@ -249,9 +249,10 @@ impl ImageTrees {
         let known_as = known_as(&directory, tree, image);
         let order = DiskOrder { tree, image: &known_as, file: &disk, writable: None };
         let attached = self.disks.attach(&name, &order)?;
-        mount_disk(&disk, FILE_SYSTEM, &files).inspect_err(|_| {
+        let served = attached.device.as_deref().unwrap_or(&disk);
+        mount_disk(served, FILE_SYSTEM, &files).inspect_err(|_| {
             // The next call attaches the disk anew: this one serves no mount.
-            if attached == AttachOutcome::New
+            if attached.outcome == AttachOutcome::New
                 && let Err(error) = self.disks.detach(&name)
             {
                 tracing::warn!(%error, "a disk without use stays attached");

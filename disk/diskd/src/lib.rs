@@ -58,7 +58,7 @@ pub use preloads::Preloads;
 pub use record_settings::{DiskLabel, RecordSettings};
 pub use recorded::RecordedBoots;
 pub use recording::Traces;
-pub use servers::{DiskAddress, MountKeeper, ServerSettings, Servers};
+pub use servers::{DiskAddress, KeptDisk, ServerSettings, Servers};
 pub use session::DiskSession;
 pub use settings::{DiskRequest, PriorImage, SessionSettings};
 pub use sync_thread::SyncThread;

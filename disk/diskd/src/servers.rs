@@ -4,10 +4,10 @@ use crate::disk::NamedDisk;
 use crate::lines::{VersionQuery, file_line, nbd_line, vhost_user_line};
 use crate::own_directory::OwnDirectory;
 use crate::session::DiskSession;
-use headstart_block::{BlockDevice, Error, Result};
+use headstart_block::{BlockDevice, Digest, Error, Result};
 use headstart_export::fuse::{FuseServer, FuseSettings, KeepSettings};
 use headstart_export::keeper::KeeperClient;
-use headstart_export::kernel_nbd::{self, KernelNbd, KernelNbdSettings};
+use headstart_export::kernel_nbd::{KeptDevice, KernelNbd, KernelNbdSettings};
 use headstart_export::nbd::{Address, NbdServer, NbdSettings, TlsSettings};
 use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
 use headstart_export::{ClientCounts, Export, Leftover, Server, SocketAccess};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The time by which the kernel's nbd driver waits longer than a read of this process.
-const KERNEL_MARGIN: Duration = Duration::from_secs(60);
+const KERNEL_MARGIN: Duration = Duration::from_secs(10);
 
 /// The settings of the servers that give clients access to a session's disks.
 #[derive(Clone, Debug)]
@@ -33,15 +33,17 @@ pub struct ServerSettings {
     pub queues: Option<u16>,
     /// The file or directory at which the first disk is mounted by FUSE; `None`: it is not.
     pub fuse: Option<PathBuf>,
-    /// The keeper of that mount, if an agent starts this process again after its death.
-    pub keeper: Option<MountKeeper>,
+    /// The socket of the keeper of that mount, if an agent starts this process again after its death.
+    pub keeper: Option<PathBuf>,
+    /// The name of the disk between two of its processes, if an agent starts this one again.
+    pub kept: Option<KeptDisk>,
     /// `true` to serve the first disk as `/dev/ublkbN` of the kernel's ublk driver.
     pub ublk: bool,
     /// The device of the kernel's NBD driver for the first disk, `/dev/nbdN` or `auto` for a free one;
     /// `None`: no device.
     pub device: Option<String>,
-    /// The maximum duration for which a read waits for a store. The kernel's NBD driver waits a minute longer for an
-    /// answer.
+    /// The maximum duration for which a read waits for a store. The kernel's NBD driver waits ten seconds longer for
+    /// an answer.
     pub deadline: Duration,
     /// `true` if clients may enlarge the disk.
     pub allow_resize: bool,
@@ -54,29 +56,41 @@ pub struct ServerSettings {
     pub leftover: Leftover,
 }
 
-/// The process that keeps the mount of a disk between two processes of that disk.
+/// What makes a disk the same disk for the next process that serves it.
 #[derive(Clone, Debug)]
-pub struct MountKeeper {
-    /// The path of its socket.
-    pub socket: PathBuf,
+pub struct KeptDisk {
     /// The name of the disk at its agent.
     pub disk: String,
+    /// The name of the disk on this host, which may have several agents, without blanks.
+    pub device: String,
     /// The number of layers that the disk is made of, if these are not all of its image.
     pub lowest: Option<usize>,
     /// The files of the layers on top of the image's.
     pub uppers: Vec<PathBuf>,
 }
 
-impl MountKeeper {
-    /// The settings for a disk. The image, the layers of it and the directory of its writes make its bytes.
-    fn settings(&self, disk: &NamedDisk) -> KeepSettings {
+impl KeptDisk {
+    /// The content of a disk in words: the image, the layers of it and the directory of its writes make its bytes.
+    fn identity(&self, disk: &NamedDisk) -> String {
         let written = disk.disk.writable().map(|writable| writable.uuid());
         let mut identity = format!("{} {:?} {written:?}", disk.digest, self.lowest);
         // A disk without such layers has the identity that earlier versions gave it.
         if !self.uppers.is_empty() {
             identity.push_str(&format!(" {:?}", self.uppers));
         }
-        KeepSettings { keeper: KeeperClient::new(&self.socket), name: self.disk.clone(), identity }
+        identity
+    }
+
+    /// The settings of a mount that a keeper has.
+    fn mount(&self, keeper: &Path, disk: &NamedDisk) -> KeepSettings {
+        let (name, identity) = (self.disk.clone(), self.identity(disk));
+        KeepSettings { keeper: KeeperClient::new(keeper), name, identity }
+    }
+
+    /// The name of a device that waits for the next process. It has no blanks and is short.
+    fn device(&self, disk: &NamedDisk) -> KeptDevice {
+        let identity = Digest::of(self.identity(disk).as_bytes()).hex();
+        KeptDevice { disk: self.device.clone(), identity }
     }
 }
 
@@ -136,7 +150,11 @@ impl Servers {
         }
         if let Some(path) = &wanted.fuse {
             let (access, allow_resize) = (wanted.access.clone(), wanted.allow_resize);
-            let keep = wanted.keeper.as_ref().map(|keeper| keeper.settings(first));
+            let keep = wanted
+                .keeper
+                .as_ref()
+                .zip(wanted.kept.as_ref())
+                .map(|(keeper, kept)| kept.mount(keeper, first));
             let settings = FuseSettings { access, allow_resize, keep, ..FuseSettings::default() };
             let server = FuseServer::start(export(first), path, &settings)?;
             let qemu = file_line(&server.path().display().to_string(), first.disk.is_read_only());
@@ -231,18 +249,14 @@ impl Servers {
     /// Gives the disk to this host's kernel.
     fn start_kernel_devices(&mut self, wanted: &ServerSettings, disk: &NamedDisk) -> Result<()> {
         if let Some(device) = &wanted.device {
-            kernel_nbd::probe()?;
             let settings = KernelNbdSettings {
                 device: (device != "auto").then(|| device.into()),
                 // The kernel must not give a request up before its read does.
                 timeout: wanted.deadline.saturating_add(KERNEL_MARGIN),
+                kept: wanted.kept.as_ref().map(|kept| kept.device(disk)),
                 ..KernelNbdSettings::default()
             };
-            let socket = self.own_socket(wanted)?;
-            let export = export(disk);
-            let nbd = NbdSettings::new(Address::Unix(socket.clone()));
-            let server = NbdServer::start(&nbd, vec![export.clone()])?;
-            self.add(Box::new(KernelNbd::start(Box::new(server), &socket, &export, &settings)?), None);
+            self.add(Box::new(KernelNbd::start(export(disk), &settings)?), None);
         }
         if wanted.ublk {
             self.start_ublk(disk)?;

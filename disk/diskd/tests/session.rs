@@ -112,6 +112,7 @@ fn a_program_serves_a_disk_with_the_library_alone() {
         queues: None,
         fuse: None,
         keeper: None,
+        kept: None,
         ublk: false,
         device: None,
         deadline: LIMIT,

@@ -3,6 +3,7 @@
 use crate::finding::{Availability, HostFinding};
 use crate::trial::find;
 use headstart_block::Error;
+use headstart_export::attach_way::BestWay;
 use headstart_export::fuse::too_old_to_keep;
 use headstart_export::{kernel_nbd, ublk as ublk_server};
 use std::fs::{self, OpenOptions};
@@ -11,12 +12,11 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 /// Programs that are clients of these servers or that examples and tests use, with their purpose and their package.
-const TOOLS: [(&str, &str, &str); 6] = [
+const TOOLS: [(&str, &str, &str); 5] = [
     ("qemu-system", "runs guests", "qemu-system-x86"),
     ("qemu-img", "converts and compares disks", "qemu-utils"),
     ("nbdinfo", "asks an NBD server what it has", "libnbd-bin"),
     ("nbdcopy", "copies from and to NBD", "libnbd-bin"),
-    ("nbd-client", "attaches NBD to the kernel", "nbd-client"),
     ("nbdkit", "serves NBD too; for comparisons", "nbdkit"),
 ];
 
@@ -165,10 +165,21 @@ pub(crate) fn ublk() -> HostFinding {
         Ok(kernel) => HostFinding::new(
             "ublk",
             Availability::Limited,
-            format!("kernel {kernel} has it; EXPERIMENTAL here"),
+            format!("kernel {kernel} has it; EXPERIMENTAL here, and a device ends with its process"),
         ),
         Err(error) => refused("ublk", &error),
     }
+}
+
+/// The way in which the snapshotter attaches the disks of images on this host.
+pub(crate) fn attach_way() -> HostFinding {
+    let best = BestWay::of_this_host();
+    let state = if best.outlives { Availability::Yes } else { Availability::Limited };
+    let finding = HostFinding::new("containers", state, format!("--attach-by {}: {}", best.way, best.why));
+    if best.outlives {
+        return finding;
+    }
+    finding.remedy("run Linux 6.9 or later, or load nbd on 5.14 or later: modprobe nbd")
 }
 
 /// The finding for an error of this project, which ends with its remedy, after a semicolon.

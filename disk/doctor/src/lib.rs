@@ -54,6 +54,7 @@ pub fn examine(cache: Option<&Path>) -> HostFindings {
         devices::loop_devices(),
         devices::kernel_nbd(),
         devices::ublk(),
+        devices::attach_way(),
     ]);
     findings.extend(clients);
     HostFindings { works, findings }

@@ -12,7 +12,7 @@
 //! | [`kernel_nbd`] | the kernel, as `/dev/nbdN`: its nbd driver joined to the NBD server of this crate |
 //!
 //! The module [`socket`] makes the Unix sockets of these servers. [`loop_mount`] mounts the file system on a disk that
-//! FUSE serves, for containers. [`keeper`] is the process by which mounts of FUSE outlive the processes that serve
+//! FUSE serves, for containers; [`attach_way`] says which way is the best for that. [`keeper`] is the process by which mounts of FUSE outlive the processes that serve
 //! them.
 //!
 //! # Promises of all servers
@@ -28,12 +28,14 @@
 //!   file or a device of the kernel open, the kernel may keep it longer; a warning is logged then.)
 
 mod account_names;
+pub mod attach_way;
 mod blocking_pool;
 mod complaints;
 pub mod fuse;
 mod host_cache;
 pub mod keeper;
 pub mod kernel_nbd;
+mod kernel_release;
 pub mod loop_device;
 pub mod loop_mount;
 pub mod nbd;

@@ -12,7 +12,7 @@ use std::ffi::{OsStr, c_void};
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The device that gives numbers of free loop devices.
@@ -173,11 +173,15 @@ pub(crate) fn denied() -> Error {
     Error::new(ErrorKind::Denied, "only root may mount file systems").remedy("run it as root")
 }
 
-/// A new loop device over a file, and its path.
+/// A new loop device over a file, and its path. A disk that is a block device already needs none.
 pub(crate) fn attach(disk: &Path, usage: LoopUse) -> Result<(PathBuf, File)> {
     let is_written = usage != LoopUse::Read;
     let file = OpenOptions::new().read(true).write(is_written).open(disk);
-    let file = file.map_err(|error| Error::io("cannot open", error).about(disk.display()))?;
+    let opened = file.and_then(|file| Ok((file.metadata()?.file_type().is_block_device(), file)));
+    let (is_device, file) = opened.map_err(|error| Error::io("cannot open", error).about(disk.display()))?;
+    if is_device {
+        return Ok((disk.to_owned(), file));
+    }
     let control = OpenOptions::new().read(true).write(true).open(CONTROL);
     let control = control.map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => Error::unsupported("this kernel has no loop devices")

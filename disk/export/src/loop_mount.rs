@@ -7,6 +7,8 @@
 //! file of FUSE <- loop device (direct I/O, reads ahead 1 MiB) <- ext4, read-only
 //! ```
 //!
+//! A disk that is a block device already, such as one of the kernel's nbd driver, is mounted as it is.
+//!
 //! The loop device goes by itself when the file system is unmounted, or when mounting it fails. Its number goes to the
 //! next program that wants one, with the read-ahead that was set here.
 //!
@@ -19,9 +21,7 @@
 //! The kernel parses the file system. An image's publisher can give the kernel damaged structures; kernels guard
 //! against these, but have had faults there. Mount no image of a publisher whose containers you would not run as root.
 
-use crate::loop_device::{
-    FileIdentity, LoopUse, attach, backing_of, denied, device_over, devices_at, identity, is_loss,
-};
+use crate::loop_device::{LoopUse, attach, backing_of, denied, device_over, devices_at, identity, is_loss};
 use headstart_block::{Error, ErrorKind, Result};
 use rustix::fs::{Mode, OFlags, major, minor};
 use rustix::io::Errno;
@@ -30,7 +30,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::{CStr, OsString};
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -49,6 +49,10 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 /// The place of the superblock of a file system ext4, from the start of the disk, and its length, both in bytes.
 const EXT4_SUPER_AT: u64 = 1024;
 const EXT4_SUPER_LEN: usize = 1024;
+/// The first number of loop devices.
+const LOOP_MAJOR: u32 = 7;
+/// The bytes that are read to see whether a block device answers.
+const DIRECT_LEN: usize = 4096;
 /// The places in it of its features that a kernel must know, of the number of another device that has its journal, and
 /// of its mount options.
 const EXT4_FEATURES: usize = 0x60;
@@ -232,8 +236,7 @@ pub fn is_served(disk: &Path, at: &Path) -> Result<bool> {
     let (answer, answered) = mpsc::channel();
     let (file, directory) = (disk.to_owned(), at.to_owned());
     // A disk that does not answer holds up the thread that asks it.
-    let ask =
-        move || _ = answer.send(backing(&directory).and_then(|backing| Ok(identity(&file)? == backing)));
+    let ask = move || _ = answer.send(has_its_disk(&file, &directory));
     let failed = |error| Error::io("cannot be looked at", error).about(disk.display());
     thread::Builder::new().name("loop-alive".to_owned()).spawn(ask).map_err(failed)?;
     served_by(answered.recv_timeout(ANSWERS).unwrap_or(Ok(true))).map_err(failed)
@@ -247,13 +250,29 @@ fn served_by(answer: std::io::Result<bool>) -> std::io::Result<bool> {
     }
 }
 
-/// The device and the inode of the file behind the loop device of a file system.
-fn backing(at: &Path) -> std::io::Result<FileIdentity> {
-    let device = fs::symlink_metadata(at)?.dev();
-    let device = File::open(format!("/dev/block/{}:{}", major(device), minor(device)))
-        .or_else(|_| File::open(format!("/dev/loop{}", minor(device))))?;
-    backing_of(&device)
+/// `true` if the file system on the directory `at` still has the disk that it was mounted from. A disk that is a block
+/// device by itself has to answer, and cannot become another one: the device is not free before it is unmounted.
+fn has_its_disk(disk: &Path, at: &Path) -> std::io::Result<bool> {
+    let number = fs::symlink_metadata(at)?.dev();
+    let path = format!("/dev/block/{}:{}", major(number), minor(number));
+    if major(number) == LOOP_MAJOR {
+        let device = File::open(path).or_else(|_| File::open(format!("/dev/loop{}", minor(number))))?;
+        return Ok(identity(disk)? == backing_of(&device)?);
+    }
+    let device = PathBuf::from(format!("/sys/dev/block/{}:{}", major(number), minor(number)));
+    let name = fs::read_link(device)?.file_name().map(PathBuf::from).unwrap_or_default();
+    let device = File::options()
+        .read(true)
+        .custom_flags(i32::try_from(OFlags::DIRECT.bits()).unwrap_or_default())
+        .open(Path::new("/dev").join(name))?;
+    let mut block = AlignedBlock([0; DIRECT_LEN]);
+    device.read_exact_at(&mut block.0, 0)?;
+    Ok(true)
 }
+
+/// Memory for reading without the kernel's cache.
+#[repr(align(4096))]
+struct AlignedBlock([u8; DIRECT_LEN]);
 
 /// The places, among those that this process sees, on which the file system on a block device is mounted.
 ///

@@ -46,6 +46,8 @@ impl LocalClient {
     pub fn new(socket: PathBuf, away: Away) -> Result<Self> {
         // No connection is kept: the next request may be of another runtime.
         let client = Client::builder().unix_socket(socket.as_path()).no_proxy().pool_max_idle_per_host(0);
+        // A socket of this host has no TLS. Reading the host's certificates takes 50 ms, and there may be none.
+        let client = client.tls_certs_only([]);
         let client = client.build().map_err(|e| Error::invalid("cannot make a client").caused_by(e))?;
         Ok(Self { client, socket, away })
     }

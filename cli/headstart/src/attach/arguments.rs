@@ -7,14 +7,14 @@ use crate::zfile::parse_packing;
 use clap::Args;
 use headstart_agentd::disk_process::PriorDisks;
 use headstart_agentd::disks::images_record;
-use headstart_block::{ByteRate, ByteSize, Error, Result};
+use headstart_block::{ByteRate, ByteSize, Digest, Error, Result};
 use headstart_cache::PageCache;
 use headstart_command_line::duration::duration;
 use headstart_command_line::number::number;
 use headstart_command_line::store_args::StoreArgs;
 use headstart_disk::attach::is_local;
 use headstart_diskd::control::ControlSettings;
-use headstart_diskd::{DiskRequest, MountKeeper, PlanPolicy, ServerSettings, SessionSettings};
+use headstart_diskd::{DiskRequest, KeptDisk, PlanPolicy, ServerSettings, SessionSettings};
 use headstart_export::Leftover;
 use headstart_export::nbd::{Address, TlsSettings};
 use headstart_export::vhost_user::QUEUES_MAX;
@@ -34,6 +34,9 @@ const CACHE_SIZE_MIN: u64 = 4 << 20;
 /// The times that `--offline-limit` may have: at most ten years.
 pub(crate) const OFFLINE_LIMITS: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(3650 * 24 * 3600);
+
+/// Hexadecimal digits of a disk's name at the kernel.
+const DEVICE_NAME_DIGITS: usize = 16;
 
 /// Arguments of `headstart attach`.
 #[derive(Args)]
@@ -61,7 +64,8 @@ pub(crate) struct Attach {
     /// Make a /dev/ublkbN (experimental: not tested on any kernel yet)
     #[arg(long, help_heading = "Ways to serve the disk")]
     pub(crate) ublk: bool,
-    /// Make a kernel block device through the kernel's nbd driver: /dev/nbdN or auto
+    /// Make a kernel block device through the kernel's nbd driver: /dev/nbdN or auto. A disk of an agent keeps its
+    /// device when its process dies; reads at that moment wait for --deadline and ten seconds
     #[arg(long, value_name = "DEV", help_heading = "Ways to serve the disk")]
     pub(crate) device: Option<String>,
     /// Accept writes and store them in this directory, which is made if it is not there; without it the disk is
@@ -226,7 +230,7 @@ impl Attach {
         let is_local = self.images.iter().all(|image| is_local(&image.reference.location));
         let about_stores = "has no effect: images in directories of this host are read where they are";
         let (owner, mode) = (self.access.socket_owner.is_some(), self.access.socket_mode.is_some());
-        // The kernel's nbd driver is connected to a socket that only this process uses.
+        // The kernel's nbd driver is connected to sockets that only this process uses.
         let has_socket = self.nbd.iter().any(|address| matches!(address, Address::Unix(_)))
             || self.vhost_user.is_some()
             || self.fuse.is_some()
@@ -307,9 +311,10 @@ impl Attach {
             vhost_user: self.vhost_user.clone(),
             queues: self.queues,
             fuse: self.fuse.clone(),
-            keeper: self.keeper.clone().zip(disk).map(|(socket, disk)| MountKeeper {
-                socket,
+            keeper: self.keeper.clone(),
+            kept: disk.zip(self.pid_file.as_deref()).map(|(disk, pid_file)| KeptDisk {
                 disk: disk.to_owned(),
+                device: device_name(pid_file),
                 lowest: session.lowest,
                 uppers: session.uppers.clone(),
             }),
@@ -322,6 +327,13 @@ impl Attach {
             leftover,
         }
     }
+}
+
+/// The name on this host of the disk whose process has this file of process numbers: agents of several directories may
+/// have disks of the same name.
+pub(super) fn device_name(pid_file: &Path) -> String {
+    let path = std::path::absolute(pid_file).unwrap_or_else(|_| pid_file.to_owned());
+    Digest::of(path.as_os_str().as_encoded_bytes()).hex()[..DEVICE_NAME_DIGITS].to_owned()
 }
 
 fn parse_cache_size(text: &str) -> Result<ByteSize> {

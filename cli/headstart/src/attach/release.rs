@@ -1,7 +1,8 @@
 //! Releases the images of an agent's disk that is over and has no process: it was detached while its process was down,
-//! or its first process failed. A mount that its last process left is unmounted. The agent knows neither the stores'
+//! or its first process failed. A mount or a device that its last process left goes. The agent knows neither the stores'
 //! options nor their credentials: this process has the arguments and the environment of the disk's process.
 
+use super::arguments::device_name;
 use super::{Attach, RUNTIME_THREADS};
 use headstart_agentd::disk_process::recorded;
 use headstart_agentd::disks::{KeptImage, hold_pid_file, images_record};
@@ -57,6 +58,11 @@ impl Attach {
             && let Err(error) = headstart_export::fuse::clear(path)
         {
             tracing::warn!(%error, "the mount point may have to be unmounted by hand");
+        }
+        if self.device.is_some()
+            && let Err(error) = headstart_export::kernel_nbd::release(&device_name(pid_file))
+        {
+            tracing::warn!(%error, "the device of the disk may have to be detached by hand: nbd-client -d");
         }
         Ok(Box::new(Released { images: released? }))
     }

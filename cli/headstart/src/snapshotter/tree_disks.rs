@@ -5,8 +5,10 @@ use headstart_agentd::client::AgentClient;
 use headstart_agentd::disks::{DiskHolder, DiskSpec};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_diskd::control::clone_disk;
-use headstart_image_trees::{AttachOutcome, DiskOrder, TreeDisks};
-use std::path::Path;
+use headstart_export::attach_way::AttachWay;
+use headstart_image_trees::{AttachOutcome, AttachedTree, DiskOrder, TreeDisks};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
@@ -17,6 +19,9 @@ const ANSWERS: Duration = Duration::from_secs(150);
 /// The time between two looks at a disk that is being started.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// The longest wait of a read of an nbd device for its store: as long, and ten seconds, waits a read whose process died.
+const NBD_DEADLINE: Duration = Duration::from_secs(30);
+
 /// The agent, as the holder of images' disks.
 pub(super) struct AgentDisks {
     agent: AgentClient,
@@ -25,14 +30,31 @@ pub(super) struct AgentDisks {
     words: Vec<String>,
     /// The snapshotter in words.
     program: String,
+    /// The way in which disks that are only read become block devices, and what is done where it does not work.
+    way: (AttachWay, Fallback),
+}
+
+/// What is done where a disk cannot be attached in the way that was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fallback {
+    /// It fails: the way was asked for.
+    None,
+    /// A loop device is taken.
+    Loop,
 }
 
 impl AgentDisks {
     /// Asks `agent` on `runtime`, for the snapshotter in the directory `root`; disks are attached with the arguments
-    /// `words`, too.
-    pub(super) fn new(agent: AgentClient, runtime: Handle, words: Vec<String>, root: &Path) -> Self {
+    /// `words`, too, in this way.
+    pub(super) fn new(
+        agent: AgentClient,
+        runtime: Handle,
+        words: Vec<String>,
+        root: &Path,
+        way: (AttachWay, Fallback),
+    ) -> Self {
         let program = format!("the snapshotter of {}", root.display());
-        Self { agent, runtime, words, program }
+        Self { agent, runtime, words, program, way }
     }
 
     /// The outcome of a request to the agent.
@@ -44,18 +66,21 @@ impl AgentDisks {
         })
     }
 
-    /// The state of a disk in the agent's words; `None` if there is none of that name.
-    async fn state(&self, name: &str) -> Result<Option<String>> {
+    /// A disk in the agent's words; `None` if there is none of that name.
+    async fn status(&self, name: &str) -> Result<Option<Value>> {
         let disks = self.agent.list().await?;
-        let disk = disks.as_array().into_iter().flatten().find(|disk| disk["name"] == name);
-        Ok(disk.and_then(|disk| disk["state"].as_str()).map(str::to_owned))
+        Ok(disks.as_array().into_iter().flatten().find(|disk| disk["name"] == name).cloned())
     }
 
     /// Waits until a disk that is there is served.
-    async fn until_served(&self, name: &str) -> Result<AttachOutcome> {
+    async fn until_served(&self, name: &str) -> Result<AttachedTree> {
         loop {
-            match self.state(name).await?.as_deref() {
-                Some("serving") => return Ok(AttachOutcome::Existing),
+            let status = self.status(name).await?;
+            match status.as_ref().and_then(|status| status["state"].as_str()) {
+                Some("serving") => {
+                    let device = status.as_ref().and_then(device_of);
+                    return Ok(AttachedTree { outcome: AttachOutcome::Existing, device });
+                }
                 Some("starting" | "restarting") => sleep(LOOK).await,
                 state => {
                     let text = format!("is {}", state.unwrap_or("not there any more"));
@@ -65,28 +90,29 @@ impl AgentDisks {
         }
     }
 
-    async fn attach_or_wait(&self, spec: &DiskSpec) -> Result<AttachOutcome> {
+    async fn attach_or_wait(&self, spec: &DiskSpec) -> Result<AttachedTree> {
         match self.agent.attach(spec).await {
-            Ok(_) => Ok(AttachOutcome::New),
+            Ok(status) => Ok(AttachedTree { outcome: AttachOutcome::New, device: device_of(&status) }),
             // An earlier process of the snapshotter has attached it.
-            Err(error) if error.kind() == ErrorKind::Conflict && self.state(&spec.name).await?.is_some() => {
+            Err(error) if error.kind() == ErrorKind::Conflict && self.status(&spec.name).await?.is_some() => {
                 self.until_served(&spec.name).await
             }
             Err(error) => Err(error),
         }
     }
-}
 
-/// A path as text.
-fn text_of(path: &Path) -> Result<String> {
-    let text = path.to_str().map(str::to_owned);
-    text.ok_or_else(|| Error::invalid("is not text, which the agent needs").about(path.display()))
-}
-
-impl TreeDisks for AgentDisks {
-    fn attach(&self, name: &str, order: &DiskOrder<'_>) -> Result<AttachOutcome> {
+    /// The arguments of a disk that is served in this way.
+    fn arguments(&self, order: &DiskOrder<'_>, way: AttachWay) -> Result<Vec<String>> {
         let tree = order.tree;
-        let mut arguments = vec![tree.image.to_string(), "--fuse".to_owned(), text_of(order.file)?];
+        let mut arguments = vec![tree.image.to_string()];
+        match way {
+            AttachWay::Loop => arguments.extend(["--fuse".to_owned(), text_of(order.file)?]),
+            AttachWay::Ublk => arguments.push("--ublk".to_owned()),
+            AttachWay::Nbd => {
+                let deadline = format!("--deadline={}s", NBD_DEADLINE.as_secs());
+                arguments.extend(["--device".to_owned(), "auto".to_owned(), deadline]);
+            }
+        }
         if let Some(lowest) = tree.lowest {
             arguments.extend(["--lowest-layers".to_owned(), lowest.to_string()]);
         }
@@ -97,9 +123,41 @@ impl TreeDisks for AgentDisks {
             arguments.extend(["--writable".to_owned(), text_of(writable)?]);
         }
         arguments.extend(self.words.iter().cloned());
+        Ok(arguments)
+    }
+
+    fn attach_by(&self, name: &str, order: &DiskOrder<'_>, way: AttachWay) -> Result<AttachedTree> {
+        let arguments = self.arguments(order, way)?;
         let holder = Some(DiskHolder { program: self.program.clone(), image: order.image.to_owned() });
         let spec = DiskSpec { name: name.to_owned(), arguments, directory: None, holder };
         self.ask(name, self.attach_or_wait(&spec))
+    }
+}
+
+/// The block device that a disk is, by its status; `None` for a disk that is a file.
+fn device_of(status: &Value) -> Option<PathBuf> {
+    let ways = status["ready"]["ways"].as_array()?;
+    let uris = ways.iter().filter_map(|way| way["uri"].as_str());
+    uris.map(PathBuf::from).find(|uri| uri.starts_with("/dev"))
+}
+
+/// A path as text.
+fn text_of(path: &Path) -> Result<String> {
+    let text = path.to_str().map(str::to_owned);
+    text.ok_or_else(|| Error::invalid("is not text, which the agent needs").about(path.display()))
+}
+
+impl TreeDisks for AgentDisks {
+    fn attach(&self, name: &str, order: &DiskOrder<'_>) -> Result<AttachedTree> {
+        // The loop device of a disk that is written to shows who uses it, also after a restart of this program.
+        let way = if order.writable.is_some() { AttachWay::Loop } else { self.way.0 };
+        match self.attach_by(name, order, way) {
+            Err(error) if way != AttachWay::Loop && self.way.1 == Fallback::Loop => {
+                tracing::warn!(%error, disk = name, "a disk is no {way} device, and is attached by a loop device");
+                self.attach_by(name, order, AttachWay::Loop)
+            }
+            attached => attached,
+        }
     }
 
     fn clone_written(&self, written: &Path, to: &Path) -> Result<()> {
@@ -111,5 +169,22 @@ impl TreeDisks for AgentDisks {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             detached => detached.map(|_| ()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_disk_of_an_earlier_snapshotter_is_taken_in_its_own_way() {
+        let way = |uri: &str| {
+            device_of(&json!({"name": "tree-1", "ready": {"ways": [{"uri": uri, "qemu": null}]}}))
+        };
+        assert_eq!(way("/var/lib/headstart/snapshotter/trees/1/disk"), None);
+        assert_eq!(way("/dev/nbd3"), Some(PathBuf::from("/dev/nbd3")));
+        assert_eq!(way("/dev/ublkb0"), Some(PathBuf::from("/dev/ublkb0")));
+        assert_eq!(device_of(&json!({"name": "tree-1", "ready": null})), None);
     }
 }

@@ -8,6 +8,7 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "tests")]
 
+mod kernel_devices;
 #[path = "../e2e/tools.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod tools;

@@ -1,6 +1,7 @@
 //! Disks in plain files, whose file systems the kernel has mounted.
 
 use super::*;
+use crate::tree_disks::AttachedTree;
 use headstart_export::loop_mount::mount_writable;
 use headstart_lsmt::writable::NewDisk;
 use headstart_testkit::process::{installed, is_root};
@@ -14,8 +15,8 @@ const SIZE: u64 = 32 << 20;
 struct PlainFiles(AtomicUsize);
 
 impl TreeDisks for PlainFiles {
-    fn attach(&self, _name: &str, _order: &DiskOrder<'_>) -> Result<AttachOutcome> {
-        Ok(AttachOutcome::Existing)
+    fn attach(&self, _name: &str, _order: &DiskOrder<'_>) -> Result<AttachedTree> {
+        Ok(AttachedTree { outcome: AttachOutcome::Existing, device: None })
     }
 
     fn detach(&self, _name: &str) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Trees whose disks are only counted, and that are not mounted.
 
 use super::*;
+use crate::tree_disks::AttachedTree;
 use headstart_block::Digest;
 use headstart_testkit::process::is_root;
 use std::collections::BTreeSet;
@@ -12,8 +13,10 @@ use tokio::runtime::Runtime;
 struct CountedDisks(Arc<Mutex<BTreeSet<String>>>);
 
 impl TreeDisks for CountedDisks {
-    fn attach(&self, name: &str, _order: &DiskOrder<'_>) -> Result<AttachOutcome> {
-        Ok(if self.0.lock().insert(name.to_owned()) { AttachOutcome::New } else { AttachOutcome::Existing })
+    fn attach(&self, name: &str, _order: &DiskOrder<'_>) -> Result<AttachedTree> {
+        let is_new = self.0.lock().insert(name.to_owned());
+        let outcome = if is_new { AttachOutcome::New } else { AttachOutcome::Existing };
+        Ok(AttachedTree { outcome, device: None })
     }
 
     fn detach(&self, name: &str) -> Result<()> {

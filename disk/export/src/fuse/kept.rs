@@ -18,6 +18,7 @@
 use super::face::Face;
 use super::mount_table::MountEntry;
 use crate::keeper::{KeeperClient, Registration};
+use crate::kernel_release::{kernel_release, version_of};
 use fuser::{Filesystem, InitFlags, KernelConfig, Session, SessionACL};
 use headstart_block::{Error, Result, exact};
 use parking_lot::Mutex;
@@ -165,14 +166,8 @@ const SENDS_AGAIN: (u32, u32) = (6, 9);
 /// mount outlives its process there. (What counts when a disk is mounted is what the kernel says then.)
 #[must_use]
 pub fn too_old_to_keep() -> Option<String> {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let release = release.trim();
-    (version_of(release) < SENDS_AGAIN).then(|| release.to_owned())
-}
-
-fn version_of(release: &str) -> (u32, u32) {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    let release = kernel_release();
+    (version_of(&release) < SENDS_AGAIN).then_some(release)
 }
 
 /// A session for a file system that has been greeted in another process.

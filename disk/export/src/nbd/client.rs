@@ -319,6 +319,24 @@ fn dial(address: &Address, timeout: Duration) -> Result<OwnedFd> {
     }
 }
 
+/// Chooses an export on a connection whose next user is the kernel, which knows plain replies only. Returns the
+/// connection, and the size and the flags of the export.
+///
+/// # Errors
+/// As [`Client::connect`].
+#[expect(clippy::disallowed_methods, reason = "a handshake has a deadline")]
+pub(crate) fn choose_for_kernel(socket: OwnedFd, export: &str) -> Result<(OwnedFd, u64, u16)> {
+    let until = Instant::now() + ClientSettings::default().connect;
+    let mut line = Line { socket, until };
+    let facts = handshake::choose_plain(&mut line, export)?;
+    // The kernel would take these limits for its own.
+    for direction in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&line.socket, direction, None)
+            .map_err(|e| Error::io("cannot be set up", e.into()))?;
+    }
+    Ok((line.socket, facts.size, facts.flags))
+}
+
 impl Line {
     #[expect(clippy::disallowed_methods, reason = "a handshake has a deadline")]
     fn wait_at_most(&self, direction: Timeout) -> Result<()> {

@@ -62,6 +62,11 @@ impl PrivateServer {
         Ok(theirs)
     }
 
+    /// The number of connections that are open now.
+    pub(crate) fn connections(&self) -> usize {
+        self.registry.connections()
+    }
+
     /// Accepts no more requests, gives those in flight `timeout` to finish, and disconnects the clients.
     /// Returns `true` if no thread works for a client any more, so that no client's request can change the disk after
     /// that. Returns `false` if a thread still works for one; the call may then be repeated.

@@ -27,6 +27,8 @@ pub(super) struct Facts {
     pub(super) longest: u64,
     /// `true` if writes are refused.
     pub(super) read_only: bool,
+    /// The flags as the server sent them.
+    pub(super) flags: u16,
 }
 
 /// An answer to an option.
@@ -41,6 +43,12 @@ pub(super) fn choose(line: &mut Line, export: &str) -> Result<Facts> {
     // Any answer will do: both kinds of replies are understood.
     ask(line, option::STRUCTURED_REPLY, &[])?;
     answer(line, option::STRUCTURED_REPLY)?;
+    go(line, export, no_zeroes)
+}
+
+/// Chooses `export` for a client that knows no structured replies.
+pub(super) fn choose_plain(line: &mut Line, export: &str) -> Result<Facts> {
+    let no_zeroes = greet(line)?;
     go(line, export, no_zeroes)
 }
 
@@ -174,7 +182,7 @@ fn facts(size: u64, flags: u16, unit: u64, longest: u64) -> Result<Facts> {
         )));
     }
     let read_only = flags & export_flag::READ_ONLY != 0;
-    Ok(Facts { size, unit, longest: longest - longest % unit, read_only })
+    Ok(Facts { size, unit, longest: longest - longest % unit, read_only, flags })
 }
 
 fn refusal(kind: u32, export: &str, message: &[u8]) -> Error {
