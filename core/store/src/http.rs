@@ -5,6 +5,7 @@
 //! [`redact`].
 
 use crate::guard::{self, Guard, Resolver};
+use crate::lazy_roots::{certificates, client_config};
 use crate::link::Answer;
 use crate::link::pace::Pace;
 pub(crate) use crate::redact::redact;
@@ -89,11 +90,11 @@ pub(crate) fn client(
         .redirect(policy)
         // The bytes as they are, of all documents: they are checked against digests.
         .default_headers(HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static("identity"))]));
+    let mut authorities = Vec::new();
     for (path, pem) in ca_files(settings)? {
-        let certificates = reqwest::Certificate::from_pem_bundle(&pem).ok().filter(|list| !list.is_empty());
-        let certificates = certificates.ok_or_else(|| no_certificates(&path))?;
-        builder = certificates.into_iter().fold(builder, reqwest::ClientBuilder::add_root_certificate);
+        authorities.extend(certificates(&pem).ok_or_else(|| no_certificates(&path))?);
     }
+    builder = builder.tls_backend_preconfigured(client_config(authorities)?);
     if let Some(proxy) = proxy(settings)? {
         builder = builder.proxy(proxy);
     }

@@ -81,6 +81,7 @@ mod directory;
 mod guard;
 mod http;
 pub mod layout;
+mod lazy_roots;
 pub mod limit;
 mod link;
 pub mod media_type;

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// The longest time for the guest.
 const LIMIT: Duration = Duration::from_secs(240);
+/// The guest has little to do, and `/dev/kvm` may be there without working.
+const EMULATION: &str = "tcg,thread=multi";
 /// The files of the image: their number, and the bytes of each.
 const FILES: usize = 24;
 const FILE: usize = 1 << 20;
@@ -84,7 +86,6 @@ fn make_file_system(scene: &Scene, directory: &str, size: &str) {
 fn boot(scene: &Scene) -> String {
     let debian = repository().join("target/demo/debian.raw");
     let mut qemu = Command::new("qemu-system-x86_64");
-    let accelerator = if Path::new("/dev/kvm").exists() { "kvm" } else { "tcg,thread=multi" };
     qemu.args([
         "-m",
         "1024",
@@ -95,7 +96,7 @@ fn boot(scene: &Scene) -> String {
         "none",
         "-no-reboot",
         "-accel",
-        accelerator,
+        EMULATION,
     ]);
     qemu.arg("-kernel").arg(debian.with_extension("raw.kernel"));
     qemu.arg("-initrd").arg(debian.with_extension("raw.initrd"));
